@@ -1,0 +1,76 @@
+//! What can go wrong below a communicator.
+
+use thiserror::Error;
+
+/// An error of a transport. `peer` is the member's index in the group, where one is to blame.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The peer's process ended, or its side of the wire was closed.
+    #[error("member {peer} is gone: {how}")]
+    PeerGone {
+        /// Who.
+        peer: usize,
+        /// What was seen.
+        how: String,
+    },
+    /// Bytes arrived that no peer of ours would send.
+    #[error("bytes from member {peer} are not ours: {what}")]
+    Corrupt {
+        /// From whom.
+        peer: usize,
+        /// What was wrong with them.
+        what: String,
+    },
+    /// Someone who cannot prove that it belongs to the job, or whom we cannot convince.
+    #[error("refused: {why}")]
+    Refused {
+        /// What failed, and what to look at.
+        why: String,
+    },
+    /// A wait reached its deadline.
+    #[error("{what} took longer than {waited_ms} ms")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// For how long.
+        waited_ms: u64,
+    },
+    /// A system call failed.
+    #[error("{call} failed ({}): {what}", std::io::Error::from_raw_os_error(*errno))]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Its error number.
+        errno: i32,
+        /// What we were doing, and the number that was wrong.
+        what: String,
+    },
+    /// The transport cannot be used here.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+impl TransportError {
+    /// The error of a system call that just failed, from `errno`.
+    pub fn system(call: &'static str, what: impl Into<String>) -> Self {
+        Self::from_io(call, &std::io::Error::last_os_error(), what)
+    }
+
+    /// The error of a system call whose failure the standard library reported.
+    pub fn from_io(call: &'static str, error: &std::io::Error, what: impl Into<String>) -> Self {
+        Self::System { call, errno: error.raw_os_error().unwrap_or(0), what: what.into() }
+    }
+}
+
+/// Why a transport is not to be had on this machine.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{transport} is not available: {why}; {next_step}")]
+pub struct Unavailable {
+    /// Which transport.
+    pub transport: &'static str,
+    /// What is missing.
+    pub why: String,
+    /// What would change that.
+    pub next_step: String,
+}

@@ -1,0 +1,224 @@
+//! How bytes move between two ranks.
+//!
+//! A transport knows ranks of a group by their index, and nothing of what they compute: it has
+//! never heard of an all-reduce. It offers, for every ordered pair of ranks, one first-in-first-out
+//! *wire*; a *doorbell* to sleep at until some wire may have moved; and, where it can, *windows*:
+//! registered memory that a peer writes directly. [`Transport`] is a value, not a registry entry:
+//! whoever builds a communicator lists the transports it may use.
+//!
+//! | | lives for | made by |
+//! |---|---|---|
+//! | [`Transport`] | the program | the user: `Shm::new()`, `Tcp::new(settings)` |
+//! | [`Port`] | one rank's membership of a world | [`Transport::open`]; its card travels by bootstrap |
+//! | [`Endpoint`] | one communicator | [`Port::join`] |
+//! | [`SendWire`], [`RecvWire`] | one communicator, one peer | [`Endpoint::sender`], [`Endpoint::receiver`] |
+//!
+//! # The contract
+//!
+//! * The caller has checked ranks, lengths and aliasing. An implementation asserts what it relies
+//!   on and does not check it again for the caller.
+//! * Nothing here waits, except [`Port::join`], [`Endpoint::sender`] (both until a deadline that
+//!   they are given) and [`Doorbell::wait`] (until a timeout). `push` and `pull` do what can be
+//!   done now and return.
+//! * Errors are what the caller could not know: a peer that went away, bytes that are not ours, a
+//!   system call that failed. A wire that has failed keeps failing in the same way.
+//! * A wire is used by one thread at a time, both directions of a pair independently.
+//! * What a transport cannot do it says beforehand, in [`Caps`] or by returning `None`; no method
+//!   fails only because it was not implemented.
+#![warn(missing_docs)]
+
+mod error;
+
+use std::time::{Duration, Instant};
+
+pub use error::{TransportError, Unavailable};
+
+/// What a transport is good for, asked before it is used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Caps {
+    /// Where the bytes that `push` reads and `pull` hands out must lie.
+    pub memory: Memory,
+    /// How many bytes travel best in one go: what a wire stages at a time.
+    pub bulk_bytes: usize,
+    /// How many bytes a wire takes before its receiver must pull; at least `bulk_bytes`.
+    pub credit_bytes: usize,
+    /// Rough cost of one small message, in seconds, for the first choice of algorithm.
+    pub latency_s: f64,
+    /// Rough cost of one more byte, in seconds.
+    pub byte_s: f64,
+    /// Whether the bytes of a received slice stay in the processor's cache, so that folding them
+    /// from where they arrived beats copying them out first.
+    pub folds_in_place: bool,
+}
+
+/// Kinds of memory a wire can touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Ordinary memory of the process.
+    Host,
+    /// Memory of a CUDA device, touched by work queued on that device.
+    Device,
+}
+
+/// A way to move bytes, as a value.
+pub trait Transport: Send + Sync {
+    /// The name users select it by: `shm`, `tcp`, ...
+    fn name(&self) -> &'static str;
+
+    /// Whether this machine has what the transport needs, and if not, why not and what to do.
+    fn probe(&self) -> Result<Caps, Unavailable>;
+
+    /// Open one rank's side: listeners, devices, registered pools. Called once for each rank of a
+    /// world, before anything is known of the others. `secret` is the job's: whoever connects must
+    /// prove that it knows it.
+    fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError>;
+}
+
+/// One rank's side of a transport, before and between communicators.
+pub trait Port: Send + Sync {
+    /// What peers must know to reach this rank, at most [`CARD_BYTES_MAX`] bytes. Cards come from
+    /// the network: whoever reads one parses it as hostile.
+    fn card(&self) -> Vec<u8>;
+
+    /// Whether the rank with this card can be reached, judged from the two cards alone, so that
+    /// both sides judge alike.
+    fn reaches(&self, card: &[u8]) -> bool;
+
+    /// Join a communicator. Every member of the group calls this with the same `id`, members and
+    /// order. May wait for the others until the deadline.
+    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError>;
+}
+
+/// The most bytes a card may have.
+pub const CARD_BYTES_MAX: usize = 1024;
+
+/// Who makes up a communicator.
+#[derive(Clone, Copy, Debug)]
+pub struct Group<'a> {
+    /// The communicator's number: the same on all members, never used twice within a world.
+    pub id: u64,
+    /// The index of the caller in `cards`.
+    pub me: usize,
+    /// One card for each member; `None` for members that this transport does not serve.
+    pub cards: &'a [Option<&'a [u8]>],
+    /// When to give up waiting for the others.
+    pub deadline: Instant,
+}
+
+/// One communicator's share of a transport.
+pub trait Endpoint: Send {
+    /// What the wires of this endpoint are good for.
+    fn caps(&self) -> Caps;
+
+    /// The wire to member `to`. Each is asked for once at the most. May connect, until `deadline`.
+    fn sender(
+        &mut self,
+        to: usize,
+        deadline: Instant,
+    ) -> Result<Box<dyn SendWire>, TransportError>;
+
+    /// The wire from member `from`. Each is asked for once at the most. Never waits: a peer that
+    /// has not connected yet is a wire on which nothing has arrived.
+    fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError>;
+
+    /// Where to sleep until a wire of this endpoint may have moved.
+    fn doorbell(&mut self) -> &mut dyn Doorbell;
+
+    /// Look for members that have died, which a wire in memory cannot show by itself. Called every
+    /// few milliseconds by those who wait, never on the hot path.
+    fn check(&mut self) -> Result<(), TransportError>;
+
+    /// Memory that peers can write directly, where this transport has such a thing.
+    fn windows(&mut self) -> Option<&mut dyn Windows>;
+}
+
+/// The sending end of a wire: an ordered stream of bytes.
+pub trait SendWire: Send {
+    /// Take as many of `bytes` as there is room for now, and return how many. What was taken is
+    /// copied: the caller may reuse it at once. Everything taken is visible to the receiver without
+    /// a further call.
+    ///
+    /// The caller pushes whole elements, and pushes multiples of 64 bytes except at the end of a
+    /// message; the wire takes multiples of 64 bytes unless it takes everything.
+    fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError>;
+}
+
+/// The receiving end of a wire.
+pub trait RecvWire: Send {
+    /// Hand arrived bytes to `sink`, at most `limit` in all, in order, in slices whose lengths are
+    /// multiples of `granule` (the element size; `limit` is a multiple of it too), and return how
+    /// many were handed over. The slices lie where they arrived, need not be aligned, and are gone
+    /// after the call. Stops early when `limit` is reached; may be called again at once.
+    fn pull(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError>;
+
+    /// Fill `target` from its start with arrived bytes, as many as there are now, and return how
+    /// many. For plain receives, where a transport can often spare itself a staging copy.
+    fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError>;
+}
+
+/// Sleeping without missing anything: arm, look at every wire once more, then wait.
+pub trait Doorbell {
+    /// From now on, whatever moves a wire of this endpoint rings.
+    fn arm(&mut self);
+
+    /// Sleep until it rang since `arm`, or for `timeout`. Disarms.
+    fn wait(&mut self, timeout: Duration) -> Result<(), TransportError>;
+
+    /// Stop listening without having slept.
+    fn disarm(&mut self);
+}
+
+/// One-sided access: a member exposes memory, others write into it and signal.
+///
+/// This is what RDMA writes and device peer memory offer natively. A window is named by a
+/// descriptor that its owner sends to whoever may use it, over any channel.
+pub trait Windows {
+    /// Expose `bytes` of zeroed memory with `signals` counters to all members. The memory belongs
+    /// to the transport (registered, shared, pinned) and is freed with the endpoint.
+    fn expose(&mut self, bytes: usize, signals: usize) -> Result<LocalWindow, TransportError>;
+
+    /// Use the window that member `peer` described.
+    fn import(
+        &mut self,
+        peer: usize,
+        descriptor: &[u8],
+    ) -> Result<Box<dyn RemoteWindow>, TransportError>;
+}
+
+/// Memory of ours that peers write.
+pub struct LocalWindow {
+    /// What a peer needs to import the window.
+    pub descriptor: Vec<u8>,
+    /// The memory and its counters.
+    pub memory: Box<dyn WindowMemory>,
+}
+
+/// The owner's view of a window.
+pub trait WindowMemory: Send {
+    /// Copy out of the window. A peer may be writing: bytes are only settled once the signal that
+    /// its owner agreed on with the writer has been seen.
+    fn read(&self, offset: usize, target: &mut [u8]);
+
+    /// Write into the window from the owner's side.
+    fn write(&mut self, offset: usize, bytes: &[u8]);
+
+    /// The value of a counter; everything its writer put before signalling is visible.
+    fn signal(&self, index: usize) -> u64;
+}
+
+/// A peer's window.
+pub trait RemoteWindow: Send {
+    /// Start writing `bytes` at `offset`. The bytes are copied or sent before the call returns.
+    fn put(&mut self, offset: usize, bytes: &[u8]) -> Result<(), TransportError>;
+
+    /// Read from the window.
+    fn get(&mut self, offset: usize, target: &mut [u8]) -> Result<(), TransportError>;
+
+    /// Add to a counter of the window after every earlier put has landed, and ring its owner.
+    fn signal(&mut self, index: usize, add: u64) -> Result<(), TransportError>;
+}
