@@ -139,8 +139,10 @@ pub trait SendWire: Send {
     /// copied: the caller may reuse it at once. Everything taken is visible to the receiver without
     /// a further call.
     ///
-    /// The caller pushes whole elements, and pushes multiples of 64 bytes except at the end of a
-    /// message; the wire takes multiples of 64 bytes unless it takes everything.
+    /// A wire that stages in slots takes multiples of 64 bytes unless it takes everything, so that
+    /// its slots begin at whole elements; a wire that is a byte stream may take any number. In
+    /// return the caller pushes multiples of 64 bytes except at the end of a message, as long as
+    /// the wire takes multiples of 64.
     fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError>;
 }
 
