@@ -1,0 +1,104 @@
+//! The names of the algorithms, and which collective each one can do.
+
+use crate::{
+    Collective, Program, bruck, direct, doubling, halving, hierarchical, pairwise, ring, server,
+    tree,
+};
+
+/// A family of schedules. What each one costs stands beside its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Neighbours pass chunks around a circle: bandwidth-optimal, a step per rank.
+    Ring,
+    /// Two rings, one each way round, each with half of every block.
+    BiRing,
+    /// Two binary trees in which no rank is interior twice (Sanders, Speck, Träff 2009).
+    DoubleTree,
+    /// Recursive halving, then (all-reduce) recursive doubling (Rabenseifner 2004).
+    Halving,
+    /// Recursive doubling: whole blocks, log2(ranks) steps.
+    Doubling,
+    /// Binomial trees: log2(ranks) steps from or to a root.
+    Binomial,
+    /// Bruck's log2(ranks) steps (Bruck et al. 1997).
+    Bruck,
+    /// One partner a step, ranks-1 steps.
+    Pairwise,
+    /// Everyone writes to everyone (or to the root) at once, and folds locally.
+    Direct,
+    /// Like `Direct`, but contributions are folded strictly in rank order: the same bits as a
+    /// sequential sum, whatever the sizes, transport and placement.
+    Ordered,
+    /// Direct inside nodes of so many consecutive ranks, halving and doubling across nodes.
+    Hierarchical {
+        /// How many consecutive ranks make a node.
+        node_ranks: u32,
+    },
+    /// Ranks `0..servers` fold everybody's blocks and send the result back: the field's baseline.
+    ParameterServer {
+        /// How many ranks serve.
+        servers: u32,
+    },
+}
+
+impl Algorithm {
+    /// Every algorithm that can do `collective` among so many ranks; for those with a number, the
+    /// numbers worth trying.
+    pub fn all_for(collective: Collective, ranks: u32) -> Vec<Self> {
+        let sensible = |size: &u32| size.is_power_of_two() || ranks.is_multiple_of(*size);
+        let hierarchies =
+            (2..ranks).filter(sensible).map(|node_ranks| Self::Hierarchical { node_ranks });
+        let servers = [1, 2].map(|servers| Self::ParameterServer { servers });
+        let all = Self::PLAIN.into_iter().chain(hierarchies).chain(servers);
+        all.filter(|algorithm| algorithm.can_do(collective, ranks)).collect()
+    }
+
+    /// Whether [`program`] has an answer.
+    pub fn can_do(self, collective: Collective, ranks: u32) -> bool {
+        program(collective, self, ranks, 0).is_some()
+    }
+
+    /// Whether it serves the v form of `collective`, in which blocks differ in length: there a rank
+    /// must know the length of every chunk it names. All ranks know all lengths of an all-gather-v and
+    /// a reduce-scatter-v; in an all-to-all-v a rank knows those of the blocks it brings and takes, in
+    /// a gather-v and a scatter-v only the root knows more than its own. Collectives without a v form
+    /// are served by every algorithm that can do them.
+    pub fn suits_uneven(self, collective: Collective) -> bool {
+        match collective {
+            Collective::AllToAll => matches!(self, Self::Direct | Self::Pairwise),
+            Collective::Gather { .. } | Collective::Scatter { .. } => self == Self::Direct,
+            _ => true,
+        }
+    }
+}
+
+/// The program of `rank` for `collective` by `algorithm`, or `None` if that algorithm cannot do it
+/// with so many ranks. Cost: proportional to the moves, about 2 allocations a peer.
+pub fn program(
+    collective: Collective,
+    algorithm: Algorithm,
+    ranks: u32,
+    rank: u32,
+) -> Option<Program> {
+    if rank >= ranks || collective.root().is_some_and(|root| root >= ranks) {
+        return None;
+    }
+    let (scratch, moves) = (Vec::new(), Vec::new());
+    let mut program = Program { collective, algorithm, ranks, rank, pieces: 1, scratch, moves };
+    let out = &mut program;
+    match algorithm {
+        Algorithm::Ring => ring::write(out, 1),
+        Algorithm::BiRing => ring::write(out, 2),
+        Algorithm::DoubleTree => tree::double(out),
+        Algorithm::Halving => halving::write(out),
+        Algorithm::Doubling => doubling::write(out),
+        Algorithm::Binomial => tree::binomial(out),
+        Algorithm::Bruck => bruck::write(out),
+        Algorithm::Pairwise => pairwise::write(out),
+        Algorithm::Direct => direct::write(out),
+        Algorithm::Ordered => direct::ordered(out),
+        Algorithm::Hierarchical { node_ranks } => hierarchical::write(out, node_ranks),
+        Algorithm::ParameterServer { servers } => server::write(out, servers),
+    }?;
+    Some(program)
+}
