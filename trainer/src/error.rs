@@ -1,0 +1,58 @@
+//! What can go wrong in a training run, and what its user can do about it.
+
+use std::path::{Path, PathBuf};
+
+/// Why a training run stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting that cannot work; the text says which value would.
+    #[error("--{name}: {problem}")]
+    Setting {
+        /// The flag, without its dashes.
+        name: &'static str,
+        /// What is wrong with its value.
+        problem: String,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// What was tried: `read`, `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A checkpoint that does not belong to this run, or is damaged.
+    #[error("checkpoint {}: {problem}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        problem: String,
+    },
+    /// The loss is not a number any more; a smaller learning rate usually helps.
+    #[error("loss is {loss} at step {step}: try a smaller --lr")]
+    Diverged {
+        /// The step that produced it.
+        step: usize,
+        /// What it was.
+        loss: f64,
+    },
+}
+
+impl Error {
+    pub(crate) fn setting(name: &'static str, problem: String) -> Error {
+        Error::Setting { name, problem }
+    }
+
+    pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.to_path_buf();
+        move |source| Error::File { action, path, source }
+    }
+
+    pub(crate) fn checkpoint(path: &Path, problem: impl ToString) -> Error {
+        Error::Checkpoint { path: path.to_path_buf(), problem: problem.to_string() }
+    }
+}

@@ -1,0 +1,219 @@
+//! The kernels on processor cores: `gemm` for products, widened loops for the rest, rayon to spread both.
+
+use super::gemm::{Mat, parallel_product};
+use super::{AdamStep, Heads, Kernels, attention, norm, pointwise};
+use rayon::prelude::*;
+
+/// Kernels that run on the rayon pool of the calling thread.
+///
+/// `install` a pool around the training loop to choose the number of threads; results do not depend on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cpu;
+
+/// Elements a thread takes at a time where elements are independent.
+const ELEMENTS: usize = 1 << 15;
+/// Columns a thread takes at a time where rows are summed: four cache lines of each row.
+const COLUMNS: usize = 64;
+
+/// Rows a thread takes at a time where rows are independent.
+fn rows(width: usize) -> usize {
+    (ELEMENTS / width).max(1)
+}
+
+impl Kernels for Cpu {
+    fn embed(&self, x: &mut [f32], tokens: &[u32], wte: &[f32], wpe: &[f32], heads: Heads) {
+        let Heads { time, width, .. } = heads;
+        assert_eq!(x.len(), tokens.len() * width);
+        x.par_chunks_mut(width).with_min_len(rows(width)).zip(tokens).enumerate().for_each(
+            |(row, (x, &token))| {
+                let token = &wte[token as usize * width..][..width];
+                let position = &wpe[row % time * width..][..width];
+                for ((x, t), p) in x.iter_mut().zip(token).zip(position) {
+                    *x = t + p;
+                }
+            },
+        );
+    }
+
+    fn embed_backward(
+        &self,
+        dwte: &mut [f32],
+        dwpe: &mut [f32],
+        dx: &[f32],
+        tokens: &[u32],
+        heads: Heads,
+    ) {
+        let Heads { time, width, .. } = heads;
+        assert_eq!(dx.len(), tokens.len() * width);
+        // Tokens repeat, so rows collide: one thread a table, rows in order. It is 1 % of a step.
+        rayon::join(
+            || {
+                dwte.fill(0.0);
+                for (dx, &token) in dx.chunks_exact(width).zip(tokens) {
+                    pointwise::add(&mut dwte[token as usize * width..][..width], dx);
+                }
+            },
+            || {
+                dwpe.fill(0.0);
+                for (row, dx) in dx.chunks_exact(width).enumerate() {
+                    pointwise::add(&mut dwpe[row % time * width..][..width], dx);
+                }
+            },
+        );
+    }
+
+    fn layernorm(&self, y: &mut [f32], stats: &mut [f32], x: &[f32], gain: &[f32], bias: &[f32]) {
+        let (width, rows) = (gain.len(), rows(gain.len()));
+        assert!(y.len() == x.len() && stats.len() * width == 2 * x.len());
+        y.par_chunks_mut(rows * width)
+            .zip(stats.par_chunks_mut(rows * 2))
+            .zip(x.par_chunks(rows * width))
+            .for_each(|((y, stats), x)| norm::forward(y, stats, x, gain, bias));
+    }
+
+    fn layernorm_backward(
+        &self,
+        dx: &mut [f32],
+        dgain: &mut [f32],
+        dbias: &mut [f32],
+        dy: &[f32],
+        x: &[f32],
+        stats: &[f32],
+        gain: &[f32],
+    ) {
+        let (width, rows) = (gain.len(), rows(gain.len()));
+        assert!(dx.len() == x.len() && dy.len() == x.len() && stats.len() * width == 2 * x.len());
+        dx.par_chunks_mut(rows * width)
+            .zip(dy.par_chunks(rows * width))
+            .zip(x.par_chunks(rows * width))
+            .zip(stats.par_chunks(rows * 2))
+            .for_each(|(((dx, dy), x), stats)| norm::backward(dx, dy, x, stats, gain));
+        let columns = dgain.par_chunks_mut(COLUMNS).zip(dbias.par_chunks_mut(COLUMNS));
+        columns.enumerate().for_each(|(index, (dgain, dbias))| {
+            norm::backward_columns(dgain, dbias, dy, x, stats, index * COLUMNS, width);
+        });
+    }
+
+    fn linear(
+        &self,
+        y: &mut [f32],
+        x: &[f32],
+        weight: &[f32],
+        bias: &[f32],
+        inputs: usize,
+        onto: Option<&[f32]>,
+    ) {
+        let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
+        let x = Mat::new(x, rows, inputs, inputs);
+        let weight = Mat::new(weight, outputs, inputs, inputs);
+        if onto.is_none() && bias.is_empty() {
+            return parallel_product(y, x, weight.t(), None::<fn(&mut [f32], usize)>);
+        }
+        let start = |panel: &mut [f32], row: usize| {
+            let onto = onto.map(|onto| &onto[row * outputs..][..panel.len()]);
+            pointwise::start_rows(panel, onto, bias, outputs);
+        };
+        parallel_product(y, x, weight.t(), Some(start));
+    }
+
+    fn linear_backward(
+        &self,
+        dx: &mut [f32],
+        dweight: &mut [f32],
+        dbias: &mut [f32],
+        dy: &[f32],
+        x: &[f32],
+        weight: &[f32],
+        inputs: usize,
+    ) {
+        let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
+        let alone = None::<fn(&mut [f32], usize)>;
+        let dy_mat = Mat::new(dy, rows, outputs, outputs);
+        let (x, weight) =
+            (Mat::new(x, rows, inputs, inputs), Mat::new(weight, outputs, inputs, inputs));
+        let sums = || {
+            dbias.par_chunks_mut(COLUMNS).enumerate().for_each(|(index, sums)| {
+                pointwise::column_sums(sums, dy, index * COLUMNS, outputs);
+            });
+        };
+        // Independent products side by side: small matrices have too few panels for many threads.
+        rayon::join(
+            || parallel_product(dx, dy_mat, weight, alone),
+            || rayon::join(|| parallel_product(dweight, dy_mat.t(), x, alone), sums),
+        );
+    }
+
+    fn attention(&self, y: &mut [f32], probs: &mut [f32], qkv: &[f32], shape: Heads) {
+        let Heads { time, heads, width } = shape;
+        assert!(qkv.len() == 3 * y.len() && probs.len() * width == y.len() * heads * time);
+        y.par_chunks_mut(time * width)
+            .zip(probs.par_chunks_mut(heads * time * time))
+            .zip(qkv.par_chunks(time * 3 * width))
+            .for_each(|((y, probs), qkv)| attention::forward(y, probs, qkv, shape));
+    }
+
+    fn attention_backward(
+        &self,
+        dqkv: &mut [f32],
+        scratch: &mut [f32],
+        dy: &[f32],
+        qkv: &[f32],
+        probs: &[f32],
+        shape: Heads,
+    ) {
+        let Heads { time, heads, width } = shape;
+        assert!(dqkv.len() == qkv.len() && probs.len() * width == dy.len() * heads * time);
+        dqkv.par_chunks_mut(time * 3 * width)
+            .zip(scratch.par_chunks_mut(shape.scratch()))
+            .zip(dy.par_chunks(time * width))
+            .zip(qkv.par_chunks(time * 3 * width))
+            .zip(probs.par_chunks(heads * time * time))
+            .for_each(|((((dqkv, scratch), dy), qkv), probs)| {
+                attention::backward(dqkv, scratch, dy, qkv, probs, shape);
+            });
+    }
+
+    fn gelu(&self, y: &mut [f32], x: &[f32]) {
+        assert_eq!(y.len(), x.len());
+        let x = x.par_chunks(ELEMENTS);
+        y.par_chunks_mut(ELEMENTS).zip(x).for_each(|(y, x)| pointwise::gelu(y, x));
+    }
+
+    fn gelu_backward(&self, dy: &mut [f32], x: &[f32]) {
+        assert_eq!(dy.len(), x.len());
+        let x = x.par_chunks(ELEMENTS);
+        dy.par_chunks_mut(ELEMENTS).zip(x).for_each(|(dy, x)| pointwise::gelu_backward(dy, x));
+    }
+
+    fn cross_entropy(&self, logits: &mut [f32], losses: &mut [f32], targets: &[u32], scale: f32) {
+        let vocab = logits.len() / targets.len();
+        let rows = rows(vocab);
+        assert_eq!(losses.len(), targets.len());
+        logits
+            .par_chunks_mut(rows * vocab)
+            .zip(losses.par_chunks_mut(rows))
+            .zip(targets.par_chunks(rows))
+            .for_each(|((logits, losses), targets)| {
+                pointwise::cross_entropy(logits, losses, targets, scale, vocab);
+            });
+    }
+
+    fn add(&self, total: &mut [f32], part: &[f32]) {
+        assert_eq!(total.len(), part.len());
+        let part = part.par_chunks(ELEMENTS);
+        total.par_chunks_mut(ELEMENTS).zip(part).for_each(|(sum, part)| pointwise::add(sum, part));
+    }
+
+    fn adamw(&self, w: &mut [f32], m: &mut [f32], v: &mut [f32], grads: &[f32], step: &AdamStep) {
+        assert!(w.len() == m.len() && w.len() == v.len() && w.len() == grads.len());
+        w.par_chunks_mut(ELEMENTS)
+            .zip(m.par_chunks_mut(ELEMENTS))
+            .zip(v.par_chunks_mut(ELEMENTS))
+            .zip(grads.par_chunks(ELEMENTS))
+            .for_each(|(((w, m), v), grads)| pointwise::adamw(w, m, v, grads, step));
+    }
+
+    fn threads(&self) -> usize {
+        rayon::current_num_threads()
+    }
+}

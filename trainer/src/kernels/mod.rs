@@ -1,0 +1,150 @@
+//! What a GPT asks of the machine: fourteen operations, forward and backward.
+//!
+//! A kernel sees slices and shapes. It does not know layers, ranks or steps, and it owns no memory. The
+//! unit of every slice is one f32 and every matrix is row-major.
+//!
+//! Two promises, which the parallel strategies are built on:
+//! * gradients of parameters are *written*, not accumulated, so nobody has to zero a buffer;
+//! * work is cut into units whose size depends on shapes only, and each unit is computed in one order,
+//!   so the number of threads never changes a bit of the result.
+
+mod attention;
+mod cpu;
+mod gemm;
+mod norm;
+mod pointwise;
+mod simd;
+
+pub use cpu::Cpu;
+
+/// Shape of one attention call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Tokens per sample.
+    pub time: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Numbers per token; each head has `width / heads`.
+    pub width: usize,
+}
+
+impl Heads {
+    /// Rows of scores that attention works on at a time.
+    pub(crate) const ROWS: usize = 64;
+
+    /// Scratch that the backward of one sample needs: [ROWS × time].
+    pub fn scratch(&self) -> usize {
+        Heads::ROWS.min(self.time) * self.time
+    }
+}
+
+/// One AdamW step, for all elements alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamStep {
+    /// Learning rate.
+    pub lr: f32,
+    /// Memory of the mean gradient.
+    pub beta1: f32,
+    /// Memory of the mean squared gradient.
+    pub beta2: f32,
+    /// Keeps the division finite.
+    pub eps: f32,
+    /// Decoupled weight decay.
+    pub decay: f32,
+    /// 1 − beta1ᵗ at step t.
+    pub bias1: f32,
+    /// 1 − beta2ᵗ at step t.
+    pub bias2: f32,
+}
+
+/// The operations of a GPT's training step.
+pub trait Kernels: Sync {
+    /// `x[n] = tokens[wte, n] + wpe[n mod time]`. x: [rows × width].
+    fn embed(&self, x: &mut [f32], tokens: &[u32], wte: &[f32], wpe: &[f32], heads: Heads);
+
+    /// Gradients of both tables from `dx`: [rows × width].
+    fn embed_backward(
+        &self,
+        dwte: &mut [f32],
+        dwpe: &mut [f32],
+        dx: &[f32],
+        tokens: &[u32],
+        heads: Heads,
+    );
+
+    /// Normalise each row to mean 0 and variance 1, then scale and shift. `stats`: [rows × 2] takes the
+    /// mean and the inverse deviation of each row, for the backward.
+    fn layernorm(&self, y: &mut [f32], stats: &mut [f32], x: &[f32], gain: &[f32], bias: &[f32]);
+
+    /// *Adds* to `dx`, which is the residual stream's gradient; writes `dgain` and `dbias`.
+    #[expect(clippy::too_many_arguments, reason = "the operands of the formula")]
+    fn layernorm_backward(
+        &self,
+        dx: &mut [f32],
+        dgain: &mut [f32],
+        dbias: &mut [f32],
+        dy: &[f32],
+        x: &[f32],
+        stats: &[f32],
+        gain: &[f32],
+    );
+
+    /// `y = x · weightᵀ + bias + onto`. x: [rows × inputs], weight: [outputs × inputs], bias: [outputs]
+    /// or empty, onto: [rows × outputs], the residual stream, if any.
+    fn linear(
+        &self,
+        y: &mut [f32],
+        x: &[f32],
+        weight: &[f32],
+        bias: &[f32],
+        inputs: usize,
+        onto: Option<&[f32]>,
+    );
+
+    /// Writes `dx`, `dweight` and, unless it is empty, `dbias`.
+    #[expect(clippy::too_many_arguments, reason = "the operands of the formula")]
+    fn linear_backward(
+        &self,
+        dx: &mut [f32],
+        dweight: &mut [f32],
+        dbias: &mut [f32],
+        dy: &[f32],
+        x: &[f32],
+        weight: &[f32],
+        inputs: usize,
+    );
+
+    /// Causal self-attention. qkv: [rows × 3·width], probs: [samples × heads × time × time] of which only
+    /// the columns that causality allows are ever written or read, y: [rows × width].
+    fn attention(&self, y: &mut [f32], probs: &mut [f32], qkv: &[f32], heads: Heads);
+
+    /// Writes `dqkv`. scratch: [samples × `heads.scratch()`].
+    fn attention_backward(
+        &self,
+        dqkv: &mut [f32],
+        scratch: &mut [f32],
+        dy: &[f32],
+        qkv: &[f32],
+        probs: &[f32],
+        heads: Heads,
+    );
+
+    /// GELU by its tanh form (Hendrycks and Gimpel 2016).
+    fn gelu(&self, y: &mut [f32], x: &[f32]);
+
+    /// Turns `dy` into `dx`, in place.
+    fn gelu_backward(&self, dy: &mut [f32], x: &[f32]);
+
+    /// Softmax cross-entropy. Writes each row's loss and replaces the logits by `scale` times their
+    /// gradient. logits: [rows × vocab].
+    fn cross_entropy(&self, logits: &mut [f32], losses: &mut [f32], targets: &[u32], scale: f32);
+
+    /// `total += part`, element by element.
+    fn add(&self, total: &mut [f32], part: &[f32]);
+
+    /// AdamW (Loshchilov and Hutter 2019) on one range of parameters and its moments.
+    fn adamw(&self, w: &mut [f32], m: &mut [f32], v: &mut [f32], grads: &[f32], step: &AdamStep);
+
+    /// Worker threads, for the settings table.
+    fn threads(&self) -> usize;
+}

@@ -1,0 +1,254 @@
+//! Where each parameter lies in the one flat buffer.
+//!
+//! Parameters, gradients and both optimizer moments are four buffers of the same layout. Tensors are
+//! laid out in forward order: embedding first, head last. Backward therefore finishes gradients from
+//! the end of the buffer to its start, and "everything from `start` on is final" is one number.
+//!
+//! Not here: values. This file knows names, shapes and ranges only.
+
+use crate::error::Error;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Shape of a GPT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Distinct tokens; 256 for bytes.
+    pub vocab: usize,
+    /// Tokens the model can look back on.
+    pub context: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Attention heads per block; divides `width`.
+    pub heads: usize,
+    /// Numbers per token between blocks.
+    pub width: usize,
+}
+
+impl Config {
+    /// Refuse shapes that no model has.
+    pub fn validate(&self) -> Result<(), Error> {
+        let zero = [
+            ("vocab", self.vocab),
+            ("context", self.context),
+            ("layers", self.layers),
+            ("heads", self.heads),
+            ("width", self.width),
+        ];
+        for (name, value) in zero {
+            if value == 0 {
+                return Err(Error::setting(name, "must be at least 1".to_string()));
+            }
+        }
+        if !self.width.is_multiple_of(self.heads) {
+            let problem = format!("{} does not divide width {}", self.heads, self.width);
+            return Err(Error::setting("heads", problem));
+        }
+        Ok(())
+    }
+}
+
+/// One named parameter tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Name in checkpoints, such as `blocks.0.qkv.weight`.
+    pub name: String,
+    /// Dimensions, outermost first; linear weights are [outputs × inputs].
+    pub shape: Vec<usize>,
+    /// Elements in the flat buffer.
+    pub range: Range<usize>,
+}
+
+impl Tensor {
+    /// Weight decay pulls on matrices, not on biases and gains.
+    pub fn decays(&self) -> bool {
+        self.shape.len() > 1
+    }
+}
+
+/// All tensors of a model, in buffer order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    config: Config,
+    tensors: Vec<Tensor>,
+    embed: Range<usize>,
+    blocks: Vec<Range<usize>>,
+    head: Range<usize>,
+}
+
+impl Layout {
+    /// Lay out a model of this shape.
+    pub fn new(config: Config) -> Layout {
+        let mut tensors = Vec::new();
+        let embed = push(&mut tensors, "", &embed_shapes(&config));
+        let blocks = (0..config.layers)
+            .map(|layer| push(&mut tensors, &format!("blocks.{layer}."), &block_shapes(&config)))
+            .collect();
+        let head = push(&mut tensors, "", &head_shapes(&config));
+        Layout { config, tensors, embed, blocks, head }
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Elements in the flat buffer.
+    pub fn len(&self) -> usize {
+        self.head.end
+    }
+
+    /// A model always has parameters; this is here because `len` is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every tensor, in buffer order: their ranges follow each other without a gap.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// Token and position tables.
+    pub fn embed(&self) -> Range<usize> {
+        self.embed.clone()
+    }
+
+    /// One block's tensors.
+    pub fn block(&self, layer: usize) -> Range<usize> {
+        self.blocks[layer].clone()
+    }
+
+    /// Final norm and output matrix.
+    pub fn head(&self) -> Range<usize> {
+        self.head.clone()
+    }
+}
+
+/// Elements of the two embedding tables, in order: tokens, positions.
+pub(crate) fn embed_lens(config: &Config) -> [usize; 2] {
+    embed_shapes(config).map(|(_, shape)| shape.iter().product())
+}
+
+/// Elements of a block's twelve tensors, in order: norm 1, qkv, proj, norm 2, fc, out, each as weight
+/// and bias.
+pub(crate) fn block_lens(config: &Config) -> [usize; 12] {
+    block_shapes(config).map(|(_, shape)| shape.iter().product())
+}
+
+/// Elements of the head's three tensors, in order: norm weight, norm bias, output matrix.
+pub(crate) fn head_lens(config: &Config) -> [usize; 3] {
+    head_shapes(config).map(|(_, shape)| shape.iter().product())
+}
+
+/// Cut a module's range into its tensors.
+pub(crate) fn cut<const N: usize>(mut flat: &[f32], lens: [usize; N]) -> [&[f32]; N] {
+    assert_eq!(flat.len(), lens.iter().sum::<usize>(), "the lengths cover the module");
+    lens.map(|len| {
+        let (tensor, rest) = flat.split_at(len);
+        flat = rest;
+        tensor
+    })
+}
+
+/// Cut a module's range into its tensors, for writing.
+pub(crate) fn cut_mut<const N: usize>(mut flat: &mut [f32], lens: [usize; N]) -> [&mut [f32]; N] {
+    assert_eq!(flat.len(), lens.iter().sum::<usize>(), "the lengths cover the module");
+    lens.map(|len| {
+        let (tensor, rest) = std::mem::take(&mut flat).split_at_mut(len);
+        flat = rest;
+        tensor
+    })
+}
+
+type Shapes<const N: usize> = [(&'static str, Vec<usize>); N];
+
+fn embed_shapes(c: &Config) -> Shapes<2> {
+    [("wte", vec![c.vocab, c.width]), ("wpe", vec![c.context, c.width])]
+}
+
+fn block_shapes(c: &Config) -> Shapes<12> {
+    let (width, wide) = (c.width, 4 * c.width);
+    [
+        ("ln1.weight", vec![width]),
+        ("ln1.bias", vec![width]),
+        ("qkv.weight", vec![3 * width, width]),
+        ("qkv.bias", vec![3 * width]),
+        ("proj.weight", vec![width, width]),
+        ("proj.bias", vec![width]),
+        ("ln2.weight", vec![width]),
+        ("ln2.bias", vec![width]),
+        ("fc.weight", vec![wide, width]),
+        ("fc.bias", vec![wide]),
+        ("out.weight", vec![width, wide]),
+        ("out.bias", vec![width]),
+    ]
+}
+
+fn head_shapes(c: &Config) -> Shapes<3> {
+    [
+        ("lnf.weight", vec![c.width]),
+        ("lnf.bias", vec![c.width]),
+        ("head.weight", vec![c.vocab, c.width]),
+    ]
+}
+
+/// Append a module's tensors behind the last one; returns the module's range.
+fn push<const N: usize>(
+    tensors: &mut Vec<Tensor>,
+    prefix: &str,
+    shapes: &Shapes<N>,
+) -> Range<usize> {
+    let start = tensors.last().map_or(0, |last| last.range.end);
+    let mut end = start;
+    for (name, shape) in shapes {
+        let range = end..end + shape.iter().product::<usize>();
+        end = range.end;
+        tensors.push(Tensor { name: format!("{prefix}{name}"), shape: shape.clone(), range });
+    }
+    start..end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TINY: Config = Config { vocab: 11, context: 5, layers: 3, heads: 2, width: 4 };
+
+    #[test]
+    fn tensors_follow_each_other_without_a_gap() {
+        let layout = Layout::new(TINY);
+        let mut end = 0;
+        for tensor in layout.tensors() {
+            assert_eq!(tensor.range.start, end, "{}", tensor.name);
+            assert_eq!(tensor.range.len(), tensor.shape.iter().product::<usize>());
+            end = tensor.range.end;
+        }
+        assert_eq!(end, layout.len());
+    }
+
+    #[test]
+    fn modules_cover_the_buffer_in_forward_order() {
+        let layout = Layout::new(TINY);
+        let mut end = layout.embed().end;
+        for layer in 0..TINY.layers {
+            assert_eq!(layout.block(layer).start, end);
+            end = layout.block(layer).end;
+        }
+        assert_eq!(layout.head(), end..layout.len());
+    }
+
+    #[test]
+    fn parameter_count_is_the_usual_formula() {
+        let Config { vocab, context, layers, width, .. } = TINY;
+        let block = 12 * width * width + 13 * width;
+        let want = layers * block + (2 * vocab + context) * width + 2 * width;
+        assert_eq!(Layout::new(TINY).len(), want);
+    }
+
+    #[test]
+    fn heads_must_divide_the_width() {
+        assert!(Config { heads: 3, ..TINY }.validate().is_err());
+        assert!(Config { layers: 0, ..TINY }.validate().is_err());
+        assert!(TINY.validate().is_ok());
+    }
+}
