@@ -1,0 +1,71 @@
+//! Folds at three sizes, out of place (`c = a + b`) and in place (`a += b`), beside a plain copy of as
+//! many bytes. Throughput counts the bytes of the result.
+
+use brigade_comm::kernels;
+use brigade_comm::{Dtype, Op};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
+
+fn folds(criterion: &mut Criterion) {
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16, Dtype::F8e4m3, Dtype::I8] {
+        let fold = kernels::fold(dtype, &Op::Sum).expect("sums of numbers exist");
+        let mut group = criterion.benchmark_group(format!("sum {dtype}"));
+        for bytes in SIZES {
+            let (mut a, b, mut c) = (vec![0u8; bytes], vec![0u8; bytes], vec![1u8; bytes]);
+            let count = bytes / dtype.size();
+            group.throughput(Throughput::Bytes(bytes as u64));
+            group.bench_function(BenchmarkId::new("c=a+b", bytes), |bencher| {
+                // SAFETY: the three vectors hold `count` elements each.
+                bencher.iter(|| unsafe { fold(a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), count) });
+            });
+            group.bench_function(BenchmarkId::new("a+=b", bytes), |bencher| {
+                let a = a.as_mut_ptr();
+                // SAFETY: both vectors hold `count` elements; the result is the operand.
+                bencher.iter(|| unsafe { fold(a, b.as_ptr(), a, count) });
+            });
+        }
+        group.finish();
+    }
+}
+
+/// Sizes past the caches, where streaming pays.
+fn far(criterion: &mut Criterion) {
+    let bytes = 128 << 20;
+    let (a, b, mut c) = (vec![0u8; bytes], vec![0u8; bytes], vec![1u8; bytes]);
+    let mut group = criterion.benchmark_group("128 MiB");
+    group.sample_size(10);
+    group.throughput(Throughput::Bytes(bytes as u64));
+    let plain = kernels::fold(Dtype::F32, &Op::Sum).expect("sums exist");
+    let streaming = kernels::fold_streaming(Dtype::F32, &Op::Sum).expect("sums exist");
+    for (name, fold) in [("sum f32", plain), ("sum f32 streaming", streaming)] {
+        group.bench_function(name, |bencher| {
+            // SAFETY: the three vectors hold `bytes / 4` elements each.
+            bencher.iter(|| unsafe { fold(a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), bytes / 4) });
+        });
+    }
+    for (name, streaming) in [("copy", false), ("copy streaming", true)] {
+        let copy = if streaming { kernels::copy_streaming } else { kernels::copy };
+        group.bench_function(name, |bencher| {
+            // SAFETY: both vectors hold `bytes` bytes.
+            bencher.iter(|| unsafe { copy(a.as_ptr(), c.as_mut_ptr(), bytes) });
+        });
+    }
+    group.finish();
+}
+
+fn copies(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("copy");
+    for bytes in SIZES {
+        let (a, mut c) = (vec![0u8; bytes], vec![1u8; bytes]);
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
+            // SAFETY: both vectors hold `bytes` bytes.
+            bencher.iter(|| unsafe { kernels::copy(a.as_ptr(), c.as_mut_ptr(), bytes) });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, folds, copies, far);
+criterion_main!(benches);

@@ -1,0 +1,163 @@
+//! What happens to elements: fold, scale and copy, chosen once when a plan is made.
+//!
+//! Each operation is one Rust loop over one element type, compiled for each instruction set; the
+//! compiler turns it into vectors. Only f16 is written with intrinsics, because its conversion is one
+//! instruction that no plain Rust asks for. The kernels know neither ranks nor collectives, and
+//! [`crate::naive`], which knows nothing of them, is their judge.
+//!
+//! The bits of a result never depend on the instruction set: nothing is contracted or reassociated,
+//! and every NaN is replaced by the canonical one, which also makes `fold(a, b)` and `fold(b, a)`
+//! the same bytes.
+
+mod codec;
+mod copy;
+mod float16;
+mod fold;
+mod isa;
+mod lane;
+mod scale;
+
+use half::{bf16, f16};
+
+use crate::{Dtype, F8e4m3, F8e5m2, Op};
+use float16::Half;
+use fold::{And, Folds, Kernel, Largest, Least, Loop, Or, Product, Total, Xor};
+use lane::{Bits, Number, Truth};
+
+pub use copy::{copy, copy_streaming};
+pub use isa::Isa;
+
+/// `result[i] = operand[i] ⊕ arriving[i]` for `count` elements, in this order of arguments:
+/// operand, arriving, result, count.
+///
+/// # Safety
+/// Each pointer is valid for `count` elements (`result` for writes), at any alignment. `result` may
+/// be `operand` or `arriving` or both; it may not overlap them otherwise. Nobody else writes the
+/// inputs or touches the result during the call.
+pub type Fold = unsafe fn(*const u8, *const u8, *mut u8, usize);
+
+/// `data[i] = scaled(data[i], factor)` for `count` elements: data, count, factor.
+///
+/// # Safety
+/// `data` is valid for reads and writes of `count` elements, at any alignment, and nobody else
+/// touches them during the call.
+pub type Scale = unsafe fn(*mut u8, usize, f64);
+
+/// The kernel that folds elements of `dtype` by `op` on this machine.
+///
+/// `Avg` and `PreMulSum` fold like `Sum`: their scaling is [`divide`] and [`premultiply`]. `None` for
+/// custom operators, which bring their own function, and where the operator makes no sense.
+pub fn fold(dtype: Dtype, op: &Op) -> Option<Fold> {
+    fold_on(Isa::best(), dtype, op)
+}
+
+/// Like [`fold`], but the result is written past the caches: for results that this core will not
+/// read soon and that are larger than its share of the cache. It is visible to other cores in the
+/// usual order, as if written plainly.
+pub fn fold_streaming(dtype: Dtype, op: &Op) -> Option<Fold> {
+    fold_streaming_on(Isa::best(), dtype, op)
+}
+
+/// [`fold`] for one instruction set; `None` also if this machine lacks it.
+pub fn fold_on(isa: Isa, dtype: Dtype, op: &Op) -> Option<Fold> {
+    isa.is_available().then(|| pair(dtype, op))?.map(|pair| pair.plain[isa as usize])
+}
+
+/// [`fold_streaming`] for one instruction set; `None` also if this machine lacks it.
+pub fn fold_streaming_on(isa: Isa, dtype: Dtype, op: &Op) -> Option<Fold> {
+    isa.is_available().then(|| pair(dtype, op))?.map(|pair| pair.streaming[isa as usize])
+}
+
+/// The kernel that divides by its factor, a whole number from 1 to 2^31: floats are rounded once (in
+/// f32 for narrow ones, which are then rounded to their own format), integers truncate. `None` for
+/// booleans.
+pub fn divide(dtype: Dtype) -> Option<Scale> {
+    divide_on(Isa::best(), dtype)
+}
+
+/// The kernel that multiplies by its factor, which is converted to f32 for narrow floats and f32, and
+/// truncated to an i64 for integers (whose product wraps). `None` for booleans.
+pub fn premultiply(dtype: Dtype) -> Option<Scale> {
+    premultiply_on(Isa::best(), dtype)
+}
+
+/// [`divide`] for one instruction set; `None` also if this machine lacks it.
+pub fn divide_on(isa: Isa, dtype: Dtype) -> Option<Scale> {
+    isa.is_available().then(|| scale::divisions(dtype))?.map(|scales| scales[isa as usize])
+}
+
+/// [`premultiply`] for one instruction set; `None` also if this machine lacks it.
+pub fn premultiply_on(isa: Isa, dtype: Dtype) -> Option<Scale> {
+    isa.is_available().then(|| scale::multiplications(dtype))?.map(|scales| scales[isa as usize])
+}
+
+/// A fold with plain and with streaming stores, each for every instruction set.
+struct Pair {
+    plain: Folds,
+    streaming: Folds,
+}
+
+fn pair(dtype: Dtype, op: &Op) -> Option<Pair> {
+    match dtype {
+        Dtype::I8 => integer::<i8, u8>(op),
+        Dtype::U8 => integer::<u8, u8>(op),
+        Dtype::I16 => integer::<i16, u16>(op),
+        Dtype::I32 => integer::<i32, u32>(op),
+        Dtype::U32 => integer::<u32, u32>(op),
+        Dtype::I64 => integer::<i64, u64>(op),
+        Dtype::U64 => integer::<u64, u64>(op),
+        Dtype::F16 => match op {
+            Op::Sum | Op::Avg | Op::PreMulSum(_) => of::<Half<false>>(),
+            Op::Prod => of::<Half<true>>(),
+            _ => float::<f16>(op),
+        },
+        Dtype::Bf16 => float::<bf16>(op),
+        Dtype::F32 => float::<f32>(op),
+        Dtype::F64 => float::<f64>(op),
+        Dtype::F8e4m3 => float::<F8e4m3>(op),
+        Dtype::F8e5m2 => float::<F8e5m2>(op),
+        Dtype::Bool => truth(op),
+    }
+}
+
+/// `Signed` and `Unsigned` have the same size: the sign matters to order alone, so everything else
+/// shares the unsigned kernel.
+fn integer<Signed, Unsigned>(op: &Op) -> Option<Pair>
+where
+    Signed: Number + 'static,
+    Unsigned: Number + Bits + 'static,
+{
+    match op {
+        Op::Sum | Op::Avg | Op::PreMulSum(_) => of::<Loop<Total, Unsigned>>(),
+        Op::Prod => of::<Loop<Product, Unsigned>>(),
+        Op::Min => of::<Loop<Least, Signed>>(),
+        Op::Max => of::<Loop<Largest, Signed>>(),
+        Op::Band => of::<Loop<And, Unsigned>>(),
+        Op::Bor => of::<Loop<Or, Unsigned>>(),
+        Op::Bxor => of::<Loop<Xor, Unsigned>>(),
+        Op::Custom(_) => None,
+    }
+}
+
+fn float<L: Number + 'static>(op: &Op) -> Option<Pair> {
+    match op {
+        Op::Sum | Op::Avg | Op::PreMulSum(_) => of::<Loop<Total, L>>(),
+        Op::Prod => of::<Loop<Product, L>>(),
+        Op::Min => of::<Loop<Least, L>>(),
+        Op::Max => of::<Loop<Largest, L>>(),
+        Op::Band | Op::Bor | Op::Bxor | Op::Custom(_) => None,
+    }
+}
+
+fn truth(op: &Op) -> Option<Pair> {
+    match op {
+        Op::Sum | Op::Max | Op::Bor => of::<Loop<Or, Truth>>(),
+        Op::Prod | Op::Min | Op::Band => of::<Loop<And, Truth>>(),
+        Op::Bxor => of::<Loop<Xor, Truth>>(),
+        Op::Avg | Op::PreMulSum(_) | Op::Custom(_) => None,
+    }
+}
+
+fn of<K: Kernel>() -> Option<Pair> {
+    Some(Pair { plain: K::FOLDS, streaming: K::STREAMING })
+}

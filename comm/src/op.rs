@@ -1,0 +1,175 @@
+//! The operators a reduction can fold with.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::Dtype;
+
+/// How two elements become one.
+///
+/// Integers wrap around. Booleans: sum, max and bor are *or*; prod, min and band are *and*. Floating
+/// point: narrow formats are folded in f32 and rounded once per fold; every NaN result is the
+/// canonical NaN of its format, minus zero is less than plus zero, and a minimum or maximum with a NaN
+/// is NaN. With that, every built-in operator is commutative to the last bit.
+#[derive(Clone)]
+pub enum Op {
+    /// The sum.
+    Sum,
+    /// The product.
+    Prod,
+    /// The least.
+    Min,
+    /// The greatest.
+    Max,
+    /// The sum divided by the number of ranks: rounded once for floats, truncated for integers.
+    Avg,
+    /// Bitwise and.
+    Band,
+    /// Bitwise or.
+    Bor,
+    /// Bitwise exclusive or.
+    Bxor,
+    /// The sum of inputs that are first multiplied by this factor, which is converted to f32 for
+    /// narrow floats and f32, and truncated to an i64 for integers.
+    PreMulSum(f64),
+    /// The user's own function, on the host.
+    Custom(Arc<dyn CustomOp>),
+}
+
+/// A reduction that the user brings. It must give the same bytes for the same bytes, and be
+/// associative; it need be commutative only where the chosen algorithm is not `ordered`.
+pub trait CustomOp: Send + Sync {
+    /// The name used in messages and compared between ranks.
+    fn name(&self) -> &str;
+
+    /// `accumulator = accumulator ⊕ arriving`, element by element.
+    ///
+    /// Both slices have the same length, a multiple of `dtype.size()`, and any alignment. The call
+    /// runs on whichever thread makes progress, so it must neither wait nor panic.
+    fn fold(&self, arriving: &[u8], accumulator: &mut [u8], dtype: Dtype);
+}
+
+impl Op {
+    /// The operators that need no parameter, in the order of the documentation.
+    pub const PLAIN: [Self; 8] =
+        [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg, Self::Band, Self::Bor, Self::Bxor];
+
+    /// The name used on the command line and in messages; a custom operator's own name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Avg => "avg",
+            Self::Band => "band",
+            Self::Bor => "bor",
+            Self::Bxor => "bxor",
+            Self::PreMulSum(_) => "premulsum",
+            Self::Custom(op) => op.name(),
+        }
+    }
+
+    /// The number that stands for the operator on the wire; it never changes.
+    ///
+    /// The operators that NCCL knows have NCCL's numbers. Neither a factor nor a custom name is in it.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Sum => 0,
+            Self::Prod => 1,
+            Self::Max => 2,
+            Self::Min => 3,
+            Self::Avg => 4,
+            Self::Band => 5,
+            Self::Bor => 6,
+            Self::Bxor => 7,
+            Self::PreMulSum(_) => 8,
+            Self::Custom(_) => 9,
+        }
+    }
+
+    /// The name that a [`code`](Self::code) stands for (of a custom operator: "custom").
+    pub fn code_name(code: u8) -> Option<&'static str> {
+        const NAMES: [&str; 10] =
+            ["sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "premulsum", "custom"];
+        NAMES.get(usize::from(code)).copied()
+    }
+
+    /// Whether the operator makes sense for elements of this type.
+    pub fn supports(&self, dtype: Dtype) -> bool {
+        match self {
+            Self::Sum | Self::Prod | Self::Min | Self::Max | Self::Custom(_) => true,
+            Self::Avg | Self::PreMulSum(_) => dtype != Dtype::Bool,
+            Self::Band | Self::Bor | Self::Bxor => !dtype.is_float(),
+        }
+    }
+}
+
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Custom(op) => write!(f, "custom:{}", op.name()),
+            _ => fmt::Display::fmt(self, f),
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PreMulSum(factor) => write!(f, "premulsum:{factor}"),
+            _ => f.pad(self.name()),
+        }
+    }
+}
+
+impl FromStr for Op {
+    type Err = UnknownOp;
+
+    /// The plain names, and `premulsum:FACTOR` with a finite factor.
+    fn from_str(name: &str) -> Result<Self, UnknownOp> {
+        if let Some(factor) = name.strip_prefix("premulsum:")
+            && let Ok(factor) = factor.parse::<f64>()
+            && factor.is_finite()
+        {
+            return Ok(Self::PreMulSum(factor));
+        }
+        let plain = Self::PLAIN.into_iter().find(|op| op.name() == name);
+        plain.ok_or_else(|| UnknownOp { name: name.to_owned() })
+    }
+}
+
+/// A name that no operator has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no operator is named {name:?}; there are sum prod min max avg band bor bxor \
+     premulsum:FACTOR"
+)]
+pub struct UnknownOp {
+    /// What was asked for.
+    pub name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_codes_lead_back_to_their_operator() {
+        for op in Op::PLAIN.into_iter().chain([Op::PreMulSum(0.5)]) {
+            let back: Op = op.to_string().parse().unwrap();
+            assert_eq!(back.to_string(), op.to_string());
+            assert_eq!(Op::code_name(op.code()), Some(op.name()));
+        }
+        assert!("premulsum:nan".parse::<Op>().is_err());
+        assert!("sums".parse::<Op>().is_err());
+        assert_eq!(Op::code_name(10), None);
+    }
+
+    #[test]
+    fn bits_are_no_numbers() {
+        assert!(!Op::Bxor.supports(Dtype::F32) && Op::Bxor.supports(Dtype::Bool));
+        assert!(!Op::Avg.supports(Dtype::Bool) && Op::Avg.supports(Dtype::I8));
+    }
+}
