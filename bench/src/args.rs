@@ -1,0 +1,182 @@
+//! The flags of `brigade bench`.
+
+use std::path::PathBuf;
+
+use brigade_comm::{Dtype, Op};
+use brigade_schedule::Algorithm;
+
+use crate::kind::{Case, Kind};
+use crate::size;
+
+/// Time a collective, with nccl-tests' columns.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+A sample is one call, waited for, started together after a barrier; its time is the largest over
+the ranks. `time` is the median of the samples. Bandwidths are in GB/s with GB = 1e9, and bus
+bandwidths use nccl-tests' factors. `sent` is what the busiest rank sent in one call, and `x bound`
+how many times that is of the least that any algorithm could do with.
+
+Without a launcher's environment this command starts the ranks itself: processes for shm and tcp,
+threads for loopback. Under a launcher (brigade run, torchrun, mpirun, srun) it is one rank of the
+world that the launcher made, and -n is ignored.
+
+Examples:
+  brigade bench all-reduce -n 2
+  brigade bench all-reduce -n 4 --transport tcp -b 8 -e 64M -f 4 --json -
+  brigade bench reduce-scatter -n 3 -b 1 -e 4M -f 4 --dtype all --op all --check --iters 1
+  brigade bench all-gather -n 2 --plot all-gather.svg")]
+pub struct Args {
+    /// What to measure
+    #[arg(value_enum, value_name = "COLLECTIVE")]
+    pub kind: Kind,
+    /// How many ranks
+    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: u32,
+    /// Smallest size in bytes (K, M, G: powers of 1024)
+    #[arg(short = 'b', long, value_name = "MIN", default_value = "8", value_parser = size::parse)]
+    pub min_bytes: usize,
+    /// Largest size in bytes
+    #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = size::parse)]
+    pub max_bytes: usize,
+    /// Each size is so many times the one before
+    #[arg(short = 'f', long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
+    pub factor: u32,
+    /// auto, shm, tcp or loopback
+    #[arg(long, default_value = "auto")]
+    pub transport: String,
+    /// Use this algorithm rather than the one that would be chosen
+    #[arg(long, value_name = "NAME")]
+    pub algorithm: Option<Algorithm>,
+    /// Fold in rank order, whatever the algorithm and transport: the same bits everywhere
+    #[arg(long)]
+    pub ordered: bool,
+    /// Element types, separated by commas, or `all`
+    #[arg(long, default_value = "f32", value_parser = parse_dtypes)]
+    pub dtype: Dtypes,
+    /// Operators, separated by commas, or `all`
+    #[arg(long, default_value = "sum", value_parser = parse_ops)]
+    pub op: Ops,
+    /// The root, or `all` for each rank in turn
+    #[arg(long, default_value = "0", value_parser = parse_root)]
+    pub root: Root,
+    /// Measure so many calls rather than as many as fit in 40 ms
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub iters: Option<u32>,
+    /// Calls before the first measured one
+    #[arg(long, default_value_t = 2)]
+    pub warmup: u32,
+    /// Compare every element with a plain sequential fold; exit with 1 if any is wrong
+    #[arg(long)]
+    pub check: bool,
+    /// Write one JSON object a line to FILE (`-`: to standard output, and the table to standard error)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw times and bandwidths over sizes
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+/// One or more element types.
+#[derive(Clone, Debug)]
+pub struct Dtypes(Vec<Dtype>);
+
+/// One or more operators.
+#[derive(Clone, Debug)]
+pub struct Ops(Vec<Op>);
+
+/// Which ranks take a turn as root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// This one.
+    One(u32),
+    /// Every rank.
+    All,
+}
+
+impl Args {
+    /// The lines of the table, in order: a block of sizes for every type, operator and root.
+    /// Combinations without a meaning are left out.
+    pub fn cases(&self, ranks: usize) -> Result<Vec<Case>, String> {
+        let roots = self.roots(ranks)?;
+        let sizes = match self.kind {
+            Kind::Barrier => vec![0],
+            _ => size::sweep(self.min_bytes, self.max_bytes, self.factor as usize),
+        };
+        if sizes.is_empty() {
+            let (least, most) = (self.min_bytes, self.max_bytes);
+            return Err(format!("no size is between -b {least} and -e {most}; exchange them"));
+        }
+        let mut cases = Vec::new();
+        for dtype in &self.dtype.0 {
+            for op in self.ops(*dtype) {
+                for root in &roots {
+                    cases.extend(sizes.iter().map(|bytes| Case {
+                        kind: self.kind,
+                        dtype: *dtype,
+                        op: op.clone(),
+                        root: *root,
+                        block_elems: self.kind.block_elems(*bytes, *dtype, ranks),
+                    }));
+                }
+            }
+        }
+        match cases.is_empty() {
+            true => Err(String::from(
+                "no operator given makes sense for a type given; sum, prod, min and max fit all types",
+            )),
+            false => Ok(cases),
+        }
+    }
+
+    fn ops(&self, dtype: Dtype) -> Vec<Op> {
+        match self.kind.folds() {
+            true => self.op.0.iter().filter(|op| op.supports(dtype)).cloned().collect(),
+            false => vec![Op::Sum],
+        }
+    }
+
+    fn roots(&self, ranks: usize) -> Result<Vec<u32>, String> {
+        let ranks = u32::try_from(ranks).map_err(|_| format!("{ranks} ranks are too many"))?;
+        match self.root {
+            Root::One(root) if root >= ranks => {
+                Err(format!("--root {root} is no rank of {ranks}; the last one is {}", ranks - 1))
+            }
+            Root::All if self.kind.has_root() => Ok((0..ranks).collect()),
+            Root::All => Ok(vec![0]),
+            Root::One(root) => Ok(vec![root]),
+        }
+    }
+}
+
+fn parse_dtypes(text: &str) -> Result<Dtypes, String> {
+    match text {
+        "all" => Ok(Dtypes(Dtype::ALL.to_vec())),
+        _ => text
+            .split(',')
+            .map(|name| name.parse::<Dtype>().map_err(|error| error.to_string()))
+            .collect::<Result<_, _>>()
+            .map(Dtypes),
+    }
+}
+
+fn parse_ops(text: &str) -> Result<Ops, String> {
+    match text {
+        "all" => {
+            let mut ops = Op::PLAIN.to_vec();
+            ops.push(Op::PreMulSum(2.0));
+            Ok(Ops(ops))
+        }
+        _ => text
+            .split(',')
+            .map(|name| name.parse::<Op>().map_err(|error| error.to_string()))
+            .collect::<Result<_, _>>()
+            .map(Ops),
+    }
+}
+
+fn parse_root(text: &str) -> Result<Root, String> {
+    match text {
+        "all" => Ok(Root::All),
+        _ => text.parse().map(Root::One).map_err(|_| format!("{text:?} is no rank, nor `all`")),
+    }
+}

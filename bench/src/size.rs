@@ -1,0 +1,72 @@
+//! Sizes as people write them: `8`, `64K`, `4M`, `1G`, in powers of 1024.
+
+/// Bytes from text such as `4M`.
+pub fn parse(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let number: usize = digits
+        .parse()
+        .map_err(|_| format!("{text:?} is no size; write bytes such as 8, 64K, 4M or 1G"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than memory can be"))
+}
+
+/// The sizes from `least` to `most`, each `factor` times the one before.
+pub fn sweep(least: usize, most: usize, factor: usize) -> Vec<usize> {
+    assert!(factor > 1, "sizes must grow");
+    let mut sizes = Vec::new();
+    let mut size = least;
+    while size <= most {
+        sizes.push(size);
+        // Zero does not grow by multiplication.
+        size = if size == 0 { 1 } else { size.saturating_mul(factor) };
+        if size == usize::MAX {
+            break;
+        }
+    }
+    sizes
+}
+
+/// Bytes as people read them: `4M` where that is exact, plain digits elsewhere.
+pub fn show(bytes: usize) -> String {
+    for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
+        if bytes > 0 && bytes.is_multiple_of(1 << shift) {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_powers_of_1024() {
+        assert_eq!(parse("0"), Ok(0));
+        assert_eq!(parse("8"), Ok(8));
+        assert_eq!(parse("64K"), Ok(65536));
+        assert_eq!(parse("4m"), Ok(4 << 20));
+        assert_eq!(parse("3G"), Ok(3 << 30));
+        for wrong in ["", "K", "4MB", "-1", "1.5M", "99999999999G", "é"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_sweep_ends_at_or_below_its_end() {
+        assert_eq!(sweep(1, 4 << 20, 4).len(), 12);
+        assert_eq!(sweep(0, 8, 4), [0, 1, 4]);
+        assert_eq!(sweep(8, 4, 2), [0; 0]);
+    }
+
+    #[test]
+    fn sizes_survive_being_shown() {
+        for bytes in [0, 1, 1000, 1024, 1 << 20, 3 << 30, (1 << 20) + 1] {
+            assert_eq!(parse(&show(bytes)), Ok(bytes));
+        }
+    }
+}

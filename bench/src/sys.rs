@@ -1,0 +1,34 @@
+//! Processor time used, which the standard library does not tell.
+
+use std::time::Duration;
+
+/// Whose processor time is counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cpu {
+    /// The whole process with all its threads: right when a rank is a process.
+    Process,
+    /// The calling thread: right when a rank is a thread.
+    Thread,
+}
+
+impl Cpu {
+    /// Processor time used so far.
+    pub(crate) fn used(self) -> Duration {
+        let clock = match self {
+            Self::Process => libc::CLOCK_PROCESS_CPUTIME_ID,
+            Self::Thread => libc::CLOCK_THREAD_CPUTIME_ID,
+        };
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is to a live value of the type that clock_gettime fills.
+        let code = unsafe { libc::clock_gettime(clock, &mut time) };
+        assert_eq!(code, 0, "both clocks exist on every Linux");
+        Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.try_into().unwrap_or(0))
+    }
+}
+
+/// The name of the processor, as the system gives it.
+pub(crate) fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| String::from("unknown processor"), |(_, name)| name.trim().to_owned())
+}

@@ -1,0 +1,136 @@
+//! The table: nccl-tests' columns first, column by column, so that scripts that read those can read
+//! these; then, as comment lines, what nccl-tests does not say.
+
+use std::io::{self, Write};
+
+use crate::record::Record;
+use crate::size;
+
+/// Write the lines above the table. `facts`: what was measured where, a line each.
+pub fn write_head(out: &mut dyn Write, facts: &[String]) -> io::Result<()> {
+    for fact in facts {
+        writeln!(out, "# {fact}")?;
+    }
+    writeln!(out, "#")?;
+    writeln!(
+        out,
+        "#{:>11} {:>12} {:>8} {:>9} {:>5} {:^32} {:^32}",
+        "", "", "", "", "", "out of place", "in place"
+    )?;
+    let half = format!("{:>9} {:>7} {:>7} {:>6}", "time", "algbw", "busbw", "#wrong");
+    let (size, count) = ("size", "count");
+    writeln!(out, "#{size:>11} {count:>12} {:>8} {:>9} {:>5} {half} {half}", "type", "redop", "root")?;
+    let half = format!("{:>9} {:>7} {:>7} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
+    let (size, count) = ("(B)", "(elements)");
+    writeln!(out, "#{size:>11} {count:>12} {:>8} {:>9} {:>5} {half} {half}", "", "", "")?;
+    out.flush()
+}
+
+/// Write one line: the same case out of place and in place.
+pub fn write_row(out: &mut dyn Write, pair: &[Record; 2]) -> io::Result<()> {
+    let record = &pair[0];
+    write!(
+        out,
+        "{:>12} {:>12} {:>8} {:>9} {:>5}",
+        record.bytes(),
+        record.case.block_elems,
+        record.case.dtype,
+        record.redop(),
+        record.root()
+    )?;
+    for record in pair {
+        let wrong = record.wrong.map_or_else(|| String::from("N/A"), |wrong| wrong.to_string());
+        write!(
+            out,
+            " {:>9} {:>7.2} {:>7.2} {wrong:>6}",
+            us(record.us(50)),
+            record.algbw(),
+            record.busbw()
+        )?;
+    }
+    writeln!(out)?;
+    out.flush()
+}
+
+/// Write what stands under the table: spread, processor time and traffic of each line, and the sum.
+pub fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<()> {
+    writeln!(out, "#")?;
+    writeln!(
+        out,
+        "# {:>6} {:>12} {:>9} {:>9} {:>9} {:>6} {:>9} {:>10} {:>8}  algorithm",
+        "size", "placement", "p50 (us)", "p99 (us)", "max (us)", "calls", "cpu s/GB", "sent (B)",
+        "x bound"
+    )?;
+    for record in records {
+        let or_dash = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| String::from("-"), |value| format!("{value:.digits$}"))
+        };
+        writeln!(
+            out,
+            "# {:>6} {:>12} {:>9} {:>9} {:>9} {:>6} {:>9} {:>10} {:>8}  {}",
+            size::show(record.bytes()),
+            if record.in_place { "in place" } else { "out of place" },
+            us(record.us(50)),
+            us(record.us(99)),
+            us(record.us(100)),
+            record.sorted_ns.len(),
+            or_dash(record.cpu_s_per_gb(), 2),
+            record.sent_bytes,
+            or_dash(record.sent_over_bound(), 2),
+            record.algorithm,
+        )?;
+    }
+    let bus = records.iter().map(Record::busbw).sum::<f64>() / records.len().max(1) as f64;
+    writeln!(out, "#")?;
+    match records.iter().map(|record| record.wrong).sum::<Option<u64>>() {
+        None => writeln!(out, "# Out of bounds values : not checked (--check compares every element)")?,
+        Some(0) => writeln!(out, "# Out of bounds values : 0 OK")?,
+        Some(wrong) => writeln!(out, "# Out of bounds values : {wrong} FAILED")?,
+    }
+    writeln!(out, "# Avg bus bandwidth    : {bus:.3}")?;
+    out.flush()
+}
+
+/// Microseconds with four digits or so.
+fn us(us: f64) -> String {
+    match us {
+        _ if us < 100.0 => format!("{us:.2}"),
+        _ if us < 10_000.0 => format!("{us:.1}"),
+        _ => format!("{us:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::record;
+
+    fn written(write: impl Fn(&mut Vec<u8>) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_row_has_the_thirteen_columns_of_nccl_tests() {
+        let row = written(|out| write_row(out, &[record(1000, false, 1000), record(1000, true, 500)]));
+        let columns: Vec<_> = row.split_whitespace().collect();
+        let want = "4000 1000 f32 sum -1 2.00 2.00 3.00 0 1.00 4.00 6.00 0";
+        assert_eq!(columns, want.split_whitespace().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn heads_and_rows_are_aligned() {
+        let head = written(|out| write_head(out, &[]));
+        let row = written(|out| write_row(out, &[record(1000, false, 1000), record(1000, true, 500)]));
+        let width = row.trim_end().len();
+        assert!(head.lines().skip(2).take(1).all(|line| line.len() == width), "{head}{row}");
+    }
+
+    #[test]
+    fn everything_that_is_no_row_is_a_comment() {
+        let tail = written(|out| write_tail(out, &[record(1000, false, 1000)]));
+        assert!(tail.lines().all(|line| line.starts_with('#')), "{tail}");
+        assert!(tail.contains("0 OK") && tail.contains("Avg bus bandwidth    : 3.000"), "{tail}");
+    }
+}

@@ -1,0 +1,272 @@
+//! Starting the ranks of a world on this machine, and ending them together.
+//!
+//! Each rank is a process in a process group of its own. Ranks are told who they are by environment
+//! variables (ours, and torchrun's names for programs that know only those). When one fails, the
+//! others get a grace period to notice and say so, then SIGTERM, then SIGKILL. If the launcher
+//! itself is killed, the system kills the ranks. Nothing here knows what the ranks compute.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::relay::Relay;
+use crate::sys::{self, Signals};
+
+/// How long ranks have between SIGTERM and SIGKILL.
+const TERM_GRACE: Duration = Duration::from_secs(2);
+
+/// A world to start.
+pub(crate) struct World {
+    /// How many ranks.
+    pub(crate) ranks: usize,
+    /// What every rank runs.
+    pub(crate) program: OsString,
+    /// Its arguments.
+    pub(crate) args: Vec<OsString>,
+    /// Further variables for every rank.
+    pub(crate) env: Vec<(&'static str, String)>,
+    /// Whether each line a rank prints is marked with its rank.
+    pub(crate) prefix: bool,
+    /// How long the others may go on after one rank failed.
+    pub(crate) grace: Duration,
+}
+
+/// How a world ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Every rank exited with 0.
+    Success,
+    /// A rank failed; this one was the first.
+    RankFailed(Failure),
+    /// A signal asked the launcher to stop.
+    Interrupted(i32),
+}
+
+/// One rank's end, when it was not exit code 0.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    rank: usize,
+    pid: u32,
+    status: ExitStatus,
+}
+
+impl Outcome {
+    /// The exit code of the launcher, as a shell would give it.
+    pub(crate) fn code(&self) -> u8 {
+        let code = match self {
+            Self::Success => 0,
+            Self::RankFailed(failure) => match failure.status.signal() {
+                Some(signal) => 128 + signal,
+                None => failure.status.code().unwrap_or(1),
+            },
+            Self::Interrupted(signal) => 128 + signal,
+        };
+        u8::try_from(code).unwrap_or(1)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, pid, status } = self;
+        match status.signal() {
+            Some(signal) => {
+                let name = sys::signal_name(signal);
+                write!(f, "rank {rank} (pid {pid}) was killed by signal {signal} ({name})")
+            }
+            None => {
+                let code = status.code().unwrap_or(1);
+                write!(f, "rank {rank} (pid {pid}) exited with code {code}")
+            }
+        }
+    }
+}
+
+impl World {
+    /// Start all ranks and wait until the last one has ended. Failures are told on standard error
+    /// as they are seen. Call it from the main thread: ranks die with the thread that started them.
+    pub(crate) fn run(&self) -> io::Result<Outcome> {
+        assert!(self.ranks > 0, "a world has at least one rank");
+        let signals = Signals::hold()?;
+        let mut ranks = Ranks { running: Vec::new(), relay: Relay::new(self.prefix, self.ranks) };
+        for (rank, mut command) in self.commands()?.into_iter().enumerate() {
+            match ranks.relay.spawn(rank, &mut command) {
+                Ok(child) => ranks.running.push((rank, child)),
+                Err(error) => {
+                    ranks.kill();
+                    let program = self.program.to_string_lossy();
+                    let what = format!("cannot start `{program}` as rank {rank}: {error}");
+                    return Err(io::Error::new(error.kind(), what));
+                }
+            }
+        }
+        let outcome = ranks.wait(&signals, self.grace);
+        ranks.relay.finish();
+        outcome
+    }
+
+    /// The command of each rank.
+    fn commands(&self) -> io::Result<Vec<Command>> {
+        let port = free_port()?;
+        let id = brigade_comm::UniqueId::create().map_err(io::Error::other)?.to_hex();
+        let commands = (0..self.ranks).map(|rank| {
+            let mut command = Command::new(&self.program);
+            command.args(&self.args);
+            let size = self.ranks.to_string();
+            for (name, value) in [
+                ("RANK", rank.to_string()),
+                ("WORLD_SIZE", size.clone()),
+                ("LOCAL_RANK", rank.to_string()),
+                ("LOCAL_WORLD_SIZE", size.clone()),
+                ("MASTER_ADDR", "127.0.0.1".to_owned()),
+                ("MASTER_PORT", port.to_string()),
+                ("BRIGADE_RANK", rank.to_string()),
+                ("BRIGADE_WORLD_SIZE", size),
+                ("BRIGADE_LOCAL_RANK", rank.to_string()),
+                ("BRIGADE_ID", id.clone()),
+            ] {
+                command.env(name, value);
+            }
+            for (name, value) in &self.env {
+                command.env(name, value);
+            }
+            if rank > 0 {
+                command.stdin(Stdio::null());
+            }
+            sys::die_with_parent(&mut command);
+            command
+        });
+        Ok(commands.collect())
+    }
+}
+
+/// The ranks that were started. None of them outlives this value.
+struct Ranks {
+    running: Vec<(usize, Child)>,
+    relay: Relay,
+}
+
+impl Ranks {
+    /// Wait for all; once one has failed or a signal came, see to it that the others end too.
+    fn wait(&mut self, signals: &Signals, grace: Duration) -> io::Result<Outcome> {
+        let mut outcome = Outcome::Success;
+        let mut ending = Ending::NotYet;
+        loop {
+            for failure in self.reap()? {
+                eprintln!("brigade: {failure}");
+                if matches!(outcome, Outcome::Success) {
+                    outcome = Outcome::RankFailed(failure);
+                    ending = Ending::TermAt(Instant::now() + grace);
+                }
+            }
+            if self.running.is_empty() {
+                return Ok(outcome);
+            }
+            ending = self.end(ending);
+            match signals.wait(ending.timeout()) {
+                None | Some(libc::SIGCHLD) => {}
+                Some(signal) => {
+                    self.signal(signal);
+                    if !matches!(outcome, Outcome::RankFailed(_)) {
+                        outcome = Outcome::Interrupted(signal);
+                    }
+                    ending = Ending::KillAt(Instant::now() + TERM_GRACE);
+                }
+            }
+        }
+    }
+
+    /// Take the ranks that have ended out of `running`; return those that failed, in rank order.
+    fn reap(&mut self) -> io::Result<Vec<Failure>> {
+        let mut failures = Vec::new();
+        let mut index = 0;
+        while index < self.running.len() {
+            let (rank, child) = &mut self.running[index];
+            match child.try_wait()? {
+                None => index += 1,
+                Some(status) => {
+                    if !status.success() {
+                        failures.push(Failure { rank: *rank, pid: child.id(), status });
+                    }
+                    self.running.remove(index);
+                }
+            }
+        }
+        Ok(failures)
+    }
+
+    /// Do what the ending has come to.
+    fn end(&mut self, ending: Ending) -> Ending {
+        let now = Instant::now();
+        match ending {
+            Ending::TermAt(due) if due <= now => {
+                eprintln!("brigade: ending the {} ranks that still run", self.running.len());
+                self.signal(libc::SIGTERM);
+                Ending::KillAt(now + TERM_GRACE)
+            }
+            Ending::KillAt(due) if due <= now => {
+                self.signal(libc::SIGKILL);
+                Ending::KillAt(now + TERM_GRACE)
+            }
+            other => other,
+        }
+    }
+
+    /// Send a signal to all that still run. They have not been reaped, so their numbers are theirs.
+    fn signal(&self, signal: i32) {
+        for (rank, child) in &self.running {
+            if let Err(error) = sys::signal_group(child.id(), signal) {
+                eprintln!("brigade: signal {signal} did not reach rank {rank}: {error}");
+            }
+        }
+    }
+
+    /// End all at once.
+    fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+        for (rank, child) in &mut self.running {
+            if let Err(error) = child.wait() {
+                eprintln!("brigade: rank {rank} was killed but could not be waited for: {error}");
+            }
+        }
+        self.running.clear();
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// How far the end of a world has come.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// Nothing is wrong.
+    NotYet,
+    /// A rank failed; the others get SIGTERM then.
+    TermAt(Instant),
+    /// They had their signal; they get SIGKILL then.
+    KillAt(Instant),
+}
+
+impl Ending {
+    /// How long to wait for signals. Never for ever: a lost signal must not hang the launcher.
+    fn timeout(self) -> Duration {
+        match self {
+            Self::NotYet => Duration::from_secs(1),
+            Self::TermAt(due) | Self::KillAt(due) => {
+                due.saturating_duration_since(Instant::now()).min(Duration::from_secs(1))
+            }
+        }
+    }
+}
+
+/// A port that nobody listens on now. Somebody else may take it before rank 0 does: Brigade's own
+/// ranks meet by `BRIGADE_ID` and do not depend on it.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}

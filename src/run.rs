@@ -1,0 +1,87 @@
+//! `brigade run`: start a program as the ranks of a world on this machine.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::launch::{Outcome, World};
+
+/// Start N local ranks of a program and wait for them.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Each rank finds in its environment:
+  BRIGADE_RANK  BRIGADE_WORLD_SIZE  BRIGADE_LOCAL_RANK  BRIGADE_ID
+  RANK  WORLD_SIZE  LOCAL_RANK  LOCAL_WORLD_SIZE  MASTER_ADDR  MASTER_PORT   (torchrun's names)
+
+If a rank fails, the others get --grace-s seconds to notice, then SIGTERM, then SIGKILL, and the
+exit code is that of the first rank that failed (128 + signal when a signal killed it).
+Only rank 0 reads this command's standard input, and only when that is not a terminal.
+
+Examples:
+  brigade run -n 4 -- ./my_trainer --steps 100
+  brigade run -n 2 --prefix -- env")]
+pub(crate) struct Args {
+    /// How many ranks to start
+    #[arg(short = 'n', long = "ranks", value_name = "RANKS",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// Mark each line of output with the rank that printed it
+    #[arg(long)]
+    prefix: bool,
+    /// Seconds the other ranks may go on after one has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    grace_s: u64,
+    /// The program, and its arguments
+    #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true,
+          value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Run the program; the exit code is that of the first rank that failed.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let (program, rest) = args.command.split_first().expect("the parser demands a program");
+    finish(&World {
+        ranks: args.ranks as usize,
+        program: program.clone(),
+        args: rest.to_vec(),
+        env: Vec::new(),
+        prefix: args.prefix,
+        grace: Duration::from_secs(args.grace_s),
+    })
+}
+
+/// Run this very program again as the ranks of a world, with the same arguments and one more
+/// variable that tells the copies what they are.
+pub(crate) fn run_self(ranks: usize, env: Vec<(&'static str, String)>) -> ExitCode {
+    let program = match std::env::current_exe() {
+        Ok(path) => path.into_os_string(),
+        Err(error) => {
+            eprintln!("brigade: cannot find the file of this program to start ranks: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    finish(&World {
+        ranks,
+        program,
+        args: std::env::args_os().skip(1).collect(),
+        env,
+        prefix: false,
+        grace: Duration::from_secs(5),
+    })
+}
+
+fn finish(world: &World) -> ExitCode {
+    match world.run() {
+        Ok(outcome) => {
+            if let Outcome::Interrupted(signal) = outcome {
+                eprintln!("brigade: stopped by {}", crate::sys::signal_name(signal));
+            }
+            ExitCode::from(outcome.code())
+        }
+        Err(error) => {
+            eprintln!("brigade: {error}");
+            // What shells say when a program cannot be found or started.
+            ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a launcher needs of the system and the standard library does not offer: children that die
+//! with their parent, signals to process groups, and waiting for signals with a timeout.
+//!
+//! Nothing here knows what a rank is.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Have the system kill the child when the calling thread ends, however it ends. The child gets a
+/// process group of its own and starts with no signal blocked.
+pub(crate) fn die_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    let prepare = move || {
+        // SAFETY: this runs in the forked child, where only async-signal-safe calls are allowed:
+        // prctl, getppid, sigemptyset and sigprocmask are plain system calls, and the set lives on
+        // this stack.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have died before the line above took effect.
+            if libc::getppid().cast_unsigned() != parent {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            if libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    command.process_group(0);
+    // SAFETY: `prepare` allocates nothing and takes no lock, as its own note says.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Send `signal` to the process group that `leader` leads. A group that is gone already is fine.
+pub(crate) fn signal_group(leader: u32, signal: i32) -> io::Result<()> {
+    let group = i32::try_from(leader).map_err(io::Error::other)?;
+    assert!(group > 1, "a group of {group} would mean every process of this user");
+    // SAFETY: kill takes two integers and touches no memory of ours.
+    let code = unsafe { libc::kill(-group, signal) };
+    match code {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
+/// The signals a launcher waits for: a child changed, or the user wants an end.
+pub(crate) struct Signals {
+    set: libc::sigset_t,
+}
+
+impl Signals {
+    /// Hold these signals back from now on, in this thread and the threads it starts, so that
+    /// [`Signals::wait`] finds them. Call it before anything is started.
+    pub(crate) fn hold() -> io::Result<Self> {
+        // SAFETY: a signal set is a plain array of bits, for which zero is a valid value; it is
+        // initialised by sigemptyset before it is used, and every pointer is to this stack.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            match libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) {
+                0 => Ok(Self { set }),
+                errno => Err(io::Error::from_raw_os_error(errno)),
+            }
+        }
+    }
+
+    /// The next signal, or `None` when none came for `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<i32> {
+        let limit = libc::timespec {
+            tv_sec: timeout.as_secs().min(3600).cast_signed(),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        // SAFETY: both pointers are to live values, and a null `info` is allowed.
+        let signal = unsafe { libc::sigtimedwait(&self.set, std::ptr::null_mut(), &limit) };
+        (signal > 0).then_some(signal)
+    }
+}
+
+/// The name of a signal, for messages.
+pub(crate) fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        _ => "a signal of the system",
+    }
+}
+
+/// The limit on memory that may be locked in place, in bytes; `None` when there is no limit.
+pub(crate) fn memory_lock_limit() -> io::Result<Option<u64>> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a live value of the type that getrlimit fills.
+    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur))
+}
+
+/// The names and addresses of the network interfaces that are up, a line for each.
+pub(crate) fn interfaces() -> io::Result<Vec<(String, std::net::IpAddr)>> {
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: getifaddrs stores a list that is ours until freeifaddrs.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: `at` is an entry of the list, which lives until the call of freeifaddrs below.
+        let entry = unsafe { &*at };
+        let up = entry.ifa_flags & libc::IFF_UP.cast_unsigned() != 0;
+        if up && let Some(address) = ip_address(entry.ifa_addr) {
+            // SAFETY: the name is a C string that lives as long as its entry.
+            let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
+            found.push((name.to_string_lossy().into_owned(), address));
+        }
+        at = entry.ifa_next;
+    }
+    // SAFETY: `list` came from getifaddrs, and no reference into it is left.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// The IP address behind an entry of the interface list, if it is one.
+fn ip_address(address: *const libc::sockaddr) -> Option<std::net::IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the system hands out an address of the length that its family says, and the family
+    // is looked at before more than the family is read; reads are unaligned because the list packs
+    // entries as it likes.
+    unsafe {
+        match i32::from(address.cast::<libc::sa_family_t>().read_unaligned()) {
+            libc::AF_INET => {
+                let v4 = address.cast::<libc::sockaddr_in>().read_unaligned();
+                Some(std::net::Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
+            }
+            libc::AF_INET6 => {
+                let v6 = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                Some(std::net::Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+            }
+            _ => None,
+        }
+    }
+}
