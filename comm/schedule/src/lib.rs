@@ -9,6 +9,7 @@
 
 mod algorithm;
 mod bruck;
+mod check;
 mod direct;
 mod doubling;
 mod halving;
@@ -22,5 +23,6 @@ mod tree;
 mod write;
 
 pub use algorithm::{Algorithm, program};
+pub use check::{Fault, Report, check, check_programs};
 pub use moves::{Collective, Move, Program, Span};
 pub use names::UnknownName;

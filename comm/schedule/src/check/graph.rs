@@ -1,0 +1,281 @@
+//! Which chunk of which move waits for which: the order that any execution must keep.
+//!
+//! A node is one chunk of one move. A node waits for
+//!
+//! * the chunk before it on its end of the wire;
+//! * the send that feeds it, if it receives;
+//! * the earlier moves of its rank that touch its chunk, if it or they write it;
+//! * room on the wire, if it sends and wires are short.
+//!
+//! Waiting is byte by byte, so on short wires every chunk is cut in parts that wait separately.
+
+use super::Fault;
+use crate::{Move, Program};
+
+/// No node.
+const NONE: u32 = u32::MAX;
+
+/// One chunk of one move.
+#[derive(Clone, Copy)]
+pub(super) struct Node {
+    pub(super) rank: u32,
+    /// The move.
+    pub(super) index: u32,
+    /// The chunk that is sent or written.
+    pub(super) chunk: u32,
+    /// The chunk that is read besides: of a merge, the operand.
+    pub(super) source: u32,
+}
+
+impl Node {
+    pub(super) fn empty(self, chunk: u32) -> Fault {
+        Fault::Empty { rank: self.rank, index: self.index, chunk }
+    }
+}
+
+pub(super) struct Graph<'a> {
+    programs: &'a [Program],
+    pub(super) nodes: Vec<Node>,
+    /// The next node at the same end of the same wire.
+    next: Vec<u32>,
+    /// The node at the other end of the wire.
+    across: Vec<u32>,
+    /// Pairs of nodes of one rank of which the second waits for the first; ordered by the first, and
+    /// where each node's pairs begin.
+    conflicts: Vec<u32>,
+    conflicts_of: Vec<u32>,
+}
+
+impl<'a> Graph<'a> {
+    /// Errors: [`Fault::Unmatched`], [`Fault::Shape`].
+    pub(super) fn new(programs: &'a [Program]) -> Result<Self, Fault> {
+        let nodes: Vec<Node> = programs.iter().flat_map(nodes_of).collect();
+        let (next, across) = wires(programs, &nodes)?;
+        for (&here, &there) in nodes.iter().zip(&across) {
+            fits(programs, here, (there != NONE).then(|| nodes[there as usize]))?;
+        }
+        let (conflicts, conflicts_of) = conflicts(programs, &nodes);
+        Ok(Self { programs, nodes, next, across, conflicts, conflicts_of })
+    }
+
+    /// How many chunks are sent.
+    pub(super) fn sends(&self) -> usize {
+        let sends = (0..self.nodes.len() as u32).filter(|&node| self.is_send(node));
+        sends.count()
+    }
+
+    /// The send that feeds a receiving node.
+    pub(super) fn partner(&self, node: u32) -> Option<u32> {
+        let across = self.across[node as usize];
+        (across != NONE && !self.is_send(node)).then_some(across)
+    }
+
+    /// An order of all nodes in which each comes after what it waits for. Every chunk is cut into
+    /// `parts`; if `short`, a wire holds one part, else it holds everything.
+    ///
+    /// Errors: [`Fault::Deadlock`].
+    pub(super) fn order(&self, parts: u32, short: bool) -> Result<Vec<u32>, Fault> {
+        let total = self.nodes.len() as u32 * parts;
+        let mut waits = vec![0u32; total as usize];
+        for unit in 0..total {
+            self.followers(unit, parts, short, |follower| waits[follower as usize] += 1);
+        }
+        let mut order: Vec<u32> = (0..total).filter(|&unit| waits[unit as usize] == 0).collect();
+        let mut done = 0;
+        while let Some(&unit) = order.get(done) {
+            done += 1;
+            self.followers(unit, parts, short, |follower| {
+                waits[follower as usize] -= 1;
+                if waits[follower as usize] == 0 {
+                    order.push(follower);
+                }
+            });
+        }
+        if order.len() == total as usize {
+            return Ok(order);
+        }
+        let wire = if short { "half a chunk" } else { "any length" };
+        Err(Fault::Deadlock { wire, circle: self.circle(parts, short, &waits) })
+    }
+
+    /// The most messages in a chain, given an order.
+    pub(super) fn steps(&self, order: &[u32]) -> u32 {
+        let mut steps = vec![0; self.nodes.len()];
+        for &node in order {
+            let here = steps[node as usize] + u32::from(self.is_send(node));
+            self.followers(node, 1, false, |follower| {
+                let across = self.across[node as usize] == follower;
+                let there = if across { here } else { steps[node as usize] };
+                steps[follower as usize] = steps[follower as usize].max(there);
+            });
+        }
+        steps.into_iter().max().unwrap_or(0)
+    }
+
+    fn is_send(&self, node: u32) -> bool {
+        let Node { rank, index, .. } = self.nodes[node as usize];
+        matches!(self.programs[rank as usize].moves[index as usize], Move::Send { .. })
+    }
+
+    /// Everything that waits for a unit, which is part `unit % parts` of node `unit / parts`.
+    fn followers(&self, unit: u32, parts: u32, short: bool, mut follow: impl FnMut(u32)) {
+        let (node, part) = (unit / parts, unit % parts);
+        let after = |node: u32| {
+            let next = self.next[node as usize];
+            if part + 1 < parts {
+                Some(node * parts + part + 1)
+            } else {
+                (next != NONE).then(|| next * parts)
+            }
+        };
+        let across = self.across[node as usize];
+        if across != NONE {
+            after(node).into_iter().for_each(&mut follow);
+            if self.is_send(node) {
+                follow(across * parts + part);
+            } else if short {
+                after(across).into_iter().for_each(&mut follow);
+            }
+        }
+        let [from, to] = [node, node + 1].map(|node| self.conflicts_of[node as usize] as usize);
+        self.conflicts[from..to].iter().for_each(|&later| follow(later * parts + part));
+    }
+
+    /// A circle among the units that still wait, in words.
+    fn circle(&self, parts: u32, short: bool, waits: &[u32]) -> String {
+        let stuck = |unit: u32| waits[unit as usize] > 0;
+        let mut waits_for = vec![NONE; waits.len()];
+        for unit in (0..waits.len() as u32).filter(|&unit| stuck(unit)) {
+            self.followers(unit, parts, short, |follower| waits_for[follower as usize] = unit);
+        }
+        // Everything stuck waits for something stuck, so this walk must come back to where it was.
+        let mut met = vec![false; waits.len()];
+        let mut unit = (0..waits.len() as u32).find(|&unit| stuck(unit)).unwrap_or(0);
+        while !met[unit as usize] {
+            met[unit as usize] = true;
+            unit = waits_for[unit as usize];
+        }
+        let mut text = Vec::new();
+        let start = unit;
+        loop {
+            let Node { rank, index, chunk, .. } = self.nodes[(unit / parts) as usize];
+            let place = format!("rank {rank}, move {index} (chunk {chunk})");
+            if text.last() != Some(&place) {
+                text.push(place);
+            }
+            unit = waits_for[unit as usize];
+            if unit == start || text.len() == 8 {
+                let end = if unit == start { "itself" } else { "more, around to itself" };
+                return format!("{} waits for {end}", text.join(" waits for "));
+            }
+        }
+    }
+}
+
+/// The nodes of one program, in program order.
+fn nodes_of(program: &Program) -> impl Iterator<Item = Node> {
+    program.moves.iter().zip(0..).flat_map(|(&step, index)| {
+        let (span, rank) = (step.span(), program.rank);
+        let source = if let Move::Merge { from, .. } = step { from.first } else { span.first };
+        (0..span.count).map(move |i| {
+            let (chunk, source) = (span.first + i, source + i);
+            Node { rank, index, chunk, source }
+        })
+    })
+}
+
+/// For each node, the next one at the same end of its wire, and the one at the other end.
+fn wires(programs: &[Program], nodes: &[Node]) -> Result<(Vec<u32>, Vec<u32>), Fault> {
+    let ranks = programs.len();
+    let (mut next, mut across) = (vec![NONE; nodes.len()], vec![NONE; nodes.len()]);
+    // Per wire, the last node at either end and the first one that has no partner yet.
+    let mut last = vec![[NONE; 2]; ranks * ranks];
+    let mut open = vec![[NONE; 2]; ranks * ranks];
+    let place = |node: Node| {
+        let step = programs[node.rank as usize].moves[node.index as usize];
+        let (here, peer) = (node.rank as usize, step.peer()? as usize);
+        let sends = matches!(step, Move::Send { .. });
+        Some((if sends { here * ranks + peer } else { peer * ranks + here }, usize::from(sends)))
+    };
+    for (number, &node) in (0..).zip(nodes) {
+        let Some((wire, end)) = place(node) else { continue };
+        if let Some(before) = next.get_mut(last[wire][end] as usize) {
+            *before = number;
+        }
+        last[wire][end] = number;
+        if open[wire][end] == NONE {
+            open[wire][end] = number;
+        }
+        while open[wire][0] != NONE && open[wire][1] != NONE {
+            let [receive, send] = open[wire];
+            across[receive as usize] = send;
+            across[send as usize] = receive;
+            open[wire] = [next[receive as usize], next[send as usize]];
+        }
+    }
+    for (&node, &partner) in nodes.iter().zip(&across) {
+        let step = programs[node.rank as usize].moves[node.index as usize];
+        if let (Some(peer), NONE) = (step.peer(), partner) {
+            let Node { rank, index, chunk, .. } = node;
+            return Err(Fault::Unmatched { rank, index, chunk, peer });
+        }
+    }
+    Ok((next, across))
+}
+
+/// Whether what a node is given has the length of the chunk it writes.
+fn fits(programs: &[Program], here: Node, there: Option<Node>) -> Result<(), Fault> {
+    let shape = |rank: u32, chunk| programs[rank as usize].shape(chunk);
+    let Node { rank, index, chunk, source } = here;
+    let (peer, given) = there.map_or((rank, source), |there| (there.rank, there.chunk));
+    if shape(rank, chunk) == shape(peer, given) {
+        return Ok(());
+    }
+    Err(Fault::Shape { rank, index, chunk, given })
+}
+
+/// Which nodes of the same rank wait for which because they touch the same chunk and one of them
+/// writes it: the followers of each node, one after the other, and where each node's begin.
+fn conflicts(programs: &[Program], nodes: &[Node]) -> (Vec<u32>, Vec<u32>) {
+    let mut pairs: Vec<(u32, u32)> = Vec::with_capacity(nodes.len());
+    // Per chunk of the rank at hand: who wrote it last, and who has read it since.
+    let mut chunks: Vec<(u32, Vec<u32>)> = Vec::new();
+    let mut rank = NONE;
+    for (number, node) in (0..).zip(nodes) {
+        if node.rank != rank {
+            rank = node.rank;
+            let program = &programs[rank as usize];
+            chunks.resize(program.chunks() as usize + program.scratch.len(), (NONE, Vec::new()));
+            for (writer, readers) in &mut chunks {
+                *writer = NONE;
+                readers.clear();
+            }
+        }
+        let step = programs[rank as usize].moves[node.index as usize];
+        let reads = match step {
+            Move::Send { .. } => Some(node.chunk),
+            Move::Merge { .. } => Some(node.source),
+            Move::Recv { .. } | Move::Fold { .. } => None,
+        };
+        if let Some(chunk) = reads {
+            let (writer, readers) = &mut chunks[chunk as usize];
+            readers.push(number);
+            pairs.extend((*writer != NONE).then_some((*writer, number)));
+        }
+        if !matches!(step, Move::Send { .. }) {
+            let (writer, readers) = &mut chunks[node.chunk as usize];
+            if readers.is_empty() {
+                pairs.extend((*writer != NONE).then_some((*writer, number)));
+            }
+            pairs.extend(readers.drain(..).map(|reader| (reader, number)));
+            *writer = number;
+        }
+    }
+    pairs.sort_unstable();
+    let mut starts = vec![0u32; nodes.len() + 1];
+    pairs.iter().for_each(|&(earlier, _)| starts[earlier as usize + 1] += 1);
+    for node in 0..nodes.len() {
+        starts[node + 1] += starts[node];
+    }
+    (pairs.into_iter().map(|(_, later)| later).collect(), starts)
+}
