@@ -28,6 +28,7 @@
 #![warn(missing_docs)]
 
 mod error;
+pub mod loopback;
 pub mod proof;
 
 use std::time::{Duration, Instant};
