@@ -159,9 +159,9 @@ mod tests {
 
     #[test]
     fn what_is_too_large_saturates_or_overflows() {
-        // 464 lies half way between 448 and the 480 that the format would have next.
-        assert_eq!(F8e4m3::from_f32_overflowing(464.0).0, 0x7e + 1);
-        assert_eq!(F8e4m3::from_f32_overflowing(463.9).0, 0x7e);
+        // 464 lies half way between 448, which is even, and the 480 that would come next.
+        assert_eq!(F8e4m3::from_f32_overflowing(464.0).0, 0x7e);
+        assert_eq!(F8e4m3::from_f32_overflowing(464.1).0, 0x7f);
         assert_eq!(F8e4m3::from_f32(-1e30).0, 0xfe);
         assert_eq!(F8e4m3::from_f32(f32::INFINITY).0, 0x7e);
         assert_eq!(F8e5m2::from_f32(f32::INFINITY).0, 0x7b);
