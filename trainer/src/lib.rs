@@ -3,12 +3,21 @@
 //! Read in this order: `layout` (one flat buffer), `model` (forward and backward by hand), `kernels`,
 //! `parallel` (what ranks do with gradients), `train` (the loop).
 
+mod args;
+pub mod checkpoint;
 pub mod data;
-pub mod error;
+mod error;
 pub mod kernels;
 pub mod layout;
 pub mod model;
 pub mod optim;
+pub mod parallel;
+mod report;
+pub mod runlog;
+pub mod sample;
 pub mod tape;
+mod train;
 
+pub use args::{Args, StrategyName};
 pub use error::Error;
+pub use train::{Outcome, train};

@@ -79,7 +79,10 @@ fn loss_and_every_gradient_agree_with_torch() {
             worst = (error / largest, &tensor.name);
         }
     }
-    println!("|loss - torch| = {difference:.1e}, worst gradient error {:.1e} in {}", worst.0, worst.1);
+    println!(
+        "|loss - torch| = {difference:.1e}, worst gradient error {:.1e} in {}",
+        worst.0, worst.1
+    );
     assert!(worst.0 < 1e-5, "gradient of {} is off by {:e} of its largest", worst.1, worst.0);
 }
 
