@@ -130,6 +130,46 @@ fn left_folds(programs: &[Program]) -> Vec<u64> {
     programs.iter().flat_map(fold).collect()
 }
 
+/// The move at the other end of the wire of `programs[rank].moves[index]`, a send.
+fn counterpart(programs: &[Program], rank: usize, index: usize) -> Option<(usize, usize)> {
+    let Move::Send { to, .. } = programs[rank].moves[index] else { return None };
+    let same_wire = |step: &&Move| matches!(step, Move::Send { to: other, .. } if *other == to);
+    let number = programs[rank].moves[..index].iter().filter(same_wire).count();
+    let receives = |step: &Move| match step {
+        Move::Recv { from, .. } | Move::Fold { from, .. } => *from == rank as u32,
+        _ => false,
+    };
+    let mut there = programs[to as usize].moves.iter().enumerate().filter(|(_, s)| receives(s));
+    there.nth(number).map(|(index, _)| (to as usize, index))
+}
+
+/// Attacks both ends of every wire alike, so that they still match and only values can tell.
+fn attack_both_ends(programs: &mut [Program], bits: &[u64], tally: &mut Tally) {
+    for rank in 0..programs.len() {
+        for index in 0..programs[rank].moves.len() {
+            let Some((peer, there)) = counterpart(programs, rank, index) else { continue };
+            let here = mutants(&programs[rank], index);
+            let there = mutants(&programs[peer], there);
+            let both = ["dropped", "doubled", "chunk + 1", "chunk - 1"];
+            for (name, moves) in here.into_iter().filter(|(name, _)| both.contains(name)) {
+                let Some((_, other)) = there.iter().find(|(other, _)| *other == name) else {
+                    continue;
+                };
+                let original = std::mem::replace(&mut programs[rank].moves, moves);
+                let original_peer = std::mem::replace(&mut programs[peer].moves, other.clone());
+                let name = BOTH[both.iter().position(|&one| one == name).unwrap()];
+                judge(programs, Place { rank, index, name }, bits, tally);
+                programs[rank].moves = original;
+                programs[peer].moves = original_peer;
+            }
+        }
+    }
+}
+
+/// The names of changes made at both ends of a wire.
+const BOTH: [&str; 4] =
+    ["both ends dropped", "both ends doubled", "both ends chunk + 1", "both ends chunk - 1"];
+
 /// What became of the mutants: how many, by kind of change and verdict.
 #[derive(Default)]
 struct Tally(BTreeMap<(String, &'static str), u32>);
@@ -160,6 +200,9 @@ fn why_harmless(programs: &[Program], place: Place, same_bits: bool) -> Option<&
     if place.name == "fold for take, operands swapped" {
         let barrier = program.collective == Collective::Barrier;
         return barrier.then_some("harmless: in a barrier, to take is to add to what is known");
+    }
+    if BOTH.contains(&place.name) {
+        return same_bits.then_some("harmless: a message more or less that nobody needs");
     }
     if place.name != "swapped with the next" {
         return None;
@@ -238,6 +281,9 @@ fn attack(ranks: u32, sample: u32, tally: &mut Tally) {
             let mut programs: Vec<Program> = (0..ranks).map(of_rank).collect();
             let (kept, bits) = keeps_promise(&programs, &mut rng, false);
             assert!(kept, "{collective} {algorithm} {ranks}");
+            if ranks <= 6 {
+                attack_both_ends(&mut programs, &bits, tally);
+            }
             for rank in 0..ranks as usize {
                 for index in 0..programs[rank].moves.len() {
                     for (name, moves) in mutants(&programs[rank], index) {
