@@ -23,13 +23,19 @@
 //! * Errors are what the caller could not know: a peer that went away, bytes that are not ours, a
 //!   system call that failed. A wire that has failed keeps failing in the same way.
 //! * A wire is used by one thread at a time, both directions of a pair independently.
+//! * A member leaves by dropping its wires and its endpoint. What it had pushed by then still
+//!   arrives, provided that it left nothing unread itself; then its wires report
+//!   [`TransportError::PeerGone`] to those who use them, and to nobody else. Wires do not outlive
+//!   their endpoint.
 //! * What a transport cannot do it says beforehand, in [`Caps`] or by returning `None`; no method
 //!   fails only because it was not implemented.
 #![warn(missing_docs)]
 
 mod error;
+pub mod shm;
 pub mod loopback;
 pub mod proof;
+pub mod tcp;
 
 use std::time::{Duration, Instant};
 
@@ -128,6 +134,9 @@ pub trait Endpoint: Send {
 
     /// Look for members that have died, which a wire in memory cannot show by itself. Called every
     /// few milliseconds by those who wait, never on the hot path.
+    ///
+    /// A member that left in good order is no error here: the others may have no more to do with
+    /// it. Its wires say so to those who still want something of it.
     fn check(&mut self) -> Result<(), TransportError>;
 
     /// Memory that peers can write directly, where this transport has such a thing.
@@ -170,7 +179,8 @@ pub trait Doorbell {
     /// From now on, whatever moves a wire of this endpoint rings.
     fn arm(&mut self);
 
-    /// Sleep until it rang since `arm`, or for `timeout`. Disarms.
+    /// Sleep until it rang since `arm`, or for `timeout`. May return early, but not so often that
+    /// waiting is spinning. Disarms.
     fn wait(&mut self, timeout: Duration) -> Result<(), TransportError>;
 
     /// Stop listening without having slept.

@@ -1,0 +1,87 @@
+//! One test body, all transports.
+//!
+//! Every case knows a transport by nothing but the contract in `brigade_transports`. To add a
+//! transport, add a line to the table; to add a case, write it once and name it in the list.
+//! A case takes a function that makes one transport for each rank; ranks are threads here.
+
+mod bells;
+mod endings;
+mod flow;
+mod groups;
+mod harness;
+mod joining;
+mod streams;
+mod windows;
+
+use std::time::Duration;
+
+use brigade_transports::Transport;
+use brigade_transports::loopback::{Clock, World};
+
+/// One test function for each case.
+macro_rules! cases {
+    ($make:expr; $($room:ident: $($case:ident),*;)*) => {
+        $($(
+            #[test]
+            fn $case() {
+                crate::$room::$case($make)
+            }
+        )*)*
+    };
+}
+
+/// One module of tests for each transport.
+macro_rules! conformance {
+    ($($transport:ident: $make:expr;)*) => {
+        $(
+            mod $transport {
+                cases! {
+                    $make;
+                    streams: every_small_size_arrives, sizes_around_the_edges_arrive,
+                        random_sizes_and_granules_arrive, both_directions_flow_at_once,
+                        a_full_wire_holds_back_and_loses_nothing, nothing_is_pushed_and_pulled;
+                    endings: what_was_pushed_before_leaving_arrives,
+                        a_long_message_survives_its_senders_leaving,
+                        pushing_to_one_who_left_fails, others_go_on_when_one_leaves;
+                    bells: a_wait_ends_in_time, no_ring_is_lost, credit_rings_a_sleeping_sender,
+                        a_ring_ends_a_long_sleep, a_disarmed_bell_can_be_armed_again;
+                    groups: two_groups_do_not_mix, members_may_be_missing,
+                        subsets_in_other_orders, sixteen_members_in_all_pairs,
+                        groups_come_and_go;
+                    joining: caps_are_sane, cards_are_judged_alike, garbage_is_no_card,
+                        a_missing_member_is_named_in_time, a_wrong_secret_moves_no_bytes;
+                    windows: puts_land_before_their_signal, a_window_is_read_from_afar,
+                        a_signal_rings_the_owner, the_bounds_of_a_window_hold,
+                        garbage_is_no_window;
+                }
+            }
+        )*
+    };
+}
+
+conformance! {
+    loopback_real: crate::loopback_real;
+    loopback_slow: crate::loopback_slow;
+    loopback_virtual: crate::loopback_virtual;
+}
+
+fn loopback_real(ranks: usize) -> Vec<Box<dyn Transport>> {
+    by_rank(World::new(ranks), ranks)
+}
+
+/// Real time, but pieces take a while, and pushes and pulls do less than they could.
+fn loopback_slow(ranks: usize) -> Vec<Box<dyn Transport>> {
+    let us = Duration::from_micros;
+    let world = World::new(ranks).credit_bytes(16 << 10).bulk_bytes(4 << 10).delay(us(1)..us(60));
+    by_rank(world.short_pushes().short_pulls().seed(11), ranks)
+}
+
+fn loopback_virtual(ranks: usize) -> Vec<Box<dyn Transport>> {
+    let us = Duration::from_micros;
+    let world = World::new(ranks).clock(Clock::Virtual).seed(12).delay(us(1)..us(60));
+    by_rank(world.credit_bytes(4 << 10).bulk_bytes(1 << 10).short_pushes().short_pulls(), ranks)
+}
+
+fn by_rank(world: World, ranks: usize) -> Vec<Box<dyn Transport>> {
+    (0..ranks).map(|rank| Box::new(world.transport_of(rank)) as Box<dyn Transport>).collect()
+}
