@@ -8,10 +8,12 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use brigade_comm::bootstrap::UniqueId;
 
 use crate::relay::Relay;
 use crate::sys::{self, Signals};
@@ -27,10 +29,10 @@ pub(crate) struct World {
     pub(crate) program: OsString,
     /// Its arguments.
     pub(crate) args: Vec<OsString>,
-    /// Further variables for every rank.
-    pub(crate) env: Vec<(&'static str, String)>,
     /// Whether each line a rank prints is marked with its rank.
     pub(crate) prefix: bool,
+    /// Whether ranks explain themselves before they exit with a code, so that the code is no news.
+    pub(crate) explains: bool,
     /// How long the others may go on after one rank failed.
     pub(crate) grace: Duration,
 }
@@ -90,9 +92,13 @@ impl World {
     /// as they are seen. Call it from the main thread: ranks die with the thread that started them.
     pub(crate) fn run(&self) -> io::Result<Outcome> {
         assert!(self.ranks > 0, "a world has at least one rank");
+        // Before any thread is started, so that no thread takes a signal from the one that waits.
         let signals = Signals::hold()?;
+        // The ranks meet at a root in this process, which outlives them all.
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let (id, _root) = UniqueId::create(Some(loopback)).map_err(io::Error::other)?;
         let mut ranks = Ranks { running: Vec::new(), relay: Relay::new(self.prefix, self.ranks) };
-        for (rank, mut command) in self.commands()?.into_iter().enumerate() {
+        for (rank, mut command) in self.commands(&id)?.into_iter().enumerate() {
             match ranks.relay.spawn(rank, &mut command) {
                 Ok(child) => ranks.running.push((rank, child)),
                 Err(error) => {
@@ -103,15 +109,14 @@ impl World {
                 }
             }
         }
-        let outcome = ranks.wait(&signals, self.grace);
+        let outcome = ranks.wait(&signals, self);
         ranks.relay.finish();
         outcome
     }
 
     /// The command of each rank.
-    fn commands(&self) -> io::Result<Vec<Command>> {
+    fn commands(&self, id: &UniqueId) -> io::Result<Vec<Command>> {
         let port = free_port()?;
-        let id = brigade_comm::UniqueId::create().map_err(io::Error::other)?.to_hex();
         let commands = (0..self.ranks).map(|rank| {
             let mut command = Command::new(&self.program);
             command.args(&self.args);
@@ -126,11 +131,8 @@ impl World {
                 ("BRIGADE_RANK", rank.to_string()),
                 ("BRIGADE_WORLD_SIZE", size),
                 ("BRIGADE_LOCAL_RANK", rank.to_string()),
-                ("BRIGADE_ID", id.clone()),
+                ("BRIGADE_ID", id.to_string()),
             ] {
-                command.env(name, value);
-            }
-            for (name, value) in &self.env {
                 command.env(name, value);
             }
             if rank > 0 {
@@ -151,15 +153,17 @@ struct Ranks {
 
 impl Ranks {
     /// Wait for all; once one has failed or a signal came, see to it that the others end too.
-    fn wait(&mut self, signals: &Signals, grace: Duration) -> io::Result<Outcome> {
+    fn wait(&mut self, signals: &Signals, world: &World) -> io::Result<Outcome> {
         let mut outcome = Outcome::Success;
         let mut ending = Ending::NotYet;
         loop {
             for failure in self.reap()? {
-                eprintln!("brigade: {failure}");
+                if failure.status.signal().is_some() || !world.explains {
+                    eprintln!("brigade: {failure}");
+                }
                 if matches!(outcome, Outcome::Success) {
                     outcome = Outcome::RankFailed(failure);
-                    ending = Ending::TermAt(Instant::now() + grace);
+                    ending = Ending::TermAt(Instant::now() + world.grace);
                 }
             }
             if self.running.is_empty() {

@@ -1,1 +1,54 @@
-fn main() {}
+//! The `brigade` command: flags in, exit code out. What it does lies in the library crates.
+
+mod bench;
+mod doctor;
+mod launch;
+mod machine;
+mod relay;
+mod run;
+mod schedule;
+mod sys;
+mod train;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Collective communication and memory offload: train, measure, look inside.
+#[derive(Parser)]
+#[command(
+    version,
+    propagate_version = true,
+    after_help = "\
+First steps:
+  brigade train --ranks 2              train a small GPT on two processes of this machine
+  brigade bench all-reduce -n 2        time an all-reduce between two processes
+  brigade doctor                       what this machine has, and why something does not work
+  brigade schedule show all-reduce -n 4   look at an algorithm
+
+`brigade COMMAND --help` has examples for each command."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Bench(Box<brigade_bench::Args>),
+    Run(run::Args),
+    Train(Box<brigade_trainer::Args>),
+    Doctor(doctor::Args),
+    #[command(subcommand)]
+    Schedule(schedule::Command),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Bench(args) => bench::bench(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Train(args) => train::train(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Schedule(command) => schedule::schedule(&command),
+    }
+}

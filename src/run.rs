@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use brigade_comm::launch::Launch;
+
 use crate::launch::{Outcome, World};
 
 /// Start N local ranks of a program and wait for them.
@@ -32,8 +34,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     grace_s: u64,
     /// The program, and its arguments
-    #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true,
-          value_name = "PROGRAM")]
+    #[arg(
+        trailing_var_arg = true,
+        required = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     command: Vec<OsString>,
 }
 
@@ -44,15 +50,22 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         ranks: args.ranks as usize,
         program: program.clone(),
         args: rest.to_vec(),
-        env: Vec::new(),
         prefix: args.prefix,
+        explains: false,
         grace: Duration::from_secs(args.grace_s),
     })
 }
 
-/// Run this very program again as the ranks of a world, with the same arguments and one more
-/// variable that tells the copies what they are.
-pub(crate) fn run_self(ranks: usize, env: Vec<(&'static str, String)>) -> ExitCode {
+/// Whether a launcher made this process a rank of a world.
+pub(crate) fn in_a_world() -> bool {
+    // Our own launcher makes worlds of one, too. An environment that contradicts itself counts:
+    // whoever reads it next tells what is wrong with it.
+    std::env::var_os("BRIGADE_RANK").is_some()
+        || Launch::discover().map_or(true, |launch| launch.ranks > 1)
+}
+
+/// Run this very program again, with the same arguments, as the ranks of a world.
+pub(crate) fn run_self(ranks: usize) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(path) => path.into_os_string(),
         Err(error) => {
@@ -64,8 +77,8 @@ pub(crate) fn run_self(ranks: usize, env: Vec<(&'static str, String)>) -> ExitCo
         ranks,
         program,
         args: std::env::args_os().skip(1).collect(),
-        env,
         prefix: false,
+        explains: true,
         grace: Duration::from_secs(5),
     })
 }

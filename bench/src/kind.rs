@@ -94,6 +94,12 @@ impl Kind {
         )
     }
 
+    /// Whether input and output may be the same memory. What is sent to one neighbour while another
+    /// one's is received cannot lie in one place, and a barrier has no memory.
+    pub fn has_in_place(self) -> bool {
+        !matches!(self, Self::SendRecv | Self::Barrier)
+    }
+
     /// Whether a rank's vector is one block per rank, so that the size is shared among ranks.
     fn is_split(self) -> bool {
         !matches!(
@@ -146,7 +152,7 @@ impl Kind {
     }
 
     /// The collective of the schedule behind it; none for send-recv, which is two plain calls.
-    fn collective(self, root: u32) -> Option<Collective> {
+    pub(crate) fn collective(self, root: u32) -> Option<Collective> {
         Some(match self {
             Self::AllReduce => Collective::AllReduce,
             Self::ReduceScatter | Self::ReduceScatterV => Collective::ReduceScatter,
@@ -201,6 +207,20 @@ impl Case {
             call.counts = Counts::PerRank((0..ranks).map(|r| self.uneven(ranks, r)).collect());
         }
         Some(call)
+    }
+
+    /// Elements of every block of the collective, in the order of its chunk space.
+    pub(crate) fn block_counts(&self, ranks: usize) -> Vec<usize> {
+        let blocks = match self.kind.collective(self.root) {
+            Some(collective) => collective.blocks(ranks as u32) as usize,
+            None => 1,
+        };
+        let elems = |block: usize| match self.kind {
+            Kind::AllToAllV => self.uneven(ranks, block / ranks + block % ranks),
+            _ if self.kind.is_uneven() => self.uneven(ranks, block),
+            _ => self.block_elems,
+        };
+        (0..blocks).map(elems).collect()
     }
 
     /// How many bytes the case moves.

@@ -1,1 +1,23 @@
-//! Placeholder.
+//! Timing collectives: the library behind `brigade bench`.
+//!
+//! It makes no ranks out of nothing: [`run_rank`] is one rank of a world that a launcher made, and
+//! [`run_threads`] is a whole world in this process. What is timed, and how, stands in `measure.rs`;
+//! what is made of the samples, in `record.rs`.
+#![warn(missing_docs)]
+
+mod arena;
+mod args;
+mod kind;
+mod measure;
+mod plot;
+mod record;
+mod reference;
+mod session;
+pub mod size;
+mod sys;
+mod table;
+
+pub use args::{Args, Dtypes, Ops, Root};
+pub use kind::{Case, Kind, Sizes};
+pub use record::Record;
+pub use session::{Failure, Verdict, run_rank, run_threads, settings};

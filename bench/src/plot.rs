@@ -84,7 +84,10 @@ fn panel(
     let x = Axis::covering(records().map(|record| record.bytes() as f64), left, PANEL_WIDTH);
     let y = Axis::covering(records().map(&value), TOP + PANEL_HEIGHT, -PANEL_HEIGHT);
     let (right, bottom) = (left + PANEL_WIDTH, TOP + PANEL_HEIGHT);
-    put(svg, format_args!("<text x=\"{left}\" y=\"{}\" font-weight=\"bold\">{title}</text>", TOP - 14.0));
+    put(
+        svg,
+        format_args!("<text x=\"{left}\" y=\"{}\" font-weight=\"bold\">{title}</text>", TOP - 14.0),
+    );
     for tick in y.decades() {
         let at = y.place(tick);
         put(

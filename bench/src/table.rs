@@ -19,15 +19,19 @@ pub fn write_head(out: &mut dyn Write, facts: &[String]) -> io::Result<()> {
     )?;
     let half = format!("{:>9} {:>7} {:>7} {:>6}", "time", "algbw", "busbw", "#wrong");
     let (size, count) = ("size", "count");
-    writeln!(out, "#{size:>11} {count:>12} {:>8} {:>9} {:>5} {half} {half}", "type", "redop", "root")?;
+    writeln!(
+        out,
+        "#{size:>11} {count:>12} {:>8} {:>9} {:>5} {half} {half}",
+        "type", "redop", "root"
+    )?;
     let half = format!("{:>9} {:>7} {:>7} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
     let (size, count) = ("(B)", "(elements)");
     writeln!(out, "#{size:>11} {count:>12} {:>8} {:>9} {:>5} {half} {half}", "", "", "")?;
     out.flush()
 }
 
-/// Write one line: the same case out of place and in place.
-pub fn write_row(out: &mut dyn Write, pair: &[Record; 2]) -> io::Result<()> {
+/// Write one line: the same case out of place and, where there is such a thing, in place.
+pub fn write_row(out: &mut dyn Write, pair: &[Record]) -> io::Result<()> {
     let record = &pair[0];
     write!(
         out,
@@ -48,6 +52,9 @@ pub fn write_row(out: &mut dyn Write, pair: &[Record; 2]) -> io::Result<()> {
             record.busbw()
         )?;
     }
+    if pair.len() == 1 {
+        write!(out, " {:>9} {:>7} {:>7} {:>6}", "N/A", "N/A", "N/A", "N/A")?;
+    }
     writeln!(out)?;
     out.flush()
 }
@@ -58,7 +65,14 @@ pub fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<()> {
     writeln!(
         out,
         "# {:>6} {:>12} {:>9} {:>9} {:>9} {:>6} {:>9} {:>10} {:>8}  algorithm",
-        "size", "placement", "p50 (us)", "p99 (us)", "max (us)", "calls", "cpu s/GB", "sent (B)",
+        "size",
+        "placement",
+        "p50 (us)",
+        "p99 (us)",
+        "max (us)",
+        "calls",
+        "cpu s/GB",
+        "sent (B)",
         "x bound"
     )?;
     for record in records {
@@ -83,7 +97,9 @@ pub fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<()> {
     let bus = records.iter().map(Record::busbw).sum::<f64>() / records.len().max(1) as f64;
     writeln!(out, "#")?;
     match records.iter().map(|record| record.wrong).sum::<Option<u64>>() {
-        None => writeln!(out, "# Out of bounds values : not checked (--check compares every element)")?,
+        None => {
+            writeln!(out, "# Out of bounds values : not checked (--check compares every element)")?
+        }
         Some(0) => writeln!(out, "# Out of bounds values : 0 OK")?,
         Some(wrong) => writeln!(out, "# Out of bounds values : {wrong} FAILED")?,
     }
@@ -113,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_row_has_the_thirteen_columns_of_nccl_tests() {
-        let row = written(|out| write_row(out, &[record(1000, false, 1000), record(1000, true, 500)]));
+        let row =
+            written(|out| write_row(out, &[record(1000, false, 1000), record(1000, true, 500)]));
         let columns: Vec<_> = row.split_whitespace().collect();
         let want = "4000 1000 f32 sum -1 2.00 2.00 3.00 0 1.00 4.00 6.00 0";
         assert_eq!(columns, want.split_whitespace().collect::<Vec<_>>());
@@ -122,7 +139,8 @@ mod tests {
     #[test]
     fn heads_and_rows_are_aligned() {
         let head = written(|out| write_head(out, &[]));
-        let row = written(|out| write_row(out, &[record(1000, false, 1000), record(1000, true, 500)]));
+        let row =
+            written(|out| write_row(out, &[record(1000, false, 1000), record(1000, true, 500)]));
         let width = row.trim_end().len();
         assert!(head.lines().skip(2).take(1).all(|line| line.len() == width), "{head}{row}");
     }

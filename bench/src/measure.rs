@@ -1,0 +1,262 @@
+//! Measuring one case on one rank: check, warm up, agree on a number of calls, time them.
+//!
+//! A sample is one call, waited for, begun together after a barrier. Ranks tell each other their
+//! samples through the communicator itself; every rank ends up with the same record.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use brigade_comm::{Buffers, Call, Communicator, Dtype, Error};
+use brigade_schedule::{Algorithm, Collective};
+
+use crate::arena::Arena;
+use crate::kind::Case;
+use crate::record::Record;
+use crate::reference::{Reference, in_place, lengths};
+use crate::sys::Cpu;
+
+/// How long the samples of one case may take in all, when their number was not given.
+const BUDGET: Duration = Duration::from_millis(40);
+/// At least so many samples, however long they take.
+const CALLS_MIN: u64 = 5;
+/// At most so many, however short they are.
+const CALLS_MAX: u64 = 2000;
+/// What lies in the output before a checked call, so that what was never written shows.
+const STALE: u8 = 0xa5;
+/// How many numbers ranks tell each other at a time.
+const NEWS: usize = 256;
+
+/// How samples are taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Method {
+    /// So many samples; `None`: as many as fit the budget.
+    pub(crate) calls: Option<u32>,
+    /// So many calls before the first sample.
+    pub(crate) warmup: u32,
+    /// Whether every element is compared with the reference.
+    pub(crate) check: bool,
+    /// Whose processor time counts.
+    pub(crate) cpu: Cpu,
+}
+
+/// One rank, ready to measure.
+pub(crate) struct Bench<'a> {
+    comm: &'a Communicator,
+    method: Method,
+    input: Arena,
+    output: Arena,
+}
+
+impl<'a> Bench<'a> {
+    /// A bench with memory for all of these cases.
+    pub(crate) fn new(comm: &'a Communicator, method: Method, cases: &[Case]) -> Self {
+        let (ranks, rank) = (comm.size(), comm.rank());
+        let most = |side: fn((usize, usize)) -> usize| {
+            let bytes = |case: &Case| side(lengths(case, ranks, rank)) * case.dtype.size();
+            cases.iter().map(bytes).max().unwrap_or(0)
+        };
+        let (input, output) = (most(|both| both.0), most(|both| both.1));
+        // In place, one arena holds both.
+        let output = output.max(input);
+        Self { comm, method, input: Arena::new(input), output: Arena::new(output) }
+    }
+
+    /// Measure a case out of place and, where there is such a thing, in place.
+    pub(crate) fn measure(&mut self, case: &Case) -> Result<Vec<Record>, Error> {
+        let (ranks, rank) = (self.comm.size(), self.comm.rank());
+        let reference = self.method.check.then(|| Reference::new(case, ranks, rank));
+        let mut records = vec![self.placement(case, reference.as_ref(), false)?];
+        if case.kind.has_in_place() {
+            records.push(self.placement(case, reference.as_ref(), true)?);
+        }
+        Ok(records)
+    }
+
+    fn placement(
+        &mut self,
+        case: &Case,
+        reference: Option<&Reference>,
+        in_place: bool,
+    ) -> Result<Record, Error> {
+        let (comm, method) = (self.comm, self.method);
+        let mut run = Run::new(self, case, in_place);
+        let wrong = reference.map(|reference| run.check(reference)).transpose()?;
+        run.clear();
+        let sent_before = comm.stats().sent_bytes;
+        let mut last = run.timed()?;
+        let sent = comm.stats().sent_bytes - sent_before;
+        for _ in 1..method.warmup {
+            comm.barrier()?;
+            last = run.timed()?;
+        }
+        let calls = match method.calls {
+            Some(calls) => u64::from(calls),
+            None => {
+                let slowest = news(comm, &[last.as_nanos() as u64])?;
+                let slowest = slowest.iter().map(|of_rank| of_rank[0]).max().unwrap_or(1).max(1);
+                (BUDGET.as_nanos() as u64 / slowest).clamp(CALLS_MIN, CALLS_MAX)
+            }
+        };
+        let mut told = vec![sent, wrong.unwrap_or(0), 0];
+        let mut cpu = Duration::ZERO;
+        for _ in 0..calls {
+            comm.barrier()?;
+            let cpu_before = method.cpu.used();
+            told.push(run.timed()?.as_nanos() as u64);
+            cpu += method.cpu.used() - cpu_before;
+        }
+        told[2] = cpu.as_nanos() as u64;
+        let algorithm = run.call.as_ref().map(|call| comm.algorithm_for(call)).transpose()?;
+        let all = news(comm, &told)?;
+        Ok(self.record(case, in_place, algorithm, &all))
+    }
+
+    /// Make one record of what all ranks tell: bytes sent, wrong elements, processor time, samples.
+    fn record(
+        &self,
+        case: &Case,
+        in_place: bool,
+        algorithm: Option<Algorithm>,
+        all: &[Vec<u64>],
+    ) -> Record {
+        let samples = 3..all[0].len();
+        let slowest = |sample| all.iter().map(|told| told[sample]).max().unwrap_or(0);
+        let mut sorted_ns: Vec<u64> = samples.map(slowest).collect();
+        sorted_ns.sort_unstable();
+        Record {
+            case: case.clone(),
+            ranks: all.len(),
+            in_place,
+            algorithm: algorithm.map_or_else(|| String::from("none"), |name| name.to_string()),
+            transport: transport(self.comm),
+            sorted_ns,
+            cpu_ns: all.iter().map(|told| told[2]).sum(),
+            sent_bytes: slowest(0),
+            wrong: self.method.check.then(|| all.iter().map(|told| told[1]).sum()),
+        }
+    }
+}
+
+/// One case in one placement, with its memory.
+struct Run<'a> {
+    comm: &'a Communicator,
+    /// What is called; none for send-recv.
+    call: Option<Call>,
+    memory: Memory<'a>,
+}
+
+/// Where input and output lie.
+enum Memory<'a> {
+    /// Each in a buffer of its own.
+    Apart { input: &'a mut [u8], output: &'a mut [u8] },
+    /// In one buffer, at these bytes of it.
+    Together { whole: &'a mut [u8], input: Range<usize>, output: Range<usize> },
+}
+
+impl<'a> Run<'a> {
+    fn new(bench: &'a mut Bench<'_>, case: &'a Case, is_in_place: bool) -> Self {
+        let (ranks, rank) = (bench.comm.size(), bench.comm.rank());
+        let bytes = case.dtype.size();
+        let memory = match is_in_place {
+            true => {
+                let (input, output) = in_place(case, ranks, rank);
+                let whole = bench.output.bytes(input.end.max(output.end) * bytes);
+                let scaled = |range: Range<usize>| range.start * bytes..range.end * bytes;
+                Memory::Together { whole, input: scaled(input), output: scaled(output) }
+            }
+            false => {
+                let (input, output) = lengths(case, ranks, rank);
+                Memory::Apart {
+                    input: bench.input.bytes(input * bytes),
+                    output: bench.output.bytes(output * bytes),
+                }
+            }
+        };
+        Self { comm: bench.comm, call: case.call(ranks, rank), memory }
+    }
+
+    /// The call, and how long it took here.
+    fn timed(&mut self) -> Result<Duration, Error> {
+        let start = Instant::now();
+        self.run()?;
+        Ok(start.elapsed())
+    }
+
+    fn run(&mut self) -> Result<(), Error> {
+        match (&self.call, &mut self.memory) {
+            (Some(call), Memory::Apart { input, output }) => {
+                self.comm.run(call, Buffers::OutOfPlace { input, output })
+            }
+            (Some(call), Memory::Together { whole, .. }) => {
+                self.comm.run(call, Buffers::InPlace(whole))
+            }
+            (None, Memory::Apart { input, output }) => send_recv(self.comm, input, output),
+            (None, Memory::Together { .. }) => unreachable!("send-recv has no such placement"),
+        }
+    }
+
+    /// Make the call on known data and count the wrong elements.
+    fn check(&mut self, reference: &Reference) -> Result<u64, Error> {
+        match &mut self.memory {
+            Memory::Apart { input, output } => {
+                input.copy_from_slice(&reference.input);
+                output.fill(STALE);
+            }
+            Memory::Together { whole, input, .. } => {
+                whole.fill(STALE);
+                whole[input.clone()].copy_from_slice(&reference.input);
+            }
+        }
+        self.run()?;
+        Ok(match &self.memory {
+            Memory::Apart { input, output } => {
+                reference.wrong_in(output) + reference.changed_in(input)
+            }
+            Memory::Together { whole, output, .. } => reference.wrong_in(&whole[output.clone()]),
+        })
+    }
+
+    /// Zeros everywhere: the one value that no operator makes slow or strange by repetition.
+    fn clear(&mut self) {
+        match &mut self.memory {
+            Memory::Apart { input, output } => {
+                input.fill(0);
+                output.fill(0);
+            }
+            Memory::Together { whole, .. } => whole.fill(0),
+        }
+    }
+}
+
+/// The names of the transports in use; `none` for a rank alone.
+pub(crate) fn transport(comm: &Communicator) -> String {
+    let served = comm.transports().into_iter().filter(|(_, members)| *members > 0);
+    let names: Vec<_> = served.map(|(name, _)| name).collect();
+    if names.is_empty() { String::from("none") } else { names.join("+") }
+}
+
+/// Send to the right neighbour while receiving from the left one.
+fn send_recv(comm: &Communicator, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+    let (ranks, rank) = (comm.size(), comm.rank());
+    let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
+    comm.messages().send(input, right).recv(output, left).run()
+}
+
+/// Everybody's numbers, by rank. All ranks bring as many.
+fn news(comm: &Communicator, mine: &[u64]) -> Result<Vec<Vec<u64>>, Error> {
+    let mut all = vec![Vec::with_capacity(mine.len()); comm.size()];
+    let mut input = vec![0; NEWS * 8];
+    let mut output = vec![0; comm.size() * NEWS * 8];
+    let call = Call::moving(Collective::AllGather, Dtype::U64, NEWS);
+    for part in mine.chunks(NEWS) {
+        for (target, number) in input.chunks_exact_mut(8).zip(part) {
+            target.copy_from_slice(&number.to_ne_bytes());
+        }
+        comm.run(&call, Buffers::OutOfPlace { input: &input, output: &mut output })?;
+        for (told, bytes) in all.iter_mut().zip(output.chunks_exact(NEWS * 8)) {
+            let numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
+            told.extend(numbers.take(part.len()));
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,187 @@
+//! A whole run: all cases, one after another, and where their numbers go.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use brigade_comm::{Communicator, Settings};
+
+use crate::args::Args;
+use crate::measure::{Bench, Method, transport};
+use crate::record::Record;
+use crate::reference::SEED;
+use crate::sys::{Cpu, processor};
+use crate::{plot, table};
+
+/// How a run ended, on every rank alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing wrong was found, or nothing was checked.
+    Passed,
+    /// So many elements were wrong.
+    Wrong(u64),
+}
+
+/// Why a run could not be finished.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The flags contradict each other or the world.
+    #[error("{0}")]
+    Usage(String),
+    /// A collective failed.
+    #[error(transparent)]
+    Comm(#[from] brigade_comm::Error),
+    /// The table or a file could not be written.
+    #[error("cannot write {what}: {source}")]
+    Write {
+        /// What was being written.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The settings of the environment with the flags on top.
+pub fn settings(args: &Args) -> Result<Settings, Failure> {
+    let mut settings = Settings::from_env()?;
+    settings.transport.clone_from(&args.transport);
+    settings.ordered |= args.ordered;
+    settings.algorithm = args.algorithm.or(settings.algorithm);
+    Ok(settings)
+}
+
+/// Run as one rank of a world whose ranks are processes. Only rank 0 writes.
+pub fn run_rank(args: &Args, comm: &Communicator) -> Result<Verdict, Failure> {
+    run(args, comm, Cpu::Process)
+}
+
+/// Run all ranks as threads of this process.
+pub fn run_threads(args: &Args) -> Result<Verdict, Failure> {
+    let world = Communicator::local_world(args.ranks as usize, &settings(args)?)?;
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = world
+            .into_iter()
+            .map(|comm| scope.spawn(move || run(args, &comm, Cpu::Thread)))
+            .collect();
+        let joined = ranks.into_iter().map(|rank| rank.join());
+        joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    // The ranks agree on a verdict; an error of any is an error of all.
+    results.into_iter().reduce(|first, next| first.and_then(|_| next)).expect("at least one rank")
+}
+
+fn run(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failure> {
+    let cases = args.cases(comm.size()).map_err(Failure::Usage)?;
+    let method = Method { calls: args.iters, warmup: args.warmup, check: args.check, cpu };
+    let mut bench = Bench::new(comm, method, &cases);
+    let mut report = if comm.rank() == 0 { Some(Report::new(args, comm)?) } else { None };
+    let mut wrong = 0;
+    for case in &cases {
+        let records = bench.measure(case)?;
+        wrong += records.iter().filter_map(|record| record.wrong).sum::<u64>();
+        if let Some(report) = &mut report {
+            report.add(records)?;
+        }
+    }
+    if let Some(report) = report {
+        report.finish()?;
+    }
+    Ok(if wrong == 0 { Verdict::Passed } else { Verdict::Wrong(wrong) })
+}
+
+/// Where the numbers go.
+struct Report {
+    title: String,
+    table: Box<dyn Write>,
+    json: Option<Target>,
+    plot: Option<PathBuf>,
+    records: Vec<Record>,
+}
+
+/// A file or a stream, with the name for messages.
+struct Target {
+    name: String,
+    out: Box<dyn Write>,
+}
+
+impl Report {
+    /// Open everything and write the head, so that a wrong path is found before the work.
+    fn new(args: &Args, comm: &Communicator) -> Result<Self, Failure> {
+        let title =
+            format!("{} on {} ranks over {}", args.kind.name(), comm.size(), transport(comm));
+        let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+        let mut table: Box<dyn Write> =
+            if to_stdout { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
+        let json = match &args.json {
+            _ if to_stdout => {
+                Some(Target { name: String::from("standard output"), out: Box::new(io::stdout()) })
+            }
+            Some(path) => Some(Target {
+                name: path.display().to_string(),
+                out: Box::new(BufWriter::new(create(path)?)),
+            }),
+            None => None,
+        };
+        if let Some(path) = &args.plot {
+            create(path)?;
+        }
+        table::write_head(&mut table, &facts(args, comm, &title))
+            .map_err(cannot_write("the table"))?;
+        Ok(Self { title, table, json, plot: args.plot.clone(), records: Vec::new() })
+    }
+
+    /// Write one line, as soon as it is known.
+    fn add(&mut self, records: Vec<Record>) -> Result<(), Failure> {
+        table::write_row(&mut self.table, &records).map_err(cannot_write("the table"))?;
+        if let Some(Target { name, out }) = &mut self.json {
+            for record in &records {
+                let line = record.json().map_err(io::Error::from);
+                let written =
+                    line.and_then(|line| writeln!(out, "{line}")).and_then(|()| out.flush());
+                written.map_err(cannot_write(name))?;
+            }
+        }
+        self.records.extend(records);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        table::write_tail(&mut self.table, &self.records).map_err(cannot_write("the table"))?;
+        if let Some(path) = &self.plot {
+            let svg = plot::draw(&self.title, &self.records);
+            std::fs::write(path, svg).map_err(cannot_write(&path.display().to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a table must say to be worth keeping.
+fn facts(args: &Args, comm: &Communicator, title: &str) -> Vec<String> {
+    let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
+    let choice = match (args.ordered, args.algorithm) {
+        (true, _) => String::from("ordered"),
+        (false, Some(algorithm)) => algorithm.to_string(),
+        (false, None) => String::from("chosen by size"),
+    };
+    let calls = match args.iters {
+        Some(calls) => calls.to_string(),
+        None => String::from("as many as fit 40 ms"),
+    };
+    vec![
+        format!("brigade {}: {title}", env!("CARGO_PKG_VERSION")),
+        format!("machine: {}, {cores} cores for {} ranks", processor(), comm.size()),
+        format!(
+            "algorithm: {choice}; calls: {calls} after {} of warm-up; seed {SEED}",
+            args.warmup
+        ),
+        String::from("time: median of calls, each waited for, the slowest rank's; GB = 1e9 bytes"),
+    ]
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(cannot_write(&path.display().to_string()))
+}
+
+fn cannot_write(what: &str) -> impl Fn(io::Error) -> Failure {
+    move |source| Failure::Write { what: what.to_owned(), source }
+}

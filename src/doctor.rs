@@ -1,0 +1,136 @@
+//! `brigade doctor`: what this machine has, which transports work, and why the others do not.
+
+use std::process::ExitCode;
+
+use brigade_comm::Settings;
+
+use crate::{machine, sys};
+
+/// Say what this machine has, which transports work, and why the others do not.
+#[derive(clap::Args)]
+#[command(after_help = "\
+The exit code is 1 when no transport works or a setting cannot be read.
+
+Examples:
+  brigade doctor
+  brigade doctor --settings
+  BRIGADE_TRANSPORT=tcp BRIGADE_INTERFACE=eth0 brigade doctor")]
+pub(crate) struct Args {
+    /// Print only the table of settings
+    #[arg(long)]
+    settings: bool,
+}
+
+/// Print it all; problems come with the next step.
+pub(crate) fn doctor(args: &Args) -> ExitCode {
+    let mut healthy = true;
+    if !args.settings {
+        print_machine();
+        healthy &= print_transports();
+        print_interfaces();
+    }
+    healthy &= print_settings();
+    if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print_machine() {
+    println!("machine");
+    for (name, fact) in machine::facts() {
+        println!("  {name:<14} {fact}");
+    }
+}
+
+/// Whether at least one transport can be used.
+fn print_transports() -> bool {
+    println!("\ntransports");
+    println!("  {:<9} {:<4} {:>9} {:>10}  ", "", "", "latency", "bandwidth");
+    let mut any = false;
+    for name in brigade_comm::transports::NAMES {
+        let settings = Settings { transport: name.to_owned(), ..Settings::default() };
+        let probes = match brigade_comm::transports::transports(&settings) {
+            Ok(transports) => transports,
+            Err(error) => {
+                println!("  {name:<9} no   {error}");
+                continue;
+            }
+        };
+        for transport in probes {
+            match transport.probe() {
+                Ok(caps) => {
+                    any = true;
+                    println!(
+                        "  {name:<9} yes  {:>6.1} us {:>5.1} GB/s  (assumed, until measured)",
+                        caps.latency_s * 1e6,
+                        1e-9 / caps.byte_s
+                    );
+                }
+                Err(missing) => {
+                    println!("  {name:<9} no   {}", missing.why);
+                    println!("  {:<9}      next: {}", "", missing.next_step);
+                }
+            }
+        }
+    }
+    println!("  {:<9} yes  threads of one process, for tests and measurements", "loopback");
+    println!("  {:<9} no   not part of this version", "rdma");
+    println!("  {:<9} no   not part of this version", "cuda");
+    if !any {
+        println!(
+            "  ranks of different processes cannot reach each other: see the next steps above"
+        );
+    }
+    any
+}
+
+fn print_interfaces() {
+    println!("\ninterfaces (BRIGADE_INTERFACE chooses among them)");
+    let found = match sys::interfaces() {
+        Ok(found) => found,
+        Err(error) => return println!("  unknown: {error}"),
+    };
+    for (name, address) in found {
+        let speed = match speed_mbit(&name) {
+            Some(speed) => format!("  {speed} Mbit/s"),
+            None => String::new(),
+        };
+        println!("  {name:<14} {address}{speed}");
+    }
+}
+
+/// What the system says that the interface can do; it says nothing of virtual ones.
+fn speed_mbit(interface: &str) -> Option<u32> {
+    let speed = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    speed.trim().parse().ok()
+}
+
+/// Whether all settings could be read.
+fn print_settings() -> bool {
+    for name in Settings::unknown_variables() {
+        println!("\nwarning: {name} is set but is not a setting of Brigade; see the table below");
+    }
+    let (settings, problem) = match Settings::from_env() {
+        Ok(settings) => (settings, None),
+        Err(error) => (Settings::default(), Some(error)),
+    };
+    let rows = settings.table();
+    let width = |column: fn(&brigade_comm::SettingRow) -> usize, least: usize| {
+        rows.iter().map(column).max().unwrap_or(0).max(least)
+    };
+    let name = width(|row| row.name.len(), 4);
+    let now = width(|row| row.current.len(), 3);
+    let default = width(|row| row.default.len(), 7);
+    println!("\nsettings");
+    println!("  {:<name$}  {:<now$}  {:<default$}  meaning", "name", "now", "default");
+    for row in &rows {
+        println!(
+            "  {:<name$}  {:<now$}  {:<default$}  {}",
+            row.name, row.current, row.default, row.meaning
+        );
+    }
+    if let Some(error) = problem {
+        println!("\nerror: {error}");
+        println!("       the table shows the defaults; correct or unset the variable");
+        return false;
+    }
+    true
+}

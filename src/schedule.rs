@@ -1,0 +1,76 @@
+//! `brigade schedule`: look at algorithms without running them. Nothing here moves a byte.
+
+mod check;
+mod show;
+
+use std::ops::RangeInclusive;
+use std::process::ExitCode;
+
+use brigade_schedule::{Collective, Link};
+
+/// Print, draw and verify the schedules that collectives run by.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    Show(show::Args),
+    Check(check::Args),
+}
+
+/// Do what is asked; the exit code is 1 when a schedule is wrong, 2 when there is none.
+pub(crate) fn schedule(command: &Command) -> ExitCode {
+    match command {
+        Command::Show(args) => show::show(args),
+        Command::Check(args) => check::check(args),
+    }
+}
+
+/// The collective with this root, where it has one.
+fn with_root(collective: Collective, root: u32) -> Collective {
+    match collective {
+        Collective::Broadcast { .. } => Collective::Broadcast { root },
+        Collective::Reduce { .. } => Collective::Reduce { root },
+        Collective::Gather { .. } => Collective::Gather { root },
+        Collective::Scatter { .. } => Collective::Scatter { root },
+        without => without,
+    }
+}
+
+/// A link to price schedules with when nothing was measured: roughly a local network of 10 GB/s.
+const LINK: Link = Link { alpha_s: 5e-6, beta_s_per_byte: 1e-10, gamma_s_per_byte: 2.5e-11 };
+
+/// Seconds as people read them.
+fn time(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 1e-3 => format!("{:.1} us", seconds * 1e6),
+        _ if seconds < 1.0 => format!("{:.2} ms", seconds * 1e3),
+        _ => format!("{seconds:.2} s"),
+    }
+}
+
+/// `8`, or `1..64` with both ends meant.
+fn parse_ranks(text: &str) -> Result<RangeInclusive<u32>, String> {
+    let wrong = || format!("{text:?} is no number of ranks; write 8, or 1..64 for all of them");
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+    let range = match text.split_once("..") {
+        None => number(text)?..=number(text)?,
+        Some((first, last)) => number(first)?..=number(last.trim_start_matches('='))?,
+    };
+    match *range.start() >= 1 && range.start() <= range.end() {
+        true => Ok(range),
+        false => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_ranks;
+
+    #[test]
+    fn one_number_or_both_ends_of_a_range() {
+        assert_eq!(parse_ranks("8"), Ok(8..=8));
+        assert_eq!(parse_ranks("1..64"), Ok(1..=64));
+        assert_eq!(parse_ranks("1..=64"), Ok(1..=64));
+        for wrong in ["0", "5..4", "", "a", "1..", "-1"] {
+            assert!(parse_ranks(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `brigade schedule check`: prove algorithms right on symbols, for as many ranks as wanted.
+
+use std::ops::RangeInclusive;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use brigade_schedule::{Algorithm, Collective, Fault, Report};
+
+use super::{parse_ranks, with_root};
+
+/// Verify that schedules are matched, free of deadlock, complete and the same on every rank.
+#[derive(clap::Args)]
+#[command(after_help = "\
+What is proved, for any lengths and any timing: every chunk sent is received, no deadlock on wires
+that never fill and on wires that hold half a chunk, every contribution folded exactly once into
+the right place, and the same expression on every rank, so the same bits.
+
+Examples:
+  brigade schedule check all -n 1..16
+  brigade schedule check all-reduce -n 7 --algorithm double-tree")]
+pub(crate) struct Args {
+    /// A collective, or `all`
+    #[arg(value_name = "COLLECTIVE", value_parser = parse_collectives)]
+    collective: Collectives,
+    /// How many ranks: N, or FIRST..LAST
+    #[arg(short = 'n', long, value_name = "RANKS", value_parser = parse_ranks)]
+    ranks: RangeInclusive<u32>,
+    /// Only this algorithm
+    #[arg(long, value_name = "NAME")]
+    algorithm: Option<Algorithm>,
+    /// Check every root up to so many ranks; with more ranks the first, the middle and the last
+    #[arg(long, value_name = "RANKS", default_value_t = 16)]
+    all_roots_to: u32,
+}
+
+/// One collective or all of them.
+#[derive(Clone, Debug)]
+struct Collectives(Vec<Collective>);
+
+/// What was found about one algorithm, over all numbers of ranks and all roots.
+#[derive(Default)]
+struct Line {
+    checked: usize,
+    moves: usize,
+    steps: u32,
+    first_fault: Option<(u32, Fault)>,
+}
+
+/// Check everything that was asked for, and print a line for each collective and family.
+pub(crate) fn check(args: &Args) -> ExitCode {
+    let start = Instant::now();
+    println!(
+        "{:<15} {:<13} {:>9} {:>12} {:>10}  result",
+        "collective", "algorithm", "schedules", "moves", "max steps"
+    );
+    let (mut checked, mut wrong) = (0, 0);
+    for collective in &args.collective.0 {
+        for (family, line) in lines(args, *collective) {
+            let result = match &line.first_fault {
+                None => String::from("proved"),
+                Some((ranks, fault)) => format!("WRONG at {ranks} ranks: {fault}"),
+            };
+            println!(
+                "{:<15} {family:<13} {:>9} {:>12} {:>10}  {result}",
+                collective.name(),
+                line.checked,
+                line.moves,
+                line.steps
+            );
+            checked += line.checked;
+            wrong += usize::from(line.first_fault.is_some());
+        }
+    }
+    println!("{checked} schedules checked in {:.1} s", start.elapsed().as_secs_f64());
+    match (checked, wrong) {
+        (0, _) => {
+            eprintln!("brigade schedule check: no algorithm does that with so many ranks");
+            ExitCode::from(2)
+        }
+        (_, 0) => ExitCode::SUCCESS,
+        (_, wrong) => {
+            eprintln!("brigade schedule check: {wrong} kinds of schedules are wrong");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The families that can do the collective, in the order in which they are first met.
+fn lines(args: &Args, collective: Collective) -> Vec<(&'static str, Line)> {
+    let mut lines: Vec<(&'static str, Line)> = Vec::new();
+    for ranks in args.ranks.clone() {
+        for algorithm in Algorithm::all_for(collective, ranks) {
+            if args.algorithm.is_some_and(|only| only != algorithm) {
+                continue;
+            }
+            let at = match lines.iter().position(|(family, _)| *family == algorithm.family()) {
+                Some(at) => at,
+                None => {
+                    lines.push((algorithm.family(), Line::default()));
+                    lines.len() - 1
+                }
+            };
+            for root in roots(args, collective, ranks) {
+                let proof = brigade_schedule::check(with_root(collective, root), algorithm, ranks);
+                lines[at].1.add(ranks, proof);
+            }
+        }
+    }
+    lines
+}
+
+fn roots(args: &Args, collective: Collective, ranks: u32) -> Vec<u32> {
+    if with_root(collective, 0) == with_root(collective, 1) {
+        vec![0]
+    } else if ranks <= args.all_roots_to {
+        (0..ranks).collect()
+    } else {
+        vec![0, ranks / 2, ranks - 1]
+    }
+}
+
+impl Line {
+    fn add(&mut self, ranks: u32, proof: Result<Report, Fault>) {
+        self.checked += 1;
+        match proof {
+            Ok(report) => {
+                self.moves += report.moves;
+                self.steps = self.steps.max(report.steps);
+            }
+            Err(fault) => {
+                self.first_fault.get_or_insert((ranks, fault));
+            }
+        }
+    }
+}
+
+fn parse_collectives(text: &str) -> Result<Collectives, String> {
+    match text {
+        "all" => Ok(Collectives(Collective::ALL.to_vec())),
+        _ => text
+            .parse::<Collective>()
+            .map(|one| Collectives(vec![one]))
+            .map_err(|error| format!("{error}, all")),
+    }
+}

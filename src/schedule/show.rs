@@ -1,0 +1,139 @@
+//! `brigade schedule show`: one algorithm as text and as a picture, or all of them side by side.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use brigade_bench::size;
+use brigade_schedule::{Algorithm, Collective, check, cost, program};
+
+use super::{LINK, time, with_root};
+
+/// Print the schedule of a collective, or compare the algorithms that can do it.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Without --algorithm: a table of all algorithms. `steps` is the longest chain of messages in which
+each waits for the one before; `sent` is what the busiest rank sends; `time` is a prediction for
+links of 5 us and 10 GB/s, good for comparing, not for believing.
+
+Examples:
+  brigade schedule show all-reduce -n 8 --bytes 1M
+  brigade schedule show all-reduce -n 4 --algorithm ring
+  brigade schedule show broadcast -n 6 --algorithm binomial --root 2 --svg broadcast.svg")]
+pub(crate) struct Args {
+    /// The collective
+    collective: Collective,
+    /// How many ranks
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// Show this algorithm
+    #[arg(long, value_name = "NAME")]
+    algorithm: Option<Algorithm>,
+    /// Show only the moves of this rank
+    #[arg(long)]
+    rank: Option<u32>,
+    /// The root of broadcast, reduce, gather and scatter
+    #[arg(long, default_value_t = 0)]
+    root: u32,
+    /// The size that costs are told for
+    #[arg(long, default_value = "1M", value_parser = size::parse)]
+    bytes: usize,
+    /// Draw a picture into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Show what is asked for.
+pub(crate) fn show(args: &Args) -> ExitCode {
+    let shown = match args.algorithm {
+        None => show_all(args),
+        Some(algorithm) => show_one(args, algorithm),
+    };
+    match shown {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("brigade schedule show: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A table of the algorithms that can do the collective.
+fn show_all(args: &Args) -> Result<(), String> {
+    refuse_if(args.svg.is_some(), "a picture shows one algorithm: add --algorithm NAME")?;
+    refuse_if(args.rank.is_some(), "moves are those of one algorithm: add --algorithm NAME")?;
+    let collective = collective(args)?;
+    let bytes = size::show(args.bytes);
+    println!("{} of {bytes} among {} ranks", collective.name(), args.ranks);
+    println!(
+        "{:<16} {:>8} {:>7} {:>11} {:>8} {:>10}  bits",
+        "algorithm", "moves", "steps", "sent (B)", "of size", "time"
+    );
+    for algorithm in Algorithm::all_for(collective, args.ranks) {
+        let proof = check(collective, algorithm, args.ranks).map_err(|fault| fault.to_string())?;
+        let price = cost(collective, algorithm, args.ranks, args.bytes as u64, |_, _| LINK)
+            .ok_or_else(|| format!("{algorithm} has no price"))?;
+        println!(
+            "{:<16} {:>8} {:>7} {:>11} {:>8.2} {:>10}  {}",
+            algorithm.name(),
+            proof.moves,
+            proof.steps,
+            price.sent_bytes_max,
+            price.sent_bytes_max as f64 / args.bytes.max(1) as f64,
+            time(price.seconds),
+            if proof.in_rank_order && collective.folds() { "in rank order" } else { "" }
+        );
+    }
+    Ok(())
+}
+
+/// One algorithm: its moves, its price, its proof, its picture.
+fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
+    let collective = collective(args)?;
+    let all = (0..args.ranks).map(|rank| program(collective, algorithm, args.ranks, rank));
+    let programs = all.collect::<Option<Vec<_>>>().ok_or_else(|| {
+        let able = Algorithm::all_for(collective, args.ranks);
+        let able: Vec<_> = able.into_iter().map(Algorithm::name).collect();
+        format!(
+            "{algorithm} cannot do {collective} among {} ranks; these can: {}",
+            args.ranks,
+            able.join(", ")
+        )
+    })?;
+    let text = match args.rank {
+        Some(rank) if rank >= args.ranks => {
+            return Err(format!("--rank {rank}: there are ranks 0 to {}", args.ranks - 1));
+        }
+        Some(rank) => brigade_schedule::draw::text(&programs[rank as usize..=rank as usize]),
+        None => brigade_schedule::draw::text(&programs),
+    };
+    print!("{text}");
+    let price = cost(collective, algorithm, args.ranks, args.bytes as u64, |_, _| LINK)
+        .ok_or_else(|| format!("{algorithm} has no price"))?;
+    println!(
+        "cost   {} steps; of {} the busiest rank sends {} B; about {} on links of 5 us and 10 GB/s",
+        price.steps,
+        size::show(args.bytes),
+        price.sent_bytes_max,
+        time(price.seconds)
+    );
+    let proof = check(collective, algorithm, args.ranks).map_err(|fault| fault.to_string())?;
+    println!(
+        "check  proved: matched, no deadlock, complete, same expression on every rank ({} moves)",
+        proof.moves
+    );
+    if let Some(path) = &args.svg {
+        let svg = brigade_schedule::draw::svg(&programs);
+        std::fs::write(path, svg).map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("drawn  {}", path.display());
+    }
+    Ok(())
+}
+
+fn collective(args: &Args) -> Result<Collective, String> {
+    refuse_if(args.root >= args.ranks, "--root is no rank: ranks count from 0")?;
+    Ok(with_root(args.collective, args.root))
+}
+
+fn refuse_if(wrong: bool, why: &str) -> Result<(), String> {
+    if wrong { Err(why.to_owned()) } else { Ok(()) }
+}
