@@ -1,12 +1,43 @@
 //! Communicators: schedules linked into plans and run over transports.
+//!
+//! A [`Communicator`] is a group of ranks that make the same calls in the same order. A call is a
+//! [`brigade_schedule`] program, linked once into a plan of offsets, and run by a cursor that is
+//! polled over the wires of [`brigade_transports`]. This crate names a transport in one table only
+//! ([`transports`]), and knows nothing of C.
 
+pub mod bootstrap;
+pub mod control;
 pub mod kernels;
+pub mod launch;
 pub mod naive;
+pub mod transports;
 
+mod call;
+mod communicator;
 mod dtype;
+mod engine;
+mod error;
 mod float8;
+mod header;
+mod join;
+mod messages;
 mod op;
+mod plan;
+mod reduction;
+mod run;
+mod select;
+mod settings;
+mod typed;
+mod wait;
+mod work;
+mod world;
 
+pub use call::{Buffers, Call, Counts};
+pub use communicator::{Communicator, Stats};
 pub use dtype::{Dtype, Element, UnknownDtype};
+pub use error::Error;
 pub use float8::{F8e4m3, F8e5m2};
+pub use messages::Messages;
 pub use op::{CustomOp, Op, UnknownOp};
+pub use settings::{SettingRow, Settings};
+pub use work::{Scope, Work};

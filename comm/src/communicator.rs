@@ -1,0 +1,238 @@
+//! The communicator: a group of ranks that make the same calls in the same order.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use brigade_schedule::Algorithm;
+
+use crate::call::{Buffers, Call};
+use crate::engine::{Engine, Parts};
+use crate::select::Selector;
+use crate::wait::{Patience, Watch};
+use crate::work::Progress;
+use crate::world::World;
+use crate::{Error, Settings};
+
+/// Calls up to this size go by the algorithm with the fewest steps.
+const SMALL_BYTES: usize = 16 << 10;
+
+/// One rank's handle on a group of ranks.
+///
+/// Calls on one communicator are carried out in the order in which they are made; calls from two
+/// threads are serialised. Every member must make the same calls in the same order; if they do not,
+/// all of them get [`Error::Mismatch`]. Communicators are independent of one another: one may wait
+/// while another works.
+///
+/// Dropping it leaves the group; ranks that still need this one then get [`Error::PeerLeft`].
+pub struct Communicator {
+    shared: Arc<Shared>,
+}
+
+/// What the communicator shares with its progress thread.
+pub(crate) struct Shared {
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) engine: Mutex<Engine>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) world: Arc<World>,
+    /// The world rank of each member.
+    pub(crate) members: Arc<[u32]>,
+    pub(crate) group: u64,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) splits: AtomicU64,
+    sent_bytes: AtomicU64,
+    calls: AtomicU64,
+}
+
+/// Counters of one communicator on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Payload bytes sent to other ranks, without headers and transport framing.
+    pub sent_bytes: u64,
+    /// Calls carried out.
+    pub calls: u64,
+}
+
+impl Communicator {
+    /// The communicator of `members` of a world; each of them calls this with the same arguments.
+    pub(crate) fn of_members(
+        world: &Arc<World>,
+        members: Arc<[u32]>,
+        group: u64,
+        settings: Arc<Settings>,
+    ) -> Result<Self, Error> {
+        let me = members.iter().position(|&rank| rank == world.rank).expect("we are a member");
+        let ranks = members.len() as u32;
+        let links = world.join(&members, me, group, &settings)?;
+        let watch = Watch {
+            control: Arc::clone(&world.control),
+            members: Arc::clone(&members),
+            me: me as u32,
+            group,
+            report_after: settings.report_after,
+            timeout: settings.timeout,
+        };
+        let engine = Engine::new(Parts {
+            rank: me as u32,
+            ranks,
+            group,
+            settings: Arc::clone(&settings),
+            endpoints: links.endpoints,
+            transport_names: links.names,
+            routes: links.routes,
+            selector: Selector { small_bytes: SMALL_BYTES },
+            watch,
+            patience: Patience::for_host(links.local_ranks),
+        });
+        let shared = Shared {
+            rank: me as u32,
+            ranks,
+            engine: Mutex::new(engine),
+            progress: Arc::default(),
+            world: Arc::clone(world),
+            members,
+            group,
+            settings,
+            splits: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// This rank's number in the group.
+    pub fn rank(&self) -> usize {
+        self.shared.rank as usize
+    }
+
+    /// How many ranks the group has.
+    pub fn size(&self) -> usize {
+        self.shared.ranks as usize
+    }
+
+    /// Carry out one call; returns when it is complete on this rank.
+    ///
+    /// Cost: that of [`Communicator::algorithm_for`] the call; nothing is allocated once a call of
+    /// the same shape has been made before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a call that makes no sense, which leaves everything as it was;
+    /// otherwise what ended the group.
+    pub fn run(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Error> {
+        self.shared.progress.drain();
+        self.shared.run_now(call, buffers)
+    }
+
+    /// The algorithm that a call of this shape is carried out by.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is none.
+    pub fn algorithm_for(&self, call: &Call) -> Result<Algorithm, Error> {
+        call.validate(self.shared.ranks)?;
+        self.shared.lock().algorithm(call)
+    }
+
+    /// The transports that serve this group, each with how many of its members.
+    pub fn transports(&self) -> Vec<(String, usize)> {
+        let engine = self.shared.lock();
+        let serves = |at| engine.routes.iter().filter(move |&&route| route == Some(at)).count();
+        let names = engine.transport_names.iter().enumerate();
+        names.map(|(at, name)| (name.to_string(), serves(at))).collect()
+    }
+
+    /// Counters of this communicator.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            sent_bytes: self.shared.sent_bytes.load(Ordering::Relaxed),
+            calls: self.shared.calls.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// End this world on all ranks: whoever waits gets [`Error::Aborted`] with this reason.
+    pub fn abort(&self, why: &str) {
+        self.shared.world.control.abort(why);
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        self.shared.progress.close();
+    }
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Engine> {
+        // A panic inside a call (of a user's operator, say) leaves the engine broken, not locked.
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carry out a call on this thread, without regard to the queue.
+    pub(crate) fn run_now(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Error> {
+        let mut engine = self.lock();
+        let outcome = engine.call(call, buffers);
+        self.count(&engine);
+        outcome
+    }
+
+    /// Publish the counters that the engine keeps.
+    pub(crate) fn count(&self, engine: &Engine) {
+        self.sent_bytes.store(engine.sent_bytes, Ordering::Relaxed);
+        let calls = self.calls.load(Ordering::Relaxed);
+        self.calls.store(calls + 1, Ordering::Relaxed);
+    }
+}
+
+/// What a rank says of itself when a group is split.
+pub(crate) type SplitWish = [i64; 2];
+
+impl Communicator {
+    /// Divide the group: ranks that give the same colour become a new communicator, ordered by key
+    /// and then by rank. `None` takes part in the division but in no new group.
+    ///
+    /// Cost: one small all-gather, and joining. Collective: every member must call it.
+    ///
+    /// # Errors
+    ///
+    /// Those of a call, and [`Error::Join`] if the new group cannot come together.
+    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Communicator>, Error> {
+        let number = self.shared.splits.fetch_add(1, Ordering::Relaxed);
+        let wish: SplitWish = [color.map_or(-1, i64::from), i64::from(key)];
+        let mut wishes = vec![0i64; 2 * self.size()];
+        self.all_gather(&wish, &mut wishes)?;
+        let Some(color) = color else { return Ok(None) };
+        let mut chosen: Vec<(i64, u32)> = Vec::new();
+        for (rank, pair) in wishes.chunks_exact(2).enumerate() {
+            if pair[0] == i64::from(color) {
+                chosen.push((pair[1], self.shared.members[rank]));
+            }
+        }
+        chosen.sort_by_key(|&(key, _)| key);
+        let members: Arc<[u32]> = chosen.into_iter().map(|(_, rank)| rank).collect();
+        let group = derive_group(self.shared.group, number, u64::from(color));
+        let settings = Arc::clone(&self.shared.settings);
+        Self::of_members(&self.shared.world, members, group, settings).map(Some)
+    }
+}
+
+/// A number for a new group that all its members derive alike, and that differs from those of
+/// other groups except with the chance of a 64-bit collision.
+fn derive_group(parent: u64, number: u64, color: u64) -> u64 {
+    // The finaliser of MurmurHash3, by which every input bit changes half of the output bits.
+    let mix = |mut x: u64| {
+        x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        x ^ (x >> 33)
+    };
+    mix(mix(mix(parent.wrapping_add(1)) ^ number) ^ color.wrapping_add(1))
+}

@@ -1,0 +1,99 @@
+//! What a call can end with, by what its caller can do about it.
+
+use brigade_transports::TransportError;
+use thiserror::Error;
+
+/// An error of a communicator. Ranks are those of the world, the group that bootstrapped together.
+///
+/// After [`Error::Invalid`] the communicator is as good as before. After any other error it is
+/// not: calls in flight on other ranks end with an error too, and every later call on this
+/// communicator returns the first error again.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call makes no sense by itself: nothing was sent, nothing was changed.
+    #[error("{what}")]
+    Invalid {
+        /// What was wrong with it, with the numbers.
+        what: String,
+    },
+    /// Two ranks are in different calls.
+    #[error("ranks disagree: rank {rank} called {call}, but rank {peer} called {peer_call}")]
+    Mismatch {
+        /// One of the two.
+        rank: u32,
+        /// Its call.
+        call: String,
+        /// The other.
+        peer: u32,
+        /// The other's call.
+        peer_call: String,
+    },
+    /// A rank's process ended, or cannot be reached any more.
+    #[error("rank {rank} is lost ({how}) during {during}")]
+    PeerLost {
+        /// Who.
+        rank: u32,
+        /// What was seen.
+        how: String,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// A rank closed its communicator while this one still needs it.
+    #[error("rank {rank} has left, but {during} needs it: do all ranks make the same calls?")]
+    PeerLeft {
+        /// Who.
+        rank: u32,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// Nothing moved until the deadline.
+    #[error("{place} since {waited_ms} ms{others}")]
+    Timeout {
+        /// Rank, algorithm, step, chunk and peer.
+        place: String,
+        /// For how long.
+        waited_ms: u64,
+        /// What is known of the others.
+        others: String,
+    },
+    /// A rank called abort.
+    #[error("rank {rank} aborted: {why}")]
+    Aborted {
+        /// Who.
+        rank: u32,
+        /// Its reason.
+        why: String,
+    },
+    /// The operating system or a device failed.
+    #[error("{during}: {source}")]
+    Transport {
+        /// What failed.
+        source: TransportError,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// The ranks could not come together.
+    #[error("{what}")]
+    Join {
+        /// Who was missing or what was refused, and what to look at.
+        what: String,
+    },
+}
+
+impl Error {
+    /// A refusal of a call that makes no sense by itself.
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into() }
+    }
+
+    /// A failure to come together.
+    pub(crate) fn join(what: impl std::fmt::Display) -> Self {
+        Self::Join { what: what.to_string() }
+    }
+
+    /// Whether the communicator may still be used.
+    pub fn is_recoverable(&self) -> bool {
+        matches!(self, Self::Invalid { .. })
+    }
+}

@@ -1,0 +1,155 @@
+//! The signature that opens every wire of every call: thirty-two bytes that let the two ends notice
+//! at once that they are not in the same call.
+
+use brigade_schedule::Collective;
+
+use crate::call::{Call, Counts, root};
+use crate::{Dtype, Op};
+
+/// Bytes of a header on the wire.
+pub(crate) const HEADER_BYTES: usize = 32;
+
+const MAGIC: u16 = 0xB416;
+const NO_ROOT: u16 = u16::MAX;
+const SEND_RECV: u8 = 15;
+
+/// What both ends of a wire must agree on.
+///
+/// Layout, little endian: magic 2, collective 1, dtype 1, operator 1, algorithm 1, root 2, sequence
+/// number 4, group 4, count or hash of counts 8, bytes on this wire 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header([u8; HEADER_BYTES]);
+
+impl Header {
+    /// The header of a collective call. `wire_bytes` and the sequence number are filled in later.
+    pub(crate) fn of_call(call: &Call, algorithm_code: u8, group: u64) -> Self {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[2] = collective_code(call.collective);
+        bytes[3] = call.dtype.code();
+        // Zero stands for no operator.
+        bytes[4] = if call.collective.folds() { call.op.code() + 1 } else { 0 };
+        bytes[5] = algorithm_code;
+        let root = root(call.collective).map_or(NO_ROOT, |root| root as u16);
+        bytes[6..8].copy_from_slice(&root.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(group as u32).to_le_bytes());
+        bytes[16..24].copy_from_slice(&count_word(call).to_le_bytes());
+        Self(bytes)
+    }
+
+    /// The header of a point-to-point message. Such messages concern two ranks only, so they carry
+    /// no sequence number of the group.
+    pub(crate) fn of_message(dtype: Dtype, group: u64) -> Self {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[2] = SEND_RECV;
+        bytes[3] = dtype.code();
+        bytes[6..8].copy_from_slice(&NO_ROOT.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(group as u32).to_le_bytes());
+        Self(bytes)
+    }
+
+    /// The same header with the call's number in the group.
+    pub(crate) fn numbered(mut self, sequence: u32) -> Self {
+        self.0[8..12].copy_from_slice(&sequence.to_le_bytes());
+        self
+    }
+
+    /// The same header with the payload bytes of one wire.
+    pub(crate) fn for_wire(mut self, wire_bytes: u64) -> Self {
+        self.0[24..32].copy_from_slice(&wire_bytes.to_le_bytes());
+        self
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; HEADER_BYTES] {
+        &self.0
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; HEADER_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The call's number in its group; messages between two ranks have none.
+    pub(crate) fn sequence_if_collective(&self) -> Option<u32> {
+        let number = u32::from_le_bytes([self.0[8], self.0[9], self.0[10], self.0[11]]);
+        (self.0[2] != SEND_RECV).then_some(number)
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    /// The call in words, with its bytes on this wire; `None` if these are not bytes of a header.
+    pub(crate) fn describe(&self) -> Option<String> {
+        let call = self.words()?;
+        Some(format!("{call} with {} bytes on this wire", self.word(24)))
+    }
+
+    /// The call in words.
+    pub(crate) fn describe_call(&self) -> String {
+        self.words().unwrap_or_default()
+    }
+
+    fn words(&self) -> Option<String> {
+        if u16::from_le_bytes([self.0[0], self.0[1]]) != MAGIC {
+            return None;
+        }
+        let dtype = Dtype::from_code(self.0[3])?;
+        let Some(sequence) = self.sequence_if_collective() else {
+            return Some(format!("send/recv({})", dtype.name()));
+        };
+        let name = COLLECTIVES.get(self.0[2] as usize)?;
+        let mut text = format!("{name} #{sequence}({} x {}", dtype.name(), self.word(16));
+        if let Some(code) = self.0[4].checked_sub(1) {
+            text += &format!(", {}", Op::code_name(code)?);
+        }
+        let root = u16::from_le_bytes([self.0[6], self.0[7]]);
+        if root != NO_ROOT {
+            text += &format!(", root {root}");
+        }
+        text.push(')');
+        Some(text)
+    }
+}
+
+const COLLECTIVES: [&str; 9] = [
+    "all-reduce",
+    "reduce-scatter",
+    "all-gather",
+    "broadcast",
+    "reduce",
+    "all-to-all",
+    "gather",
+    "scatter",
+    "barrier",
+];
+
+fn collective_code(collective: Collective) -> u8 {
+    match collective {
+        Collective::AllReduce => 0,
+        Collective::ReduceScatter => 1,
+        Collective::AllGather => 2,
+        Collective::Broadcast { .. } => 3,
+        Collective::Reduce { .. } => 4,
+        Collective::AllToAll => 5,
+        Collective::Gather { .. } => 6,
+        Collective::Scatter { .. } => 7,
+        Collective::Barrier => 8,
+    }
+}
+
+/// The count, or a digest of the counts where every rank knows them all. Lengths that only some
+/// ranks know are compared wire by wire, through the bytes on the wire.
+fn count_word(call: &Call) -> u64 {
+    match &call.counts {
+        Counts::Even(count) => *count as u64,
+        Counts::PerRank(counts)
+            if matches!(call.collective, Collective::AllGather | Collective::ReduceScatter) =>
+        {
+            counts.iter().fold(0xcbf2_9ce4_8422_2325, |digest: u64, &count| {
+                (digest ^ count as u64).wrapping_mul(0x0000_0100_0000_01b3)
+            })
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,157 @@
+//! How a rank gets its first communicator.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use brigade_transports::Transport;
+use brigade_transports::loopback;
+
+use crate::bootstrap::{Root, UniqueId, rendezvous};
+use crate::communicator::Communicator;
+use crate::launch::{Launch, RootSpec};
+use crate::transports::transports;
+use crate::world::{Ports, World};
+use crate::{Error, Settings};
+
+/// The number of the group of all ranks.
+const WORLD_GROUP: u64 = 1;
+
+impl Communicator {
+    /// The communicator of all ranks of this job, as its launcher's environment describes them:
+    /// Brigade's own variables, torchrun's, Open MPI's, PMI's, Slurm's, a Kubernetes indexed job's;
+    /// without any of them, a group of one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an environment or setting that cannot be read; [`Error::Join`] if the
+    /// ranks cannot come together in time, naming those that are missing.
+    pub fn from_env() -> Result<Self, Error> {
+        let launch = Launch::discover().map_err(|error| Error::invalid(error.to_string()))?;
+        Self::join(launch, Settings::from_env()?)
+    }
+
+    /// The communicator of all ranks that hold the same unique id: rank `rank` of `ranks`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::from_env`].
+    pub fn from_id(
+        id: &UniqueId,
+        rank: usize,
+        ranks: usize,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let root = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id.clone()) };
+        Self::join(Launch { rank, ranks, local_rank: None, root }, settings)
+    }
+
+    /// The communicator that `launch` describes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::from_env`].
+    pub fn join(launch: Launch, settings: Settings) -> Result<Self, Error> {
+        let transports = if launch.ranks == 1 { Vec::new() } else { transports(&settings)? };
+        Self::join_over(launch, settings, &transports)
+    }
+
+    /// Like [`Communicator::join`], over transports of the caller's own making, best first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::from_env`].
+    pub fn join_over(
+        launch: Launch,
+        settings: Settings,
+        transports: &[Arc<dyn Transport>],
+    ) -> Result<Self, Error> {
+        Self::join_with_root(launch, settings, transports, None)
+    }
+
+    fn join_with_root(
+        mut launch: Launch,
+        settings: Settings,
+        transports: &[Arc<dyn Transport>],
+        root: Option<Arc<Root>>,
+    ) -> Result<Self, Error> {
+        let deadline = Instant::now() + settings.join_timeout;
+        let (rank, ranks) = (launch.rank, launch.ranks);
+        if ranks == 0 || rank >= ranks {
+            return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
+        }
+        let (secret, own_root) = settle_root(&mut launch, deadline)?;
+        let ports = if ranks == 1 { Ports::none() } else { Ports::open(transports, secret)? };
+        let joined = rendezvous(&launch, ports.cards(), deadline).map_err(Error::join)?;
+        let root = root.or(own_root);
+        let world = World::new(rank as u32, ports, &joined.cards, joined.control, root);
+        let world = Arc::new(world);
+        let members: Arc<[u32]> = (0..ranks as u32).collect();
+        Self::of_members(&world, members, WORLD_GROUP, Arc::new(settings))
+    }
+
+    /// `ranks` communicators of one group, for as many threads of this process. With the transport
+    /// `loopback` nothing leaves the process; with any other it is really used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::from_env`].
+    pub fn local_world(ranks: usize, settings: &Settings) -> Result<Vec<Self>, Error> {
+        let transports: Vec<Arc<dyn Transport>> = if settings.transport == "loopback" {
+            vec![Arc::new(loopback::World::new(ranks).clock(loopback::Clock::Real).transport())]
+        } else {
+            transports(settings)?
+        };
+        Self::local_world_over(ranks, settings, &transports)
+    }
+
+    /// Like [`Communicator::local_world`], over transports of the caller's own making.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::from_env`].
+    pub fn local_world_over(
+        ranks: usize,
+        settings: &Settings,
+        transports: &[Arc<dyn Transport>],
+    ) -> Result<Vec<Self>, Error> {
+        let loopback = Some(std::net::Ipv4Addr::LOCALHOST.into());
+        let (id, root) = UniqueId::create(loopback).map_err(Error::join)?;
+        let root = Arc::new(root);
+        let join = |rank| {
+            let spec = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id.clone()) };
+            let launch = Launch { rank, ranks, local_rank: Some(rank), root: spec };
+            Self::join_with_root(launch, settings.clone(), transports, Some(Arc::clone(&root)))
+        };
+        std::thread::scope(|scope| {
+            let join = &join;
+            let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || join(rank))).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().expect("joining panicked"));
+            joined.collect()
+        })
+    }
+}
+
+/// Find out the job's secret before anything else is opened; transports prove it to each other.
+fn settle_root(
+    launch: &mut Launch,
+    deadline: Instant,
+) -> Result<([u8; 32], Option<Arc<Root>>), Error> {
+    let mut own_root = None;
+    if let RootSpec::IdFile(path) = &launch.root {
+        let id = if launch.rank == 0 {
+            let (id, root) = UniqueId::create(None).map_err(Error::join)?;
+            id.write_file(path).map_err(Error::join)?;
+            own_root = Some(Arc::new(root));
+            id
+        } else {
+            UniqueId::wait_for_file(path, deadline).map_err(Error::join)?
+        };
+        launch.root = RootSpec::Id(id);
+    }
+    let secret = match &launch.root {
+        RootSpec::Id(id) => id.secret(),
+        RootSpec::Address(address) => address.secret.bytes(),
+        RootSpec::Alone | RootSpec::IdFile(_) => [0; 32],
+    };
+    Ok((secret, own_root))
+}

@@ -1,0 +1,395 @@
+//! The linker: from moves over chunks to steps over bytes.
+//!
+//! Three things happen here. Chunks become places: the first touch of a chunk reads the caller's
+//! input, whatever is written goes to the chunk's home (the caller's output, or scratch), so that a
+//! program written as if in place runs out of place without a copy in front. Runs of chunks that
+//! lie side by side become one step. And moves that touch the same chunk, on different wires, get
+//! the dependencies that the program's order implies.
+
+use brigade_schedule::{Move, Program, Span};
+use thiserror::Error;
+
+use super::places::{ChunkPlace, Places};
+use super::{Channel, Kind, Need, Place, Plan, Pump, Space, Step};
+use crate::call::Call;
+use crate::header::Header;
+
+/// The most steps a plan may have; beyond that windows grow instead.
+const STEPS_MAX: usize = 1 << 18;
+
+/// A program that does not fit its call.
+#[derive(Debug, Error)]
+pub(crate) enum LinkError {
+    #[error("move {number} of {algorithm} sends chunk {chunk}, which rank {rank} does not hold")]
+    NothingThere { number: usize, algorithm: String, chunk: u32, rank: u32 },
+}
+
+/// Link `program` to `call`. `window_bytes` is how much of the call is worked on at a time.
+pub(crate) fn link(
+    program: &Program,
+    call: &Call,
+    header: Header,
+    window_bytes: u64,
+    in_place: bool,
+) -> Result<Plan, LinkError> {
+    let mut window_bytes = window_bytes;
+    let mut places = Places::new(call, program, window_bytes, in_place);
+    while places.windows() > 1
+        && places.windows() as usize * program.moves.len().max(1) > STEPS_MAX
+    {
+        window_bytes *= 2;
+        places = Places::new(call, program, window_bytes, in_place);
+    }
+    let mut linker = Linker {
+        program,
+        places: &places,
+        steps: Vec::new(),
+        seats: [Seats::new(program), Seats::new(program)],
+        written: vec![false; program.chunks() as usize + program.scratch.len()],
+        in_place,
+    };
+    for window in 0..places.windows() {
+        linker.window(window)?;
+    }
+    let scratch_bytes = places.scratch_bytes();
+    let moves = program.moves.len() as u32;
+    Ok(assemble(linker.steps, header, call.dtype.size(), scratch_bytes, moves))
+}
+
+/// A plan for messages between pairs, in the order given: `(channel, place, bytes)`.
+pub(crate) fn link_messages(
+    messages: &[(Channel, Place, u64)],
+    header: Header,
+    elem_bytes: usize,
+) -> Plan {
+    let steps = messages.iter().enumerate().map(|(number, &(channel, place, bytes))| {
+        let kind = if matches!(channel, Channel::To(_)) { Kind::Send } else { Kind::Recv };
+        Draft { channel, kind, source: place, target: place, bytes, needs: Vec::new(), number, chunk: 0 }
+    });
+    assemble(steps.collect(), header, elem_bytes, 0, messages.len() as u32)
+}
+
+/// A step before its pump is known.
+struct Draft {
+    channel: Channel,
+    kind: Kind,
+    source: Place,
+    target: Place,
+    bytes: u64,
+    needs: Vec<Need>,
+    number: usize,
+    chunk: u32,
+}
+
+/// Who touched one place last, by step and the place's offset within that step.
+#[derive(Clone, Default)]
+struct Touched {
+    writer: Option<(usize, u64)>,
+    readers: Vec<(usize, u64)>,
+    /// Whether those steps belong to an earlier window, of another shape.
+    earlier: bool,
+}
+
+/// The touches of every chunk: as the caller brought it, and at home.
+struct Seats {
+    input: Vec<Touched>,
+    home: Vec<Touched>,
+}
+
+impl Seats {
+    fn new(program: &Program) -> Self {
+        let count = program.chunks() as usize + program.scratch.len();
+        Self { input: vec![Touched::default(); count], home: vec![Touched::default(); count] }
+    }
+}
+
+struct Linker<'a> {
+    program: &'a Program,
+    places: &'a Places<'a>,
+    steps: Vec<Draft>,
+    /// Scratch is used by windows in turn, so touches are kept for two windows.
+    seats: [Seats; 2],
+    written: Vec<bool>,
+    in_place: bool,
+}
+
+/// One side of a step: the chunk, and which of its two seats.
+#[derive(Clone, Copy)]
+struct Seat {
+    chunk: u32,
+    home: bool,
+}
+
+impl Linker<'_> {
+    fn window(&mut self, window: u64) -> Result<(), LinkError> {
+        self.written.fill(false);
+        self.turn_over(window);
+        for (number, step) in self.program.moves.iter().enumerate() {
+            match *step {
+                Move::Send { to, span } => {
+                    self.moving(window, number, Channel::To(to), Kind::Send, span)?;
+                }
+                Move::Recv { from, span } => {
+                    self.moving(window, number, Channel::From(from), Kind::Recv, span)?;
+                }
+                Move::Fold { from, span } => {
+                    self.moving(window, number, Channel::From(from), Kind::Fold, span)?;
+                }
+                Move::Merge { from, into } => self.merge(window, number, from, into)?,
+            }
+        }
+        self.copy_untouched(window);
+        Ok(())
+    }
+
+    /// Forget the touches of the last window in this area, except of scratch: that memory is the
+    /// same again, so whoever writes it next waits until it is done with.
+    fn turn_over(&mut self, window: u64) {
+        let seats = &mut self.seats[(window % 2) as usize];
+        seats.input.fill(Touched::default());
+        for (chunk, touched) in seats.home.iter_mut().enumerate() {
+            match self.places.chunk(chunk as u32, window).home.space {
+                Space::Scratch => touched.earlier = true,
+                Space::Input | Space::Output => *touched = Touched::default(),
+            }
+        }
+    }
+
+    /// Steps of one send, receive or fold: one for each run of chunks that lie side by side.
+    fn moving(
+        &mut self,
+        window: u64,
+        number: usize,
+        channel: Channel,
+        kind: Kind,
+        span: Span,
+    ) -> Result<(), LinkError> {
+        let mut run: Option<Draft> = None;
+        let total: u64 = span.chunks().map(|chunk| self.places.chunk(chunk, window).bytes).sum();
+        for chunk in span.chunks() {
+            let place = self.places.chunk(chunk, window);
+            if place.bytes == 0 && (total > 0 || chunk != span.first) {
+                continue;
+            }
+            let reads = kind != Kind::Recv;
+            let source = if reads { Some(self.operand(chunk, &place, number)?) } else { None };
+            let from = source.map_or(place.home, |(at, _)| at);
+            let target = if kind == Kind::Send { from } else { place.home };
+            let joins = run.as_ref().is_some_and(|run| {
+                follows(run.source, run.bytes, from) && follows(run.target, run.bytes, target)
+            });
+            if !joins {
+                self.steps.extend(run.take());
+            }
+            let step = self.steps.len();
+            let draft = run.get_or_insert_with(|| Draft {
+                channel,
+                kind,
+                source: from,
+                target,
+                bytes: 0,
+                needs: Vec::new(),
+                number,
+                chunk,
+            });
+            let at = draft.bytes;
+            draft.bytes += place.bytes;
+            let mut needs = std::mem::take(&mut draft.needs);
+            if let Some((_, home)) = source {
+                self.touch(window, step, at, Seat { chunk, home }, false, &mut needs);
+            }
+            if kind != Kind::Send {
+                let home = !self.aliases(&place);
+                self.touch(window, step, at, Seat { chunk, home }, true, &mut needs);
+                self.written[chunk as usize] = true;
+            }
+            run.as_mut().expect("a run is open").needs = needs;
+        }
+        self.steps.extend(run);
+        Ok(())
+    }
+
+    fn merge(
+        &mut self,
+        window: u64,
+        number: usize,
+        from: Span,
+        into: Span,
+    ) -> Result<(), LinkError> {
+        for (other, chunk) in from.chunks().zip(into.chunks()) {
+            let (other_place, place) =
+                (self.places.chunk(other, window), self.places.chunk(chunk, window));
+            let (other_at, other_home) = self.operand(other, &other_place, number)?;
+            let (source, home) = self.operand(chunk, &place, number)?;
+            let step = self.steps.len();
+            let mut needs = Vec::new();
+            let reads = [Seat { chunk: other, home: other_home }, Seat { chunk, home }];
+            for seat in reads {
+                self.touch(window, step, 0, seat, false, &mut needs);
+            }
+            let written = Seat { chunk, home: !self.aliases(&place) };
+            self.touch(window, step, 0, written, true, &mut needs);
+            self.written[chunk as usize] = true;
+            self.steps.push(Draft {
+                channel: Channel::Within,
+                kind: Kind::Merge { other: other_at },
+                source,
+                target: place.home,
+                bytes: place.bytes,
+                needs,
+                number,
+                chunk,
+            });
+        }
+        Ok(())
+    }
+
+    /// What the caller shall have and no move wrote is the rank's own contribution.
+    fn copy_untouched(&mut self, window: u64) {
+        for chunk in 0..self.program.chunks() {
+            let place = self.places.chunk(chunk, window);
+            let (true, Some(source)) = (place.is_output, place.input) else { continue };
+            if self.written[chunk as usize] || place.bytes == 0 || self.aliases(&place) {
+                continue;
+            }
+            self.steps.push(Draft {
+                channel: Channel::Within,
+                kind: Kind::Copy,
+                source,
+                target: place.home,
+                bytes: place.bytes,
+                needs: Vec::new(),
+                number: self.program.moves.len(),
+                chunk,
+            });
+        }
+    }
+
+    /// Where the present value of a chunk lies, and whether that is its home.
+    fn operand(
+        &self,
+        chunk: u32,
+        place: &ChunkPlace,
+        number: usize,
+    ) -> Result<(Place, bool), LinkError> {
+        if self.written[chunk as usize] {
+            return Ok((place.home, !self.aliases(place)));
+        }
+        place.input.map(|at| (at, false)).ok_or_else(|| LinkError::NothingThere {
+            number,
+            algorithm: self.program.algorithm.to_string(),
+            chunk,
+            rank: self.program.rank,
+        })
+    }
+
+    /// Whether a chunk's input and home are the same memory; then only its input seat is used.
+    fn aliases(&self, place: &ChunkPlace) -> bool {
+        self.in_place && place.is_output && place.input.is_some_and(|at| at.at == place.home.at)
+    }
+
+    /// Record that `step` touches a seat, and collect what it must wait for.
+    fn touch(
+        &mut self,
+        window: u64,
+        step: usize,
+        at: u64,
+        seat: Seat,
+        writes: bool,
+        needs: &mut Vec<Need>,
+    ) {
+        let seats = &mut self.seats[(window % 2) as usize];
+        let list = if seat.home { &mut seats.home } else { &mut seats.input };
+        let touched = &mut list[seat.chunk as usize];
+        let before = touched.writer.iter().chain(touched.readers.iter().filter(|_| writes));
+        for &(other, other_at) in before.filter(|(other, _)| *other != step) {
+            let need = if touched.earlier {
+                Need { step: other as u32, from: u64::MAX, at: 0 }
+            } else {
+                Need { step: other as u32, from: other_at, at }
+            };
+            let implied = needs.iter().any(|known| {
+                known.step == need.step
+                    && (known.from == u64::MAX
+                        || (known.from <= need.from
+                            && known.at.wrapping_sub(known.from) == need.at.wrapping_sub(need.from)))
+            });
+            if !implied {
+                needs.push(need);
+            }
+        }
+        touched.earlier = false;
+        if writes {
+            touched.writer = Some((step, at));
+            touched.readers.clear();
+        } else {
+            touched.readers.push((step, at));
+        }
+    }
+}
+
+fn follows(place: Place, bytes: u64, next: Place) -> bool {
+    place.space == next.space && place.at + bytes == next.at
+}
+
+/// Sort steps into pumps and renumber what they wait for.
+fn assemble(
+    drafts: Vec<Draft>,
+    header: Header,
+    elem_bytes: usize,
+    scratch_bytes: u64,
+    moves: u32,
+) -> Plan {
+    let mut channels: Vec<Channel> = Vec::new();
+    let mut pump_of = Vec::with_capacity(drafts.len());
+    for draft in &drafts {
+        let known = channels.iter().position(|channel| *channel == draft.channel);
+        pump_of.push(known.unwrap_or(channels.len()));
+        if known.is_none() {
+            channels.push(draft.channel);
+        }
+    }
+    let mut order: Vec<usize> = (0..drafts.len()).collect();
+    order.sort_by_key(|&draft| pump_of[draft]);
+    let mut number_of = vec![0u32; drafts.len()];
+    for (number, &draft) in order.iter().enumerate() {
+        number_of[draft] = number as u32;
+    }
+    let (mut steps, mut needs) = (Vec::with_capacity(drafts.len()), Vec::new());
+    let mut pumps: Vec<Pump> = channels
+        .iter()
+        .map(|&channel| Pump { channel, first: u32::MAX, last: 0, bytes: 0 })
+        .collect();
+    for &index in &order {
+        let draft = &drafts[index];
+        let pump = &mut pumps[pump_of[index]];
+        pump.first = pump.first.min(steps.len() as u32);
+        pump.last = steps.len() as u32 + 1;
+        pump.bytes += draft.bytes;
+        let first = needs.len() as u32;
+        // Earlier steps of the same pump are complete anyway.
+        let foreign = draft.needs.iter().filter(|need| pump_of[need.step as usize] != pump_of[index]);
+        needs.extend(foreign.map(|need| Need { step: number_of[need.step as usize], ..*need }));
+        steps.push(Step {
+            kind: draft.kind,
+            source: draft.source,
+            target: draft.target,
+            bytes: draft.bytes,
+            needs: (first, needs.len() as u32),
+            number: draft.number as u32,
+            chunk: draft.chunk,
+        });
+    }
+    let sent = pumps.iter().filter(|pump| matches!(pump.channel, Channel::To(_)));
+    let sent_bytes = sent.map(|pump| pump.bytes).sum();
+    Plan {
+        steps: steps.into(),
+        needs: needs.into(),
+        pumps: pumps.into(),
+        header,
+        elem_bytes,
+        scratch_bytes,
+        sent_bytes,
+        moves,
+    }
+}

@@ -1,0 +1,112 @@
+//! A plan is a program linked to a call: offsets instead of chunks, wires instead of ranks.
+//!
+//! A plan has no addresses, so it outlives the buffers of any one call; and nothing is looked up
+//! while it runs. Its steps are sorted by *pump*: one pump for each wire that the program uses and
+//! one for moves within the rank. The steps of a pump happen in order; steps of different pumps
+//! happen at the same time, held back only by the dependencies that the linker found.
+
+mod link;
+mod places;
+
+pub(crate) use link::{link, link_messages};
+
+use crate::header::Header;
+
+/// One of the three memories of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// The caller's input.
+    Input,
+    /// The caller's output.
+    Output,
+    /// Memory of the communicator, kept between calls.
+    Scratch,
+}
+
+/// A place in memory: byte `at` of `space`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) space: Space,
+    pub(crate) at: u64,
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Send `source`.
+    Send,
+    /// Receive into `target`.
+    Recv,
+    /// `target = source ⊕ arriving`.
+    Fold,
+    /// `target = source ⊕ other`, within the rank.
+    Merge {
+        /// The operand that is not overwritten.
+        other: Place,
+    },
+    /// `target = source`, within the rank.
+    Copy,
+}
+
+/// One step: a stretch of memory that is contiguous wherever it is touched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) kind: Kind,
+    pub(crate) source: Place,
+    pub(crate) target: Place,
+    pub(crate) bytes: u64,
+    /// The dependencies of the step, as a range of [`Plan::needs`].
+    pub(crate) needs: (u32, u32),
+    /// Which move of the program this comes from, for error sentences.
+    pub(crate) number: u32,
+    /// The first chunk of that move, likewise.
+    pub(crate) chunk: u32,
+}
+
+/// What a step must wait for: byte `from + k` of another step before its own byte `at + k`, for
+/// every `k`. Once the other step is complete nothing more is needed of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub(crate) step: u32,
+    pub(crate) from: u64,
+    pub(crate) at: u64,
+}
+
+/// What a pump pumps through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Channel {
+    /// The wire to a member.
+    To(u32),
+    /// The wire from a member.
+    From(u32),
+    /// The rank itself.
+    Within,
+}
+
+/// The steps of one channel: `first..last` of [`Plan::steps`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pump {
+    pub(crate) channel: Channel,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    /// Payload of the whole call on this channel.
+    pub(crate) bytes: u64,
+}
+
+/// A linked program.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) steps: Box<[Step]>,
+    pub(crate) needs: Box<[Need]>,
+    pub(crate) pumps: Box<[Pump]>,
+    /// What every wire of the call starts with.
+    pub(crate) header: Header,
+    /// Bytes of an element.
+    pub(crate) elem_bytes: usize,
+    pub(crate) scratch_bytes: u64,
+    /// Payload that this rank sends.
+    pub(crate) sent_bytes: u64,
+    /// Moves in the program, for error sentences.
+    pub(crate) moves: u32,
+}
+

@@ -1,0 +1,62 @@
+//! The function in the middle of a reducing collective, chosen once per plan.
+
+use std::sync::Arc;
+
+use crate::kernels::{self, Fold};
+use crate::op::CustomOp;
+use crate::{Dtype, Op};
+
+/// How arriving elements are folded.
+pub(crate) enum Reduction {
+    /// A kernel of ours.
+    Kernel(Fold),
+    /// The user's function.
+    Custom(Arc<dyn CustomOp>, Dtype),
+    /// Nothing is folded in this call.
+    None,
+}
+
+impl Reduction {
+    /// The reduction of elements of `dtype` by `op`, which support each other.
+    pub(crate) fn of(dtype: Dtype, op: &Op) -> Self {
+        match op {
+            Op::Custom(custom) => Self::Custom(Arc::clone(custom), dtype),
+            _ => kernels::fold(dtype, op).map_or(Self::None, Self::Kernel),
+        }
+    }
+
+    /// `result = operand ⊕ arriving` for `count` elements.
+    ///
+    /// # Safety
+    ///
+    /// Operand and arriving can be read, and result written, for `count` elements. Result may be
+    /// operand; otherwise none of the three overlap. Nobody else touches them meanwhile.
+    pub(crate) unsafe fn fold(
+        &self,
+        operand: *const u8,
+        arriving: *const u8,
+        result: *mut u8,
+        count: usize,
+    ) {
+        match self {
+            // SAFETY: the caller's promise is the kernel's demand.
+            Self::Kernel(kernel) => unsafe { kernel(operand, arriving, result, count) },
+            Self::Custom(custom, dtype) => {
+                let bytes = count * dtype.size();
+                // SAFETY: the caller vouches for `count` elements at each pointer, and for result
+                // being operand or apart from it; so the copy and the two slices are sound.
+                let (arriving, result) = unsafe {
+                    if operand != result.cast_const() {
+                        std::ptr::copy_nonoverlapping(operand, result, bytes);
+                    }
+                    (
+                        std::slice::from_raw_parts(arriving, bytes),
+                        std::slice::from_raw_parts_mut(result, bytes),
+                    )
+                };
+                custom.fold(arriving, result, *dtype);
+            }
+            Self::None => unreachable!("a call that folds has a reduction"),
+        }
+    }
+}

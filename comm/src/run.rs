@@ -1,0 +1,375 @@
+//! The executor: a call in flight is a cursor over a plan.
+//!
+//! [`Run::poll`] moves what can be moved now and returns; it never waits, never looks at a clock,
+//! never allocates. Whoever polls decides how to wait, so the same code runs on threads, in
+//! processes and in a test's virtual time.
+
+use brigade_transports::{RecvWire, SendWire, TransportError};
+
+use crate::header::{HEADER_BYTES, Header};
+use crate::plan::{Channel, Kind, Place, Plan, Pump, Space, Step};
+use crate::reduction::Reduction;
+
+/// Messages up to this size leave in one piece with their header.
+const JOINED_BYTES: usize = 1024;
+/// A local move does this much at a time, so that a waiting wire is not left alone for long.
+const WITHIN_BYTES: u64 = 256 << 10;
+/// Progress of a step that is done, whatever its length.
+const COMPLETE: u64 = u64::MAX;
+
+/// The wires of a communicator, by member.
+#[derive(Default)]
+pub(crate) struct Wires {
+    pub(crate) to: Vec<Option<Box<dyn SendWire>>>,
+    pub(crate) from: Vec<Option<Box<dyn RecvWire>>>,
+}
+
+/// The three memories of one call.
+///
+/// The pointers are good for every place of the plan that is run with them, for as long as it is
+/// run; whoever makes one vouches for that.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    pub(crate) input: *const u8,
+    pub(crate) output: *mut u8,
+    pub(crate) scratch: *mut u8,
+}
+
+impl Memory {
+    fn at(&self, place: Place) -> *mut u8 {
+        let base = match place.space {
+            Space::Input => self.input.cast_mut(),
+            Space::Output => self.output,
+            Space::Scratch => self.scratch,
+        };
+        base.wrapping_add(place.at as usize)
+    }
+}
+
+/// What a poll came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Poll {
+    /// The call is complete on this rank.
+    Done,
+    /// Something moved; more may move at once.
+    Moved,
+    /// Nothing can move until a wire does.
+    Idle,
+}
+
+/// Why a run cannot go on. Members are numbered as in the communicator.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// A wire failed.
+    Wire(TransportError),
+    /// Another member is in another call.
+    Mismatch { peer: u32, ours: Header, theirs: Header },
+}
+
+impl From<TransportError> for Stop {
+    fn from(error: TransportError) -> Self {
+        Self::Wire(error)
+    }
+}
+
+/// A call in flight. Kept between calls, so that its lists are allocated once.
+#[derive(Default)]
+pub(crate) struct Run {
+    progress: Vec<u64>,
+    pumps: Vec<Position>,
+    live: usize,
+    header: Option<Header>,
+}
+
+/// How far a pump is.
+#[derive(Clone, Copy)]
+struct Position {
+    step: u32,
+    /// Bytes of the header that are through.
+    head: u8,
+    arriving: [u8; HEADER_BYTES],
+}
+
+impl Run {
+    /// Begin the call that `plan` describes.
+    pub(crate) fn start(&mut self, plan: &Plan, sequence: u32) {
+        self.progress.clear();
+        self.progress.resize(plan.steps.len(), 0);
+        self.pumps.clear();
+        let start = |pump: &Pump| Position { step: pump.first, head: 0, arriving: [0; HEADER_BYTES] };
+        self.pumps.extend(plan.pumps.iter().map(start));
+        self.live = plan.pumps.len();
+        self.header = Some(plan.header.numbered(sequence));
+    }
+
+    /// Move whatever can be moved now.
+    ///
+    /// # Safety
+    ///
+    /// `memory` holds for every place of `plan`, and nothing else touches it until the run is done
+    /// or dropped; `plan` is the one that the run was started with.
+    pub(crate) unsafe fn poll(
+        &mut self,
+        plan: &Plan,
+        wires: &mut Wires,
+        memory: &Memory,
+        reduction: &Reduction,
+    ) -> Result<Poll, Stop> {
+        let mut moved = false;
+        for (pump, position) in plan.pumps.iter().zip(self.pumps.iter_mut()) {
+            if position.step == pump.last {
+                continue;
+            }
+            let header = self.header.expect("the run was started").for_wire(pump.bytes);
+            let mut turn = Turn { plan, pump, position, progress: &mut self.progress, memory, reduction };
+            // SAFETY: the caller vouches for memory and plan.
+            moved |= match pump.channel {
+                Channel::To(peer) => unsafe { turn.send(wire(&mut wires.to, peer), &header)? },
+                Channel::From(peer) => unsafe {
+                    turn.receive(wire(&mut wires.from, peer), peer, &header)?
+                },
+                Channel::Within => unsafe { turn.within() },
+            };
+            self.live -= usize::from(position.step == pump.last);
+        }
+        Ok(match (self.live, moved) {
+            (0, _) => Poll::Done,
+            (_, true) => Poll::Moved,
+            (_, false) => Poll::Idle,
+        })
+    }
+
+    /// What the run waits for first, for an error sentence: a receive if there is one.
+    pub(crate) fn waiting_for(&self, plan: &Plan) -> Option<(Channel, Step)> {
+        let open = plan.pumps.iter().zip(&self.pumps).filter(|(pump, at)| at.step != pump.last);
+        let stuck = open.map(|(pump, at)| (pump.channel, plan.steps[at.step as usize]));
+        stuck.min_by_key(|(channel, step)| (!matches!(channel, Channel::From(_)), step.number))
+    }
+}
+
+fn wire<W: ?Sized>(wires: &mut [Option<Box<W>>], peer: u32) -> &mut W {
+    wires[peer as usize].as_deref_mut().expect("wires are opened before a plan is run")
+}
+
+/// One pump's turn within one poll.
+struct Turn<'a> {
+    plan: &'a Plan,
+    pump: &'a Pump,
+    position: &'a mut Position,
+    progress: &'a mut [u64],
+    memory: &'a Memory,
+    reduction: &'a Reduction,
+}
+
+impl Turn<'_> {
+    /// Push as much as dependencies and credit allow.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Run::poll`].
+    unsafe fn send(&mut self, wire: &mut dyn SendWire, header: &Header) -> Result<bool, Stop> {
+        let mut moved = false;
+        while self.position.step != self.pump.last {
+            let step = self.plan.steps[self.position.step as usize];
+            let allowed = self.allowed(&step);
+            let Some(allowed) = allowed else { return Ok(moved) };
+            let done = self.progress[self.position.step as usize];
+            // SAFETY: the step's source is `bytes` long, and dependencies have settled the first
+            // `allowed` of them; nothing writes them meanwhile.
+            let ready = unsafe {
+                let from = self.memory.at(step.source).add(done as usize);
+                std::slice::from_raw_parts(from, (allowed - done) as usize)
+            };
+            // Partial pushes stay on cache lines.
+            let whole = allowed == step.bytes;
+            let ready = if whole { ready } else { &ready[..ready.len() & !63] };
+            let (taken, all) = self.push(wire, header, ready, whole)?;
+            moved |= taken > 0 || all;
+            self.progress[self.position.step as usize] = done + taken as u64;
+            if !(all && whole) {
+                return Ok(moved);
+            }
+            self.complete();
+        }
+        Ok(moved)
+    }
+
+    /// Push the header if it is still due, then `body`; how much of the body went, and whether
+    /// all of it did.
+    fn push(
+        &mut self,
+        wire: &mut dyn SendWire,
+        header: &Header,
+        body: &[u8],
+        whole: bool,
+    ) -> Result<(usize, bool), Stop> {
+        let head = usize::from(self.position.head);
+        if head == HEADER_BYTES {
+            let taken = if body.is_empty() { 0 } else { wire.push(body)? };
+            return Ok((taken, taken == body.len()));
+        }
+        let mut joined = [0; JOINED_BYTES];
+        let rest = HEADER_BYTES - head;
+        joined[..rest].copy_from_slice(&header.bytes()[head..]);
+        // A body goes along only if it is the whole of a step: what is pushed apart must keep to
+        // cache lines, which the header would shift.
+        let along = if whole && body.len() <= JOINED_BYTES - rest { body.len() } else { 0 };
+        joined[rest..rest + along].copy_from_slice(&body[..along]);
+        let taken = wire.push(&joined[..rest + along])?;
+        self.position.head += taken.min(rest) as u8;
+        let taken = taken.saturating_sub(rest);
+        if usize::from(self.position.head) < HEADER_BYTES || along > 0 || body.is_empty() {
+            return Ok((taken, usize::from(self.position.head) == HEADER_BYTES && taken == body.len()));
+        }
+        let taken = wire.push(body)?;
+        Ok((taken, taken == body.len()))
+    }
+
+    /// Take as much as has arrived and dependencies allow.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Run::poll`].
+    unsafe fn receive(
+        &mut self,
+        wire: &mut dyn RecvWire,
+        peer: u32,
+        header: &Header,
+    ) -> Result<bool, Stop> {
+        let mut moved = false;
+        if usize::from(self.position.head) < HEADER_BYTES {
+            let head = usize::from(self.position.head);
+            let taken = wire.pull_into(&mut self.position.arriving[head..])?;
+            self.position.head += taken as u8;
+            if head + taken < HEADER_BYTES {
+                return Ok(taken > 0);
+            }
+            if self.position.arriving != *header.bytes() {
+                let theirs = Header::from_bytes(self.position.arriving);
+                return Err(Stop::Mismatch { peer, ours: *header, theirs });
+            }
+            moved = true;
+        }
+        while self.position.step != self.pump.last {
+            let step = self.plan.steps[self.position.step as usize];
+            let Some(allowed) = self.allowed(&step) else { return Ok(moved) };
+            let done = self.progress[self.position.step as usize];
+            let taken = if allowed == done {
+                0
+            } else {
+                // SAFETY: the caller vouches for memory and plan.
+                unsafe { self.take(wire, &step, done, allowed)? }
+            };
+            moved |= taken > 0;
+            self.progress[self.position.step as usize] = done + taken;
+            if done + taken < step.bytes {
+                return Ok(moved);
+            }
+            self.complete();
+        }
+        Ok(moved)
+    }
+
+    /// Bytes `done..allowed` of a receive or fold, as far as they have arrived.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Run::poll`].
+    unsafe fn take(
+        &self,
+        wire: &mut dyn RecvWire,
+        step: &Step,
+        done: u64,
+        allowed: u64,
+    ) -> Result<u64, Stop> {
+        // SAFETY: source and target are `bytes` long, and `done` is less.
+        let (source, target) = unsafe {
+            let at = |place| self.memory.at(place).add(done as usize);
+            (at(step.source).cast_const(), at(step.target))
+        };
+        let granule = self.plan.elem_bytes;
+        let limit = (allowed - done) as usize;
+        let taken = match step.kind {
+            Kind::Fold => {
+                let (reduction, mut at) = (self.reduction, 0);
+                let limit = limit - limit % granule;
+                wire.pull(limit, granule, &mut |arrived: &[u8]| {
+                    // SAFETY: the wire hands out at most `limit` bytes, whole elements, which fit
+                    // what dependencies have settled of source and target.
+                    unsafe {
+                        reduction.fold(
+                            source.add(at),
+                            arrived.as_ptr(),
+                            target.add(at),
+                            arrived.len() / granule,
+                        );
+                    }
+                    at += arrived.len();
+                })?
+            }
+            // SAFETY: the target is ours alone for these bytes.
+            _ => wire.pull_into(unsafe { std::slice::from_raw_parts_mut(target, limit) })?,
+        };
+        assert!(taken <= limit, "a wire hands out no more than it was asked for");
+        Ok(taken as u64)
+    }
+
+    /// Merge and copy within the rank.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Run::poll`].
+    unsafe fn within(&mut self) -> bool {
+        let mut moved = false;
+        while self.position.step != self.pump.last {
+            let step = self.plan.steps[self.position.step as usize];
+            let Some(allowed) = self.allowed(&step) else { return moved };
+            let done = self.progress[self.position.step as usize];
+            let granule = self.plan.elem_bytes as u64;
+            let now = (allowed - done).min(WITHIN_BYTES) / granule * granule;
+            // SAFETY: both places are `bytes` long and dependencies have settled `allowed` of them.
+            unsafe {
+                let at = |place| self.memory.at(place).add(done as usize);
+                let (source, target) = (at(step.source).cast_const(), at(step.target));
+                if let Kind::Merge { other } = step.kind {
+                    self.reduction.fold(source, at(other), target, (now / granule) as usize);
+                } else {
+                    std::ptr::copy_nonoverlapping(source, target, now as usize);
+                }
+            }
+            moved |= now > 0;
+            self.progress[self.position.step as usize] = done + now;
+            if done + now < step.bytes {
+                return moved;
+            }
+            moved = true;
+            self.complete();
+        }
+        moved
+    }
+
+    fn complete(&mut self) {
+        self.progress[self.position.step as usize] = COMPLETE;
+        self.position.step += 1;
+    }
+
+    /// How many bytes of a step dependencies allow by now, or `None` if it may not even begin.
+    fn allowed(&self, step: &Step) -> Option<u64> {
+        let mut allowed = step.bytes;
+        let needs = &self.plan.needs[step.needs.0 as usize..step.needs.1 as usize];
+        for need in needs {
+            let progress = self.progress[need.step as usize];
+            if progress != COMPLETE {
+                allowed = allowed.min(need.at + progress.saturating_sub(need.from));
+                if step.bytes == 0 || (allowed == 0 && self.position.head == 0) {
+                    return None;
+                }
+            }
+        }
+        Some(allowed.max(self.progress_of_current()))
+    }
+
+    fn progress_of_current(&self) -> u64 {
+        self.progress[self.position.step as usize]
+    }
+}

@@ -1,0 +1,221 @@
+//! The few things a user may set, each with one name in code and in the environment.
+
+use std::time::Duration;
+
+use brigade_schedule::Algorithm;
+
+use crate::Error;
+
+/// What a communicator is asked to be. Everything has a default that is right for most.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Transports that may be used, best first, or `auto`. `BRIGADE_TRANSPORT`.
+    pub transport: String,
+    /// One algorithm for every call that it can do, instead of the choice by size.
+    /// `BRIGADE_ALGORITHM`.
+    pub algorithm: Option<Algorithm>,
+    /// Fold strictly in rank order: the same bits whatever the sizes, transports and placement.
+    /// `BRIGADE_ORDERED`.
+    pub ordered: bool,
+    /// How long the ranks may take to come together. `BRIGADE_JOIN_TIMEOUT_MS`.
+    pub join_timeout: Duration,
+    /// How long a call may stand still before it is reported. `BRIGADE_REPORT_MS`.
+    pub report_after: Duration,
+    /// How long a call may stand still before it ends with an error. `BRIGADE_TIMEOUT_MS`.
+    pub timeout: Duration,
+    /// How much of a long call is worked on at a time, in bytes. `BRIGADE_WINDOW_BYTES`.
+    pub window_bytes: u64,
+    /// Which network interfaces TCP may use: names, addresses, CIDR, `^` to exclude.
+    /// `BRIGADE_INTERFACE`.
+    pub interface: Option<String>,
+    /// Ports that TCP may listen on, `FIRST-LAST`. `BRIGADE_PORTS`.
+    pub ports: Option<(u16, u16)>,
+    /// Sockets from one rank to another; zero lets the transport choose. `BRIGADE_SOCKETS`.
+    pub sockets: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            transport: "auto".into(),
+            algorithm: None,
+            ordered: false,
+            join_timeout: Duration::from_secs(30),
+            report_after: Duration::from_secs(30),
+            timeout: Duration::from_secs(600),
+            window_bytes: 1 << 20,
+            interface: None,
+            ports: None,
+            sockets: 0,
+        }
+    }
+}
+
+/// A setting as users see it: name, meaning, present value.
+#[derive(Clone, Debug)]
+pub struct SettingRow {
+    /// The environment variable.
+    pub name: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+    /// Its value when nothing is set.
+    pub default: String,
+    /// Its value now.
+    pub current: String,
+}
+
+/// The variables of the table, with their meanings.
+const TABLE: [(&str, &str); 10] = [
+    ("BRIGADE_TRANSPORT", "auto, or transports best first: shm,tcp"),
+    ("BRIGADE_ALGORITHM", "one algorithm for every call that it can do"),
+    ("BRIGADE_ORDERED", "1: fold in rank order, the same bits always"),
+    ("BRIGADE_JOIN_TIMEOUT_MS", "how long the ranks may take to come together"),
+    ("BRIGADE_REPORT_MS", "a call that stands still so long is reported"),
+    ("BRIGADE_TIMEOUT_MS", "a call that stands still so long ends with an error"),
+    ("BRIGADE_WINDOW_BYTES", "how much of a long call is worked on at a time"),
+    ("BRIGADE_INTERFACE", "interfaces for TCP: name, address, CIDR, ^exclude"),
+    ("BRIGADE_PORTS", "ports for TCP, FIRST-LAST"),
+    ("BRIGADE_SOCKETS", "TCP sockets from one rank to another, 0 = automatic"),
+];
+
+/// Variables that say who a rank is; they are read when ranks come together.
+const LAUNCH: [&str; 8] = [
+    "BRIGADE_RANK",
+    "BRIGADE_WORLD_SIZE",
+    "BRIGADE_LOCAL_RANK",
+    "BRIGADE_ROOT",
+    "BRIGADE_ID",
+    "BRIGADE_ID_FILE",
+    "BRIGADE_SECRET",
+    "BRIGADE_SECRET_FILE",
+];
+
+impl Settings {
+    /// The settings of this process's environment. Unknown `BRIGADE_*` variables are warned of.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a value that cannot be read, with the variable and what it may be.
+    pub fn from_env() -> Result<Self, Error> {
+        for name in Self::unknown_variables() {
+            tracing::warn!("{name} is not a setting of Brigade; `brigade doctor --settings` lists them");
+        }
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Variables named `BRIGADE_*` that mean nothing.
+    pub fn unknown_variables() -> Vec<String> {
+        let known = |name: &str| LAUNCH.contains(&name) || TABLE.iter().any(|row| row.0 == name);
+        let all = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        all.filter(|name| name.starts_with("BRIGADE_") && !known(name)).collect()
+    }
+
+    /// The settings that a lookup of variables gives.
+    pub(crate) fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let mut settings = Self::default();
+        for (name, _) in TABLE {
+            if let Some(value) = lookup(name) {
+                settings.set(name, value.trim())?;
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Set one setting by its variable's name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no such setting or the value cannot be read.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        let wrong = |wanted: &str| Error::invalid(format!("{name}={value:?} is not {wanted}"));
+        let number = || value.parse::<u64>().map_err(|_| wrong("a whole number"));
+        let time = || number().map(Duration::from_millis);
+        match name {
+            "BRIGADE_TRANSPORT" => self.transport = value.to_owned(),
+            "BRIGADE_ALGORITHM" => {
+                let parsed = value.parse().map_err(|error| wrong(&format!("an algorithm: {error}")));
+                self.algorithm = Some(parsed?);
+            }
+            "BRIGADE_ORDERED" => {
+                self.ordered = match value {
+                    "1" | "true" | "yes" => true,
+                    "0" | "false" | "no" | "" => false,
+                    _ => return Err(wrong("1 or 0")),
+                };
+            }
+            "BRIGADE_JOIN_TIMEOUT_MS" => self.join_timeout = time()?,
+            "BRIGADE_REPORT_MS" => self.report_after = time()?,
+            "BRIGADE_TIMEOUT_MS" => self.timeout = time()?,
+            "BRIGADE_WINDOW_BYTES" => self.window_bytes = number()?.max(4096),
+            "BRIGADE_INTERFACE" => self.interface = Some(value.to_owned()),
+            "BRIGADE_PORTS" => {
+                let ends = value.split_once('-').unwrap_or((value, value));
+                let ends = (ends.0.trim().parse::<u16>(), ends.1.trim().parse::<u16>());
+                let (Ok(first), Ok(last)) = ends else { return Err(wrong("FIRST-LAST")) };
+                if first > last {
+                    return Err(wrong("FIRST-LAST with FIRST at most LAST"));
+                }
+                self.ports = Some((first, last));
+            }
+            "BRIGADE_SOCKETS" => self.sockets = number()? as usize,
+            _ => return Err(Error::invalid(format!("{name} is not a setting of Brigade"))),
+        }
+        Ok(())
+    }
+
+    /// The table of settings, for `doctor`.
+    pub fn table(&self) -> Vec<SettingRow> {
+        let (now, default) = (self.values(), Self::default().values());
+        let rows = TABLE.iter().zip(now.into_iter().zip(default));
+        rows.map(|(&(name, meaning), (current, default))| SettingRow {
+            name,
+            meaning,
+            default,
+            current,
+        })
+        .collect()
+    }
+
+    /// The values in the order of the table.
+    fn values(&self) -> [String; 10] {
+        let millis = |time: Duration| time.as_millis().to_string();
+        [
+            self.transport.clone(),
+            self.algorithm.map_or("by size".into(), |algorithm| algorithm.to_string()),
+            u8::from(self.ordered).to_string(),
+            millis(self.join_timeout),
+            millis(self.report_after),
+            millis(self.timeout),
+            self.window_bytes.to_string(),
+            self.interface.clone().unwrap_or("any".into()),
+            self.ports.map_or("any".into(), |(first, last)| format!("{first}-{last}")),
+            self.sockets.to_string(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_of_the_table_can_be_set_and_is_shown() {
+        let values = ["tcp", "ring", "1", "5", "6", "7", "65536", "lo", "100-200", "3"];
+        let value = |name: &str| {
+            TABLE.iter().position(|row| row.0 == name).map(|row| values[row].to_owned())
+        };
+        let settings = Settings::from_lookup(value).unwrap();
+        let shown: Vec<String> = settings.table().into_iter().map(|row| row.current).collect();
+        assert_eq!(shown, values);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_variable_named() {
+        let mut settings = Settings::default();
+        for (name, value) in [("BRIGADE_PORTS", "9-1"), ("BRIGADE_TIMEOUT_MS", "soon")] {
+            let error = settings.set(name, value).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+        assert!(settings.set("BRIGADE_TIMEOUTS", "1").is_err());
+    }
+}

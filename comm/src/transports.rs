@@ -1,0 +1,45 @@
+//! The one table of transports: nowhere else in this crate is one named.
+
+use std::sync::Arc;
+
+use brigade_transports::Transport;
+use brigade_transports::shm::Shm;
+use brigade_transports::tcp::{self, Tcp};
+
+use crate::{Error, Settings};
+
+/// Names that may be asked for, best first; `auto` means all of them.
+pub const NAMES: [&str; 2] = ["shm", "tcp"];
+
+/// The transports that `settings` ask for, best first.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] for a name that is none, with the names that are.
+pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error> {
+    let asked = settings.transport.trim();
+    let names: Vec<&str> = match asked {
+        "" | "auto" => NAMES.to_vec(),
+        _ => asked.split(',').map(str::trim).collect(),
+    };
+    names.into_iter().map(|name| one(name, settings)).collect()
+}
+
+fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
+    match name {
+        "shm" => Ok(Arc::new(Shm::new())),
+        "tcp" => Ok(Arc::new(Tcp::new(tcp::Settings {
+            sockets_per_peer: settings.sockets,
+            interface: settings.interface.clone(),
+            ports: settings.ports.map(|(first, last)| first..=last),
+            ..tcp::Settings::default()
+        }))),
+        "loopback" => Err(Error::invalid(
+            "loopback joins threads of one process: use Communicator::local_world",
+        )),
+        _ => Err(Error::invalid(format!(
+            "no transport is named {name:?}; there are auto, {}",
+            NAMES.join(", ")
+        ))),
+    }
+}

@@ -1,0 +1,289 @@
+//! How a call waits: spin, then yield, then sleep; and what it looks at while it sleeps.
+//!
+//! Nothing of this is on the path of a call that finds its bytes there. The clock is first read when
+//! a call goes to sleep for the first time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use brigade_transports::{Endpoint, TransportError};
+
+use crate::Error;
+use crate::control::{Control, Verdict};
+use crate::header::Header;
+use crate::plan::{Channel, Plan};
+use crate::run::{Run, Stop};
+
+/// The longest a rank sleeps before it looks around: a lost peer is noticed this much later.
+const NAP: Duration = Duration::from_millis(20);
+/// With wires of two kinds one bell cannot cover both, so naps are short.
+const SHORT_NAP: Duration = Duration::from_micros(500);
+/// A call that has stood still for so long tells the others which call it is in.
+const TELL_AFTER: Duration = Duration::from_millis(60);
+/// How long a rank that finds a wire broken waits to hear who is to blame.
+const VERDICT_WAIT: Duration = Duration::from_millis(600);
+/// How long after a rank has left its bytes may still be on their way.
+const LEFT_GRACE: Duration = Duration::from_millis(100);
+
+/// How eagerly a rank waits, from how many ranks share a core.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    spins: u32,
+    yields: u32,
+}
+
+impl Patience {
+    /// Spin long when every rank has a core of its own; otherwise give the core away at once.
+    pub(crate) fn for_host(local_ranks: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if local_ranks <= cores {
+            Self { spins: 2000, yields: 200 }
+        } else {
+            Self { spins: 8, yields: 60 }
+        }
+    }
+
+    /// Begin to wait in one call.
+    pub(crate) fn begin(self) -> Waiting {
+        Waiting { patience: self, idle: 0, since: None, told: false, reported: false, left: None }
+    }
+}
+
+/// The waiting of one call.
+pub(crate) struct Waiting {
+    patience: Patience,
+    idle: u32,
+    since: Option<Instant>,
+    told: bool,
+    reported: bool,
+    left: Option<Instant>,
+}
+
+impl Waiting {
+    /// Something moved: start over.
+    pub(crate) fn moved(&mut self) {
+        self.idle = 0;
+        if self.since.is_some() {
+            (self.since, self.told, self.reported, self.left) = (None, false, false, None);
+        }
+    }
+
+    /// Wait a little without sleeping, if that is still worth it.
+    pub(crate) fn is_brief(&mut self) -> bool {
+        self.idle = self.idle.saturating_add(1);
+        if self.idle < self.patience.spins {
+            std::hint::spin_loop();
+            return true;
+        }
+        if self.idle < self.patience.spins + self.patience.yields {
+            std::thread::yield_now();
+            return true;
+        }
+        self.since.get_or_insert_with(Instant::now);
+        false
+    }
+
+    /// Sleep until a bell rings, or for a nap. The bells are armed.
+    pub(crate) fn sleep(&mut self, endpoints: &mut [Box<dyn Endpoint>]) {
+        let nap = if endpoints.len() > 1 { SHORT_NAP } else { NAP };
+        for (index, endpoint) in endpoints.iter_mut().enumerate() {
+            let nap = if index == 0 { nap } else { Duration::ZERO };
+            // A bell that fails shows in the wires too, and there it has a name.
+            let _ = endpoint.doorbell().wait(nap);
+        }
+        if endpoints.is_empty() {
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+/// A call that does not move, for whoever must say so.
+pub(crate) struct Standstill<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) plan: &'a Plan,
+    pub(crate) name: &'a str,
+    pub(crate) header: &'a Header,
+}
+
+impl Standstill<'_> {
+    /// The place in words, and the member waited for.
+    fn place(&self, rank: u32, members: &[u32]) -> (String, Option<u32>) {
+        let Some((channel, step)) = self.run.waiting_for(self.plan) else {
+            return (format!("rank {rank}, {}", self.name), None);
+        };
+        let (what, peer) = match channel {
+            Channel::From(peer) => ("waiting for chunk", Some((peer, "from"))),
+            Channel::To(peer) => ("no room for chunk", Some((peer, "to"))),
+            Channel::Within => ("working on chunk", None),
+        };
+        let towards = peer.map_or(String::new(), |(peer, word)| {
+            format!(" {word} rank {}", members[peer as usize])
+        });
+        let place = format!(
+            "rank {rank}, {}, step {} of {}: {what} {}{towards}",
+            self.name,
+            step.number + 1,
+            self.plan.moves,
+            step.chunk
+        );
+        (place, peer.map(|(peer, _)| peer))
+    }
+}
+
+/// What a waiting rank watches, and how it words what it finds.
+pub(crate) struct Watch {
+    pub(crate) control: Arc<Control>,
+    /// The world rank of each member.
+    pub(crate) members: Arc<[u32]>,
+    /// The index of this rank among the members.
+    pub(crate) me: u32,
+    pub(crate) group: u64,
+    pub(crate) report_after: Duration,
+    pub(crate) timeout: Duration,
+}
+
+impl Watch {
+    /// Look for reasons to stop waiting.
+    pub(crate) fn look_around(
+        &self,
+        waiting: &mut Waiting,
+        endpoints: &mut [Box<dyn Endpoint>],
+        still: &Standstill<'_>,
+    ) -> Result<(), Error> {
+        if let Some(verdict) = self.control.verdict() {
+            return Err(self.error_of(verdict, still.name));
+        }
+        for endpoint in endpoints {
+            endpoint.check().map_err(|error| self.judge(Stop::Wire(error), still.name))?;
+        }
+        let Some(since) = waiting.since else { return Ok(()) };
+        let stood = since.elapsed();
+        if stood > TELL_AFTER && !waiting.told {
+            waiting.told = true;
+            if let Some(sequence) = still.header.sequence_if_collective() {
+                let description = still.header.describe_call();
+                self.control.report_waiting(
+                    self.group,
+                    u64::from(sequence),
+                    *still.header.bytes(),
+                    &description,
+                );
+            }
+        }
+        self.look_for_leavers(waiting, still)?;
+        let world_rank = self.members[self.me as usize];
+        if stood > self.report_after && !waiting.reported {
+            waiting.reported = true;
+            let (place, _) = still.place(world_rank, &self.members);
+            warn(&format!("{place} since {} ms{}", stood.as_millis(), self.others()));
+        }
+        if stood > self.timeout {
+            let (place, _) = still.place(world_rank, &self.members);
+            let waited_ms = stood.as_millis() as u64;
+            let error = Error::Timeout { place, waited_ms, others: self.others() };
+            self.control.abort(&error.to_string());
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// A rank that left will send nothing more; give what it sent time to arrive.
+    fn look_for_leavers(&self, waiting: &mut Waiting, still: &Standstill<'_>) -> Result<(), Error> {
+        let (_, Some(peer)) = still.place(0, &self.members) else { return Ok(()) };
+        let rank = self.members[peer as usize];
+        if !self.has_left(rank) {
+            return Ok(());
+        }
+        if waiting.left.get_or_insert_with(Instant::now).elapsed() < LEFT_GRACE {
+            return Ok(());
+        }
+        Err(Error::PeerLeft { rank, during: still.name.to_owned() })
+    }
+
+    fn has_left(&self, rank: u32) -> bool {
+        self.control.left_ranks().contains(&(rank as usize))
+    }
+
+    fn others(&self) -> String {
+        let members: Vec<usize> = self.members.iter().map(|&rank| rank as usize).collect();
+        format!("; {}", self.control.waiting_summary(self.group, &members))
+    }
+
+    /// What to tell the caller when a run stopped, and what to tell the other ranks.
+    pub(crate) fn judge(&self, stop: Stop, during: &str) -> Error {
+        match stop {
+            Stop::Mismatch { peer, ours, theirs } => self.judge_mismatch(peer, &ours, &theirs),
+            Stop::Wire(TransportError::PeerGone { peer, how }) => {
+                self.judge_gone(self.members[peer], how, during)
+            }
+            Stop::Wire(source) => {
+                let error = Error::Transport { source, during: during.to_owned() };
+                self.control.abort(&error.to_string());
+                error
+            }
+        }
+    }
+
+    fn judge_mismatch(&self, peer: u32, ours: &Header, theirs: &Header) -> Error {
+        let (rank, peer_rank) = (self.members[self.me as usize], self.members[peer as usize]);
+        let Some(peer_call) = theirs.describe() else {
+            let what = "the call does not begin with a header".to_owned();
+            let source = TransportError::Corrupt { peer: peer as usize, what };
+            return Error::Transport { source, during: ours.describe_call() };
+        };
+        let call = ours.describe().unwrap_or_default();
+        let sequence = u64::from(ours.sequence_if_collective().unwrap_or(0));
+        self.control.report_mismatch(
+            (rank as usize, &call),
+            (peer_rank as usize, &peer_call),
+            self.group,
+            sequence,
+        );
+        Error::Mismatch { rank, call, peer: peer_rank, peer_call }
+    }
+
+    /// A broken wire may be somebody else's fault: the peer may have given up because a third rank
+    /// died. Whoever heard of it first is right, so wait a moment for the verdict.
+    fn judge_gone(&self, rank: u32, how: String, during: &str) -> Error {
+        let deadline = Instant::now() + VERDICT_WAIT;
+        let mut left = None;
+        while Instant::now() < deadline {
+            if let Some(verdict) = self.control.verdict() {
+                return self.error_of(verdict, during);
+            }
+            if self.has_left(rank) && left.get_or_insert_with(Instant::now).elapsed() > LEFT_GRACE {
+                return Error::PeerLeft { rank, during: during.to_owned() };
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.control.report_lost(rank as usize, &how);
+        Error::PeerLost { rank, how, during: during.to_owned() }
+    }
+
+    pub(crate) fn error_of(&self, verdict: &Verdict, during: &str) -> Error {
+        let during = during.to_owned();
+        match verdict {
+            Verdict::Lost { rank, how } => {
+                Error::PeerLost { rank: *rank as u32, how: how.clone(), during }
+            }
+            Verdict::Mismatch { rank_a, call_a, rank_b, call_b, .. } => Error::Mismatch {
+                rank: *rank_a as u32,
+                call: call_a.clone(),
+                peer: *rank_b as u32,
+                peer_call: call_b.clone(),
+            },
+            Verdict::Aborted { rank, why } => {
+                Error::Aborted { rank: *rank as u32, why: why.clone() }
+            }
+            Verdict::RootLost { how } => Error::PeerLost { rank: 0, how: how.clone(), during },
+        }
+    }
+}
+
+/// Say it where the user looks: in the log if there is one, else on standard error.
+fn warn(sentence: &str) {
+    tracing::warn!("{sentence}");
+    if !tracing::dispatcher::has_been_set() {
+        eprintln!("brigade: {sentence}");
+    }
+}

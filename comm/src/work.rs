@@ -1,0 +1,231 @@
+//! Calls that run while their caller does something else.
+//!
+//! [`Communicator::scope`] works like `std::thread::scope`: buffers are borrowed for the scope, and
+//! the scope does not end before every call in it has. The calls of a communicator run in order, one
+//! after the other, on a progress thread of its own that is started by the first such call.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use brigade_schedule::Collective;
+
+use crate::call::{Buffers, Call};
+use crate::communicator::{Communicator, Shared};
+use crate::dtype::Element;
+use crate::{Error, Op};
+
+/// A call in flight.
+#[derive(Clone)]
+pub struct Work<'scope> {
+    outcome: Arc<Outcome>,
+    scope: PhantomData<&'scope ()>,
+}
+
+/// What became of a call, and a way to wait for it.
+#[derive(Default)]
+struct Outcome {
+    result: Mutex<Option<Result<(), Error>>>,
+    done: Condvar,
+}
+
+impl Work<'_> {
+    /// Whether the call has ended, well or not.
+    pub fn is_done(&self) -> bool {
+        lock(&self.outcome.result).is_some()
+    }
+
+    /// Wait for the end of the call. It ends at its deadline at the latest.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
+    pub fn wait(&self) -> Result<(), Error> {
+        let mut result = lock(&self.outcome.result);
+        loop {
+            if let Some(result) = &*result {
+                return result.clone();
+            }
+            result = self.outcome.done.wait(result).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A call on its way to the progress thread.
+pub(crate) struct Job {
+    run: Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send>,
+    outcome: Arc<Outcome>,
+}
+
+/// The progress thread of a communicator and what it has to do.
+#[derive(Default)]
+pub(crate) struct Progress {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// A job has been taken off the queue and is not done yet.
+    busy: bool,
+    closed: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Queue a job, starting the thread if there is none.
+    fn submit(&self, shared: &Arc<Shared>, job: Job) {
+        let mut queue = lock(&self.queue);
+        queue.jobs.push_back(job);
+        if queue.thread.is_none() {
+            let weak = Arc::downgrade(shared);
+            let progress = Arc::clone(&shared.progress);
+            let body = move || progress.serve(&weak);
+            let name = format!("brigade-{}", shared.rank);
+            let thread = std::thread::Builder::new().name(name).spawn(body);
+            queue.thread = Some(thread.expect("a thread for the communicator's progress"));
+        }
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    fn serve(&self, shared: &std::sync::Weak<Shared>) {
+        loop {
+            let mut queue = lock(&self.queue);
+            let job = loop {
+                if let Some(job) = queue.jobs.pop_front() {
+                    queue.busy = true;
+                    break job;
+                }
+                if queue.closed {
+                    return;
+                }
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(queue);
+            // Whoever queued the job waits for it within the communicator's lifetime.
+            if let Some(shared) = shared.upgrade() {
+                let result = (job.run)(&shared);
+                *lock(&job.outcome.result) = Some(result);
+            }
+            lock(&self.queue).busy = false;
+            job.outcome.done.notify_all();
+            self.changed.notify_all();
+        }
+    }
+
+    /// Wait until nothing is queued, so that a blocking call keeps its place in the order.
+    pub(crate) fn drain(&self) {
+        let mut queue = lock(&self.queue);
+        while queue.busy || !queue.jobs.is_empty() {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// End the thread; everything queued has been waited for.
+    pub(crate) fn close(&self) {
+        let thread = {
+            let mut queue = lock(&self.queue);
+            queue.closed = true;
+            queue.thread.take()
+        };
+        self.changed.notify_all();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic there has already been printed, and there is nobody to hand it to.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where calls may be started that borrow buffers for `'scope`.
+pub struct Scope<'scope, 'env: 'scope> {
+    shared: &'scope Arc<Shared>,
+    started: Mutex<Vec<Arc<Outcome>>>,
+    lifetimes: PhantomData<(&'scope mut &'scope (), &'env mut &'env ())>,
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Start an all-reduce in place. See [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] at once; everything else when the work is waited for.
+    pub fn all_reduce<T: Element>(
+        &'scope self,
+        data: &'scope mut [T],
+        op: Op,
+    ) -> Result<Work<'scope>, Error> {
+        let call = Call::new(Collective::AllReduce, T::DTYPE, op, data.len());
+        self.start(call, Buffers::InPlace(crate::typed::bytes_mut(data)))
+    }
+
+    /// Start any call. The bytes are borrowed until the scope ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] at once; everything else when the work is waited for.
+    pub fn start(&'scope self, call: Call, buffers: Buffers<'scope>) -> Result<Work<'scope>, Error> {
+        call.validate(self.shared.ranks)?;
+        let run = move |shared: &Shared| shared.run_now(&call, buffers);
+        let run: Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'scope> = Box::new(run);
+        let outcome = Arc::new(Outcome::default());
+        lock(&self.started).push(Arc::clone(&outcome));
+        // SAFETY: only the lifetime of the box changes. What it borrows lives as long as the scope,
+        // and the scope waits for the job before it ends, also when its closure panics.
+        let run = unsafe {
+            std::mem::transmute::<
+                Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'scope>,
+                Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'static>,
+            >(run)
+        };
+        self.shared.progress.submit(self.shared, Job { run, outcome: Arc::clone(&outcome) });
+        Ok(Work { outcome, scope: PhantomData })
+    }
+}
+
+impl Communicator {
+    /// Run `body`, which may start calls on buffers that it borrows, and wait for all of them.
+    ///
+    /// # Errors
+    ///
+    /// The first error of a call that was started, after all of them have ended.
+    pub fn scope<'env, F, R>(&self, body: F) -> Result<R, Error>
+    where
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    {
+        /// Waits even when the body panics: the calls still use its buffers.
+        struct WaitAll<'a>(&'a Mutex<Vec<Arc<Outcome>>>);
+        impl Drop for WaitAll<'_> {
+            fn drop(&mut self) {
+                for outcome in std::mem::take(&mut *lock(self.0)) {
+                    let work = Work { outcome, scope: PhantomData };
+                    // The error is reported below; a panicking body has nobody to tell.
+                    let _ = work.wait();
+                }
+            }
+        }
+        let scope = Scope {
+            shared: self.shared(),
+            started: Mutex::new(Vec::new()),
+            lifetimes: PhantomData,
+        };
+        let result = {
+            let _wait = WaitAll(&scope.started);
+            let result = body(&scope);
+            let started = lock(&scope.started).clone();
+            for outcome in started {
+                Work { outcome, scope: PhantomData }.wait()?;
+            }
+            result
+        };
+        Ok(result)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
