@@ -1,0 +1,42 @@
+//! Sleeping until a socket of the endpoint changes.
+//!
+//! Every socket is in one epoll set from the moment its link stands, edge-triggered for arrivals
+//! and for room. So a wire does nothing for the bell on its hot path: a change after the last look
+//! is in the kernel's list whether somebody sleeps or not, and a link that comes to stand rings by
+//! being added, because a fresh socket has room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::sys::Epoll;
+use crate::{Doorbell, TransportError};
+
+/// The doorbell of an endpoint.
+pub(super) struct Bell {
+    pub(super) set: Arc<Epoll>,
+}
+
+impl Bell {
+    pub(super) fn new() -> Result<Bell, TransportError> {
+        let set = Epoll::new()
+            .map_err(|error| TransportError::from_io("epoll_create1", &error, "making a bell"))?;
+        Ok(Bell { set: Arc::new(set) })
+    }
+}
+
+impl Doorbell for Bell {
+    fn arm(&mut self) {
+        // Draining only spares a useless wake-up. An error will show again in `wait`.
+        let _ = self.set.drain();
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), TransportError> {
+        let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
+        self.set
+            .wait(ms)
+            .map_err(|error| TransportError::from_io("epoll_wait", &error, "sleeping"))?;
+        Ok(())
+    }
+
+    fn disarm(&mut self) {}
+}

@@ -1,0 +1,263 @@
+//! Making a link: try the peer's addresses, best first and overlapping in time, until one answers
+//! that proves to be the peer; then open the other sockets to the same address.
+//!
+//! Source for the overlapping: RFC 8305, Happy Eyeballs.
+
+use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::card::Card;
+use super::handshake::{self, Answer, Hello};
+use super::link::{Link, Pair, Turn};
+use super::port::Shared;
+use super::route::{Candidate, candidates};
+use super::{options, sys};
+use crate::TransportError;
+
+/// How long an address has to answer before the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(150);
+/// How long one that answered may take to prove itself while there are others to try.
+const PROOF_PATIENCE: Duration = Duration::from_secs(3);
+/// Sockets to a peer on another machine: one flow rarely fills a fast network, and a lost packet
+/// holds up only its own flow.
+const SOCKETS_APART: usize = 4;
+
+/// Which link is wanted, by whom, until when.
+pub(super) struct Call<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) pair: &'a Pair,
+    pub(super) group: u64,
+    pub(super) me: usize,
+    pub(super) to: usize,
+    pub(super) theirs: &'a Card,
+    pub(super) deadline: Instant,
+}
+
+impl Call<'_> {
+    /// Have the link stand by the deadline.
+    pub(super) fn link(&self) -> Result<Arc<Link>, TransportError> {
+        let started = Instant::now();
+        let mut turn = self.pair.turn(self.deadline);
+        if matches!(turn, Turn::Dial) {
+            match self.dial(started) {
+                Ok(Some(sockets)) => return self.finish(sockets),
+                Ok(None) => {
+                    self.pair.gave_up();
+                    turn = self.pair.wait(self.deadline);
+                }
+                Err(error) => {
+                    self.pair.gave_up();
+                    return Err(error);
+                }
+            }
+        }
+        match turn {
+            Turn::Linked(link) => Ok(link),
+            Turn::TooLate | Turn::Dial => Err(TransportError::Timeout {
+                what: format!("the connection that {} began to make", self.whom()),
+                waited_ms: started.elapsed().as_millis() as u64,
+            }),
+        }
+    }
+
+    fn finish(&self, sockets: Vec<Socket>) -> Result<Arc<Link>, TransportError> {
+        let failed = |call, error| TransportError::from_io(call, &error, "finishing a link");
+        let link = self.pair.dialled(sockets).map_err(|error| failed("fcntl", error))?;
+        let stands = self.shared.links.stands(self.group, &link);
+        stands.map_err(|error| failed("epoll_ctl", error))?;
+        Ok(link)
+    }
+
+    /// The sockets, or `None` where the peer is dialling us and its link counts.
+    fn dial(&self, started: Instant) -> Result<Option<Vec<Socket>>, TransportError> {
+        let mut left = candidates(&self.shared.card, &self.shared.interfaces, self.theirs);
+        self.shared.routes.prefer(&self.theirs.id, &mut left);
+        let mut failures = Failures::default();
+        while !left.is_empty() {
+            let Some((socket, candidate)) = self.connect(&mut left, &mut failures) else { break };
+            match self.complete(socket, candidate, left.is_empty()) {
+                Ok(Some(sockets)) => {
+                    let sockets_now = sockets.len();
+                    self.shared.routes.remember(self.theirs, candidate, sockets_now);
+                    return Ok(Some(sockets));
+                }
+                Ok(None) => return Ok(None),
+                Err(gone @ TransportError::PeerGone { .. }) => return Err(gone),
+                Err(error) => failures.note(candidate.address, &error.to_string()),
+            }
+        }
+        Err(self.explain(failures, started))
+    }
+
+    /// Have one socket connected to an address of `left`, and strike out those that were tried.
+    fn connect(
+        &self,
+        left: &mut Vec<Candidate>,
+        failures: &mut Failures,
+    ) -> Option<(Socket, Candidate)> {
+        let mut waiting: Vec<(Socket, Candidate)> = Vec::new();
+        let mut untried = left.clone().into_iter();
+        let mut next_start = Instant::now();
+        loop {
+            let now = Instant::now();
+            if now >= self.deadline || waiting.is_empty() && untried.len() == 0 {
+                failures.late.extend(waiting.iter().map(|(_, candidate)| candidate.address));
+                left.clear();
+                return None;
+            }
+            if (waiting.is_empty() || now >= next_start)
+                && let Some(candidate) = untried.next()
+            {
+                next_start = now + HEAD_START;
+                match self.start(candidate.address) {
+                    Ok(socket) => waiting.push((socket, candidate)),
+                    Err(error) => failures.note_io(candidate.address, &error),
+                }
+                continue;
+            }
+            let pause = if untried.len() > 0 { next_start } else { self.deadline } - now;
+            let fds: Vec<_> = waiting.iter().map(|(socket, _)| socket.as_raw_fd()).collect();
+            let ready = sys::poll(&fds, libc::POLLOUT, pause.as_millis() as i32 + 1);
+            let Some(index) = ready.ok()?.iter().position(|ready| *ready) else { continue };
+            let (socket, candidate) = waiting.swap_remove(index);
+            match socket.take_error() {
+                Ok(None) => {
+                    // Those that were overtaken stay in the list, in case this one is not the peer.
+                    let failed = |tried: &Candidate| failures.has(tried.address);
+                    left.retain(|other| *other != candidate && !failed(other));
+                    return Some((socket, candidate));
+                }
+                Ok(Some(error)) | Err(error) => {
+                    failures.note_io(candidate.address, &error);
+                    next_start = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// Begin to connect one socket.
+    fn start(&self, address: SocketAddr) -> io::Result<Socket> {
+        let open = || Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP));
+        let socket = match open() {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                sys::raise_file_limit()?;
+                open()?
+            }
+            other => other?,
+        };
+        socket.set_nonblocking(true)?;
+        match socket.connect(&SockAddr::from(address)) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(socket),
+        }
+    }
+
+    /// Say who we are on the first socket, then open the others the same way.
+    fn complete(
+        &self,
+        first: Socket,
+        candidate: Candidate,
+        is_last: bool,
+    ) -> Result<Option<Vec<Socket>>, TransportError> {
+        let wanted = self.shared.settings.sockets_per_peer;
+        let automatic = 1;
+        let count = if wanted == 0 { automatic } else { wanted };
+        let mut hello = Hello {
+            target: self.theirs.id,
+            group: self.group,
+            attempt: fastrand::u64(..),
+            from: self.me as u32,
+            to: self.to as u32,
+            socket: 0,
+            sockets: count.clamp(1, handshake::SOCKETS_MAX.into()) as u16,
+        };
+        let patience = if is_last { self.deadline } else { Instant::now() + PROOF_PATIENCE };
+        let mut sockets = Vec::with_capacity(hello.sockets.into());
+        let mut next = Some(first);
+        for index in 0..hello.sockets {
+            let socket = match next.take() {
+                Some(socket) => socket,
+                None => self.another(candidate)?,
+            };
+            let failed = |error| TransportError::from_io("fcntl", &error, "making a link");
+            socket.set_nonblocking(false).map_err(failed)?;
+            options::tune(&socket, &self.shared.settings, options::is_local(&socket))?;
+            hello.socket = index;
+            let until = self.deadline.min(patience);
+            match handshake::call(&socket, &hello, &self.shared.secret, until)? {
+                Answer::Linked => sockets.push(socket),
+                Answer::Crossing => return Ok(None),
+                Answer::GroupLeft => {
+                    let how = "it has left the communicator".into();
+                    return Err(TransportError::PeerGone { peer: self.to, how });
+                }
+            }
+        }
+        Ok(Some(sockets))
+    }
+
+    /// One more socket to an address that worked.
+    fn another(&self, candidate: Candidate) -> Result<Socket, TransportError> {
+        let mut failures = Failures::default();
+        match self.connect(&mut vec![candidate], &mut failures) {
+            Some((socket, _)) => Ok(socket),
+            None => Err(TransportError::Refused { why: failures.text }),
+        }
+    }
+
+    fn whom(&self) -> String {
+        format!("member {} (host {})", self.to, self.theirs.name)
+    }
+
+    /// Why there is no link.
+    fn explain(&self, failures: Failures, started: Instant) -> TransportError {
+        let Failures { text, late, tried, refused } = failures;
+        if Instant::now() >= self.deadline {
+            let late: Vec<String> = late.iter().map(SocketAddr::to_string).collect();
+            let what = format!("connecting to {} at {} {text}", self.whom(), late.join(", "));
+            let waited_ms = started.elapsed().as_millis() as u64;
+            TransportError::Timeout { what: what.trim_end().into(), waited_ms }
+        } else if !tried.is_empty() && refused == tried.len() {
+            let how = format!("nobody listens any more where its card says: {text}");
+            TransportError::PeerGone { peer: self.to, how }
+        } else if tried.is_empty() {
+            let why = format!("no address of {} can be reached from here", self.whom());
+            TransportError::Refused { why }
+        } else {
+            let why = format!("no connection to {}: {text}", self.whom());
+            TransportError::Refused { why }
+        }
+    }
+}
+
+/// What went wrong with which address.
+#[derive(Default)]
+struct Failures {
+    text: String,
+    tried: Vec<SocketAddr>,
+    refused: usize,
+    late: Vec<SocketAddr>,
+}
+
+impl Failures {
+    fn note_io(&mut self, address: SocketAddr, error: &io::Error) {
+        self.refused += usize::from(error.kind() == io::ErrorKind::ConnectionRefused);
+        self.note(address, &error.to_string());
+    }
+
+    fn note(&mut self, address: SocketAddr, why: &str) {
+        let comma = if self.text.is_empty() { "" } else { "; " };
+        write!(self.text, "{comma}{address}: {why}").expect("a string takes what is written");
+        self.tried.push(address);
+    }
+
+    fn has(&self, address: SocketAddr) -> bool {
+        self.tried.contains(&address)
+    }
+}

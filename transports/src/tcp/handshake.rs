@@ -1,0 +1,202 @@
+//! What is said on a fresh connection before the first byte of a wire.
+//!
+//! ```text
+//! dialling                                    accepting
+//!     hello: whom I want, who I am   ─────────▶   (not for me: hangs up)
+//!     ◀──────  proof.rs, over the hello's bytes  ──────▶
+//!     ◀─────────────────────────────────────   answer
+//! ```
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use crate::TransportError;
+use crate::proof::{Role, prove};
+
+const MAGIC: [u8; 8] = *b"brgtcp 1";
+const HELLO_BYTES: usize = 52;
+
+/// The most sockets between two ranks of a communicator.
+pub(super) const SOCKETS_MAX: u16 = 64;
+/// More members than any communicator has; what claims to be beyond is not ours.
+const MEMBERS_MAX: u32 = 1 << 24;
+
+/// Who calls, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    /// The id on the card of the rank that is wanted.
+    pub(super) target: [u8; 16],
+    /// The communicator.
+    pub(super) group: u64,
+    /// Drawn at random for each link, so that sockets of two attempts are not mixed.
+    pub(super) attempt: u64,
+    /// The caller's index in the communicator.
+    pub(super) from: u32,
+    /// The index of the wanted rank.
+    pub(super) to: u32,
+    /// Which of the link's sockets this is.
+    pub(super) socket: u16,
+    /// How many sockets the link will have.
+    pub(super) sockets: u16,
+}
+
+impl Hello {
+    fn serialise(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..24].copy_from_slice(&self.target);
+        bytes[24..32].copy_from_slice(&self.group.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.from.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.to.to_le_bytes());
+        bytes[48..50].copy_from_slice(&self.socket.to_le_bytes());
+        bytes[50..52].copy_from_slice(&self.sockets.to_le_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, &'static str> {
+        fn field<const N: usize>(bytes: &[u8; HELLO_BYTES], start: usize) -> [u8; N] {
+            bytes[start..start + N].try_into().expect("fields lie within the hello")
+        }
+        if bytes[0..8] != MAGIC {
+            return Err("the caller does not speak our protocol");
+        }
+        let hello = Hello {
+            target: field(bytes, 8),
+            group: u64::from_le_bytes(field(bytes, 24)),
+            attempt: u64::from_le_bytes(field(bytes, 32)),
+            from: u32::from_le_bytes(field(bytes, 40)),
+            to: u32::from_le_bytes(field(bytes, 44)),
+            socket: u16::from_le_bytes(field(bytes, 48)),
+            sockets: u16::from_le_bytes(field(bytes, 50)),
+        };
+        if hello.from == hello.to || hello.from.max(hello.to) >= MEMBERS_MAX {
+            return Err("the caller's index makes no sense");
+        }
+        if hello.sockets > SOCKETS_MAX || hello.socket >= hello.sockets {
+            return Err("the number of sockets makes no sense");
+        }
+        Ok(hello)
+    }
+}
+
+/// What the accepting end makes of a caller that has proved itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The socket belongs to the link now.
+    Linked = 1,
+    /// We dialled you as well and our link counts: wait for it, if it is not there yet.
+    Crossing = 2,
+    /// We have left that communicator.
+    GroupLeft = 3,
+}
+
+/// The dialling side. Returns the answer; the socket is still in blocking mode.
+pub(super) fn call(
+    socket: &Socket,
+    hello: &Hello,
+    secret: &[u8; 32],
+    until: Instant,
+) -> Result<Answer, TransportError> {
+    let mut stream = Timed { socket, until };
+    let bytes = hello.serialise();
+    stream.write_all(&bytes).map_err(|error| refused("saying hello", &error))?;
+    prove(&mut stream, secret, Role::Connecting, &bytes)?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer).map_err(|error| refused("waiting for an answer", &error))?;
+    match answer {
+        [1] => Ok(Answer::Linked),
+        [2] => Ok(Answer::Crossing),
+        [3] => Ok(Answer::GroupLeft),
+        [other] => Err(TransportError::Refused { why: format!("an answer of {other}") }),
+    }
+}
+
+/// The accepting side: hear the hello of someone who wants `own_id` and knows the secret.
+pub(super) fn hear(
+    socket: &Socket,
+    own_id: &[u8; 16],
+    secret: &[u8; 32],
+    until: Instant,
+) -> Result<Hello, TransportError> {
+    let mut stream = Timed { socket, until };
+    let mut bytes = [0; HELLO_BYTES];
+    stream.read_exact(&mut bytes).map_err(|error| refused("waiting for a hello", &error))?;
+    let hello = Hello::parse(&bytes).map_err(|why| TransportError::Refused { why: why.into() })?;
+    if hello.target != *own_id {
+        return Err(TransportError::Refused { why: "the caller wants another rank".into() });
+    }
+    prove(&mut stream, secret, Role::Accepting, &bytes)?;
+    Ok(hello)
+}
+
+/// The accepting side's last word.
+pub(super) fn answer(socket: &Socket, answer: Answer, until: Instant) -> io::Result<()> {
+    Timed { socket, until }.write_all(&[answer as u8])
+}
+
+fn refused(doing: &str, error: &io::Error) -> TransportError {
+    TransportError::Refused { why: format!("{doing}: {error}") }
+}
+
+/// A stream on which everything together must be done by a point in time, so that someone who
+/// sends a byte now and then does not hold us up.
+struct Timed<'a> {
+    socket: &'a Socket,
+    until: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(self.left()?)?;
+        let mut socket = self.socket;
+        socket.read(target)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(self.left()?)?;
+        self.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELLO: Hello =
+        Hello { target: [9; 16], group: 77, attempt: 5, from: 3, to: 1, socket: 2, sockets: 4 };
+
+    #[test]
+    fn a_hello_reads_back() {
+        assert_eq!(Hello::parse(&HELLO.serialise()), Ok(HELLO));
+    }
+
+    #[test]
+    fn impossible_hellos_are_refused() {
+        for hostile in [
+            Hello { from: 1, ..HELLO },
+            Hello { to: MEMBERS_MAX, ..HELLO },
+            Hello { sockets: 0, socket: 0, ..HELLO },
+            Hello { socket: 4, ..HELLO },
+            Hello { sockets: u16::MAX, ..HELLO },
+        ] {
+            assert!(Hello::parse(&hostile.serialise()).is_err(), "{hostile:?}");
+        }
+        assert!(Hello::parse(&[0; HELLO_BYTES]).is_err());
+    }
+}

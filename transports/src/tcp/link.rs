@@ -1,0 +1,230 @@
+//! Links between two ranks: who makes them, and where the ones that arrive wait for their owner.
+//!
+//! A link is a bundle of sockets that carries both directions of a pair of ranks. Whichever rank
+//! needs it first dials. When both dial at once the lower index wins: its listener answers
+//! `Crossing`, and the other rank takes the link that is on its way. A link may arrive before its
+//! owner has joined the communicator, so the listener files it here by group and peer.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use socket2::Socket;
+
+use super::handshake::{self, Answer, Hello};
+use super::sys::Epoll;
+
+/// The sockets of a pair of ranks, in non-blocking mode.
+pub(super) struct Link {
+    pub(super) sockets: Vec<Socket>,
+}
+
+impl Link {
+    fn new(sockets: Vec<Socket>) -> io::Result<Arc<Link>> {
+        for socket in &sockets {
+            socket.set_nonblocking(true)?;
+        }
+        Ok(Arc::new(Link { sockets }))
+    }
+}
+
+/// The link to one peer in one communicator, from before it stands.
+pub(super) struct Pair {
+    link: OnceLock<Arc<Link>>,
+    making: Mutex<Making>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Making {
+    is_dialling: bool,
+    arriving: Option<Arriving>,
+}
+
+/// A link of which some sockets have come in.
+struct Arriving {
+    attempt: u64,
+    sockets: Vec<Option<Socket>>,
+}
+
+/// What a rank that needs a link is to do.
+pub(super) enum Turn {
+    /// Nothing: here it is.
+    Linked(Arc<Link>),
+    /// Dial, and report to [`Pair::dialled`] or [`Pair::gave_up`].
+    Dial,
+    /// The other rank is making it, and it did not come in time.
+    TooLate,
+}
+
+impl Pair {
+    fn new() -> Arc<Pair> {
+        let making = Mutex::default();
+        Arc::new(Pair { link: OnceLock::new(), making, changed: Condvar::new() })
+    }
+
+    /// The link, once it stands. One load: asked on the hot path until it does.
+    pub(super) fn link(&self) -> Option<&Arc<Link>> {
+        self.link.get()
+    }
+
+    /// Settle who makes the link. Waits where the other rank has begun.
+    pub(super) fn turn(&self, deadline: Instant) -> Turn {
+        {
+            let mut making = self.lock();
+            if self.link.get().is_none() && making.arriving.is_none() {
+                assert!(!making.is_dialling, "each wire is asked for once");
+                making.is_dialling = true;
+                return Turn::Dial;
+            }
+        }
+        self.wait(deadline)
+    }
+
+    /// Wait for the link that the other rank is making.
+    pub(super) fn wait(&self, deadline: Instant) -> Turn {
+        let mut making = self.lock();
+        loop {
+            if let Some(link) = self.link.get() {
+                return Turn::Linked(link.clone());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Turn::TooLate;
+            }
+            let woken = self.changed.wait_timeout(making, left);
+            making = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// We dialled, and these sockets were all answered with `Linked`.
+    pub(super) fn dialled(&self, sockets: Vec<Socket>) -> io::Result<Arc<Link>> {
+        let link = Link::new(sockets)?;
+        let mut making = self.lock();
+        making.is_dialling = false;
+        let stands = self.link.get_or_init(|| link.clone());
+        debug_assert!(Arc::ptr_eq(stands, &link), "one side arbitrates, so one link is made");
+        Ok(stands.clone())
+    }
+
+    /// We dialled in vain.
+    pub(super) fn gave_up(&self) {
+        self.lock().is_dialling = false;
+    }
+
+    /// A socket of a link that the other rank is making. Answers it; returns the link if this was
+    /// the last socket.
+    fn arrive(
+        &self,
+        hello: &Hello,
+        socket: Socket,
+        until: Instant,
+    ) -> io::Result<Option<Arc<Link>>> {
+        let mut making = self.lock();
+        if self.link.get().is_some() || making.is_dialling && hello.to < hello.from {
+            handshake::answer(&socket, Answer::Crossing, until)?;
+            return Ok(None);
+        }
+        // The answer goes out first: once the link stands, our wires may write on this socket.
+        handshake::answer(&socket, Answer::Linked, until)?;
+        let sockets = usize::from(hello.sockets);
+        let fresh =
+            || Arriving { attempt: hello.attempt, sockets: (0..sockets).map(|_| None).collect() };
+        let arriving = making.arriving.get_or_insert_with(fresh);
+        if arriving.attempt != hello.attempt || arriving.sockets.len() != sockets {
+            *arriving = fresh();
+        }
+        arriving.sockets[usize::from(hello.socket)] = Some(socket);
+        if arriving.sockets.iter().any(Option::is_none) {
+            return Ok(None);
+        }
+        let arrived = making.arriving.take().expect("it was just completed");
+        let link = Link::new(arrived.sockets.into_iter().flatten().collect())?;
+        let stands = self.link.get_or_init(|| link).clone();
+        self.changed.notify_all();
+        Ok(Some(stands))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Making> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All links of a port, by communicator and peer. Only those who proved the secret get in here.
+#[derive(Default)]
+pub(super) struct Links {
+    groups: Mutex<HashMap<u64, Members>>,
+}
+
+#[derive(Default)]
+struct Members {
+    bell: Option<Arc<Epoll>>,
+    pairs: HashMap<u32, Arc<Pair>>,
+    has_left: bool,
+}
+
+impl Links {
+    /// The pair of us and `peer`; `None` once we have left the communicator.
+    pub(super) fn pair(&self, group: u64, peer: u32) -> Option<Arc<Pair>> {
+        let mut groups = self.lock();
+        let members = groups.entry(group).or_default();
+        if members.has_left {
+            return None;
+        }
+        Some(members.pairs.entry(peer).or_insert_with(Pair::new).clone())
+    }
+
+    /// From now on links of `group` ring `bell`, those that stand already included.
+    pub(super) fn join(&self, group: u64, bell: Arc<Epoll>) -> io::Result<()> {
+        let mut groups = self.lock();
+        let members = groups.entry(group).or_default();
+        assert!(members.bell.is_none() && !members.has_left, "a group number is used once");
+        for link in members.pairs.values().filter_map(|pair| pair.link()) {
+            watch(&bell, link)?;
+        }
+        members.bell = Some(bell);
+        Ok(())
+    }
+
+    /// A link of `group` stands: let it ring.
+    pub(super) fn stands(&self, group: u64, link: &Link) -> io::Result<()> {
+        match self.lock().get(&group).and_then(|members| members.bell.as_ref()) {
+            Some(bell) => watch(bell, link),
+            None => Ok(()),
+        }
+    }
+
+    /// Forget the communicator and refuse what still comes for it.
+    pub(super) fn leave(&self, group: u64) {
+        let left = Members { has_left: true, ..Members::default() };
+        let forgotten = self.lock().insert(group, left);
+        drop(forgotten);
+    }
+
+    /// File a socket whose caller has proved itself.
+    pub(super) fn file(&self, hello: &Hello, socket: Socket, until: Instant) -> io::Result<()> {
+        let Some(pair) = self.pair(hello.group, hello.from) else {
+            return handshake::answer(&socket, Answer::GroupLeft, until);
+        };
+        match pair.arrive(hello, socket, until)? {
+            Some(link) => self.stands(hello.group, &link),
+            None => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Members>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Add a link's sockets to a bell. Both who files a link and who joins may do so.
+fn watch(bell: &Epoll, link: &Link) -> io::Result<()> {
+    for socket in &link.sockets {
+        match bell.add(socket) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}

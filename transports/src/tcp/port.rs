@@ -1,0 +1,128 @@
+//! One rank's listener and card, and what it has in each communicator.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::address::Interface;
+use super::bell::Bell;
+use super::card::Card;
+use super::dial::Call;
+use super::link::Links;
+use super::listen::{Bound, Listener};
+use super::route::Routes;
+use super::wire::{Receiver, Sender};
+use super::{Settings, probe};
+use crate::{Caps, Doorbell, Endpoint, Group, Port, RecvWire, SendWire, TransportError, Windows};
+
+/// What the listener, the endpoints and the port itself look at.
+pub(super) struct Shared {
+    pub(super) card: Card,
+    pub(super) secret: [u8; 32],
+    pub(super) settings: Settings,
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) links: Links,
+    pub(super) routes: Arc<Routes>,
+}
+
+/// One rank's side of tcp.
+pub(super) struct TcpPort {
+    shared: Arc<Shared>,
+    /// Stops when the port is dropped.
+    _listener: Listener,
+}
+
+impl TcpPort {
+    /// Listen, and describe where.
+    pub(super) fn open(
+        settings: Settings,
+        routes: Arc<Routes>,
+        secret: [u8; 32],
+    ) -> Result<TcpPort, TransportError> {
+        let interfaces = probe::usable_interfaces(&settings)?;
+        let bound = Bound::new(settings.ports.as_ref())?;
+        let card = probe::card(&interfaces, bound.port4, bound.port6)?;
+        let links = Links::default();
+        let shared = Arc::new(Shared { card, secret, settings, interfaces, links, routes });
+        let _listener = Listener::start(bound, shared.clone())?;
+        Ok(TcpPort { shared, _listener })
+    }
+}
+
+impl Port for TcpPort {
+    fn card(&self) -> Vec<u8> {
+        self.shared.card.serialise()
+    }
+
+    fn reaches(&self, card: &[u8]) -> bool {
+        Card::parse(card).is_ok_and(|theirs| self.shared.card.reaches(&theirs))
+    }
+
+    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+        assert!(group.me < group.cards.len());
+        let corrupt = |peer, what: &str| TransportError::Corrupt { peer, what: what.into() };
+        let parse = |(peer, card): (usize, &Option<&[u8]>)| {
+            card.map(|card| Card::parse(card).map_err(|what| corrupt(peer, what))).transpose()
+        };
+        let cards: Vec<_> = group.cards.iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+        let bell = Bell::new()?;
+        let joined = self.shared.links.join(group.id, bell.set.clone());
+        joined.map_err(|error| TransportError::from_io("epoll_ctl", &error, "joining"))?;
+        let caps = probe::endpoint_caps(&self.shared, cards.iter().flatten());
+        let shared = self.shared.clone();
+        Ok(Box::new(TcpEndpoint { shared, group: group.id, me: group.me, cards, bell, caps }))
+    }
+}
+
+/// One communicator's links.
+struct TcpEndpoint {
+    shared: Arc<Shared>,
+    group: u64,
+    me: usize,
+    cards: Vec<Option<Card>>,
+    bell: Bell,
+    caps: Caps,
+}
+
+impl Endpoint for TcpEndpoint {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn sender(
+        &mut self,
+        to: usize,
+        deadline: Instant,
+    ) -> Result<Box<dyn SendWire>, TransportError> {
+        let theirs = self.cards[to].as_ref().expect("the caller asks for members with cards");
+        let pair = self.shared.links.pair(self.group, to as u32).expect("we have not left");
+        let (shared, pair, group, me) = (&*self.shared, &*pair, self.group, self.me);
+        let link = Call { shared, pair, group, me, to, theirs, deadline }.link()?;
+        Ok(Box::new(Sender::new(to, link)))
+    }
+
+    fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {
+        assert!(self.cards[from].is_some(), "the caller asks for members with cards");
+        let pair = self.shared.links.pair(self.group, from as u32).expect("we have not left");
+        Ok(Box::new(Receiver::new(from, pair)))
+    }
+
+    fn doorbell(&mut self) -> &mut dyn Doorbell {
+        &mut self.bell
+    }
+
+    fn check(&mut self) -> Result<(), TransportError> {
+        // A dead peer's sockets are closed by its kernel, which rings and shows in push and pull.
+        // A closed socket on which nothing is awaited is no fault: its owner may just be done.
+        Ok(())
+    }
+
+    fn windows(&mut self) -> Option<&mut dyn Windows> {
+        None
+    }
+}
+
+impl Drop for TcpEndpoint {
+    fn drop(&mut self) {
+        self.shared.links.leave(self.group);
+    }
+}

@@ -1,0 +1,260 @@
+//! The two ends of a wire, over one socket: the kernel's stream is the wire's stream, with nothing
+//! added. A small message costs one system call at each end.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use socket2::Socket;
+
+use super::link::{Link, Pair};
+use crate::{RecvWire, SendWire, TransportError};
+
+/// The wire takes multiples of this, unless it takes everything.
+const UNIT: usize = 64;
+/// Where folds read from: in a core's cache, with room to spare for what they fold into.
+const STAGING_BYTES: usize = 128 << 10;
+/// How far a receive may read past what was asked for: small messages that follow one another
+/// share a system call, and large ones are not copied twice.
+const READ_AHEAD_BYTES: usize = 4096;
+
+/// The sending end.
+pub(super) struct Sender {
+    peer: usize,
+    link: Arc<Link>,
+    /// Bytes that the kernel has but that we did not say we took, because they are no whole unit:
+    /// the caller will push them again, first thing.
+    ahead: [u8; UNIT],
+    ahead_bytes: usize,
+    fault: Option<TransportError>,
+}
+
+impl Sender {
+    pub(super) fn new(peer: usize, link: Arc<Link>) -> Sender {
+        Sender { peer, link, ahead: [0; UNIT], ahead_bytes: 0, fault: None }
+    }
+}
+
+impl SendWire for Sender {
+    fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let known = self.ahead_bytes;
+        assert!(
+            bytes.starts_with(&self.ahead[..known]),
+            "what was not taken is pushed again, before anything else"
+        );
+        let mut sent = known;
+        if sent < bytes.len() {
+            match send(&self.link.sockets[0], &bytes[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) => {
+                    let fault = lost(self.peer, "send", &error);
+                    self.fault = Some(fault.clone());
+                    return Err(fault);
+                }
+            }
+        }
+        let taken = if sent == bytes.len() { sent } else { sent / UNIT * UNIT };
+        self.ahead_bytes = sent - taken;
+        self.ahead[..sent - taken].copy_from_slice(&bytes[taken..sent]);
+        Ok(taken)
+    }
+}
+
+/// Write what fits now.
+fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+    match socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+        Err(error) if is_later(&error) => Ok(0),
+        other => other,
+    }
+}
+
+/// Read what is there now. End of stream is an error: no wire ends while somebody looks at it.
+fn receive(socket: &Socket, target: &mut [u8]) -> io::Result<usize> {
+    debug_assert!(!target.is_empty());
+    let mut socket = socket;
+    match socket.read(target) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(error) if is_later(&error) => Ok(0),
+        other => other,
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// What a failed read or write says about the peer.
+fn lost(peer: usize, call: &'static str, error: &io::Error) -> TransportError {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, NetworkUnreachable,
+        NotConnected, TimedOut, UnexpectedEof,
+    };
+    let how = match error.kind() {
+        UnexpectedEof => "it closed the connection".into(),
+        TimedOut => "its host stopped answering".into(),
+        BrokenPipe | ConnectionAborted | ConnectionReset | HostUnreachable | NetworkUnreachable
+        | NotConnected => error.to_string(),
+        _ => return TransportError::from_io(call, error, format!("on the wire of member {peer}")),
+    };
+    TransportError::PeerGone { peer, how }
+}
+
+/// The receiving end.
+pub(super) struct Receiver {
+    peer: usize,
+    pair: Arc<Pair>,
+    source: Source,
+    staging: Staging,
+    fault: Option<TransportError>,
+}
+
+/// Where the bytes come from: nowhere, until the link stands.
+enum Source {
+    Absent,
+    One(Arc<Link>),
+}
+
+impl Source {
+    /// The next bytes of the stream, as many as there are now.
+    fn read(&mut self, pair: &Pair, target: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::One(link) => receive(&link.sockets[0], target),
+            Source::Absent => match pair.link() {
+                None => Ok(0),
+                Some(link) => {
+                    *self = Source::One(link.clone());
+                    self.read(pair, target)
+                }
+            },
+        }
+    }
+}
+
+impl Receiver {
+    pub(super) fn new(peer: usize, pair: Arc<Pair>) -> Receiver {
+        Receiver { peer, pair, source: Source::Absent, staging: Staging::new(), fault: None }
+    }
+
+    /// Stage up to `most` more bytes of the stream. Returns whether there may be more to be had.
+    fn stage(&mut self, most: usize) -> Result<bool, TransportError> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let room = self.staging.room(most);
+        let asked = room.len();
+        match self.source.read(&self.pair, room) {
+            Ok(count) => {
+                self.staging.tail += count;
+                Ok(count == asked)
+            }
+            Err(error) => Err(self.fail(&error)),
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error) -> TransportError {
+        let fault = lost(self.peer, "recv", error);
+        self.fault = Some(fault.clone());
+        fault
+    }
+}
+
+impl RecvWire for Receiver {
+    fn pull(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        debug_assert!(granule > 0 && limit % granule == 0);
+        let mut handed = 0;
+        let mut may_have_more = true;
+        loop {
+            let staged = self.staging.bytes();
+            let whole = staged.len().min(limit - handed) / granule * granule;
+            if whole > 0 {
+                sink(&staged[..whole]);
+                self.staging.head += whole;
+                handed += whole;
+            }
+            if handed == limit || !may_have_more {
+                return Ok(handed);
+            }
+            // Fewer bytes than an element are staged now.
+            may_have_more = match self.stage(limit - handed + READ_AHEAD_BYTES) {
+                Ok(more) => more,
+                // It failed after these bytes; the next call says so.
+                Err(_) if handed > 0 => return Ok(handed),
+                Err(fault) => return Err(fault),
+            };
+        }
+    }
+
+    fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
+        let mut filled = 0;
+        let mut may_have_more = true;
+        loop {
+            let staged = self.staging.bytes();
+            let count = staged.len().min(target.len() - filled);
+            target[filled..filled + count].copy_from_slice(&staged[..count]);
+            self.staging.head += count;
+            filled += count;
+            let left = target.len() - filled;
+            if left == 0 || !may_have_more {
+                return Ok(filled);
+            }
+            let outcome = if left < READ_AHEAD_BYTES {
+                self.stage(READ_AHEAD_BYTES)
+            } else if let Some(fault) = &self.fault {
+                Err(fault.clone())
+            } else {
+                let room = &mut target[filled..];
+                match self.source.read(&self.pair, room) {
+                    Ok(count) => {
+                        filled += count;
+                        Ok(count == left)
+                    }
+                    Err(error) => Err(self.fail(&error)),
+                }
+            };
+            may_have_more = match outcome {
+                Ok(more) => more,
+                Err(_) if filled > 0 => return Ok(filled),
+                Err(fault) => return Err(fault),
+            };
+        }
+    }
+}
+
+/// Bytes that arrived and were not handed over yet. Starts at a cache line, and is only as much in
+/// memory as was ever used.
+struct Staging {
+    buffer: Vec<u8>,
+    origin: usize,
+    head: usize,
+    tail: usize,
+}
+
+impl Staging {
+    fn new() -> Staging {
+        let buffer = vec![0; STAGING_BYTES + UNIT];
+        let origin = buffer.as_ptr().align_offset(UNIT).min(UNIT);
+        Staging { buffer, origin, head: origin, tail: origin }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.head..self.tail]
+    }
+
+    /// Room for up to `most` bytes behind those that are there, which move to the front.
+    fn room(&mut self, most: usize) -> &mut [u8] {
+        if self.head > self.origin {
+            self.buffer.copy_within(self.head..self.tail, self.origin);
+            self.tail -= self.head - self.origin;
+            self.head = self.origin;
+        }
+        let end = self.buffer.len().min(self.tail.saturating_add(most));
+        &mut self.buffer[self.tail..end]
+    }
+}
