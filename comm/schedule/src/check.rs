@@ -15,12 +15,9 @@
 //! same values (`expression.rs`). Lengths are proved by name: a chunk may only travel to a chunk that
 //! shares its length by definition.
 
-mod expression;
-mod graph;
-
+use crate::expression::{EMPTY, Expressions};
+use crate::graph::Graph;
 use crate::{Algorithm, Collective, Move, Program, program};
-use expression::{EMPTY, Expressions};
-use graph::Graph;
 
 /// What a proof counted on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

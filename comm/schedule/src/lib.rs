@@ -10,13 +10,17 @@
 mod algorithm;
 mod bruck;
 mod check;
+mod cost;
 mod direct;
 mod doubling;
+mod expression;
+mod graph;
 mod halving;
 mod hierarchical;
 mod moves;
 mod names;
 mod pairwise;
+mod predict;
 mod ring;
 mod server;
 mod tree;
@@ -24,5 +28,7 @@ mod write;
 
 pub use algorithm::{Algorithm, program};
 pub use check::{Fault, Report, check, check_programs};
+pub use cost::{Cost, Link, cost, even_cut, sent_bytes};
 pub use moves::{Collective, Move, Program, Span};
 pub use names::UnknownName;
+pub use predict::predict;

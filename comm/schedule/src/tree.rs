@@ -68,7 +68,7 @@ pub(crate) fn binomial(program: &mut Program) -> Option<()> {
 /// | collective | steps | bytes sent per rank, at most |
 /// |---|---|---|
 /// | broadcast, reduce | ceil(log2 P), streaming | n |
-/// | all-reduce (reduce, then broadcast behind it) | 2·ceil(log2 P), streaming | 3n/2 |
+/// | all-reduce (reduce, then broadcast behind it) | 2·ceil(log2 P), streaming | 2n |
 ///
 /// Sanders, Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and
 /// scan".

@@ -9,46 +9,59 @@
 //!
 //! Waiting is byte by byte, so on short wires every chunk is cut in parts that wait separately.
 
-use super::Fault;
-use crate::{Move, Program};
+use crate::{Fault, Move, Program};
 
 /// No node.
 const NONE: u32 = u32::MAX;
 
 /// One chunk of one move.
 #[derive(Clone, Copy)]
-pub(super) struct Node {
-    pub(super) rank: u32,
+pub(crate) struct Node {
+    pub(crate) rank: u32,
     /// The move.
-    pub(super) index: u32,
+    pub(crate) index: u32,
     /// The chunk that is sent or written.
-    pub(super) chunk: u32,
+    pub(crate) chunk: u32,
     /// The chunk that is read besides: of a merge, the operand.
-    pub(super) source: u32,
+    pub(crate) source: u32,
 }
 
 impl Node {
-    pub(super) fn empty(self, chunk: u32) -> Fault {
+    pub(crate) fn empty(self, chunk: u32) -> Fault {
         Fault::Empty { rank: self.rank, index: self.index, chunk }
     }
 }
 
-pub(super) struct Graph<'a> {
+/// Why a node waits for another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It comes later on the same end of a wire.
+    Wire,
+    /// It receives what the other one sends.
+    Message,
+    /// It needs the room on the wire that the other one makes.
+    Room,
+    /// They touch the same chunk.
+    Chunk,
+}
+
+/// All nodes of a set of programs, and who waits for whom.
+pub(crate) struct Graph<'a> {
     programs: &'a [Program],
-    pub(super) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     /// The next node at the same end of the same wire.
     next: Vec<u32>,
     /// The node at the other end of the wire.
     across: Vec<u32>,
-    /// Pairs of nodes of one rank of which the second waits for the first; ordered by the first, and
-    /// where each node's pairs begin.
+    /// The nodes that wait for each node because of a chunk, one after the other.
     conflicts: Vec<u32>,
+    /// Where each node's begin.
     conflicts_of: Vec<u32>,
 }
 
 impl<'a> Graph<'a> {
     /// Errors: [`Fault::Unmatched`], [`Fault::Shape`].
-    pub(super) fn new(programs: &'a [Program]) -> Result<Self, Fault> {
+    pub(crate) fn new(programs: &'a [Program]) -> Result<Self, Fault> {
         let nodes: Vec<Node> = programs.iter().flat_map(nodes_of).collect();
         let (next, across) = wires(programs, &nodes)?;
         for (&here, &there) in nodes.iter().zip(&across) {
@@ -59,13 +72,13 @@ impl<'a> Graph<'a> {
     }
 
     /// How many chunks are sent.
-    pub(super) fn sends(&self) -> usize {
+    pub(crate) fn sends(&self) -> usize {
         let sends = (0..self.nodes.len() as u32).filter(|&node| self.is_send(node));
         sends.count()
     }
 
     /// The send that feeds a receiving node.
-    pub(super) fn partner(&self, node: u32) -> Option<u32> {
+    pub(crate) fn partner(&self, node: u32) -> Option<u32> {
         let across = self.across[node as usize];
         (across != NONE && !self.is_send(node)).then_some(across)
     }
@@ -74,17 +87,17 @@ impl<'a> Graph<'a> {
     /// `parts`; if `short`, a wire holds one part, else it holds everything.
     ///
     /// Errors: [`Fault::Deadlock`].
-    pub(super) fn order(&self, parts: u32, short: bool) -> Result<Vec<u32>, Fault> {
+    pub(crate) fn order(&self, parts: u32, short: bool) -> Result<Vec<u32>, Fault> {
         let total = self.nodes.len() as u32 * parts;
         let mut waits = vec![0u32; total as usize];
         for unit in 0..total {
-            self.followers(unit, parts, short, |follower| waits[follower as usize] += 1);
+            self.followers(unit, parts, short, |follower, _| waits[follower as usize] += 1);
         }
         let mut order: Vec<u32> = (0..total).filter(|&unit| waits[unit as usize] == 0).collect();
         let mut done = 0;
         while let Some(&unit) = order.get(done) {
             done += 1;
-            self.followers(unit, parts, short, |follower| {
+            self.followers(unit, parts, short, |follower, _| {
                 waits[follower as usize] -= 1;
                 if waits[follower as usize] == 0 {
                     order.push(follower);
@@ -99,26 +112,31 @@ impl<'a> Graph<'a> {
     }
 
     /// The most messages in a chain, given an order.
-    pub(super) fn steps(&self, order: &[u32]) -> u32 {
+    pub(crate) fn steps(&self, order: &[u32]) -> u32 {
         let mut steps = vec![0; self.nodes.len()];
         for &node in order {
             let here = steps[node as usize] + u32::from(self.is_send(node));
-            self.followers(node, 1, false, |follower| {
-                let across = self.across[node as usize] == follower;
-                let there = if across { here } else { steps[node as usize] };
+            self.followers(node, 1, false, |follower, why| {
+                let there = if why == Why::Message { here } else { steps[node as usize] };
                 steps[follower as usize] = steps[follower as usize].max(there);
             });
         }
         steps.into_iter().max().unwrap_or(0)
     }
 
-    fn is_send(&self, node: u32) -> bool {
+    pub(crate) fn is_send(&self, node: u32) -> bool {
         let Node { rank, index, .. } = self.nodes[node as usize];
         matches!(self.programs[rank as usize].moves[index as usize], Move::Send { .. })
     }
 
-    /// Everything that waits for a unit, which is part `unit % parts` of node `unit / parts`.
-    fn followers(&self, unit: u32, parts: u32, short: bool, mut follow: impl FnMut(u32)) {
+    /// Everything that waits for a unit, which is part `unit % parts` of node `unit / parts`, and why.
+    pub(crate) fn followers(
+        &self,
+        unit: u32,
+        parts: u32,
+        short: bool,
+        mut follow: impl FnMut(u32, Why),
+    ) {
         let (node, part) = (unit / parts, unit % parts);
         let after = |node: u32| {
             let next = self.next[node as usize];
@@ -130,15 +148,20 @@ impl<'a> Graph<'a> {
         };
         let across = self.across[node as usize];
         if across != NONE {
-            after(node).into_iter().for_each(&mut follow);
+            after(node).into_iter().for_each(|later| follow(later, Why::Wire));
             if self.is_send(node) {
-                follow(across * parts + part);
+                follow(across * parts + part, Why::Message);
             } else if short {
-                after(across).into_iter().for_each(&mut follow);
+                after(across).into_iter().for_each(|later| follow(later, Why::Room));
             }
         }
+        self.conflicting(node).iter().for_each(|&later| follow(later * parts + part, Why::Chunk));
+    }
+
+    /// The later moves of the same rank that wait for `node` because of its chunks.
+    fn conflicting(&self, node: u32) -> &[u32] {
         let [from, to] = [node, node + 1].map(|node| self.conflicts_of[node as usize] as usize);
-        self.conflicts[from..to].iter().for_each(|&later| follow(later * parts + part));
+        &self.conflicts[from..to]
     }
 
     /// A circle among the units that still wait, in words.
@@ -146,7 +169,7 @@ impl<'a> Graph<'a> {
         let stuck = |unit: u32| waits[unit as usize] > 0;
         let mut waits_for = vec![NONE; waits.len()];
         for unit in (0..waits.len() as u32).filter(|&unit| stuck(unit)) {
-            self.followers(unit, parts, short, |follower| waits_for[follower as usize] = unit);
+            self.followers(unit, parts, short, |follower, _| waits_for[follower as usize] = unit);
         }
         // Everything stuck waits for something stuck, so this walk must come back to where it was.
         let mut met = vec![false; waits.len()];

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 
 /// No value.
-pub(super) const EMPTY: u32 = u32::MAX;
+pub(crate) const EMPTY: u32 = u32::MAX;
 
 /// All expressions met so far. Number `r` below the number of ranks is what rank `r` brought.
-pub(super) struct Expressions {
+pub(crate) struct Expressions {
     ranks: u32,
     /// The two operands of the folds, which follow the leaves.
     folds: Vec<(u32, u32)>,
@@ -22,7 +22,7 @@ pub(super) struct Expressions {
 }
 
 impl Expressions {
-    pub(super) fn new(ranks: u32) -> Self {
+    pub(crate) fn new(ranks: u32) -> Self {
         let words = (ranks as usize).div_ceil(64);
         let mut sets = vec![0; ranks as usize * words];
         for rank in 0..ranks as usize {
@@ -33,7 +33,7 @@ impl Expressions {
     }
 
     /// The fold of two expressions; swapping them gives the same one.
-    pub(super) fn fold(&mut self, a: u32, b: u32) -> u32 {
+    pub(crate) fn fold(&mut self, a: u32, b: u32) -> u32 {
         let operands = (a.min(b), a.max(b));
         let next = self.once.len() as u32;
         let number = *self.numbers.entry(operands).or_insert(next);
@@ -53,23 +53,23 @@ impl Expressions {
     }
 
     /// `((0 ⊕ 1) ⊕ 2) ⊕ ...`
-    pub(super) fn left_fold(&mut self, ranks: u32) -> u32 {
+    pub(crate) fn left_fold(&mut self, ranks: u32) -> u32 {
         (1..ranks).fold(0, |sum, rank| self.fold(sum, rank))
     }
 
     /// Whether every rank is in it.
-    pub(super) fn has_all(&self, id: u32) -> bool {
+    pub(crate) fn has_all(&self, id: u32) -> bool {
         let set = &self.sets[id as usize * self.words..][..self.words];
         set.iter().map(|word| word.count_ones()).sum::<u32>() == self.ranks
     }
 
     /// Whether no rank is in it twice.
-    pub(super) fn is_once(&self, id: u32) -> bool {
+    pub(crate) fn is_once(&self, id: u32) -> bool {
         self.once[id as usize]
     }
 
     /// The expression in words; what is nested deeper than a line can show is `…`.
-    pub(super) fn text(&self, id: u32) -> String {
+    pub(crate) fn text(&self, id: u32) -> String {
         self.nested(id, 12)
     }
 
