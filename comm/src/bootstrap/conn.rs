@@ -1,0 +1,176 @@
+//! One connection of the root: never waits, holds a bounded number of bytes.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{SockRef, TcpKeepalive};
+
+use super::proof::Nonces;
+use super::sys::Watch;
+use crate::control::frame::{Decoder, Frame, STRANGER_BYTES_MAX};
+
+/// How long a connection may take until it has its seat.
+const SEATING: Duration = Duration::from_secs(5);
+/// How long the last words to a connection may take.
+const PARTING: Duration = Duration::from_secs(1);
+/// The most frames that wait for a rank that does not read.
+const OUTBOX_FRAMES_MAX: usize = 4096;
+/// The most bytes taken from one connection before the others have their turn.
+const TURN_BYTES: usize = 64 << 10;
+
+/// Silence after which an idle connection is probed, how often, and when it is given up. A
+/// process that is merely stopped still has a kernel that answers.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
+const KEEPALIVE_LOSS: Duration = Duration::from_secs(10);
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Phase {
+    Greeting,
+    Proving(Nonces),
+    Proven,
+    Seated(usize),
+}
+
+pub(super) struct Conn {
+    pub(super) phase: Phase,
+    stream: TcpStream,
+    pub(super) decoder: Decoder,
+    outbox: VecDeque<Arc<[u8]>>,
+    /// How many bytes of the first frame in the outbox have been sent.
+    sent_bytes: usize,
+    /// When the connection is given up, unless it has a seat.
+    due: Option<Instant>,
+    closing: bool,
+    pub(super) dead: bool,
+}
+
+/// Settings that every connection between a rank and the root has, on both ends.
+pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(KEEPALIVE_LOSS))
+}
+
+impl Conn {
+    pub(super) fn new(stream: TcpStream, now: Instant) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        tune(&stream)?;
+        Ok(Self {
+            phase: Phase::Greeting,
+            stream,
+            decoder: Decoder::new(STRANGER_BYTES_MAX),
+            outbox: VecDeque::new(),
+            sent_bytes: 0,
+            due: Some(now + SEATING),
+            closing: false,
+            dead: false,
+        })
+    }
+
+    pub(super) fn rank(&self) -> Option<usize> {
+        match self.phase {
+            Phase::Seated(rank) if !self.dead => Some(rank),
+            _ => None,
+        }
+    }
+
+    pub(super) fn watch(&self) -> Watch {
+        Watch::new(self.stream.as_fd(), !self.outbox.is_empty())
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    pub(super) fn sit(&mut self, rank: usize) {
+        self.phase = Phase::Seated(rank);
+        self.due = None;
+    }
+
+    /// Say what is still to be said, then end.
+    pub(super) fn close(&mut self, now: Instant) {
+        if !self.closing {
+            self.closing = true;
+            self.due = Some(now + PARTING);
+        }
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.dead && !self.outbox.is_empty()
+    }
+
+    pub(super) fn say(&mut self, bytes: Arc<[u8]>) {
+        if !self.closing && !self.dead {
+            self.outbox.push_back(bytes);
+        }
+    }
+
+    /// What has come, and how the connection ended if it did.
+    pub(super) fn read(&mut self, scratch: &mut [u8]) -> (Vec<Frame>, Option<String>) {
+        let mut frames = Vec::new();
+        let mut taken_bytes = 0;
+        while taken_bytes < TURN_BYTES {
+            match self.stream.read(scratch) {
+                Ok(0) => return (frames, Some("its process ended".into())),
+                Ok(count) => {
+                    taken_bytes += count;
+                    self.decoder.push(&scratch[..count]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return (frames, Some(format!("its connection broke: {error}"))),
+            }
+            loop {
+                match self.decoder.next() {
+                    Ok(Some(frame)) => frames.push(frame),
+                    Ok(None) => break,
+                    Err(malformed) => {
+                        let how = format!("it sent bytes that are not ours: {malformed}");
+                        return (frames, Some(how));
+                    }
+                }
+            }
+            // Its next frame may be longer than is allowed at this phase: handle this one first.
+            if !frames.is_empty() {
+                break;
+            }
+        }
+        (frames, None)
+    }
+
+    /// Send what can be sent now. Returns how the connection ended if it did.
+    pub(super) fn flush(&mut self) -> Option<String> {
+        if self.dead {
+            return None;
+        }
+        while let Some(frame) = self.outbox.front() {
+            match self.stream.write(&frame[self.sent_bytes..]) {
+                Ok(count) => {
+                    self.sent_bytes += count;
+                    if self.sent_bytes == frame.len() {
+                        self.sent_bytes = 0;
+                        self.outbox.pop_front();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Some(format!("its connection broke: {error}")),
+            }
+        }
+        if self.outbox.len() > OUTBOX_FRAMES_MAX {
+            return Some("it asks without reading the answers".into());
+        }
+        if self.closing && self.outbox.is_empty() {
+            self.dead = true;
+        }
+        None
+    }
+}

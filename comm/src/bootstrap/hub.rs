@@ -1,0 +1,398 @@
+//! The root: one thread that brings the ranks together and then judges for them.
+//!
+//! One loop around one poll. It never waits for a single connection: each has a bounded inbox, a
+//! bounded outbox and a time by which it must have proved the secret, and when too many strangers
+//! come the oldest goes. When all ranks have come the listener is closed: a world is complete once,
+//! and the port is free for the next one.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::conn::{Conn, Phase};
+use super::proof::{self, Nonces, Side, random};
+use super::roster::{Failure, Roster};
+use super::sys::{Watch, poll};
+use crate::control::Refusal;
+use crate::control::court::{Audience, Court, Order};
+use crate::control::frame::{Frame, Join, RANK_BYTES_MAX, VERSION};
+
+/// The most connections that have not yet got a seat.
+const STRANGERS_MAX: usize = 1024;
+/// The most connections taken in one turn.
+const ACCEPTS_MAX: usize = 128;
+/// How long a failed root tells latecomers why it failed.
+const AFTERMATH: Duration = Duration::from_secs(5);
+/// How long the root's own last words may take.
+const FAREWELL: Duration = Duration::from_millis(200);
+/// Rest after the system refused to give us a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
+
+/// A root at work. Dropping it ends it: ranks that are waiting to join are told so, and ranks that
+/// have joined go on without anybody who notices a death.
+#[derive(Debug)]
+pub struct Root {
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+    address: SocketAddr,
+}
+
+/// How the owner reaches the thread. Holds both ends of the pair: ringing never fails.
+#[derive(Debug)]
+struct Bell {
+    stop: AtomicBool,
+    ring: UnixStream,
+    ear: UnixStream,
+}
+
+impl Root {
+    /// Serve one world at `listener`.
+    pub(super) fn serve(listener: TcpListener, secret: [u8; 32]) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let (ring, ear) = UnixStream::pair()?;
+        ear.set_nonblocking(true)?;
+        let bell = Arc::new(Bell { stop: AtomicBool::new(false), ring, ear });
+        let hub = Hub {
+            bell: Arc::clone(&bell),
+            listener: Some(listener),
+            secret,
+            nonce: random()?,
+            process: super::process_token()?,
+            conns: Vec::new(),
+            hub_rank: None,
+            stage: Stage::Gathering(Roster::default()),
+        };
+        let thread = Builder::new().name("brigade-root".into()).spawn(move || hub.run())?;
+        Ok(Self { bell, thread: Some(thread), address })
+    }
+
+    /// Where it listens.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Let the root go on by itself until all ranks have left or the process ends.
+    pub fn detach(mut self) {
+        self.thread = None;
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        self.bell.stop.store(true, Ordering::Release);
+        // A full pair means that the thread has been rung often enough already.
+        let _rung = (&self.bell.ring).write(&[1]);
+        // A hub that panicked has printed why, and a destructor must not.
+        let _ended = thread.join();
+    }
+}
+
+struct Hub {
+    bell: Arc<Bell>,
+    listener: Option<TcpListener>,
+    secret: [u8; 32],
+    nonce: [u8; 32],
+    process: [u8; 16],
+    conns: Vec<Conn>,
+    hub_rank: Option<usize>,
+    stage: Stage,
+}
+
+enum Stage {
+    Gathering(Roster),
+    Sitting(Court),
+    Failed { last_words: Arc<[u8]>, until: Instant },
+}
+
+impl Hub {
+    fn run(mut self) {
+        while self.turn() {}
+    }
+
+    /// Sleep until something happens and do what it asks for. Returns whether to go on.
+    fn turn(&mut self) -> bool {
+        let mut watches: Vec<_> = self.conns.iter().map(Conn::watch).collect();
+        watches.push(Watch::new(self.bell.ear.as_fd(), false));
+        watches.extend(self.listener.as_ref().map(|l| Watch::new(l.as_fd(), false)));
+        let timeout = self.due().map(|due| due.saturating_duration_since(Instant::now()));
+        if poll(&mut watches, timeout).is_err() {
+            return false;
+        }
+        if self.bell.stop.load(Ordering::Acquire) {
+            self.farewell();
+            return false;
+        }
+        let (conns, others) = watches.split_at(self.conns.len());
+        for (index, _) in conns.iter().enumerate().filter(|(_, watch)| watch.happened()) {
+            self.attend(index);
+        }
+        if others[0].happened() {
+            // Only the flag counts; what was written is no more than a reason to look at it.
+            let _emptied = (&self.bell.ear).read(&mut [0; 64]);
+        }
+        if others.get(1).is_some_and(Watch::happened) {
+            self.accept();
+        }
+        self.look_at_the_clock(Instant::now());
+        self.flush();
+        self.conns.retain(|conn| !conn.dead);
+        match &self.stage {
+            Stage::Gathering(_) => true,
+            Stage::Sitting(court) => !court.is_over() || !self.conns.is_empty(),
+            Stage::Failed { until, .. } => Instant::now() < *until,
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let stage = match &self.stage {
+            Stage::Gathering(roster) => roster.due(),
+            Stage::Sitting(court) => court.due(),
+            Stage::Failed { until, .. } => Some(*until),
+        };
+        self.conns.iter().filter_map(Conn::due).chain(stage).min()
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(listener) = &self.listener else { return };
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    // A stream that cannot be set up is as good as one that never came.
+                    self.conns.extend(Conn::new(stream, Instant::now()).ok());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) => {
+                    // Mostly no descriptors left: make room, and do not spin on a full house.
+                    self.drop_oldest_stranger();
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    break;
+                }
+            }
+        }
+        while self.conns.iter().filter(|conn| is_stranger(conn)).count() > STRANGERS_MAX {
+            self.drop_oldest_stranger();
+        }
+    }
+
+    fn drop_oldest_stranger(&mut self) {
+        if let Some(oldest) = self.conns.iter_mut().find(|conn| is_stranger(conn)) {
+            oldest.dead = true;
+        }
+    }
+
+    fn attend(&mut self, index: usize) {
+        let mut scratch = [0; 16 << 10];
+        let (frames, end) = self.conns[index].read(&mut scratch);
+        for frame in frames {
+            if !self.conns[index].dead {
+                self.hear(index, frame, Instant::now());
+            }
+        }
+        if let Some(how) = end {
+            self.part(index, &how);
+        }
+    }
+
+    fn hear(&mut self, index: usize, frame: Frame, now: Instant) {
+        match (self.conns[index].phase, frame) {
+            (Phase::Greeting, Frame::Hello { version, nonce }) => self.greet(index, version, nonce),
+            (Phase::Proving(nonces), Frame::Proof { mac }) => self.verify(index, &nonces, &mac),
+            (Phase::Proven, Frame::Join(join)) => self.seat(index, join, now),
+            (Phase::Seated(rank), frame) => match &mut self.stage {
+                Stage::Sitting(court) => {
+                    let orders = court.hear(rank, frame, now);
+                    let gone = court.is_gone(rank);
+                    self.dispatch(orders);
+                    if gone {
+                        self.conns[index].close(now);
+                    }
+                }
+                Stage::Gathering(_) => self.part(index, "it spoke out of turn"),
+                Stage::Failed { .. } => {}
+            },
+            _ => self.part(index, "it spoke out of turn"),
+        }
+    }
+
+    fn greet(&mut self, index: usize, version: u16, joining: [u8; 32]) {
+        if version != VERSION {
+            let why = format!("the root speaks version {VERSION}, not {version}");
+            return self.refuse(index, Refusal::Version, &why);
+        }
+        let Ok(root) = random() else {
+            return self.part(index, "the system has no random bytes");
+        };
+        self.conns[index].phase = Phase::Proving(Nonces { joining, root });
+        self.conns[index].say(Frame::Challenge { nonce: root }.encode().into());
+    }
+
+    fn verify(&mut self, index: usize, nonces: &Nonces, mac: &[u8; 32]) {
+        if !proof::check(&self.secret, Side::Joining, nonces, mac) {
+            if let Stage::Gathering(roster) = &mut self.stage {
+                roster.strangers += 1;
+            }
+            return self.refuse(index, Refusal::Secret, "the root knows another secret");
+        }
+        let mac = proof::show(&self.secret, Side::Root, nonces);
+        let conn = &mut self.conns[index];
+        conn.phase = Phase::Proven;
+        conn.decoder.limit(RANK_BYTES_MAX);
+        conn.say(Frame::Proven { mac }.encode().into());
+    }
+
+    fn seat(&mut self, index: usize, join: Join, now: Instant) {
+        let roster = match &mut self.stage {
+            Stage::Gathering(roster) => roster,
+            Stage::Sitting(_) => return self.part(index, "it came after all others"),
+            Stage::Failed { last_words, .. } => {
+                let last_words = Arc::clone(last_words);
+                self.conns[index].say(last_words);
+                return self.conns[index].close(now);
+            }
+        };
+        match roster.seat(join, now) {
+            Ok(rank) => {
+                let complete = roster.complete(&self.process, self.nonce);
+                let old = self.conns.iter_mut().find(|conn| conn.rank() == Some(rank));
+                if let Some(old) = old {
+                    old.dead = true;
+                }
+                self.conns[index].sit(rank);
+                if let Some(table) = complete {
+                    self.hub_rank = table.hub_rank.map(|rank| rank as usize);
+                    self.stage = Stage::Sitting(Court::new(table.seats.len()));
+                    self.listener = None;
+                    self.conns.iter_mut().filter(|c| is_stranger(c)).for_each(|c| c.dead = true);
+                    self.dispatch(vec![(Audience::All, Frame::Table(table))]);
+                }
+            }
+            Err(failure) => {
+                self.fail(failure, now);
+                self.hear_again_refused(index, now);
+            }
+        }
+    }
+
+    /// The rank whose arrival made everything fail is told like the others.
+    fn hear_again_refused(&mut self, index: usize, now: Instant) {
+        if let Stage::Failed { last_words, .. } = &self.stage {
+            self.conns[index].say(Arc::clone(last_words));
+            self.conns[index].close(now);
+        }
+    }
+
+    fn fail(&mut self, failure: Failure, now: Instant) {
+        let Failure { kind, why } = failure;
+        let last_words: Arc<[u8]> = Frame::Refused { kind, why }.encode().into();
+        for conn in self.conns.iter_mut().filter(|conn| conn.rank().is_some()) {
+            conn.say(Arc::clone(&last_words));
+            conn.close(now);
+        }
+        self.stage = Stage::Failed { last_words, until: now + AFTERMATH };
+    }
+
+    fn refuse(&mut self, index: usize, kind: Refusal, why: &str) {
+        self.conns[index].say(Frame::Refused { kind, why: why.to_owned() }.encode().into());
+        self.conns[index].close(Instant::now());
+    }
+
+    /// A connection is over.
+    fn part(&mut self, index: usize, how: &str) {
+        let rank = self.conns[index].rank();
+        self.conns[index].dead = true;
+        let Some(rank) = rank else { return };
+        match &mut self.stage {
+            Stage::Gathering(roster) => roster.vacate(rank),
+            Stage::Sitting(court) => {
+                let orders = court.ended(rank, how);
+                self.dispatch(orders);
+            }
+            Stage::Failed { .. } => {}
+        }
+    }
+
+    fn dispatch(&mut self, orders: Vec<Order>) {
+        for (audience, frame) in orders {
+            let bytes: Arc<[u8]> = frame.encode().into();
+            for conn in &mut self.conns {
+                let hears = match (conn.rank(), audience) {
+                    (None, _) => false,
+                    (Some(_), Audience::All) => true,
+                    (Some(rank), Audience::One(only)) => rank == only,
+                };
+                if hears {
+                    conn.say(Arc::clone(&bytes));
+                }
+            }
+        }
+    }
+
+    fn look_at_the_clock(&mut self, now: Instant) {
+        for conn in &mut self.conns {
+            if conn.due().is_some_and(|due| due <= now) {
+                conn.dead = true;
+            }
+        }
+        match &mut self.stage {
+            Stage::Gathering(roster) => {
+                if let Some(failure) = roster.expired(now) {
+                    self.fail(failure, now);
+                }
+            }
+            Stage::Sitting(court) => {
+                let orders = court.tick(now);
+                self.dispatch(orders);
+            }
+            Stage::Failed { .. } => {}
+        }
+    }
+
+    /// Send what can be sent. The rank in our own process comes last: when it hears the verdict
+    /// first it may end the process, and the others would blame it.
+    fn flush(&mut self) {
+        for own in [false, true] {
+            for index in 0..self.conns.len() {
+                let rank = self.conns[index].rank();
+                if own == (rank.is_some() && rank == self.hub_rank)
+                    && let Some(how) = self.conns[index].flush()
+                {
+                    self.part(index, &how);
+                }
+            }
+        }
+    }
+
+    /// Last words to everybody, for as long as they take but not for ever.
+    fn farewell(&mut self) {
+        let until = Instant::now() + FAREWELL;
+        match &self.stage {
+            Stage::Gathering(roster) => {
+                let why = format!("the root was closed: {}", roster.missing());
+                self.fail(Failure { kind: Refusal::RootClosed, why }, Instant::now());
+            }
+            Stage::Sitting(_) => self.dispatch(vec![(Audience::All, Frame::RootEnds)]),
+            Stage::Failed { .. } => {}
+        }
+        loop {
+            self.flush();
+            self.conns.retain(Conn::has_unsent);
+            let left = until.saturating_duration_since(Instant::now());
+            let mut watches: Vec<_> = self.conns.iter().map(Conn::watch).collect();
+            if watches.is_empty() || left.is_zero() || poll(&mut watches, Some(left)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn is_stranger(conn: &Conn) -> bool {
+    !conn.dead && conn.rank().is_none()
+}

@@ -1,0 +1,224 @@
+//! The 128-byte unique id: where the root listens and the secret that joining needs.
+//!
+//! ```text
+//!  0  "BRIGADE"   7  version 1   8  number of addresses   9  secret [32]
+//! 41  addresses: 4 or 6, port (u16 LE), 4 or 16 bytes; then zeros to the end
+//! ```
+//!
+//! Whoever sees an id can join: hand it on as one hands on a password.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use super::proof::random;
+
+/// How many bytes an id has.
+pub const ID_BYTES: usize = 128;
+const MAGIC: &[u8; 7] = b"BRIGADE";
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 9;
+const SECRET_BYTES: usize = 32;
+/// How often a missing id file is looked for.
+const FILE_POLL: Duration = Duration::from_millis(5);
+
+/// A world to join.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UniqueId([u8; ID_BYTES]);
+
+/// Why something is not an id, or cannot be kept in a file.
+#[derive(Debug, Error)]
+pub enum IdError {
+    /// The bytes are not an id of ours.
+    #[error("not a unique id of this version: {what}")]
+    Malformed {
+        /// What is wrong with them.
+        what: &'static str,
+    },
+    /// The text is not 256 hexadecimal digits.
+    #[error("a unique id is {} hexadecimal digits, and this is not: {what}", 2 * ID_BYTES)]
+    Text {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The file cannot be written or read.
+    #[error("the id file {} cannot be used: {source}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl UniqueId {
+    /// An id for a root at `addresses`, as many of them as fit, the first ones first.
+    pub(super) fn new(addresses: &[SocketAddr], secret: &[u8; SECRET_BYTES]) -> Self {
+        let mut bytes = [0; ID_BYTES];
+        bytes[..7].copy_from_slice(MAGIC);
+        bytes[7] = VERSION;
+        bytes[HEAD_BYTES..HEAD_BYTES + SECRET_BYTES].copy_from_slice(secret);
+        let mut end = HEAD_BYTES + SECRET_BYTES;
+        for address in addresses {
+            let mut entry = Vec::with_capacity(19);
+            match address.ip() {
+                IpAddr::V4(v4) => {
+                    entry.push(4);
+                    entry.extend(address.port().to_le_bytes());
+                    entry.extend(v4.octets());
+                }
+                IpAddr::V6(v6) => {
+                    entry.push(6);
+                    entry.extend(address.port().to_le_bytes());
+                    entry.extend(v6.octets());
+                }
+            }
+            if end + entry.len() > ID_BYTES {
+                break;
+            }
+            bytes[end..end + entry.len()].copy_from_slice(&entry);
+            end += entry.len();
+            bytes[8] += 1;
+        }
+        Self(bytes)
+    }
+
+    /// The id as it may travel.
+    pub fn to_bytes(&self) -> [u8; ID_BYTES] {
+        self.0
+    }
+
+    /// Read an id from anywhere. Errors: `Malformed`.
+    pub fn from_bytes(bytes: [u8; ID_BYTES]) -> Result<Self, IdError> {
+        let malformed = |what| Err(IdError::Malformed { what });
+        if &bytes[..7] != MAGIC {
+            return malformed("it does not begin with BRIGADE");
+        }
+        if bytes[7] != VERSION {
+            return malformed("another version wrote it");
+        }
+        let Some((addresses, rest)) = parse_addresses(&bytes) else {
+            return malformed("its addresses do not fit");
+        };
+        if addresses.is_empty() || rest.iter().any(|byte| *byte != 0) {
+            return malformed("it has no address, or something behind them");
+        }
+        if addresses.iter().any(|a| a.port() == 0 || a.ip().is_unspecified()) {
+            return malformed("one of its addresses cannot be connected to");
+        }
+        Ok(Self(bytes))
+    }
+
+    /// Where the root listens, the most general address first.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        parse_addresses(&self.0).expect("checked when the id was made").0
+    }
+
+    pub(crate) fn secret(&self) -> [u8; SECRET_BYTES] {
+        let mut secret = [0; SECRET_BYTES];
+        secret.copy_from_slice(&self.0[HEAD_BYTES..HEAD_BYTES + SECRET_BYTES]);
+        secret
+    }
+
+    /// Write the id, as text, to a file that only its owner can read. Whoever reads `path` finds
+    /// either the whole id or what was there before. Errors: `File`.
+    pub fn write_file(&self, path: &Path) -> Result<(), IdError> {
+        let failed = |source| IdError::File { path: path.to_owned(), source };
+        let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        let tag = u64::from_le_bytes(random().map_err(failed)?);
+        let draft = path.with_file_name(format!(".{}.{tag:016x}", name.to_string_lossy()));
+        let write = || {
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+            writeln!(file, "{self}")?;
+            file.sync_all()?;
+            fs::rename(&draft, path)
+        };
+        write().map_err(|source| {
+            // The draft may never have existed; the error that counts is the first one.
+            let _removed = fs::remove_file(&draft);
+            failed(source)
+        })
+    }
+
+    /// Read an id that [`UniqueId::write_file`] wrote. Errors: `File`, `Text`, `Malformed`.
+    pub fn read_file(path: &Path) -> Result<Self, IdError> {
+        let failed = |source| IdError::File { path: path.to_owned(), source };
+        let mut text = String::new();
+        let mut file = io::Read::take(File::open(path).map_err(failed)?, 4 * ID_BYTES as u64);
+        io::Read::read_to_string(&mut file, &mut text).map_err(failed)?;
+        text.trim().parse()
+    }
+
+    /// Like [`UniqueId::read_file`], but wait for the file until `deadline`.
+    pub fn wait_for_file(path: &Path, deadline: Instant) -> Result<Self, IdError> {
+        loop {
+            match Self::read_file(path) {
+                Err(IdError::File { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(FILE_POLL);
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// The addresses, and what stands behind them; `None` when they reach beyond the end.
+fn parse_addresses(bytes: &[u8; ID_BYTES]) -> Option<(Vec<SocketAddr>, &[u8])> {
+    let mut rest = &bytes[HEAD_BYTES + SECRET_BYTES..];
+    let mut addresses = Vec::new();
+    for _ in 0..bytes[8] {
+        let (head, behind) = rest.split_first_chunk::<3>()?;
+        let ip = match head[0] {
+            4 => IpAddr::from(*behind.first_chunk::<4>()?),
+            6 => IpAddr::from(*behind.first_chunk::<16>()?),
+            _ => return None,
+        };
+        addresses.push(SocketAddr::new(ip, u16::from_le_bytes([head[1], head[2]])));
+        rest = &behind[if ip.is_ipv4() { 4 } else { 16 }..];
+    }
+    Some((addresses, rest))
+}
+
+impl fmt::Display for UniqueId {
+    /// 256 hexadecimal digits; they contain the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for UniqueId {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UniqueId").field("addresses", &self.addresses()).finish_non_exhaustive()
+    }
+}
+
+impl FromStr for UniqueId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let digits = text.as_bytes();
+        if digits.len() != 2 * ID_BYTES {
+            return Err(IdError::Text { what: format!("it has {} characters", digits.len()) });
+        }
+        let mut bytes = [0; ID_BYTES];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |digit: u8| (digit as char).to_digit(16);
+            *byte = match (digit(pair[0]), digit(pair[1])) {
+                (Some(high), Some(low)) => (high * 16 + low) as u8,
+                _ => return Err(IdError::Text { what: "it has other characters".into() }),
+            };
+        }
+        Self::from_bytes(bytes)
+    }
+}

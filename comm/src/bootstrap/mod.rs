@@ -1,0 +1,270 @@
+//! How the ranks of a job find each other, before anything else is known.
+//!
+//! One rank (or the launcher) runs the *root*: a listener that everybody can find, by a
+//! [`UniqueId`], by a file that holds one, or by an address. Whoever comes proves that it knows the
+//! job's secret, says its rank and hands over an opaque card; when all have come everybody gets
+//! all cards. The same connections then carry the control plane, see [`crate::control`].
+//!
+//! Bootstrap knows ranks, hosts and processes. It does not know what is on the cards.
+
+mod conn;
+mod dial;
+mod hub;
+mod id;
+mod listen;
+mod proof;
+mod roster;
+pub(crate) mod sys;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use thiserror::Error;
+
+use crate::control::{CARD_BYTES_MAX, Control, Member, RANKS_MAX, Refusal};
+use crate::launch::{Launch, RootAddress, RootSpec};
+use dial::{Wish, dial};
+pub use hub::Root;
+pub use id::{ID_BYTES, IdError, UniqueId};
+
+/// A world whose ranks have all come.
+#[derive(Debug)]
+pub struct Joined {
+    /// The cards of all ranks, in their order.
+    pub cards: Vec<Vec<u8>>,
+    /// The processes of all ranks, in their order.
+    pub members: Vec<Member>,
+    /// A secret of this world alone, the same on all ranks; it has never travelled.
+    pub secret: [u8; 32],
+    /// The control plane, to be kept for as long as the world is used.
+    pub control: Control,
+}
+
+/// Why a rank did not get into its world.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The root gives no seat: what the job was started with does not fit together.
+    #[error("{why}{}", hint(*kind))]
+    Refused {
+        /// What does not fit.
+        kind: Refusal,
+        /// The root's sentence; it names ranks, processes and hosts.
+        why: String,
+    },
+    /// Nothing that answers like the root was found in time.
+    #[error(
+        "rank {rank} waited {} s for the root at {root} (at last: {last}): check that the root's \
+         process runs and that its address can be reached from here", *waited_ms as f64 / 1e3
+    )]
+    Unreachable {
+        /// Who was looking.
+        rank: usize,
+        /// Where.
+        root: String,
+        /// For how long.
+        waited_ms: u64,
+        /// How the last attempt ended.
+        last: String,
+    },
+    /// The root cannot listen where it was told to.
+    #[error("the root cannot listen at {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A unique id that is none.
+    #[error(transparent)]
+    Id(#[from] IdError),
+    /// A card longer than [`CARD_BYTES_MAX`].
+    #[error("a card of {bytes} bytes; at most {CARD_BYTES_MAX} are carried")]
+    CardTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A rank that its own world does not have, or a world without a root.
+    #[error("rank {rank} of {ranks} cannot join: {why}")]
+    Contradiction {
+        /// The rank.
+        rank: usize,
+        /// The number of ranks.
+        ranks: usize,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The system refused something that bootstrap cannot do without.
+    #[error("{what} failed: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+fn hint(kind: Refusal) -> &'static str {
+    match kind {
+        Refusal::DuplicateRank => ": give each process a rank of its own",
+        Refusal::RankOutOfRange | Refusal::RanksDiffer => ": start all with the same number",
+        Refusal::RanksMissing => ": look at the missing processes' own output",
+        Refusal::Version => ": use one version of the library in the whole job",
+        Refusal::Secret => ": give all processes the same id or BRIGADE_SECRET",
+        Refusal::RootClosed => "",
+    }
+}
+
+impl UniqueId {
+    /// Open a root and draw the id that leads to it. It listens on `at`, or without one on every
+    /// interface of this host. The root serves one world in a thread of its own until it is
+    /// dropped; see [`Root::detach`]. Errors: `Listen`, `System`.
+    pub fn create(at: Option<IpAddr>) -> Result<(UniqueId, Root), JoinError> {
+        let secret = proof::random().map_err(system("drawing a secret"))?;
+        let listener = match at {
+            Some(ip) => listen::at(&[SocketAddr::new(ip, 0)])?,
+            None => listen::everywhere(0)?,
+        };
+        let root = Root::serve(listener, secret).map_err(system("starting the root"))?;
+        let bound = root.address();
+        let mut reached = vec![bound];
+        if bound.ip().is_unspecified() {
+            let ips = sys::addresses().map_err(system("listing the interfaces"))?;
+            let (v4, v6): (Vec<_>, Vec<_>) = ips.into_iter().partition(IpAddr::is_ipv4);
+            let v6 = v6.into_iter().filter(|_| bound.is_ipv6());
+            // As many as an id has room for, this host's own last.
+            let far = v4.into_iter().take(6).chain(v6.take(2));
+            let all = far.chain([IpAddr::from([127, 0, 0, 1])]);
+            reached = all.map(|ip| SocketAddr::new(ip, bound.port())).collect();
+        }
+        Ok((UniqueId::new(&reached, &secret), root))
+    }
+}
+
+/// Join the world that `me` describes and wait until all its ranks have come, at most until
+/// `deadline`. `card` (at most [`CARD_BYTES_MAX`] bytes) goes to all of them.
+///
+/// Cost: three round trips to the root and the table of all cards. Errors: see [`JoinError`]; what
+/// concerns all ranks is told to all that have come, in the same words.
+pub fn rendezvous(me: &Launch, card: Vec<u8>, deadline: Instant) -> Result<Joined, JoinError> {
+    let (rank, ranks) = (me.rank, me.ranks);
+    let contradiction = |why| Err(JoinError::Contradiction { rank, ranks, why });
+    if rank >= ranks || ranks > RANKS_MAX {
+        return contradiction("ranks count from 0, and there is a limit to their number");
+    }
+    if card.len() > CARD_BYTES_MAX {
+        return Err(JoinError::CardTooLong { bytes: card.len() });
+    }
+    let member = Member { host: sys::host_name(), pid: std::process::id() };
+    if ranks == 1 {
+        let secret = proof::random().map_err(system("drawing a secret"))?;
+        let (cards, members) = (vec![card], vec![member]);
+        return Ok(Joined { cards, members, secret, control: Control::alone() });
+    }
+    let process = process_token().map_err(system("drawing a token"))?;
+    let wish = Wish { rank, ranks, card, process, member };
+    match (&me.root, rank) {
+        (RootSpec::Alone, _) => contradiction("nothing says where its root is"),
+        (RootSpec::Id(id), _) => join(&Target::Id(id), wish, None, deadline),
+        (RootSpec::IdFile(path), 0) => {
+            let (id, root) = UniqueId::create(None)?;
+            id.write_file(path)?;
+            let joined = join(&Target::Id(&id), wish, Some(root), deadline);
+            // Everybody has read it, or nobody needs it any more; a newer one is not ours.
+            if UniqueId::read_file(path).is_ok_and(|now| now == id) {
+                let _removed = std::fs::remove_file(path);
+            }
+            joined
+        }
+        (RootSpec::IdFile(path), _) => join(&Target::File(path), wish, None, deadline),
+        (RootSpec::Address(address), 0) => {
+            let listener = listen::for_root(address, deadline)?;
+            let secret = address.secret.bytes();
+            let root = Root::serve(listener, secret).map_err(system("starting the root"))?;
+            let own = listen::own_address(root.address());
+            join(&Target::Own(own, secret), wish, Some(root), deadline)
+        }
+        (RootSpec::Address(address), _) => join(&Target::Address(address), wish, None, deadline),
+    }
+}
+
+fn join(
+    target: &Target<'_>,
+    wish: Wish,
+    root: Option<Root>,
+    deadline: Instant,
+) -> Result<Joined, JoinError> {
+    let seat = dial(target, &wish, deadline)?;
+    let hub_rank = seat.table.hub_rank.map(|rank| rank as usize);
+    let (members, cards) = seat.table.seats.into_iter().unzip();
+    let mut control = Control::start(wish.rank, wish.ranks, hub_rank, seat.stream, seat.decoder)
+        .map_err(system("starting the control plane"))?;
+    if let Some(root) = root {
+        control.keep(root);
+    }
+    Ok(Joined { cards, members, secret: seat.secret, control })
+}
+
+/// Where the root is looked for.
+enum Target<'a> {
+    Id(&'a UniqueId),
+    File(&'a Path),
+    Address(&'a RootAddress),
+    Own(SocketAddr, [u8; 32]),
+}
+
+impl Target<'_> {
+    /// Where it is now, and the secret to be proved. Looked up anew for each attempt: names and
+    /// files may come later, or be replaced.
+    fn find(&self, deadline: Instant) -> Result<(Vec<SocketAddr>, [u8; 32]), String> {
+        match self {
+            Target::Id(id) => Ok((id.addresses(), id.secret())),
+            Target::File(path) => UniqueId::wait_for_file(path, deadline)
+                .map(|id| (id.addresses(), id.secret()))
+                .map_err(|error| error.to_string()),
+            Target::Address(address) => {
+                let hosts = (address.host.as_str(), 0).to_socket_addrs();
+                let hosts: Vec<_> = hosts.map_err(|error| error.to_string())?.collect();
+                let at = |port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port));
+                Ok((address.ports().flat_map(at).collect(), address.secret.bytes()))
+            }
+            Target::Own(address, secret) => Ok((vec![*address], *secret)),
+        }
+    }
+}
+
+impl fmt::Display for Target<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Id(id) => write!(f, "{:?}", id.addresses()),
+            Target::File(path) => write!(f, "the address in {}", path.display()),
+            Target::Address(address) => write!(f, "{address}"),
+            Target::Own(address, _) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// Bytes that are the same for all ranks of this process and different everywhere else. The number
+/// of the process is among them, so that a fork is another process.
+fn process_token() -> io::Result<[u8; 16]> {
+    static DRAWN: OnceLock<[u8; 12]> = OnceLock::new();
+    let drawn = match DRAWN.get() {
+        Some(drawn) => drawn,
+        None => {
+            let drawn = proof::random()?;
+            DRAWN.get_or_init(|| drawn)
+        }
+    };
+    let mut token = [0; 16];
+    token[..12].copy_from_slice(drawn);
+    token[12..].copy_from_slice(&std::process::id().to_le_bytes());
+    Ok(token)
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> JoinError {
+    move |source| JoinError::System { what, source }
+}

@@ -1,0 +1,78 @@
+//! Proving the job's secret, for a root that serves many at once and waits for nobody.
+//!
+//! The same three passes as the transports' blocking proof (ISO/IEC 9798-4 with HMAC-SHA256), but
+//! as pure functions between frames: the joining end shows its code first, so a stranger learns
+//! one nonce and nothing else.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// The two nonces of one attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nonces {
+    pub(super) joining: [u8; 32],
+    pub(super) root: [u8; 32],
+}
+
+/// Who shows a code. The codes of the two differ, so neither can be sent back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Side {
+    Joining,
+    Root,
+}
+
+/// The code that `side` shows.
+pub(super) fn show(secret: &[u8; 32], side: Side, nonces: &Nonces) -> [u8; 32] {
+    keyed(secret, side, nonces).finalize().into_bytes().into()
+}
+
+/// Whether `mac` is the code that `side` has to show; takes the same time for every wrong one.
+pub(super) fn check(secret: &[u8; 32], side: Side, nonces: &Nonces, mac: &[u8; 32]) -> bool {
+    keyed(secret, side, nonces).verify_slice(mac).is_ok()
+}
+
+/// The secret of one world, from the job's: transports use it, and it never travels.
+pub(super) fn world_secret(secret: &[u8; 32], nonce: &[u8; 32]) -> [u8; 32] {
+    let mut mac = mac(secret);
+    mac.update(b"brigade world");
+    mac.update(nonce);
+    mac.finalize().into_bytes().into()
+}
+
+/// Bytes that nobody can have seen before.
+pub(super) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    Ok(bytes)
+}
+
+fn keyed(secret: &[u8; 32], side: Side, nonces: &Nonces) -> Hmac<Sha256> {
+    let mut mac = mac(secret);
+    mac.update(match side {
+        Side::Joining => b"brigade join",
+        Side::Root => b"brigade root",
+    });
+    mac.update(&nonces.joining);
+    mac.update(&nonces.root);
+    mac
+}
+
+fn mac(secret: &[u8; 32]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(secret).expect("HMAC takes keys of any length")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_good_for_its_secret_its_side_and_its_nonces_only() {
+        let nonces = Nonces { joining: [1; 32], root: [2; 32] };
+        let mac = show(&[3; 32], Side::Joining, &nonces);
+        assert!(check(&[3; 32], Side::Joining, &nonces, &mac));
+        assert!(!check(&[4; 32], Side::Joining, &nonces, &mac));
+        assert!(!check(&[3; 32], Side::Root, &nonces, &mac));
+        let swapped = Nonces { joining: [2; 32], root: [1; 32] };
+        assert!(!check(&[3; 32], Side::Joining, &swapped, &mac));
+    }
+}

@@ -1,0 +1,331 @@
+//! The one format of everything that a rank and the root say to each other.
+//!
+//! A frame is a length (u32), a kind (u8) and the fields of that kind; numbers are little-endian,
+//! texts and cards carry their length. Everything is bounded: a frame by the limit of its
+//! [`Decoder`], a text by [`TEXT_BYTES_MAX`], a table by the bytes it really has. A frame that is
+//! too long, too short, of an unknown kind or with anything left over ends the connection.
+
+use thiserror::Error;
+
+use super::codec::{Fields, Parts};
+use super::verdict::{Refusal, Verdict, WaitingReport};
+
+/// The version of this format; both ends must speak the same.
+pub(crate) const VERSION: u16 = 1;
+/// The longest text in a frame; longer ones are cut.
+pub(crate) const TEXT_BYTES_MAX: usize = 512;
+/// The most bytes a rank may hand to all others when it joins.
+pub const CARD_BYTES_MAX: usize = 16 << 10;
+/// The most ranks that one root brings together.
+pub const RANKS_MAX: usize = 1 << 14;
+/// The longest frame before the sender has proved the secret.
+pub(crate) const STRANGER_BYTES_MAX: usize = 128;
+/// The longest frame that a rank sends.
+pub(crate) const RANK_BYTES_MAX: usize = CARD_BYTES_MAX + 4 * TEXT_BYTES_MAX;
+/// The bytes in front of each frame's fields.
+const LENGTH_BYTES: usize = 4;
+
+const MAGIC: [u8; 8] = *b"brigroot";
+
+/// The longest frame that the root sends in a world of `ranks`: the table of all cards.
+pub(crate) fn root_bytes_max(ranks: usize) -> usize {
+    ranks * (CARD_BYTES_MAX + 2 * TEXT_BYTES_MAX) + 1024
+}
+
+/// Bytes that nobody of ours would send.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{what}")]
+pub(crate) struct Malformed {
+    pub(crate) what: &'static str,
+}
+
+/// One process among those that joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The name its host gives itself.
+    pub host: String,
+    /// Its process number on that host.
+    pub pid: u32,
+}
+
+/// Who wants which seat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Join {
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    /// How long the rank is ready to wait for the others.
+    pub(crate) patience_ms: u32,
+    /// The same for all ranks of one process, different everywhere else.
+    pub(crate) process: [u8; 16],
+    pub(crate) member: Member,
+    pub(crate) card: Vec<u8>,
+}
+
+/// What everybody learns when all have come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    /// The lowest rank in the root's own process, if there is one.
+    pub(crate) hub_rank: Option<u32>,
+    /// Drawn for this world alone.
+    pub(crate) nonce: [u8; 32],
+    pub(crate) seats: Vec<(Member, Vec<u8>)>,
+}
+
+/// Everything that is ever said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// First words of whoever connects.
+    Hello { version: u16, nonce: [u8; 32] },
+    /// The root's answer: prove it.
+    Challenge { nonce: [u8; 32] },
+    /// The connecting end knows the secret.
+    Proof { mac: [u8; 32] },
+    /// So does the root.
+    Proven { mac: [u8; 32] },
+    /// A rank asks for its seat.
+    Join(Join),
+    /// All seats are taken.
+    Table(Table),
+    /// There will be no seat.
+    Refused { kind: Refusal, why: String },
+    /// A rank ends as it should.
+    Leave,
+    /// The root tells that one did.
+    Left { rank: u32 },
+    /// The root itself ends as it should.
+    RootEnds,
+    /// A rank noticed that another is gone.
+    ReportLost { rank: u32, how: String },
+    /// A rank noticed two calls that do not fit; the verdict to be.
+    ReportMismatch(Verdict),
+    /// A rank gives up for everybody.
+    Abort { why: String },
+    /// A call has been waiting for a while.
+    Waiting { group: u64, seq: u64, signature: [u8; 32], description: String },
+    /// What do you know of this group?
+    Ask { token: u32, group: u64 },
+    /// This.
+    Answer { token: u32, reports: Vec<WaitingReport> },
+    /// What the root has decided for everybody.
+    Verdict(Verdict),
+}
+
+impl Frame {
+    /// The bytes of the frame, its length in front.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut parts = Parts(vec![0; LENGTH_BYTES]);
+        parts.u8(self.kind());
+        self.encode_fields(&mut parts);
+        let mut bytes = parts.0;
+        let length = u32::try_from(bytes.len() - LENGTH_BYTES).expect("a frame fits its length");
+        bytes[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+        bytes
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Frame::Hello { .. } => 1,
+            Frame::Challenge { .. } => 2,
+            Frame::Proof { .. } => 3,
+            Frame::Proven { .. } => 4,
+            Frame::Join(_) => 5,
+            Frame::Table(_) => 6,
+            Frame::Refused { .. } => 7,
+            Frame::Leave => 8,
+            Frame::Left { .. } => 9,
+            Frame::RootEnds => 10,
+            Frame::ReportLost { .. } => 11,
+            Frame::ReportMismatch(_) => 12,
+            Frame::Abort { .. } => 13,
+            Frame::Waiting { .. } => 14,
+            Frame::Ask { .. } => 15,
+            Frame::Answer { .. } => 16,
+            Frame::Verdict(_) => 17,
+        }
+    }
+
+    fn encode_fields(&self, parts: &mut Parts) {
+        match self {
+            Frame::Hello { version, nonce } => {
+                parts.bytes(&MAGIC);
+                parts.u16(*version);
+                parts.bytes(nonce);
+            }
+            Frame::Challenge { nonce } => parts.bytes(nonce),
+            Frame::Proof { mac } | Frame::Proven { mac } => parts.bytes(mac),
+            Frame::Join(join) => encode_join(join, parts),
+            Frame::Table(table) => encode_table(table, parts),
+            Frame::Refused { kind, why } => {
+                parts.u8(*kind as u8);
+                parts.text(why);
+            }
+            Frame::Leave | Frame::RootEnds => {}
+            Frame::Left { rank } => parts.u32(*rank),
+            Frame::ReportLost { rank, how } => {
+                parts.u32(*rank);
+                parts.text(how);
+            }
+            Frame::ReportMismatch(verdict) | Frame::Verdict(verdict) => verdict.encode(parts),
+            Frame::Abort { why } => parts.text(why),
+            Frame::Waiting { group, seq, signature, description } => {
+                parts.u64(*group);
+                parts.u64(*seq);
+                parts.bytes(signature);
+                parts.text(description);
+            }
+            Frame::Ask { token, group } => {
+                parts.u32(*token);
+                parts.u64(*group);
+            }
+            Frame::Answer { token, reports } => {
+                parts.u32(*token);
+                parts.count(reports.len());
+                for report in reports {
+                    report.encode(parts);
+                }
+            }
+        }
+    }
+
+    /// Read what stands behind a frame's length.
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(bytes);
+        let frame = match fields.u8()? {
+            1 => {
+                if fields.array()? != MAGIC {
+                    return Err(Malformed { what: "the first bytes are not ours" });
+                }
+                Frame::Hello { version: fields.u16()?, nonce: fields.array()? }
+            }
+            2 => Frame::Challenge { nonce: fields.array()? },
+            3 => Frame::Proof { mac: fields.array()? },
+            4 => Frame::Proven { mac: fields.array()? },
+            5 => Frame::Join(decode_join(&mut fields)?),
+            6 => Frame::Table(decode_table(&mut fields)?),
+            7 => Frame::Refused { kind: Refusal::decode(fields.u8()?)?, why: fields.text()? },
+            8 => Frame::Leave,
+            9 => Frame::Left { rank: fields.u32()? },
+            10 => Frame::RootEnds,
+            11 => Frame::ReportLost { rank: fields.u32()?, how: fields.text()? },
+            12 => Frame::ReportMismatch(Verdict::decode(&mut fields)?),
+            13 => Frame::Abort { why: fields.text()? },
+            14 => Frame::Waiting {
+                group: fields.u64()?,
+                seq: fields.u64()?,
+                signature: fields.array()?,
+                description: fields.text()?,
+            },
+            15 => Frame::Ask { token: fields.u32()?, group: fields.u64()? },
+            16 => {
+                let token = fields.u32()?;
+                let count = fields.count()?;
+                let reports = (0..count).map(|_| WaitingReport::decode(&mut fields));
+                Frame::Answer { token, reports: reports.collect::<Result<_, _>>()? }
+            }
+            17 => Frame::Verdict(Verdict::decode(&mut fields)?),
+            _ => return Err(Malformed { what: "a frame of an unknown kind" }),
+        };
+        fields.end()?;
+        Ok(frame)
+    }
+}
+
+fn encode_member(member: &Member, parts: &mut Parts) {
+    parts.u32(member.pid);
+    parts.text(&member.host);
+}
+
+fn decode_member(fields: &mut Fields<'_>) -> Result<Member, Malformed> {
+    Ok(Member { pid: fields.u32()?, host: fields.text()? })
+}
+
+fn encode_join(join: &Join, parts: &mut Parts) {
+    parts.u32(join.rank);
+    parts.u32(join.ranks);
+    parts.u32(join.patience_ms);
+    parts.bytes(&join.process);
+    encode_member(&join.member, parts);
+    parts.long(&join.card);
+}
+
+fn decode_join(fields: &mut Fields<'_>) -> Result<Join, Malformed> {
+    Ok(Join {
+        rank: fields.u32()?,
+        ranks: fields.u32()?,
+        patience_ms: fields.u32()?,
+        process: fields.array()?,
+        member: decode_member(fields)?,
+        card: fields.long(CARD_BYTES_MAX)?.to_vec(),
+    })
+}
+
+fn encode_table(table: &Table, parts: &mut Parts) {
+    parts.u32(table.hub_rank.unwrap_or(u32::MAX));
+    parts.bytes(&table.nonce);
+    parts.count(table.seats.len());
+    for (member, card) in &table.seats {
+        encode_member(member, parts);
+        parts.long(card);
+    }
+}
+
+fn decode_table(fields: &mut Fields<'_>) -> Result<Table, Malformed> {
+    let hub_rank = Some(fields.u32()?).filter(|rank| *rank != u32::MAX);
+    let nonce = fields.array()?;
+    let mut seats = Vec::new();
+    for _ in 0..fields.count()? {
+        let member = decode_member(fields)?;
+        seats.push((member, fields.long(CARD_BYTES_MAX)?.to_vec()));
+    }
+    if hub_rank.is_some_and(|rank| rank as usize >= seats.len()) {
+        return Err(Malformed { what: "the root claims a rank that has no seat" });
+    }
+    Ok(Table { hub_rank, nonce, seats })
+}
+
+/// Cuts a stream of bytes into frames. Holds less than one frame between calls.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    bytes: Vec<u8>,
+    done: usize,
+    frame_bytes_max: usize,
+}
+
+impl Decoder {
+    /// A decoder that takes frames of up to `frame_bytes_max` bytes.
+    pub(crate) fn new(frame_bytes_max: usize) -> Self {
+        Self { bytes: Vec::new(), done: 0, frame_bytes_max }
+    }
+
+    /// From now on take longer (or only shorter) frames.
+    pub(crate) fn limit(&mut self, frame_bytes_max: usize) {
+        self.frame_bytes_max = frame_bytes_max;
+    }
+
+    /// Take bytes as they came.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.done > 0 {
+            self.bytes.drain(..self.done);
+            self.done = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, or `None` until more bytes have come.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
+        let waiting = &self.bytes[self.done..];
+        let Some((length, rest)) = waiting.split_first_chunk::<LENGTH_BYTES>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > self.frame_bytes_max {
+            return Err(Malformed { what: "a frame longer than is allowed here" });
+        }
+        let Some(frame) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let frame = Frame::decode(frame)?;
+        self.done += LENGTH_BYTES + length;
+        Ok(Some(frame))
+    }
+}

@@ -1,0 +1,244 @@
+//! How ranks hear, while they wait for something else, that waiting is in vain.
+//!
+//! A star: each rank keeps the connection to the root over which it joined. The root judges (see
+//! [`court`]) and tells everybody; a monitor thread per rank listens and writes the verdict down.
+//! Nobody is woken by it: a rank that waits looks at [`Control::verdict`] every few milliseconds.
+//!
+//! What the star is not: a way to move data, and a failure detector for stopped processes. A
+//! process that is stopped or slow keeps its connection and is not lost; deadlines are for that.
+//! Frames after the proof are neither encrypted nor authenticated one by one.
+
+mod codec;
+pub(crate) mod court;
+pub(crate) mod frame;
+mod monitor;
+mod verdict;
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use court::wire;
+use frame::{Decoder, Frame};
+use monitor::Heard;
+
+use crate::bootstrap::Root;
+pub use frame::{CARD_BYTES_MAX, Member, RANKS_MAX};
+pub use verdict::{Refusal, Verdict, WaitingReport};
+
+/// How long a report may take to leave this process.
+const SAY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a question to the root may stay without an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the root may take to let us go.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One rank's place in the star. Kept for as long as any communicator of the world lives;
+/// dropping it leaves the world.
+#[derive(Debug)]
+pub struct Control {
+    rank: usize,
+    ranks: usize,
+    heard: std::sync::Arc<Heard>,
+    line: Option<Line>,
+    leaving: AtomicBool,
+    /// Rank 0 often runs the root; it ends after the rank has left.
+    root: Option<Root>,
+}
+
+#[derive(Debug)]
+struct Line {
+    stream: TcpStream,
+    /// Held while a frame is written, so that frames of two threads do not mix.
+    turn: Mutex<()>,
+    monitor: Mutex<Option<JoinHandle<()>>>,
+    /// Held while a question is open; the last question's token.
+    question: Mutex<()>,
+    token: AtomicU32,
+}
+
+impl Control {
+    /// The star of a world of one: no threads, no sockets, verdicts only from oneself.
+    pub(crate) fn alone() -> Self {
+        let heard = Heard::new(None);
+        heard.stop_listening();
+        Self { rank: 0, ranks: 1, heard, line: None, leaving: AtomicBool::new(false), root: None }
+    }
+
+    /// Go on over the connection that brought us in. `decoder` holds what has already been read.
+    pub(crate) fn start(
+        rank: usize,
+        ranks: usize,
+        hub_rank: Option<usize>,
+        stream: TcpStream,
+        decoder: Decoder,
+    ) -> std::io::Result<Self> {
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(Some(SAY_TIMEOUT))?;
+        let heard = Heard::new(hub_rank);
+        let monitor = heard.listen(stream.try_clone()?, decoder, rank)?;
+        let line = Line {
+            stream,
+            turn: Mutex::new(()),
+            monitor: Mutex::new(Some(monitor)),
+            question: Mutex::new(()),
+            token: AtomicU32::new(0),
+        };
+        let leaving = AtomicBool::new(false);
+        Ok(Self { rank, ranks, heard, line: Some(line), leaving, root: None })
+    }
+
+    /// Keep `root` running until this rank has left.
+    pub(crate) fn keep(&mut self, root: Root) {
+        self.root = Some(root);
+    }
+
+    /// The caller's rank in the world.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks the world has.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Why the world cannot go on, once the root has decided so. Costs one atomic load.
+    pub fn verdict(&self) -> Option<&Verdict> {
+        self.heard.verdict()
+    }
+
+    /// Ranks that left as they should, in the order in which they did. Rank 0 is among them when
+    /// it ended the root; from then on nobody notices further deaths. Takes a lock.
+    pub fn left_ranks(&self) -> Vec<usize> {
+        self.heard.left_ranks()
+    }
+
+    /// Tell the root that `rank` is out of reach. It becomes a verdict within 50 ms, unless that
+    /// rank is leaving at this moment: then look at [`Control::left_ranks`].
+    pub fn report_lost(&self, rank: usize, how: &str) {
+        let report = Frame::ReportLost { rank: wire(rank), how: how.to_owned() };
+        if !self.say(&report) && !self.left_ranks().contains(&rank) {
+            self.heard.decide(Verdict::Lost { rank, how: how.to_owned() });
+        }
+    }
+
+    /// Tell the root that two ranks are in calls that do not fit together.
+    pub fn report_mismatch(
+        &self,
+        (rank_a, call_a): (usize, &str),
+        (rank_b, call_b): (usize, &str),
+        group: u64,
+        seq: u64,
+    ) {
+        let (call_a, call_b) = (call_a.to_owned(), call_b.to_owned());
+        let verdict = Verdict::Mismatch { rank_a, call_a, rank_b, call_b, group, seq };
+        if !self.say(&Frame::ReportMismatch(verdict.clone())) {
+            self.heard.decide(verdict);
+        }
+    }
+
+    /// Give up for everybody.
+    pub fn abort(&self, why: &str) {
+        if !self.say(&Frame::Abort { why: why.to_owned() }) {
+            self.heard.decide(Verdict::Aborted { rank: self.rank, why: why.to_owned() });
+        }
+    }
+
+    /// Say that call `seq` of communicator `group` keeps us waiting. The root compares the
+    /// `signature` with those of other ranks that wait in the same call, and decides on a mismatch
+    /// where they differ. For the slow path: costs a system call.
+    pub fn report_waiting(&self, group: u64, seq: u64, signature: [u8; 32], description: &str) {
+        let description = description.to_owned();
+        // Without a root there is nobody to compare with, and nothing else to do about it.
+        let _sent = self.say(&Frame::Waiting { group, seq, signature, description });
+    }
+
+    /// What ranks last said to the root about waiting in communicator `group`; `None` when the
+    /// root does not answer within half a second.
+    pub fn waiting_reports(&self, group: u64) -> Option<Vec<WaitingReport>> {
+        let line = self.line.as_ref()?;
+        let _open = locked(&line.question);
+        let token = line.token.fetch_add(1, Ordering::Relaxed);
+        if !self.say(&Frame::Ask { token, group }) {
+            return None;
+        }
+        self.heard.answer(token, ANSWER_TIMEOUT)
+    }
+
+    /// One line on what each of `members` (world ranks) last reported in communicator `group`, for
+    /// the sentence at a deadline. May wait for the root for half a second.
+    pub fn waiting_summary(&self, group: u64, members: &[usize]) -> String {
+        let Some(reports) = self.waiting_reports(group) else {
+            return "the root does not answer".into();
+        };
+        let left = self.left_ranks();
+        let line = |rank: &usize| match reports.iter().find(|report| report.rank == *rank) {
+            _ if left.contains(rank) => format!("rank {rank} left the communicator"),
+            Some(WaitingReport { seq, age_ms, description, .. }) => {
+                format!("rank {rank} last reported {description} #{seq}, {age_ms} ms ago")
+            }
+            None => format!("rank {rank} reported nothing"),
+        };
+        members.iter().map(line).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Leave the world: others will not take our end for a loss. Done by dropping, too.
+    pub fn leave(&self) {
+        if self.leaving.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.heard.leave();
+        if let Some(line) = &self.line {
+            let _sent = self.write(line, &Frame::Leave);
+            // The root may be gone already, and then there is nobody to tell.
+            let _closed = line.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Whether the root got it; if not, the caller decides alone.
+    fn say(&self, frame: &Frame) -> bool {
+        match &self.line {
+            Some(line) if !self.leaving.load(Ordering::Acquire) && self.heard.is_listening() => {
+                self.write(line, frame)
+            }
+            _ => false,
+        }
+    }
+
+    fn write(&self, line: &Line, frame: &Frame) -> bool {
+        let bytes = frame.encode();
+        let _turn = locked(&line.turn);
+        let sent = (&line.stream).write_all(&bytes).is_ok();
+        if !sent {
+            // Half a frame may be out: nothing that followed would be understood.
+            let _closed = line.stream.shutdown(Shutdown::Both);
+        }
+        sent
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.leave();
+        if let Some(line) = &self.line {
+            if !self.heard.wait_until_over(LEAVE_TIMEOUT) {
+                // Makes the monitor's read return; it fails only if that has happened already.
+                let _closed = line.stream.shutdown(Shutdown::Both);
+            }
+            if let Some(monitor) = locked(&line.monitor).take() {
+                // A monitor that panicked has printed why, and a destructor must not.
+                let _ended = monitor.join();
+            }
+        }
+        drop(self.root.take());
+    }
+}
+
+/// The lock, whether or not someone panicked while holding it: nothing here is left half changed.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,168 @@
+//! The listening side of one rank: a thread that reads what the root says and writes it down.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use super::frame::{Decoder, Frame};
+use super::locked;
+use super::verdict::{Verdict, WaitingReport};
+
+/// A monitor reads small frames; it needs no more.
+const STACK_BYTES: usize = 128 << 10;
+
+/// What has been heard so far.
+#[derive(Debug)]
+pub(super) struct Heard {
+    hub_rank: Option<usize>,
+    verdict: OnceLock<Verdict>,
+    left: Mutex<Vec<usize>>,
+    /// Whether the root still listens to us and speaks to us.
+    listening: AtomicBool,
+    leaving: AtomicBool,
+    paper: Mutex<Paper>,
+    rustle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Paper {
+    over: bool,
+    answer: Option<(u32, Vec<WaitingReport>)>,
+}
+
+impl Heard {
+    pub(super) fn new(hub_rank: Option<usize>) -> Arc<Self> {
+        Arc::new(Self {
+            hub_rank,
+            verdict: OnceLock::new(),
+            left: Mutex::new(Vec::new()),
+            listening: AtomicBool::new(true),
+            leaving: AtomicBool::new(false),
+            paper: Mutex::new(Paper::default()),
+            rustle: Condvar::new(),
+        })
+    }
+
+    /// Start the thread.
+    pub(super) fn listen(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        decoder: Decoder,
+        rank: usize,
+    ) -> io::Result<JoinHandle<()>> {
+        let heard = Arc::clone(self);
+        Builder::new()
+            .name(format!("brigade-watch-{rank}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || heard.run(stream, decoder))
+    }
+
+    pub(super) fn verdict(&self) -> Option<&Verdict> {
+        self.verdict.get()
+    }
+
+    /// Decide alone; what has been decided before stands.
+    pub(super) fn decide(&self, verdict: Verdict) {
+        // Losing against an earlier verdict is what is wanted.
+        let _first = self.verdict.set(verdict);
+    }
+
+    pub(super) fn left_ranks(&self) -> Vec<usize> {
+        locked(&self.left).clone()
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        self.listening.load(Ordering::Acquire)
+    }
+
+    pub(super) fn stop_listening(&self) {
+        self.listening.store(false, Ordering::Release);
+    }
+
+    /// From now on the end of the connection means nothing.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Wait for the root's answer to question `token`.
+    pub(super) fn answer(&self, token: u32, timeout: Duration) -> Option<Vec<WaitingReport>> {
+        let still_open = |paper: &mut Paper| {
+            !paper.over && paper.answer.as_ref().is_none_or(|(answered, _)| *answered != token)
+        };
+        let paper = locked(&self.paper);
+        let waited = self.rustle.wait_timeout_while(paper, timeout, still_open);
+        let (mut paper, _) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        paper.answer.take().filter(|(answered, _)| *answered == token).map(|(_, reports)| reports)
+    }
+
+    /// Wait until the thread has stopped reading; whether it has.
+    pub(super) fn wait_until_over(&self, timeout: Duration) -> bool {
+        let paper = locked(&self.paper);
+        let waited = self.rustle.wait_timeout_while(paper, timeout, |paper| !paper.over);
+        waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.over
+    }
+
+    fn run(&self, mut stream: TcpStream, mut decoder: Decoder) {
+        let how = self.read_to_end(&mut stream, &mut decoder);
+        let root_left = self.hub_rank.is_some_and(|rank| self.left_ranks().contains(&rank));
+        let expected = root_left || self.leaving.load(Ordering::Acquire) || !self.is_listening();
+        self.stop_listening();
+        if !expected {
+            self.decide(match self.hub_rank {
+                Some(rank) => Verdict::Lost { rank, how },
+                None => Verdict::RootLost { how },
+            });
+        }
+        locked(&self.paper).over = true;
+        self.rustle.notify_all();
+    }
+
+    fn read_to_end(&self, stream: &mut TcpStream, decoder: &mut Decoder) -> String {
+        let mut bytes = [0; 4096];
+        loop {
+            loop {
+                match decoder.next() {
+                    Ok(Some(frame)) => {
+                        if let Err(how) = self.take(frame) {
+                            return how;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(malformed) => {
+                        return format!("it sent bytes that are not ours: {malformed}");
+                    }
+                }
+            }
+            match stream.read(&mut bytes) {
+                Ok(0) => return "its process ended or closed the connection".into(),
+                Ok(count) => decoder.push(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return format!("the connection to it broke: {error}"),
+            }
+        }
+    }
+
+    fn take(&self, frame: Frame) -> Result<(), String> {
+        match frame {
+            Frame::Verdict(verdict) => self.decide(verdict),
+            Frame::Left { rank } => self.note_left(rank as usize),
+            Frame::RootEnds => self.stop_listening(),
+            Frame::Answer { token, reports } => {
+                locked(&self.paper).answer = Some((token, reports));
+                self.rustle.notify_all();
+            }
+            _ => return Err("it sent a frame that only ranks send".into()),
+        }
+        Ok(())
+    }
+
+    fn note_left(&self, rank: usize) {
+        let mut left = locked(&self.left);
+        if !left.contains(&rank) {
+            left.push(rank);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The job's secret, when it does not come with an id.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Once;
+
+use sha2::{Digest, Sha256};
+
+use super::LaunchError;
+
+/// What everyone who joins has to know. Prints as nothing.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JobSecret([u8; 32]);
+
+impl JobSecret {
+    /// A secret from a text of any length. A text that can be guessed can be guessed offline by
+    /// whoever sees a rank join: use at least 16 random bytes.
+    pub fn from_text(text: &str) -> Self {
+        Self(digest("brigade secret", text))
+    }
+
+    /// Not a secret: a number that ranks of one job have in common, so that jobs do not mix by
+    /// accident. Anybody who knows the job's name can compute it. Warns, once per process.
+    pub fn guard(identity: &str) -> Self {
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
+            tracing::warn!(
+                "no BRIGADE_SECRET or BRIGADE_SECRET_FILE is set: ranks recognise each other by \
+                 the job's name alone, which guards against mix-ups and not against strangers"
+            );
+        });
+        Self(digest("brigade guard against mix-ups", identity))
+    }
+
+    pub(crate) fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl fmt::Debug for JobSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JobSecret(..)")
+    }
+}
+
+/// The secret in the file at `path`, without the white space around it.
+pub(super) fn read_file(path: PathBuf) -> Result<JobSecret, LaunchError> {
+    match std::fs::read_to_string(&path) {
+        Ok(text) if text.trim().is_empty() => {
+            Err(LaunchError::SecretFile { path, why: "the file is empty".into() })
+        }
+        Ok(text) => Ok(JobSecret::from_text(text.trim())),
+        Err(error) => Err(LaunchError::SecretFile { path, why: error.to_string() }),
+    }
+}
+
+/// A port for the root of the job with this identity: below the range that Linux hands out for
+/// outgoing connections, so that it is mostly free.
+pub(super) fn derived_port(identity: &str) -> u16 {
+    let digest = digest("brigade port", identity);
+    15_000 + u16::from_le_bytes([digest[0], digest[1]]) % 15_000
+}
+
+fn digest(purpose: &str, text: &str) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(purpose);
+    hash.update([0]);
+    hash.update(text);
+    hash.finalize().into()
+}
