@@ -161,7 +161,8 @@ pub trait RecvWire: Send {
     /// Hand arrived bytes to `sink`, at most `limit` in all, in order, in slices whose lengths are
     /// multiples of `granule` (the element size; `limit` is a multiple of it too), and return how
     /// many were handed over. The slices lie where they arrived, need not be aligned, and are gone
-    /// after the call. Stops early when `limit` is reached; may be called again at once.
+    /// after the call. Stops early when `limit` is reached; may be called again at once. An element
+    /// that was pushed in parts is put together first.
     fn pull(
         &mut self,
         limit: usize,

@@ -206,12 +206,3 @@ fn a_sleeper_moves_virtual_time() {
     assert_eq!(receiver.pull_into(&mut [0; 64]).unwrap(), 64);
     assert!(world.now() >= hour && start.elapsed() < Duration::from_secs(5));
 }
-
-#[test]
-#[should_panic(expected = "only whole elements are pushed")]
-fn an_element_cut_in_two_is_the_callers_fault() {
-    let world = World::new(2);
-    let (_ends, mut sender, mut receiver) = wire(&world);
-    sender.push(&[1; 6]).unwrap();
-    let _ = receiver.pull(8, 4, &mut |_| ()).map(|_| receiver.pull(4, 4, &mut |_| ()));
-}

@@ -11,6 +11,8 @@ pub(super) struct Receiver {
     /// The piece being read, and how far.
     piece: Piece,
     read: usize,
+    /// The start of an element that was pushed in parts: less than one of the last granule.
+    carry: Vec<u8>,
     /// When the last credit is back: the next does not overtake it.
     last_ns: u64,
     rng: fastrand::Rng,
@@ -20,7 +22,8 @@ pub(super) struct Receiver {
 impl Receiver {
     pub(super) fn new(link: Link) -> Self {
         let rng = link.generator(1);
-        Self { link, piece: Piece::default(), read: 0, last_ns: 0, rng, failed: None }
+        let (piece, carry) = (Piece::default(), Vec::new());
+        Self { link, piece, read: 0, carry, last_ns: 0, rng, failed: None }
     }
 
     /// Make sure that a piece is being read. Returns false if none has arrived.
@@ -62,31 +65,71 @@ impl Receiver {
 
     /// Hand over arrived bytes, at most `limit`, in slices that are multiples of `granule`.
     fn hand_over(&mut self, limit: usize, granule: usize, sink: &mut dyn FnMut(&[u8])) -> usize {
+        let short = self.link.settings().short_pulls;
         let mut handed = 0;
-        while handed < limit && self.refill() {
-            let rest = &self.piece.bytes[self.read..];
-            let mut length = rest.len().min(limit - handed);
-            length -= length % granule;
-            assert!(
-                length > 0,
-                "member {} pulls elements of {granule} bytes, but member {} pushed {} bytes: only \
-                 whole elements are pushed, and pulled as what they are",
-                self.link.to,
-                self.link.from,
-                rest.len()
-            );
-            let short = self.link.settings().short_pulls;
-            if short {
-                length = self.rng.usize(1..=length / granule) * granule;
-            }
-            sink(&rest[..length]);
+        while handed < limit {
+            let rest = limit - handed;
+            let length = if self.carry.is_empty() {
+                self.hand_over_piece(rest, granule, sink)
+            } else {
+                self.hand_over_carry(rest, granule, sink)
+            };
             handed += length;
-            self.consume(length);
-            if short && self.rng.bool() {
+            if length == 0 || (short && self.rng.bool()) {
                 break;
             }
         }
         handed
+    }
+
+    /// Hand over whole elements of the current piece, where they lie. What is left of it is carried
+    /// if it is less than an element. Returns how many bytes were handed over.
+    fn hand_over_piece(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> usize {
+        if !self.refill() {
+            return 0;
+        }
+        let rest = &self.piece.bytes[self.read..];
+        if rest.len() < granule {
+            self.carry.extend_from_slice(rest);
+            self.consume(rest.len());
+            return self.hand_over_carry(limit, granule, sink);
+        }
+        let mut length = rest.len().min(limit);
+        length -= length % granule;
+        if self.link.settings().short_pulls {
+            length = self.rng.usize(1..=length / granule) * granule;
+        }
+        sink(&rest[..length]);
+        self.consume(length);
+        length
+    }
+
+    /// Complete the element whose start is carried, as far as its bytes have arrived.
+    fn hand_over_carry(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> usize {
+        while self.carry.len() < granule {
+            if !self.refill() {
+                return 0;
+            }
+            let rest = &self.piece.bytes[self.read..];
+            let length = rest.len().min(granule - self.carry.len());
+            self.carry.extend_from_slice(&rest[..length]);
+            self.consume(length);
+        }
+        let mut length = self.carry.len().min(limit);
+        length -= length % granule;
+        sink(&self.carry[..length]);
+        self.carry.drain(..length);
+        length
     }
 
     /// Hand over what has arrived; only if that is nothing, find out whether more can come.

@@ -16,6 +16,15 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 /// The job's secret in tests.
 pub(crate) const SECRET: [u8; 32] = [0x5a; 32];
 
+/// Whether this machine has what the transport needs. Says so where it has not.
+pub(crate) fn is_usable(make: Make) -> bool {
+    let probed = make(1)[0].probe();
+    if let Err(unavailable) = &probed {
+        eprintln!("nothing was tested: {unavailable}");
+    }
+    probed.is_ok()
+}
+
 /// The ports of all ranks and what they tell each other.
 pub(crate) struct Ports {
     pub(crate) ports: Vec<Box<dyn Port>>,

@@ -5,12 +5,21 @@ use std::time::{Duration, Instant};
 use crate::flow::{Flow, Incoming, Message, Outgoing, assert_contents, contents, plain, pump};
 use crate::harness::{Make, Member, members};
 
-/// Member 0 sends `messages` to member 1.
+/// Member 0 sends messages to member 1.
 fn one_way(make: Make, seed: u64, messages: impl Fn(&Member) -> Vec<Message> + Sync) {
+    two_views(make, seed, |member| (messages(member), messages(member)));
+}
+
+/// Member 0 sends the first list of messages, and member 1 takes the same bytes for the second.
+fn two_views(
+    make: Make,
+    seed: u64,
+    messages: impl Fn(&Member) -> (Vec<Message>, Vec<Message>) + Sync,
+) {
     members(make, 2, |mut member| {
-        let messages = messages(&member);
+        let (sent, taken) = messages(&member);
         if member.me == 0 {
-            let mut flow = Outgoing::new(member.sender(1), seed, &messages);
+            let mut flow = Outgoing::new(member.sender(1), seed, &sent);
             pump(&mut member, &mut [&mut flow]);
             // Stay until the other has it all.
             let mut answer = [0];
@@ -18,7 +27,7 @@ fn one_way(make: Make, seed: u64, messages: impl Fn(&Member) -> Vec<Message> + S
             member.receive(&mut *back, &mut answer);
             assert_eq!(answer, [1]);
         } else {
-            let mut flow = Incoming::new(member.receiver(0), seed, &messages);
+            let mut flow = Incoming::new(member.receiver(0), seed, &taken);
             pump(&mut member, &mut [&mut flow]);
             let mut wire = flow.into_wire();
             assert_eq!(wire.pull_into(&mut [0; 64]).expect("pull"), 0, "seed {seed}: no more");
@@ -52,6 +61,22 @@ pub(crate) fn random_sizes_and_granules_arrive(make: Make) {
             })
             .collect();
         one_way(make, seed, |_| messages.clone());
+    }
+}
+
+/// What one side calls three bytes and five, the other may call one element.
+pub(crate) fn elements_pushed_in_parts_arrive_whole(make: Make) {
+    for seed in 250..253 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut parts, mut wholes) = (Vec::new(), Vec::new());
+        for _ in 0..300 {
+            let granule = 1 << rng.usize(1..4);
+            let bytes = rng.usize(1..40) * granule;
+            let cut = rng.usize(0..=bytes);
+            wholes.push(Message { bytes, granule });
+            parts.extend(plain([cut, bytes - cut]));
+        }
+        two_views(make, seed, |_| (parts.clone(), wholes.clone()));
     }
 }
 
