@@ -1,0 +1,185 @@
+//! One communicator's share: seats, wires, the bell, and the look at who has died.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::bell::{Barrier, Bell, Ringer};
+use super::layout::Layout;
+use super::probe::Card;
+use super::region::Area;
+use super::window::{Imported, Place, View};
+use super::wire::{Parts, Receiver, Sender};
+use super::{caps, sys};
+use crate::{
+    Caps, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError,
+    Windows,
+};
+
+/// Who of a group is served by us: seats are members that are present, in order.
+pub(super) struct Seats {
+    /// For each seat: the member's index in the group, and its card.
+    pub(super) taken: Vec<(usize, Card)>,
+    /// Our seat.
+    pub(super) ours: u32,
+}
+
+impl Seats {
+    /// The seat of member `index`.
+    ///
+    /// # Panics
+    /// When this transport does not serve that member: the caller has checked.
+    fn of(&self, index: usize) -> u32 {
+        let seat = self.taken.binary_search_by_key(&index, |(index, _)| *index);
+        seat.unwrap_or_else(|_| panic!("member {index} is not served by shared memory")) as u32
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.taken.len() as u32
+    }
+}
+
+/// A process that members other than ours live in.
+struct Watch {
+    pid: u32,
+    /// Readable once the process has ended.
+    process: OwnedFd,
+    seats: Vec<u32>,
+}
+
+/// Our end of one group.
+pub(super) struct ShmEndpoint {
+    area: Arc<Area>,
+    layout: Layout,
+    seats: Seats,
+    barrier: Barrier,
+    bell: Bell,
+    watches: Vec<Watch>,
+    lost: Option<TransportError>,
+}
+
+impl ShmEndpoint {
+    pub(super) fn new(area: Area, layout: Layout, seats: Seats) -> Self {
+        let area = Arc::new(area);
+        // Judged from the cards, so that all members judge alike.
+        let reached = seats.taken.iter().all(|(_, card)| card.membarrier);
+        let barrier = if reached { Barrier::Sleeper } else { Barrier::Both };
+        let bell = Bell::new(area.shared(layout.bell(seats.ours)), barrier);
+        let watches = watches(&seats);
+        Self { area, layout, seats, barrier, bell, watches, lost: None }
+    }
+
+    fn ringer(&self, seat: u32) -> Ringer {
+        Ringer::new(self.area.shared(self.layout.bell(seat)), self.barrier)
+    }
+
+    /// The ring from one seat to another, as seen by one of them, whose other is `peer`.
+    fn parts(&self, from: u32, to: u32, peer: usize) -> Parts {
+        let other = if from == self.seats.ours { to } else { from };
+        Parts {
+            slots: self.area.shared(self.layout.slots(from, to)),
+            tail: self.area.shared(self.layout.tail(from, to)),
+            payload: self.area.bytes(self.layout.payload(from, to), self.layout.ring_bytes),
+            ring_bytes: self.layout.ring_bytes,
+            piece_bytes: self.layout.piece_bytes,
+            bell: self.ringer(other),
+            peer,
+            _area: self.area.clone(),
+        }
+    }
+}
+
+/// Watch the processes of other members, each once. Where that cannot be done (another process
+/// namespace, an old kernel) a death shows only as a deadline that passes.
+fn watches(seats: &Seats) -> Vec<Watch> {
+    let (_, own) = &seats.taken[seats.ours as usize];
+    let mut watches: Vec<Watch> = Vec::new();
+    for (seat, (_, card)) in seats.taken.iter().enumerate() {
+        if card.pid == own.pid || card.pid_space != own.pid_space {
+            continue;
+        }
+        let seat = seat as u32;
+        if let Some(watch) = watches.iter_mut().find(|watch| watch.pid == card.pid) {
+            watch.seats.push(seat);
+        } else if let Ok(process) = sys::watch_process(card.pid) {
+            watches.push(Watch { pid: card.pid, process, seats: vec![seat] });
+        }
+    }
+    watches
+}
+
+impl Endpoint for ShmEndpoint {
+    fn caps(&self) -> Caps {
+        caps(&self.layout)
+    }
+
+    fn sender(&mut self, to: usize, _: Instant) -> Result<Box<dyn SendWire>, TransportError> {
+        let seat = self.seats.of(to);
+        Ok(Box::new(Sender::new(self.parts(self.seats.ours, seat, to))))
+    }
+
+    fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {
+        let seat = self.seats.of(from);
+        Ok(Box::new(Receiver::new(self.parts(seat, self.seats.ours, from))))
+    }
+
+    fn doorbell(&mut self) -> &mut dyn Doorbell {
+        &mut self.bell
+    }
+
+    fn check(&mut self) -> Result<(), TransportError> {
+        if let Some(error) = &self.lost {
+            return Err(error.clone());
+        }
+        while !self.watches.is_empty() {
+            let fds: Vec<_> = self.watches.iter().map(|watch| watch.process.as_fd()).collect();
+            let ended = sys::first_readable(&fds).map_err(|e| {
+                TransportError::from_io("poll", &e, "looking for members that have died")
+            })?;
+            let Some(index) = ended else { return Ok(()) };
+            // A process that left the group in good order may end: what it sent is still here.
+            let watch = self.watches.swap_remove(index);
+            if let Some(seat) = watch.seats.iter().find(|seat| !self.area.has_left(**seat)) {
+                let how = format!("process {} ended", watch.pid);
+                let (peer, _) = self.seats.taken[*seat as usize];
+                let error = TransportError::PeerGone { peer, how };
+                self.lost = Some(error.clone());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn windows(&mut self) -> Option<&mut dyn Windows> {
+        Some(self)
+    }
+}
+
+impl Windows for ShmEndpoint {
+    fn expose(&mut self, bytes: usize, signals: usize) -> Result<LocalWindow, TransportError> {
+        let signals = u32::try_from(signals).expect("the caller has checked lengths");
+        let mut place = Place { offset: 0, bytes: bytes as u64, signals };
+        let whole = place.stretch_bytes().expect("the caller has checked lengths");
+        let stretch = self.area.expose(whole)?;
+        place.offset = stretch.offset();
+        let memory = Box::new(View::new(stretch, place));
+        Ok(LocalWindow { descriptor: place.to_bytes(), memory })
+    }
+
+    fn import(
+        &mut self,
+        peer: usize,
+        descriptor: &[u8],
+    ) -> Result<Box<dyn RemoteWindow>, TransportError> {
+        let corrupt = |what: String| TransportError::Corrupt { peer, what };
+        let place = Place::parse(descriptor)
+            .ok_or_else(|| corrupt("a window descriptor that is not ours".into()))?;
+        let whole = place
+            .stretch_bytes()
+            .ok_or_else(|| corrupt(format!("a window of impossible size: {place:?}")))?;
+        let stretch = self.area.import(place.offset, whole)?;
+        let bell = self.ringer(self.seats.of(peer));
+        Ok(Box::new(Imported { view: View::new(stretch, place), bell }))
+    }
+}

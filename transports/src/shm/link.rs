@@ -1,0 +1,182 @@
+//! How the region's descriptor gets from the rank that made it to the others.
+//!
+//! Each port listens on a socket with a random name that no folder shows, and makes a region when
+//! somebody needs it. A group uses the region of one of its members, its *host*, which all members
+//! choose alike from the cards. The others connect to it; both ends prove that they know the job's
+//! secret (`proof`), and the host's listening thread sends one byte with the descriptor.
+//!
+//! A port keeps what it got, so this happens once for each host: a second group of the same ranks
+//! sends nothing.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::probe::Card;
+use super::region::Region;
+use super::sys;
+use crate::TransportError;
+use crate::proof::{Role, prove};
+
+/// What both ends of the hand-over believe it is about.
+const CONTEXT: &[u8] = b"shm region";
+const BACKLOG: i32 = 1024;
+/// How long the listener waits for one joiner, so that a stopped one cannot hold up the others.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// A refusal may be a listener that lost its patience with us, so it is not believed at once.
+const REFUSALS_MAX: u32 = 3;
+const RETRY_FIRST: Duration = Duration::from_micros(200);
+const RETRY_LAST: Duration = Duration::from_millis(20);
+
+/// The region that a port makes when somebody needs it.
+#[derive(Default)]
+pub(super) struct Made(Mutex<Option<Arc<Region>>>);
+
+impl Made {
+    /// The region, made now if nobody has asked before.
+    pub(super) fn region(&self) -> Result<Arc<Region>, TransportError> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(region) = &*made {
+            return Ok(region.clone());
+        }
+        let region = Arc::new(Region::create()?);
+        *made = Some(region.clone());
+        Ok(region)
+    }
+}
+
+/// The socket of a port and the thread that answers it. Dropping it ends both.
+pub(super) struct Listener {
+    socket: Arc<Socket>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Listen at the name on `card`.
+    pub(super) fn open(
+        card: &Card,
+        secret: [u8; 32],
+        made: Arc<Made>,
+    ) -> Result<Self, TransportError> {
+        let failed = |call| {
+            move |e: io::Error| {
+                TransportError::from_io(
+                    call,
+                    &e,
+                    "opening the socket that hands over shared memory",
+                )
+            }
+        };
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("socket"))?;
+        let address = SockAddr::unix(card.socket_name()).map_err(failed("bind"))?;
+        socket.bind(&address).map_err(failed("bind"))?;
+        socket.listen(BACKLOG).map_err(failed("listen"))?;
+        let socket = Arc::new(socket);
+        let serve = {
+            let socket = socket.clone();
+            move || serve(&socket, &secret, &made)
+        };
+        let thread = std::thread::Builder::new().name("brigade-shm".into()).spawn(serve);
+        let thread = thread.map_err(failed("clone"))?;
+        Ok(Self { socket, thread: Some(thread) })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Shutting a listening socket down makes `accept` return in the thread. It cannot fail on
+        // a socket that listens; if it did, waiting for the thread would be waiting for ever.
+        if self.socket.shutdown(std::net::Shutdown::Both).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            // A panic of the thread has been printed, and nobody needs it any more.
+            drop(thread.join());
+        }
+    }
+}
+
+fn serve(socket: &Socket, secret: &[u8; 32], made: &Made) {
+    loop {
+        match socket.accept() {
+            // Whoever fails the hand-over sees its connection close, and says so on its side.
+            Ok((joiner, _)) => drop(hand_over(joiner.into(), secret, made)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
+            // Out of descriptors or memory for now: the joiners retry until their deadlines.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)
+                ) =>
+            {
+                std::thread::sleep(RETRY_LAST);
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn hand_over(mut joiner: UnixStream, secret: &[u8; 32], made: &Made) -> Result<(), TransportError> {
+    let failed = |e: io::Error| TransportError::from_io("read", &e, "hearing a joiner");
+    if sys::peer_user(&joiner).map_err(failed)? != sys::own_user() {
+        return Err(TransportError::Refused { why: "the joiner is another user".into() });
+    }
+    joiner.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    joiner.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    prove(&mut joiner, secret, Role::Accepting, CONTEXT)?;
+    let region = made.region()?;
+    sys::send_descriptor(&joiner, region.descriptor()).map_err(failed)
+}
+
+/// Ask the port with `card`, which is member `first`, for its region.
+pub(super) fn fetch(
+    card: &Card,
+    first: usize,
+    secret: &[u8; 32],
+    deadline: Instant,
+) -> Result<Arc<Region>, TransportError> {
+    let (start, mut pause, mut refusals) = (Instant::now(), RETRY_FIRST, 0);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let what = format!("getting shared memory from member {first} (process {})", card.pid);
+            let waited_ms = start.elapsed().as_millis() as u64;
+            return Err(TransportError::Timeout { what, waited_ms });
+        }
+        match attempt(card, secret, left) {
+            Ok(fd) => return Region::adopt(fd, first).map(Arc::new),
+            Err(TransportError::Refused { why }) => {
+                refusals += 1;
+                if refusals == REFUSALS_MAX {
+                    let why = format!("member {first} (process {}): {why}", card.pid);
+                    return Err(TransportError::Refused { why });
+                }
+            }
+            // Nobody listens there now, or not yet again.
+            Err(_) => {}
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(RETRY_LAST);
+    }
+}
+
+fn attempt(card: &Card, secret: &[u8; 32], left: Duration) -> Result<OwnedFd, TransportError> {
+    let failed = |e: io::Error| TransportError::from_io("connect", &e, "asking for shared memory");
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+    socket.set_write_timeout(Some(left)).map_err(failed)?;
+    socket.set_read_timeout(Some(left)).map_err(failed)?;
+    let address = SockAddr::unix(card.socket_name()).map_err(failed)?;
+    socket.connect(&address).map_err(failed)?;
+    if sys::peer_user(&socket).map_err(failed)? != sys::own_user() {
+        return Err(TransportError::Refused { why: "its socket is another user's".into() });
+    }
+    let mut first = UnixStream::from(OwnedFd::from(socket));
+    prove(&mut first, secret, Role::Connecting, CONTEXT)?;
+    let received = sys::receive_descriptor(&first).map_err(failed)?;
+    received.ok_or_else(|| TransportError::Refused { why: "it made no shared memory".into() })
+}

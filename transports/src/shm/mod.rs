@@ -1,0 +1,214 @@
+//! Ranks of one host pass bytes through memory that they share.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `probe`    | which host this is, and what a card says |
+//! | `link`     | how the region's descriptor gets from one rank to the others |
+//! | `region`   | the memory: one sparse file, a directory, an area per group |
+//! | `layout`   | where things lie in a group's area |
+//! | `order`    | which word is written after which; proved by a model checker |
+//! | `wire`     | the hot path |
+//! | `pace`     | whether payload is written through the cache or past it |
+//! | `bell`     | sleeping and waking |
+//! | `window`   | memory that peers write directly |
+//! | `endpoint` | one communicator: all of the above put together |
+//! | `sys`      | the system calls |
+//!
+//! Nothing here has a name in any folder: the region is a sealed memory file that is passed over a
+//! socket in the abstract namespace, so a killed rank leaves nothing behind, and `/dev/shm`, with
+//! its quota, is not used.
+
+mod bell;
+mod endpoint;
+mod layout;
+mod link;
+mod order;
+mod pace;
+mod probe;
+mod region;
+mod sys;
+mod window;
+mod wire;
+
+/// The atomics that `order` is written with; its model checker brings others.
+mod atomic {
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    CARD_BYTES_MAX, Caps, Endpoint, Group, Memory, Port, Transport, TransportError, Unavailable,
+};
+use endpoint::{Seats, ShmEndpoint};
+use layout::Layout;
+use link::{Listener, Made};
+use probe::{Card, Name};
+use region::Region;
+
+const NAME: &str = "shm";
+
+/// How much memory the rings of a group may take. All ranks of a world use the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What all rings towards one rank may hold together, in bytes.
+    pub inbound_bytes: usize,
+    /// What one ring may hold at the most, in bytes; at least 16 KiB.
+    pub ring_bytes: usize,
+    /// The most that is copied before the receiver is told, in bytes; at least 4 KiB and a
+    /// multiple of 64.
+    pub piece_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { inbound_bytes: 4 << 20, ring_bytes: 512 << 10, piece_bytes: 32 << 10 }
+    }
+}
+
+/// The transport.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shm {
+    settings: Settings,
+}
+
+impl Shm {
+    /// With the usual settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With settings of the caller's.
+    ///
+    /// # Panics
+    /// When a setting is out of the bounds that its documentation names.
+    pub fn with(settings: Settings) -> Self {
+        assert!(settings.ring_bytes >= 16 << 10);
+        assert!(settings.piece_bytes >= 4 << 10 && settings.piece_bytes.is_multiple_of(64));
+        Self { settings }
+    }
+}
+
+impl Transport for Shm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn probe(&self) -> Result<Caps, Unavailable> {
+        probe::host_identity()?;
+        probe::memory_files()?;
+        Ok(caps(&Layout::new(2, &self.settings)))
+    }
+
+    fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {
+        let card = Card::draw()?;
+        let made = Arc::new(Made::default());
+        let listener = Listener::open(&card, secret, made.clone())?;
+        let held = Mutex::default();
+        let settings = self.settings;
+        Ok(Box::new(ShmPort { settings, secret, card, held, made, _listener: listener }))
+    }
+}
+
+fn caps(layout: &Layout) -> Caps {
+    Caps {
+        memory: Memory::Host,
+        bulk_bytes: layout.piece_bytes,
+        credit_bytes: layout.ring_bytes,
+        latency_s: 2e-7,
+        byte_s: 1e-10,
+        folds_in_place: true,
+    }
+}
+
+/// One rank's membership of a world.
+struct ShmPort {
+    settings: Settings,
+    secret: [u8; 32],
+    card: Card,
+    /// The regions of other ports, by the port's name.
+    held: Mutex<HashMap<Name, Arc<Region>>>,
+    made: Arc<Made>,
+    _listener: Listener,
+}
+
+impl Port for ShmPort {
+    fn card(&self) -> Vec<u8> {
+        let bytes = self.card.to_bytes();
+        assert!(bytes.len() <= CARD_BYTES_MAX);
+        bytes
+    }
+
+    fn reaches(&self, card: &[u8]) -> bool {
+        Card::parse(card).is_some_and(|card| card.host == self.card.host)
+    }
+
+    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+        let seats = self.seats(group)?;
+        let region = self.region(&seats, group.deadline)?;
+        let layout = Layout::new(seats.count(), &self.settings);
+        let key = key_of(group.id, &seats);
+        let place = (seats.ours, seats.count());
+        let area = region.area(key, layout.bytes(), place, group.deadline)?;
+        Ok(Box::new(ShmEndpoint::new(area, layout, seats)))
+    }
+}
+
+impl ShmPort {
+    fn seats(&self, group: &Group<'_>) -> Result<Seats, TransportError> {
+        let mut taken = Vec::with_capacity(group.cards.len());
+        let mut ours = None;
+        for (index, card) in group.cards.iter().enumerate() {
+            let Some(bytes) = card else { continue };
+            let card = Card::parse(bytes).filter(|card| card.host == self.card.host);
+            let card = card.ok_or_else(|| TransportError::Corrupt {
+                peer: index,
+                what: "its card is not one that shared memory reaches".into(),
+            })?;
+            if index == group.me {
+                assert_eq!(card.name, self.card.name, "the caller's card is not its own");
+                ours = Some(taken.len() as u32);
+            }
+            taken.push((index, card));
+        }
+        let ours = ours.expect("the caller is a member of its group");
+        Ok(Seats { taken, ours })
+    }
+
+    /// The region that the members of a group use: that of the member with the least name. So the
+    /// choice depends on nothing but the cards: not on the members' order, nor on what each of them
+    /// joined before, or is joining meanwhile on another thread.
+    fn region(&self, seats: &Seats, deadline: Instant) -> Result<Arc<Region>, TransportError> {
+        let host = seats.taken.iter().min_by_key(|(_, card)| card.name);
+        let (index, card) = host.expect("the caller at least is a member");
+        if card.name == self.card.name {
+            return self.made.region();
+        }
+        let held = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(region) = held().get(&card.name) {
+            return Ok(region.clone());
+        }
+        // Two threads may fetch the same region; both get the same file.
+        let region = link::fetch(card, *index, &self.secret, deadline)?;
+        Ok(held().entry(card.name).or_insert(region).clone())
+    }
+}
+
+/// What a group's area is found by. The members are part of it, so that two halves of a split may
+/// have the same number.
+fn key_of(id: u64, seats: &Seats) -> u64 {
+    let mut hash = Sha256::new();
+    hash.update(b"brigade shm area");
+    seats.taken.iter().for_each(|(_, card)| hash.update(card.name));
+    hash.update(id.to_le_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    let key = digest.first_chunk().expect("a digest has more than eight bytes");
+    u64::from_le_bytes(*key).max(1)
+}
+
+#[cfg(test)]
+mod tests;

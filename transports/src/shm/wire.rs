@@ -1,0 +1,351 @@
+//! The hot path: one ring of slots and one ring of payload per ordered pair of members.
+//!
+//! A slot is one cache line: a flag of eight bytes (which piece, how long) and 56 bytes that hold
+//! the whole piece when it is that short, so a small message is one line that changes hands. A
+//! longer piece lies in the payload ring, where the receiver reads it in place. [`order`] says
+//! when which word may be written; here only bytes move. Lengths found in shared memory are
+//! checked before anything is read by them.
+//!
+//! [`order`]: super::order
+
+use std::cell::UnsafeCell;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::bell::Ringer;
+use super::order::{Arrival, ImpossibleTail, Receiving, Sending};
+use super::pace::Pace;
+use super::region::{Area, Bytes, Plain, Shared};
+use crate::{RecvWire, SendWire, TransportError};
+
+const SLOTS: u32 = 64;
+const LINE_BYTES: usize = 64;
+const INLINE_BYTES: usize = LINE_BYTES - size_of::<AtomicU64>();
+/// The largest element that may lie across two pieces.
+const GRANULE_BYTES_MAX: usize = 64;
+
+/// What the slots of one pair take.
+pub(super) const SLOTS_BYTES: usize = size_of::<Slots>();
+
+const _: () = assert!(size_of::<Slot>() == LINE_BYTES && size_of::<Tail>() == LINE_BYTES);
+
+/// One piece of a message, or what says where it lies. Written by the sender.
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    flag: AtomicU64,
+    inline: UnsafeCell<[u8; INLINE_BYTES]>,
+}
+
+/// The slots of one pair.
+pub(super) type Slots = [Slot; SLOTS as usize];
+
+/// How far the receiver has come. Written by the receiver.
+#[repr(C, align(64))]
+pub(super) struct Tail {
+    freed: AtomicU64,
+    closed: AtomicU32,
+}
+
+// SAFETY: an atomic and bytes in a cell: any bits are valid, and all may change.
+unsafe impl Plain for Slot {}
+// SAFETY: only atomics.
+unsafe impl Plain for Tail {}
+
+/// What either end of a wire is made of.
+pub(super) struct Parts {
+    pub(super) slots: Shared<Slots>,
+    pub(super) tail: Shared<Tail>,
+    pub(super) payload: Bytes,
+    pub(super) ring_bytes: usize,
+    pub(super) piece_bytes: usize,
+    /// The other side's bell.
+    pub(super) bell: Ringer,
+    /// The other side's index in the group.
+    pub(super) peer: usize,
+    /// Keeps us a member while a wire of ours lives.
+    pub(super) _area: Arc<Area>,
+}
+
+impl Parts {
+    fn lines(&self) -> u32 {
+        assert!(self.ring_bytes.is_multiple_of(LINE_BYTES) && self.piece_bytes <= self.ring_bytes);
+        u32::try_from(self.ring_bytes / LINE_BYTES).expect("rings are far shorter than that")
+    }
+
+    fn gone(&self) -> TransportError {
+        TransportError::PeerGone { peer: self.peer, how: "it closed its side of the wire".into() }
+    }
+
+    fn corrupt(&self, what: String) -> TransportError {
+        TransportError::Corrupt { peer: self.peer, what }
+    }
+}
+
+/// The sending end.
+pub(super) struct Sender {
+    parts: Parts,
+    book: Sending<SLOTS>,
+    pace: Pace,
+    failed: Option<TransportError>,
+}
+
+impl Sender {
+    pub(super) fn new(parts: Parts) -> Self {
+        let book = Sending::new(parts.lines());
+        Self { parts, book, pace: Pace::default(), failed: None }
+    }
+
+    /// Write a piece of at most `INLINE_BYTES` into the slot itself, if a slot is free.
+    #[inline]
+    fn write_inline(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+        if !self.book.has_slot() {
+            self.look()?;
+            if !self.book.has_slot() {
+                return Ok(0);
+            }
+        }
+        assert!(bytes.len() <= INLINE_BYTES);
+        let slot = &self.parts.slots[self.book.slot()];
+        // SAFETY: the slot is free: the receiver has released its last piece, which we saw with
+        // acquire order, and looks inside only when the flag says so. The length fits.
+        unsafe {
+            let place: *mut u8 = slot.inline.get().cast();
+            place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.book.publish(&slot.flag, bytes.len() as u32, 0);
+        Ok(bytes.len())
+    }
+
+    /// Write the start of `bytes` into the payload ring as one piece, as far as there is room.
+    fn write_payload(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+        let line = self.book.line() as usize;
+        let to_end = self.parts.ring_bytes - line * LINE_BYTES;
+        let wanted = bytes.len().min(self.parts.piece_bytes).min(to_end);
+        if !self.book.has_slot() || self.book.free_lines() as usize * LINE_BYTES < wanted {
+            self.look()?;
+            if !self.book.has_slot() {
+                return Ok(0);
+            }
+        }
+        let len = wanted.min(self.book.free_lines() as usize * LINE_BYTES);
+        if len == 0 {
+            return Ok(0);
+        }
+        // These lines are free, by the tail that we saw with acquire order.
+        self.pace.write(&self.parts.payload, line * LINE_BYTES, &bytes[..len]);
+        let slot = &self.parts.slots[self.book.slot()];
+        self.book.publish(&slot.flag, len as u32, len.div_ceil(LINE_BYTES) as u32);
+        Ok(len)
+    }
+
+    /// Look at the tail, because the ring seems full.
+    #[cold]
+    fn look(&mut self) -> Result<(), TransportError> {
+        let tail = &self.parts.tail;
+        let looked = match self.book.look(&tail.freed) {
+            Err(ImpossibleTail(word)) => {
+                Err(self.parts.corrupt(format!("the tail of a ring, {word:#x}, is impossible")))
+            }
+            Ok(()) if tail.closed.load(Ordering::Acquire) != 0 => Err(self.parts.gone()),
+            Ok(()) => Ok(()),
+        };
+        looked.inspect_err(|error| self.failed = Some(error.clone()))
+    }
+}
+
+impl SendWire for Sender {
+    fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let mut taken = 0;
+        while taken < bytes.len() {
+            let rest = &bytes[taken..];
+            let wrote = match rest.len() <= INLINE_BYTES {
+                true => self.write_inline(rest),
+                false => self.write_payload(rest),
+            };
+            match wrote {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                // The next call reports it.
+                Err(_) if taken > 0 => break,
+                Err(error) => return Err(error),
+            }
+            self.parts.bell.ring();
+        }
+        Ok(taken)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.book.close(&self.parts.slots[self.book.slot()].flag);
+        self.parts.bell.ring();
+    }
+}
+
+/// The receiving end.
+pub(super) struct Receiver {
+    parts: Parts,
+    book: Receiving<SLOTS>,
+    /// How much of the current piece has been handed over.
+    offset: usize,
+    /// The start of an element that lies across two pieces.
+    carry: [u8; GRANULE_BYTES_MAX],
+    carried: usize,
+    failed: Option<TransportError>,
+}
+
+/// What is left of the current piece.
+struct Rest {
+    place: *const u8,
+    bytes: usize,
+    /// The length of the whole piece.
+    piece_bytes: usize,
+}
+
+impl Receiver {
+    pub(super) fn new(parts: Parts) -> Self {
+        let book = Receiving::new(parts.lines());
+        let carry = [0; GRANULE_BYTES_MAX];
+        Self { parts, book, offset: 0, carry, carried: 0, failed: None }
+    }
+
+    /// What has arrived and not been handed over, of the current piece.
+    #[inline]
+    fn rest(&mut self) -> Result<Option<Rest>, TransportError> {
+        let slot = &self.parts.slots[self.book.slot()];
+        let piece_bytes = match self.book.peek(&slot.flag) {
+            Arrival::Nothing => return Ok(None),
+            Arrival::Piece(bytes) => bytes as usize,
+            other => return Err(self.fail(other)),
+        };
+        if piece_bytes <= self.offset {
+            return Err(self.fail(Arrival::Piece(piece_bytes as u32)));
+        }
+        let bytes = piece_bytes - self.offset;
+        let place = if piece_bytes <= INLINE_BYTES {
+            let start: *const u8 = slot.inline.get().cast();
+            start.wrapping_add(self.offset)
+        } else {
+            let start = self.book.line() as usize * LINE_BYTES;
+            if piece_bytes > self.parts.piece_bytes || piece_bytes > self.parts.ring_bytes - start {
+                return Err(self.fail(Arrival::Piece(piece_bytes as u32)));
+            }
+            self.parts.payload.at(start + self.offset, bytes).as_ptr()
+        };
+        Ok(Some(Rest { place, bytes, piece_bytes }))
+    }
+
+    /// Hand the next `count` bytes of `rest` to `sink`, and give the piece back after its last.
+    #[inline]
+    fn hand_over(&mut self, rest: &Rest, count: usize, sink: &mut dyn FnMut(&[u8])) {
+        assert!(count <= rest.bytes);
+        // SAFETY: `rest` lies within the slot or the payload, as checked when it was made; the
+        // sender published it, and writes there again only after the release below.
+        sink(unsafe { slice::from_raw_parts(rest.place, count) });
+        self.offset += count;
+        if self.offset == rest.piece_bytes {
+            let inline = rest.piece_bytes <= INLINE_BYTES;
+            let lines = if inline { 0 } else { rest.piece_bytes.div_ceil(LINE_BYTES) };
+            self.offset = 0;
+            self.book.release(&self.parts.tail.freed, lines as u32);
+            self.parts.bell.ring();
+        }
+    }
+
+    /// Put an element together that lies across pieces, and return how many bytes were handed
+    /// over. Only needed when sender and receiver disagree about elements.
+    #[cold]
+    fn straddle(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        assert!(granule <= GRANULE_BYTES_MAX && limit >= granule);
+        while self.carried < granule {
+            let Some(rest) = self.rest()? else { return Ok(0) };
+            let (mut carry, from) = (self.carry, self.carried);
+            let count = rest.bytes.min(granule - from);
+            self.hand_over(&rest, count, &mut |bytes| {
+                carry[from..from + count].copy_from_slice(bytes);
+            });
+            (self.carry, self.carried) = (carry, from + count);
+        }
+        let whole = self.carried.min(limit) / granule * granule;
+        sink(&self.carry[..whole]);
+        self.carry.copy_within(whole..self.carried, 0);
+        self.carried -= whole;
+        Ok(whole)
+    }
+
+    #[cold]
+    fn fail(&mut self, arrival: Arrival) -> TransportError {
+        let error = match arrival {
+            Arrival::Closed => self.parts.gone(),
+            other => self.parts.corrupt(format!("a ring holds an impossible {other:?}")),
+        };
+        self.failed.get_or_insert(error).clone()
+    }
+
+    fn pull_some(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        if self.carried > 0 {
+            return self.straddle(limit, granule, sink);
+        }
+        let Some(rest) = self.rest()? else { return Ok(0) };
+        let count = if rest.bytes >= limit { limit } else { rest.bytes - rest.bytes % granule };
+        if count == 0 {
+            return self.straddle(limit, granule, sink);
+        }
+        self.hand_over(&rest, count, sink);
+        Ok(count)
+    }
+}
+
+impl RecvWire for Receiver {
+    fn pull(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        assert!(granule > 0 && limit.is_multiple_of(granule));
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let mut taken = 0;
+        while taken < limit {
+            match self.pull_some(limit - taken, granule, sink) {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                // The next call reports it.
+                Err(_) if taken > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+
+    fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
+        let mut filled = 0;
+        self.pull(target.len(), 1, &mut |bytes| {
+            target[filled..filled + bytes.len()].copy_from_slice(bytes);
+            filled += bytes.len();
+        })
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.parts.tail.closed.store(1, Ordering::Release);
+        self.parts.bell.ring();
+    }
+}
