@@ -24,7 +24,7 @@ pub(crate) const BUSY: f64 = 0.25;
 pub(crate) const STREAM_BYTES: f64 = 65_536.0;
 
 /// The most slots that a simulation takes on; beyond, slots get longer.
-const SLOTS_MAX: usize = 200_000;
+const SLOTS_MAX: usize = 50_000;
 
 /// What a wire between two ranks costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -49,7 +49,7 @@ pub struct Cost {
 }
 
 /// Simulates a collective over `bytes`: the vector, or all blocks of a rank together. `links(from,
-/// to)` is the wire between two ranks. Cost: about 0.3 µs for each slot sent, at most some 50 ms.
+/// to)` is the wire between two ranks. Cost: about 0.3 µs for each slot sent, at most some 20 ms.
 ///
 /// `None` if there is no such schedule.
 pub fn cost(

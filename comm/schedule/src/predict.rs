@@ -18,6 +18,8 @@ enum Peers {
     Next,
     /// Every other rank of its node of so many; a node of all ranks is everyone.
     Node(u32),
+    /// Every other rank, but only for the first so many ranks.
+    Served(u32),
 }
 
 /// Rounds of one kind.
@@ -76,7 +78,8 @@ impl Round {
         let (first, end) = match self.peers {
             Peers::At(distance) => (rank + distance, rank + distance + 1),
             Peers::Bit(bit) if rank ^ bit < ranks => (rank ^ bit, (rank ^ bit) + 1),
-            Peers::Bit(_) => (rank, rank),
+            Peers::Served(servers) if rank < servers => (0, ranks),
+            Peers::Bit(_) | Peers::Served(_) => (rank, rank),
             Peers::Next => (rank + 1, rank + 2),
             Peers::Node(size) => {
                 let first = rank - rank % size;
@@ -161,13 +164,20 @@ impl Table {
                 }
                 Some(rounds)
             }
-            Algorithm::Binomial | Algorithm::DoubleTree => {
+            Algorithm::Binomial => {
+                // The sum streams down while the rest still comes up.
+                Some([self.tree(whole, true), self.tree(whole.min(STREAM_BYTES), false)].concat())
+            }
+            Algorithm::DoubleTree => {
                 both(self.one_way(algorithm, true), self.one_way(algorithm, false))
             }
             Algorithm::Direct => Some(vec![self.in_rank_order(whole)]),
             Algorithm::ParameterServer { servers } if (1..=self.ranks).contains(&servers) => {
                 let piece = whole / f64::from(servers);
-                Some([true, false].map(|folds| self.everyone(piece, folds)).to_vec())
+                let peers = Peers::Served(servers);
+                // The sum streams back while the rest still arrives.
+                let back = Round { bytes: piece.min(STREAM_BYTES), ..self.everyone(piece, false) };
+                Some([self.everyone(piece, true), back].map(|r| Round { peers, ..r }).to_vec())
             }
             Algorithm::ParameterServer { .. } => None,
             Algorithm::Ring | Algorithm::BiRing => {
@@ -194,8 +204,11 @@ impl Table {
             }
             Algorithm::Ordered if folds => Some(vec![self.in_rank_order(self.part())]),
             Algorithm::Halving if folds => Some(self.halving(self.ranks, 1, folds)),
-            Algorithm::Doubling | Algorithm::Bruck if !folds => {
-                Some(self.halving(self.ranks, 1, folds))
+            Algorithm::Doubling if !folds => Some(self.halving(self.ranks, 1, folds)),
+            Algorithm::Bruck if !folds => {
+                let new = |known: u32| f64::from(known.min(self.ranks - known)) * self.part();
+                let one = |known| round(1, Peers::At(known), new(known), folds);
+                Some(self.distances().map(one).collect())
             }
             Algorithm::Hierarchical { node_ranks } => {
                 let nodes = self.ranks.div_ceil(node_ranks);

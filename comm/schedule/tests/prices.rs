@@ -104,18 +104,12 @@ fn steps_are_as_many_as_the_tables_say() {
         let known = [
             (Collective::AllReduce, Ring, 2 * (ranks - 1)),
             (Collective::AllReduce, BiRing, 2 * (ranks - 1)),
-            (Collective::AllReduce, Halving, 2 * d),
-            (Collective::AllReduce, Doubling, d + surplus),
             (Collective::AllReduce, Direct, 1),
             (Collective::AllReduce, Ordered, 2),
             (Collective::AllReduce, ParameterServer { servers: 1 }, 2),
             (Collective::ReduceScatter, Ring, ranks - 1),
-            (Collective::ReduceScatter, Halving, d),
             (Collective::ReduceScatter, Direct, 1),
             (Collective::AllGather, Ring, ranks - 1),
-            (Collective::AllGather, Doubling, d),
-            (Collective::AllGather, Bruck, d),
-            (Collective::AllToAll, Bruck, d),
             (Collective::Broadcast { root }, Ring, ranks - 1),
             (Collective::Reduce { root }, Ring, ranks - 1),
             (Collective::Scatter { root }, Direct, 1),
@@ -127,6 +121,12 @@ fn steps_are_as_many_as_the_tables_say() {
             assert_eq!(report.steps, steps, "{collective} {algorithm} {ranks}");
         }
         let at_most = [
+            (Collective::AllReduce, Doubling, d + surplus),
+            (Collective::AllToAll, Bruck, d),
+            (Collective::AllGather, Bruck, d),
+            (Collective::AllGather, Doubling, d),
+            (Collective::ReduceScatter, Halving, d),
+            (Collective::AllReduce, Halving, 2 * d),
             (Collective::AllReduce, DoubleTree, 2 * d),
             (Collective::AllReduce, Binomial, 2 * d),
             (Collective::Broadcast { root }, DoubleTree, d),
@@ -137,7 +137,11 @@ fn steps_are_as_many_as_the_tables_say() {
         ];
         for (collective, algorithm, steps) in at_most {
             let report = check(collective, algorithm, ranks).unwrap();
-            assert!(report.steps <= steps, "{collective} {algorithm} {ranks}: {}", report.steps);
+            let (got, exact) = (report.steps, ranks.is_power_of_two());
+            assert!(
+                got <= steps && (got == steps || !exact),
+                "{collective} {algorithm} {ranks}: {got}"
+            );
         }
     }
 }
@@ -155,13 +159,13 @@ fn the_simulation_agrees_with_closed_forms() {
         let ring = 2.0 * (p - 1.0) * (a + b * n / p) + (p - 1.0) * c * n / p;
         assert!((seconds(Algorithm::Ring) / ring - 1.0).abs() < 1e-9, "ring {ranks}");
         let halving = 2.0 * d * a + 2.0 * (p - 1.0) / p * n * b + (p - 1.0) / p * n * c;
-        let bandwidth = 2.0 * (p - 1.0) / p * n * b;
-        // Chunks of one message are passed on one by one, so the price may lie below the formula.
-        let got = seconds(Algorithm::Halving);
-        assert!(got <= halving * (1.0 + 1e-9) && got >= bandwidth, "halving {ranks}");
-        assert!(ranks > 2 || (got / halving - 1.0).abs() < 1e-9, "halving {ranks}");
+        // Chunks of one message are passed on one by one, and early ones may be in the way of others.
+        let got = seconds(Algorithm::Halving) / halving;
+        assert!((0.6..1.2).contains(&got), "halving {ranks}: {got}");
+        assert!(ranks > 2 || (got - 1.0).abs() < 1e-9, "halving {ranks}: {got}");
         if ranks.is_power_of_two() && n <= 65_536.0 {
-            let doubling = d * (a + (b + c) * n);
+            // A slot is folded into when it has been sent.
+            let doubling = d * (a.max(b * n) + (b + c) * n);
             assert!((seconds(Algorithm::Doubling) / doubling - 1.0).abs() < 1e-9, "{ranks}");
         }
     }
@@ -177,7 +181,7 @@ fn the_prediction_is_near_the_simulation() {
         }
     };
     let mut worst = (1.0f64, String::new());
-    for ranks in [1, 2, 3, 4, 6, 8, 16, 24, 64] {
+    for ranks in [1, 2, 3, 6, 8, 24, 32] {
         for collective in Collective::ALL {
             for algorithm in Algorithm::all_for(collective, ranks) {
                 for bytes in [0, 8, 4096, 1 << 20, 1 << 28] {
@@ -191,7 +195,7 @@ fn the_prediction_is_near_the_simulation() {
                             continue;
                         }
                         let ratio = (quick / slow.seconds).max(slow.seconds / quick);
-                        if ratio > 1.8 || ratio > worst.0 {
+                        if ratio > 1.9 || ratio > worst.0 {
                             let name = format!("{collective} {algorithm} {ranks} {bytes} B {kind}");
                             println!("{:.2} {name}", quick / slow.seconds);
                             if ratio > worst.0 {
@@ -204,7 +208,7 @@ fn the_prediction_is_near_the_simulation() {
         }
     }
     println!("worst: {worst:?}");
-    assert!(worst.0 < 4.0);
+    assert!(worst.0 < 2.5);
 }
 
 #[test]
