@@ -2,6 +2,7 @@
 //! many bytes. Throughput counts the bytes of the result.
 
 use brigade_comm::kernels;
+use brigade_comm::naive;
 use brigade_comm::{Dtype, Op};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -12,8 +13,10 @@ fn folds(criterion: &mut Criterion) {
         let fold = kernels::fold(dtype, &Op::Sum).expect("sums of numbers exist");
         let mut group = criterion.benchmark_group(format!("sum {dtype}"));
         for bytes in SIZES {
-            let (mut a, b, mut c) = (vec![0u8; bytes], vec![0u8; bytes], vec![1u8; bytes]);
             let count = bytes / dtype.size();
+            // Finite numbers of either sign: neither NaN nor zero pages of the system.
+            let mut a = naive::fill(dtype, &Op::Min, 0, 2, 1, count);
+            let (b, mut c) = (naive::fill(dtype, &Op::Min, 1, 2, 1, count), vec![1u8; bytes]);
             group.throughput(Throughput::Bytes(bytes as u64));
             group.bench_function(BenchmarkId::new("c=a+b", bytes), |bencher| {
                 // SAFETY: the three vectors hold `count` elements each.
@@ -32,7 +35,7 @@ fn folds(criterion: &mut Criterion) {
 /// Sizes past the caches, where streaming pays.
 fn far(criterion: &mut Criterion) {
     let bytes = 128 << 20;
-    let (a, b, mut c) = (vec![0u8; bytes], vec![0u8; bytes], vec![1u8; bytes]);
+    let (a, b, mut c) = (vec![2u8; bytes], vec![3u8; bytes], vec![1u8; bytes]);
     let mut group = criterion.benchmark_group("128 MiB");
     group.sample_size(10);
     group.throughput(Throughput::Bytes(bytes as u64));
@@ -54,10 +57,22 @@ fn far(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Test data: `bench --check` makes as many bytes as it moves.
+fn fills(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fill");
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F8e4m3, Dtype::I8, Dtype::I64] {
+        group.throughput(Throughput::Bytes(1 << 20));
+        group.bench_function(dtype.name(), |bencher| {
+            bencher.iter(|| naive::fill(dtype, &Op::Sum, 1, 4, 1, (1 << 20) / dtype.size()));
+        });
+    }
+    group.finish();
+}
+
 fn copies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("copy");
     for bytes in SIZES {
-        let (a, mut c) = (vec![0u8; bytes], vec![1u8; bytes]);
+        let (a, mut c) = (vec![2u8; bytes], vec![1u8; bytes]);
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
             // SAFETY: both vectors hold `bytes` bytes.
@@ -67,5 +82,5 @@ fn copies(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, folds, copies, far);
+criterion_group!(benches, folds, copies, far, fills);
 criterion_main!(benches);

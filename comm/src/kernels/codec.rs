@@ -89,18 +89,13 @@ pub(super) fn encode<N: Narrow>(value: f32) -> u32 {
     if magnitude > F32_INFINITY { N::NAN } else { sign | finite }
 }
 
-/// bf16 is the upper half of an f32.
+/// The nearest bf16, ties to even, in the upper half of the result; its lower half is rubbish. (A bf16
+/// is the upper half of an f32, so there is nothing to decode.)
 #[inline(always)]
-pub(super) fn decode_bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
-/// The nearest bf16, ties to even.
-#[inline(always)]
-pub(super) fn encode_bf16(value: f32) -> u16 {
+pub(super) fn encode_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
-    let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1))) >> 16;
-    if bits & 0x7fff_ffff > F32_INFINITY { 0x7fc0 } else { rounded as u16 }
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    if bits & 0x7fff_ffff > F32_INFINITY { 0x7fc0_0000 } else { rounded }
 }
 
 /// 2 to a power that is a normal f32.

@@ -6,29 +6,29 @@
 
 use half::f16;
 
-use super::fold::{Folds, Kernel, Product, Total, portable};
+#[cfg(target_arch = "x86_64")]
+use super::fold::Folds;
+use super::fold::{Kernel, Product, Total, each};
 
 /// The sum of f16 elements, or their product.
 pub(super) struct Half<const PRODUCT: bool>;
 
-impl Kernel for Half<false> {
-    const SIZE: usize = 2;
+impl<const PRODUCT: bool> Kernel for Half<PRODUCT> {
+    const SIZE: usize = size_of::<f16>();
 
     #[cfg(target_arch = "x86_64")]
-    const FOLDS: Folds = [portable::<Total, f16>, x86::avx2::<false>, x86::avx512::<false>];
+    const FOLDS: Folds = [Self::fold, x86::avx2::<PRODUCT>, x86::avx512::<PRODUCT>];
 
-    #[cfg(not(target_arch = "x86_64"))]
-    const FOLDS: Folds = [portable::<Total, f16>; 3];
-}
-
-impl Kernel for Half<true> {
-    const SIZE: usize = 2;
-
-    #[cfg(target_arch = "x86_64")]
-    const FOLDS: Folds = [portable::<Product, f16>, x86::avx2::<true>, x86::avx512::<true>];
-
-    #[cfg(not(target_arch = "x86_64"))]
-    const FOLDS: Folds = [portable::<Product, f16>; 3];
+    unsafe fn fold(operand: *const u8, arriving: *const u8, result: *mut u8, count: usize) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe {
+            if PRODUCT {
+                each::<Product, f16>(operand, arriving, result, count);
+            } else {
+                each::<Total, f16>(operand, arriving, result, count);
+            }
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -13,10 +13,23 @@ pub(super) type Folds = [Fold; 3];
 pub(super) trait Kernel: Sized + 'static {
     /// Bytes per element.
     const SIZE: usize;
+
     /// With plain stores.
-    const FOLDS: Folds;
+    #[cfg(target_arch = "x86_64")]
+    const FOLDS: Folds = [portable::<Self>, avx2::<Self>, avx512::<Self>];
+
+    /// With plain stores.
+    #[cfg(not(target_arch = "x86_64"))]
+    const FOLDS: Folds = [portable::<Self>; 3];
+
     /// With stores that pass the caches by.
     const STREAMING: Folds = [streaming::<Self, 0>, streaming::<Self, 1>, streaming::<Self, 2>];
+
+    /// The fold in plain Rust; inlined into a function for each instruction set.
+    ///
+    /// # Safety
+    /// See [`Fold`].
+    unsafe fn fold(operand: *const u8, arriving: *const u8, result: *mut u8, count: usize);
 }
 
 /// How two elements of type `L` become one, the same bits in either order.
@@ -53,51 +66,11 @@ pub(super) struct Loop<C, L>(PhantomData<(C, L)>);
 impl<C: Combine<L>, L: Copy + 'static> Kernel for Loop<C, L> {
     const SIZE: usize = size_of::<L>();
 
-    #[cfg(target_arch = "x86_64")]
-    const FOLDS: Folds = [portable::<C, L>, avx2::<C, L>, avx512::<C, L>];
-
-    #[cfg(not(target_arch = "x86_64"))]
-    const FOLDS: Folds = [portable::<C, L>; 3];
-}
-
-/// # Safety
-/// See [`Fold`].
-pub(super) unsafe fn portable<C: Combine<L>, L: Copy>(
-    operand: *const u8,
-    arriving: *const u8,
-    result: *mut u8,
-    count: usize,
-) {
-    // SAFETY: the caller's promise is passed on.
-    unsafe { each::<C, L>(operand, arriving, result, count) }
-}
-
-/// # Safety
-/// See [`Fold`]; the machine has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2<C: Combine<L>, L: Copy>(
-    operand: *const u8,
-    arriving: *const u8,
-    result: *mut u8,
-    count: usize,
-) {
-    // SAFETY: the caller's promise is passed on.
-    unsafe { each::<C, L>(operand, arriving, result, count) }
-}
-
-/// # Safety
-/// See [`Fold`]; the machine has AVX-512 F, BW, DQ and VL.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn avx512<C: Combine<L>, L: Copy>(
-    operand: *const u8,
-    arriving: *const u8,
-    result: *mut u8,
-    count: usize,
-) {
-    // SAFETY: the caller's promise is passed on.
-    unsafe { each::<C, L>(operand, arriving, result, count) }
+    #[inline(always)]
+    unsafe fn fold(operand: *const u8, arriving: *const u8, result: *mut u8, count: usize) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { each::<C, L>(operand, arriving, result, count) }
+    }
 }
 
 /// The loop, written twice: compilers guard a loop over three pointers by an overlap test, which a
@@ -107,7 +80,7 @@ unsafe fn avx512<C: Combine<L>, L: Copy>(
 /// # Safety
 /// See [`Fold`].
 #[inline(always)]
-unsafe fn each<C: Combine<L>, L: Copy>(
+pub(super) unsafe fn each<C: Combine<L>, L: Copy>(
     operand: *const u8,
     arriving: *const u8,
     result: *mut u8,
@@ -134,6 +107,41 @@ unsafe fn each<C: Combine<L>, L: Copy>(
             result.add(i).write_unaligned(C::combine(a, b));
         }
     }
+}
+
+/// # Safety
+/// See [`Fold`].
+unsafe fn portable<K: Kernel>(
+    operand: *const u8,
+    arriving: *const u8,
+    result: *mut u8,
+    count: usize,
+) {
+    // SAFETY: the caller's promise is passed on.
+    unsafe { K::fold(operand, arriving, result, count) }
+}
+
+/// # Safety
+/// See [`Fold`]; the machine has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn avx2<K: Kernel>(operand: *const u8, arriving: *const u8, result: *mut u8, count: usize) {
+    // SAFETY: the caller's promise is passed on.
+    unsafe { K::fold(operand, arriving, result, count) }
+}
+
+/// # Safety
+/// See [`Fold`]; the machine has AVX-512 F, BW, DQ and VL.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn avx512<K: Kernel>(
+    operand: *const u8,
+    arriving: *const u8,
+    result: *mut u8,
+    count: usize,
+) {
+    // SAFETY: the caller's promise is passed on.
+    unsafe { K::fold(operand, arriving, result, count) }
 }
 
 /// Bytes folded into the first-level cache before they are streamed out. Small enough to stay there

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::codec::{decode, decode_bf16, encode, encode_bf16};
+use super::codec::{decode, encode, encode_bf16};
 use crate::{F8e4m3, F8e5m2};
 
 /// Elements that can be added, multiplied and ordered. Each function is commutative to the last bit.
@@ -183,12 +183,12 @@ impl Float for bf16 {
 
     #[inline(always)]
     fn widen(self) -> f32 {
-        decode_bf16(self.to_bits())
+        f32::from_bits(u32::from(self.to_bits()) << 16)
     }
 
     #[inline(always)]
     fn narrow(wide: f32) -> Self {
-        Self::from_bits(encode_bf16(wide))
+        Self::from_bits((encode_bf16(wide) >> 16) as u16)
     }
 }
 

@@ -9,6 +9,7 @@
 //! and every NaN is replaced by the canonical one, which also makes `fold(a, b)` and `fold(b, a)`
 //! the same bytes.
 
+mod bfloat16;
 mod codec;
 mod copy;
 mod float16;
@@ -20,6 +21,7 @@ mod scale;
 use half::{bf16, f16};
 
 use crate::{Dtype, F8e4m3, F8e5m2, Op};
+use bfloat16::Twos;
 use float16::Half;
 use fold::{And, Folds, Kernel, Largest, Least, Loop, Or, Product, Total, Xor};
 use lane::{Bits, Number, Truth};
@@ -111,7 +113,11 @@ fn pair(dtype: Dtype, op: &Op) -> Option<Pair> {
             Op::Prod => of::<Half<true>>(),
             _ => float::<f16>(op),
         },
-        Dtype::Bf16 => float::<bf16>(op),
+        Dtype::Bf16 => match op {
+            Op::Sum | Op::Avg | Op::PreMulSum(_) => of::<Twos<Total>>(),
+            Op::Prod => of::<Twos<Product>>(),
+            _ => float::<bf16>(op),
+        },
         Dtype::F32 => float::<f32>(op),
         Dtype::F64 => float::<f64>(op),
         Dtype::F8e4m3 => float::<F8e4m3>(op),

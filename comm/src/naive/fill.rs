@@ -24,7 +24,8 @@ use crate::{Dtype, F8e4m3, F8e5m2, Op};
 /// get data for sums. Cost: about a nanosecond per element. Panics if `rank` is not below `ranks`.
 pub fn fill(dtype: Dtype, op: &Op, rank: u32, ranks: u32, seed: u64, count: usize) -> Vec<u8> {
     assert!(rank < ranks, "rank {rank} of {ranks}");
-    let draw = Draw { rank, ranks, seed };
+    let own_seed = hash(!seed, rank as usize);
+    let draw = Draw { rank, ranks, seed, own_seed };
     match dtype {
         Dtype::I8 | Dtype::U8 => integers(op, draw, count, |bits| [bits as u8]),
         Dtype::I16 => integers(op, draw, count, |bits| (bits as u16).to_le_bytes()),
@@ -50,39 +51,40 @@ struct Draw {
     rank: u32,
     ranks: u32,
     seed: u64,
+    own_seed: u64,
 }
 
 impl Draw {
     /// A hash of the position that all ranks share.
     #[inline(always)]
     fn shared(self, position: usize) -> u64 {
-        mix(self.seed ^ (position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        hash(self.seed, position)
     }
 
-    /// A hash that this rank alone has.
+    /// A hash of the position that this rank alone has.
     #[inline(always)]
-    fn own(self, shared: u64) -> u64 {
-        mix(shared.wrapping_add(u64::from(self.rank).wrapping_mul(0xd1b5_4a32_d192_ed03)))
+    fn own(self, position: usize) -> u64 {
+        hash(self.own_seed, position)
     }
 
     /// Whether this rank is one of the `chosen` ranks of the position: a window of neighbours that
     /// starts anywhere.
     #[inline(always)]
-    fn is_chosen(self, shared: u64, chosen: u32) -> bool {
-        let start = ((shared >> 32) * u64::from(self.ranks)) >> 32;
-        let distance = u64::from(self.rank) + u64::from(self.ranks) - start;
-        let wrapped = if distance >= u64::from(self.ranks) {
-            distance - u64::from(self.ranks)
-        } else {
-            distance
-        };
-        wrapped < u64::from(chosen)
+    fn is_chosen(self, position: usize, chosen: u32) -> bool {
+        if chosen == self.ranks {
+            return true;
+        }
+        let start = ((self.shared(position) >> 32) * u64::from(self.ranks)) >> 32;
+        let distance = u64::from(self.rank).wrapping_sub(start);
+        // Less than zero, seen unsigned, is greater than any distance.
+        distance.min(distance.wrapping_add(u64::from(self.ranks))) < u64::from(chosen)
     }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+/// SplitMix64 (Steele, Lea, Flood 2014), at any place of its sequence.
 #[inline(always)]
-fn mix(mut bits: u64) -> u64 {
+fn hash(seed: u64, position: usize) -> u64 {
+    let mut bits = seed.wrapping_add((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
@@ -105,11 +107,8 @@ fn integers<const N: usize>(
     count: usize,
     low_bytes: impl Fn(u64) -> [u8; N],
 ) -> Vec<u8> {
-    let owned = |position: usize| {
-        let shared = draw.shared(position);
-        if draw.is_chosen(shared, 1) { draw.own(shared) } else { 0 }
-    };
-    let any = |position: usize| draw.own(draw.shared(position));
+    let any = |position: usize| draw.own(position);
+    let owned = |position| if draw.is_chosen(position, 1) { any(position) } else { 0 };
     match op {
         Op::Prod => write(count, |position| low_bytes(any(position) | 1)),
         Op::Bor => write(count, |position| low_bytes(owned(position))),
@@ -120,12 +119,9 @@ fn integers<const N: usize>(
 
 /// One rank at each position decides, half of the time, what the others do not.
 fn booleans(op: &Op, draw: Draw, count: usize) -> Vec<u8> {
-    let decides = |position: usize| {
-        let shared = draw.shared(position);
-        draw.is_chosen(shared, 1) && draw.own(shared) & 1 == 1
-    };
+    let decides = |position: usize| draw.is_chosen(position, 1) && draw.own(position) & 1 == 1;
     match op {
-        Op::Bxor => write(count, |position| [draw.own(draw.shared(position)) as u8 & 1]),
+        Op::Bxor => write(count, |position| [draw.own(position) as u8 & 1]),
         Op::Prod | Op::Min | Op::Band => write(count, |position| [u8::from(!decides(position))]),
         _ => write(count, |position| [u8::from(decides(position))]),
     }
@@ -140,22 +136,22 @@ fn floats<const N: usize>(
     encode: impl Fn(f64) -> [u8; N],
 ) -> Vec<u8> {
     if matches!(op, Op::Min | Op::Max) {
-        return write(count, |position| finite::<N>(draw.own(draw.shared(position))));
+        return write(count, |position| finite::<N>(draw.own(position)));
     }
     let (chosen, values) = match op {
         Op::Prod => factors(draw.ranks, precision),
         _ => summands(draw.ranks, precision),
     };
-    let table: Vec<[u8; N]> = values.iter().map(|&value| encode(value)).collect();
-    let idle = if matches!(op, Op::Prod) { [1.0, -1.0] } else { [0.0, 0.0] }.map(&encode);
+    let idle = if matches!(op, Op::Prod) { [1.0, -1.0] } else { [0.0, 0.0] };
+    let table: Vec<[u8; N]> = values.iter().chain(&idle).map(|&value| encode(value)).collect();
     write(count, |position| {
-        let shared = draw.shared(position);
-        let own = draw.own(shared);
-        if draw.is_chosen(shared, chosen) {
-            table[(((own >> 32) * table.len() as u64) >> 32) as usize]
-        } else {
-            idle[own as usize & 1]
-        }
+        // The chosen draw from all values but the two idle ones at the end, the others from those. A
+        // branch would be mispredicted half of the time.
+        let choices = [2, values.len() as u64];
+        let starts = [values.len() as u64, 0];
+        let chosen = usize::from(draw.is_chosen(position, chosen));
+        let index = starts[chosen] + (((draw.own(position) >> 32) * choices[chosen]) >> 32);
+        table[index as usize]
     })
 }
 
