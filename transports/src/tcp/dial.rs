@@ -166,7 +166,7 @@ impl Call<'_> {
         is_last: bool,
     ) -> Result<Option<Vec<Socket>>, TransportError> {
         let wanted = self.shared.settings.sockets_per_peer;
-        let automatic = 1;
+        let automatic = if options::is_local(&first) { 1 } else { SOCKETS_APART };
         let count = if wanted == 0 { automatic } else { wanted };
         let mut hello = Hello {
             target: self.theirs.id,

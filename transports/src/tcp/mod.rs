@@ -18,6 +18,7 @@ mod address;
 mod bell;
 mod card;
 mod dial;
+mod frame;
 mod handshake;
 mod link;
 mod listen;
@@ -25,6 +26,7 @@ mod options;
 mod port;
 mod probe;
 mod route;
+mod stripe;
 mod sys;
 mod wire;
 

@@ -97,7 +97,7 @@ impl Endpoint for TcpEndpoint {
         let pair = self.shared.links.pair(self.group, to as u32).expect("we have not left");
         let (shared, pair, group, me) = (&*self.shared, &*pair, self.group, self.me);
         let link = Call { shared, pair, group, me, to, theirs, deadline }.link()?;
-        Ok(Box::new(Sender::new(to, link)))
+        Ok(Box::new(Sender::new(to, link, self.shared.settings.segment_bytes)?))
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {

@@ -65,11 +65,14 @@ pub(super) fn poll(fds: &[RawFd], events: i16, timeout_ms: i32) -> io::Result<Ve
     }
 }
 
-/// Bytes in the send queue that the other end has not acknowledged yet.
-pub(super) fn unacknowledged_bytes(socket: &impl AsRawFd) -> io::Result<usize> {
+/// SIOCOUTQNSD, absent from libc's list on some architectures.
+const SIOCOUTQNSD: libc::c_int = 0x894b;
+
+/// Bytes in the send queue that have not left yet.
+pub(super) fn unsent_bytes(socket: &impl AsRawFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: TIOCOUTQ on a socket writes one int, to a place that holds one.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) })?;
+    // SAFETY: SIOCOUTQNSD on a TCP socket writes one int, to a place that holds one.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCOUTQNSD as _, &mut bytes) })?;
     Ok(bytes.max(0) as usize)
 }
 

@@ -1,5 +1,6 @@
-//! The two ends of a wire, over one socket: the kernel's stream is the wire's stream, with nothing
-//! added. A small message costs one system call at each end.
+//! The two ends of a wire. Over one socket the kernel's stream is the wire's stream, with nothing
+//! added, and a small message costs one system call at each end; several are the matter of
+//! `stripe`.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -7,30 +8,43 @@ use std::sync::Arc;
 use socket2::Socket;
 
 use super::link::{Link, Pair};
+use super::stripe::{Cutter, Gatherer};
 use crate::{RecvWire, SendWire, TransportError};
 
-/// The wire takes multiples of this, unless it takes everything.
-const UNIT: usize = 64;
 /// Where folds read from: in a core's cache, with room to spare for what they fold into.
 const STAGING_BYTES: usize = 128 << 10;
+/// The staging buffer begins at a cache line.
+const LINE_BYTES: usize = 64;
 /// How far a receive may read past what was asked for: small messages that follow one another
 /// share a system call, and large ones are not copied twice.
-const READ_AHEAD_BYTES: usize = 4096;
+pub(super) const READ_AHEAD_BYTES: usize = 4096;
 
 /// The sending end.
 pub(super) struct Sender {
     peer: usize,
-    link: Arc<Link>,
-    /// Bytes that the kernel has but that we did not say we took, because they are no whole unit:
-    /// the caller will push them again, first thing.
-    ahead: [u8; UNIT],
-    ahead_bytes: usize,
+    sink: Sink,
     fault: Option<TransportError>,
 }
 
+/// Where the bytes go.
+enum Sink {
+    One(Arc<Link>),
+    Many(Cutter),
+}
+
 impl Sender {
-    pub(super) fn new(peer: usize, link: Arc<Link>) -> Sender {
-        Sender { peer, link, ahead: [0; UNIT], ahead_bytes: 0, fault: None }
+    pub(super) fn new(
+        peer: usize,
+        link: Arc<Link>,
+        segment_bytes: usize,
+    ) -> Result<Sender, TransportError> {
+        let sink = if link.sockets.len() == 1 {
+            Sink::One(link)
+        } else {
+            let failed = |error| TransportError::from_io("TCP_NOTSENT_LOWAT", &error, "a wire");
+            Sink::Many(Cutter::new(link, segment_bytes).map_err(failed)?)
+        };
+        Ok(Sender { peer, sink, fault: None })
     }
 }
 
@@ -39,26 +53,18 @@ impl SendWire for Sender {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        let known = self.ahead_bytes;
-        assert!(
-            bytes.starts_with(&self.ahead[..known]),
-            "what was not taken is pushed again, before anything else"
-        );
-        let mut sent = known;
-        if sent < bytes.len() {
-            match send(&self.link.sockets[0], &bytes[sent..]) {
-                Ok(count) => sent += count,
-                Err(error) => {
-                    let fault = lost(self.peer, "send", &error);
-                    self.fault = Some(fault.clone());
-                    return Err(fault);
-                }
-            }
+        if bytes.is_empty() {
+            return Ok(0);
         }
-        let taken = if sent == bytes.len() { sent } else { sent / UNIT * UNIT };
-        self.ahead_bytes = sent - taken;
-        self.ahead[..sent - taken].copy_from_slice(&bytes[taken..sent]);
-        Ok(taken)
+        let outcome = match &mut self.sink {
+            Sink::One(link) => send(&link.sockets[0], bytes),
+            Sink::Many(cutter) => cutter.write(bytes),
+        };
+        outcome.map_err(|error| {
+            let fault = lost(self.peer, "send", &error);
+            self.fault = Some(fault.clone());
+            fault
+        })
     }
 }
 
@@ -71,7 +77,7 @@ fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
 }
 
 /// Read what is there now. End of stream is an error: no wire ends while somebody looks at it.
-fn receive(socket: &Socket, target: &mut [u8]) -> io::Result<usize> {
+pub(super) fn receive(socket: &Socket, target: &mut [u8]) -> io::Result<usize> {
     debug_assert!(!target.is_empty());
     let mut socket = socket;
     match socket.read(target) {
@@ -81,18 +87,20 @@ fn receive(socket: &Socket, target: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-fn is_later(error: &io::Error) -> bool {
+/// Whether an error only says that nothing can be done now.
+pub(super) fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// What a failed read or write says about the peer.
 fn lost(peer: usize, call: &'static str, error: &io::Error) -> TransportError {
     use io::ErrorKind::{
-        BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, NetworkUnreachable,
-        NotConnected, TimedOut, UnexpectedEof,
+        BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, InvalidData,
+        NetworkUnreachable, NotConnected, TimedOut, UnexpectedEof,
     };
     let how = match error.kind() {
         UnexpectedEof => "it closed the connection".into(),
+        InvalidData => return TransportError::Corrupt { peer, what: error.to_string() },
         TimedOut => "its host stopped answering".into(),
         BrokenPipe | ConnectionAborted | ConnectionReset | HostUnreachable | NetworkUnreachable
         | NotConnected => error.to_string(),
@@ -114,6 +122,7 @@ pub(super) struct Receiver {
 enum Source {
     Absent,
     One(Arc<Link>),
+    Many(Gatherer),
 }
 
 impl Source {
@@ -121,10 +130,14 @@ impl Source {
     fn read(&mut self, pair: &Pair, target: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::One(link) => receive(&link.sockets[0], target),
+            Source::Many(gatherer) => gatherer.read(target),
             Source::Absent => match pair.link() {
                 None => Ok(0),
                 Some(link) => {
-                    *self = Source::One(link.clone());
+                    *self = match link.sockets.len() {
+                        1 => Source::One(link.clone()),
+                        _ => Source::Many(Gatherer::new(link.clone())),
+                    };
                     self.read(pair, target)
                 }
             },
@@ -238,8 +251,8 @@ struct Staging {
 
 impl Staging {
     fn new() -> Staging {
-        let buffer = vec![0; STAGING_BYTES + UNIT];
-        let origin = buffer.as_ptr().align_offset(UNIT).min(UNIT);
+        let buffer = vec![0; STAGING_BYTES + LINE_BYTES];
+        let origin = buffer.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES);
         Staging { buffer, origin, head: origin, tail: origin }
     }
 
