@@ -1,7 +1,9 @@
 //! Several communicators over the same ports: apart from each other, in any membership and order.
 
-use crate::flow::{Flow, Incoming, Message, Outgoing, pump};
-use crate::harness::{Make, Member, Ports};
+use std::time::{Duration, Instant};
+
+use crate::flow::{Flow, Incoming, Message, Outgoing, assert_contents, contents, pump};
+use crate::harness::{LIMIT, Make, Member, Ports};
 
 /// Messages for a stream: some hundred bytes to some ten thousand, all granules.
 fn messages(key: u64) -> Vec<Message> {
@@ -77,4 +79,39 @@ pub(crate) fn groups_come_and_go(make: Make) {
         let order = if group % 2 == 0 { [Some(0), Some(1)] } else { [Some(1), Some(0)] };
         ports.group(group, &order, |member| all_pairs(member, group, &order));
     }
+}
+
+/// One member joins, connects and sends long before the other, which then asks for the wire long
+/// after it joined.
+pub(crate) fn a_late_member_misses_nothing(make: Make) {
+    let late = Duration::from_millis(100);
+    let ports = Ports::open(make, 2);
+    let member = |me: usize| {
+        let order = [Some(0), Some(1)];
+        if me == 1 {
+            std::thread::sleep(late);
+        }
+        let endpoint = ports.join(1, &order, me, LIMIT).expect("join");
+        Member { me, caps: endpoint.caps(), endpoint, deadline: Instant::now() + LIMIT }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut member = member(0);
+            let mut wire = member.sender(1);
+            let credit = member.caps.credit_bytes;
+            member.send(&mut *wire, &contents(700, 0, credit));
+            let mut back = member.receiver(1);
+            member.receive(&mut *back, &mut [0]);
+        });
+        scope.spawn(|| {
+            let mut member = member(1);
+            std::thread::sleep(late);
+            let mut wire = member.receiver(0);
+            let mut target = vec![0; member.caps.credit_bytes];
+            member.receive(&mut *wire, &mut target);
+            assert_contents(700, 0, &target);
+            let mut back = member.sender(0);
+            member.send(&mut *back, &[1]);
+        });
+    });
 }

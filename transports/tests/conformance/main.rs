@@ -45,6 +45,7 @@ macro_rules! conformance {
                     streams: every_small_size_arrives, sizes_around_the_edges_arrive,
                         random_sizes_and_granules_arrive,
                         elements_pushed_in_parts_arrive_whole, both_directions_flow_at_once,
+                        wires_work_on_other_threads,
                         a_full_wire_holds_back_and_loses_nothing, nothing_is_pushed_and_pulled;
                     endings: what_was_pushed_before_leaving_arrives,
                         a_long_message_survives_its_senders_leaving,
@@ -53,7 +54,7 @@ macro_rules! conformance {
                         a_ring_ends_a_long_sleep, a_disarmed_bell_can_be_armed_again;
                     groups: two_groups_do_not_mix, members_may_be_missing,
                         subsets_in_other_orders, sixteen_members_in_all_pairs,
-                        groups_come_and_go;
+                        groups_come_and_go, a_late_member_misses_nothing;
                     joining: caps_are_sane, cards_are_judged_alike, garbage_is_no_card,
                         a_missing_member_is_named_in_time, a_wrong_secret_moves_no_bytes;
                     windows: puts_land_before_their_signal, a_window_is_read_from_afar,

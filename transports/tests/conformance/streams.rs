@@ -95,6 +95,32 @@ pub(crate) fn both_directions_flow_at_once(make: Make) {
     });
 }
 
+/// The ends of wires may live on other threads than their endpoint, and each on its own.
+pub(crate) fn wires_work_on_other_threads(make: Make) {
+    members(make, 2, |mut member| {
+        let (me, other, deadline) = (member.me as u64, 1 - member.me, member.deadline);
+        let messages = plain([2 * member.caps.credit_bytes, 5, 70_000]);
+        let mut out = Outgoing::new(member.sender(other), 220 + me, &messages);
+        let mut back = Incoming::new(member.receiver(other), 220 + other as u64, &messages);
+        let spin = |flow: &mut (dyn Flow + Send)| {
+            while !flow.is_done() {
+                if !flow.step().expect("no wire fails") {
+                    std::thread::yield_now();
+                }
+                assert!(Instant::now() < deadline, "flows stand still");
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = [scope.spawn(|| spin(&mut out)), scope.spawn(|| spin(&mut back))];
+            // Where time is virtual, sleepers are what moves it.
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                member.endpoint.doorbell().arm();
+                member.endpoint.doorbell().wait(Duration::from_millis(1)).expect("wait");
+            }
+        });
+    });
+}
+
 /// A wire takes what its credit says without any pull, and stops somewhere. How much it took goes
 /// round by member 2.
 pub(crate) fn a_full_wire_holds_back_and_loses_nothing(make: Make) {

@@ -77,6 +77,7 @@ pub(crate) fn puts_land_before_their_signal(make: Make) {
             let mut seen = vec![1; BYTES];
             side.window.memory.read(0, &mut seen);
             assert!(seen.iter().all(|&value| value == 0), "a window starts as zeroes");
+            side.tell();
             for round in 1..=ROUNDS {
                 let memory = &side.window.memory;
                 let arrived = || Ok((memory.signal(2) == 3 * round).then_some(()));
@@ -89,6 +90,7 @@ pub(crate) fn puts_land_before_their_signal(make: Make) {
             }
         },
         |mut side| {
+            side.hear();
             for round in 1..=ROUNDS {
                 let (offset, bytes) = written(round, BYTES);
                 let (front, back) = bytes.split_at(bytes.len() / 2);
