@@ -1,1 +1,47 @@
-//! Brigade.
+//! Collective communication between processes: the crate that programs depend on.
+//!
+//! ```
+//! use brigade::{Communicator, Op};
+//!
+//! fn main() -> Result<(), brigade::Error> {
+//!     let comm = Communicator::from_env()?;
+//!
+//!     let mut numbers = vec![comm.rank() as f32 + 1.0; 1000];
+//!     comm.all_reduce(&mut numbers, Op::Sum)?;
+//!
+//!     println!("rank {} of {}: every number is now {}", comm.rank(), comm.size(), numbers[0]);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Started as it is, that program is a world of one rank. `brigade run -n 4 -- PROGRAM` starts four
+//! on this machine; under torchrun, `mpirun` or `srun` it finds its rank as other programs do.
+//!
+//! | to do | see |
+//! |---|---|
+//! | join a world | [`Communicator::from_env`], [`Communicator::from_id`], [`Communicator::local_world`] |
+//! | a collective | [`Communicator::all_reduce`] and its sisters |
+//! | a collective while you do something else | [`Communicator::scope`], [`Work`] |
+//! | messages between two ranks | [`Communicator::messages`] |
+//! | smaller groups | [`Communicator::split`] |
+//! | know what a call will do | [`Communicator::algorithm_for`], [`schedule`] |
+//!
+//! This crate holds no code of its own, only names; the feature `cli` (on by default) adds the
+//! `brigade` command. Libraries want `default-features = false`.
+
+pub use brigade_comm::bootstrap::UniqueId;
+pub use brigade_comm::launch::Launch;
+pub use brigade_comm::{
+    Buffers, Call, Communicator, Counts, CustomOp, Dtype, Element, Error, F8e4m3, F8e5m2, Messages,
+    Op, Scope, Settings, Stats, Work,
+};
+
+/// Collectives as data: algorithms, their proofs, prices and pictures.
+pub mod schedule {
+    pub use brigade_schedule::*;
+}
+
+/// How bytes move between two ranks, for those who bring a transport of their own.
+pub mod transports {
+    pub use brigade_transports::*;
+}

@@ -15,7 +15,7 @@ const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// Draw the records. Cases without bytes have no place on a logarithmic axis and are left out.
-pub fn draw(title: &str, records: &[Record]) -> String {
+pub(crate) fn draw(title: &str, records: &[Record]) -> String {
     let series = series(records);
     let mut svg = String::new();
     let legend = 18.0 * series.len().div_ceil(3) as f64;

@@ -7,7 +7,7 @@ use crate::record::Record;
 use crate::size;
 
 /// Write the lines above the table. `facts`: what was measured where, a line each.
-pub fn write_head(out: &mut dyn Write, facts: &[String]) -> io::Result<()> {
+pub(crate) fn write_head(out: &mut dyn Write, facts: &[String]) -> io::Result<()> {
     for fact in facts {
         writeln!(out, "# {fact}")?;
     }
@@ -31,7 +31,7 @@ pub fn write_head(out: &mut dyn Write, facts: &[String]) -> io::Result<()> {
 }
 
 /// Write one line: the same case out of place and, where there is such a thing, in place.
-pub fn write_row(out: &mut dyn Write, pair: &[Record]) -> io::Result<()> {
+pub(crate) fn write_row(out: &mut dyn Write, pair: &[Record]) -> io::Result<()> {
     let record = &pair[0];
     write!(
         out,
@@ -60,7 +60,7 @@ pub fn write_row(out: &mut dyn Write, pair: &[Record]) -> io::Result<()> {
 }
 
 /// Write what stands under the table: spread, processor time and traffic of each line, and the sum.
-pub fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<()> {
+pub(crate) fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<()> {
     writeln!(out, "#")?;
     writeln!(
         out,

@@ -1,1 +1,3 @@
-//! Placeholder.
+//! What tests that cross crates share.
+
+pub mod tidy;

@@ -1,0 +1,250 @@
+//! Rules for Rust files: sizes, where unsafe may be, words that do not belong.
+
+use super::{Offence, Source, Tree};
+
+const FILE_LINES_MAX: usize = 400;
+const FUNCTION_LINES_MAX: usize = 70;
+const LINE_COLUMNS_MAX: usize = 100;
+
+/// Names of files that may contain unsafe code: walls to the system, and shared memory.
+const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
+/// Folders that may: SIMD.
+const UNSAFE_FOLDERS: [&str; 1] = ["kernels"];
+/// Single files that may, each with its reason.
+const UNSAFE_FILES: [(&str, &str); 8] = [
+    ("comm/src/run.rs", "runs plans over offsets into the caller's memory"),
+    ("comm/src/engine.rs", "hands the caller's memory to the cursor"),
+    ("comm/src/reduction.rs", "calls the kernels on parts of the caller's memory"),
+    ("comm/src/typed.rs", "sees typed slices as bytes"),
+    ("comm/src/messages.rs", "hands the caller's slices to the engine"),
+    ("comm/src/work.rs", "keeps the caller's memory borrowed while the progress thread uses it"),
+    ("comm/tests/kernels.rs", "calls every kernel that the machine has"),
+    ("comm/benches/kernels.rs", "calls every kernel that the machine has"),
+];
+
+/// Names that say nothing.
+const EMPTY_NAMES: [&str; 6] = ["util", "utils", "common", "helper", "helpers", "manager"];
+
+/// Words of unfinished work, taken apart so that this file does not offend.
+const UNFINISHED: [&str; 6] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("todo", "!"),
+    concat!("unimplemented", "!"),
+    concat!("dbg", "!"),
+    concat!("allow(dead", "_code)"),
+];
+
+pub(super) fn check(tree: &Tree, offences: &mut Vec<Offence>) {
+    for file in tree.ending(".rs") {
+        sizes(file, offences);
+        functions(file, offences);
+        unsafe_code(file, offences);
+        words(file, offences);
+    }
+    what_rooms_do_not_know(tree, offences);
+}
+
+fn offend(offences: &mut Vec<Offence>, file: &Source, line: usize, what: impl Into<String>) {
+    offences.push(Offence { path: file.path.clone(), line, what: what.into() });
+}
+
+fn sizes(file: &Source, offences: &mut Vec<Offence>) {
+    let lines = file.text.lines().count();
+    if lines > FILE_LINES_MAX {
+        let what =
+            format!("{lines} lines hide two rooms (at most {FILE_LINES_MAX}): find the wall");
+        offend(offences, file, 0, what);
+    }
+    for (number, line) in file.lines() {
+        let columns = line.chars().count();
+        if columns > LINE_COLUMNS_MAX {
+            let what = format!("{columns} columns, at most {LINE_COLUMNS_MAX}");
+            offend(offences, file, number, what);
+        }
+    }
+    if file.text.lines().next().is_none_or(|line| !line.starts_with("//!")) {
+        offend(offences, file, 1, "a file begins with its story: //!");
+    }
+    let name = file.path.rsplit('/').next().unwrap_or_default();
+    if EMPTY_NAMES.iter().any(|empty| name.strip_suffix(".rs") == Some(empty)) {
+        offend(offences, file, 0, "the name says nothing: find the noun of the trade");
+    }
+}
+
+/// Find functions by their first line and count braces to their last.
+fn functions(file: &Source, offences: &mut Vec<Offence>) {
+    let lines: Vec<&str> = file.code.lines().collect();
+    for (first, line) in lines.iter().enumerate() {
+        if !begins_function(line) {
+            continue;
+        }
+        let (mut depth, mut opened) = (0_i32, false);
+        for (offset, line) in lines[first..].iter().enumerate() {
+            let count = |brace: char| line.matches(brace).count() as i32;
+            opened |= line.contains('{');
+            depth += count('{') - count('}');
+            let declared_only = !opened && line.trim_end().ends_with(';');
+            if (opened && depth <= 0) || declared_only {
+                let length = offset + 1;
+                if length > FUNCTION_LINES_MAX {
+                    let what = format!(
+                        "a function of {length} lines hides a noun (at most {FUNCTION_LINES_MAX})"
+                    );
+                    offend(offences, file, first + 1, what);
+                }
+                break;
+            }
+        }
+    }
+}
+
+fn begins_function(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    words.any(|word| word == "fn")
+        && line.split_whitespace().take_while(|word| *word != "fn").all(|word| {
+            word.starts_with("pub")
+                || matches!(word, "const" | "unsafe" | "async" | "extern" | "\" \"")
+                || word.starts_with('"')
+                || word.ends_with(')')
+        })
+}
+
+fn unsafe_code(file: &Source, offences: &mut Vec<Offence>) {
+    let (mut blocks, mut first) = (0, None);
+    for (number, line) in file.code_lines() {
+        let words: Vec<&str> = line.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+        if words.contains(&"unsafe") && !line.contains("unsafe_") {
+            first.get_or_insert(number);
+        }
+        // An unsafe function states its terms under `# Safety`; the lints see to that.
+        blocks += line.matches("unsafe {").count() + line.matches("unsafe impl").count();
+    }
+    let Some(first) = first else { return };
+    let name = file.path.rsplit('/').next().unwrap_or_default();
+    let is_named = UNSAFE_NAMES.contains(&name)
+        || file.path.split('/').any(|folder| UNSAFE_FOLDERS.contains(&folder))
+        || UNSAFE_FILES.iter().any(|(path, _)| *path == file.path);
+    if !is_named {
+        let what = "unsafe code lives in sys.rs, wire.rs, region.rs, kernels/ and the files listed \
+                    in tests/src/tidy/rust.rs";
+        offend(offences, file, first, what);
+    }
+    let notes = file.text.matches("SAFETY:").count();
+    if notes < blocks {
+        let what = format!("{blocks} unsafe blocks, {notes} SAFETY notes: each block has its own");
+        offend(offences, file, first, what);
+    }
+}
+
+fn words(file: &Source, offences: &mut Vec<Offence>) {
+    for (number, line) in file.lines() {
+        for word in UNFINISHED {
+            if line.contains(word) {
+                offend(offences, file, number, format!("{word}: finish it or delete it"));
+            }
+        }
+    }
+}
+
+/// The invariants of absence that can be seen in names.
+fn what_rooms_do_not_know(tree: &Tree, offences: &mut Vec<Offence>) {
+    const COLLECTIVES: [&str; 14] = [
+        "all_reduce",
+        "AllReduce",
+        "all_gather",
+        "AllGather",
+        "reduce_scatter",
+        "ReduceScatter",
+        "all_to_all",
+        "AllToAll",
+        "broadcast",
+        "Broadcast",
+        "Collective",
+        "Algorithm",
+        "brigade_comm",
+        "brigade_schedule",
+    ];
+    // In `schedule` even the standard library's rooms for bytes, time and the outside are closed.
+    const OUTSIDE: [&str; 8] = [
+        "std::io",
+        "std::net",
+        "std::fs",
+        "std::time",
+        "std::env",
+        "std::thread",
+        "Instant",
+        "brigade_transports",
+    ];
+    const TRANSPORTS: [&str; 3] =
+        ["brigade_transports::shm", "brigade_transports::tcp", "brigade_transports::loopback"];
+    let rules: [(&str, &[&str], &str); 3] = [
+        ("transports/src/", &COLLECTIVES, "transports do not know what a collective is"),
+        ("comm/schedule/src/", &OUTSIDE, "schedule has never seen a byte, a socket or a clock"),
+        ("comm/src/", &TRANSPORTS, "comm names a transport only in comm/src/transports.rs"),
+    ];
+    for (folder, words, why) in rules {
+        let in_folder = tree.ending(".rs").filter(|file| file.path.starts_with(folder));
+        for file in in_folder.filter(|file| file.path != "comm/src/transports.rs") {
+            for (number, line) in file.code_lines() {
+                for word in words.iter().filter(|word| line.contains(**word)) {
+                    offend(offences, file, number, format!("`{word}`: {why}"));
+                }
+            }
+        }
+    }
+    let schedule = tree.file("comm/schedule/src/lib.rs");
+    if !schedule.is_some_and(|file| file.code.contains("#![forbid(unsafe_code)]")) {
+        let what = String::from("the schedule crate says #![forbid(unsafe_code)]");
+        offences.push(Offence { path: String::from("comm/schedule/src/lib.rs"), line: 1, what });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let tree = Tree { root: "/".into(), files: vec![Source::new(path, text)] };
+        let mut offences = Vec::new();
+        check(&tree, &mut offences);
+        offences.retain(|offence| !offence.what.contains("schedule crate says"));
+        offences.iter().map(|offence| offence.to_string()).collect()
+    }
+
+    #[test]
+    fn long_files_lines_and_functions_are_seen() {
+        let long = format!("//! s\n{}", "\n".repeat(400));
+        assert_eq!(found("a.rs", &long).len(), 1);
+        let wide = format!("//! {}", "x".repeat(97));
+        assert_eq!(found("a.rs", &wide).len(), 1);
+        let body = "    let x = \"}\";\n".repeat(69);
+        assert_eq!(found("a.rs", &format!("//! s\nfn f() {{\n{body}}}\n")).len(), 1);
+        let body = "    let x = \"}\";\n".repeat(68);
+        assert_eq!(found("a.rs", &format!("//! s\npub(crate) fn f() {{\n{body}}}\n")).len(), 0);
+    }
+
+    #[test]
+    fn unsafe_code_needs_a_room_and_a_note() {
+        let block = "//! s\nfn f() {\n    unsafe { g() }\n}\n";
+        assert_eq!(found("a/sys.rs", block).len(), 1);
+        assert_eq!(found("a/b.rs", block).len(), 2);
+        let noted = block.replace("    unsafe", "    // SAFETY: g is kind.\n    unsafe");
+        assert_eq!(found("a/kernels/b.rs", &noted).len(), 0);
+        assert_eq!(
+            found("a/b.rs", "//! unsafe is a word here\n#![forbid(unsafe_code)]\n").len(),
+            0
+        );
+    }
+
+    #[test]
+    fn rooms_are_not_to_know_each_other() {
+        assert_eq!(found("transports/src/a.rs", "//! all_reduce\nfn all_reduce() {}\n").len(), 1);
+        assert_eq!(found("comm/schedule/src/a.rs", "//! s\nuse std::time::Instant;\n").len(), 2);
+        assert_eq!(found("comm/src/a.rs", "//! s\nuse brigade_transports::shm::Shm;\n").len(), 1);
+        assert_eq!(
+            found("comm/src/transports.rs", "//! s\nuse brigade_transports::tcp;\n").len(),
+            0
+        );
+    }
+}
