@@ -83,6 +83,11 @@ impl<'a> Graph<'a> {
         (across != NONE && !self.is_send(node)).then_some(across)
     }
 
+    /// The node at the other end of the wire of a send.
+    pub(crate) fn across(&self, send: u32) -> u32 {
+        self.across[send as usize]
+    }
+
     /// An order of all nodes in which each comes after what it waits for. Every chunk is cut into
     /// `parts`; if `short`, a wire holds one part, else it holds everything.
     ///
@@ -113,15 +118,21 @@ impl<'a> Graph<'a> {
 
     /// The most messages in a chain, given an order.
     pub(crate) fn steps(&self, order: &[u32]) -> u32 {
-        let mut steps = vec![0; self.nodes.len()];
+        let after = |(node, steps): (u32, u32)| steps + u32::from(self.is_send(node));
+        (0..).zip(self.steps_before(order)).map(after).max().unwrap_or(0)
+    }
+
+    /// For each node, the messages in the longest chain that ends before it.
+    pub(crate) fn steps_before(&self, order: &[u32]) -> Vec<u32> {
+        let mut steps = vec![0u32; self.nodes.len()];
         for &node in order {
-            let here = steps[node as usize] + u32::from(self.is_send(node));
+            let before = steps[node as usize];
             self.followers(node, 1, false, |follower, why| {
-                let there = if why == Why::Message { here } else { steps[node as usize] };
-                steps[follower as usize] = steps[follower as usize].max(there);
+                let there = &mut steps[follower as usize];
+                *there = (*there).max(before + u32::from(why == Why::Message));
             });
         }
-        steps.into_iter().max().unwrap_or(0)
+        steps
     }
 
     pub(crate) fn is_send(&self, node: u32) -> bool {

@@ -13,6 +13,7 @@ mod check;
 mod cost;
 mod direct;
 mod doubling;
+pub mod draw;
 mod expression;
 mod graph;
 mod halving;

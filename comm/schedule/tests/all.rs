@@ -1,7 +1,7 @@
 //! Every algorithm, every number of ranks from 1 to 64, proved by the checker; and beside the proof,
 //! the numbers that each algorithm is known for.
 
-use brigade_schedule::{Algorithm, Collective, Report, check, program};
+use brigade_schedule::{Algorithm, Collective, Program, Report, check, program};
 
 /// All roots of few ranks, some of many.
 fn roots(collective: Collective, ranks: u32) -> Vec<Collective> {
@@ -54,5 +54,35 @@ fn what_there_is() {
         println!("{collective}: {}", names.join(" "));
         assert!(names.len() >= 2, "{collective} has {names:?}");
         assert!(program(collective, Algorithm::Direct, 6, 6).is_none());
+    }
+}
+
+/// The blocks whose lengths a rank knows in the v form of `collective`.
+fn knows(program: &Program, block: u32) -> bool {
+    let (ranks, rank) = (program.ranks, program.rank);
+    match program.collective {
+        Collective::AllToAll => block / ranks == rank || block % ranks == rank,
+        Collective::Gather { root } | Collective::Scatter { root } => rank == root || block == rank,
+        _ => true,
+    }
+}
+
+#[test]
+fn only_what_suits_uneven_blocks_keeps_to_the_blocks_a_rank_knows() {
+    for ranks in 1..=9 {
+        for collective in Collective::ALL.into_iter().flat_map(|c| roots(c, ranks)) {
+            for algorithm in Algorithm::all_for(collective, ranks) {
+                let keeps = (0..ranks).all(|rank| {
+                    let program = program(collective, algorithm, ranks, rank).unwrap();
+                    let spans = program.moves.iter().flat_map(|step| step.span().chunks());
+                    let mut blocks = spans.map(|chunk| program.shape(chunk) / program.pieces);
+                    blocks.all(|block| knows(&program, block))
+                });
+                let suits = algorithm.suits_uneven(collective);
+                // Among few ranks any algorithm may keep to them by chance.
+                assert!(keeps || !suits, "{collective:?} {algorithm} {ranks}");
+                assert!(suits || !keeps || ranks < 5, "{collective:?} {algorithm} {ranks}");
+            }
+        }
     }
 }
