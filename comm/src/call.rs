@@ -122,6 +122,9 @@ impl Call {
                 wrong.len()
             )));
         }
+        if self.collective == Collective::Barrier && self.counts != Counts::Even(0) {
+            return Err(Error::invalid(format!("{self}: a barrier has no elements")));
+        }
         let pairs = matches!(self.counts, Counts::PerPair { .. });
         let per_rank = matches!(self.counts, Counts::PerRank(_));
         let vector = self.collective.blocks(ranks) == 1 && ranks > 1;
