@@ -1,22 +1,27 @@
 //! Who am I? Rank, number of ranks and root, from what a launcher left in the environment.
 //!
-//! The first launcher whose rank variable is set counts, in the order of [`LAUNCHERS`]; without
-//! any, the process is alone. Where the root is comes from the first of these that is set:
+//! The first launcher whose rank variable is set counts, in the order Brigade, torchrun, Open MPI,
+//! PMI, Slurm, Kubernetes; without any, the process is alone. The first of these that is set says
+//! where the root is:
 //!
 //! | variable | the root is |
 //! |---|---|
 //! | `BRIGADE_ID` | where this 128-byte id (as hexadecimal digits) says |
-//! | `BRIGADE_ID_FILE` | where the id in this file says; rank 0 writes it, and removes it in the end |
+//! | `BRIGADE_ID_FILE` | where the id in this file says; rank 0 writes the file and removes it |
 //! | `BRIGADE_ROOT` | at this `host:port`, where rank 0 listens |
-//! | `MASTER_ADDR`, `MASTER_PORT` | at that host, on one of the 8 ports behind `MASTER_PORT`, which the launcher's own store occupies |
+//! | `MASTER_ADDR` | at that host, on one of the 8 ports behind `MASTER_PORT` |
 //! | `SLURM_STEP_NODELIST` | on its first host, at a port derived from job and step |
-//! | all ranks on one host (Open MPI) | on that host, at a port derived from the job |
+//! | none, but all ranks are on one host | on that host, at a port derived from Open MPI's job |
+//!
+//! `MASTER_PORT` itself belongs to torchrun, whose own store listens there. Where the ports behind
+//! it are not free or not reachable, set `BRIGADE_ROOT`.
 //!
 //! An id has its own secret. Otherwise the secret is `BRIGADE_SECRET` or the contents of
 //! `BRIGADE_SECRET_FILE`; see [`JobSecret::guard`] for what happens without.
 //!
 //! Nothing here connects to anything.
 
+mod launchers;
 mod secret;
 mod slurm;
 
@@ -27,6 +32,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::bootstrap::{IdError, UniqueId};
+use launchers::{LAUNCHERS, Launcher, OTHERS};
 pub use secret::JobSecret;
 use slurm::first_host;
 
@@ -137,81 +143,6 @@ pub enum LaunchError {
         why: String,
     },
 }
-
-/// A launcher, by the names it gives things.
-struct Launcher {
-    name: &'static str,
-    /// Must be set as well, where the rank alone does not mean that the launcher is at work.
-    gate: Option<&'static str>,
-    rank: &'static str,
-    ranks: &'static [&'static str],
-    local_rank: Option<&'static str>,
-    /// The number of ranks on this host.
-    local_ranks: Option<&'static str>,
-}
-
-/// In the order in which they are asked.
-const LAUNCHERS: [Launcher; 6] = [
-    Launcher {
-        name: "brigade",
-        gate: None,
-        rank: "BRIGADE_RANK",
-        ranks: &["BRIGADE_WORLD_SIZE"],
-        local_rank: Some("BRIGADE_LOCAL_RANK"),
-        local_ranks: None,
-    },
-    Launcher {
-        name: "torchrun",
-        gate: None,
-        rank: "RANK",
-        ranks: &["WORLD_SIZE"],
-        local_rank: Some("LOCAL_RANK"),
-        local_ranks: Some("LOCAL_WORLD_SIZE"),
-    },
-    Launcher {
-        name: "Open MPI",
-        gate: None,
-        rank: "OMPI_COMM_WORLD_RANK",
-        ranks: &["OMPI_COMM_WORLD_SIZE"],
-        local_rank: Some("OMPI_COMM_WORLD_LOCAL_RANK"),
-        local_ranks: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
-    },
-    Launcher {
-        name: "PMI",
-        gate: None,
-        rank: "PMI_RANK",
-        ranks: &["PMI_SIZE"],
-        local_rank: Some("MPI_LOCALRANKID"),
-        local_ranks: Some("MPI_LOCALNRANKS"),
-    },
-    Launcher {
-        name: "Slurm",
-        gate: Some("SLURM_STEP_ID"),
-        rank: "SLURM_PROCID",
-        ranks: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
-        local_rank: Some("SLURM_LOCALID"),
-        local_ranks: None,
-    },
-    Launcher {
-        name: "Kubernetes",
-        gate: None,
-        rank: "JOB_COMPLETION_INDEX",
-        ranks: &["BRIGADE_WORLD_SIZE", "WORLD_SIZE"],
-        local_rank: None,
-        local_ranks: None,
-    },
-];
-
-/// Further variables that error messages repeat when they are set. Secrets are not among them.
-const OTHERS: [&str; 7] = [
-    "BRIGADE_ROOT",
-    "BRIGADE_ID_FILE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "SLURM_STEP_NODELIST",
-];
 
 /// How many ports behind `MASTER_PORT` are tried.
 const PORTS_BEHIND: u16 = 8;

@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the root may take to tell us that the deadline has passed.
 const GRACE: Duration = Duration::from_millis(500);
-/// For how long a root that knows another secret may be a leftover of another job.
+/// For how long a root that knows another secret than its id may be on its way out.
 const DOUBT: Duration = Duration::from_secs(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
@@ -57,44 +57,65 @@ enum Setback {
 pub(super) fn dial(target: &Target<'_>, wish: &Wish, deadline: Instant) -> Result<Seat, JoinError> {
     let start = Instant::now();
     let mut backoff = BACKOFF_MIN;
-    let mut doubtful_since: Option<Instant> = None;
+    let mut doubt: Option<Doubt> = None;
     loop {
-        let mut doubt = None;
-        let mut last = match target.find(deadline) {
-            Ok((addresses, secret)) => {
-                let mut last = "it has no address".to_owned();
-                for address in addresses {
-                    match attempt(address, &secret, wish, deadline) {
-                        Ok(seat) => return Ok(seat),
-                        Err(Setback::Passing(why)) => last = format!("{address}: {why}"),
-                        Err(Setback::Doubtful { kind, why }) => {
-                            last = format!("{address}: {why}");
-                            doubt = Some(kind);
-                        }
-                        Err(Setback::Final(error)) => return Err(error),
-                    }
-                }
-                last
-            }
-            Err(why) => why,
+        let last = match try_all(target, wish, deadline, &mut doubt) {
+            Ok(seat) => return Ok(seat),
+            Err(Setback::Final(error)) => return Err(error),
+            Err(Setback::Passing(why) | Setback::Doubtful { why, .. }) => why,
         };
         let now = Instant::now();
-        doubtful_since = doubt.and(doubtful_since.or(Some(now)));
-        if let (Some(kind), Some(since)) = (doubt, doubtful_since)
-            && (now >= deadline || now - since >= DOUBT)
-        {
-            return Err(JoinError::Refused { kind, why: std::mem::take(&mut last) });
-        }
-        if now >= deadline {
-            let waited_ms = u64::try_from((now - start).as_millis()).unwrap_or(u64::MAX);
-            let root = target.to_string();
-            return Err(JoinError::Unreachable { rank: wish.rank, root, waited_ms, last });
+        let is_out_of_doubt = |doubt: &Doubt| target.is_certain() && now - doubt.since >= DOUBT;
+        if now >= deadline || doubt.as_ref().is_some_and(is_out_of_doubt) {
+            return Err(match doubt {
+                Some(Doubt { kind, why, .. }) => JoinError::Refused { kind, why },
+                None => JoinError::Unreachable {
+                    rank: wish.rank,
+                    root: target.to_string(),
+                    waited_ms: u64::try_from((now - start).as_millis()).unwrap_or(u64::MAX),
+                    last,
+                },
+            });
         }
         // Spread the ranks of a host over the pause, or they would all come back at once.
         let spread = backoff.mul_f64((wish.rank % 16) as f64 / 16.0);
         std::thread::sleep((backoff + spread).min(deadline - now));
         backoff = (2 * backoff).min(BACKOFF_MAX);
     }
+}
+
+/// What looked like a root, but not like ours.
+struct Doubt {
+    since: Instant,
+    kind: Refusal,
+    why: String,
+}
+
+/// One attempt at each address that `target` has now.
+fn try_all(
+    target: &Target<'_>,
+    wish: &Wish,
+    deadline: Instant,
+    doubt: &mut Option<Doubt>,
+) -> Result<Seat, Setback> {
+    let (addresses, secret) = target.find(deadline).map_err(Setback::Passing)?;
+    let mut last = Setback::Passing("it has no address".into());
+    for address in addresses {
+        last = match attempt(address, &secret, wish, deadline) {
+            Err(Setback::Passing(why)) => Setback::Passing(format!("{address}: {why}")),
+            Err(Setback::Doubtful { kind, why }) => {
+                let why = format!("{address}: {why}");
+                if doubt.is_none() {
+                    tracing::warn!("{why}; trying again until the deadline");
+                    let since = Instant::now();
+                    *doubt = Some(Doubt { since, kind, why: why.clone() });
+                }
+                Setback::Doubtful { kind, why }
+            }
+            done => return done,
+        };
+    }
+    Err(last)
 }
 
 fn attempt(

@@ -1,21 +1,19 @@
-//! The root: one thread that brings the ranks together and then judges for them.
+//! The root's thread: it brings the ranks together and then judges for them.
 //!
 //! One loop around one poll. It never waits for a single connection: each has a bounded inbox, a
 //! bounded outbox and a time by which it must have proved the secret, and when too many strangers
 //! come the oldest goes. When all ranks have come the listener is closed: a world is complete once,
 //! and the port is free for the next one.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io;
+use std::net::TcpListener;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::conn::{Conn, Phase};
 use super::proof::{self, Nonces, Side, random};
+use super::root::Bell;
 use super::roster::{Failure, Roster};
 use super::sys::{Watch, poll};
 use crate::control::Refusal;
@@ -33,68 +31,8 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// Rest after the system refused to give us a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
 
-/// A root at work. Dropping it ends it: ranks that are waiting to join are told so, and ranks that
-/// have joined go on without anybody who notices a death.
-#[derive(Debug)]
-pub struct Root {
-    bell: Arc<Bell>,
-    thread: Option<JoinHandle<()>>,
-    address: SocketAddr,
-}
-
-/// How the owner reaches the thread. Holds both ends of the pair: ringing never fails.
-#[derive(Debug)]
-struct Bell {
-    stop: AtomicBool,
-    ring: UnixStream,
-    ear: UnixStream,
-}
-
-impl Root {
-    /// Serve one world at `listener`.
-    pub(super) fn serve(listener: TcpListener, secret: [u8; 32]) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        let (ring, ear) = UnixStream::pair()?;
-        ear.set_nonblocking(true)?;
-        let bell = Arc::new(Bell { stop: AtomicBool::new(false), ring, ear });
-        let hub = Hub {
-            bell: Arc::clone(&bell),
-            listener: Some(listener),
-            secret,
-            nonce: random()?,
-            process: super::process_token()?,
-            conns: Vec::new(),
-            hub_rank: None,
-            stage: Stage::Gathering(Roster::default()),
-        };
-        let thread = Builder::new().name("brigade-root".into()).spawn(move || hub.run())?;
-        Ok(Self { bell, thread: Some(thread), address })
-    }
-
-    /// Where it listens.
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Let the root go on by itself until all ranks have left or the process ends.
-    pub fn detach(mut self) {
-        self.thread = None;
-    }
-}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        self.bell.stop.store(true, Ordering::Release);
-        // A full pair means that the thread has been rung often enough already.
-        let _rung = (&self.bell.ring).write(&[1]);
-        // A hub that panicked has printed why, and a destructor must not.
-        let _ended = thread.join();
-    }
-}
-
-struct Hub {
+/// The root's thread, before and after all have come.
+pub(super) struct Hub {
     bell: Arc<Bell>,
     listener: Option<TcpListener>,
     secret: [u8; 32],
@@ -103,6 +41,8 @@ struct Hub {
     conns: Vec<Conn>,
     hub_rank: Option<usize>,
     stage: Stage,
+    /// Whether the system has refused us a connection, and we have said so.
+    deaf: bool,
 }
 
 enum Stage {
@@ -112,30 +52,44 @@ enum Stage {
 }
 
 impl Hub {
-    fn run(mut self) {
+    pub(super) fn new(
+        listener: TcpListener,
+        secret: [u8; 32],
+        bell: Arc<Bell>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            bell,
+            listener: Some(listener),
+            secret,
+            nonce: random()?,
+            process: super::process_token()?,
+            conns: Vec::new(),
+            hub_rank: None,
+            stage: Stage::Gathering(Roster::default()),
+            deaf: false,
+        })
+    }
+
+    pub(super) fn run(mut self) {
         while self.turn() {}
     }
 
     /// Sleep until something happens and do what it asks for. Returns whether to go on.
     fn turn(&mut self) -> bool {
         let mut watches: Vec<_> = self.conns.iter().map(Conn::watch).collect();
-        watches.push(Watch::new(self.bell.ear.as_fd(), false));
+        watches.push(Watch::new(self.bell.ear(), false));
         watches.extend(self.listener.as_ref().map(|l| Watch::new(l.as_fd(), false)));
         let timeout = self.due().map(|due| due.saturating_duration_since(Instant::now()));
         if poll(&mut watches, timeout).is_err() {
             return false;
         }
-        if self.bell.stop.load(Ordering::Acquire) {
+        if self.bell.has_rung() {
             self.farewell();
             return false;
         }
         let (conns, others) = watches.split_at(self.conns.len());
         for (index, _) in conns.iter().enumerate().filter(|(_, watch)| watch.happened()) {
             self.attend(index);
-        }
-        if others[0].happened() {
-            // Only the flag counts; what was written is no more than a reason to look at it.
-            let _emptied = (&self.bell.ear).read(&mut [0; 64]);
         }
         if others.get(1).is_some_and(Watch::happened) {
             self.accept();
@@ -169,8 +123,11 @@ impl Hub {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(_) => {
+                Err(error) => {
                     // Mostly no descriptors left: make room, and do not spin on a full house.
+                    if !std::mem::replace(&mut self.deaf, true) {
+                        tracing::warn!(%error, "the root cannot accept connections now");
+                    }
                     self.drop_oldest_stranger();
                     std::thread::sleep(ACCEPT_PAUSE);
                     break;
@@ -274,25 +231,16 @@ impl Hub {
                     self.dispatch(vec![(Audience::All, Frame::Table(table))]);
                 }
             }
-            Err(failure) => {
-                self.fail(failure, now);
-                self.hear_again_refused(index, now);
-            }
+            Err(failure) => self.fail(failure, now),
         }
     }
 
-    /// The rank whose arrival made everything fail is told like the others.
-    fn hear_again_refused(&mut self, index: usize, now: Instant) {
-        if let Stage::Failed { last_words, .. } = &self.stage {
-            self.conns[index].say(Arc::clone(last_words));
-            self.conns[index].close(now);
-        }
-    }
-
+    /// Tell all who have proved the secret, with a seat or just asking for one.
     fn fail(&mut self, failure: Failure, now: Instant) {
         let Failure { kind, why } = failure;
         let last_words: Arc<[u8]> = Frame::Refused { kind, why }.encode().into();
-        for conn in self.conns.iter_mut().filter(|conn| conn.rank().is_some()) {
+        let proven = |conn: &&mut Conn| matches!(conn.phase, Phase::Proven | Phase::Seated(_));
+        for conn in self.conns.iter_mut().filter(proven) {
             conn.say(Arc::clone(&last_words));
             conn.close(now);
         }

@@ -13,6 +13,7 @@ mod hub;
 mod id;
 mod listen;
 mod proof;
+mod root;
 mod roster;
 pub(crate) mod sys;
 
@@ -28,8 +29,8 @@ use thiserror::Error;
 use crate::control::{CARD_BYTES_MAX, Control, Member, RANKS_MAX, Refusal};
 use crate::launch::{Launch, RootAddress, RootSpec};
 use dial::{Wish, dial};
-pub use hub::Root;
 pub use id::{ID_BYTES, IdError, UniqueId};
+pub use root::Root;
 
 /// A world whose ranks have all come.
 #[derive(Debug)]
@@ -218,6 +219,12 @@ enum Target<'a> {
 }
 
 impl Target<'_> {
+    /// Whether another secret than ours at this place is no accident that may pass: an id says
+    /// both, while an address or a file may be about to change hands.
+    fn is_certain(&self) -> bool {
+        matches!(self, Target::Id(_) | Target::Own(..))
+    }
+
     /// Where it is now, and the secret to be proved. Looked up anew for each attempt: names and
     /// files may come later, or be replaced.
     fn find(&self, deadline: Instant) -> Result<(Vec<SocketAddr>, [u8; 32]), String> {

@@ -329,3 +329,6 @@ impl Decoder {
         Ok(Some(frame))
     }
 }
+
+#[cfg(test)]
+mod tests;

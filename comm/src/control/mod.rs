@@ -173,7 +173,7 @@ impl Control {
     /// the sentence at a deadline. May wait for the root for half a second.
     pub fn waiting_summary(&self, group: u64, members: &[usize]) -> String {
         let Some(reports) = self.waiting_reports(group) else {
-            return "the root does not answer".into();
+            return "what the others wait for is not known: the root does not answer".into();
         };
         let left = self.left_ranks();
         let line = |rank: &usize| match reports.iter().find(|report| report.rank == *rank) {

@@ -1,0 +1,76 @@
+//! The names that launchers give to a rank, their number and the like.
+
+/// A launcher, by the names it gives things.
+pub(super) struct Launcher {
+    pub(super) name: &'static str,
+    /// Must be set as well, where the rank alone does not mean that the launcher is at work.
+    pub(super) gate: Option<&'static str>,
+    pub(super) rank: &'static str,
+    pub(super) ranks: &'static [&'static str],
+    pub(super) local_rank: Option<&'static str>,
+    /// The number of ranks on this host.
+    pub(super) local_ranks: Option<&'static str>,
+}
+
+/// In the order in which they are asked.
+pub(super) const LAUNCHERS: [Launcher; 6] = [
+    Launcher {
+        name: "brigade",
+        gate: None,
+        rank: "BRIGADE_RANK",
+        ranks: &["BRIGADE_WORLD_SIZE"],
+        local_rank: Some("BRIGADE_LOCAL_RANK"),
+        local_ranks: None,
+    },
+    Launcher {
+        name: "torchrun",
+        gate: None,
+        rank: "RANK",
+        ranks: &["WORLD_SIZE"],
+        local_rank: Some("LOCAL_RANK"),
+        local_ranks: Some("LOCAL_WORLD_SIZE"),
+    },
+    Launcher {
+        name: "Open MPI",
+        gate: None,
+        rank: "OMPI_COMM_WORLD_RANK",
+        ranks: &["OMPI_COMM_WORLD_SIZE"],
+        local_rank: Some("OMPI_COMM_WORLD_LOCAL_RANK"),
+        local_ranks: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
+    },
+    Launcher {
+        name: "PMI",
+        gate: None,
+        rank: "PMI_RANK",
+        ranks: &["PMI_SIZE"],
+        local_rank: Some("MPI_LOCALRANKID"),
+        local_ranks: Some("MPI_LOCALNRANKS"),
+    },
+    Launcher {
+        name: "Slurm",
+        gate: Some("SLURM_STEP_ID"),
+        rank: "SLURM_PROCID",
+        ranks: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+        local_rank: Some("SLURM_LOCALID"),
+        local_ranks: None,
+    },
+    Launcher {
+        name: "Kubernetes",
+        gate: None,
+        rank: "JOB_COMPLETION_INDEX",
+        ranks: &["BRIGADE_WORLD_SIZE", "WORLD_SIZE"],
+        local_rank: None,
+        local_ranks: None,
+    },
+];
+
+/// Further variables that error messages repeat when they are set. Secrets are not among them.
+pub(super) const OTHERS: [&str; 7] = [
+    "BRIGADE_ROOT",
+    "BRIGADE_ID_FILE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NODELIST",
+];

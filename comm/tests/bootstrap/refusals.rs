@@ -1,0 +1,112 @@
+//! Worlds that cannot come together, and what everybody is told.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use brigade_comm::bootstrap::{JoinError, Joined, UniqueId};
+use brigade_comm::control::Refusal;
+use brigade_comm::launch::{JobSecret, RootAddress, RootSpec};
+
+use super::{PATIENCE, by_address, join, launch};
+
+fn refusals(results: Vec<Result<Joined, JoinError>>) -> Vec<(Refusal, String)> {
+    let refusal = |result: Result<Joined, JoinError>| match result {
+        Err(JoinError::Refused { kind, why }) => (kind, why),
+        other => panic!("must be refused: {other:?}"),
+    };
+    results.into_iter().map(refusal).collect()
+}
+
+#[test]
+fn missing_ranks_are_named_to_all_who_came() {
+    let (id, _root) = UniqueId::create(None).unwrap();
+    let root = RootSpec::Id(id);
+    let who: Vec<_> = [0, 1, 4].map(|rank| launch(rank, 6, &root)).into();
+    let start = Instant::now();
+    let refused = refusals(join(&who, Duration::from_millis(400)));
+    assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
+    for (kind, why) in refused {
+        assert_eq!(kind, Refusal::RanksMissing);
+        assert!(why.starts_with("waited 0.4 s; ranks 2, 3, 5 of 6 never came"), "{why}");
+    }
+}
+
+#[test]
+fn a_missing_root_is_an_error_that_says_where_it_was_looked_for() {
+    let address = by_address("127.0.0.1");
+    let root = RootSpec::Address(address.clone());
+    let results = join(&[launch(1, 2, &root)], Duration::from_millis(300));
+    let Err(error @ JoinError::Unreachable { rank: 1, .. }) = &results[0] else {
+        panic!("must not be reachable: {results:?}");
+    };
+    assert!(error.to_string().contains(&format!("127.0.0.1:{}", address.port)), "{error}");
+}
+
+#[test]
+fn two_processes_of_the_same_rank_are_both_told() {
+    // Two threads of one process would be taken for one that reconnects: a second process.
+    let (id, _root) = UniqueId::create(None).unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "refusals::a_rank_one_of_three", "--ignored", "--nocapture"])
+        .env("BRIGADE_TEST_ID", id.to_string())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let root = RootSpec::Id(id);
+    let refused = refusals(join(&[launch(1, 3, &root)], PATIENCE));
+    let output = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    assert!(child.wait().unwrap().success(), "{output}");
+    let (kind, why) = &refused[0];
+    assert_eq!(*kind, Refusal::DuplicateRank);
+    assert!(output.contains(why), "both hear {why:?}: {output}");
+    for pid in [std::process::id(), child.id()] {
+        assert!(why.contains(&format!("process {pid} on ")), "{why}");
+    }
+}
+
+#[test]
+#[ignore = "a process of two_processes_of_the_same_rank_are_both_told"]
+fn a_rank_one_of_three() {
+    let Ok(id) = std::env::var("BRIGADE_TEST_ID") else { return };
+    let root = RootSpec::Id(id.parse().unwrap());
+    println!("{:?}", refusals(join(&[launch(1, 3, &root)], PATIENCE)));
+}
+
+#[test]
+fn ranks_that_disagree_about_their_number_are_both_told() {
+    let (id, _root) = UniqueId::create(None).unwrap();
+    let root = RootSpec::Id(id);
+    let refused = refusals(join(&[launch(0, 3, &root), launch(1, 4, &root)], PATIENCE));
+    for (kind, why) in refused {
+        assert_eq!(kind, Refusal::RanksDiffer);
+        assert!(why.contains("3") && why.contains("4") && why.contains("rank 0"), "{why}");
+    }
+}
+
+#[test]
+fn the_wrong_secret_opens_nothing_and_is_named() {
+    let address = by_address("127.0.0.1");
+    let wrong = RootAddress { secret: JobSecret::from_text("other"), ..address.clone() };
+    let who = [launch(0, 2, &RootSpec::Address(address)), launch(1, 2, &RootSpec::Address(wrong))];
+    let start = Instant::now();
+    let refused = refusals(join(&who, Duration::from_secs(4)));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(refused[0].0, Refusal::RanksMissing);
+    assert!(refused[0].1.contains("rank 1 of 2 never came"), "{}", refused[0].1);
+    assert!(refused[0].1.contains("could not prove the job's secret"), "{}", refused[0].1);
+    assert_eq!(refused[1].0, Refusal::Secret);
+}
+
+#[test]
+fn a_root_that_closes_tells_those_who_wait() {
+    let (id, root) = UniqueId::create(Some(IpAddr::from([127, 0, 0, 1]))).unwrap();
+    let spec = RootSpec::Id(id);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| join(&[launch(0, 2, &spec)], PATIENCE));
+        std::thread::sleep(Duration::from_millis(100));
+        drop(root);
+        let refused = refusals(waiting.join().unwrap());
+        assert_eq!(refused[0].0, Refusal::RootClosed);
+        assert!(refused[0].1.contains("rank 1 of 2 never came"), "{}", refused[0].1);
+    });
+}
