@@ -10,7 +10,7 @@ const EDGES: [(&str, &[&str]); 7] = [
     ("brigade-transports", &[]),
     ("brigade-comm", &["brigade-schedule", "brigade-transports"]),
     ("brigade-bench", &["brigade-comm", "brigade-schedule"]),
-    ("brigade-trainer", &["brigade-comm"]),
+    ("brigade-trainer", &["brigade-comm", "brigade-schedule"]),
     (
         "brigade",
         &[

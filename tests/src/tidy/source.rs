@@ -68,15 +68,10 @@ fn step(rest: &[char], inside: Inside, before: Option<char>) -> (usize, usize, I
         Inside::Code if starts("/*") => (2, 0, Inside::BlockComment(1)),
         Inside::Code if rest[0] == '"' => (1, 1, Inside::Text),
         Inside::Code if rest[0] == '\'' => (char_literal(rest), 1, Inside::Code),
-        Inside::Code if rest[0] == 'r' && !before.is_some_and(is_name) => {
-            let hashes = rest[1..].iter().take_while(|c| **c == '#').count();
-            match rest.get(1 + hashes) {
-                Some('"') => (2 + hashes, 1, Inside::RawText(hashes)),
-                _ => (1, 1, Inside::Code),
-            }
+        Inside::Code if !before.is_some_and(is_name) && raw_hashes(rest).is_some() => {
+            let (prefix, hashes) = raw_hashes(rest).expect("asked the line above");
+            (prefix + hashes + 1, 1, Inside::RawText(hashes))
         }
-        // In `br"..."` the raw string begins at the `r`, which no name may precede.
-        Inside::Code if starts("br") && !before.is_some_and(is_name) => (1, 0, Inside::Code),
         Inside::Code => (1, 1, Inside::Code),
         Inside::LineComment if rest[0] == '\n' => (1, 1, Inside::Code),
         Inside::LineComment => (1, 0, Inside::LineComment),
@@ -95,6 +90,17 @@ fn step(rest: &[char], inside: Inside, before: Option<char>) -> (usize, usize, I
             }
         }
     }
+}
+
+/// Where a raw string begins: how long its `r` or `br` is, and how many `#` follow.
+fn raw_hashes(rest: &[char]) -> Option<(usize, usize)> {
+    let prefix = match rest {
+        ['r', ..] => 1,
+        ['b', 'r', ..] => 2,
+        _ => return None,
+    };
+    let hashes = rest[prefix..].iter().take_while(|c| **c == '#').count();
+    (rest.get(prefix + hashes) == Some(&'"')).then_some((prefix, hashes))
 }
 
 /// How long the literal at a `'` is; 1 where it is a lifetime.
@@ -127,6 +133,7 @@ mod tests {
             ("fn f<'a>(x: &'a str) {", "fn f<'a>(x: &'a str) {"),
             ("\"a\nb\" c", "\" \n \" c"),
             ("for r in x { our\"s\" }", "for r in x { our\" \" }"),
+            ("break br\"x\" bring", "break b      bring"),
         ] {
             let found = blank(text);
             assert_eq!(found.chars().count(), text.chars().count(), "{text}");
