@@ -2,13 +2,13 @@
 //! has proved itself.
 //!
 //! Callers are hostile until then. Each has [`HANDSHAKE`] for everything together, and there are at
-//! most [`CALLERS_MAX`] at a time: when one more comes, the one that has been at it longest is cut
-//! off. Honest callers need milliseconds, so it is never one of them unless hundreds call at once,
-//! and a flood of silent ones holds nobody up.
+//! most [`CALLERS_MAX`] at a time; more wait in the kernel. When it is full, whoever has been at it
+//! for more than [`PATIENCE`] is cut off. Honest callers need milliseconds, so a flood of silent
+//! ones holds them up a little, and for ever never.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,9 @@ use crate::{TransportError, Unavailable};
 
 /// How long a caller may take to prove itself.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
-const CALLERS_MAX: usize = 256;
+/// How long it may take when others are waiting.
+const PATIENCE: Duration = Duration::from_secs(1);
+const CALLERS_MAX: usize = 128;
 const BACKLOG: i32 = 4096;
 
 /// Listening sockets, not yet served.
@@ -51,7 +53,7 @@ impl Bound {
 
 /// One family's listener and its port; `None` where the machine does not have the family.
 fn listen(
-    any: std::net::IpAddr,
+    any: IpAddr,
     ports: Option<&RangeInclusive<u16>>,
     same_as: u16,
 ) -> Result<Option<(Socket, u16)>, TransportError> {
@@ -149,6 +151,7 @@ fn serve(listening: &[Socket], stopped: &UnixStream, shared: &Arc<Shared>) {
             break;
         }
         for (socket, _) in listening.iter().zip(&ready).filter(|(_, ready)| **ready) {
+            make_room(&mut callers);
             match socket.accept() {
                 Ok((caller, _)) => admit(caller, shared, &mut callers),
                 Err(error) => pause_after(&error),
@@ -171,12 +174,32 @@ fn pause_after(error: &io::Error) {
     }
 }
 
+/// Wait until one more caller can be served, for [`PATIENCE`] at the most.
+fn make_room(callers: &mut VecDeque<Arc<Caller>>) {
+    loop {
+        callers.retain(|caller| caller.lock().is_some());
+        match callers.front() {
+            Some(oldest) if callers.len() >= CALLERS_MAX => {
+                if oldest.since.elapsed() >= PATIENCE {
+                    oldest.cut_off();
+                } else {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            _ => return,
+        }
+    }
+}
+
 /// Someone who has not proved itself yet. Holds a second handle to its socket, to cut it off.
-struct Caller(Mutex<Option<Socket>>);
+struct Caller {
+    socket: Mutex<Option<Socket>>,
+    since: Instant,
+}
 
 impl Caller {
     fn lock(&self) -> MutexGuard<'_, Option<Socket>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// End its handshake now, if it is still at it.
@@ -195,14 +218,9 @@ impl Caller {
 
 /// Give a caller its own thread and its deadline.
 fn admit(socket: Socket, shared: &Arc<Shared>, callers: &mut VecDeque<Arc<Caller>>) {
-    callers.retain(|caller| caller.lock().is_some());
-    if callers.len() >= CALLERS_MAX
-        && let Some(slowest) = callers.pop_front()
-    {
-        slowest.cut_off();
-    }
     let Ok(handle) = socket.try_clone() else { return };
-    let caller = Arc::new(Caller(Mutex::new(Some(handle))));
+    let since = Instant::now();
+    let caller = Arc::new(Caller { socket: Mutex::new(Some(handle)), since });
     callers.push_back(caller.clone());
     let shared = shared.clone();
     let spawned = std::thread::Builder::new().name("brigade-hello".into()).spawn({

@@ -234,3 +234,131 @@ impl Lane {
 fn corrupt(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// A link of connected TCP sockets, and the other ends.
+    fn link(sockets: usize) -> (Arc<Link>, Vec<TcpStream>) {
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let address = listener.local_addr().unwrap();
+        let pair = || (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0);
+        let (own, other): (Vec<_>, Vec<_>) = (0..sockets).map(|_| pair()).unzip();
+        for socket in own.iter().chain(&other) {
+            socket.set_nonblocking(true).unwrap();
+        }
+        let sockets = own.into_iter().map(socket2::Socket::from).collect();
+        (Arc::new(Link { sockets }), other)
+    }
+
+    /// Read all that is there; returns how many bytes.
+    fn drain(mut socket: &TcpStream, scratch: &mut [u8]) -> usize {
+        let mut total = 0;
+        while let Ok(count @ 1..) = socket.read(scratch) {
+            total += count;
+        }
+        total
+    }
+
+    #[test]
+    fn the_other_sockets_go_on_while_one_is_stalled() {
+        const STALLED: usize = 1;
+        const SEGMENT: usize = 64 << 10;
+        let (own, other) = link(3);
+        let mut cutter = Cutter::new(own, SEGMENT).unwrap();
+        let (segment, mut scratch) = (vec![0; SEGMENT], vec![0; 1 << 20]);
+        let mut read = [0; 3];
+        for _ in 0..1 << 20 {
+            cutter.write(&segment).unwrap();
+            for lane in (0..3).filter(|&lane| lane != STALLED) {
+                read[lane] += drain(&other[lane], &mut scratch);
+            }
+            if read[0] + read[2] > 64 << 20 {
+                break;
+            }
+        }
+        assert!(read[0] + read[2] > 64 << 20, "{read:?}");
+        read[STALLED] += drain(&other[STALLED], &mut scratch);
+        assert!(read[STALLED] < 16 << 20, "{read:?}");
+    }
+
+    /// What each lane of a stream of these pieces carries, dealt at random.
+    fn dealt(pieces: &[Vec<u8>], lanes: usize, random: &mut fastrand::Rng) -> Vec<Vec<u8>> {
+        let mut bytes = vec![Vec::new(); lanes];
+        let mut offset = 0;
+        for piece in pieces {
+            let lane = &mut bytes[random.usize(..lanes)];
+            lane.extend(Frame { bytes: piece.len() as u32, offset }.serialise());
+            lane.extend(piece);
+            offset += piece.len() as u64;
+        }
+        bytes
+    }
+
+    /// Feed each lane its bytes, then the end; returns what came out and how it ended.
+    fn gathered(lanes: &[Vec<u8>], random: &mut fastrand::Rng) -> (Vec<u8>, io::ErrorKind) {
+        let (own, other): (Vec<_>, Vec<_>) =
+            lanes.iter().map(|_| UnixStream::pair().unwrap()).unzip();
+        for (mut socket, bytes) in other.into_iter().zip(lanes) {
+            socket.write_all(bytes).unwrap();
+        }
+        let sockets: Vec<_> = own.into_iter().map(socket2::Socket::from).collect();
+        for socket in &sockets {
+            socket.set_nonblocking(true).unwrap();
+        }
+        let mut gatherer = Gatherer::new(Arc::new(Link { sockets }));
+        let mut stream = Vec::new();
+        loop {
+            let mut target = vec![0; random.usize(1..20_000)];
+            match gatherer.read(&mut target) {
+                Ok(0) => panic!("all lanes have ended, so there is something to say"),
+                Ok(count) => stream.extend(&target[..count]),
+                Err(error) => return (stream, error.kind()),
+            }
+        }
+    }
+
+    #[test]
+    fn any_deal_gives_the_stream_and_damage_never_another_one() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..300 {
+            let mut piece = || {
+                let most = [20, 3000, 9000][random.usize(..3)];
+                (0..random.usize(1..most)).map(|_| random.u8(..)).collect::<Vec<u8>>()
+            };
+            let pieces: Vec<Vec<u8>> = (0..12).map(|_| piece()).collect();
+            let stream = pieces.concat();
+            let count = random.usize(1..=4);
+            let mut lanes = dealt(&pieces, count, &mut random);
+            let outcome = gathered(&lanes, &mut random);
+            assert_eq!(outcome, (stream.clone(), io::ErrorKind::UnexpectedEof), "seed {seed}");
+
+            // Damage one header: what comes out is the start of the stream, and then an error.
+            let damaged = (0..count).filter(|&lane| !lanes[lane].is_empty()).max().unwrap();
+            lanes[damaged][random.usize(..HEADER_BYTES)] ^= 1 << random.u32(0..8);
+            let (got, kind) = gathered(&lanes, &mut random);
+            assert!(stream.starts_with(&got) && got.len() < stream.len(), "seed {seed}");
+            assert_eq!(kind, io::ErrorKind::InvalidData, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn repeated_and_missing_pieces_are_noticed() {
+        let piece = |offset| {
+            let header = Frame { bytes: 8, offset }.serialise();
+            [&header[..], &[7; 8]].concat()
+        };
+        let mut random = fastrand::Rng::with_seed(1);
+        let repeated = vec![[piece(0), piece(0)].concat(), piece(16)];
+        assert_eq!(gathered(&repeated, &mut random), (vec![7; 8], io::ErrorKind::InvalidData));
+        let missing = vec![[piece(0), piece(16)].concat(), piece(24)];
+        assert_eq!(gathered(&missing, &mut random), (vec![7; 8], io::ErrorKind::InvalidData));
+    }
+}
