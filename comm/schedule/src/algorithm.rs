@@ -1,4 +1,4 @@
-//! The names of the algorithms, and which collective each one can do.
+//! The algorithms there are, which collective each one can do, and the way to its program.
 
 use crate::{
     Collective, Program, bruck, direct, doubling, halving, hierarchical, pairwise, ring, server,
@@ -59,10 +59,10 @@ impl Algorithm {
     }
 
     /// Whether it serves the v form of `collective`, in which blocks differ in length: there a rank
-    /// must know the length of every chunk it names. All ranks know all lengths of an all-gather-v and
-    /// a reduce-scatter-v; in an all-to-all-v a rank knows those of the blocks it brings and takes, in
-    /// a gather-v and a scatter-v only the root knows more than its own. Collectives without a v form
-    /// are served by every algorithm that can do them.
+    /// must know the length of every chunk it names. All ranks know all lengths of an all-gather-v
+    /// and a reduce-scatter-v; in an all-to-all-v a rank knows those of the blocks it brings and
+    /// takes, in a gather-v and a scatter-v only the root knows more than its own. Collectives
+    /// without a v form are served by every algorithm that can do them.
     pub fn suits_uneven(self, collective: Collective) -> bool {
         match collective {
             Collective::AllToAll => matches!(self, Self::Direct | Self::Pairwise),
@@ -72,15 +72,20 @@ impl Algorithm {
     }
 }
 
+/// The most ranks a program is written for: the blocks of an all-to-all can be numbered.
+pub const RANKS_MAX: u32 = 65_535;
+
 /// The program of `rank` for `collective` by `algorithm`, or `None` if that algorithm cannot do it
-/// with so many ranks. Cost: proportional to the moves, about 2 allocations a peer.
+/// with so many ranks, of which there may be [`RANKS_MAX`]. Cost: proportional to the moves; some
+/// 10 ns each.
 pub fn program(
     collective: Collective,
     algorithm: Algorithm,
     ranks: u32,
     rank: u32,
 ) -> Option<Program> {
-    if rank >= ranks || collective.root().is_some_and(|root| root >= ranks) {
+    let outside = rank >= ranks || collective.root().is_some_and(|root| root >= ranks);
+    if outside || ranks > RANKS_MAX {
         return None;
     }
     let (scratch, moves) = (Vec::new(), Vec::new());

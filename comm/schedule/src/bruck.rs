@@ -10,9 +10,9 @@ use crate::{Collective, Program, Span};
 /// | all-gather | d | n(P-1)/P |
 /// | all-to-all | d | about n·d/2: each block travels once per bit of its distance |
 ///
-/// Bruck, Ho, Kipnis, Upfal and Weathersby 1997, "Efficient algorithms for all-to-all communications
-/// in multiport message-passing systems". Blocks keep their names here, so the rotations of the
-/// original are not needed.
+/// Bruck, Ho, Kipnis, Upfal and Weathersby 1997, "Efficient algorithms for all-to-all
+/// communications in multiport message-passing systems". Blocks keep their names here, so the
+/// rotations of the original are not needed.
 pub(crate) fn write(program: &mut Program) -> Option<()> {
     match program.collective {
         Collective::AllGather => {

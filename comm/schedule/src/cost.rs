@@ -14,7 +14,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::graph::{Graph, Why};
+use crate::graph::{Graph, Why, Wires};
 use crate::{Algorithm, Collective, Move, Program, program};
 
 /// The part of alpha in which a message keeps the port at each end busy; the rest is flight.
@@ -62,7 +62,7 @@ pub fn cost(
     let all = (0..ranks).map(|rank| program(collective, algorithm, ranks, rank));
     let programs = all.collect::<Option<Vec<Program>>>().filter(|all| !all.is_empty())?;
     let graph = Graph::new(&programs).ok()?;
-    let order = graph.order(1, false).ok()?;
+    let order = graph.order(Wires::Endless).ok()?;
     let lengths = even_cut(&programs[0], bytes);
     let sent = programs.iter().map(|program| sent_bytes(program, &lengths));
     Some(Cost {
@@ -122,12 +122,8 @@ impl<'a> Simulation<'a> {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let affordable = (SLOTS_MAX / graph.nodes.len().max(1)).clamp(1, 4096) as u64;
         let slots = longest.div_ceil(STREAM_BYTES as u64).clamp(1, affordable) as u32;
-        let count = graph.nodes.len() as u32 * slots;
-        let mut waits = vec![0; count as usize];
-        for slot in 0..count {
-            graph.followers(slot, slots, false, |later, _| waits[later as usize] += 1);
-        }
-        let (earliest, ports) = (vec![0.0; count as usize], vec![[0.0; 2]; programs.len()]);
+        let waits = graph.waits(Wires::EndlessIn(slots));
+        let (earliest, ports) = (vec![0.0; waits.len()], vec![[0.0; 2]; programs.len()]);
         Self { programs, graph, lengths, slots, earliest, waits, ports }
     }
 
@@ -140,7 +136,7 @@ impl<'a> Simulation<'a> {
         while let Some(Reverse((_, slot))) = ready.pop() {
             let (begin, end, alpha) = self.happen(slot, &links);
             last = last.max(end);
-            self.graph.followers(slot, self.slots, false, |later, why| {
+            self.graph.followers(slot, Wires::EndlessIn(self.slots), |later, why| {
                 let after = if why == Why::Message { begin + alpha } else { end };
                 let there = &mut self.earliest[later as usize];
                 *there = there.max(after);

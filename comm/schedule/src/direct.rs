@@ -55,7 +55,8 @@ pub(crate) fn write(program: &mut Program) -> Option<()> {
     Some(())
 }
 
-/// Direct, but folded strictly in rank order, `((x0 ⊕ x1) ⊕ x2) ⊕ ...`: the bits of a sequential sum.
+/// Direct, but folded strictly in rank order, `((x0 ⊕ x1) ⊕ x2) ⊕ ...`: the bits of a sequential
+/// sum.
 ///
 /// | collective | steps | bytes sent per rank |
 /// |---|---|---|

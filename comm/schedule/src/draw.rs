@@ -10,8 +10,8 @@ pub use svg::svg;
 
 /// One line per rank, its moves in program order, the n-th moves of all ranks below each other.
 ///
-/// `c→p` sends chunk c to rank p, `c⊕p` folds what rank p sends into chunk c, `c←p` overwrites chunk
-/// c with it, `c⊕s0` folds scratch chunk 0 into chunk c. `2-5` are the chunks 2 to 5.
+/// `c→p` sends chunk c to rank p, `c⊕p` folds what rank p sends into chunk c, `c←p` overwrites
+/// chunk c with it, `c⊕s0` folds scratch chunk 0 into chunk c. `2-5` are the chunks 2 to 5.
 pub fn text(programs: &[Program]) -> String {
     let cells: Vec<Vec<String>> = programs
         .iter()

@@ -1,7 +1,7 @@
 //! What a chunk holds, as an expression over the ranks that brought something.
 //!
-//! Which chunk it is need not be written down: moves keep a chunk where its length is, so whatever is
-//! in chunk `c` is made of what ranks brought in chunk `c`. Equal expressions are one number.
+//! Which chunk it is need not be written down: moves keep a chunk where its length is, so whatever
+//! is in chunk `c` is made of what ranks brought in chunk `c`. Equal expressions are one number.
 
 use std::collections::HashMap;
 
@@ -68,21 +68,26 @@ impl Expressions {
         self.once[id as usize]
     }
 
-    /// The expression in words; what is nested deeper than a line can show is `…`.
+    /// The expression in words; of a long one only the last folds.
     pub(crate) fn text(&self, id: u32) -> String {
-        self.nested(id, 12)
+        self.nested(id, &mut 24)
     }
 
-    fn nested(&self, id: u32, depth: u32) -> String {
+    fn nested(&self, id: u32, leaves: &mut u32) -> String {
         if id == EMPTY {
             return "nothing".into();
         }
-        let Some(fold) = id.checked_sub(self.ranks) else { return format!("x{id}") };
-        if depth == 0 {
+        if *leaves == 0 {
             return "…".into();
         }
+        let Some(fold) = id.checked_sub(self.ranks) else {
+            *leaves -= 1;
+            return format!("x{id}");
+        };
         let (a, b) = self.folds[fold as usize];
-        // Leaves have the smallest numbers, so the nested operand of a left fold comes second.
-        format!("({} ⊕ {})", self.nested(b, depth - 1), self.nested(a, depth - 1))
+        // A fold has a higher number than its operands, a rank has the lowest: read as left folds.
+        let (outer, inner) = if b < self.ranks { (b, a) } else { (a, b) };
+        let outer = self.nested(outer, leaves);
+        format!("({} ⊕ {outer})", self.nested(inner, leaves))
     }
 }

@@ -7,7 +7,7 @@
 //! * the earlier moves of its rank that touch its chunk, if it or they write it;
 //! * room on the wire, if it sends and wires are short.
 //!
-//! Waiting is byte by byte, so on short wires every chunk is cut in parts that wait separately.
+//! Waiting is byte by byte, so a node may be looked at in parts, which wait separately.
 
 use crate::{Fault, Move, Program};
 
@@ -29,6 +29,35 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn empty(self, chunk: u32) -> Fault {
         Fault::Empty { rank: self.rank, index: self.index, chunk }
+    }
+}
+
+/// What wires can hold; and with it, in how many parts of a chunk waiting is looked at. Part `p` of
+/// node `n` is the unit `n * parts + p`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wires {
+    /// Everything: no send waits for room.
+    Endless,
+    /// The same, looked at in so many parts.
+    EndlessIn(u32),
+    /// One of two parts of a chunk: no send ends before its receiver has begun.
+    HalfChunk,
+}
+
+impl Wires {
+    fn parts(self) -> u32 {
+        match self {
+            Self::Endless => 1,
+            Self::EndlessIn(parts) => parts,
+            Self::HalfChunk => 2,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Endless | Self::EndlessIn(_) => "any length",
+            Self::HalfChunk => "half a chunk",
+        }
     }
 }
 
@@ -73,8 +102,7 @@ impl<'a> Graph<'a> {
 
     /// How many chunks are sent.
     pub(crate) fn sends(&self) -> usize {
-        let sends = (0..self.nodes.len() as u32).filter(|&node| self.is_send(node));
-        sends.count()
+        (0..self.nodes.len() as u32).filter(|&node| self.is_send(node)).count()
     }
 
     /// The send that feeds a receiving node.
@@ -88,21 +116,17 @@ impl<'a> Graph<'a> {
         self.across[send as usize]
     }
 
-    /// An order of all nodes in which each comes after what it waits for. Every chunk is cut into
-    /// `parts`; if `short`, a wire holds one part, else it holds everything.
+    /// An order of all units in which each comes after what it waits for.
     ///
     /// Errors: [`Fault::Deadlock`].
-    pub(crate) fn order(&self, parts: u32, short: bool) -> Result<Vec<u32>, Fault> {
-        let total = self.nodes.len() as u32 * parts;
-        let mut waits = vec![0u32; total as usize];
-        for unit in 0..total {
-            self.followers(unit, parts, short, |follower, _| waits[follower as usize] += 1);
-        }
+    pub(crate) fn order(&self, wires: Wires) -> Result<Vec<u32>, Fault> {
+        let total = self.nodes.len() as u32 * wires.parts();
+        let mut waits = self.waits(wires);
         let mut order: Vec<u32> = (0..total).filter(|&unit| waits[unit as usize] == 0).collect();
         let mut done = 0;
         while let Some(&unit) = order.get(done) {
             done += 1;
-            self.followers(unit, parts, short, |follower, _| {
+            self.followers(unit, wires, |follower, _| {
                 waits[follower as usize] -= 1;
                 if waits[follower as usize] == 0 {
                     order.push(follower);
@@ -112,8 +136,17 @@ impl<'a> Graph<'a> {
         if order.len() == total as usize {
             return Ok(order);
         }
-        let wire = if short { "half a chunk" } else { "any length" };
-        Err(Fault::Deadlock { wire, circle: self.circle(parts, short, &waits) })
+        Err(Fault::Deadlock { wires: wires.name(), circle: self.circle(wires, &waits) })
+    }
+
+    /// For each unit, how many others it waits for.
+    pub(crate) fn waits(&self, wires: Wires) -> Vec<u32> {
+        let total = self.nodes.len() as u32 * wires.parts();
+        let mut waits = vec![0; total as usize];
+        for unit in 0..total {
+            self.followers(unit, wires, |follower, _| waits[follower as usize] += 1);
+        }
+        waits
     }
 
     /// The most messages in a chain, given an order.
@@ -127,7 +160,7 @@ impl<'a> Graph<'a> {
         let mut steps = vec![0u32; self.nodes.len()];
         for &node in order {
             let before = steps[node as usize];
-            self.followers(node, 1, false, |follower, why| {
+            self.followers(node, Wires::Endless, |follower, why| {
                 let there = &mut steps[follower as usize];
                 *there = (*there).max(before + u32::from(why == Why::Message));
             });
@@ -135,19 +168,15 @@ impl<'a> Graph<'a> {
         steps
     }
 
+    /// Whether a node sends.
     pub(crate) fn is_send(&self, node: u32) -> bool {
         let Node { rank, index, .. } = self.nodes[node as usize];
         matches!(self.programs[rank as usize].moves[index as usize], Move::Send { .. })
     }
 
-    /// Everything that waits for a unit, which is part `unit % parts` of node `unit / parts`, and why.
-    pub(crate) fn followers(
-        &self,
-        unit: u32,
-        parts: u32,
-        short: bool,
-        mut follow: impl FnMut(u32, Why),
-    ) {
+    /// Everything that waits for a unit, and why.
+    pub(crate) fn followers(&self, unit: u32, wires: Wires, mut follow: impl FnMut(u32, Why)) {
+        let parts = wires.parts();
         let (node, part) = (unit / parts, unit % parts);
         let after = |node: u32| {
             let next = self.next[node as usize];
@@ -162,7 +191,7 @@ impl<'a> Graph<'a> {
             after(node).into_iter().for_each(|later| follow(later, Why::Wire));
             if self.is_send(node) {
                 follow(across * parts + part, Why::Message);
-            } else if short {
+            } else if wires == Wires::HalfChunk {
                 after(across).into_iter().for_each(|later| follow(later, Why::Room));
             }
         }
@@ -176,11 +205,11 @@ impl<'a> Graph<'a> {
     }
 
     /// A circle among the units that still wait, in words.
-    fn circle(&self, parts: u32, short: bool, waits: &[u32]) -> String {
+    fn circle(&self, wires: Wires, waits: &[u32]) -> String {
         let stuck = |unit: u32| waits[unit as usize] > 0;
         let mut waits_for = vec![NONE; waits.len()];
         for unit in (0..waits.len() as u32).filter(|&unit| stuck(unit)) {
-            self.followers(unit, parts, short, |follower, _| waits_for[follower as usize] = unit);
+            self.followers(unit, wires, |follower, _| waits_for[follower as usize] = unit);
         }
         // Everything stuck waits for something stuck, so this walk must come back to where it was.
         let mut met = vec![false; waits.len()];
@@ -192,14 +221,14 @@ impl<'a> Graph<'a> {
         let mut text = Vec::new();
         let start = unit;
         loop {
-            let Node { rank, index, chunk, .. } = self.nodes[(unit / parts) as usize];
+            let Node { rank, index, chunk, .. } = self.nodes[(unit / wires.parts()) as usize];
             let place = format!("rank {rank}, move {index} (chunk {chunk})");
             if text.last() != Some(&place) {
                 text.push(place);
             }
             unit = waits_for[unit as usize];
             if unit == start || text.len() == 8 {
-                let end = if unit == start { "itself" } else { "more, around to itself" };
+                let end = if unit == start { "the first" } else { "others, around to the first" };
                 return format!("{} waits for {end}", text.join(" waits for "));
             }
         }

@@ -12,9 +12,9 @@ use crate::{Collective, Program, doubling, tree};
 /// | broadcast (scatter, then all-gather) | 2d | at most 2n(P-1)/P |
 ///
 /// Rabenseifner 2004, "Optimization of collective reduction operations"; for P that is no power of
-/// two, Träff 2024, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", which needs no
-/// folding of surplus ranks before and after and so sends the optimal bytes for every P. Broadcast:
-/// van de Geijn's, as in Thakur, Rabenseifner and Gropp 2005, section 4.2.
+/// two, Träff 2024, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", which needs
+/// no folding of surplus ranks before and after and so sends the optimal bytes for every P.
+/// Broadcast: van de Geijn's, as in Thakur, Rabenseifner and Gropp 2005.
 pub(crate) fn write(program: &mut Program) -> Option<()> {
     match program.collective {
         Collective::AllReduce => {

@@ -21,9 +21,9 @@ use crate::{Collective, Program, Span, direct, doubling, halving};
 /// | reduce-scatter, all-gather | 1 + ceil(log2 N) | n(g-1)/g | n(N-1)/P |
 /// | all-reduce | 2 + 2·ceil(log2 N) | 2n(g-1)/g | 2n(N-1)/P |
 ///
-/// Together n(P-1)/P and 2n(P-1)/P: as few as a flat algorithm sends, and as few across as possible.
-/// Compare Jia et al. 2018, "Highly scalable deep learning training system with mixed-precision",
-/// section 3.2, and the "rab" hierarchy of UCC.
+/// Together n(P-1)/P and 2n(P-1)/P: as few as a flat algorithm sends, and as few across as
+/// possible. Compare Jia et al. 2018, "Highly scalable deep learning training system with
+/// mixed-precision", and the "rab" hierarchy of UCC.
 pub(crate) fn write(program: &mut Program, node_ranks: u32) -> Option<()> {
     if node_ranks < 2 || node_ranks >= program.ranks {
         return None;
@@ -47,8 +47,8 @@ pub(crate) fn write(program: &mut Program, node_ranks: u32) -> Option<()> {
 struct Nodes {
     ranks: u32,
     node_ranks: u32,
-    /// Whether chunks are numbered column by column, so that a column is one span: an all-reduce may
-    /// hand out its pieces as it likes.
+    /// Whether chunks are numbered column by column, so that a column is one span: an all-reduce
+    /// may hand out its pieces as it likes.
     by_column: bool,
 }
 

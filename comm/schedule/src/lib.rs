@@ -4,7 +4,20 @@
 //! (collective, algorithm, ranks, rank) to a list of [`Move`]s; from that one list a collective is
 //! checked, priced, drawn, and elsewhere run.
 //!
-//! Read in this order: the vocabulary ([`Move`]), an algorithm (`ring.rs`), the proof (`check.rs`).
+//! ```
+//! use brigade_schedule::{Algorithm, Collective, check, draw, program};
+//!
+//! let rank = |rank| program(Collective::AllReduce, Algorithm::Halving, 4, rank);
+//! let programs: Option<Vec<_>> = (0..4).map(rank).collect();
+//! print!("{}", draw::text(&programs.unwrap()));
+//! // rank 0: 2-3→2 0-1⊕2 1→1 0⊕1 0→1 1←1 0-1→2 2-3←2
+//! // ...
+//! assert_eq!(check(Collective::AllReduce, Algorithm::Halving, 4)?.steps, 4);
+//! # Ok::<(), brigade_schedule::Fault>(())
+//! ```
+//!
+//! Read in this order: the vocabulary (`moves.rs`), an algorithm (`ring.rs`), how algorithms are
+//! composed (`write.rs`, `hierarchical.rs`), the proof (`check.rs`), the price (`cost.rs`).
 #![forbid(unsafe_code)]
 
 mod algorithm;
@@ -15,6 +28,7 @@ mod direct;
 mod doubling;
 pub mod draw;
 mod expression;
+mod fault;
 mod graph;
 mod halving;
 mod hierarchical;
@@ -27,9 +41,10 @@ mod server;
 mod tree;
 mod write;
 
-pub use algorithm::{Algorithm, program};
-pub use check::{Fault, Report, check, check_programs};
+pub use algorithm::{Algorithm, RANKS_MAX, program};
+pub use check::{Report, check, check_programs};
 pub use cost::{Cost, Link, cost, even_cut, sent_bytes};
+pub use fault::Fault;
 pub use moves::{Collective, Move, Program, Span};
 pub use names::UnknownName;
 pub use predict::predict;

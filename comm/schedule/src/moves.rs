@@ -6,17 +6,25 @@
 //! (reduce-scatter, all-gather, gather, scatter), or one block per pair of ranks (all-to-all, block
 //! `source * ranks + target`). An algorithm may cut every block into the same number of *pieces*;
 //! chunk `block * pieces + piece` is the unit that moves name. Chunks from `blocks * pieces` on are
-//! scratch: they belong to no caller's buffer, and `scratch[i]` names the chunk whose length scratch
-//! chunk `i` shares. Lengths are given later, when a program is linked to a call; they may differ
-//! from chunk to chunk and may be zero.
+//! scratch: they belong to no caller's buffer, and `scratch[i]` names the chunk whose length
+//! scratch chunk `i` shares. Lengths are given later, when a program is linked to a call; they may
+//! differ from chunk to chunk and may be zero.
 //!
 //! # How a program runs
 //!
 //! Every ordered pair of ranks has one first-in-first-out wire. Moves on the same wire happen in
 //! program order. Moves on different wires happen at the same time unless they touch the same chunk
-//! and at least one of them writes it; then the later one in program order waits for the earlier one.
-//! The wait is byte by byte: a `Send` of a chunk that a `Fold` is still filling streams along behind
-//! it, so an algorithm need not cut its chunks to be pipelined.
+//! and at least one of them writes it; then the later one in program order waits for the earlier
+//! one. The wait is byte by byte: a `Send` of a chunk that a `Fold` is still filling streams along
+//! behind it, so an algorithm need not cut its chunks to be pipelined. A wire must hold at least a
+//! byte: ranks that exchange a chunk in place both send first.
+//!
+//! # What a chunk is to its rank
+//!
+//! A rank has room for every chunk its program names, and starts with what it brings in those it
+//! [`brings`](Collective::has_input). It may overwrite them all: one that it brings but does not
+//! [`take`](Collective::has_output) is not the caller's memory by then, nor is one that only passes
+//! through. In a barrier a chunk is what a rank has heard; `Recv` adds to it, as `Fold` does.
 
 use crate::Algorithm;
 
@@ -219,7 +227,8 @@ impl Program {
         self.collective.blocks(self.ranks) * self.pieces
     }
 
-    /// The chunk of the collective that shares its length with `chunk`: itself, unless it is scratch.
+    /// The chunk of the collective that shares its length with `chunk`: itself, unless it is
+    /// scratch.
     ///
     /// Panics if there is no such chunk.
     pub fn shape(&self, chunk: u32) -> u32 {

@@ -1,4 +1,5 @@
-//! Pairwise exchange: in step i a rank sends to the i-th rank after it and takes from the i-th before.
+//! Pairwise exchange: in step i a rank sends to the i-th rank after it and takes from the i-th
+//! before.
 
 use crate::{Collective, Program, Span};
 
@@ -9,7 +10,7 @@ use crate::{Collective, Program, Span};
 /// | reduce-scatter, all-gather, all-to-all | P-1 | n(P-1)/P |
 ///
 /// Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication operations in
-/// MPICH", sections 4.3 and 4.4.
+/// MPICH".
 pub(crate) fn write(program: &mut Program) -> Option<()> {
     let (ranks, rank) = (program.ranks, program.rank);
     for (next, last) in program.after().zip(program.before()) {

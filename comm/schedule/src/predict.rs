@@ -53,7 +53,8 @@ pub fn predict(
 
 impl Round {
     /// All rounds of this kind. The first one costs what the slowest rank needs. In those that
-    /// follow, the slowest port sets the pace, but the way around leads over all wires, fast and slow.
+    /// follow, the slowest port sets the pace, but the way around leads over all wires, fast and
+    /// slow.
     fn seconds(&self, ranks: u32, links: &impl Fn(u32, u32) -> Link) -> f64 {
         if self.times == 0 || ranks == 1 {
             return 0.0;

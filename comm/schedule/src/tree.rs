@@ -26,7 +26,7 @@ use crate::{Collective, Program, Span};
 /// | barrier | 2d | 0 |
 ///
 /// Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication operations in
-/// MPICH", sections 4 and 5.
+/// MPICH".
 pub(crate) fn binomial(program: &mut Program) -> Option<()> {
     let whole = |_: u32, _: u32| vec![Span::one(0)];
     match program.collective {
@@ -61,9 +61,9 @@ pub(crate) fn binomial(program: &mut Program) -> Option<()> {
     Some(())
 }
 
-/// Two binary trees, each for half of every vector. A rank that is interior in one tree is a leaf in
-/// the other, so both directions of every rank's link are busy all the time. Rank 0 of the numbering
-/// (the root) feeds both trees and is in neither.
+/// Two binary trees, each for half of every vector. A rank that is interior in one tree is a leaf
+/// in the other, so both directions of every rank's link are busy all the time. Rank 0 of the
+/// numbering (the root) feeds both trees and is in neither.
 ///
 /// | collective | steps | bytes sent per rank, at most |
 /// |---|---|---|

@@ -1,8 +1,8 @@
 //! The pen: how an algorithm writes moves, and the groups of ranks it writes them for.
 //!
 //! An algorithm is written once for a [`Group`]: some members, and for each member a *part* of the
-//! chunk space. The whole world is a group; so are the ranks of one node, or the third rank of every
-//! node. That is all that composition takes.
+//! chunk space. The whole world is a group; so are the ranks of one node, or the third rank of
+//! every node. That is all that composition takes.
 
 use crate::{Move, Program, Span};
 

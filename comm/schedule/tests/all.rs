@@ -1,5 +1,5 @@
-//! Every algorithm, every number of ranks from 1 to 64, proved by the checker; and beside the proof,
-//! the numbers that each algorithm is known for.
+//! Every algorithm, every number of ranks from 1 to 64, proved by the checker; and beside the
+//! proof, the numbers that each algorithm is known for.
 
 use brigade_schedule::{Algorithm, Collective, Program, Report, check, program};
 

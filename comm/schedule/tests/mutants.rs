@@ -1,5 +1,5 @@
-//! The checker is attacked: one move of one program is changed, and the checker must either find the
-//! fault or be right that there is none. The plain executor is the judge, both ways round.
+//! The checker is attacked: one move of one program is changed, and the checker must either find
+//! the fault or be right that there is none. The plain executor is the judge, both ways round.
 
 mod naive;
 
@@ -85,8 +85,8 @@ fn mutants(program: &Program, index: usize) -> Vec<Mutant> {
     all
 }
 
-/// Whether the executor finds the promise kept: in every run everything arrives, sums are right, and
-/// ranks agree on the bits. Also returns the bits of the last run.
+/// Whether the executor finds the promise kept: in every run everything arrives, sums are right,
+/// and ranks agree on the bits. Also returns the bits of the last run.
 fn keeps_promise(programs: &[Program], rng: &mut fastrand::Rng, short: bool) -> (bool, Vec<u64>) {
     let mut bits = Vec::new();
     for (elements, room) in [(2, 1), (1, 1), (3, 1), (5, 1), (4, 2), (1, 99)] {
@@ -237,8 +237,9 @@ fn independent(a: Move, b: Move) -> bool {
     wire(a) != wire(b) && !spoils(a, b) && !spoils(b, a)
 }
 
-/// Judges one mutant. An accepted one must keep the promise in every run. A refused one must break it
-/// in a run, unless the fault is one that shows only for other lengths or that no run could read.
+/// Judges one mutant. An accepted one must keep the promise in every run. A refused one must break
+/// it in a run, unless the fault is one that shows only for other lengths or that no run could
+/// read.
 fn judge(programs: &[Program], mutated: Place, bits: &[u64], tally: &mut Tally) {
     let Place { name, .. } = mutated;
     let mut rng = fastrand::Rng::with_seed(SEED);

@@ -1,5 +1,5 @@
-//! What schedules cost: exact bytes and steps against the textbook, seconds against closed forms, and
-//! the quick prediction against the simulation.
+//! What schedules cost: exact bytes and steps against the textbook, seconds against closed forms,
+//! and the quick prediction against the simulation.
 
 use brigade_schedule::{
     Algorithm, Collective, Link, check, cost, even_cut, predict, program, sent_bytes,
@@ -159,7 +159,8 @@ fn the_simulation_agrees_with_closed_forms() {
         let ring = 2.0 * (p - 1.0) * (a + b * n / p) + (p - 1.0) * c * n / p;
         assert!((seconds(Algorithm::Ring) / ring - 1.0).abs() < 1e-9, "ring {ranks}");
         let halving = 2.0 * d * a + 2.0 * (p - 1.0) / p * n * b + (p - 1.0) / p * n * c;
-        // Chunks of one message are passed on one by one, and early ones may be in the way of others.
+        // Chunks of one message are passed on one by one, and early ones may be in the way of
+        // others.
         let got = seconds(Algorithm::Halving) / halving;
         assert!((0.6..1.2).contains(&got), "halving {ranks}: {got}");
         assert!(ranks > 2 || (got - 1.0).abs() < 1e-9, "halving {ranks}: {got}");

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{label, title};
-use crate::graph::{Graph, Node};
+use crate::graph::{Graph, Node, Wires};
 use crate::{Fault, Move, Program, Span, check_programs};
 
 /// Pixels between lifelines.
@@ -32,9 +32,9 @@ text{font:12px ui-sans-serif,system-ui,'DejaVu Sans',sans-serif;fill:#57606a}\
 .plus{stroke:#fff;stroke-width:1.6}\
 @media (prefers-color-scheme:dark){text{fill:#9da7b1}.title{fill:#e6edf3}.chunk{fill:#fff}}";
 
-/// The schedule as an SVG picture: ranks from top to bottom, steps from left to right. A bucket on a
-/// line is a chunk that leaves; it arrives at a plus, where it is folded in, or at an arrow head, where
-/// it is put down. A message stands in the first step in which it could be sent.
+/// The schedule as an SVG picture: ranks from top to bottom, steps from left to right. A bucket on
+/// a line is a chunk that leaves; it arrives at a plus, where it is folded in, or at an arrow head,
+/// where it is put down. A message stands in the first step in which it could be sent.
 ///
 /// Programs that [`check_programs`] refuses are not drawn; the picture says why.
 pub fn svg(programs: &[Program]) -> String {
@@ -48,7 +48,7 @@ fn draw(programs: &[Program]) -> Result<String, Fault> {
     let Some(first) = programs.first() else { return Ok(frame(1.0, 1.0, "")) };
     check_programs(programs)?;
     let graph = Graph::new(programs)?;
-    let steps = graph.steps_before(&graph.order(1, false)?);
+    let steps = graph.steps_before(&graph.order(Wires::Endless)?);
     let picture = Picture::new(programs, &graph, steps);
     let width = picture.edges.last().unwrap_or(&LEFT) + 40.0;
     let height = TOP + ROW * programs.len() as f64 + 24.0;
@@ -152,13 +152,10 @@ impl<'a> Picture<'a> {
                 left + 8.0 + self.pitch / 2.0 + self.pitch * f64::from(self.places[node as usize]);
             let end = right - 18.0 - ARRIVAL * f64::from(self.places[arrival as usize]);
             let (y, goal) = (height(at.rank), height(there.rank));
-            let (bend, turn) = (x + (end - x) * 0.45, end - (end - x) * 0.45);
-            put(
-                body,
-                format_args!(
-                    r#"<path class="way" stroke="{colour}" d="M{x:.0} {y}C{bend:.0} {y} {turn:.0} {goal} {end:.0} {goal}"/>"#
-                ),
-            );
+            let bend = (end - x) * 0.45;
+            let way = format!("C{:.0} {y} {:.0} {goal} {end:.0} {goal}", x + bend, end - bend);
+            let class = format!(r#"class="way" stroke="{colour}""#);
+            put(body, format_args!(r#"<path {class} d="M{x:.0} {y}{way}"/>"#));
             bucket(&mut buckets, x, y, &colour, &label(program, span));
             let folds = matches!(moved(self.programs, there), Move::Fold { .. });
             let head = if folds { plus(end, goal, &colour) } else { arrow(end, goal, &colour) };

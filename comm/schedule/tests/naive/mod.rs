@@ -1,6 +1,7 @@
-//! The plain executor that judges the checker: it runs programs on numbers, one element at a time, in
-//! an order drawn by lot, on wires that hold so many elements. Slow and obvious on purpose: it knows
-//! no graph and no expressions, only the three sentences under "How a program runs" in `moves.rs`.
+//! The plain executor that judges the checker: it runs programs on numbers, one element at a time,
+//! in an order drawn by lot, on wires that hold so many elements. Slow and obvious on purpose: it
+//! knows no graph and no expressions, only the three sentences under "How a program runs" in
+//! `moves.rs`.
 
 use std::collections::VecDeque;
 
