@@ -96,7 +96,12 @@ impl<'a> Messages<'a> {
                 Planned::Recv(peer, data) if peer == me => from_self.push_back(data),
                 Planned::Send(peer, data) => {
                     names.push(format!("send to {peer}"));
-                    wired.push(wire_message(Channel::To(peer), Space::Input, data.as_ptr(), data.len()));
+                    wired.push(wire_message(
+                        Channel::To(peer),
+                        Space::Input,
+                        data.as_ptr(),
+                        data.len(),
+                    ));
                 }
                 Planned::Recv(peer, data) => {
                     names.push(format!("receive from {peer}"));

@@ -250,3 +250,69 @@ fn write_f32(dtype: Dtype, bytes: &mut [u8], value: f32) {
 }
 
 const _: () = assert!(cfg!(target_endian = "little"), "wire and memory order are little-endian");
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::CustomOp;
+
+    fn check(collective: Collective, op: Op, counts: &[usize], inputs: &[&[u8]]) -> Vec<String> {
+        let inputs: Vec<Vec<u8>> = inputs.iter().map(|input| input.to_vec()).collect();
+        let call = NaiveCall { collective, dtype: Dtype::U8, op, counts: counts.to_vec() };
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("letters");
+        expected(&call, &inputs)
+            .into_iter()
+            .map(|output| output.map_or_else(|| "-".to_owned(), text))
+            .collect()
+    }
+
+    #[test]
+    fn blocks_of_any_length_land_where_they_belong() {
+        let gather = Collective::Gather { root: 1 };
+        assert_eq!(check(gather, Op::Sum, &[2, 0, 1], &[b"ab", b"", b"c"]), ["-", "abc", "-"]);
+        let all_gather = check(Collective::AllGather, Op::Sum, &[1, 2], &[b"a", b"bc"]);
+        assert_eq!(all_gather, ["abc", "abc"]);
+        let scatter = Collective::Scatter { root: 0 };
+        assert_eq!(check(scatter, Op::Sum, &[1, 2, 0], &[b"abc", b"", b""]), ["a", "bc", ""]);
+        let broadcast = Collective::Broadcast { root: 1 };
+        assert_eq!(check(broadcast, Op::Sum, &[2], &[b"", b"ab"]), ["ab", "ab"]);
+        let swapped = check(Collective::AllToAll, Op::Sum, &[1, 2, 0, 3], &[b"abc", b"xyz"]);
+        assert_eq!(swapped, ["a", "bcxyz"]);
+    }
+
+    #[test]
+    fn folds_reach_the_ranks_that_want_them() {
+        let inputs: [&[u8]; 3] = [b"aax", b"bay", b"cza"];
+        assert_eq!(check(Collective::AllReduce, Op::Max, &[3], &inputs), ["czy"; 3]);
+        let reduce = Collective::Reduce { root: 2 };
+        assert_eq!(check(reduce, Op::Min, &[3], &inputs), ["-", "-", "aaa"]);
+        let shares = check(Collective::ReduceScatter, Op::Max, &[2, 0, 1], &inputs);
+        assert_eq!(shares, ["cz", "", "y"]);
+        // 97 + 98 + 99 wraps to 38, a third of which is 12; a factor of 3.9 is 3 for integers.
+        let average = check(Collective::AllReduce, Op::Avg, &[1], &[b"a", b"b", b"c"]);
+        assert_eq!(average, ["\u{c}"; 3]);
+        let tripled = check(Collective::AllReduce, Op::PreMulSum(3.9), &[1], &[b"\x10", b"\x01"]);
+        assert_eq!(tripled, ["3"; 2]);
+    }
+
+    /// An operator that is not commutative shows the order.
+    struct Last;
+
+    impl CustomOp for Last {
+        fn name(&self) -> &str {
+            "last"
+        }
+
+        fn fold(&self, arriving: &[u8], accumulator: &mut [u8], _dtype: Dtype) {
+            accumulator.copy_from_slice(arriving);
+        }
+    }
+
+    #[test]
+    fn contributions_are_folded_in_rank_order() {
+        let op = Op::Custom(Arc::new(Last));
+        assert_eq!(check(Collective::AllReduce, op, &[1], &[b"a", b"b", b"c"]), ["c"; 3]);
+    }
+}

@@ -96,7 +96,8 @@ impl Run {
         self.progress.clear();
         self.progress.resize(plan.steps.len(), 0);
         self.pumps.clear();
-        let start = |pump: &Pump| Position { step: pump.first, head: 0, arriving: [0; HEADER_BYTES] };
+        let start =
+            |pump: &Pump| Position { step: pump.first, head: 0, arriving: [0; HEADER_BYTES] };
         self.pumps.extend(plan.pumps.iter().map(start));
         self.live = plan.pumps.len();
         self.header = Some(plan.header.numbered(sequence));
@@ -121,7 +122,8 @@ impl Run {
                 continue;
             }
             let header = self.header.expect("the run was started").for_wire(pump.bytes);
-            let mut turn = Turn { plan, pump, position, progress: &mut self.progress, memory, reduction };
+            let mut turn =
+                Turn { plan, pump, position, progress: &mut self.progress, memory, reduction };
             // SAFETY: the caller vouches for memory and plan.
             moved |= match pump.channel {
                 Channel::To(peer) => unsafe { turn.send(wire(&mut wires.to, peer), &header)? },
@@ -219,7 +221,10 @@ impl Turn<'_> {
         self.position.head += taken.min(rest) as u8;
         let taken = taken.saturating_sub(rest);
         if usize::from(self.position.head) < HEADER_BYTES || along > 0 || body.is_empty() {
-            return Ok((taken, usize::from(self.position.head) == HEADER_BYTES && taken == body.len()));
+            return Ok((
+                taken,
+                usize::from(self.position.head) == HEADER_BYTES && taken == body.len(),
+            ));
         }
         let taken = wire.push(body)?;
         Ok((taken, taken == body.len()))

@@ -98,7 +98,9 @@ impl Settings {
     /// [`Error::Invalid`] for a value that cannot be read, with the variable and what it may be.
     pub fn from_env() -> Result<Self, Error> {
         for name in Self::unknown_variables() {
-            tracing::warn!("{name} is not a setting of Brigade; `brigade doctor --settings` lists them");
+            tracing::warn!(
+                "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
+            );
         }
         Self::from_lookup(|name| std::env::var(name).ok())
     }
@@ -133,7 +135,8 @@ impl Settings {
         match name {
             "BRIGADE_TRANSPORT" => self.transport = value.to_owned(),
             "BRIGADE_ALGORITHM" => {
-                let parsed = value.parse().map_err(|error| wrong(&format!("an algorithm: {error}")));
+                let parsed =
+                    value.parse().map_err(|error| wrong(&format!("an algorithm: {error}")));
                 self.algorithm = Some(parsed?);
             }
             "BRIGADE_ORDERED" => {

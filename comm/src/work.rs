@@ -168,7 +168,11 @@ impl<'scope> Scope<'scope, '_> {
     /// # Errors
     ///
     /// [`Error::Invalid`] at once; everything else when the work is waited for.
-    pub fn start(&'scope self, call: Call, buffers: Buffers<'scope>) -> Result<Work<'scope>, Error> {
+    pub fn start(
+        &'scope self,
+        call: Call,
+        buffers: Buffers<'scope>,
+    ) -> Result<Work<'scope>, Error> {
         call.validate(self.shared.ranks)?;
         let run = move |shared: &Shared| shared.run_now(&call, buffers);
         let run: Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'scope> = Box::new(run);

@@ -26,7 +26,6 @@ pub(crate) struct World {
 /// The name under which a rank's running system stands among its cards.
 const HOST: &str = "host";
 
-
 /// A group's share of the transports.
 pub(crate) struct Links {
     pub(crate) endpoints: Vec<Box<dyn Endpoint>>,

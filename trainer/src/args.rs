@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     pub ranks: usize,
     /// Steps in all, counting those before --resume
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 600)]
     pub steps: usize,
     /// How the ranks share the work
     #[arg(long, value_enum, default_value_t)]

@@ -32,6 +32,9 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// The ranks could not talk to each other.
+    #[error(transparent)]
+    Comm(#[from] brigade_comm::Error),
     /// The loss is not a number any more; a smaller learning rate usually helps.
     #[error("loss is {loss} at step {step}: try a smaller --lr")]
     Diverged {

@@ -56,19 +56,20 @@ impl Gpt {
         &*self.kernels
     }
 
-    /// GPT-2's start: weights from N(0, 0.02), those that feed the residual stream divided by √(2·layers),
-    /// gains 1, biases 0. The same seed gives the same bits everywhere.
+    /// GPT-2's start: weights from N(0, 0.02) at its width of 768 and wider for narrower models, those that
+    /// feed the residual stream divided by √(2·layers), gains 1, biases 0. The same seed gives the same bits everywhere.
     pub fn initial(&self, seed: u64) -> Vec<f32> {
         let mut params = vec![0.0; self.layout.len()];
         let mut rng = fastrand::Rng::with_seed(seed);
-        let residual = 0.02 / (2.0 * self.layout.config().layers as f32).sqrt();
+        let std = 0.02 * (768.0 / self.layout.config().width as f32).sqrt();
+        let residual = std / (2.0 * self.layout.config().layers as f32).sqrt();
         for tensor in self.layout.tensors() {
             let values = &mut params[tensor.range.clone()];
             let feeds_stream =
                 ["proj.weight", "out.weight"].iter().any(|n| tensor.name.ends_with(n));
             match tensor.decays() {
                 true if feeds_stream => values.fill_with(|| normal(&mut rng) * residual),
-                true => values.fill_with(|| normal(&mut rng) * 0.02),
+                true => values.fill_with(|| normal(&mut rng) * std),
                 false if tensor.name.ends_with("weight") => values.fill(1.0),
                 false => values.fill(0.0),
             }

@@ -12,8 +12,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(rank: usize, quiet: bool, steps: usize) -> Report {
-        let (speaks, chatty) = (rank == 0, rank == 0 && !quiet);
+    pub(crate) fn new(speaks: bool, quiet: bool, steps: usize) -> Report {
+        let chatty = speaks && !quiet;
         // The bar draws on standard error, and only if that is a terminal.
         let bar = if chatty { ProgressBar::new(steps as u64) } else { ProgressBar::hidden() };
         let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} steps, {eta} left");

@@ -1,17 +1,18 @@
 //! The training loop: samples in, one update per step, a line per step out.
 
-use crate::args::Args;
+use crate::args::{Args, StrategyName};
 use crate::checkpoint;
 use crate::data::{Corpus, fill};
 use crate::error::Error;
 use crate::kernels::Cpu;
 use crate::model::Gpt;
 use crate::optim::{AdamW, Hyper, learning_rate};
-use crate::parallel::{Lanes, Ordered, Single, Strategy};
+use crate::parallel::{Ddp, Lanes, Ordered, Single, Strategy};
 use crate::report::{Report, grouped, megabytes};
 use crate::runlog::{RunLog, StepRecord};
 use crate::sample::{Draw, sample};
 use crate::tape::Tape;
+use brigade_comm::Communicator;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -37,27 +38,47 @@ const HELD_OUT_WINDOWS: usize = 64;
 ///
 /// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint` for
 /// files; `Diverged` if the loss is no number any more.
-pub fn train(args: &Args) -> Result<Outcome, Error> {
-    let (rank, ranks) = (0, 1);
+pub fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
+    // A world of one has nobody to talk to.
+    let world = world.as_ref().filter(|comm| comm.size() > 1);
+    let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
     args.validate(ranks)?;
     let lanes = if args.ordered { args.lanes } else { ranks };
     let lanes = Lanes::new(args.batch, lanes, rank, ranks)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads(ranks)).build();
     let pool = pool.map_err(|problem| Error::setting("threads", problem.to_string()))?;
-    pool.install(|| run(args, lanes))
+    pool.install(|| run(args, lanes, world))
 }
 
-fn run(args: &Args, lanes: Lanes) -> Result<Outcome, Error> {
+fn run(args: &Args, lanes: Lanes, world: Option<&Communicator>) -> Result<Outcome, Error> {
     let model = Gpt::new(args.config(), Cpu)?;
-    let mut strategy: Box<dyn Strategy + '_> = match args.ordered {
-        true => Box::new(Ordered::new(model.kernels(), model.layout().len())),
-        false => Box::new(Single::new(model.layout().len())),
-    };
-    let mut run = Run::new(args, &model, lanes)?;
-    run.announce();
+    let mut strategy = strategy(args, &model, lanes, world);
+    let mut run = Run::new(args, &model, lanes, world)?;
+    run.announce(world, &*strategy);
     let mut outcome = run.steps(&mut *strategy)?;
     run.finish(&mut outcome)?;
+    if let Some(comm) = world {
+        // Nobody leaves while rank 0 still writes: a rank that ends early would look lost.
+        comm.barrier()?;
+    }
     Ok(outcome)
+}
+
+fn strategy<'a>(
+    args: &Args,
+    model: &'a Gpt,
+    lanes: Lanes,
+    world: Option<&'a Communicator>,
+) -> Box<dyn Strategy + 'a> {
+    let params = model.layout().len();
+    let bucket = (args.bucket_mb * (1 << 18) as f64) as usize;
+    match (args.strategy, world) {
+        (StrategyName::Ddp, world) if args.ordered => {
+            Box::new(Ordered::new(model.kernels(), world, params, bucket, lanes.slots()))
+        }
+        (StrategyName::Ddp, Some(comm)) => Box::new(Ddp::new(comm, params, bucket)),
+        (StrategyName::Ddp, None) => Box::new(Single::new(params)),
+    }
 }
 
 /// Everything one rank holds while it trains.
@@ -79,13 +100,21 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(args: &'a Args, model: &'a Gpt, lanes: Lanes) -> Result<Run<'a>, Error> {
+    fn new(
+        args: &'a Args,
+        model: &'a Gpt,
+        lanes: Lanes,
+        world: Option<&Communicator>,
+    ) -> Result<Run<'a>, Error> {
         let corpus = Corpus::open(args.text.as_deref())?;
         corpus.require(args.context)?;
         let mut params = model.initial(args.seed);
         let mut adam = AdamW::new(Hyper::default(), model.layout());
-        if let Some(path) = &args.resume {
+        if let Some(path) = args.resume.as_ref().filter(|_| lanes.is_first()) {
             checkpoint::load(path, model.layout(), &mut params, &mut adam)?;
+        }
+        if let Some(comm) = world {
+            share_start(comm, args.resume.is_some(), &mut params, &mut adam)?;
         }
         let tokens = vec![0; lanes.samples() * args.context];
         Ok(Run {
@@ -96,8 +125,8 @@ impl<'a> Run<'a> {
             targets: tokens.clone(),
             tokens,
             losses: vec![0.0; lanes.slots()],
-            report: Report::new(0, args.quiet, args.steps),
-            log: RunLog::open(args.log.as_deref())?,
+            report: Report::new(lanes.is_first(), args.quiet, args.steps),
+            log: RunLog::open(args.log.as_deref().filter(|_| lanes.is_first()))?,
             args,
             model,
             lanes,
@@ -105,35 +134,39 @@ impl<'a> Run<'a> {
     }
 
     /// Settings, before the first step.
-    fn announce(&mut self) {
+    fn announce(&self, world: Option<&Communicator>, strategy: &dyn Strategy) {
         let args = self.args;
         let count = self.model.layout().len() as u64;
+        let Args { layers, width, heads, context, batch, lr, seed, .. } = args;
+        let shape = format!("{layers} layers, width {width}, {heads} heads, context {context}");
         let threads = self.model.kernels().threads();
+        let ranks = world.map_or(1, Communicator::size);
+        let mode = match args.ordered {
+            true => format!(", ordered in {} lanes", args.lanes),
+            false => String::new(),
+        };
+        let transports = world.map_or("none".to_string(), |comm| {
+            let names = comm.transports().into_iter();
+            names.map(|(name, peers)| format!("{name} ({peers})")).collect::<Vec<_>>().join(", ")
+        });
         self.report.table(&[
             (
                 "text",
                 format!("{}, {} bytes", self.corpus.name(), grouped(self.corpus.len() as u64)),
             ),
-            (
-                "model",
-                format!(
-                    "{} layers, width {}, {} heads, context {}: {} parameters",
-                    args.layers,
-                    args.width,
-                    args.heads,
-                    args.context,
-                    grouped(count)
-                ),
-            ),
-            ("memory", format!("{} of parameters, gradients and moments", megabytes(16 * count))),
-            ("batch", format!("{} samples of {} bytes a step", args.batch, args.context)),
-            ("ranks", format!("{} with {threads} threads", args.ranks)),
-            ("learning rate", format!("{}, seed {}", args.lr, args.seed)),
+            ("model", format!("{shape}, {} parameters", grouped(count))),
+            ("state", format!("{} a rank, activations apart", megabytes(16 * count))),
+            ("batch", format!("{batch} samples of {context} bytes, {} a rank", batch / ranks)),
+            ("ranks", format!("{ranks} x {threads} threads, {:?}{mode}", args.strategy)),
+            ("peers by transport", transports),
+            ("sent per step", format!("{} a rank", megabytes(strategy.formula_bytes()))),
+            ("steps", format!("{} to {}", self.adam.steps + 1, args.steps)),
+            ("learning rate", format!("{lr}, seed {seed}")),
         ]);
     }
 
     fn steps(&mut self, strategy: &mut dyn Strategy) -> Result<Outcome, Error> {
-        let start = Instant::now();
+        let (start, sent) = (Instant::now(), strategy.sent_bytes());
         let mut losses = Vec::new();
         for step in self.adam.steps..self.args.steps {
             let record = self.step(step, strategy)?;
@@ -148,7 +181,7 @@ impl<'a> Run<'a> {
             }
         }
         let formula_bytes = strategy.formula_bytes() * losses.len() as u64;
-        let sent_bytes = strategy.sent_bytes();
+        let sent_bytes = strategy.sent_bytes() - sent;
         let seconds = start.elapsed().as_secs_f64();
         Ok(Outcome { losses, held_out: f64::NAN, sent_bytes, formula_bytes, seconds })
     }
@@ -246,4 +279,22 @@ impl<'a> Run<'a> {
             _ => Ok(()),
         }
     }
+}
+
+/// Everyone starts from rank 0's state: its weights and, when resuming, its moments and step.
+fn share_start(
+    comm: &Communicator,
+    resumed: bool,
+    params: &mut [f32],
+    adam: &mut AdamW,
+) -> Result<(), Error> {
+    comm.broadcast(params, 0)?;
+    if resumed {
+        comm.broadcast(&mut adam.mean, 0)?;
+        comm.broadcast(&mut adam.square, 0)?;
+        let mut steps = [adam.steps as u64];
+        comm.broadcast(&mut steps, 0)?;
+        adam.steps = steps[0] as usize;
+    }
+    Ok(())
 }

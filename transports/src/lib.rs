@@ -32,9 +32,9 @@
 #![warn(missing_docs)]
 
 mod error;
-pub mod shm;
 pub mod loopback;
 pub mod proof;
+pub mod shm;
 pub mod tcp;
 
 use std::time::{Duration, Instant};
@@ -119,11 +119,8 @@ pub trait Endpoint: Send {
     fn caps(&self) -> Caps;
 
     /// The wire to member `to`. Each is asked for once at the most. May connect, until `deadline`.
-    fn sender(
-        &mut self,
-        to: usize,
-        deadline: Instant,
-    ) -> Result<Box<dyn SendWire>, TransportError>;
+    fn sender(&mut self, to: usize, deadline: Instant)
+    -> Result<Box<dyn SendWire>, TransportError>;
 
     /// The wire from member `from`. Each is asked for once at the most. Never waits: a peer that
     /// has not connected yet is a wire on which nothing has arrived.

@@ -34,8 +34,7 @@ pub(crate) fn link(
 ) -> Result<Plan, LinkError> {
     let mut window_bytes = window_bytes;
     let mut places = Places::new(call, program, window_bytes, in_place);
-    while places.windows() > 1
-        && places.windows() as usize * program.moves.len().max(1) > STEPS_MAX
+    while places.windows() > 1 && places.windows() as usize * program.moves.len().max(1) > STEPS_MAX
     {
         window_bytes *= 2;
         places = Places::new(call, program, window_bytes, in_place);
@@ -64,7 +63,16 @@ pub(crate) fn link_messages(
 ) -> Plan {
     let steps = messages.iter().enumerate().map(|(number, &(channel, place, bytes))| {
         let kind = if matches!(channel, Channel::To(_)) { Kind::Send } else { Kind::Recv };
-        Draft { channel, kind, source: place, target: place, bytes, needs: Vec::new(), number, chunk: 0 }
+        Draft {
+            channel,
+            kind,
+            source: place,
+            target: place,
+            bytes,
+            needs: Vec::new(),
+            number,
+            chunk: 0,
+        }
     });
     assemble(steps.collect(), header, elem_bytes, 0, messages.len() as u32)
 }
@@ -314,7 +322,8 @@ impl Linker<'_> {
                 known.step == need.step
                     && (known.from == u64::MAX
                         || (known.from <= need.from
-                            && known.at.wrapping_sub(known.from) == need.at.wrapping_sub(need.from)))
+                            && known.at.wrapping_sub(known.from)
+                                == need.at.wrapping_sub(need.from)))
             });
             if !implied {
                 needs.push(need);
@@ -370,7 +379,8 @@ fn assemble(
         pump.bytes += draft.bytes;
         let first = needs.len() as u32;
         // Earlier steps of the same pump are complete anyway.
-        let foreign = draft.needs.iter().filter(|need| pump_of[need.step as usize] != pump_of[index]);
+        let foreign =
+            draft.needs.iter().filter(|need| pump_of[need.step as usize] != pump_of[index]);
         needs.extend(foreign.map(|need| Need { step: number_of[need.step as usize], ..*need }));
         steps.push(Step {
             kind: draft.kind,

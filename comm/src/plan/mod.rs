@@ -109,4 +109,3 @@ pub(crate) struct Plan {
     /// Moves in the program, for error sentences.
     pub(crate) moves: u32,
 }
-

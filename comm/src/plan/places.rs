@@ -147,12 +147,16 @@ impl<'a> Places<'a> {
                 Move::Merge { into, .. } => into,
             };
             for chunk in span.chunks() {
-                let shape =
-                    if chunk < chunks { chunk } else { self.program.scratch[(chunk - chunks) as usize] };
+                let shape = if chunk < chunks {
+                    chunk
+                } else {
+                    self.program.scratch[(chunk - chunks) as usize]
+                };
                 let block = self.blocks[(shape / self.program.pieces) as usize];
                 let homeless = chunk >= chunks || block.output.is_none();
                 if homeless && self.scratch[chunk as usize].is_none() {
-                    let elems = self.window.min(block.elems).div_ceil(u64::from(self.program.pieces));
+                    let elems =
+                        self.window.min(block.elems).div_ceil(u64::from(self.program.pieces));
                     self.scratch[chunk as usize] = Some(self.area_bytes);
                     self.area_bytes += (elems * self.elem_bytes).next_multiple_of(64);
                 }

@@ -18,8 +18,7 @@ pub(crate) struct Case {
 
 /// Run every case on one world and compare every rank's bytes with the judge's.
 pub(crate) fn check(transport: &str, ranks: u32, algorithm: Option<Algorithm>, cases: &[Case]) {
-    let settings =
-        Settings { transport: transport.into(), algorithm, ..Settings::default() };
+    let settings = Settings { transport: transport.into(), algorithm, ..Settings::default() };
     let members = Communicator::local_world(ranks as usize, &settings).expect("a world");
     let inputs: Vec<Vec<Vec<u8>>> = cases.iter().map(|case| inputs(case, ranks)).collect();
     let wanted: Vec<_> = cases

@@ -4,14 +4,18 @@
 //! one in each *slot* of the step. In fast mode there is one lane per rank. In ordered mode the number of
 //! lanes is a setting of its own, so a lane's gradient has the same bits wherever it is computed.
 
+mod buckets;
+mod ddp;
 mod local;
 mod ordered;
 
+pub use ddp::Ddp;
 pub use local::Single;
 pub use ordered::Ordered;
 
 use crate::error::Error;
 use crate::model::GradientSync;
+use brigade_comm::Communicator;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -88,6 +92,19 @@ impl Lanes {
         let lane = slot * self.ranks + self.rank;
         lane * self.samples..(lane + 1) * self.samples
     }
+}
+
+/// Sum over all ranks and slots in lane order, the same bits on every rank. mine: [slots].
+fn gather_losses(comm: &Communicator, mine: &[f64]) -> Result<f64, Error> {
+    let mut all = vec![0.0; comm.size() * mine.len()];
+    comm.all_gather(mine, &mut all)?;
+    let lane = |lane: usize| all[lane % comm.size() * mine.len() + lane / comm.size()];
+    Ok((0..all.len()).map(lane).sum())
+}
+
+/// What `gather_losses` makes a rank send.
+fn loss_bytes(ranks: usize, slots: usize) -> u64 {
+    ((ranks - 1) * slots * size_of::<f64>()) as u64
 }
 
 #[cfg(test)]

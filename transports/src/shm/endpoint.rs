@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::area::Area;
 use super::bell::{Barrier, Bell, Ringer};
 use super::layout::Layout;
 use super::probe::Card;
-use super::region::Area;
 use super::window::{Imported, Place, View};
 use super::wire::{Parts, Receiver, Sender};
 use super::{caps, sys};

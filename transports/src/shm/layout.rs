@@ -11,7 +11,7 @@
 //! What a member polls lies together. Nothing is touched before it is used, so an idle pair costs
 //! address space only.
 
-use super::region::area_head_bytes;
+use super::area::area_head_bytes;
 use super::sys::PAGE_BYTES;
 use super::{Settings, wire};
 

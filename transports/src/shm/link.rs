@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::directory::Region;
 use super::probe::Card;
-use super::region::Region;
 use super::sys;
 use crate::TransportError;
 use crate::proof::{Role, prove};

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `probe`    | which host this is, and what a card says |
 //! | `link`     | how the region's descriptor gets from one rank to the others |
-//! | `region`   | the memory: one sparse file, a directory, an area per group |
+//! | `area`     | one group's memory: who has left, and what is given back then |
+//! | `directory`| what the region holds: areas, found by a key |
+//! | `region`   | looking into shared memory |
 //! | `layout`   | where things lie in a group's area |
 //! | `order`    | which word is written after which; proved by a model checker |
 //! | `wire`     | the hot path |
@@ -18,7 +20,9 @@
 //! socket in the abstract namespace, so a killed rank leaves nothing behind, and `/dev/shm`, with
 //! its quota, is not used.
 
+mod area;
 mod bell;
+mod directory;
 mod endpoint;
 mod layout;
 mod link;
@@ -44,11 +48,11 @@ use sha2::{Digest, Sha256};
 use crate::{
     CARD_BYTES_MAX, Caps, Endpoint, Group, Memory, Port, Transport, TransportError, Unavailable,
 };
+use directory::Region;
 use endpoint::{Seats, ShmEndpoint};
 use layout::Layout;
 use link::{Listener, Made};
 use probe::{Card, Name};
-use region::Region;
 
 const NAME: &str = "shm";
 

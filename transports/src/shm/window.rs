@@ -3,11 +3,11 @@
 //! A window lies in an area of its own: a line per counter, then the memory. Its descriptor says
 //! where in the region that is; the importer maps it and checks every number first.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::area::Stretch;
 use super::bell::Ringer;
-use super::region::{Bytes, Line, Shared, Stretch};
+use super::region::{Bytes, Line, Shared, Stores};
 use crate::{RemoteWindow, TransportError, WindowMemory};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BWIN");
@@ -57,18 +57,17 @@ impl Place {
 pub(super) struct View {
     counters: Vec<Shared<Line<AtomicU64>>>,
     memory: Bytes,
-    bytes: usize,
-    _stretch: Arc<Stretch>,
+    _stretch: Stretch,
 }
 
 impl View {
-    pub(super) fn new(stretch: Arc<Stretch>, place: Place) -> Self {
+    pub(super) fn new(stretch: Stretch, place: Place) -> Self {
         let line = size_of::<Line<AtomicU64>>();
         let signals = place.signals as usize;
         let counters = (0..signals).map(|index| stretch.shared(index * line)).collect();
         let bytes = usize::try_from(place.bytes).expect("mapped, so it fits");
         let memory = stretch.bytes(signals * line, bytes);
-        Self { counters, memory, bytes, _stretch: stretch }
+        Self { counters, memory, _stretch: stretch }
     }
 }
 
@@ -78,7 +77,7 @@ impl WindowMemory for View {
     }
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        self.memory.write(offset, bytes);
+        self.memory.write(offset, bytes, Stores::Through);
     }
 
     fn signal(&self, index: usize) -> u64 {
@@ -95,8 +94,7 @@ pub(super) struct Imported {
 
 impl RemoteWindow for Imported {
     fn put(&mut self, offset: usize, bytes: &[u8]) -> Result<(), TransportError> {
-        debug_assert!(offset + bytes.len() <= self.view.bytes);
-        self.view.memory.write(offset, bytes);
+        self.view.memory.write(offset, bytes, Stores::Through);
         Ok(())
     }
 

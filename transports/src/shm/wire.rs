@@ -13,10 +13,11 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::area::Area;
 use super::bell::Ringer;
 use super::order::{Arrival, ImpossibleTail, Receiving, Sending};
 use super::pace::Pace;
-use super::region::{Area, Bytes, Plain, Shared};
+use super::region::{Bytes, Plain, Shared};
 use crate::{RecvWire, SendWire, TransportError};
 
 const SLOTS: u32 = 64;
@@ -92,8 +93,8 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(parts: Parts) -> Self {
-        let book = Sending::new(parts.lines());
-        Self { parts, book, pace: Pace::default(), failed: None }
+        let (book, ring_bytes) = (Sending::new(parts.lines()), parts.ring_bytes);
+        Self { parts, book, pace: Pace::new(ring_bytes), failed: None }
     }
 
     /// Write a piece of at most `INLINE_BYTES` into the slot itself, if a slot is free.

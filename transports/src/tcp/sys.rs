@@ -97,7 +97,7 @@ pub(super) fn raise_file_limit() -> io::Result<u64> {
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: reads one rlimit, which lives through the call.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
-    Ok(limit.rlim_cur as u64)
+    Ok(limit.rlim_cur)
 }
 
 /// An address of this machine as the kernel lists it.

@@ -180,7 +180,7 @@ impl RecvWire for Receiver {
         granule: usize,
         sink: &mut dyn FnMut(&[u8]),
     ) -> Result<usize, TransportError> {
-        debug_assert!(granule > 0 && limit % granule == 0);
+        debug_assert!(granule > 0 && limit.is_multiple_of(granule));
         let mut handed = 0;
         let mut may_have_more = true;
         loop {

@@ -1,0 +1,318 @@
+//! The memory that ranks of a host share: one sparse file, a directory, and an area per group.
+//!
+//! ```text
+//! 0        magic | length
+//! 64       next: where the unused rest begins
+//! 4 KiB    directory: key -> offset, bytes, ready       (64 bytes an entry)
+//! ...      areas, page-aligned, given out once, given back to the kernel by the last to leave
+//! ```
+//!
+//! Whoever comes first for a key reserves the area; the others find it. Nobody sends a message, so
+//! a second communicator costs one look-up and one `mmap`. A value read from here was written by a
+//! process that proved the secret, but it is checked like any other: a wrong one is an error.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::area::{Area, area_head_bytes};
+use super::region::{Line, Shared, plain};
+use super::sys::{self, Mapping, PAGE_BYTES};
+use crate::TransportError;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"BRGSHM01");
+/// How many areas a region can ever have had.
+pub(super) const ENTRIES: usize = 1 << 16;
+const AREAS_FROM: u64 = (PAGE_BYTES + ENTRIES * size_of::<Entry>()) as u64;
+/// Lengths to try for the file. It is sparse: length costs nothing, but some systems bound it.
+const LENGTHS: [u64; 3] = [1 << 40, 1 << 36, 1 << 32];
+/// Areas are rounded up to a power of two, so that what one group leaves another can take.
+const CLASSES: usize = 64;
+
+plain! {
+    /// The head of the file.
+    struct Head {
+        magic: AtomicU64,
+        bytes: AtomicU64,
+        next: Line<AtomicU64>,
+        /// For each power of two, the entries whose areas were given back: a count of changes in the
+        /// upper half, an entry's number plus one in the lower.
+        free: [AtomicU64; CLASSES],
+    }
+
+    /// What the directory knows of one area.
+    struct Entry {
+        key: AtomicU64,
+        offset: AtomicU64,
+        bytes: AtomicU64,
+        state: AtomicU32,
+        /// The next entry of the free list, plus one.
+        next_free: AtomicU32,
+    }
+}
+
+const RESERVING: u32 = 0;
+const READY: u32 = 1;
+const LEFT: u32 = 2;
+const FULL: u32 = 3;
+
+/// The file that some ranks of a host share.
+pub(super) struct Region {
+    fd: OwnedFd,
+    head: Arc<Mapping>,
+    bytes: u64,
+}
+
+impl Region {
+    /// Make the file.
+    pub(super) fn create() -> Result<Self, TransportError> {
+        let fd = sys::memory_file().map_err(|e| {
+            TransportError::from_io("memfd_create", &e, "making the memory that ranks share")
+        })?;
+        let bytes = set_length(&fd)?;
+        let region = Self::map(fd, bytes)?;
+        let head = region.head();
+        head.next.0.store(AREAS_FROM, Ordering::Relaxed);
+        head.bytes.store(bytes, Ordering::Relaxed);
+        head.magic.store(MAGIC, Ordering::Release);
+        Ok(region)
+    }
+
+    /// Use the file that member `from` handed over.
+    pub(super) fn adopt(fd: OwnedFd, from: usize) -> Result<Self, TransportError> {
+        let corrupt = |what: String| TransportError::Corrupt { peer: from, what };
+        let bytes = sys::sealed_length(&fd)
+            .map_err(|e| corrupt(format!("a descriptor that is no sealed memory: {e}")))?;
+        if bytes < AREAS_FROM {
+            return Err(corrupt(format!("a region of only {bytes} bytes")));
+        }
+        let region = Self::map(fd, bytes)?;
+        let head = region.head();
+        if head.magic.load(Ordering::Acquire) != MAGIC
+            || head.bytes.load(Ordering::Relaxed) != bytes
+        {
+            return Err(corrupt("a region of another version".into()));
+        }
+        Ok(region)
+    }
+
+    /// The descriptor to hand to peers.
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The area that all who ask with this key get, as the one in `seat` of `members`: at least
+    /// `bytes` long, zeroed for the first. It is given back when all have dropped theirs.
+    pub(super) fn area(
+        self: &Arc<Self>,
+        key: u64,
+        bytes: usize,
+        (seat, members): (u32, u32),
+        deadline: Instant,
+    ) -> Result<Area, TransportError> {
+        assert!(seat < members && bytes >= area_head_bytes(members));
+        let index = self.find(key, bytes, deadline)?;
+        let found = self.directory()[index].bytes.load(Ordering::Relaxed);
+        if found != rounded(bytes) {
+            let why = format!(
+                "members lay out a group's memory differently ({found} and {bytes} bytes): \
+                 do all use the same version and settings?"
+            );
+            return Err(TransportError::Refused { why });
+        }
+        let map = self.map_area(self.offset(index), bytes)?;
+        Ok(Area::new(self.clone(), map, index, (seat, members)))
+    }
+
+    fn map(fd: OwnedFd, bytes: u64) -> Result<Self, TransportError> {
+        let head = Mapping::new(&fd, 0, AREAS_FROM as usize)
+            .map_err(|e| TransportError::from_io("mmap", &e, "mapping a region's directory"))?;
+        Ok(Self { fd, head: Arc::new(head), bytes })
+    }
+
+    fn head(&self) -> Shared<Head> {
+        Shared::new(&self.head, 0)
+    }
+
+    fn directory(&self) -> Shared<[Entry; ENTRIES]> {
+        Shared::new(&self.head, PAGE_BYTES)
+    }
+
+    /// The entry of `key`, made by us or by whoever came first.
+    pub(super) fn find(
+        &self,
+        key: u64,
+        bytes: usize,
+        deadline: Instant,
+    ) -> Result<usize, TransportError> {
+        assert_ne!(key, 0);
+        let directory = self.directory();
+        for probe in 0..ENTRIES {
+            let index = (key as usize).wrapping_add(probe) % ENTRIES;
+            let entry = &directory[index];
+            match entry.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return self.reserve(entry, rounded(bytes)).map(|()| index),
+                Err(found) if found == key => return await_ready(entry, deadline).map(|()| index),
+                Err(_) => continue,
+            }
+        }
+        let why = format!("{ENTRIES} communicators have been made in one world; no more fit");
+        Err(TransportError::Refused { why })
+    }
+
+    /// Fill in an entry that is ours to fill: from the free list, else from the unused rest.
+    fn reserve(&self, entry: &Entry, bytes: u64) -> Result<(), TransportError> {
+        let offset = self.recycled(bytes).or_else(|| {
+            let next = &self.head().next.0;
+            let rest = |next: u64| next.checked_add(bytes).filter(|end| *end <= self.bytes);
+            next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).ok()
+        });
+        let Some(offset) = offset else {
+            entry.state.store(FULL, Ordering::Release);
+            return Err(full());
+        };
+        entry.offset.store(offset, Ordering::Relaxed);
+        entry.bytes.store(bytes, Ordering::Relaxed);
+        entry.state.store(READY, Ordering::Release);
+        Ok(())
+    }
+
+    /// Take an area of exactly `bytes` off the free list.
+    fn recycled(&self, bytes: u64) -> Option<u64> {
+        let (head, directory) = (self.head(), self.directory());
+        let free = &head.free[bytes.trailing_zeros() as usize];
+        let mut top = free.load(Ordering::Acquire);
+        loop {
+            let entry = directory.get((top as u32).checked_sub(1)? as usize)?;
+            let offset = entry.offset.load(Ordering::Relaxed);
+            let next = u64::from(entry.next_free.load(Ordering::Relaxed));
+            let changed = ((top >> 32) + 1) << 32 | next;
+            match free.compare_exchange_weak(top, changed, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(offset).filter(|o| self.check_area(*o, bytes).is_ok()),
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Give the memory of entry `index` back to the kernel, and its place to whoever needs one.
+    pub(super) fn give_back(&self, index: usize) {
+        let entry = &self.directory()[index];
+        let (offset, bytes) =
+            (entry.offset.load(Ordering::Relaxed), entry.bytes.load(Ordering::Relaxed));
+        entry.state.store(LEFT, Ordering::Release);
+        // A hole that cannot be punched leaves its memory to be freed with the region; an area
+        // that is not zeroed must not be given out again.
+        if self.check_area(offset, bytes).is_ok()
+            && sys::punch_hole(&self.fd, offset, bytes).is_ok()
+        {
+            self.recycle(index, bytes);
+        }
+    }
+
+    /// Map what lies at `offset`, if an area can lie there.
+    pub(super) fn map_area(&self, offset: u64, bytes: usize) -> Result<Mapping, TransportError> {
+        self.check_area(offset, bytes as u64)?;
+        Mapping::new(&self.fd, offset, bytes).map_err(|e| {
+            TransportError::from_io("mmap", &e, format!("mapping {bytes} bytes at {offset}"))
+        })
+    }
+
+    /// A number kept with entry `index` while it is in use, for chains of areas.
+    pub(super) fn link(&self, index: usize) -> Option<u32> {
+        Some(self.directory().get(index)?.next_free.load(Ordering::Relaxed))
+    }
+
+    /// Set the number kept with entry `index`.
+    pub(super) fn set_link(&self, index: usize, link: u32) {
+        self.directory()[index].next_free.store(link, Ordering::Relaxed);
+    }
+
+    /// Where the area of entry `index` lies.
+    pub(super) fn offset(&self, index: usize) -> u64 {
+        self.directory()[index].offset.load(Ordering::Relaxed)
+    }
+
+    /// Put the area of entry `index` onto the free list; its memory has been given back.
+    fn recycle(&self, index: usize, bytes: u64) {
+        let (head, directory) = (self.head(), self.directory());
+        let free = &head.free[bytes.trailing_zeros() as usize];
+        let mut top = free.load(Ordering::Relaxed);
+        loop {
+            directory[index].next_free.store(top as u32, Ordering::Relaxed);
+            let changed = ((top >> 32) + 1) << 32 | (index as u64 + 1);
+            match free.compare_exchange_weak(top, changed, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    fn check_area(&self, offset: u64, bytes: u64) -> Result<(), TransportError> {
+        let end = offset.checked_add(bytes);
+        if offset < AREAS_FROM
+            || bytes == 0
+            || !offset.is_multiple_of(PAGE_BYTES as u64)
+            || end.is_none_or(|end| end > self.bytes)
+        {
+            let why = format!("the shared directory is damaged: {bytes} bytes at {offset}");
+            return Err(TransportError::Refused { why });
+        }
+        Ok(())
+    }
+}
+
+/// Areas have whole pages, a power of two of them.
+fn rounded(bytes: usize) -> u64 {
+    bytes.max(PAGE_BYTES).next_power_of_two() as u64
+}
+
+fn full() -> TransportError {
+    TransportError::Refused { why: "the host's shared region has no room for this group".into() }
+}
+
+fn set_length(fd: &OwnedFd) -> Result<u64, TransportError> {
+    // Growing past the process's limit would raise SIGXFSZ, so such lengths are not tried.
+    let most = sys::file_bytes_max();
+    let mut refused = std::io::Error::from_raw_os_error(libc::EFBIG);
+    let file = fd
+        .try_clone()
+        .map(std::fs::File::from)
+        .map_err(|e| TransportError::from_io("dup", &e, "making the memory that ranks share"))?;
+    for bytes in LENGTHS.into_iter().filter(|bytes| *bytes <= most) {
+        match file.set_len(bytes).and_then(|()| sys::seal_length(fd)) {
+            Ok(()) => return Ok(bytes),
+            Err(error) => refused = error,
+        }
+    }
+    let what = format!("making a sparse file of {} bytes in memory", LENGTHS[LENGTHS.len() - 1]);
+    Err(TransportError::from_io("ftruncate", &refused, what))
+}
+
+/// Wait for whoever reserves the area of `entry`. It takes microseconds, unless that rank died.
+fn await_ready(entry: &Entry, deadline: Instant) -> Result<(), TransportError> {
+    let start = Instant::now();
+    for turn in 0_u32.. {
+        match entry.state.load(Ordering::Acquire) {
+            READY => return Ok(()),
+            RESERVING => {}
+            LEFT => {
+                let why = "this communicator number was used before in this world".into();
+                return Err(TransportError::Refused { why });
+            }
+            _ => return Err(full()),
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        match turn {
+            0..100 => std::hint::spin_loop(),
+            100..1000 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(200)),
+        }
+    }
+    Err(TransportError::Timeout {
+        what: "the first member's reservation of a group's memory".into(),
+        waited_ms: start.elapsed().as_millis() as u64,
+    })
+}
