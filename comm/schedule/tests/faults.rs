@@ -53,8 +53,8 @@ fn two_that_both_wait_first_are_told_of_the_circle() {
 
 #[test]
 fn what_goes_well_only_on_long_wires_is_a_deadlock() {
-    // Both exchange and fold two chunks, but in opposite order: each needs room for its second chunk
-    // before it may take the first one that arrives, which the other sent second.
+    // Both exchange and fold two chunks, but in opposite order: each needs room for its second
+    // chunk before it may take the first one that arrives, which the other sent second.
     let one = [send(1, 0), send(1, 1), fold(1, 1), fold(1, 0)];
     let other = [send(0, 1), send(0, 0), fold(0, 0), fold(0, 1)];
     let apart = said(Collective::ReduceScatter, Algorithm::Direct, &[&one, &other]);
