@@ -1,5 +1,5 @@
-//! Folds at three sizes, out of place (`c = a + b`) and in place (`a += b`), beside a plain copy of as
-//! many bytes. Throughput counts the bytes of the result.
+//! Folds at three sizes, out of place (`c = a + b`) and in place (`a += b`), beside a plain copy of
+//! as many bytes. Throughput counts the bytes of the result.
 
 use brigade_comm::kernels;
 use brigade_comm::naive;

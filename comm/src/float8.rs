@@ -3,9 +3,9 @@
 //!
 //! Results are rounded to nearest, ties to even. The specification names two modes for values that
 //! are too large. [`F8e4m3::from_f32`] *saturates*: infinities and everything above the largest
-//! finite number become that number, so only NaN becomes NaN; reductions use this mode, as NCCL does.
-//! [`F8e4m3::from_f32_overflowing`] does not: too large becomes infinity, or NaN where the format has
-//! no infinity. The same holds for [`F8e5m2`].
+//! finite number become that number, so only NaN becomes NaN; reductions use this mode, as NCCL
+//! does. [`F8e4m3::from_f32_overflowing`] does not: too large becomes infinity, or NaN where the
+//! format has no infinity. The same holds for [`F8e5m2`].
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! The judge: every collective on every type and operator, slowly and obviously.
 //!
-//! Contributions are folded strictly in rank order, one element at a time. Nothing here comes from the
-//! kernels, so agreement means something. [`fill`] makes inputs whose result does not depend on the
-//! order of folding at all, so that every algorithm must reproduce the judge's bytes.
+//! Contributions are folded strictly in rank order, one element at a time. Nothing here comes from
+//! the kernels, so agreement means something. [`fill`] makes inputs whose result does not depend on
+//! the order of folding at all, so that every algorithm must reproduce the judge's bytes.
 
 mod fill;
 
@@ -22,8 +22,8 @@ pub struct NaiveCall {
     pub dtype: Dtype,
     /// How elements are folded; ignored by collectives that only move.
     pub op: Op,
-    /// Elements in each block, [`Collective::blocks`] of them: one for all-reduce, broadcast, reduce
-    /// and barrier; one per rank for reduce-scatter, all-gather, gather and scatter; and for
+    /// Elements in each block, [`Collective::blocks`] of them: one for all-reduce, broadcast,
+    /// reduce and barrier; one per rank for reduce-scatter, all-gather, gather and scatter; and for
     /// all-to-all `counts[source * ranks + target]`.
     pub counts: Vec<usize>,
 }

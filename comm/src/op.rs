@@ -8,10 +8,10 @@ use crate::Dtype;
 
 /// How two elements become one.
 ///
-/// Integers wrap around. Booleans: sum, max and bor are *or*; prod, min and band are *and*. Floating
-/// point: narrow formats are folded in f32 and rounded once per fold; every NaN result is the
-/// canonical NaN of its format, minus zero is less than plus zero, and a minimum or maximum with a NaN
-/// is NaN. With that, every built-in operator is commutative to the last bit.
+/// Integers wrap around. Booleans: sum, max and bor are *or*; prod, min and band are *and*.
+/// Floating point: narrow formats are folded in f32 and rounded once per fold; every NaN result is
+/// the canonical NaN of its format, minus zero is less than plus zero, and a minimum or maximum
+/// with a NaN is NaN. With that, every built-in operator is commutative to the last bit.
 #[derive(Clone)]
 pub enum Op {
     /// The sum.
@@ -73,7 +73,8 @@ impl Op {
 
     /// The number that stands for the operator on the wire; it never changes.
     ///
-    /// The operators that NCCL knows have NCCL's numbers. Neither a factor nor a custom name is in it.
+    /// The operators that NCCL knows have NCCL's numbers. Neither a factor nor a custom name is in
+    /// it.
     pub fn code(&self) -> u8 {
         match self {
             Self::Sum => 0,

@@ -1,7 +1,7 @@
 //! Sum and product of bf16, two elements at a time in the halves of a u32.
 //!
-//! Plainly: `narrow(widen(a) + widen(b))`, element by element. Deviation: widening and narrowing stay
-//! inside 32-bit lanes, so no vector is unpacked and packed again.
+//! Plainly: `narrow(widen(a) + widen(b))`, element by element. Deviation: widening and narrowing
+//! stay inside 32-bit lanes, so no vector is unpacked and packed again.
 
 use std::marker::PhantomData;
 

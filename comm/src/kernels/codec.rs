@@ -1,8 +1,8 @@
 //! Floating-point formats narrower than f32, converted without branches or tables, so that a loop
 //! over the conversion becomes vector instructions.
 //!
-//! The plain version of an 8-bit format is in `float8.rs`, that of f16 and bf16 in the `half` crate;
-//! the tests compare them on every bit pattern.
+//! The plain version of an 8-bit format is in `float8.rs`, that of f16 and bf16 in the `half`
+//! crate; the tests compare them on every bit pattern.
 
 use half::f16;
 
@@ -80,8 +80,8 @@ pub(super) fn encode<N: Narrow>(value: f32) -> u32 {
     // carry out of the mantissa lands in the exponent, where it belongs.
     let rounded = (magnitude + ((1 << (shift - 1)) - 1) + ((magnitude >> shift) & 1)) >> shift;
     let normal = rounded.wrapping_sub((F32_BIAS - N::BIAS) << N::MANTISSA);
-    // In the binade of this magic number the spacing of f32 is the least subnormal of the format, so
-    // the addition itself rounds, and the low bits are the answer.
+    // In the binade of this magic number the spacing of f32 is the least subnormal of the format,
+    // so the addition itself rounds, and the low bits are the answer.
     let magic = power_of_two(F32_MANTISSA as i32 + 1 - N::BIAS as i32 - N::MANTISSA as i32);
     let tiny = (f32::from_bits(magnitude) + magic).to_bits().wrapping_sub(magic.to_bits());
     let is_tiny = magnitude < (F32_BIAS + 1 - N::BIAS) << F32_MANTISSA;
@@ -89,8 +89,8 @@ pub(super) fn encode<N: Narrow>(value: f32) -> u32 {
     if magnitude > F32_INFINITY { N::NAN } else { sign | finite }
 }
 
-/// The nearest bf16, ties to even, in the upper half of the result; its lower half is rubbish. (A bf16
-/// is the upper half of an f32, so there is nothing to decode.)
+/// The nearest bf16, ties to even, in the upper half of the result; its lower half is rubbish. (A
+/// bf16 is the upper half of an f32, so there is nothing to decode.)
 #[inline(always)]
 pub(super) fn encode_bf16(value: f32) -> u32 {
     let bits = value.to_bits();

@@ -6,8 +6,8 @@ pub(super) const LINE_BYTES: usize = 64;
 /// Copy `bytes` bytes from `source` to `target`.
 ///
 /// # Safety
-/// Both are valid for `bytes` bytes and do not overlap; nobody else writes the source or touches the
-/// target during the call.
+/// Both are valid for `bytes` bytes and do not overlap; nobody else writes the source or touches
+/// the target during the call.
 pub unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise is the same.
     unsafe { target.copy_from_nonoverlapping(source, bytes) }

@@ -85,8 +85,8 @@ mod x86 {
     /// padded with zeros.
     ///
     /// # Safety
-    /// See [`crate::kernels::Fold`]; `vector` reads and writes `LANES` elements, each read before its
-    /// write.
+    /// See [`crate::kernels::Fold`]; `vector` reads and writes `LANES` elements, each read before
+    /// its write.
     #[inline(always)]
     unsafe fn vectors<const LANES: usize>(
         operand: *const u8,

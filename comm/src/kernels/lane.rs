@@ -5,7 +5,8 @@ use half::{bf16, f16};
 use super::codec::{decode, encode, encode_bf16};
 use crate::{F8e4m3, F8e5m2};
 
-/// Elements that can be added, multiplied and ordered. Each function is commutative to the last bit.
+/// Elements that can be added, multiplied and ordered. Each function is commutative to the last
+/// bit.
 pub(super) trait Number: Copy {
     fn sum(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;

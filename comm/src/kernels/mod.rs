@@ -1,8 +1,8 @@
 //! What happens to elements: fold, scale and copy, chosen once when a plan is made.
 //!
 //! Each operation is one Rust loop over one element type, compiled for each instruction set; the
-//! compiler turns it into vectors. Only f16 is written with intrinsics, because its conversion is one
-//! instruction that no plain Rust asks for. The kernels know neither ranks nor collectives, and
+//! compiler turns it into vectors. Only f16 is written with intrinsics, because its conversion is
+//! one instruction that no plain Rust asks for. The kernels know neither ranks nor collectives, and
 //! [`crate::naive`], which knows nothing of them, is their judge.
 //!
 //! The bits of a result never depend on the instruction set: nothing is contracted or reassociated,
@@ -47,8 +47,8 @@ pub type Scale = unsafe fn(*mut u8, usize, f64);
 
 /// The kernel that folds elements of `dtype` by `op` on this machine.
 ///
-/// `Avg` and `PreMulSum` fold like `Sum`: their scaling is [`divide`] and [`premultiply`]. `None` for
-/// custom operators, which bring their own function, and where the operator makes no sense.
+/// `Avg` and `PreMulSum` fold like `Sum`: their scaling is [`divide`] and [`premultiply`]. `None`
+/// for custom operators, which bring their own function, and where the operator makes no sense.
 pub fn fold(dtype: Dtype, op: &Op) -> Option<Fold> {
     fold_on(Isa::best(), dtype, op)
 }
@@ -70,15 +70,15 @@ pub fn fold_streaming_on(isa: Isa, dtype: Dtype, op: &Op) -> Option<Fold> {
     isa.is_available().then(|| pair(dtype, op))?.map(|pair| pair.streaming[isa as usize])
 }
 
-/// The kernel that divides by its factor, a whole number from 1 to 2^31: floats are rounded once (in
-/// f32 for narrow ones, which are then rounded to their own format), integers truncate. `None` for
-/// booleans.
+/// The kernel that divides by its factor, a whole number from 1 to 2^31: floats are rounded once
+/// (in f32 for narrow ones, which are then rounded to their own format), integers truncate. `None`
+/// for booleans.
 pub fn divide(dtype: Dtype) -> Option<Scale> {
     divide_on(Isa::best(), dtype)
 }
 
-/// The kernel that multiplies by its factor, which is converted to f32 for narrow floats and f32, and
-/// truncated to an i64 for integers (whose product wraps). `None` for booleans.
+/// The kernel that multiplies by its factor, which is converted to f32 for narrow floats and f32,
+/// and truncated to an i64 for integers (whose product wraps). `None` for booleans.
 pub fn premultiply(dtype: Dtype) -> Option<Scale> {
     premultiply_on(Isa::best(), dtype)
 }

@@ -4,8 +4,8 @@
 //! that no partial result ever needs rounding (the idea of nccl-tests' verifiable data).
 //!
 //! * Sum: at each position only so many ranks bring something other than zero, and only integers so
-//!   small, that all of them together still fit the significand. For f8e5m2 that is eight ranks with
-//!   plus or minus one; for f32 it is all ranks with up to 127.
+//!   small, that all of them together still fit the significand. For f8e5m2 that is eight ranks
+//!   with plus or minus one; for f32 it is all ranks with up to 127.
 //! * Product: at each position at most four ranks bring something other than plus or minus one: a
 //!   small odd or even integer times a half, one or two, so that significand and exponent both fit.
 //! * Minimum and maximum round nothing: any finite bits.
@@ -19,9 +19,10 @@ use crate::{Dtype, F8e4m3, F8e5m2, Op};
 
 /// `count` elements that `rank` of `ranks` brings to a reduction by `op`.
 ///
-/// The reduction over all ranks is exact, so it is the same bytes in any order. A pre-multiplied sum
-/// is exact if its factor is a power of two from 1/8 to 8 (for integers: always). Custom operators
-/// get data for sums. Cost: about a nanosecond per element. Panics if `rank` is not below `ranks`.
+/// The reduction over all ranks is exact, so it is the same bytes in any order. A pre-multiplied
+/// sum is exact if its factor is a power of two from 1/8 to 8 (for integers: always). Custom
+/// operators get data for sums. Cost: a few nanoseconds per element. Panics if `rank` is not below
+/// `ranks`.
 pub fn fill(dtype: Dtype, op: &Op, rank: u32, ranks: u32, seed: u64, count: usize) -> Vec<u8> {
     assert!(rank < ranks, "rank {rank} of {ranks}");
     let own_seed = hash(!seed, rank as usize);
@@ -145,8 +146,8 @@ fn floats<const N: usize>(
     let idle = if matches!(op, Op::Prod) { [1.0, -1.0] } else { [0.0, 0.0] };
     let table: Vec<[u8; N]> = values.iter().chain(&idle).map(|&value| encode(value)).collect();
     write(count, |position| {
-        // The chosen draw from all values but the two idle ones at the end, the others from those. A
-        // branch would be mispredicted half of the time.
+        // The chosen draw from all values but the two idle ones at the end, the others from those.
+        // A branch would be mispredicted half of the time.
         let choices = [2, values.len() as u64];
         let starts = [values.len() as u64, 0];
         let chosen = usize::from(draw.is_chosen(position, chosen));
