@@ -30,8 +30,11 @@ impl Hosts {
             commands.extend([
                 format!("-n {name} addr add 10.77.0.{own}/24 dev cable"),
                 format!("-n {name} addr add fd77::{own}/64 dev cable nodad"),
-                format!("-n {name} link add docker0 type dummy"),
+                // The kernel's own link-local address is not to be used for the first second.
+                format!("-n {name} addr add fe80::77:{own}/64 dev cable nodad"),
+                format!("-n {name} link add docker0 type veth peer name docker1"),
                 format!("-n {name} addr add 172.17.0.1/16 dev docker0"),
+                format!("-n {name} link set docker1 up"),
                 format!("-n {name} link set docker0 up"),
                 format!("-n {name} link set lo up"),
                 format!("-n {name} link set cable up"),
