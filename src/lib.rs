@@ -19,7 +19,8 @@
 //!
 //! | to do | see |
 //! |---|---|
-//! | join a world | [`Communicator::from_env`], [`Communicator::from_id`], [`Communicator::local_world`] |
+//! | join a world | [`Communicator::from_env`], [`from_id`](Communicator::from_id) |
+//! | a world of threads | [`Communicator::local_world`] |
 //! | a collective | [`Communicator::all_reduce`] and its sisters |
 //! | a collective while you do something else | [`Communicator::scope`], [`Work`] |
 //! | messages between two ranks | [`Communicator::messages`] |

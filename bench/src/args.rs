@@ -30,7 +30,8 @@ pub struct Args {
     #[arg(value_enum, value_name = "COLLECTIVE")]
     pub kind: Kind,
     /// How many ranks
-    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short = 'n', long, default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
     /// Smallest size in bytes (K, M, G: powers of 1024)
     #[arg(short = 'b', long, value_name = "MIN", default_value = "8", value_parser = size::parse)]
@@ -39,7 +40,8 @@ pub struct Args {
     #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = size::parse)]
     pub max_bytes: usize,
     /// Each size is so many times the one before
-    #[arg(short = 'f', long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(short = 'f', long, default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(2..))]
     pub factor: u32,
     /// auto, shm, tcp or loopback
     #[arg(long, default_value = "auto")]
@@ -68,7 +70,7 @@ pub struct Args {
     /// Compare every element with a plain sequential fold; exit with 1 if any is wrong
     #[arg(long)]
     pub check: bool,
-    /// Write one JSON object a line to FILE (`-`: to standard output, and the table to standard error)
+    /// Write one JSON object a line to FILE; `-`: to standard output, the table to standard error
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw times and bandwidths over sizes
@@ -122,7 +124,7 @@ impl Args {
         }
         match cases.is_empty() {
             true => Err(String::from(
-                "no operator given makes sense for a type given; sum, prod, min and max fit all types",
+                "no operator given makes sense for a type given; sum, prod, min and max always do",
             )),
             false => Ok(cases),
         }

@@ -1,8 +1,8 @@
 //! Timing collectives: the library behind `brigade bench`.
 //!
-//! It makes no ranks out of nothing: [`run_rank`] is one rank of a world that a launcher made, and
-//! [`run_threads`] is a whole world in this process. What is timed, and how, stands in `measure.rs`;
-//! what is made of the samples, in `record.rs`.
+//! It starts no processes: [`run_rank`] is one rank of a world that a launcher made, and
+//! [`run_threads`] is a whole world in this process. What is timed, and how, stands in
+//! `measure.rs`; what is made of the samples, in `record.rs`.
 #![warn(missing_docs)]
 
 mod arena;

@@ -67,7 +67,7 @@ pub fn run_threads(args: &Args) -> Result<Verdict, Failure> {
         joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     // The ranks agree on a verdict; an error of any is an error of all.
-    results.into_iter().reduce(|first, next| first.and_then(|_| next)).expect("at least one rank")
+    results.into_iter().reduce(|first, next| first.and(next)).expect("at least one rank")
 }
 
 fn run(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failure> {

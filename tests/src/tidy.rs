@@ -1,7 +1,8 @@
 //! The house rules, as functions from the files of the project to a list of offences.
 //!
-//! Nothing here knows how Rust is compiled: a small lexer ([`Source`]) blanks comments and literals,
-//! and the rules look at what is left. The test `tidy.rs` runs all rules and prints all offences.
+//! Nothing here knows how Rust is compiled: a small lexer ([`Source`]) blanks comments and
+//! literals, and the rules look at what is left. The test `tidy.rs` runs all rules and prints all
+//! offences.
 
 mod docs;
 mod edges;
