@@ -97,6 +97,16 @@ impl Shm {
     }
 }
 
+impl Shm {
+    fn port(&self, secret: [u8; 32]) -> Result<ShmPort, TransportError> {
+        let card = Card::draw()?;
+        let made = Arc::new(Made::default());
+        let listener = Listener::open(&card, secret, made.clone())?;
+        let held = Mutex::default();
+        Ok(ShmPort { settings: self.settings, secret, card, held, made, _listener: listener })
+    }
+}
+
 impl Transport for Shm {
     fn name(&self) -> &'static str {
         NAME
@@ -109,12 +119,7 @@ impl Transport for Shm {
     }
 
     fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {
-        let card = Card::draw()?;
-        let made = Arc::new(Made::default());
-        let listener = Listener::open(&card, secret, made.clone())?;
-        let held = Mutex::default();
-        let settings = self.settings;
-        Ok(Box::new(ShmPort { settings, secret, card, held, made, _listener: listener }))
+        Ok(Box::new(self.port(secret)?))
     }
 }
 

@@ -74,3 +74,96 @@ fn everybody_hears_everybody() {
         });
     }
 }
+
+fn resident_bytes(region: &Region) -> u64 {
+    sys::resident_bytes(region.descriptor()).expect("the region is a file")
+}
+
+#[test]
+fn a_second_group_is_cheap_and_all_memory_comes_back() {
+    let ports: Vec<_> = (0..8).map(|_| Shm::new().port(SECRET).unwrap()).collect();
+    let cards: Vec<_> = ports.iter().map(|port| port.card()).collect();
+    let cards: Vec<_> = cards.iter().map(|card| Some(&card[..])).collect();
+    let join = |id: u64, me: usize| {
+        let group = Group { id, me, cards: &cards, deadline: Instant::now() + PATIENCE };
+        ports[me].join(&group).expect("the group joins")
+    };
+    let first: Vec<_> = (0..ports.len()).map(|me| join(1, me)).collect();
+    let region = ports[0].held.lock().unwrap().values().next().cloned();
+    let region = region.unwrap_or_else(|| ports[0].made.region().unwrap());
+    let start = Instant::now();
+    let mut second: Vec<_> = (0..ports.len()).map(|me| join(2, me)).collect();
+    // All eight members, one after the other, in less than one of them may take.
+    assert!(start.elapsed() < Duration::from_millis(40), "{:?}", start.elapsed());
+    let before = resident_bytes(&region);
+    let mut sender = second[0].sender(1, Instant::now()).unwrap();
+    assert!(sender.push(&[7; 200_000]).unwrap() > 0);
+    assert!(resident_bytes(&region) > before + 100_000);
+    drop((sender, second));
+    assert!(resident_bytes(&region) <= before, "the last to leave gives the memory back");
+    drop(first);
+}
+
+#[test]
+fn another_secret_is_refused_and_a_missing_host_is_named() {
+    let mut ports = [SECRET, [8; 32]].map(|secret| Shm::new().port(secret).unwrap());
+    // The second to be asked is the host: it has the lesser name.
+    ports.sort_by_key(|port| std::cmp::Reverse(port.card.name));
+    let cards = [ports[0].card(), ports[1].card()];
+    let cards = [Some(&cards[0][..]), Some(&cards[1][..])];
+    let [asking, host] = ports;
+    let group = || Group { id: 1, me: 0, cards: &cards, deadline: Instant::now() + PATIENCE / 50 };
+    let refused = asking.join(&group()).err().expect("the secrets differ");
+    assert!(matches!(&refused, TransportError::Refused { why } if why.contains("member 1")));
+    drop(host);
+    let late = asking.join(&group()).err().expect("nobody is there");
+    assert!(matches!(&late, TransportError::Timeout { what, .. } if what.contains("member 1")));
+}
+
+/// Two ends of one group, without ports, and a view of its area.
+fn two_ends(pids: [u32; 2]) -> ([ShmEndpoint; 2], area::Area, Layout) {
+    let region = Arc::new(Region::create().unwrap());
+    let layout = Layout::new(2, &Settings::default());
+    let area = |seat| region.area(7, layout.bytes(), (seat, 2), Instant::now()).unwrap();
+    let card = |pid| Card { pid, ..Card::draw().unwrap() };
+    let cards = pids.map(card);
+    let end = |seat: u32| {
+        let taken = cards.iter().cloned().enumerate().collect();
+        ShmEndpoint::new(area(seat), layout, Seats { taken, ours: seat })
+    };
+    ([end(0), end(1)], area(0), layout)
+}
+
+#[test]
+fn impossible_words_in_shared_memory_are_errors() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let own = std::process::id();
+    let flags = [u64::from(1 + (32_u32 << 10)) << 32 | 1, 1, 57 << 32 | 5];
+    for flag in flags {
+        let ([_sender, mut end], area, layout) = two_ends([own; 2]);
+        let mut wire = end.receiver(0).unwrap();
+        area.shared::<AtomicU64>(layout.slots(0, 1)).store(flag, Ordering::Release);
+        for _ in 0..2 {
+            let error = wire.pull_into(&mut [0; 8]).unwrap_err();
+            assert!(matches!(error, TransportError::Corrupt { peer: 0, .. }), "{flag:#x}: {error}");
+        }
+    }
+    let ([mut end, _receiver], area, layout) = two_ends([own; 2]);
+    let mut wire = end.sender(1, Instant::now()).unwrap();
+    area.shared::<AtomicU64>(layout.tail(0, 1)).store(99, Ordering::Release);
+    let error = (0..1000).find_map(|_| wire.push(&[0; 4096]).err()).expect("it looks in time");
+    assert!(matches!(error, TransportError::Corrupt { peer: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_process_that_ends_without_leaving_is_named() {
+    let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let ([mut end, _unused], _area, _layout) = two_ends([std::process::id(), other.id()]);
+    assert_eq!(end.check(), Ok(()));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    for _ in 0..2 {
+        let error = end.check().unwrap_err();
+        assert!(matches!(error, TransportError::PeerGone { peer: 1, .. }), "{error}");
+    }
+}
