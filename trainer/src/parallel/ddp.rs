@@ -30,7 +30,7 @@ impl Strategy for Ddp<'_> {
     fn reduce(&mut self, slot: usize, backward: &mut Backward<'_>) -> Result<Duration, Error> {
         assert_eq!(slot, 0, "a rank computes its part of the batch as one lane");
         let Ddp { comm, grads, buckets } = self;
-        let waited = comm.scope(|scope| {
+        comm.scope(|scope| {
             let mut sync = Sending { scope, open: grads, buckets: *buckets, works: Vec::new() };
             backward(&mut sync)?;
             let from = Instant::now();
@@ -38,8 +38,7 @@ impl Strategy for Ddp<'_> {
                 work.wait()?;
             }
             Ok(from.elapsed())
-        })?;
-        waited
+        })?
     }
 
     fn gradients(&self) -> &[f32] {
