@@ -124,12 +124,15 @@ impl Run {
             let header = self.header.expect("the run was started").for_wire(pump.bytes);
             let mut turn =
                 Turn { plan, pump, position, progress: &mut self.progress, memory, reduction };
-            // SAFETY: the caller vouches for memory and plan.
             moved |= match pump.channel {
+                // SAFETY: the caller vouches for memory and plan.
                 Channel::To(peer) => unsafe { turn.send(wire(&mut wires.to, peer), &header)? },
-                Channel::From(peer) => unsafe {
-                    turn.receive(wire(&mut wires.from, peer), peer, &header)?
-                },
+                Channel::From(peer) => {
+                    let wire = wire(&mut wires.from, peer);
+                    // SAFETY: likewise.
+                    unsafe { turn.receive(wire, peer, &header)? }
+                }
+                // SAFETY: likewise.
                 Channel::Within => unsafe { turn.within() },
             };
             self.live -= usize::from(position.step == pump.last);

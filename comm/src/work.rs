@@ -52,9 +52,12 @@ impl Work<'_> {
     }
 }
 
+/// What the progress thread does for a call.
+type Body<'a> = Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'a>;
+
 /// A call on its way to the progress thread.
 pub(crate) struct Job {
-    run: Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send>,
+    run: Body<'static>,
     outcome: Arc<Outcome>,
 }
 
@@ -175,17 +178,12 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<Work<'scope>, Error> {
         call.validate(self.shared.ranks)?;
         let run = move |shared: &Shared| shared.run_now(&call, buffers);
-        let run: Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'scope> = Box::new(run);
+        let run: Body<'scope> = Box::new(run);
         let outcome = Arc::new(Outcome::default());
         lock(&self.started).push(Arc::clone(&outcome));
         // SAFETY: only the lifetime of the box changes. What it borrows lives as long as the scope,
         // and the scope waits for the job before it ends, also when its closure panics.
-        let run = unsafe {
-            std::mem::transmute::<
-                Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'scope>,
-                Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'static>,
-            >(run)
-        };
+        let run = unsafe { std::mem::transmute::<Body<'scope>, Body<'static>>(run) };
         self.shared.progress.submit(self.shared, Job { run, outcome: Arc::clone(&outcome) });
         Ok(Work { outcome, scope: PhantomData })
     }

@@ -79,21 +79,24 @@ fn check(tag: &str, interface: &str, expected: &str) {
     let Some(hosts) = Hosts::new(tag) else { return };
     let mut ranks = hosts.ranks("exchange", interface);
     introduce(&mut ranks);
-    let route = ranks[0].hear("route");
-    assert!(route.starts_with(expected), "{route}");
-    assert!(route.contains(" 4 "), "four sockets between hosts: {route}");
+    // Whichever rank came first has dialled.
+    let mut routes = ranks.each_ref().map(|rank| rank.hear("route")).to_vec();
+    routes.retain(|route| route != "none");
+    assert_eq!(routes.len(), 1, "{routes:?}");
+    assert!(routes[0].starts_with(expected), "{routes:?}");
+    assert!(routes[0].contains(" 4 "), "four sockets between hosts: {routes:?}");
     ranks[0].hear("done");
     ranks[1].hear("done");
 }
 
 #[test]
 fn two_hosts_find_the_cable_and_not_the_bridge() {
-    check("x", "", "10.77.0.2");
+    check("x", "", "10.77.0.");
 }
 
 #[test]
 fn two_hosts_speak_ipv6_when_told() {
-    check("y", "fd77::/16", "fd77::2");
+    check("y", "fd77::/16", "fd77::");
     check("z", "fe80::/10", "fe80::");
 }
 
