@@ -10,8 +10,8 @@ use brigade_transports::{Endpoint, Group, Port, RecvWire, SendWire, Transport, T
 /// Two ranks of a world and the wires between them. Fields are dropped in this order.
 pub(crate) struct Two {
     pub(crate) wires: Vec<(Box<dyn SendWire>, Box<dyn RecvWire>)>,
-    pub(crate) endpoints: Vec<Box<dyn Endpoint>>,
-    pub(crate) ports: Vec<Box<dyn Port>>,
+    _endpoints: Vec<Box<dyn Endpoint>>,
+    _ports: Vec<Box<dyn Port>>,
     pub(crate) transports: [Tcp; 2],
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn two(settings: [Settings; 2]) -> Two {
             (sender, endpoints[me].receiver(1 - me).unwrap())
         })
         .collect();
-    Two { wires, endpoints, ports, transports }
+    Two { wires, _endpoints: endpoints, _ports: ports, transports }
 }
 
 impl Two {
