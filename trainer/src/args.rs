@@ -30,8 +30,8 @@ pub struct Args {
     /// What carries the bytes: auto, shm, tcp
     #[arg(long, default_value = "auto")]
     pub transport: String,
-    /// Same digits at every number of ranks, for more bytes: all ranks' gradients are gathered and added in
-    /// one order
+    /// Same digits at every number of ranks, for more bytes: all ranks' gradients are gathered and
+    /// added in one order
     #[arg(long)]
     pub ordered: bool,
     /// Groups of samples whose gradients --ordered adds in order; --ranks must divide it

@@ -1,7 +1,7 @@
 //! The whole training state in one safetensors file: parameters, both moments, the step, the shape.
 //!
-//! Written beside the target and renamed, so a crash leaves the old file or the new one. Everything read
-//! is checked against the model before a byte of it is used.
+//! Written beside the target and renamed, so a crash leaves the old file or the new one. Everything
+//! read is checked against the model before a byte of it is used.
 
 use crate::error::Error;
 use crate::layout::{Config, Layout};

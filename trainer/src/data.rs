@@ -1,7 +1,7 @@
 //! Text as bytes, and which sample the world sees when.
 //!
-//! A sample is a function of the seed, the step and its index in the *global* batch. Ranks do not appear:
-//! however many there are, together they see the same samples.
+//! A sample is a function of the seed, the step and its index in the *global* batch. Ranks do not
+//! appear: however many there are, together they see the same samples.
 
 use crate::error::Error;
 use std::borrow::Cow;
@@ -57,7 +57,8 @@ impl Corpus {
         self.bytes.is_empty()
     }
 
-    /// Refuse a text from which no window of `context` + 1 bytes can be cut on either side of the split.
+    /// Refuse a text from which no window of `context` + 1 bytes can be cut on either side of the
+    /// split.
     pub fn require(&self, context: usize) -> Result<(), Error> {
         let held_out = self.len() - self.train;
         if self.train.min(held_out) > context {

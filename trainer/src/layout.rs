@@ -1,8 +1,9 @@
 //! Where each parameter lies in the one flat buffer.
 //!
-//! Parameters, gradients and both optimizer moments are four buffers of the same layout. Tensors are
-//! laid out in forward order: embedding first, head last. Backward therefore finishes gradients from
-//! the end of the buffer to its start, and "everything from `start` on is final" is one number.
+//! Parameters, gradients and both optimizer moments are four buffers of the same layout. Tensors
+//! are laid out in forward order: embedding first, head last. Backward therefore finishes gradients
+//! from the end of the buffer to its start, and "everything from `start` on is final" is one
+//! number.
 //!
 //! Not here: values. This file knows names, shapes and ranges only.
 
@@ -129,8 +130,8 @@ pub(crate) fn embed_lens(config: &Config) -> [usize; 2] {
     embed_shapes(config).map(|(_, shape)| shape.iter().product())
 }
 
-/// Elements of a block's twelve tensors, in order: norm 1, qkv, proj, norm 2, fc, out, each as weight
-/// and bias.
+/// Elements of a block's twelve tensors, in order: norm 1, qkv, proj, norm 2, fc, out, each as
+/// weight and bias.
 pub(crate) fn block_lens(config: &Config) -> [usize; 12] {
     block_shapes(config).map(|(_, shape)| shape.iter().product())
 }

@@ -1,6 +1,7 @@
 //! A small GPT trained over Brigade: `brigade train`.
 //!
-//! Read in this order: `layout` (one flat buffer), `model` (forward and backward by hand), `kernels`,
+//! Read in this order: `layout` (one flat buffer), `model` (forward and backward by hand),
+//! `kernels`,
 //! `parallel` (what ranks do with gradients), `train` (the loop).
 
 mod args;

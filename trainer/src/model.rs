@@ -1,8 +1,8 @@
 //! A GPT (Radford et al. 2019) whose backward is written out by hand, layer under layer.
 //!
-//! Parameters come in as one flat buffer and gradients leave in one, cut by `Layout`. Backward fills the
-//! gradients from the end of the buffer to its start and says after every module from where on they are
-//! final, so that whoever owns the buffer can already send that part away.
+//! Parameters come in as one flat buffer and gradients leave in one, cut by `Layout`. Backward
+//! fills the gradients from the end of the buffer to its start and says after every module from
+//! where on they are final, so that whoever owns the buffer can already send that part away.
 //!
 //! Not here: memory (`Tape` and the caller own it), optimizers, ranks, text.
 
@@ -56,8 +56,9 @@ impl Gpt {
         &*self.kernels
     }
 
-    /// GPT-2's start: weights from N(0, 0.02) at its width of 768 and wider for narrower models, those that
-    /// feed the residual stream divided by √(2·layers), gains 1, biases 0. The same seed gives the same bits everywhere.
+    /// GPT-2's start: weights from N(0, 0.02) at its width of 768 and wider for narrower models,
+    /// those that feed the residual stream divided by √(2·layers), gains 1, biases 0. The same seed
+    /// gives the same bits everywhere.
     pub fn initial(&self, seed: u64) -> Vec<f32> {
         let mut params = vec![0.0; self.layout.len()];
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -95,15 +96,16 @@ impl Gpt {
         self.kernels.linear(&mut tape.logits, &tape.lnf, head, &[], config.width, None);
     }
 
-    /// Sum over all tokens of −log p(target). Leaves `scale` times its gradient in place of the logits.
+    /// Sum over all tokens of −log p(target). Leaves `scale` times its gradient in place of the
+    /// logits.
     pub fn loss(&self, tape: &mut Tape, targets: &[u32], scale: f32) -> f64 {
         assert_eq!(targets.len(), tape.tokens(), "one target per token");
         self.kernels.cross_entropy(&mut tape.logits, &mut tape.losses, targets, scale);
         tape.losses.iter().map(|&loss| f64::from(loss)).sum()
     }
 
-    /// From the logits' gradient to every parameter's. Writes the whole buffer of `sync`, last module
-    /// first. Errors: those of `sync`.
+    /// From the logits' gradient to every parameter's. Writes the whole buffer of `sync`, last
+    /// module first. Errors: those of `sync`.
     pub fn backward(
         &self,
         params: &[f32],
@@ -161,8 +163,8 @@ impl Gpt {
         sync.ready(range.start)
     }
 
-    /// The block's lines in reverse. `residual` enters as the gradient of the block's output and leaves
-    /// as that of its input; both branches add to it.
+    /// The block's lines in reverse. `residual` enters as the gradient of the block's output and
+    /// leaves as that of its input; both branches add to it.
     fn block_backward(
         &self,
         layer: usize,

@@ -1,7 +1,7 @@
 //! Text from a trained model, one byte at a time.
 //!
-//! Each byte costs a whole forward pass over the context: there is no cache of keys and values, because
-//! a few hundred bytes at the end of a run take a second or two without it.
+//! Each byte costs a whole forward pass over the context: there is no cache of keys and values,
+//! because a few hundred bytes at the end of a run take a second or two without it.
 
 use crate::model::Gpt;
 use crate::tape::Tape;

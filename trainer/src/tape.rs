@@ -30,7 +30,8 @@ pub(crate) struct Gradients {
     pub(crate) residual: Vec<f32>,
     /// [n × c], of whatever fed a linear layer.
     pub(crate) narrow: Vec<f32>,
-    /// [n × 4c], of the perceptron's inside; its first [n × 3c] also serve queries, keys and values.
+    /// [n × 4c], of the perceptron's inside; its first [n × 3c] also serve queries, keys and
+    /// values.
     pub(crate) wide: Vec<f32>,
     /// [batch × `Heads::scratch`]
     pub(crate) scores: Vec<f32>,
@@ -54,8 +55,8 @@ pub struct Tape {
 }
 
 impl Tape {
-    /// Allocate for `batch` samples of `time` tokens. Cost: about 4·n·(layers·(16c + heads·time) + vocab)
-    /// bytes.
+    /// Allocate for `batch` samples of `time` tokens. Cost: about 4·n·(layers·(16c + heads·time) +
+    /// vocab) bytes.
     pub fn new(config: &Config, batch: usize, time: usize) -> Tape {
         assert!(
             batch > 0 && time > 0 && time <= config.context,

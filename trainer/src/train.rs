@@ -36,8 +36,8 @@ const HELD_OUT_WINDOWS: usize = 64;
 
 /// Train as `args` say. Only rank 0 prints and writes files.
 ///
-/// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint` for
-/// files; `Diverged` if the loss is no number any more.
+/// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint`
+/// for files; `Diverged` if the loss is no number any more.
 pub fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
     // A world of one has nobody to talk to.
     let world = world.as_ref().filter(|comm| comm.size() > 1);

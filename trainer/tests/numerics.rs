@@ -1,4 +1,5 @@
-//! The hand-written backward against PyTorch: a tiny GPT's loss, every gradient and three AdamW steps.
+//! The hand-written backward against PyTorch: a tiny GPT's loss, every gradient and three AdamW
+//! steps.
 //!
 //! `torch.safetensors` was written by `make_fixture.py`; no Python runs here.
 

@@ -1,7 +1,7 @@
 //! Causal self-attention of one sample (Vaswani et al. 2017), in blocks of rows.
 //!
-//! Rows i..j of the scores need columns 0..j only, so working in blocks of 64 rows skips nearly half of
-//! the products. Heads are columns of the same rows: views with a stride, no copies.
+//! Rows i..j of the scores need columns 0..j only, so working in blocks of 64 rows skips nearly
+//! half of the products. Heads are columns of the same rows: views with a stride, no copies.
 
 use super::Heads;
 use super::gemm::{Mat, MatMut, Old, product};

@@ -1,4 +1,5 @@
-//! The kernels on processor cores: `gemm` for products, widened loops for the rest, rayon to spread both.
+//! The kernels on processor cores: `gemm` for products, widened loops for the rest, rayon to spread
+//! both.
 
 use super::gemm::{Mat, parallel_product};
 use super::{AdamStep, Heads, Kernels, attention, norm, pointwise};
@@ -6,7 +7,8 @@ use rayon::prelude::*;
 
 /// Kernels that run on the rayon pool of the calling thread.
 ///
-/// `install` a pool around the training loop to choose the number of threads; results do not depend on it.
+/// `install` a pool around the training loop to choose the number of threads; results do not depend
+/// on it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cpu;
 

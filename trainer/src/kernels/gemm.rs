@@ -70,8 +70,9 @@ pub(super) enum Old {
 /// `out = scale · a · b`, or `out += scale · a · b`, on the calling thread.
 pub(super) fn product(out: MatMut<'_>, old: Old, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     assert_eq!((out.rows, out.cols, a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    // SAFETY: the constructors of the three views checked that every (row, column) lies in its slice, and
-    // transposing keeps the set of elements; `out` is borrowed mutably, so it aliases neither `a` nor `b`.
+    // SAFETY: the constructors of the three views checked that every (row, column) lies in its
+    // slice, and transposing keeps the set of elements; `out` is borrowed mutably, so it aliases
+    // neither `a` nor `b`.
     unsafe {
         ::gemm::gemm(
             out.rows,
@@ -97,9 +98,9 @@ pub(super) fn product(out: MatMut<'_>, old: Old, scale: f32, a: Mat<'_>, b: Mat<
     }
 }
 
-/// `out = a · b` over all threads, `out` without gaps between rows. `before` sees each panel of `out`
-/// with the index of its first row, just before the product is added to it; without it the product
-/// replaces what was there.
+/// `out = a · b` over all threads, `out` without gaps between rows. `before` sees each panel of
+/// `out` with the index of its first row, just before the product is added to it; without it the
+/// product replaces what was there.
 pub(super) fn parallel_product<F>(out: &mut [f32], a: Mat<'_>, b: Mat<'_>, before: Option<F>)
 where
     F: Fn(&mut [f32], usize) + Sync,

@@ -1,12 +1,12 @@
 //! What a GPT asks of the machine: fourteen operations, forward and backward.
 //!
-//! A kernel sees slices and shapes. It does not know layers, ranks or steps, and it owns no memory. The
-//! unit of every slice is one f32 and every matrix is row-major.
+//! A kernel sees slices and shapes. It does not know layers, ranks or steps, and it owns no memory.
+//! The unit of every slice is one f32 and every matrix is row-major.
 //!
 //! Two promises, which the parallel strategies are built on:
 //! * gradients of parameters are *written*, not accumulated, so nobody has to zero a buffer;
-//! * work is cut into units whose size depends on shapes only, and each unit is computed in one order,
-//!   so the number of threads never changes a bit of the result.
+//! * work is cut into units whose size depends on shapes only, and each unit is computed in one
+//!   order, so the number of threads never changes a bit of the result.
 
 mod attention;
 mod cpu;
@@ -72,8 +72,8 @@ pub trait Kernels: Sync {
         heads: Heads,
     );
 
-    /// Normalise each row to mean 0 and variance 1, then scale and shift. `stats`: [rows × 2] takes the
-    /// mean and the inverse deviation of each row, for the backward.
+    /// Normalise each row to mean 0 and variance 1, then scale and shift. `stats`: [rows × 2] takes
+    /// the mean and the inverse deviation of each row, for the backward.
     fn layernorm(&self, y: &mut [f32], stats: &mut [f32], x: &[f32], gain: &[f32], bias: &[f32]);
 
     /// *Adds* to `dx`, which is the residual stream's gradient; writes `dgain` and `dbias`.
@@ -89,8 +89,8 @@ pub trait Kernels: Sync {
         gain: &[f32],
     );
 
-    /// `y = x · weightᵀ + bias + onto`. x: [rows × inputs], weight: [outputs × inputs], bias: [outputs]
-    /// or empty, onto: [rows × outputs], the residual stream, if any.
+    /// `y = x · weightᵀ + bias + onto`. x: [rows × inputs], weight: [outputs × inputs], bias:
+    /// [outputs] or empty, onto: [rows × outputs], the residual stream, if any.
     fn linear(
         &self,
         y: &mut [f32],
@@ -114,8 +114,8 @@ pub trait Kernels: Sync {
         inputs: usize,
     );
 
-    /// Causal self-attention. qkv: [rows × 3·width], probs: [samples × heads × time × time] of which only
-    /// the columns that causality allows are ever written or read, y: [rows × width].
+    /// Causal self-attention. qkv: [rows × 3·width], probs: [samples × heads × time × time] of
+    /// which only the columns that causality allows are ever written or read, y: [rows × width].
     fn attention(&self, y: &mut [f32], probs: &mut [f32], qkv: &[f32], heads: Heads);
 
     /// Writes `dqkv`. scratch: [samples × `heads.scratch()`].

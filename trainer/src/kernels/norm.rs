@@ -22,7 +22,8 @@ widened! {
 }
 
 widened! {
-    /// dx += inverse · (g − mean(g) − x̂ · mean(g · x̂)) with g = dy · gain and x̂ the normalised x.
+    /// dx += inverse · (g − mean(g) − x̂ · mean(g · x̂)) with g = dy · gain and x̂ the normalised
+    /// x.
     fn backward(dx: &mut [f32], dy: &[f32], x: &[f32], stats: &[f32], gain: &[f32]) {
         let width = gain.len();
         let rows = dx.chunks_exact_mut(width).zip(dy.chunks_exact(width)).zip(x.chunks_exact(width));

@@ -28,8 +28,8 @@ widened! {
 }
 
 widened! {
-    /// Softmax in place over the first `first + 1`, `first + 2`, ... elements of the rows; the rest of
-    /// each row becomes zero. rows: [any × stride], of which `used` columns count.
+    /// Softmax in place over the first `first + 1`, `first + 2`, ... elements of the rows; the rest
+    /// of each row becomes zero. rows: [any × stride], of which `used` columns count.
     fn causal_softmax(rows: &mut [f32], stride: usize, used: usize, first: usize) {
         for (index, row) in rows.chunks_mut(stride).enumerate() {
             let (past, future) = row[..used].split_at_mut(first + index + 1);
@@ -47,8 +47,8 @@ widened! {
 }
 
 widened! {
-    /// ds = p · (dp − Σ dp·p) · scale, in place of dp. dp: [rows × used] without gaps; the rows of `probs`
-    /// lie `stride` apart.
+    /// ds = p · (dp − Σ dp·p) · scale, in place of dp. dp: [rows × used] without gaps; the rows of
+    /// `probs` lie `stride` apart.
     fn softmax_backward(dp: &mut [f32], probs: &[f32], stride: usize, used: usize, scale: f32) {
         for (dp, p) in dp.chunks_exact_mut(used).zip(probs.chunks(stride)) {
             let p = &p[..used];

@@ -1,7 +1,8 @@
 //! Loops that the compiler can widen, and the run-time choice of how wide.
 //!
-//! Rust never fuses or reorders float operations, so one body compiled for three instruction sets gives
-//! the same bits on each of them. Sums are kept in sixteen explicit lanes for the same reason.
+//! Rust never fuses or reorders float operations, so one body compiled for three instruction sets
+//! gives the same bits on each of them. Sums are kept in sixteen explicit lanes for the same
+//! reason.
 
 /// Compile one loop for AVX-512, for AVX2 and for the build's own target, and pick at run time.
 macro_rules! widened {
@@ -27,7 +28,8 @@ macro_rules! widened {
                     && std::arch::is_x86_feature_detected!("avx512dq")
                     && std::arch::is_x86_feature_detected!("avx512bw")
                 {
-                    // SAFETY: all four features of `avx512` were detected on this processor just now.
+                    // SAFETY: all four features of `avx512` were detected on this processor just
+                    // now.
                     return unsafe { avx512($($arg),*) };
                 }
                 if std::arch::is_x86_feature_detected!("avx2") {
@@ -81,9 +83,9 @@ pub(super) fn max(a: &[f32]) -> f32 {
 
 /// eˣ to about 2 units in the last place; saturates where f32 would overflow or vanish.
 ///
-/// x = n·ln 2 + r with |r| ≤ ln 2 / 2. Adding 1.5·2²³ leaves n in the low bits of the sum, from where a
-/// shift carries it into the exponent. The polynomial is the Taylor series of eʳ to degree 7, whose
-/// error here is below 6e-9.
+/// x = n·ln 2 + r with |r| ≤ ln 2 / 2. Adding 1.5·2²³ leaves n in the low bits of the sum, from
+/// where a shift carries it into the exponent. The polynomial is the Taylor series of eʳ to degree
+/// 7, whose error here is below 6e-9.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;

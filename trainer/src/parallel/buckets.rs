@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Buckets of a buffer of `len` elements: as few as stay below a limit, of equal length but for the first
-/// in memory, which is the last to be ready.
+/// Buckets of a buffer of `len` elements: as few as stay below a limit, of equal length but for the
+/// first in memory, which is the last to be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Buckets {
     len: usize,
@@ -11,13 +11,15 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// At most `limit` elements a bucket. There are at least four, so that there is something to overlap.
+    /// At most `limit` elements a bucket. There are at least four, so that there is something to
+    /// overlap.
     pub(super) fn new(len: usize, limit: usize) -> Buckets {
         let count = len.div_ceil(limit.max(1)).max(4);
         Buckets { len, each: len.div_ceil(count).max(1) }
     }
 
-    /// The next bucket to send, if `open` elements are not sent yet and those from `start` on are final.
+    /// The next bucket to send, if `open` elements are not sent yet and those from `start` on are
+    /// final.
     pub(super) fn next(&self, open: usize, start: usize) -> Option<Range<usize>> {
         let from = open.saturating_sub(self.each);
         (open > 0 && from >= start).then_some(from..open)

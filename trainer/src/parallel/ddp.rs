@@ -1,7 +1,8 @@
-//! Data-parallel training (Li et al. 2020): every rank holds the model, gradients are summed in buckets.
+//! Data-parallel training (Li et al. 2020): every rank holds the model, gradients are summed in
+//! buckets.
 //!
-//! A bucket starts its all-reduce the moment backward says that it is final, on the communicator's own
-//! thread, while backward goes on with the layers below. Gradients are reduced where they lie.
+//! A bucket starts its all-reduce the moment backward says that it is final, on the communicator's
+//! own thread, while backward goes on with the layers below. Gradients are reduced where they lie.
 //!
 //! Cost: 2 (R − 1) / R · n elements sent per rank and step, no memory beyond the gradients.
 

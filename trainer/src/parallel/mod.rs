@@ -1,8 +1,9 @@
 //! What ranks do with a step: who takes which samples, and how gradients become one.
 //!
-//! A global batch is cut into *lanes* of equally many samples. Rank r takes lanes r, r + R, r + 2R, ...,
-//! one in each *slot* of the step. In fast mode there is one lane per rank. In ordered mode the number of
-//! lanes is a setting of its own, so a lane's gradient has the same bits wherever it is computed.
+//! A global batch is cut into *lanes* of equally many samples. Rank r takes lanes r, r + R, r + 2R,
+//! ..., one in each *slot* of the step. In fast mode there is one lane per rank. In ordered mode
+//! the number of lanes is a setting of its own, so a lane's gradient has the same bits wherever it
+//! is computed.
 
 mod buckets;
 mod ddp;
@@ -24,9 +25,9 @@ pub type Backward<'a> = dyn FnMut(&mut dyn GradientSync) -> Result<(), Error> + 
 
 /// How the gradients of all lanes become one.
 pub trait Strategy {
-    /// Run the backward of this rank's lane of `slot`, and bring its gradients together with the other
-    /// ranks', meanwhile if possible. Returns how long communication held the step up after backward had
-    /// ended.
+    /// Run the backward of this rank's lane of `slot`, and bring its gradients together with the
+    /// other ranks', meanwhile if possible. Returns how long communication held the step up after
+    /// backward had ended.
     fn reduce(&mut self, slot: usize, backward: &mut Backward<'_>) -> Result<Duration, Error>;
 
     /// After the last slot: the sum of all lanes' gradients, the same bits on every rank.

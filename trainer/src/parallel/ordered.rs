@@ -1,9 +1,9 @@
 //! Ordered mode: gradients of all lanes are added one by one in lane order, on every rank.
 //!
-//! An all-reduce adds the ranks' own sums, so its bits depend on how many ranks there are. Here each rank
-//! gathers every lane's gradient and folds them itself: ((lane 0 + lane 1) + lane 2) + ..., whatever the
-//! number of ranks. Lane `slot · R + r` belongs to rank r, so after each slot the next R lanes in order are
-//! at hand and only a running sum is kept.
+//! An all-reduce adds the ranks' own sums, so its bits depend on how many ranks there are. Here
+//! each rank gathers every lane's gradient and folds them itself: ((lane 0 + lane 1) + lane 2) +
+//! ..., whatever the number of ranks. Lane `slot · R + r` belongs to rank r, so after each slot the
+//! next R lanes in order are at hand and only a running sum is kept.
 //!
 //! Cost: lanes · (R − 1) / R · n elements sent per rank and step, against 2 (R − 1) / R · n for an
 //! all-reduce; (R + 1) · n elements of memory more.
@@ -30,8 +30,8 @@ pub struct Ordered<'a> {
 }
 
 impl<'a> Ordered<'a> {
-    /// Room for the gradients of `params` parameters, sent in buckets of at most `bucket` elements, in
-    /// steps of `slots` slots. Without a communicator all lanes are this process's own.
+    /// Room for the gradients of `params` parameters, sent in buckets of at most `bucket` elements,
+    /// in steps of `slots` slots. Without a communicator all lanes are this process's own.
     pub fn new(
         kernels: &'a dyn Kernels,
         comm: Option<&'a Communicator>,
