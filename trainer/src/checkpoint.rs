@@ -97,3 +97,62 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         let _ = std::fs::remove_file(&beside);
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::Cpu;
+    use crate::optim::Hyper;
+
+    fn layout(layers: usize) -> Layout {
+        Layout::new(Config { vocab: 7, context: 5, layers, heads: 2, width: 4 })
+    }
+
+    fn file(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()))
+    }
+
+    /// Parameters and moments after three steps on gradients that differ everywhere.
+    fn trained(layout: &Layout) -> (Vec<f32>, AdamW, Vec<f32>) {
+        let grads: Vec<f32> = (0..layout.len()).map(|i| (i as f32 * 0.7).sin()).collect();
+        let mut params: Vec<f32> = grads.iter().map(|g| g * 0.1 + 0.01).collect();
+        let mut adam = AdamW::new(Hyper::default(), layout);
+        for _ in 0..3 {
+            adam.step(&Cpu, &mut params, &grads, 1e-2);
+        }
+        (params, adam, grads)
+    }
+
+    #[test]
+    fn what_is_read_goes_on_like_what_was_written() {
+        let (layout, path) = (layout(2), file("round-trip"));
+        let (mut params, mut adam, grads) = trained(&layout);
+        save(&path, &layout, &params, &adam).unwrap();
+        let mut read = vec![0.0; layout.len()];
+        let mut read_adam = AdamW::new(Hyper::default(), &layout);
+        let outcome = load(&path, &layout, &mut read, &mut read_adam);
+        std::fs::remove_file(&path).unwrap();
+        outcome.unwrap();
+        assert!(read == params && read_adam.steps == 3);
+        adam.step(&Cpu, &mut params, &grads, 1e-2);
+        read_adam.step(&Cpu, &mut read, &grads, 1e-2);
+        assert!(read == params, "the step after a resume differs");
+    }
+
+    #[test]
+    fn other_models_and_damaged_files_are_refused() {
+        let (small, path) = (layout(1), file("refused"));
+        let (mut params, mut adam, _) = trained(&small);
+        save(&path, &small, &params, &adam).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let large = layout(2);
+        let (mut more, mut other) = (vec![0.0; large.len()], AdamW::new(Hyper::default(), &large));
+        let wrong = load(&path, &large, &mut more, &mut other).unwrap_err().to_string();
+        for len in (0..bytes.len()).step_by(97) {
+            std::fs::write(&path, &bytes[..len]).unwrap();
+            assert!(load(&path, &small, &mut params, &mut adam).is_err(), "{len} bytes of it");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(wrong.contains("layers: 1") && wrong.contains("layers: 2"), "{wrong}");
+    }
+}
