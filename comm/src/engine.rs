@@ -337,8 +337,8 @@ fn check_buffers(
     let size = call.dtype.size();
     let wrong = |what: &str, got: usize, elems: usize| {
         Error::invalid(format!(
-            "{call}: the {what} of rank {rank} has {got} bytes, but {elems} elements of {size} bytes \
-             are {} bytes",
+            "{call}: the {what} of rank {rank} has {got} bytes, but {elems} elements of {size} \
+             bytes are {} bytes",
             elems * size
         ))
     };

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use brigade_transports::Transport;
-use brigade_transports::loopback;
 
 use crate::bootstrap::{Root, UniqueId, rendezvous};
 use crate::communicator::Communicator;
 use crate::launch::{Launch, RootSpec};
-use crate::transports::transports;
+use crate::transports::{transports, transports_in_process};
 use crate::world::{Ports, World};
 use crate::{Error, Settings};
 
@@ -89,19 +88,14 @@ impl Communicator {
         Self::of_members(&world, members, WORLD_GROUP, Arc::new(settings))
     }
 
-    /// `ranks` communicators of one group, for as many threads of this process. With the transport
-    /// `loopback` nothing leaves the process; with any other it is really used.
+    /// `ranks` communicators of one group, for as many threads of this process. Over the transport
+    /// in memory nothing leaves the process; any other is really used.
     ///
     /// # Errors
     ///
     /// As for [`Communicator::from_env`].
     pub fn local_world(ranks: usize, settings: &Settings) -> Result<Vec<Self>, Error> {
-        let transports: Vec<Arc<dyn Transport>> = if settings.transport == "loopback" {
-            vec![Arc::new(loopback::World::new(ranks).clock(loopback::Clock::Real).transport())]
-        } else {
-            transports(settings)?
-        };
-        Self::local_world_over(ranks, settings, &transports)
+        Self::local_world_over(ranks, settings, &transports_in_process(ranks, settings)?)
     }
 
     /// Like [`Communicator::local_world`], over transports of the caller's own making.
@@ -114,8 +108,8 @@ impl Communicator {
         settings: &Settings,
         transports: &[Arc<dyn Transport>],
     ) -> Result<Vec<Self>, Error> {
-        let loopback = Some(std::net::Ipv4Addr::LOCALHOST.into());
-        let (id, root) = UniqueId::create(loopback).map_err(Error::join)?;
+        let here = Some(std::net::Ipv4Addr::LOCALHOST.into());
+        let (id, root) = UniqueId::create(here).map_err(Error::join)?;
         let root = Arc::new(root);
         let join = |rank| {
             let spec = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id.clone()) };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use brigade_transports::Transport;
+use brigade_transports::loopback;
 use brigade_transports::shm::Shm;
 use brigade_transports::tcp::{self, Tcp};
 
@@ -23,6 +24,21 @@ pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error>
         _ => asked.split(',').map(str::trim).collect(),
     };
     names.into_iter().map(|name| one(name, settings)).collect()
+}
+
+/// The transports for so many threads of this process, which may also talk in memory.
+///
+/// # Errors
+///
+/// As for [`transports`].
+pub fn transports_in_process(
+    ranks: usize,
+    settings: &Settings,
+) -> Result<Vec<Arc<dyn Transport>>, Error> {
+    if settings.transport != "loopback" {
+        return transports(settings);
+    }
+    Ok(vec![Arc::new(loopback::World::new(ranks).clock(loopback::Clock::Real).transport())])
 }
 
 fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {

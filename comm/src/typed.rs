@@ -1,8 +1,8 @@
 //! The collectives as typed calls, one method each.
 //!
 //! Counts are elements. Cost is that of the algorithm chosen for the size; see
-//! [`Communicator::algorithm_for`]. Errors are those of [`Communicator::run`]. In all of them a count
-//! of zero, a group of one rank and odd sizes are legal.
+//! [`Communicator::algorithm_for`]. Errors are those of [`Communicator::run`]. In all of them a
+//! count of zero, a group of one rank and odd sizes are legal.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! How a call waits: spin, then yield, then sleep; and what it looks at while it sleeps.
 //!
-//! Nothing of this is on the path of a call that finds its bytes there. The clock is first read when
-//! a call goes to sleep for the first time.
+//! Nothing of this is on the path of a call that finds its bytes there. The clock is first read
+//! when a call goes to sleep for the first time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

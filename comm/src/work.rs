@@ -1,8 +1,8 @@
 //! Calls that run while their caller does something else.
 //!
 //! [`Communicator::scope`] works like `std::thread::scope`: buffers are borrowed for the scope, and
-//! the scope does not end before every call in it has. The calls of a communicator run in order, one
-//! after the other, on a progress thread of its own that is started by the first such call.
+//! the scope does not end before every call in it has. The calls of a communicator run in order,
+//! one after the other, on a progress thread of its own that is started by the first such call.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;

@@ -155,7 +155,8 @@ impl World {
         let missing = (0..members.len()).find(|&member| member != me && routes[member].is_none());
         if let Some(member) = missing {
             return Err(Error::join(format!(
-                "rank {} cannot reach rank {}: they share no transport; both use BRIGADE_TRANSPORT={}?",
+                "rank {} cannot reach rank {}: they share no transport; do both use \
+                 BRIGADE_TRANSPORT={}?",
                 self.rank, members[member], settings.transport
             )));
         }

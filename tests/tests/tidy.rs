@@ -22,7 +22,8 @@ fn the_tree_has_been_read() {
 #[test]
 fn the_project_is_formatted() {
     let root = Tree::read().root;
-    let run = Command::new(env!("CARGO")).args(["fmt", "--check", "--", "-l"]).current_dir(root).output();
+    let run =
+        Command::new(env!("CARGO")).args(["fmt", "--check", "--", "-l"]).current_dir(root).output();
     let run = run.expect("cargo runs: it runs this test");
     let errors = String::from_utf8_lossy(&run.stderr);
     if errors.contains("no such command") || errors.contains("is not installed") {

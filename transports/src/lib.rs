@@ -9,9 +9,10 @@
 //! | | lives for | made by |
 //! |---|---|---|
 //! | [`Transport`] | the program | the user: `Shm::new()`, `Tcp::new(settings)` |
-//! | [`Port`] | one rank's membership of a world | [`Transport::open`]; its card travels by bootstrap |
+//! | [`Port`] | one rank in a world | [`Transport::open`]; its card travels by bootstrap |
 //! | [`Endpoint`] | one communicator | [`Port::join`] |
-//! | [`SendWire`], [`RecvWire`] | one communicator, one peer | [`Endpoint::sender`], [`Endpoint::receiver`] |
+//! | [`SendWire`] | one communicator, one peer | [`Endpoint::sender`] |
+//! | [`RecvWire`] | one communicator, one peer | [`Endpoint::receiver`] |
 //!
 //! # The contract
 //!

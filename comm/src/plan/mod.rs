@@ -5,10 +5,12 @@
 //! one for moves within the rank. The steps of a pump happen in order; steps of different pumps
 //! happen at the same time, held back only by the dependencies that the linker found.
 
+mod assemble;
 mod link;
 mod places;
 
-pub(crate) use link::{link, link_messages};
+pub(crate) use assemble::link_messages;
+pub(crate) use link::link;
 
 use crate::header::Header;
 

@@ -36,8 +36,8 @@ pub(crate) fn check(transport: &str, ranks: u32, algorithm: Option<Algorithm>, c
                     if let Some(want) = &wanted[at][rank] {
                         assert!(
                             got == *want,
-                            "rank {rank} of {ranks}, {transport}, {algorithm:?}, {case:?}: wrong from \
-                             byte {:?}",
+                            "rank {rank} of {ranks}, {transport}, {algorithm:?}, {case:?}: wrong \
+                             from byte {:?}",
                             got.iter().zip(want).position(|(got, want)| got != want)
                         );
                     }

@@ -76,11 +76,11 @@ fn guests(tree: &Tree, all: &[Dependency], offences: &mut Vec<Offence>) {
     };
     let mut listed: BTreeMap<&str, usize> = BTreeMap::new();
     for (number, line) in list.lines() {
-        if let Some((name, _)) = line.strip_prefix("| `").and_then(|rest| rest.split_once('`')) {
-            if listed.insert(name, number).is_some() {
-                let what = format!("{name} is listed twice");
-                offences.push(Offence { path: LIST.to_owned(), line: number, what });
-            }
+        if let Some((name, _)) = line.strip_prefix("| `").and_then(|rest| rest.split_once('`'))
+            && listed.insert(name, number).is_some()
+        {
+            let what = format!("{name} is listed twice");
+            offences.push(Offence { path: LIST.to_owned(), line: number, what });
         }
     }
     for Dependency { path, line, name, .. } in all {

@@ -26,8 +26,9 @@ widened! {
     /// x.
     fn backward(dx: &mut [f32], dy: &[f32], x: &[f32], stats: &[f32], gain: &[f32]) {
         let width = gain.len();
-        let rows = dx.chunks_exact_mut(width).zip(dy.chunks_exact(width)).zip(x.chunks_exact(width));
-        for (((dx, dy), x), stats) in rows.zip(stats.chunks_exact(2)) {
+        let given = dy.chunks_exact(width).zip(x.chunks_exact(width));
+        let rows = dx.chunks_exact_mut(width).zip(given);
+        for ((dx, (dy, x)), stats) in rows.zip(stats.chunks_exact(2)) {
             let (mean, inverse) = (stats[0], stats[1]);
             let g_mean = sum3(dy, gain, gain, |dy, gain, _| dy * gain) / width as f32;
             let gx_mean = sum3(dy, gain, x, |dy, gain, x| dy * gain * ((x - mean) * inverse));

@@ -36,8 +36,8 @@ plain! {
         magic: AtomicU64,
         bytes: AtomicU64,
         next: Line<AtomicU64>,
-        /// For each power of two, the entries whose areas were given back: a count of changes in the
-        /// upper half, an entry's number plus one in the lower.
+        /// For each power of two, the entries whose areas were given back: a count of changes in
+        /// the upper half, an entry's number plus one in the lower.
         free: [AtomicU64; CLASSES],
     }
 

@@ -30,7 +30,10 @@ unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 /// Define structures that are made of such values only, each with whole cache lines of its own.
 macro_rules! plain {
-    ($($(#[$about:meta])* struct $name:ident { $($(#[$note:meta])* $field:ident: $type:ty,)* })*) => {$(
+    ($(
+        $(#[$about:meta])*
+        struct $name:ident { $($(#[$note:meta])* $field:ident: $type:ty,)* }
+    )*) => {$(
         $(#[$about])*
         #[repr(C, align(64))]
         struct $name {
@@ -42,7 +45,8 @@ macro_rules! plain {
             $(is_plain::<$type>();)*
         };
 
-        // SAFETY: each field is such a value, as just checked, and there is nothing else but padding.
+        // SAFETY: each field is such a value, as just checked, and there is nothing else but
+        // padding.
         unsafe impl $crate::shm::region::Plain for $name {}
     )*};
 }
