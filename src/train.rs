@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use brigade_comm::Communicator;
+use brigade_comm::launch::Launch;
+use brigade_comm::{Communicator, Settings};
 use brigade_trainer::Args;
 
 use crate::run;
@@ -23,7 +24,13 @@ pub(crate) fn train(args: &Args) -> ExitCode {
 
 fn train_rank(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let comm = match run::in_a_world() {
-        true => Some(Communicator::from_env()?),
+        true => {
+            let mut settings = Settings::from_env()?;
+            if args.transport != "auto" {
+                settings.set("BRIGADE_TRANSPORT", &args.transport)?;
+            }
+            Some(Communicator::join(Launch::discover()?, settings)?)
+        }
         false => None,
     };
     brigade_trainer::train(args, comm)?;

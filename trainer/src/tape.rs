@@ -105,7 +105,7 @@ impl Tape {
         &self.logits
     }
 
-    /// The loss at every token after the last `loss`: [tokens].
+    /// The loss at every token after the last `loss`: `[tokens]`.
     pub fn losses(&self) -> &[f32] {
         &self.losses
     }

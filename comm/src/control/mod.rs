@@ -1,7 +1,7 @@
 //! How ranks hear, while they wait for something else, that waiting is in vain.
 //!
 //! A star: each rank keeps the connection to the root over which it joined. The root judges (see
-//! [`court`]) and tells everybody; a monitor thread per rank listens and writes the verdict down.
+//! `court`) and tells everybody; a monitor thread per rank listens and writes the verdict down.
 //! Nobody is woken by it: a rank that waits looks at [`Control::verdict`] every few milliseconds.
 //!
 //! What the star is not: a way to move data, and a failure detector for stopped processes. A

@@ -90,7 +90,7 @@ pub trait Kernels: Sync {
     );
 
     /// `y = x · weightᵀ + bias + onto`. x: [rows × inputs], weight: [outputs × inputs], bias:
-    /// [outputs] or empty, onto: [rows × outputs], the residual stream, if any.
+    /// `[outputs]` or empty, onto: `[rows × outputs]`, the residual stream, if any.
     fn linear(
         &self,
         y: &mut [f32],

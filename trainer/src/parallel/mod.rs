@@ -33,7 +33,7 @@ pub trait Strategy {
     /// After the last slot: the sum of all lanes' gradients, the same bits on every rank.
     fn gradients(&self) -> &[f32];
 
-    /// Sum of all lanes' losses, in lane order. mine: [slots].
+    /// Sum of all lanes' losses, in lane order. mine: `[slots]`.
     fn loss(&mut self, mine: &[f64]) -> Result<f64, Error>;
 
     /// Payload bytes that one step makes this rank send, by its formula.
