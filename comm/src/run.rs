@@ -189,7 +189,7 @@ impl Turn<'_> {
             let whole = allowed == step.bytes;
             let ready = if whole { ready } else { &ready[..ready.len() & !63] };
             let (taken, all) = self.push(wire, header, ready, whole)?;
-            moved |= taken > 0 || all;
+            moved |= taken > 0 || (all && whole);
             self.progress[self.position.step as usize] = done + taken as u64;
             if !(all && whole) {
                 return Ok(moved);

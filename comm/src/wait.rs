@@ -39,7 +39,7 @@ impl Patience {
         if local_ranks <= cores {
             Self { spins: 2000, yields: 200 }
         } else {
-            Self { spins: 8, yields: 60 }
+            Self { spins: 8, yields: 0 }
         }
     }
 
