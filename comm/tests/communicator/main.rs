@@ -1,0 +1,4 @@
+//! What a communicator promises, on worlds of threads over every transport: each file a promise.
+
+mod collectives;
+mod world;
