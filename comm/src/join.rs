@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use brigade_transports::Transport;
 
-use crate::bootstrap::{Root, UniqueId, rendezvous};
+use crate::bootstrap::{Root, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
 use crate::launch::{Launch, RootSpec};
 use crate::transports::{transports, transports_in_process};
@@ -68,7 +68,7 @@ impl Communicator {
     }
 
     fn join_with_root(
-        mut launch: Launch,
+        launch: Launch,
         settings: Settings,
         transports: &[Arc<dyn Transport>],
         root: Option<Arc<Root>>,
@@ -78,10 +78,11 @@ impl Communicator {
         if ranks == 0 || rank >= ranks {
             return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
         }
-        let (secret, own_root) = settle_root(&mut launch, deadline)?;
-        let ports = if ranks == 1 { Ports::none() } else { Ports::open(transports, secret)? };
-        let joined = rendezvous(&launch, ports.cards(), deadline).map_err(Error::join)?;
-        let root = root.or(own_root);
+        let transports = (ranks > 1).then_some(transports);
+        let mut doors = Doors { transports, opened: None };
+        let mut card = |secret: &[u8; 32]| doors.card(secret).map_err(|error| error.to_string());
+        let joined = rendezvous_with(&launch, &mut card, deadline).map_err(Error::join)?;
+        let (_, ports) = doors.opened.expect("nobody joins without a card");
         let world = World::new(rank as u32, ports, &joined.cards, joined.control, root);
         let world = Arc::new(world);
         let members: Arc<[u32]> = (0..ranks as u32).collect();
@@ -125,27 +126,27 @@ impl Communicator {
     }
 }
 
-/// Find out the job's secret before anything else is opened; transports prove it to each other.
-fn settle_root(
-    launch: &mut Launch,
-    deadline: Instant,
-) -> Result<([u8; 32], Option<Arc<Root>>), Error> {
-    let mut own_root = None;
-    if let RootSpec::IdFile(path) = &launch.root {
-        let id = if launch.rank == 0 {
-            let (id, root) = UniqueId::create(None).map_err(Error::join)?;
-            id.write_file(path).map_err(Error::join)?;
-            own_root = Some(Arc::new(root));
-            id
-        } else {
-            UniqueId::wait_for_file(path, deadline).map_err(Error::join)?
+/// The ports of a rank, opened when the job's secret is known: peers prove it to each other.
+struct Doors<'a> {
+    /// None in a world of one rank.
+    transports: Option<&'a [Arc<dyn Transport>]>,
+    opened: Option<([u8; 32], Ports)>,
+}
+
+impl Doors<'_> {
+    /// The cards of ports that were opened with this secret; those with another one are closed.
+    fn card(&mut self, secret: &[u8; 32]) -> Result<Vec<u8>, Error> {
+        if let Some((known, ports)) = &self.opened
+            && known == secret
+        {
+            return Ok(ports.cards());
+        }
+        let ports = match self.transports {
+            None => Ports::none(),
+            Some(transports) => Ports::open(transports, *secret)?,
         };
-        launch.root = RootSpec::Id(id);
+        let card = ports.cards();
+        self.opened = Some((*secret, ports));
+        Ok(card)
     }
-    let secret = match &launch.root {
-        RootSpec::Id(id) => id.secret(),
-        RootSpec::Address(address) => address.secret.bytes(),
-        RootSpec::Alone | RootSpec::IdFile(_) => [0; 32],
-    };
-    Ok((secret, own_root))
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::conn::tune;
 use super::proof::{self, Nonces, Side, random};
-use super::{JoinError, Target};
+use super::target::{Found, Target};
+use super::{CardMaker, JoinError, draw};
 use crate::control::frame::{Decoder, Frame, Join, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::control::frame::{Table, VERSION, root_bytes_max};
 use crate::control::{Member, Refusal};
@@ -21,16 +22,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the root may take to tell us that the deadline has passed.
 const GRACE: Duration = Duration::from_millis(500);
+/// How often a rank that waits for the others looks whether its root is still the right one.
+const LOOK: Duration = Duration::from_millis(50);
 /// For how long a root that knows another secret than its id may be on its way out.
 const DOUBT: Duration = Duration::from_secs(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
 
 /// What a rank asks for.
-pub(super) struct Wish {
+pub(super) struct Wish<'a> {
     pub(super) rank: usize,
     pub(super) ranks: usize,
-    pub(super) card: Vec<u8>,
+    pub(super) card: &'a mut CardMaker<'a>,
     pub(super) process: [u8; 16],
     pub(super) member: Member,
 }
@@ -44,7 +47,7 @@ pub(super) struct Seat {
 }
 
 /// Why one attempt did not lead to a seat.
-enum Setback {
+pub(super) enum Setback {
     /// Worth another attempt.
     Passing(String),
     /// The other end is no root of ours, or says so without proof.
@@ -54,21 +57,29 @@ enum Setback {
 }
 
 /// Join the world whose root is at `target`, until `deadline`.
-pub(super) fn dial(target: &Target<'_>, wish: &Wish, deadline: Instant) -> Result<Seat, JoinError> {
+pub(super) fn dial(
+    target: &Target<'_>,
+    wish: &mut Wish<'_>,
+    deadline: Instant,
+) -> Result<Seat, JoinError> {
     let start = Instant::now();
     let mut backoff = BACKOFF_MIN;
-    let mut doubt: Option<Doubt> = None;
+    let mut tries = Tries::default();
     loop {
-        let last = match try_all(target, wish, deadline, &mut doubt) {
+        let last = match try_all(target, wish, deadline, &mut tries) {
             Ok(seat) => return Ok(seat),
             Err(Setback::Final(error)) => return Err(error),
             Err(Setback::Passing(why) | Setback::Doubtful { why, .. }) => why,
         };
         let now = Instant::now();
         let is_out_of_doubt = |doubt: &Doubt| target.is_certain() && now - doubt.since >= DOUBT;
-        if now >= deadline || doubt.as_ref().is_some_and(is_out_of_doubt) {
-            return Err(match doubt {
-                Some(Doubt { kind, why, .. }) => JoinError::Refused { kind, why },
+        if now >= deadline || tries.doubt.as_ref().is_some_and(is_out_of_doubt) {
+            return Err(match tries.doubt {
+                Some(Doubt { kind, why, .. }) => {
+                    let seen =
+                        target.file_seen().map_or(String::new(), |seen| format!(" ({seen})"));
+                    JoinError::Refused { kind, why: why + &seen }
+                }
                 None => JoinError::Unreachable {
                     rank: wish.rank,
                     root: target.to_string(),
@@ -79,9 +90,17 @@ pub(super) fn dial(target: &Target<'_>, wish: &Wish, deadline: Instant) -> Resul
         }
         // Spread the ranks of a host over the pause, or they would all come back at once.
         let spread = backoff.mul_f64((wish.rank % 16) as f64 / 16.0);
-        std::thread::sleep((backoff + spread).min(deadline - now));
+        target.rest((backoff + spread).min(deadline - now), tries.secret.as_ref());
         backoff = (2 * backoff).min(BACKOFF_MAX);
     }
+}
+
+/// What is remembered from one attempt to the next.
+#[derive(Default)]
+struct Tries {
+    /// The secret that was last tried.
+    secret: Option<[u8; 32]>,
+    doubt: Option<Doubt>,
 }
 
 /// What looked like a root, but not like ours.
@@ -91,37 +110,42 @@ struct Doubt {
     why: String,
 }
 
-/// One attempt at each address that `target` has now.
+/// One attempt at each address that `target` has now, unless it has others meanwhile.
 fn try_all(
     target: &Target<'_>,
-    wish: &Wish,
+    wish: &mut Wish<'_>,
     deadline: Instant,
-    doubt: &mut Option<Doubt>,
+    tries: &mut Tries,
 ) -> Result<Seat, Setback> {
-    let (addresses, secret) = target.find(deadline).map_err(Setback::Passing)?;
+    let Found { addresses, secret } = target.find(deadline)?;
+    tries.secret = Some(secret);
     let mut last = Setback::Passing("it has no address".into());
     for address in addresses {
-        last = match attempt(address, &secret, wish, deadline) {
+        last = match attempt(address, target, &secret, wish, deadline) {
             Err(Setback::Passing(why)) => Setback::Passing(format!("{address}: {why}")),
             Err(Setback::Doubtful { kind, why }) => {
                 let why = format!("{address}: {why}");
-                if doubt.is_none() {
+                if tries.doubt.is_none() {
                     tracing::warn!("{why}; trying again until the deadline");
                     let since = Instant::now();
-                    *doubt = Some(Doubt { since, kind, why: why.clone() });
+                    tries.doubt = Some(Doubt { since, kind, why: why.clone() });
                 }
                 Setback::Doubtful { kind, why }
             }
             done => return done,
         };
+        if target.has_changed(&secret) {
+            break;
+        }
     }
     Err(last)
 }
 
 fn attempt(
     address: SocketAddr,
+    target: &Target<'_>,
     secret: &[u8; 32],
-    wish: &Wish,
+    wish: &mut Wish<'_>,
     deadline: Instant,
 ) -> Result<Seat, Setback> {
     let left = deadline.saturating_duration_since(Instant::now()).max(BACKOFF_MIN);
@@ -135,6 +159,7 @@ fn attempt(
     let mut line = Line { stream, decoder: Decoder::new(STRANGER_BYTES_MAX + TEXT_BYTES_MAX) };
     line.prove(secret, (Instant::now() + PROOF_TIMEOUT).min(deadline + GRACE))?;
     line.decoder.limit(root_bytes_max(wish.ranks));
+    let card = draw(wish.card, secret).map_err(Setback::Final)?;
     let patience = deadline.saturating_duration_since(Instant::now());
     line.say(
         &Frame::Join(Join {
@@ -143,11 +168,11 @@ fn attempt(
             patience_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
             process: wish.process,
             member: wish.member.clone(),
-            card: wish.card.clone(),
+            card,
         }),
         deadline + GRACE,
     )?;
-    match line.hear(deadline + GRACE)? {
+    match line.hear_until_changed(target, secret, deadline + GRACE)? {
         Frame::Table(table) if table.seats.len() == wish.ranks => {
             let secret = proof::world_secret(secret, &table.nonce);
             Ok(Seat { stream: line.stream, decoder: line.decoder, table, secret })
@@ -182,6 +207,35 @@ impl Line {
     fn say(&mut self, frame: &Frame, until: Instant) -> Result<(), Setback> {
         self.stream.set_write_timeout(Some(left(until)?)).map_err(passing)?;
         self.stream.write_all(&frame.encode()).map_err(passing)
+    }
+
+    /// Like `hear`, but end when `target` no longer leads here: the root of an earlier job, whose
+    /// other ranks are gone, would let us wait for ever.
+    fn hear_until_changed(
+        &mut self,
+        target: &Target<'_>,
+        secret: &[u8; 32],
+        until: Instant,
+    ) -> Result<Frame, Setback> {
+        while target.may_change() && !self.has_heard(LOOK)? && Instant::now() < until {
+            // When all have come, rank 0 removes the file, and a later job may write its own. But
+            // then the answer is on its way.
+            if target.has_changed(secret) && !self.has_heard(GRACE)? {
+                return Err(Setback::Passing("another job has taken over the file".into()));
+            }
+        }
+        self.hear(until)
+    }
+
+    /// Whether something has come, waiting for it at most so long.
+    fn has_heard(&mut self, patience: Duration) -> Result<bool, Setback> {
+        self.stream.set_read_timeout(Some(patience)).map_err(passing)?;
+        match self.stream.peek(&mut [0]) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(passing(error)),
+        }
     }
 
     fn hear(&mut self, until: Instant) -> Result<Frame, Setback> {

@@ -27,7 +27,7 @@ const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 9;
 const SECRET_BYTES: usize = 32;
 /// How often a missing id file is looked for.
-const FILE_POLL: Duration = Duration::from_millis(5);
+pub(super) const FILE_POLL: Duration = Duration::from_millis(5);
 
 /// A world to join.
 #[derive(Clone, PartialEq, Eq)]
@@ -56,6 +56,14 @@ pub enum IdError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl IdError {
+    /// Whether a file is there that we may not use, which waiting will not change.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::File { source, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied)
+    }
 }
 
 impl UniqueId {

@@ -16,21 +16,21 @@ mod proof;
 mod root;
 mod roster;
 pub(crate) mod sys;
+mod target;
 
-use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use thiserror::Error;
 
 use crate::control::{CARD_BYTES_MAX, Control, Member, RANKS_MAX, Refusal};
-use crate::launch::{Launch, RootAddress, RootSpec};
+use crate::launch::{Launch, RootSpec};
 use dial::{Wish, dial};
 pub use id::{ID_BYTES, IdError, UniqueId};
 pub use root::Root;
+use target::Target;
 
 /// A world whose ranks have all come.
 #[derive(Debug)]
@@ -88,6 +88,12 @@ pub enum JoinError {
     CardTooLong {
         /// Its length.
         bytes: usize,
+    },
+    /// The rank has no card: there is no way to reach it.
+    #[error("{why}")]
+    NoCard {
+        /// What was tried.
+        why: String,
     },
     /// A rank that its own world does not have, or a world without a root.
     #[error("rank {rank} of {ranks} cannot join: {why}")]
@@ -152,18 +158,29 @@ impl UniqueId {
 /// Cost: three round trips to the root and the table of all cards. Errors: see [`JoinError`]; what
 /// concerns all ranks is told to all that have come, in the same words.
 pub fn rendezvous(me: &Launch, card: Vec<u8>, deadline: Instant) -> Result<Joined, JoinError> {
+    rendezvous_with(me, &mut |_| Ok(card.clone()), deadline)
+}
+
+/// What makes this rank's card, once the job's secret is known. Asked again when the root turned
+/// out to be another one, with another secret.
+pub(crate) type CardMaker<'a> = dyn FnMut(&[u8; 32]) -> Result<Vec<u8>, String> + 'a;
+
+/// Like [`rendezvous`], for a card that cannot be made without the job's secret. The secret comes
+/// from a root that has proved to know it, so one from a file of an earlier job is never used.
+pub(crate) fn rendezvous_with(
+    me: &Launch,
+    card: &mut CardMaker<'_>,
+    deadline: Instant,
+) -> Result<Joined, JoinError> {
     let (rank, ranks) = (me.rank, me.ranks);
     let contradiction = |why| Err(JoinError::Contradiction { rank, ranks, why });
     if rank >= ranks || ranks > RANKS_MAX {
         return contradiction("ranks count from 0, and there is a limit to their number");
     }
-    if card.len() > CARD_BYTES_MAX {
-        return Err(JoinError::CardTooLong { bytes: card.len() });
-    }
     let member = Member { host: sys::host_name(), pid: std::process::id() };
     if ranks == 1 {
         let secret = proof::random().map_err(system("drawing a secret"))?;
-        let (cards, members) = (vec![card], vec![member]);
+        let (cards, members) = (vec![draw(card, &secret)?], vec![member]);
         return Ok(Joined { cards, members, secret, control: Control::alone() });
     }
     let process = process_token().map_err(system("drawing a token"))?;
@@ -193,13 +210,22 @@ pub fn rendezvous(me: &Launch, card: Vec<u8>, deadline: Instant) -> Result<Joine
     }
 }
 
+/// The card for a world with this secret.
+fn draw(card: &mut CardMaker<'_>, secret: &[u8; 32]) -> Result<Vec<u8>, JoinError> {
+    let bytes = card(secret).map_err(|why| JoinError::NoCard { why })?;
+    if bytes.len() > CARD_BYTES_MAX {
+        return Err(JoinError::CardTooLong { bytes: bytes.len() });
+    }
+    Ok(bytes)
+}
+
 fn join(
     target: &Target<'_>,
-    wish: Wish,
+    mut wish: Wish<'_>,
     root: Option<Root>,
     deadline: Instant,
 ) -> Result<Joined, JoinError> {
-    let seat = dial(target, &wish, deadline)?;
+    let seat = dial(target, &mut wish, deadline)?;
     let hub_rank = seat.table.hub_rank.map(|rank| rank as usize);
     let (members, cards) = seat.table.seats.into_iter().unzip();
     let mut control = Control::start(wish.rank, wish.ranks, hub_rank, seat.stream, seat.decoder)
@@ -208,51 +234,6 @@ fn join(
         control.keep(root);
     }
     Ok(Joined { cards, members, secret: seat.secret, control })
-}
-
-/// Where the root is looked for.
-enum Target<'a> {
-    Id(&'a UniqueId),
-    File(&'a Path),
-    Address(&'a RootAddress),
-    Own(SocketAddr, [u8; 32]),
-}
-
-impl Target<'_> {
-    /// Whether another secret than ours at this place is no accident that may pass: an id says
-    /// both, while an address or a file may be about to change hands.
-    fn is_certain(&self) -> bool {
-        matches!(self, Target::Id(_) | Target::Own(..))
-    }
-
-    /// Where it is now, and the secret to be proved. Looked up anew for each attempt: names and
-    /// files may come later, or be replaced.
-    fn find(&self, deadline: Instant) -> Result<(Vec<SocketAddr>, [u8; 32]), String> {
-        match self {
-            Target::Id(id) => Ok((id.addresses(), id.secret())),
-            Target::File(path) => UniqueId::wait_for_file(path, deadline)
-                .map(|id| (id.addresses(), id.secret()))
-                .map_err(|error| error.to_string()),
-            Target::Address(address) => {
-                let hosts = (address.host.as_str(), 0).to_socket_addrs();
-                let hosts: Vec<_> = hosts.map_err(|error| error.to_string())?.collect();
-                let at = |port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port));
-                Ok((address.ports().flat_map(at).collect(), address.secret.bytes()))
-            }
-            Target::Own(address, secret) => Ok((vec![*address], *secret)),
-        }
-    }
-}
-
-impl fmt::Display for Target<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Id(id) => write!(f, "{:?}", id.addresses()),
-            Target::File(path) => write!(f, "the address in {}", path.display()),
-            Target::Address(address) => write!(f, "{address}"),
-            Target::Own(address, _) => write!(f, "{address}"),
-        }
-    }
 }
 
 /// Bytes that are the same for all ranks of this process and different everywhere else. The number

@@ -1,0 +1,112 @@
+//! Where a joiner looks for the root.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::dial::Setback;
+use super::id::FILE_POLL;
+use super::{JoinError, UniqueId};
+use crate::launch::RootAddress;
+
+/// Where the root is looked for.
+pub(super) enum Target<'a> {
+    Id(&'a UniqueId),
+    File(&'a Path),
+    Address(&'a RootAddress),
+    Own(SocketAddr, [u8; 32]),
+}
+
+/// Where the root may be now, and the secret to be proved there.
+pub(super) struct Found {
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) secret: [u8; 32],
+}
+
+impl Target<'_> {
+    /// Whether another secret than ours at this place is no accident that may pass: an id says
+    /// both, while an address or a file may be about to change hands.
+    pub(super) fn is_certain(&self) -> bool {
+        matches!(self, Target::Id(_) | Target::Own(..))
+    }
+
+    /// Whether it may lead elsewhere later.
+    pub(super) fn may_change(&self) -> bool {
+        matches!(self, Target::File(_))
+    }
+
+    /// Looked up anew for each attempt: names and files may come later, or be replaced. Waits for
+    /// a file that is not there yet; one that may not be read is an error at once.
+    pub(super) fn find(&self, deadline: Instant) -> Result<Found, Setback> {
+        let of_id = |id: &UniqueId| Found { addresses: id.addresses(), secret: id.secret() };
+        match self {
+            Target::Id(id) => Ok(of_id(id)),
+            Target::File(path) => match UniqueId::wait_for_file(path, deadline) {
+                Ok(id) => Ok(of_id(&id)),
+                Err(error) if error.is_forbidden() => Err(Setback::Final(JoinError::Id(error))),
+                Err(error) => Err(Setback::Passing(error.to_string())),
+            },
+            Target::Address(address) => {
+                let passing = |error: std::io::Error| Setback::Passing(error.to_string());
+                let hosts = (address.host.as_str(), 0).to_socket_addrs().map_err(passing)?;
+                let hosts: Vec<_> = hosts.collect();
+                let at = |port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port));
+                let addresses = address.ports().flat_map(at).collect();
+                Ok(Found { addresses, secret: address.secret.bytes() })
+            }
+            Target::Own(address, secret) => {
+                Ok(Found { addresses: vec![*address], secret: *secret })
+            }
+        }
+    }
+
+    /// Whether what was found with this secret is out of date: the file now says something else,
+    /// because an earlier job had left it behind.
+    pub(super) fn has_changed(&self, secret: &[u8; 32]) -> bool {
+        match self {
+            Target::File(path) => UniqueId::read_file(path).is_ok_and(|id| id.secret() != *secret),
+            _ => false,
+        }
+    }
+
+    /// Rest between two attempts, but not longer than what was last found is worth trying.
+    pub(super) fn rest(&self, pause: Duration, last_secret: Option<&[u8; 32]>) {
+        let end = Instant::now() + pause;
+        let Some(secret) = last_secret.filter(|_| self.may_change()) else {
+            return std::thread::sleep(pause);
+        };
+        while !self.has_changed(secret) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(FILE_POLL));
+        }
+    }
+
+    /// For a root that was found in a file: what the file says and how old it is.
+    pub(super) fn file_seen(&self) -> Option<String> {
+        let Target::File(path) = self else { return None };
+        let path_said = path.display();
+        let Ok(id) = UniqueId::read_file(path) else {
+            return Some(format!("the address in {path_said}, which holds no id"));
+        };
+        let written = path.metadata().and_then(|file| file.modified());
+        let age = written.ok().and_then(|written| SystemTime::now().duration_since(written).ok());
+        let age = age.map_or("in the future".into(), |age| format!("{} s ago", age.as_secs()));
+        let addresses = id.addresses();
+        Some(format!("{addresses:?}, the address in {path_said}, written {age}"))
+    }
+}
+
+impl fmt::Display for Target<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Id(id) => write!(f, "{:?}", id.addresses()),
+            Target::File(_) => f.write_str(&self.file_seen().expect("it is a file")),
+            Target::Address(address) => write!(f, "{address}"),
+            Target::Own(address, _) => write!(f, "{address}"),
+        }
+    }
+}
