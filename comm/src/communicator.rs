@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use brigade_schedule::Algorithm;
 
 use crate::call::{Buffers, Call};
+use crate::control::History;
 use crate::engine::{Engine, Parts};
 use crate::select::Selector;
 use crate::wait::{Patience, Watch};
@@ -69,6 +70,7 @@ impl Communicator {
             members: Arc::clone(&members),
             me: me as u32,
             group,
+            history: History::default(),
             report_after: settings.report_after,
             timeout: settings.timeout,
         };

@@ -110,6 +110,9 @@ impl Engine {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
+        if let Some(error) = self.watch.stopped() {
+            return Err(self.broken.insert(error).clone());
+        }
         let in_place = matches!(buffers, Buffers::InPlace(_));
         // If a user's operator panics, wires are left in the middle of a message.
         self.broken = Some(Error::invalid(format!("an operator panicked during {call}")));
@@ -238,6 +241,7 @@ impl Engine {
     fn drive(&mut self, index: usize, memory: Memory, reduction: &Reduction) -> Result<(), Error> {
         let Prepared { plan, name, .. } = &self.plans[index];
         let numbered = plan.header.numbered(self.sequence);
+        self.watch.history.note(&plan.header.numbered(self.sequence));
         self.run.start(plan, self.sequence);
         let (run, wires) = (&mut self.run, &mut self.wires);
         let mut waiting = self.patience.begin();
@@ -288,6 +292,9 @@ impl Engine {
     ) -> Result<(), Error> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
+        }
+        if let Some(error) = self.watch.stopped() {
+            return Err(self.broken.insert(error).clone());
         }
         let list: Vec<_> = messages.iter().map(|m| (m.channel, m.place, m.bytes)).collect();
         let header = Header::of_message(dtype, self.group);

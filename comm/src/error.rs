@@ -17,12 +17,19 @@ pub enum Error {
         /// What was wrong with it, with the numbers.
         what: String,
     },
-    /// Two ranks are in different calls.
+    /// Two ranks are in different calls: another collective, type, operator, count, root or
+    /// algorithm, or one has made a call more.
+    ///
+    /// Whoever waits when this is noticed, and that is whenever two of them wait for each other,
+    /// gets it within a second. A rank whose part of the call was done before, because it had
+    /// only to send, has got `Ok` for it and gets this from its next call, whichever that is; the
+    /// calls named are then the earlier ones. It is noticed by the first call in which somebody
+    /// waits: [`Communicator::barrier`](crate::Communicator::barrier) always is one.
     #[error("ranks disagree: rank {rank} called {call}, but rank {peer} called {peer_call}")]
     Mismatch {
         /// One of the two.
         rank: u32,
-        /// Its call.
+        /// Its call, with its number in the communicator: `#7 barrier(u8 x 0) by doubling`.
         call: String,
         /// The other.
         peer: u32,

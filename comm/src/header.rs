@@ -4,6 +4,7 @@
 use brigade_schedule::Collective;
 
 use crate::call::{Call, Counts, root};
+use crate::select::code_name;
 use crate::{Dtype, Op};
 
 /// Bytes of a header on the wire.
@@ -12,6 +13,8 @@ pub(crate) const HEADER_BYTES: usize = 32;
 const MAGIC: u16 = 0xB416;
 const NO_ROOT: u16 = u16::MAX;
 const SEND_RECV: u8 = 15;
+/// Set beside the collective when blocks may differ in length.
+const UNEVEN: u8 = 0x20;
 
 /// What both ends of a wire must agree on.
 ///
@@ -25,7 +28,7 @@ impl Header {
     pub(crate) fn of_call(call: &Call, algorithm_code: u8, group: u64) -> Self {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[2] = collective_code(call.collective);
+        bytes[2] = collective_code(call.collective) | if call.is_uneven() { UNEVEN } else { 0 };
         bytes[3] = call.dtype.code();
         // Zero stands for no operator.
         bytes[4] = if call.collective.folds() { call.op.code() + 1 } else { 0 };
@@ -79,27 +82,26 @@ impl Header {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    /// The call in words, with its bytes on this wire; `None` if these are not bytes of a header.
+    /// Payload bytes of the whole call on the wire that this header opened.
+    pub(crate) fn wire_bytes(&self) -> u64 {
+        self.word(24)
+    }
+
+    /// The call in words; `None` if these are not bytes of a header.
     pub(crate) fn describe(&self) -> Option<String> {
-        let call = self.words()?;
-        Some(format!("{call} with {} bytes on this wire", self.word(24)))
-    }
-
-    /// The call in words.
-    pub(crate) fn describe_call(&self) -> String {
-        self.words().unwrap_or_default()
-    }
-
-    fn words(&self) -> Option<String> {
         if u16::from_le_bytes([self.0[0], self.0[1]]) != MAGIC {
             return None;
         }
-        let dtype = Dtype::from_code(self.0[3])?;
-        let Some(sequence) = self.sequence_if_collective() else {
-            return Some(format!("send/recv({})", dtype.name()));
+        let dtype = Dtype::from_code(self.0[3])?.name();
+        if self.0[2] == SEND_RECV {
+            return Some(format!("send/recv({dtype})"));
+        }
+        let name = COLLECTIVES.get(usize::from(self.0[2] & !UNEVEN))?;
+        let mut text = match (self.0[2] & UNEVEN, self.word(16)) {
+            (0, count) => format!("{name}({dtype} x {count}"),
+            (_, 0) => format!("{name}-v({dtype}"),
+            (_, digest) => format!("{name}-v({dtype}, counts with digest {digest:016x}"),
         };
-        let name = COLLECTIVES.get(self.0[2] as usize)?;
-        let mut text = format!("{name} #{sequence}({} x {}", dtype.name(), self.word(16));
         if let Some(code) = self.0[4].checked_sub(1) {
             text += &format!(", {}", Op::code_name(code)?);
         }
@@ -107,8 +109,7 @@ impl Header {
         if root != NO_ROOT {
             text += &format!(", root {root}");
         }
-        text.push(')');
-        Some(text)
+        Some(format!("{text}) by {}", code_name(self.0[5])?))
     }
 }
 

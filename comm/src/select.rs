@@ -100,3 +100,43 @@ pub(crate) fn code(algorithm: Algorithm) -> u8 {
         Algorithm::ParameterServer { servers } => 128 | (servers % 64) as u8,
     }
 }
+
+/// The name of the algorithm with a code; `None` if there is none.
+pub(crate) fn code_name(code: u8) -> Option<String> {
+    const PLAIN: [Algorithm; 10] = [
+        Algorithm::Ring,
+        Algorithm::BiRing,
+        Algorithm::DoubleTree,
+        Algorithm::Halving,
+        Algorithm::Doubling,
+        Algorithm::Binomial,
+        Algorithm::Bruck,
+        Algorithm::Pairwise,
+        Algorithm::Direct,
+        Algorithm::Ordered,
+    ];
+    let number = u32::from(code % 64);
+    let algorithm = match code / 64 {
+        0 => *PLAIN.get(usize::from(code))?,
+        1 => Algorithm::Hierarchical { node_ranks: number },
+        2 => Algorithm::ParameterServer { servers: number },
+        _ => return None,
+    };
+    Some(algorithm.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_its_name() {
+        for collective in Collective::ALL {
+            for algorithm in Algorithm::all_for(collective, 8) {
+                assert_eq!(code_name(code(algorithm)), Some(algorithm.to_string()));
+            }
+        }
+        assert_eq!(code_name(10), None);
+        assert_eq!(code_name(255), None);
+    }
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use brigade_transports::{Endpoint, TransportError};
 
 use crate::Error;
-use crate::control::{Control, Verdict};
+use crate::control::{Control, History, Verdict};
 use crate::header::Header;
 use crate::plan::{Channel, Plan};
 use crate::run::{Run, Stop};
@@ -22,6 +22,9 @@ const SHORT_NAP: Duration = Duration::from_micros(500);
 const TELL_AFTER: Duration = Duration::from_millis(60);
 /// How long a rank that finds a wire broken waits to hear who is to blame.
 const VERDICT_WAIT: Duration = Duration::from_millis(600);
+/// How long a rank that has reported something waits for the root to pass it on: should its own
+/// process end the root now, the others would blame it for what it has found.
+const PASSED_ON_WAIT: Duration = Duration::from_millis(200);
 /// How long after a rank has left its bytes may still be on their way.
 const LEFT_GRACE: Duration = Duration::from_millis(100);
 
@@ -138,11 +141,24 @@ pub(crate) struct Watch {
     /// The index of this rank among the members.
     pub(crate) me: u32,
     pub(crate) group: u64,
+    /// What this rank has called.
+    pub(crate) history: History,
     pub(crate) report_after: Duration,
     pub(crate) timeout: Duration,
 }
 
 impl Watch {
+    /// Why no further call can be made, if a rank has found that out. Costs a load.
+    #[inline]
+    pub(crate) fn stopped(&self) -> Option<Error> {
+        self.control.verdict().map(|verdict| error_of(verdict, "a pause between calls"))
+    }
+
+    /// This rank's number in the world.
+    pub(crate) fn world_rank(&self) -> u32 {
+        self.members[self.me as usize]
+    }
+
     /// Look for reasons to stop waiting.
     pub(crate) fn look_around(
         &self,
@@ -151,7 +167,7 @@ impl Watch {
         still: &Standstill<'_>,
     ) -> Result<(), Error> {
         if let Some(verdict) = self.control.verdict() {
-            return Err(self.error_of(verdict, still.name));
+            return Err(error_of(verdict, still.name));
         }
         for endpoint in endpoints {
             endpoint.check().map_err(|error| self.judge(Stop::Wire(error), still.name))?;
@@ -160,18 +176,10 @@ impl Watch {
         let stood = since.elapsed();
         if stood > TELL_AFTER && !waiting.told {
             waiting.told = true;
-            if let Some(sequence) = still.header.sequence_if_collective() {
-                let description = still.header.describe_call();
-                self.control.report_waiting(
-                    self.group,
-                    u64::from(sequence),
-                    *still.header.bytes(),
-                    &description,
-                );
-            }
+            self.tell(still.header, still.name);
         }
         self.look_for_leavers(waiting, still)?;
-        let world_rank = self.members[self.me as usize];
+        let world_rank = self.world_rank();
         if stood > self.report_after && !waiting.reported {
             waiting.reported = true;
             let (place, _) = still.place(world_rank, &self.members);
@@ -180,11 +188,23 @@ impl Watch {
         if stood > self.timeout {
             let (place, _) = still.place(world_rank, &self.members);
             let waited_ms = stood.as_millis() as u64;
-            let error = Error::Timeout { place, waited_ms, others: self.others() };
-            self.control.abort(&error.to_string());
-            return Err(error);
+            return Err(self.give_up(Error::Timeout { place, waited_ms, others: self.others() }));
         }
         Ok(())
+    }
+
+    /// Tell the root which call we stand in, and which ones we made before.
+    fn tell(&self, header: &Header, name: &str) {
+        let Some(sequence) = header.sequence_if_collective() else { return };
+        let past = self.history.before(sequence);
+        let header = header.for_wire(0);
+        self.control.report_standstill(
+            self.group,
+            u64::from(sequence),
+            *header.bytes(),
+            past,
+            name,
+        );
     }
 
     /// A rank that left will send nothing more; give what it sent time to arrive.
@@ -197,7 +217,7 @@ impl Watch {
         if waiting.left.get_or_insert_with(Instant::now).elapsed() < LEFT_GRACE {
             return Ok(());
         }
-        Err(Error::PeerLeft { rank, during: still.name.to_owned() })
+        Err(self.give_up(Error::PeerLeft { rank, during: still.name.to_owned() }))
     }
 
     fn has_left(&self, rank: u32) -> bool {
@@ -212,34 +232,69 @@ impl Watch {
     /// What to tell the caller when a run stopped, and what to tell the other ranks.
     pub(crate) fn judge(&self, stop: Stop, during: &str) -> Error {
         match stop {
-            Stop::Mismatch { peer, ours, theirs } => self.judge_mismatch(peer, &ours, &theirs),
+            Stop::Mismatch { peer, ours, theirs } => {
+                self.judge_mismatch(peer, &ours, &theirs, during)
+            }
             Stop::Wire(TransportError::PeerGone { peer, how }) => {
                 self.judge_gone(self.members[peer], how, during)
             }
-            Stop::Wire(source) => {
-                let error = Error::Transport { source, during: during.to_owned() };
-                self.control.abort(&error.to_string());
-                error
-            }
+            // A peer that died may show as a connection that cannot be made.
+            Stop::Wire(source) => match self.control.await_verdict(PASSED_ON_WAIT) {
+                Some(verdict) => error_of(verdict, during),
+                None => self.give_up(Error::Transport { source, during: during.to_owned() }),
+            },
         }
     }
 
-    fn judge_mismatch(&self, peer: u32, ours: &Header, theirs: &Header) -> Error {
-        let (rank, peer_rank) = (self.members[self.me as usize], self.members[peer as usize]);
+    /// End the world with an error of our own. The others hear of it before our caller does.
+    fn give_up(&self, error: Error) -> Error {
+        self.control.abort(&error.to_string());
+        self.control.await_verdict(PASSED_ON_WAIT);
+        error
+    }
+
+    fn judge_mismatch(&self, peer: u32, ours: &Header, theirs: &Header, during: &str) -> Error {
+        let (rank, peer_rank) = (self.world_rank(), self.members[peer as usize]);
         let Some(peer_call) = theirs.describe() else {
             let what = "the call does not begin with a header".to_owned();
             let source = TransportError::Corrupt { peer: peer as usize, what };
-            return Error::Transport { source, during: ours.describe_call() };
+            return self.judge(Stop::Wire(source), during);
         };
-        let call = ours.describe().unwrap_or_default();
-        let sequence = u64::from(ours.sequence_if_collective().unwrap_or(0));
+        let (number, peer_number) =
+            (ours.sequence_if_collective(), theirs.sequence_if_collective());
+        if peer_number > number && number.is_some() {
+            // The peer left our call behind in the belief that it had nothing to send to us. What
+            // it called instead it will tell when it stands still.
+            self.tell(ours, during);
+            if let Some(verdict) = self.control.await_verdict(PASSED_ON_WAIT) {
+                return error_of(verdict, during);
+            }
+        }
+        let past = peer_number.filter(|_| peer_number < number).and_then(|n| self.history.at(n));
+        let (number, mut call) = match past.and_then(|past| Some((past, past.describe()?))) {
+            Some((past, call)) => (past.sequence_if_collective(), call),
+            None => (number, during.to_owned()),
+        };
+        let mut peer_call = peer_call;
+        if number == peer_number && ours.describe().as_ref() == Some(&peer_call) {
+            let bytes = |header: &Header| format!(", {} bytes on this wire", header.wire_bytes());
+            call += &bytes(ours);
+            peer_call += &bytes(theirs);
+        }
+        let numbered = |call: String, number: Option<u32>| {
+            number.map_or(call.clone(), |number| format!("#{number} {call}"))
+        };
+        let (call, peer_call) = (numbered(call, number), numbered(peer_call, peer_number));
         self.control.report_mismatch(
             (rank as usize, &call),
             (peer_rank as usize, &peer_call),
             self.group,
-            sequence,
+            u64::from(number.unwrap_or(0)),
         );
-        Error::Mismatch { rank, call, peer: peer_rank, peer_call }
+        match self.control.await_verdict(PASSED_ON_WAIT) {
+            Some(verdict) => error_of(verdict, during),
+            None => Error::Mismatch { rank, call, peer: peer_rank, peer_call },
+        }
     }
 
     /// A broken wire may be somebody else's fault: the peer may have given up because a third rank
@@ -249,34 +304,36 @@ impl Watch {
         let mut left = None;
         while Instant::now() < deadline {
             if let Some(verdict) = self.control.verdict() {
-                return self.error_of(verdict, during);
+                return error_of(verdict, during);
             }
             if self.has_left(rank) && left.get_or_insert_with(Instant::now).elapsed() > LEFT_GRACE {
-                return Error::PeerLeft { rank, during: during.to_owned() };
+                return self.give_up(Error::PeerLeft { rank, during: during.to_owned() });
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         self.control.report_lost(rank as usize, &how);
-        Error::PeerLost { rank, how, during: during.to_owned() }
-    }
-
-    pub(crate) fn error_of(&self, verdict: &Verdict, during: &str) -> Error {
-        let during = during.to_owned();
-        match verdict {
-            Verdict::Lost { rank, how } => {
-                Error::PeerLost { rank: *rank as u32, how: how.clone(), during }
-            }
-            Verdict::Mismatch { rank_a, call_a, rank_b, call_b, .. } => Error::Mismatch {
-                rank: *rank_a as u32,
-                call: call_a.clone(),
-                peer: *rank_b as u32,
-                peer_call: call_b.clone(),
-            },
-            Verdict::Aborted { rank, why } => {
-                Error::Aborted { rank: *rank as u32, why: why.clone() }
-            }
-            Verdict::RootLost { how } => Error::PeerLost { rank: 0, how: how.clone(), during },
+        match self.control.await_verdict(PASSED_ON_WAIT) {
+            Some(verdict) => error_of(verdict, during),
+            None => Error::PeerLost { rank, how, during: during.to_owned() },
         }
+    }
+}
+
+/// A verdict as the error of a call.
+fn error_of(verdict: &Verdict, during: &str) -> Error {
+    let during = during.to_owned();
+    match verdict {
+        Verdict::Lost { rank, how } => {
+            Error::PeerLost { rank: *rank as u32, how: how.clone(), during }
+        }
+        Verdict::Mismatch { rank_a, call_a, rank_b, call_b, .. } => Error::Mismatch {
+            rank: *rank_a as u32,
+            call: call_a.clone(),
+            peer: *rank_b as u32,
+            peer_call: call_b.clone(),
+        },
+        Verdict::Aborted { rank, why } => Error::Aborted { rank: *rank as u32, why: why.clone() },
+        Verdict::RootLost { how } => Error::PeerLost { rank: 0, how: how.clone(), during },
     }
 }
 

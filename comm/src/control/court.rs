@@ -7,13 +7,17 @@
 //! * A rank that others report as lost while its own connection stands gets [`GRACE`]: it may be
 //!   leaving at this moment, its farewell just behind the report. Then it is lost for everybody,
 //!   so that all survivors name the same rank.
+//! * What a rank has called is a fact that does not age. Where two ranks that have stood still say
+//!   different things about the same call of the same communicator, they disagree. The rank that is
+//!   ahead may have left that call behind: it tells its last calls, too.
 //! * The first verdict stands. What comes later only tells who is still there.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::frame::Frame;
+use super::frame::{Frame, Waiting};
 use super::verdict::{Verdict, WaitingReport};
+use crate::header::Header;
 
 /// How long a rank that others report as lost may still say that it is leaving.
 const GRACE: Duration = Duration::from_millis(50);
@@ -36,7 +40,7 @@ pub(crate) struct Court {
     presence: Vec<Presence>,
     verdict: Option<Verdict>,
     accused: BTreeMap<usize, Accusation>,
-    groups: BTreeMap<u64, BTreeMap<usize, Waiting>>,
+    groups: BTreeMap<u64, BTreeMap<usize, Stand>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +56,31 @@ struct Accusation {
     how: String,
 }
 
+/// What a rank last said about a call that keeps it waiting, and when.
 #[derive(Debug)]
-struct Waiting {
+struct Stand {
     since: Instant,
-    seq: u64,
-    signature: [u8; 32],
-    description: String,
+    said: Waiting,
+}
+
+impl Stand {
+    /// The signature of call `seq`, if this rank has told it.
+    fn signature(&self, seq: u64) -> Option<&[u8; 32]> {
+        match self.said.seq.checked_sub(seq)? {
+            0 => Some(&self.said.signature),
+            back => self.said.past.get(usize::try_from(back - 1).ok()?),
+        }
+    }
+
+    /// Call `seq` in words.
+    fn words(&self, seq: u64) -> String {
+        if seq == self.said.seq {
+            return format!("#{seq} {}", self.said.description);
+        }
+        let header = self.signature(seq).map(|bytes| Header::from_bytes(*bytes));
+        let words = header.and_then(|header| header.describe());
+        format!("#{seq} {}", words.as_deref().unwrap_or("another one"))
+    }
 }
 
 impl Court {
@@ -92,9 +115,7 @@ impl Court {
             Frame::ReportLost { rank, how } => self.accuse(from, rank as usize, &how, now),
             Frame::ReportMismatch(verdict @ Verdict::Mismatch { .. }) => self.decide(verdict),
             Frame::Abort { why } => self.decide(Verdict::Aborted { rank: from, why }),
-            Frame::Waiting { group, seq, signature, description } => {
-                self.compare(from, group, Waiting { since: now, seq, signature, description })
-            }
+            Frame::Waiting(said) => self.compare(from, Stand { since: now, said }),
             Frame::Ask { token, group } => {
                 vec![(Audience::One(from), self.answer(token, group, now))]
             }
@@ -147,40 +168,42 @@ impl Court {
         vec![(Audience::All, Frame::Verdict(verdict))]
     }
 
-    fn compare(&mut self, rank: usize, group: u64, waiting: Waiting) -> Vec<Order> {
+    fn compare(&mut self, rank: usize, stand: Stand) -> Vec<Order> {
+        let group = stand.said.group;
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&group) {
             self.forget_the_oldest_group();
         }
-        let members = self.groups.entry(group).or_default();
-        let other = members
-            .iter()
-            .find(|(_, other)| other.seq == waiting.seq && other.signature != waiting.signature);
-        let verdict = other.map(|(other_rank, other)| Verdict::Mismatch {
-            rank_a: *other_rank,
-            call_a: other.description.clone(),
-            rank_b: rank,
-            call_b: waiting.description.clone(),
-            group,
-            seq: waiting.seq,
+        let stands = self.groups.entry(group).or_default();
+        let verdict = stands.iter().filter(|(other, _)| **other != rank).find_map(|(other, it)| {
+            let seq = it.said.seq.min(stand.said.seq);
+            let differ = it.signature(seq)? != stand.signature(seq)?;
+            differ.then(|| Verdict::Mismatch {
+                rank_a: *other,
+                call_a: it.words(seq),
+                rank_b: rank,
+                call_b: stand.words(seq),
+                group,
+                seq,
+            })
         });
-        members.insert(rank, waiting);
+        stands.insert(rank, stand);
         verdict.map_or(Vec::new(), |verdict| self.decide(verdict))
     }
 
     fn forget_the_oldest_group(&mut self) {
-        let latest = |members: &BTreeMap<usize, Waiting>| members.values().map(|w| w.since).max();
-        let oldest = self.groups.iter().min_by_key(|(_, members)| latest(members));
+        let latest = |stands: &BTreeMap<usize, Stand>| stands.values().map(|it| it.since).max();
+        let oldest = self.groups.iter().min_by_key(|(_, stands)| latest(stands));
         if let Some(group) = oldest.map(|(group, _)| *group) {
             self.groups.remove(&group);
         }
     }
 
     fn answer(&self, token: u32, group: u64, now: Instant) -> Frame {
-        let report = |(rank, waiting): (&usize, &Waiting)| WaitingReport {
+        let report = |(rank, stand): (&usize, &Stand)| WaitingReport {
             rank: *rank,
-            seq: waiting.seq,
-            age_ms: u32::try_from((now - waiting.since).as_millis()).unwrap_or(u32::MAX),
-            description: waiting.description.clone(),
+            seq: stand.said.seq,
+            age_ms: u32::try_from((now - stand.since).as_millis()).unwrap_or(u32::MAX),
+            description: stand.said.description.clone(),
         };
         let reports = self.groups.get(&group).into_iter().flatten().map(report).collect();
         Frame::Answer { token, reports }
@@ -196,9 +219,14 @@ pub(crate) fn wire(rank: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn waiting(seq: u64, signature: u8) -> Frame {
-        let description = format!("call {signature}");
-        Frame::Waiting { group: 7, seq, signature: [signature; 32], description }
+    fn waiting(seq: u64, signature: u8, past: &[u8]) -> Frame {
+        Frame::Waiting(Waiting {
+            group: 7,
+            seq,
+            signature: [signature; 32],
+            past: past.iter().map(|&signature| [signature; 32]).collect(),
+            description: format!("call {signature}"),
+        })
     }
 
     fn verdict(orders: &[Order]) -> Option<&Verdict> {
@@ -247,16 +275,35 @@ mod tests {
     fn only_equal_numbers_with_other_signatures_are_a_mismatch() {
         let now = Instant::now();
         let mut court = Court::new(3);
-        assert!(court.hear(0, waiting(5, 1), now).is_empty());
-        assert!(court.hear(1, waiting(5, 1), now).is_empty());
-        assert!(court.hear(2, waiting(6, 2), now).is_empty());
-        let orders = court.hear(2, waiting(5, 2), now);
+        assert!(court.hear(0, waiting(5, 1, &[]), now).is_empty());
+        assert!(court.hear(1, waiting(5, 1, &[]), now).is_empty());
+        assert!(court.hear(2, waiting(6, 2, &[]), now).is_empty());
+        let orders = court.hear(2, waiting(5, 2, &[]), now);
         let Some(Verdict::Mismatch { rank_a: 0, rank_b: 2, seq: 5, group: 7, call_a, call_b }) =
             verdict(&orders)
         else {
             panic!("ranks 0 and 2 disagree: {orders:?}");
         };
-        assert_eq!((call_a.as_str(), call_b.as_str()), ("call 1", "call 2"));
+        assert_eq!((call_a.as_str(), call_b.as_str()), ("#5 call 1", "#5 call 2"));
+    }
+
+    #[test]
+    fn a_rank_that_is_ahead_is_judged_by_what_it_called_before() {
+        let now = Instant::now();
+        let mut court = Court::new(4);
+        // Ranks 0 and 1 are two calls ahead of rank 2, and all made the same fifth call.
+        assert!(court.hear(0, waiting(7, 9, &[8, 1, 3]), now).is_empty());
+        assert!(court.hear(2, waiting(5, 1, &[3]), now).is_empty());
+        assert!(court.hear(1, waiting(7, 9, &[8, 1]), now).is_empty());
+        // Too far ahead to remember: nothing can be said.
+        assert!(court.hear(3, waiting(99, 4, &[4, 4]), now).is_empty());
+        let orders = court.hear(3, waiting(6, 8, &[2]), now);
+        let Some(Verdict::Mismatch { rank_a: 2, rank_b: 3, seq: 5, call_a, call_b, .. }) =
+            verdict(&orders)
+        else {
+            panic!("ranks 2 and 3 disagree about the fifth call: {orders:?}");
+        };
+        assert_eq!((call_a.as_str(), call_b.as_str()), ("#5 call 1", "#5 another one"));
     }
 
     #[test]
@@ -274,8 +321,8 @@ mod tests {
         let start = Instant::now();
         let mut court = Court::new(2);
         for group in 0..2 * GROUPS_MAX as u64 {
-            let description = String::new();
-            let frame = Frame::Waiting { group, seq: 0, signature: [0; 32], description };
+            let Frame::Waiting(said) = waiting(0, 0, &[]) else { unreachable!() };
+            let frame = Frame::Waiting(Waiting { group, ..said });
             court.hear(0, frame, start + Duration::from_millis(group));
         }
         assert_eq!(court.groups.len(), GROUPS_MAX);

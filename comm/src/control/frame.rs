@@ -16,6 +16,8 @@ pub(crate) const VERSION: u16 = 1;
 pub(crate) const TEXT_BYTES_MAX: usize = 512;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
+/// How many calls a rank remembers, to be told which of them did not fit.
+pub(crate) const PAST_CALLS_MAX: usize = 32;
 /// The most ranks that one root brings together.
 pub const RANKS_MAX: usize = 1 << 14;
 /// The longest frame before the sender has proved the secret.
@@ -61,6 +63,18 @@ pub(crate) struct Join {
     pub(crate) card: Vec<u8>,
 }
 
+/// A rank stands still in a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) group: u64,
+    /// The number of the call in its group.
+    pub(crate) seq: u64,
+    pub(crate) signature: [u8; 32],
+    /// The signatures of the calls before it, the latest first: at most [`PAST_CALLS_MAX`].
+    pub(crate) past: Vec<[u8; 32]>,
+    pub(crate) description: String,
+}
+
 /// What everybody learns when all have come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
@@ -101,7 +115,7 @@ pub(crate) enum Frame {
     /// A rank gives up for everybody.
     Abort { why: String },
     /// A call has been waiting for a while.
-    Waiting { group: u64, seq: u64, signature: [u8; 32], description: String },
+    Waiting(Waiting),
     /// What do you know of this group?
     Ask { token: u32, group: u64 },
     /// This.
@@ -137,7 +151,7 @@ impl Frame {
             Frame::ReportLost { .. } => 11,
             Frame::ReportMismatch(_) => 12,
             Frame::Abort { .. } => 13,
-            Frame::Waiting { .. } => 14,
+            Frame::Waiting(_) => 14,
             Frame::Ask { .. } => 15,
             Frame::Answer { .. } => 16,
             Frame::Verdict(_) => 17,
@@ -167,12 +181,7 @@ impl Frame {
             }
             Frame::ReportMismatch(verdict) | Frame::Verdict(verdict) => verdict.encode(parts),
             Frame::Abort { why } => parts.text(why),
-            Frame::Waiting { group, seq, signature, description } => {
-                parts.u64(*group);
-                parts.u64(*seq);
-                parts.bytes(signature);
-                parts.text(description);
-            }
+            Frame::Waiting(waiting) => encode_waiting(waiting, parts),
             Frame::Ask { token, group } => {
                 parts.u32(*token);
                 parts.u64(*group);
@@ -209,12 +218,7 @@ impl Frame {
             11 => Frame::ReportLost { rank: fields.u32()?, how: fields.text()? },
             12 => Frame::ReportMismatch(Verdict::decode(&mut fields)?),
             13 => Frame::Abort { why: fields.text()? },
-            14 => Frame::Waiting {
-                group: fields.u64()?,
-                seq: fields.u64()?,
-                signature: fields.array()?,
-                description: fields.text()?,
-            },
+            14 => Frame::Waiting(decode_waiting(&mut fields)?),
             15 => Frame::Ask { token: fields.u32()?, group: fields.u64()? },
             16 => {
                 let token = fields.u32()?;
@@ -257,6 +261,25 @@ fn decode_join(fields: &mut Fields<'_>) -> Result<Join, Malformed> {
         member: decode_member(fields)?,
         card: fields.long(CARD_BYTES_MAX)?.to_vec(),
     })
+}
+
+fn encode_waiting(waiting: &Waiting, parts: &mut Parts) {
+    parts.u64(waiting.group);
+    parts.u64(waiting.seq);
+    parts.bytes(&waiting.signature);
+    parts.count(waiting.past.len());
+    waiting.past.iter().for_each(|signature| parts.bytes(signature));
+    parts.text(&waiting.description);
+}
+
+fn decode_waiting(fields: &mut Fields<'_>) -> Result<Waiting, Malformed> {
+    let (group, seq, signature) = (fields.u64()?, fields.u64()?, fields.array()?);
+    let count = fields.count()?;
+    if count > PAST_CALLS_MAX {
+        return Err(Malformed { what: "more calls than a rank remembers" });
+    }
+    let past = (0..count).map(|_| fields.array()).collect::<Result<_, _>>()?;
+    Ok(Waiting { group, seq, signature, past, description: fields.text()? })
 }
 
 fn encode_table(table: &Table, parts: &mut Parts) {

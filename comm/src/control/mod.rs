@@ -11,6 +11,7 @@
 mod codec;
 pub(crate) mod court;
 pub(crate) mod frame;
+mod history;
 mod monitor;
 mod verdict;
 
@@ -19,14 +20,15 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use court::wire;
-use frame::{Decoder, Frame};
+use frame::{Decoder, Frame, Waiting};
 use monitor::Heard;
 
 use crate::bootstrap::Root;
 pub use frame::{CARD_BYTES_MAX, Member, RANKS_MAX};
+pub(crate) use history::History;
 pub use verdict::{Refusal, Verdict, WaitingReport};
 
 /// How long a report may take to leave this process.
@@ -152,9 +154,31 @@ impl Control {
     /// `signature` with those of other ranks that wait in the same call, and decides on a mismatch
     /// where they differ. For the slow path: costs a system call.
     pub fn report_waiting(&self, group: u64, seq: u64, signature: [u8; 32], description: &str) {
+        self.report_standstill(group, seq, signature, Vec::new(), description);
+    }
+
+    /// Like [`Control::report_waiting`], with the signatures of the calls before, the latest first:
+    /// for ranks that are not as far yet.
+    pub(crate) fn report_standstill(
+        &self,
+        group: u64,
+        seq: u64,
+        signature: [u8; 32],
+        past: Vec<[u8; 32]>,
+        description: &str,
+    ) {
         let description = description.to_owned();
         // Without a root there is nobody to compare with, and nothing else to do about it.
-        let _sent = self.say(&Frame::Waiting { group, seq, signature, description });
+        let _sent = self.say(&Frame::Waiting(Waiting { group, seq, signature, past, description }));
+    }
+
+    /// Wait for the root to decide, for at most so long.
+    pub(crate) fn await_verdict(&self, timeout: Duration) -> Option<&Verdict> {
+        let deadline = Instant::now() + timeout;
+        while self.verdict().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.verdict()
     }
 
     /// What ranks last said to the root about waiting in communicator `group`; `None` when the

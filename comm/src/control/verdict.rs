@@ -25,7 +25,7 @@ pub enum Verdict {
     Mismatch {
         /// One of them.
         rank_a: usize,
-        /// Its call.
+        /// Its call, with its number: `#17 barrier`.
         call_a: String,
         /// The other.
         rank_b: usize,
@@ -33,7 +33,7 @@ pub enum Verdict {
         call_b: String,
         /// The communicator.
         group: u64,
-        /// The number of the call in that communicator.
+        /// The number of the first call about which they disagree, as far as that is known.
         seq: u64,
     },
     /// A rank gave up for all.
@@ -52,9 +52,9 @@ impl fmt::Display for Verdict {
             Verdict::RootLost { how } => {
                 write!(f, "the process that brought the ranks together is gone: {how}")
             }
-            Verdict::Mismatch { rank_a, call_a, rank_b, call_b, group, seq } => write!(
+            Verdict::Mismatch { rank_a, call_a, rank_b, call_b, group, .. } => write!(
                 f,
-                "the ranks disagree about call #{seq} of communicator {group}: \
+                "the ranks disagree in communicator {group}: \
                  rank {rank_a} calls {call_a}, rank {rank_b} calls {call_b}"
             ),
             Verdict::Aborted { rank, why } => write!(f, "rank {rank} aborted: {why}"),

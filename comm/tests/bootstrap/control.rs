@@ -92,8 +92,8 @@ fn waiting_ranks_are_compared_and_summarised() {
     let said = joined[2].control.verdict().unwrap().to_string();
     assert_eq!(
         said,
-        "the ranks disagree about call #17 of communicator 9: rank 0 calls all-reduce of 8 f32, \
-         rank 3 calls broadcast of 4 f64 from rank 1"
+        "the ranks disagree in communicator 9: rank 0 calls #17 all-reduce of 8 f32, \
+         rank 3 calls #17 broadcast of 4 f64 from rank 1"
     );
 }
 

@@ -42,7 +42,13 @@ fn one_of_each() -> Vec<Frame> {
         Frame::ReportLost { rank: 5, how: "reset".into() },
         Frame::ReportMismatch(mismatch.clone()),
         Frame::Abort { why: String::new() },
-        Frame::Waiting { group: 1, seq: 2, signature: [9; 32], description: "barrier".into() },
+        Frame::Waiting(Waiting {
+            group: 1,
+            seq: 2,
+            signature: [9; 32],
+            past: vec![[8; 32], [7; 32]],
+            description: "barrier".into(),
+        }),
         Frame::Ask { token: 1, group: 2 },
         Frame::Answer {
             token: 1,
