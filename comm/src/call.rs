@@ -122,6 +122,9 @@ impl Call {
                 wrong.len()
             )));
         }
+        if !self.fits_memory(ranks) {
+            return Err(Error::invalid(format!("{self}: no memory is that large")));
+        }
         if self.collective == Collective::Barrier && self.counts != Counts::Even(0) {
             return Err(Error::invalid(format!("{self}: a barrier has no elements")));
         }
@@ -134,6 +137,20 @@ impl Call {
             return Err(Error::invalid(format!("{self}: counts of this form do not fit it")));
         }
         Ok(())
+    }
+}
+
+impl Call {
+    /// Whether the bytes of all blocks together can be counted, so that no length overflows later.
+    fn fits_memory(&self, ranks: u32) -> bool {
+        let sum = |counts: &[usize]| counts.iter().try_fold(0usize, |sum, c| sum.checked_add(*c));
+        let elems = match &self.counts {
+            Counts::Even(count) => count.checked_mul(self.collective.blocks(ranks) as usize),
+            Counts::PerRank(counts) => sum(counts),
+            Counts::PerPair { to, from } => sum(to).zip(sum(from)).map(|(to, from)| to.max(from)),
+        };
+        let bytes = elems.and_then(|elems| elems.checked_mul(self.dtype.size()));
+        bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
     }
 }
 

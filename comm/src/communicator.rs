@@ -7,7 +7,8 @@ use brigade_schedule::Algorithm;
 
 use crate::call::{Buffers, Call};
 use crate::control::History;
-use crate::engine::{Engine, Parts};
+use crate::drive::Driver;
+use crate::engine::Engine;
 use crate::select::Selector;
 use crate::wait::{Patience, Watch};
 use crate::work::Progress;
@@ -33,7 +34,8 @@ pub struct Communicator {
 pub(crate) struct Shared {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
-    pub(crate) engine: Mutex<Engine>,
+    engine: Mutex<Engine>,
+    transport_names: Vec<&'static str>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) world: Arc<World>,
     /// The world rank of each member.
@@ -74,22 +76,17 @@ impl Communicator {
             report_after: settings.report_after,
             timeout: settings.timeout,
         };
-        let engine = Engine::new(Parts {
-            rank: me as u32,
-            ranks,
-            group,
-            settings: Arc::clone(&settings),
-            endpoints: links.endpoints,
-            transport_names: links.names,
-            routes: links.routes,
-            selector: Selector { small_bytes: SMALL_BYTES },
-            watch,
-            patience: Patience::for_host(links.local_ranks),
-        });
+        let patience = Patience::for_host(links.local_ranks);
+        let driver = Driver::new(links.endpoints, links.routes, watch, patience);
+        let selector = Selector { small_bytes: SMALL_BYTES };
+        let names = links.names;
+        let engine =
+            Engine::new((me as u32, ranks, group), Arc::clone(&settings), selector, driver);
         let shared = Shared {
             rank: me as u32,
             ranks,
             engine: Mutex::new(engine),
+            transport_names: names,
             progress: Arc::default(),
             world: Arc::clone(world),
             members,
@@ -139,8 +136,9 @@ impl Communicator {
     /// The transports that serve this group, each with how many of its members.
     pub fn transports(&self) -> Vec<(String, usize)> {
         let engine = self.shared.lock();
-        let serves = |at| engine.routes.iter().filter(move |&&route| route == Some(at)).count();
-        let names = engine.transport_names.iter().enumerate();
+        let routes = &engine.driver.routes;
+        let serves = |at| routes.iter().filter(move |&&route| route == Some(at)).count();
+        let names = self.shared.transport_names.iter().enumerate();
         names.map(|(at, name)| (name.to_string(), serves(at))).collect()
     }
 
@@ -185,6 +183,13 @@ impl Shared {
         let outcome = engine.call(call, buffers);
         self.count(&engine);
         outcome
+    }
+
+    /// Why this communicator can be used no more, after a call that panicked.
+    pub(crate) fn broken(&self) -> Error {
+        let engine = self.lock();
+        let error = engine.broken().cloned();
+        error.unwrap_or_else(|| Error::invalid("a call panicked before it began"))
     }
 
     /// Publish the counters that the engine keeps.

@@ -1,19 +1,19 @@
-//! What runs calls: the wires of one communicator, the plans it has made, and the way it waits.
+//! What runs calls: the plans of one communicator, its scratch memory, and what broke it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::Instant;
 
-use brigade_schedule::program;
-use brigade_transports::{Endpoint, TransportError};
+use brigade_schedule::{Collective, program};
 
 use crate::call::{Buffers, Call};
+use crate::drive::{Driver, Prepared};
+use crate::extent::{CallMemory, Extent};
 use crate::header::Header;
 use crate::kernels;
-use crate::plan::{Channel, Place, Plan, link, link_messages};
+use crate::plan::{Message, link, link_messages};
 use crate::reduction::Reduction;
-use crate::run::{Memory, Poll, Run, Stop, Wires};
+use crate::run::Memory;
 use crate::select::Selector;
-use crate::wait::{Patience, Standstill, Watch};
 use crate::{Dtype, Error, Op, Settings};
 
 /// How many plans are kept. A training step repeats a few calls; beyond that the oldest goes.
@@ -23,20 +23,15 @@ const PLANS_MAX: usize = 64;
 pub(crate) struct Engine {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
-    pub(crate) group: u64,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) endpoints: Vec<Box<dyn Endpoint>>,
-    pub(crate) transport_names: Vec<&'static str>,
-    /// Which endpoint serves each member.
-    pub(crate) routes: Vec<Option<usize>>,
-    pub(crate) selector: Selector,
-    pub(crate) watch: Watch,
-    pub(crate) patience: Patience,
-    wires: Wires,
-    plans: Vec<Prepared>,
+    group: u64,
+    settings: Arc<Settings>,
+    selector: Selector,
+    pub(crate) driver: Driver,
+    plans: Vec<Shape>,
     next_plan: usize,
     last_plan: usize,
-    run: Run,
+    /// The plan of the last group of messages.
+    message_plan: Option<Prepared>,
     sequence: u32,
     scratch: Vec<u64>,
     staging: Vec<u8>,
@@ -45,56 +40,33 @@ pub(crate) struct Engine {
     broken: Option<Error>,
 }
 
-/// A plan and the call it was made for.
-struct Prepared {
+/// A plan and the calls it serves.
+struct Shape {
     call: Call,
     in_place: bool,
-    plan: Plan,
-    name: String,
-}
-
-/// Everything a new engine is given.
-pub(crate) struct Parts {
-    pub(crate) rank: u32,
-    pub(crate) ranks: u32,
-    pub(crate) group: u64,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) endpoints: Vec<Box<dyn Endpoint>>,
-    pub(crate) transport_names: Vec<&'static str>,
-    pub(crate) routes: Vec<Option<usize>>,
-    pub(crate) selector: Selector,
-    pub(crate) watch: Watch,
-    pub(crate) patience: Patience,
-}
-
-/// One message of a group of sends and receives.
-pub(crate) struct Message {
-    pub(crate) channel: Channel,
-    pub(crate) place: Place,
-    pub(crate) bytes: u64,
+    extent: Extent,
+    prepared: Prepared,
 }
 
 impl Engine {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let mut wires = Wires::default();
-        wires.to.resize_with(parts.ranks as usize, || None);
-        wires.from.resize_with(parts.ranks as usize, || None);
+    /// The machinery of rank `rank` of `ranks` in the group with this number.
+    pub(crate) fn new(
+        (rank, ranks, group): (u32, u32, u64),
+        settings: Arc<Settings>,
+        selector: Selector,
+        driver: Driver,
+    ) -> Self {
         Self {
-            rank: parts.rank,
-            ranks: parts.ranks,
-            group: parts.group,
-            settings: parts.settings,
-            endpoints: parts.endpoints,
-            transport_names: parts.transport_names,
-            routes: parts.routes,
-            selector: parts.selector,
-            watch: parts.watch,
-            patience: parts.patience,
-            wires,
+            rank,
+            ranks,
+            group,
+            settings,
+            selector,
+            driver,
             plans: Vec::new(),
             next_plan: 0,
             last_plan: 0,
-            run: Run::default(),
+            message_plan: None,
             sequence: 0,
             scratch: Vec::new(),
             staging: Vec::new(),
@@ -104,43 +76,78 @@ impl Engine {
     }
 
     /// Carry out one call, from the first byte to the last.
+    ///
+    /// # Panics
+    ///
+    /// When a user's operator does. The other ranks are told, and the communicator is broken.
     pub(crate) fn call(&mut self, call: &Call, mut buffers: Buffers<'_>) -> Result<(), Error> {
-        call.validate(self.ranks)?;
-        let memory = check_buffers(call, self.ranks, self.rank, &mut buffers)?;
-        if let Some(error) = &self.broken {
-            return Err(error.clone());
+        let staged = is_staged(call, &buffers);
+        let in_place = matches!(buffers, Buffers::InPlace(_)) && !staged;
+        let known = self.find(call, in_place);
+        let extent = match known {
+            Some(index) => self.plans[index].extent,
+            None => Extent::of(call, self.ranks, self.rank)?,
+        };
+        let memory = extent.check(call, self.rank, &mut buffers)?;
+        self.admit()?;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let index = known.map_or_else(|| self.prepare(call, extent, in_place), Ok)?;
+            self.carry_out(index, call, memory, staged)
+        }));
+        if call.dtype == Dtype::Bool {
+            // SAFETY: the output has so many elements and is ours for the length of the call.
+            unsafe { settle_bools(memory.output, memory.output_elems) };
         }
-        if let Some(error) = self.watch.stopped() {
-            return Err(self.broken.insert(error).clone());
+        let outcome = outcome.unwrap_or_else(|panic| {
+            let why = format!("an operator panicked during {call}");
+            self.broken = Some(self.driver.watch.abort(&why));
+            resume_unwind(panic)
+        });
+        self.remember(outcome)
+    }
+
+    /// Refuse every call after an error, here or on another rank.
+    fn admit(&mut self) -> Result<(), Error> {
+        if self.broken.is_none() {
+            self.broken = self.driver.watch.stopped();
         }
-        let in_place = matches!(buffers, Buffers::InPlace(_));
-        // If a user's operator panics, wires are left in the middle of a message.
-        self.broken = Some(Error::invalid(format!("an operator panicked during {call}")));
-        let outcome = self.call_checked(call, memory, in_place);
-        self.broken = outcome.clone().err().filter(|error| !error.is_recoverable());
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    /// The error after which nothing can be called any more.
+    pub(crate) fn broken(&self) -> Option<&Error> {
+        self.broken.as_ref()
+    }
+
+    fn remember(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
+        if let Err(error) = &outcome
+            && !error.is_recoverable()
+        {
+            self.broken = Some(error.clone());
+        }
         outcome
     }
 
-    fn call_checked(
+    fn carry_out(
         &mut self,
+        index: usize,
         call: &Call,
         mut memory: CallMemory,
-        mut in_place: bool,
+        staged: bool,
     ) -> Result<(), Error> {
-        if self.is_staged(call, in_place) {
+        if staged {
             // SAFETY: the memory was checked against the call.
             unsafe { self.stage(call, &mut memory) };
-            in_place = false;
         }
-        let index = self.prepare(call, in_place)?;
         self.sequence = self.sequence.wrapping_add(1);
-        let scratch = self.plans[index].plan.scratch_bytes.div_ceil(8) as usize;
+        let Shape { prepared, in_place, .. } = &self.plans[index];
+        let scratch = prepared.plan.scratch_bytes.div_ceil(8) as usize;
         if self.scratch.len() < scratch {
             self.scratch.resize(scratch, 0);
         }
         let run_memory = Memory {
             input: memory.input,
-            output: if in_place { memory.input.cast_mut() } else { memory.output },
+            output: if *in_place { memory.input.cast_mut() } else { memory.output },
             scratch: self.scratch.as_mut_ptr().cast(),
         };
         let reduction = if call.collective.folds() {
@@ -148,21 +155,16 @@ impl Engine {
         } else {
             Reduction::None
         };
-        self.drive(index, run_memory, &reduction)?;
-        self.sent_bytes += self.plans[index].plan.sent_bytes;
+        // SAFETY: the buffers were checked against the call that the plan was linked for, the
+        // caller's borrow keeps them ours, and scratch is long enough.
+        unsafe { self.driver.drive(prepared, self.sequence, &run_memory, &reduction)? };
+        self.sent_bytes += prepared.plan.sent_bytes;
         if call.collective.folds() && matches!(call.op, Op::Avg) && memory.output_elems > 0 {
             let divide = kernels::divide(call.dtype).expect("validated: the type can be averaged");
             // SAFETY: the output has so many elements and is ours for the length of the call.
             unsafe { divide(memory.output, memory.output_elems, f64::from(self.ranks)) };
         }
         Ok(())
-    }
-
-    /// Whether the input must be copied before the call: to be scaled, or because in an all-to-all
-    /// in place every block lies where another one will arrive.
-    fn is_staged(&self, call: &Call, in_place: bool) -> bool {
-        let scaled = call.collective.folds() && matches!(call.op, Op::PreMulSum(_));
-        scaled || (in_place && call.collective == brigade_schedule::Collective::AllToAll)
     }
 
     /// # Safety
@@ -182,16 +184,18 @@ impl Engine {
         memory.input = self.staging.as_ptr();
     }
 
-    /// The plan for a call: one made before, or a new one.
-    fn prepare(&mut self, call: &Call, in_place: bool) -> Result<usize, Error> {
-        let known = |plan: &Prepared| plan.in_place == in_place && plan.call.shares_plan(call);
+    /// The plan made before for calls of this shape.
+    fn find(&mut self, call: &Call, in_place: bool) -> Option<usize> {
+        let known = |shape: &Shape| shape.in_place == in_place && shape.call.shares_plan(call);
         if self.plans.get(self.last_plan).is_some_and(known) {
-            return Ok(self.last_plan);
+            return Some(self.last_plan);
         }
-        if let Some(index) = self.plans.iter().position(known) {
-            self.last_plan = index;
-            return Ok(index);
-        }
+        self.last_plan = self.plans.iter().position(known)?;
+        Some(self.last_plan)
+    }
+
+    /// Make the plan for calls of a new shape, and open the wires that it needs.
+    fn prepare(&mut self, call: &Call, extent: Extent, in_place: bool) -> Result<usize, Error> {
         let algorithm = self.selector.choose(call, self.ranks, &self.settings)?;
         let program = program(call.collective, algorithm, self.ranks, self.rank)
             .ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))?;
@@ -199,15 +203,16 @@ impl Engine {
         let header = Header::of_call(call, code, self.group);
         let plan = link(&program, call, header, self.settings.window_bytes, in_place)
             .map_err(|error| Error::invalid(format!("{call}: {error}")))?;
-        self.open_wires(&plan).map_err(|error| self.failure(error, &call.to_string()))?;
         let name = format!("{call} by {algorithm}({})", self.ranks);
-        let prepared = Prepared { call: call.clone(), in_place, plan, name };
+        let prepared = Prepared { plan, name };
+        self.driver.open_wires(&prepared, self.settings.join_timeout)?;
+        let shape = Shape { call: call.clone(), in_place, extent, prepared };
         let index = self.next_plan;
         self.next_plan = (index + 1) % PLANS_MAX;
         if index < self.plans.len() {
-            self.plans[index] = prepared;
+            self.plans[index] = shape;
         } else {
-            self.plans.push(prepared);
+            self.plans.push(shape);
         }
         Ok(index)
     }
@@ -217,68 +222,8 @@ impl Engine {
         self.selector.choose(call, self.ranks, &self.settings)
     }
 
-    fn open_wires(&mut self, plan: &Plan) -> Result<(), TransportError> {
-        let deadline = Instant::now() + self.settings.join_timeout;
-        for pump in &plan.pumps {
-            let (Channel::To(peer) | Channel::From(peer)) = pump.channel else { continue };
-            let index = peer as usize;
-            let route = self.routes[index].expect("every member has a route");
-            let endpoint = &mut self.endpoints[route];
-            match pump.channel {
-                Channel::To(_) if self.wires.to[index].is_none() => {
-                    self.wires.to[index] = Some(endpoint.sender(index, deadline)?);
-                }
-                Channel::From(_) if self.wires.from[index].is_none() => {
-                    self.wires.from[index] = Some(endpoint.receiver(index)?);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Run a prepared plan to its end.
-    fn drive(&mut self, index: usize, memory: Memory, reduction: &Reduction) -> Result<(), Error> {
-        let Prepared { plan, name, .. } = &self.plans[index];
-        let numbered = plan.header.numbered(self.sequence);
-        self.watch.history.note(&plan.header.numbered(self.sequence));
-        self.run.start(plan, self.sequence);
-        let (run, wires) = (&mut self.run, &mut self.wires);
-        let mut waiting = self.patience.begin();
-        loop {
-            // SAFETY: the buffers were checked against the call that the plan was linked for, the
-            // caller's borrow keeps them ours, and scratch is long enough.
-            match unsafe { run.poll(plan, wires, &memory, reduction) } {
-                Ok(Poll::Done) => return Ok(()),
-                Ok(Poll::Moved) => waiting.moved(),
-                Ok(Poll::Idle) if waiting.is_brief() => {}
-                Ok(Poll::Idle) => {
-                    for endpoint in &mut self.endpoints {
-                        endpoint.doorbell().arm();
-                    }
-                    // SAFETY: as above.
-                    let again = unsafe { run.poll(plan, wires, &memory, reduction) };
-                    if !matches!(again, Ok(Poll::Idle)) {
-                        for endpoint in &mut self.endpoints {
-                            endpoint.doorbell().disarm();
-                        }
-                        match again {
-                            Ok(Poll::Done) => return Ok(()),
-                            Ok(_) => waiting.moved(),
-                            Err(stop) => return Err(self.watch.judge(stop, name)),
-                        }
-                        continue;
-                    }
-                    waiting.sleep(&mut self.endpoints);
-                    let place = Standstill { run, plan, name, header: &numbered };
-                    self.watch.look_around(&mut waiting, &mut self.endpoints, &place)?;
-                }
-                Err(stop) => return Err(self.watch.judge(stop, name)),
-            }
-        }
-    }
-
-    /// Carry out sends and receives that may all be in flight at once.
+    /// Carry out sends and receives that may all be in flight at once. Allocates nothing when the
+    /// last group had the same peers and lengths.
     ///
     /// # Safety
     ///
@@ -288,101 +233,59 @@ impl Engine {
         &mut self,
         messages: &[Message],
         dtype: Dtype,
-        name: &str,
     ) -> Result<(), Error> {
-        if let Some(error) = &self.broken {
-            return Err(error.clone());
-        }
-        if let Some(error) = self.watch.stopped() {
-            return Err(self.broken.insert(error).clone());
-        }
-        let list: Vec<_> = messages.iter().map(|m| (m.channel, m.place, m.bytes)).collect();
+        self.admit()?;
         let header = Header::of_message(dtype, self.group);
-        let plan = link_messages(&list, header, dtype.size());
-        self.open_wires(&plan).map_err(|error| self.failure(error, name))?;
-        let call = Call::moving(brigade_schedule::Collective::Barrier, dtype, 0);
-        let prepared = Prepared { call, in_place: false, plan, name: name.to_owned() };
-        // The list of plans lends a place for the length of the call; a message plan is never found
-        // again, because it holds addresses.
-        self.plans.push(prepared);
-        let index = self.plans.len() - 1;
+        let rebound = |last: &mut Prepared| last.plan.rebind(messages, header);
+        let prepared = match self.message_plan.take_if(rebound) {
+            Some(same) => same,
+            None => {
+                let plan = link_messages(messages, header, dtype.size());
+                let prepared = Prepared { plan, name: messages_name(messages, dtype) };
+                let opened = self.driver.open_wires(&prepared, self.settings.join_timeout);
+                self.remember(opened)?;
+                prepared
+            }
+        };
         let null = std::ptr::null_mut();
         let memory = Memory { input: null, output: null, scratch: null };
-        let sequence = std::mem::take(&mut self.sequence);
-        let outcome = self.drive(index, memory, &Reduction::None);
-        self.sequence = sequence;
-        let plan = self.plans.pop().expect("just pushed").plan;
-        self.sent_bytes += plan.sent_bytes;
-        outcome.inspect_err(|error| self.broken = Some(error.clone()))
-    }
-
-    fn failure(&self, error: TransportError, during: &str) -> Error {
-        self.watch.judge(Stop::Wire(error), during)
-    }
-}
-
-/// The memory of one call, as addresses.
-struct CallMemory {
-    /// Where places of `Space::Input` count from.
-    input: *const u8,
-    /// The first byte of this rank's input.
-    input_start: *const u8,
-    /// The first byte of this rank's output.
-    output: *mut u8,
-    input_elems: usize,
-    output_elems: usize,
-}
-
-/// Refuse buffers that are too short or too long, with both numbers.
-fn check_buffers(
-    call: &Call,
-    ranks: u32,
-    rank: u32,
-    buffers: &mut Buffers<'_>,
-) -> Result<CallMemory, Error> {
-    let (input_elems, output_elems) = call.buffer_elems(ranks, rank);
-    let size = call.dtype.size();
-    let wrong = |what: &str, got: usize, elems: usize| {
-        Error::invalid(format!(
-            "{call}: the {what} of rank {rank} has {got} bytes, but {elems} elements of {size} \
-             bytes are {} bytes",
-            elems * size
-        ))
-    };
-    match buffers {
-        Buffers::OutOfPlace { input, output } => {
-            if input_elems > 0 && input.len() != input_elems * size {
-                return Err(wrong("input", input.len(), input_elems));
+        // SAFETY: the caller vouches for the places, which are absolute.
+        let outcome = unsafe { self.driver.drive(&prepared, 0, &memory, &Reduction::None) };
+        self.sent_bytes += prepared.plan.sent_bytes;
+        self.message_plan = Some(prepared);
+        if dtype == Dtype::Bool {
+            for message in messages.iter().filter(|message| message.is_receive()) {
+                // SAFETY: the place is good for its bytes, by the caller's promise.
+                unsafe { settle_bools(message.place.at as *mut u8, message.bytes as usize) };
             }
-            if output_elems > 0 && output.len() != output_elems * size {
-                return Err(wrong("output", output.len(), output_elems));
-            }
-            let input = input.as_ptr();
-            let output = output.as_mut_ptr();
-            Ok(CallMemory { input, input_start: input, output, input_elems, output_elems })
         }
-        Buffers::InPlace(buffer) => {
-            let elems = input_elems.max(output_elems);
-            if buffer.len() != elems * size {
-                return Err(wrong("buffer", buffer.len(), elems));
-            }
-            let start = buffer.as_mut_ptr();
-            let own = own_block_offset(call, ranks, rank) * size;
-            let (mut input_start, mut output) = (start, start);
-            if input_elems < output_elems && input_elems > 0 {
-                input_start = start.wrapping_add(own);
-            } else if output_elems < input_elems && output_elems > 0 {
-                output = start.wrapping_add(own);
-            }
-            Ok(CallMemory { input: start, input_start, output, input_elems, output_elems })
-        }
+        self.remember(outcome)
     }
 }
 
-/// Elements in front of the rank's own block, in a buffer that holds one block of each rank.
-fn own_block_offset(call: &Call, ranks: u32, rank: u32) -> usize {
-    if call.collective.blocks(ranks) != ranks {
-        return 0;
+/// Whether the input must be copied before the call: to be scaled, or because in an all-to-all
+/// in place every block lies where another one will arrive.
+fn is_staged(call: &Call, buffers: &Buffers<'_>) -> bool {
+    let scaled = call.collective.folds() && matches!(call.op, Op::PreMulSum(_));
+    let in_place = matches!(buffers, Buffers::InPlace(_));
+    scaled || (in_place && call.collective == Collective::AllToAll)
+}
+
+/// A group of messages as it is named in errors.
+fn messages_name(messages: &[Message], dtype: Dtype) -> String {
+    let list: Vec<String> = messages.iter().map(Message::to_string).collect();
+    format!("{} of {}", list.join(", "), dtype.name())
+}
+
+/// Make booleans of bytes: what a peer sent must not become a `bool` that is neither.
+///
+/// # Safety
+///
+/// `count` bytes at `start` can be read and written.
+unsafe fn settle_bools(start: *mut u8, count: usize) {
+    if count > 0 {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, count) };
+        bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
     }
-    (0..rank).map(|block| call.block_elems(ranks, rank, block)).sum()
 }

@@ -14,9 +14,11 @@ pub mod transports;
 
 mod call;
 mod communicator;
+mod drive;
 mod dtype;
 mod engine;
 mod error;
+mod extent;
 mod float8;
 mod header;
 mod join;

@@ -1,11 +1,8 @@
 //! Messages between two ranks, alone or in groups that may all be in flight at once.
 
-use std::collections::VecDeque;
-
 use crate::communicator::Communicator;
 use crate::dtype::Element;
-use crate::engine::Message;
-use crate::plan::{Channel, Place, Space};
+use crate::plan::{Channel, Message, Place, Space};
 use crate::typed::{bytes, bytes_mut};
 use crate::{Dtype, Error};
 
@@ -13,14 +10,11 @@ use crate::{Dtype, Error};
 /// does not matter. Between the same two ranks messages keep their order.
 pub struct Messages<'a> {
     communicator: &'a Communicator,
-    list: Vec<Planned<'a>>,
+    wired: Vec<Message>,
+    to_self: Vec<&'a [u8]>,
+    from_self: Vec<&'a mut [u8]>,
     dtype: Option<Dtype>,
     problem: Option<Error>,
-}
-
-enum Planned<'a> {
-    Send(u32, &'a [u8]),
-    Recv(u32, &'a mut [u8]),
 }
 
 impl Communicator {
@@ -45,26 +39,46 @@ impl Communicator {
 
     /// A group of messages: add them, then [`run`](Messages::run).
     pub fn messages(&self) -> Messages<'_> {
-        Messages { communicator: self, list: Vec::new(), dtype: None, problem: None }
+        Messages {
+            communicator: self,
+            wired: Vec::new(),
+            to_self: Vec::new(),
+            from_self: Vec::new(),
+            dtype: None,
+            problem: None,
+        }
     }
 }
 
 impl<'a> Messages<'a> {
     /// Add a message to rank `to`.
     pub fn send<T: Element>(mut self, data: &'a [T], to: usize) -> Self {
-        self.note::<T>(to);
-        self.list.push(Planned::Send(to as u32, bytes(data)));
+        let data = bytes(data);
+        if self.is_wired::<T>(to) {
+            let place = Place { space: Space::Input, at: data.as_ptr() as u64 };
+            let (channel, bytes) = (Channel::To(to as u32), data.len() as u64);
+            self.wired.push(Message { channel, place, bytes });
+        } else {
+            self.to_self.push(data);
+        }
         self
     }
 
     /// Add a message from rank `from`.
     pub fn recv<T: Element>(mut self, data: &'a mut [T], from: usize) -> Self {
-        self.note::<T>(from);
-        self.list.push(Planned::Recv(from as u32, bytes_mut(data)));
+        let data = bytes_mut(data);
+        if self.is_wired::<T>(from) {
+            let place = Place { space: Space::Output, at: data.as_mut_ptr() as u64 };
+            let (channel, bytes) = (Channel::From(from as u32), data.len() as u64);
+            self.wired.push(Message { channel, place, bytes });
+        } else {
+            self.from_self.push(data);
+        }
         self
     }
 
-    fn note<T: Element>(&mut self, peer: usize) {
+    /// Whether a message goes over a wire; notes what is wrong with it.
+    fn is_wired<T: Element>(&mut self, peer: usize) -> bool {
         let size = self.communicator.size();
         if peer >= size {
             self.problem = Some(Error::invalid(format!("message: rank {peer} of {size} ranks")));
@@ -73,6 +87,7 @@ impl<'a> Messages<'a> {
             let what = "messages of one group have one element type".to_owned();
             self.problem = Some(Error::invalid(what));
         }
+        peer != self.communicator.rank()
     }
 
     /// Carry all of them out. Returns when everything has been received and everything sent may be
@@ -87,49 +102,20 @@ impl<'a> Messages<'a> {
             return Err(problem);
         }
         let Some(dtype) = self.dtype else { return Ok(()) };
-        let me = self.communicator.shared().rank;
-        let mut to_self: VecDeque<&[u8]> = VecDeque::new();
-        let (mut from_self, mut wired, mut names) = (VecDeque::new(), Vec::new(), Vec::new());
-        for message in self.list {
-            match message {
-                Planned::Send(peer, data) if peer == me => to_self.push_back(data),
-                Planned::Recv(peer, data) if peer == me => from_self.push_back(data),
-                Planned::Send(peer, data) => {
-                    names.push(format!("send to {peer}"));
-                    wired.push(wire_message(
-                        Channel::To(peer),
-                        Space::Input,
-                        data.as_ptr(),
-                        data.len(),
-                    ));
-                }
-                Planned::Recv(peer, data) => {
-                    names.push(format!("receive from {peer}"));
-                    let at = data.as_mut_ptr().cast_const();
-                    wired.push(wire_message(Channel::From(peer), Space::Output, at, data.len()));
-                }
-            }
-        }
-        let lengths = |list: &VecDeque<&[u8]>| list.iter().map(|d| d.len()).collect::<Vec<_>>();
-        let received: Vec<usize> = from_self.iter().map(|data: &&mut [u8]| data.len()).collect();
-        if lengths(&to_self) != received {
+        let lengths = self.to_self.iter().map(|data| data.len());
+        if !lengths.eq(self.from_self.iter().map(|data| data.len())) {
             return Err(Error::invalid("messages to oneself must be received in the same group"));
         }
-        for (target, source) in from_self.into_iter().zip(to_self) {
+        for (target, source) in self.from_self.into_iter().zip(self.to_self) {
             target.copy_from_slice(source);
         }
-        let name = format!("{} of {}", names.join(", "), dtype.name());
         let shared = self.communicator.shared();
         shared.progress.drain();
         let mut engine = shared.lock();
         // SAFETY: every place is the whole of a slice that is borrowed until we return, and the
         // slices to be written are borrowed exclusively, so none overlaps another.
-        let outcome = unsafe { engine.messages(&wired, dtype, &name) };
+        let outcome = unsafe { engine.messages(&self.wired, dtype) };
         shared.count(&engine);
         outcome
     }
-}
-
-fn wire_message(channel: Channel, space: Space, at: *const u8, bytes: usize) -> Message {
-    Message { channel, place: Place { space, at: at as u64 }, bytes: bytes as u64 }
 }

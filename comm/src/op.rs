@@ -40,7 +40,7 @@ pub enum Op {
 /// A reduction that the user brings. It must give the same bytes for the same bytes, and be
 /// associative; it need be commutative only where the chosen algorithm is not `ordered`.
 pub trait CustomOp: Send + Sync {
-    /// The name used in messages and compared between ranks.
+    /// The name used in messages; ranks whose operators have different names nearly always notice.
     fn name(&self) -> &str;
 
     /// `accumulator = accumulator ⊕ arriving`, element by element.
@@ -73,8 +73,8 @@ impl Op {
 
     /// The number that stands for the operator on the wire; it never changes.
     ///
-    /// The operators that NCCL knows have NCCL's numbers. Neither a factor nor a custom name is in
-    /// it.
+    /// The operators that NCCL knows have NCCL's numbers. A factor is not in it, and of a custom
+    /// operator's name only six bits.
     pub fn code(&self) -> u8 {
         match self {
             Self::Sum => 0,
@@ -86,14 +86,18 @@ impl Op {
             Self::Bor => 6,
             Self::Bxor => 7,
             Self::PreMulSum(_) => 8,
-            Self::Custom(_) => 9,
+            // Different names get different codes, nearly always.
+            Self::Custom(op) => CUSTOM | (digest(op.name()) % CUSTOM),
         }
     }
 
     /// The name that a [`code`](Self::code) stands for (of a custom operator: "custom").
     pub fn code_name(code: u8) -> Option<&'static str> {
-        const NAMES: [&str; 10] =
-            ["sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "premulsum", "custom"];
+        const NAMES: [&str; 9] =
+            ["sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "premulsum"];
+        if code & CUSTOM != 0 {
+            return Some("custom");
+        }
         NAMES.get(usize::from(code)).copied()
     }
 
@@ -105,6 +109,15 @@ impl Op {
             Self::Band | Self::Bor | Self::Bxor => !dtype.is_float(),
         }
     }
+}
+
+/// The codes of custom operators have this bit; the bits below are a digest of the name.
+const CUSTOM: u8 = 0x40;
+
+fn digest(name: &str) -> u8 {
+    let mix = |sum: u32, byte: u8| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    let sum = name.bytes().fold(0x811c_9dc5, mix);
+    (sum >> 24) as u8
 }
 
 impl fmt::Debug for Op {

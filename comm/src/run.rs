@@ -78,7 +78,16 @@ pub(crate) struct Run {
     progress: Vec<u64>,
     pumps: Vec<Position>,
     live: usize,
-    header: Option<Header>,
+    joined: Joined,
+}
+
+/// Where a short message meets its header, so that both leave in one piece.
+struct Joined([u8; JOINED_BYTES]);
+
+impl Default for Joined {
+    fn default() -> Self {
+        Self([0; JOINED_BYTES])
+    }
 }
 
 /// How far a pump is.
@@ -87,20 +96,24 @@ struct Position {
     step: u32,
     /// Bytes of the header that are through.
     head: u8,
+    /// What this wire of the call starts with.
+    header: Header,
     arriving: [u8; HEADER_BYTES],
 }
 
 impl Run {
-    /// Begin the call that `plan` describes.
-    pub(crate) fn start(&mut self, plan: &Plan, sequence: u32) {
+    /// Begin the call that `plan` describes. `header` is the plan's, with the call's number.
+    pub(crate) fn start(&mut self, plan: &Plan, header: &Header) {
         self.progress.clear();
         self.progress.resize(plan.steps.len(), 0);
         self.pumps.clear();
-        let start =
-            |pump: &Pump| Position { step: pump.first, head: 0, arriving: [0; HEADER_BYTES] };
-        self.pumps.extend(plan.pumps.iter().map(start));
+        self.pumps.extend(plan.pumps.iter().map(|pump| Position {
+            step: pump.first,
+            head: 0,
+            header: header.for_wire(pump.bytes),
+            arriving: [0; HEADER_BYTES],
+        }));
         self.live = plan.pumps.len();
-        self.header = Some(plan.header.numbered(sequence));
     }
 
     /// Move whatever can be moved now.
@@ -121,16 +134,15 @@ impl Run {
             if position.step == pump.last {
                 continue;
             }
-            let header = self.header.expect("the run was started").for_wire(pump.bytes);
-            let mut turn =
-                Turn { plan, pump, position, progress: &mut self.progress, memory, reduction };
+            let (progress, joined) = (&mut self.progress[..], &mut self.joined);
+            let mut turn = Turn { plan, pump, position, progress, joined, memory, reduction };
             moved |= match pump.channel {
                 // SAFETY: the caller vouches for memory and plan.
-                Channel::To(peer) => unsafe { turn.send(wire(&mut wires.to, peer), &header)? },
+                Channel::To(peer) => unsafe { turn.send(wire(&mut wires.to, peer))? },
                 Channel::From(peer) => {
                     let wire = wire(&mut wires.from, peer);
                     // SAFETY: likewise.
-                    unsafe { turn.receive(wire, peer, &header)? }
+                    unsafe { turn.receive(wire, peer)? }
                 }
                 // SAFETY: likewise.
                 Channel::Within => unsafe { turn.within() },
@@ -162,6 +174,7 @@ struct Turn<'a> {
     pump: &'a Pump,
     position: &'a mut Position,
     progress: &'a mut [u64],
+    joined: &'a mut Joined,
     memory: &'a Memory,
     reduction: &'a Reduction,
 }
@@ -172,7 +185,7 @@ impl Turn<'_> {
     /// # Safety
     ///
     /// As for [`Run::poll`].
-    unsafe fn send(&mut self, wire: &mut dyn SendWire, header: &Header) -> Result<bool, Stop> {
+    unsafe fn send(&mut self, wire: &mut dyn SendWire) -> Result<bool, Stop> {
         let mut moved = false;
         while self.position.step != self.pump.last {
             let step = self.plan.steps[self.position.step as usize];
@@ -188,7 +201,7 @@ impl Turn<'_> {
             // Partial pushes stay on cache lines.
             let whole = allowed == step.bytes;
             let ready = if whole { ready } else { &ready[..ready.len() & !63] };
-            let (taken, all) = self.push(wire, header, ready, whole)?;
+            let (taken, all) = self.push(wire, ready, whole)?;
             moved |= taken > 0 || (all && whole);
             self.progress[self.position.step as usize] = done + taken as u64;
             if !(all && whole) {
@@ -204,7 +217,6 @@ impl Turn<'_> {
     fn push(
         &mut self,
         wire: &mut dyn SendWire,
-        header: &Header,
         body: &[u8],
         whole: bool,
     ) -> Result<(usize, bool), Stop> {
@@ -213,9 +225,9 @@ impl Turn<'_> {
             let taken = if body.is_empty() { 0 } else { wire.push(body)? };
             return Ok((taken, taken == body.len()));
         }
-        let mut joined = [0; JOINED_BYTES];
+        let joined = &mut self.joined.0;
         let rest = HEADER_BYTES - head;
-        joined[..rest].copy_from_slice(&header.bytes()[head..]);
+        joined[..rest].copy_from_slice(&self.position.header.bytes()[head..]);
         // A body goes along only if it is the whole of a step: what is pushed apart must keep to
         // cache lines, which the header would shift.
         let along = if whole && body.len() <= JOINED_BYTES - rest { body.len() } else { 0 };
@@ -238,12 +250,7 @@ impl Turn<'_> {
     /// # Safety
     ///
     /// As for [`Run::poll`].
-    unsafe fn receive(
-        &mut self,
-        wire: &mut dyn RecvWire,
-        peer: u32,
-        header: &Header,
-    ) -> Result<bool, Stop> {
+    unsafe fn receive(&mut self, wire: &mut dyn RecvWire, peer: u32) -> Result<bool, Stop> {
         let mut moved = false;
         if usize::from(self.position.head) < HEADER_BYTES {
             let head = usize::from(self.position.head);
@@ -252,9 +259,10 @@ impl Turn<'_> {
             if head + taken < HEADER_BYTES {
                 return Ok(taken > 0);
             }
-            if self.position.arriving != *header.bytes() {
+            let ours = self.position.header;
+            if self.position.arriving != *ours.bytes() {
                 let theirs = Header::from_bytes(self.position.arriving);
-                return Err(Stop::Mismatch { peer, ours: *header, theirs });
+                return Err(Stop::Mismatch { peer, ours, theirs });
             }
             moved = true;
         }

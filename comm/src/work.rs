@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -66,13 +68,13 @@ pub(crate) struct Job {
 pub(crate) struct Progress {
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Jobs that are queued or being done. Written under the lock; a blocking call only looks.
+    unsettled: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// A job has been taken off the queue and is not done yet.
-    busy: bool,
     closed: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -82,6 +84,7 @@ impl Progress {
     fn submit(&self, shared: &Arc<Shared>, job: Job) {
         let mut queue = lock(&self.queue);
         queue.jobs.push_back(job);
+        self.unsettled.fetch_add(1, Ordering::Relaxed);
         if queue.thread.is_none() {
             let weak = Arc::downgrade(shared);
             let progress = Arc::clone(&shared.progress);
@@ -99,7 +102,6 @@ impl Progress {
             let mut queue = lock(&self.queue);
             let job = loop {
                 if let Some(job) = queue.jobs.pop_front() {
-                    queue.busy = true;
                     break job;
                 }
                 if queue.closed {
@@ -110,19 +112,35 @@ impl Progress {
             drop(queue);
             // Whoever queued the job waits for it within the communicator's lifetime.
             if let Some(shared) = shared.upgrade() {
-                let result = (job.run)(&shared);
+                let run = AssertUnwindSafe(|| (job.run)(&shared));
+                // The panic of an operator has been printed; whoever waits gets an error of it.
+                let result = catch_unwind(run).unwrap_or_else(|_| Err(shared.broken()));
                 *lock(&job.outcome.result) = Some(result);
             }
-            lock(&self.queue).busy = false;
+            self.settle();
             job.outcome.done.notify_all();
             self.changed.notify_all();
         }
     }
 
+    /// One job is done.
+    fn settle(&self) {
+        let _queue = lock(&self.queue);
+        self.unsettled.fetch_sub(1, Ordering::Release);
+    }
+
     /// Wait until nothing is queued, so that a blocking call keeps its place in the order.
+    #[inline]
     pub(crate) fn drain(&self) {
+        if self.unsettled.load(Ordering::Acquire) > 0 {
+            self.wait_for_queue();
+        }
+    }
+
+    #[cold]
+    fn wait_for_queue(&self) {
         let mut queue = lock(&self.queue);
-        while queue.busy || !queue.jobs.is_empty() {
+        while self.unsettled.load(Ordering::Acquire) > 0 {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }

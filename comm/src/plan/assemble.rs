@@ -1,15 +1,11 @@
 //! The last step of linking: steps become a plan, sorted by the wire they use.
 
-use super::{Channel, Kind, Need, Place, Plan, Pump, Step};
+use super::{Channel, Kind, Message, Need, Place, Plan, Pump, Step};
 use crate::header::Header;
 
-/// A plan for messages between pairs, in the order given: `(channel, place, bytes)`.
-pub(crate) fn link_messages(
-    messages: &[(Channel, Place, u64)],
-    header: Header,
-    elem_bytes: usize,
-) -> Plan {
-    let steps = messages.iter().enumerate().map(|(number, &(channel, place, bytes))| {
+/// A plan for messages between pairs, which keep their order on each wire.
+pub(crate) fn link_messages(messages: &[Message], header: Header, elem_bytes: usize) -> Plan {
+    let steps = messages.iter().enumerate().map(|(number, &Message { channel, place, bytes })| {
         let kind = if matches!(channel, Channel::To(_)) { Kind::Send } else { Kind::Recv };
         Draft {
             channel,
@@ -23,6 +19,28 @@ pub(crate) fn link_messages(
         }
     });
     assemble(steps.collect(), header, elem_bytes, 0, messages.len() as u32)
+}
+
+impl Plan {
+    /// Use this plan of messages for others between the same peers, of the same lengths, which
+    /// lie elsewhere. If they are not such messages, say so and change nothing.
+    pub(crate) fn rebind(&mut self, messages: &[Message], header: Header) -> bool {
+        let shared = self.header == header && self.steps.len() == messages.len();
+        let fits = |pump: &Pump| {
+            self.steps[pump.first as usize..pump.last as usize].iter().all(|step| {
+                let message = &messages[step.number as usize];
+                message.channel == pump.channel && message.bytes == step.bytes
+            })
+        };
+        if !shared || !self.pumps.iter().all(fits) {
+            return false;
+        }
+        for step in &mut self.steps {
+            let place = messages[step.number as usize].place;
+            (step.source, step.target) = (place, place);
+        }
+        true
+    }
 }
 
 /// A step before its pump is known.

@@ -12,6 +12,8 @@ mod places;
 pub(crate) use assemble::link_messages;
 pub(crate) use link::link;
 
+use std::fmt;
+
 use crate::header::Header;
 
 /// One of the three memories of a call.
@@ -93,6 +95,30 @@ pub(crate) struct Pump {
     pub(crate) last: u32,
     /// Payload of the whole call on this channel.
     pub(crate) bytes: u64,
+}
+
+/// One message between this rank and a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) channel: Channel,
+    pub(crate) place: Place,
+    pub(crate) bytes: u64,
+}
+
+impl Message {
+    pub(crate) fn is_receive(&self) -> bool {
+        matches!(self.channel, Channel::From(_))
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.channel {
+            Channel::To(peer) => write!(f, "send to {peer}"),
+            Channel::From(peer) => write!(f, "receive from {peer}"),
+            Channel::Within => f.write_str("message to oneself"),
+        }
+    }
 }
 
 /// A linked program.

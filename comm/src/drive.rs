@@ -1,0 +1,121 @@
+//! What drives a plan from its first byte to its last: the wires of one communicator, and the way
+//! it waits.
+
+use std::time::{Duration, Instant};
+
+use brigade_transports::{Endpoint, TransportError};
+
+use crate::Error;
+use crate::plan::{Channel, Plan};
+use crate::reduction::Reduction;
+use crate::run::{Memory, Poll, Run, Stop, Wires};
+use crate::wait::{Patience, Standstill, Watch};
+
+/// A plan and how it is named in errors.
+pub(crate) struct Prepared {
+    pub(crate) plan: Plan,
+    pub(crate) name: String,
+}
+
+/// The wires of one communicator and the call that is on them.
+pub(crate) struct Driver {
+    pub(crate) endpoints: Vec<Box<dyn Endpoint>>,
+    /// Which endpoint serves each member.
+    pub(crate) routes: Vec<Option<usize>>,
+    pub(crate) watch: Watch,
+    patience: Patience,
+    wires: Wires,
+    run: Run,
+}
+
+impl Driver {
+    /// Wires that are opened when they are first needed.
+    pub(crate) fn new(
+        endpoints: Vec<Box<dyn Endpoint>>,
+        routes: Vec<Option<usize>>,
+        watch: Watch,
+        patience: Patience,
+    ) -> Self {
+        let mut wires = Wires::default();
+        wires.to.resize_with(routes.len(), || None);
+        wires.from.resize_with(routes.len(), || None);
+        Self { endpoints, routes, watch, patience, wires, run: Run::default() }
+    }
+
+    /// Open the wires that a plan needs and that are not open yet.
+    pub(crate) fn open_wires(
+        &mut self,
+        prepared: &Prepared,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let deadline = Instant::now() + timeout;
+        for pump in &prepared.plan.pumps {
+            self.open(pump.channel, deadline)
+                .map_err(|error| self.watch.judge(Stop::Wire(error), &prepared.name))?;
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, channel: Channel, deadline: Instant) -> Result<(), TransportError> {
+        let (Channel::To(peer) | Channel::From(peer)) = channel else { return Ok(()) };
+        let index = peer as usize;
+        let route = self.routes[index].expect("every member has a route");
+        let endpoint = &mut self.endpoints[route];
+        match channel {
+            Channel::To(_) if self.wires.to[index].is_none() => {
+                self.wires.to[index] = Some(endpoint.sender(index, deadline)?);
+            }
+            Channel::From(_) if self.wires.from[index].is_none() => {
+                self.wires.from[index] = Some(endpoint.receiver(index)?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Run a prepared plan to its end.
+    ///
+    /// # Safety
+    ///
+    /// `memory` holds for every place of the plan, and nothing else touches it meanwhile.
+    pub(crate) unsafe fn drive(
+        &mut self,
+        prepared: &Prepared,
+        sequence: u32,
+        memory: &Memory,
+        reduction: &Reduction,
+    ) -> Result<(), Error> {
+        let Prepared { plan, name } = prepared;
+        let header = plan.header.numbered(sequence);
+        self.watch.history.note(&header);
+        self.run.start(plan, &header);
+        let mut waiting = self.patience.begin();
+        // A sleeper arms the bells, looks once more, and only then sleeps.
+        let mut armed = false;
+        loop {
+            // SAFETY: the caller's promise.
+            let poll = unsafe { self.run.poll(plan, &mut self.wires, memory, reduction) };
+            let idle = matches!(poll, Ok(Poll::Idle));
+            if armed && !idle {
+                self.endpoints.iter_mut().for_each(|endpoint| endpoint.doorbell().disarm());
+                armed = false;
+            }
+            match poll {
+                Ok(Poll::Done) => return Ok(()),
+                Ok(Poll::Moved) => waiting.moved(),
+                Ok(Poll::Idle) if armed => {
+                    waiting.sleep(&mut self.endpoints);
+                    armed = false;
+                    let still = Standstill { run: &self.run, plan, name, header: &header };
+                    self.watch.look_around(&mut waiting, &mut self.endpoints, &still)?;
+                }
+                Ok(Poll::Idle) if waiting.is_brief() => {}
+                Ok(Poll::Idle) => {
+                    self.endpoints.iter_mut().for_each(|endpoint| endpoint.doorbell().arm());
+                    armed = true;
+                }
+                Err(stop) => return Err(self.watch.judge(stop, name)),
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! How much memory a call touches on one rank, and the check of the caller's buffers against it.
+
+use crate::Error;
+use crate::call::{Buffers, Call};
+
+/// The lengths of one rank's buffers in calls of one shape.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    input_elems: usize,
+    output_elems: usize,
+    elem_bytes: usize,
+    /// In a buffer that holds one block of each rank: the bytes in front of this rank's.
+    own_bytes: usize,
+}
+
+/// The memory of one call, as addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct CallMemory {
+    /// Where places of `Space::Input` count from.
+    pub(crate) input: *const u8,
+    /// The first byte of this rank's input.
+    pub(crate) input_start: *const u8,
+    /// The first byte of this rank's output.
+    pub(crate) output: *mut u8,
+    pub(crate) input_elems: usize,
+    pub(crate) output_elems: usize,
+}
+
+impl Extent {
+    /// The lengths of a call that makes sense; refuses one that does not.
+    pub(crate) fn of(call: &Call, ranks: u32, rank: u32) -> Result<Self, Error> {
+        call.validate(ranks)?;
+        let (input_elems, output_elems) = call.buffer_elems(ranks, rank);
+        let elem_bytes = call.dtype.size();
+        let own = if call.collective.blocks(ranks) == ranks { 0..rank } else { 0..0 };
+        let own: usize = own.map(|block| call.block_elems(ranks, rank, block)).sum();
+        Ok(Self { input_elems, output_elems, elem_bytes, own_bytes: own * elem_bytes })
+    }
+
+    /// Refuse buffers that are too short or too long, with both numbers.
+    pub(crate) fn check(
+        &self,
+        call: &Call,
+        rank: u32,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<CallMemory, Error> {
+        let Self { input_elems, output_elems, elem_bytes, own_bytes } = *self;
+        let wrong = |what: &str, got: usize, elems: usize| {
+            Error::invalid(format!(
+                "{call}: the {what} of rank {rank} has {got} bytes, but {elems} elements of \
+                 {elem_bytes} bytes are {} bytes",
+                elems * elem_bytes
+            ))
+        };
+        match buffers {
+            Buffers::OutOfPlace { input, output } => {
+                if input_elems > 0 && input.len() != input_elems * elem_bytes {
+                    return Err(wrong("input", input.len(), input_elems));
+                }
+                if output_elems > 0 && output.len() != output_elems * elem_bytes {
+                    return Err(wrong("output", output.len(), output_elems));
+                }
+                let input = input.as_ptr();
+                let output = output.as_mut_ptr();
+                Ok(CallMemory { input, input_start: input, output, input_elems, output_elems })
+            }
+            Buffers::InPlace(buffer) => {
+                let elems = input_elems.max(output_elems);
+                if buffer.len() != elems * elem_bytes {
+                    return Err(wrong("buffer", buffer.len(), elems));
+                }
+                let start = buffer.as_mut_ptr();
+                let (mut input_start, mut output) = (start, start);
+                if input_elems < output_elems && input_elems > 0 {
+                    input_start = start.wrapping_add(own_bytes);
+                } else if output_elems < input_elems && output_elems > 0 {
+                    output = start.wrapping_add(own_bytes);
+                }
+                Ok(CallMemory { input: start, input_start, output, input_elems, output_elems })
+            }
+        }
+    }
+}
