@@ -1,4 +1,8 @@
 //! What a communicator promises, on worlds of threads over every transport: each file a promise.
 
 mod collectives;
+mod groups;
+mod messages;
+mod operators;
+mod scope;
 mod world;
