@@ -75,7 +75,9 @@ impl Waiting {
     pub(crate) fn is_brief(&mut self) -> bool {
         self.idle = self.idle.saturating_add(1);
         if self.idle < self.patience.spins {
-            std::hint::spin_loop();
+            if self.idle > 256 {
+                std::hint::spin_loop();
+            }
             return true;
         }
         if self.idle < self.patience.spins + self.patience.yields {
@@ -304,25 +306,42 @@ impl Watch {
         }
     }
 
-    /// A broken wire may be somebody else's fault: the peer may have given up because a third rank
-    /// died. Whoever heard of it first is right, so wait a moment for the verdict.
+    /// Why a wire to or from a member could not be opened. One that dies or leaves at this moment
+    /// hangs up on us in whatever way.
+    pub(crate) fn judge_opening(&self, peer: u32, error: TransportError, during: &str) -> Error {
+        if let TransportError::PeerGone { peer, how } = error {
+            return self.judge_gone(self.members[peer], how, during);
+        }
+        self.hear_about(self.members[peer as usize], PASSED_ON_WAIT, during)
+            .unwrap_or_else(|| self.judge(Stop::Wire(error), during))
+    }
+
     fn judge_gone(&self, rank: u32, how: String, during: &str) -> Error {
-        let deadline = Instant::now() + VERDICT_WAIT;
-        let mut left = None;
-        while Instant::now() < deadline {
-            if let Some(verdict) = self.control.verdict() {
-                return error_of(verdict, during);
-            }
-            if self.has_left(rank) && left.get_or_insert_with(Instant::now).elapsed() > LEFT_GRACE {
-                return self.give_up(Error::PeerLeft { rank, during: during.to_owned() });
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if let Some(error) = self.hear_about(rank, VERDICT_WAIT, during) {
+            return error;
         }
         self.control.report_lost(rank as usize, &how);
         match self.control.await_verdict(PASSED_ON_WAIT) {
             Some(verdict) => error_of(verdict, during),
             None => Error::PeerLost { rank, how, during: during.to_owned() },
         }
+    }
+
+    /// A broken wire may be somebody else's fault: the peer may have given up because a third rank
+    /// died. Whoever heard of it first is right, so wait a moment for the verdict.
+    fn hear_about(&self, rank: u32, timeout: Duration, during: &str) -> Option<Error> {
+        let deadline = Instant::now() + timeout;
+        let mut left = None;
+        while Instant::now() < deadline {
+            if let Some(verdict) = self.control.verdict() {
+                return Some(error_of(verdict, during));
+            }
+            if self.has_left(rank) && left.get_or_insert_with(Instant::now).elapsed() > LEFT_GRACE {
+                return Some(self.give_up(Error::PeerLeft { rank, during: during.to_owned() }));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
     }
 }
 
