@@ -1,5 +1,6 @@
 //! What a communicator promises, on worlds of threads over every transport: each file a promise.
 
+mod bytes;
 mod collectives;
 mod groups;
 mod messages;
