@@ -5,5 +5,6 @@ mod collectives;
 mod groups;
 mod messages;
 mod operators;
+mod panics;
 mod scope;
 mod world;
