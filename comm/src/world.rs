@@ -16,10 +16,11 @@ pub(crate) struct World {
     pub(crate) control: Arc<Control>,
     /// The root of this world if it runs in this process; it ends after the last member here.
     _root: Option<Arc<Root>>,
-    ports: Vec<(&'static str, Box<dyn Port>)>,
-    /// The cards of every rank, one for each of our ports, in the order of `ports`.
+    ports: Ports,
+    /// The cards of every rank, one for each of our ports, in their order.
     cards: Vec<Vec<Option<Vec<u8>>>>,
-    /// The running system of every rank, where it said so.
+    /// The running system of every rank, where it said so: ranks with the same one share its
+    /// cores, whichever transports may join them.
     hosts: Vec<Option<Vec<u8>>>,
 }
 
@@ -37,37 +38,41 @@ pub(crate) struct Links {
 }
 
 /// This rank's side of every transport, before the others are known.
-pub(crate) struct Ports(Vec<(&'static str, Box<dyn Port>)>);
+pub(crate) struct Ports {
+    open: Vec<(&'static str, Box<dyn Port>)>,
+    /// Why each of the others could not be opened.
+    refused: Vec<String>,
+}
 
 impl Ports {
     /// No transports, for a world of one rank.
     pub(crate) fn none() -> Self {
-        Self(Vec::new())
+        Self { open: Vec::new(), refused: Vec::new() }
     }
 
     /// Open every transport that can be had. At least one must.
     pub(crate) fn open(transports: &[Arc<dyn Transport>], secret: [u8; 32]) -> Result<Self, Error> {
-        let (mut ports, mut reasons) = (Vec::new(), Vec::new());
+        let (mut open, mut refused) = (Vec::new(), Vec::new());
         for transport in transports {
             match transport.open(secret) {
-                Ok(port) => ports.push((transport.name(), port)),
-                Err(error) => reasons.push(format!("{}: {error}", transport.name())),
+                Ok(port) => open.push((transport.name(), port)),
+                Err(error) => refused.push(format!("{}: {error}", transport.name())),
             }
         }
-        if ports.is_empty() {
-            return Err(Error::join(format!("no transport can be used: {}", reasons.join("; "))));
+        if open.is_empty() {
+            return Err(Error::join(format!("no transport can be used: {}", refused.join("; "))));
         }
-        for reason in reasons {
+        for reason in &refused {
             tracing::warn!("{reason}");
         }
-        Ok(Self(ports))
+        Ok(Self { open, refused })
     }
 
     /// The cards of all ports in one string of bytes: name and card of each, with their lengths.
     pub(crate) fn cards(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let host = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let ports = self.0.iter().map(|(name, port)| (*name, port.card()));
+        let ports = self.open.iter().map(|(name, port)| (*name, port.card()));
         for (name, card) in ports.chain([(HOST, host)]) {
             bytes.push(name.len() as u8);
             bytes.extend_from_slice(name.as_bytes());
@@ -110,9 +115,9 @@ impl World {
         let find = |(name, _): &(&'static str, Box<dyn Port>)| {
             all_cards.iter().map(|bytes| card_of(name, bytes)).collect()
         };
-        let cards = ports.0.iter().map(find).collect();
+        let cards = ports.open.iter().map(find).collect();
         let hosts = all_cards.iter().map(|bytes| card_of(HOST, bytes)).collect();
-        Self { rank, control: Arc::new(control), _root: root, ports: ports.0, cards, hosts }
+        Self { rank, control: Arc::new(control), _root: root, ports, cards, hosts }
     }
 
     /// Join a group: each member by the first transport that reaches it.
@@ -123,44 +128,69 @@ impl World {
         group: u64,
         settings: &Settings,
     ) -> Result<Links, Error> {
-        let mut routes: Vec<Option<usize>> = vec![None; members.len()];
+        // All routes are known from the cards. Whoever lacks one says so before it joins anything,
+        // or the others would wait for it.
+        let ports = self.ports_to(members, me, &settings.transport)?;
         let here = |rank: &&u32| self.hosts[**rank as usize] == self.hosts[self.rank as usize];
         let local_ranks = members.iter().filter(here).count();
-        let mut links =
-            Links { endpoints: Vec::new(), names: Vec::new(), routes: Vec::new(), local_ranks };
+        let (endpoints, names, routes) = (Vec::new(), Vec::new(), vec![None; members.len()]);
+        let mut links = Links { endpoints, names, routes, local_ranks };
         let deadline = Instant::now() + settings.join_timeout;
-        for (index, (name, port)) in self.ports.iter().enumerate() {
-            let reached = |member: usize| {
-                let card = self.cards[index][members[member] as usize].as_deref()?;
-                let open = member == me || routes[member].is_none();
-                (open && (member == me || port.reaches(card))).then_some(card)
-            };
-            let cards: Vec<Option<&[u8]>> = (0..members.len()).map(reached).collect();
-            let served = cards.iter().flatten().count() - 1;
-            if served == 0 {
+        for (index, (name, port)) in self.ports.open.iter().enumerate() {
+            if !ports.contains(&Some(index)) {
                 continue;
             }
+            let served = |member: usize| member == me || ports[member] == Some(index);
+            let card = |member: usize| self.card(index, members[member]);
+            let cards: Vec<Option<&[u8]>> =
+                (0..members.len()).map(|member| card(member).filter(|_| served(member))).collect();
             let wanted = Group { id: group, me, cards: &cards, deadline };
             let endpoint = port
                 .join(&wanted)
                 .map_err(|error| Error::join(format!("joining over {name}: {error}")))?;
-            for member in (0..members.len()).filter(|&member| member != me) {
-                if cards[member].is_some() {
-                    routes[member] = Some(links.endpoints.len());
+            for (route, port) in links.routes.iter_mut().zip(&ports) {
+                if *port == Some(index) {
+                    *route = Some(links.endpoints.len());
                 }
             }
             links.endpoints.push(endpoint);
             links.names.push(*name);
         }
-        let missing = (0..members.len()).find(|&member| member != me && routes[member].is_none());
-        if let Some(member) = missing {
-            return Err(Error::join(format!(
-                "rank {} cannot reach rank {}: they share no transport; do both use \
-                 BRIGADE_TRANSPORT={}?",
-                self.rank, members[member], settings.transport
-            )));
-        }
-        links.routes = routes;
         Ok(links)
+    }
+
+    /// The card that `rank` has for our port `index`.
+    fn card(&self, index: usize, rank: u32) -> Option<&[u8]> {
+        self.cards[index][rank as usize].as_deref()
+    }
+
+    /// Which of our ports reaches each member first; none for oneself.
+    fn ports_to(
+        &self,
+        members: &[u32],
+        me: usize,
+        asked: &str,
+    ) -> Result<Vec<Option<usize>>, Error> {
+        let mut ports = Vec::with_capacity(members.len());
+        for (member, &rank) in members.iter().enumerate() {
+            let reaches = |index: &usize| {
+                let (_, port) = &self.ports.open[*index];
+                self.card(*index, rank).is_some_and(|card| port.reaches(card))
+            };
+            let first = (0..self.ports.open.len()).find(|index| member != me && reaches(index));
+            if first.is_none() && member != me {
+                let refused = match self.ports.refused.join("; ") {
+                    reasons if reasons.is_empty() => String::new(),
+                    reasons => format!("; on this rank {reasons}"),
+                };
+                return Err(Error::join(format!(
+                    "rank {} cannot reach rank {rank}: they share no transport; do both use \
+                     BRIGADE_TRANSPORT={asked}?{refused}",
+                    self.rank
+                )));
+            }
+            ports.push(first);
+        }
+        Ok(ports)
     }
 }

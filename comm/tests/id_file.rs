@@ -237,7 +237,7 @@ fn a_rank_without_permission() {
 fn a_file_that_may_not_be_used_is_named_at_once() {
     let folder = Folder::new("forbidden");
     fs::write(folder.id(), "secret\n").unwrap();
-    fs::set_permissions(folder.id(), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(folder.id(), fs::Permissions::from_mode(0o000)).unwrap();
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o555)).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     if fs::metadata("/proc/self").unwrap().uid() == 0 {

@@ -1,0 +1,144 @@
+//! One communicator over two transports: shared memory inside a host, TCP across. Hosts are network
+//! namespaces (see `net`), ranks are processes in them (see `job` and `rank`).
+//!
+//! The library tells hosts apart as it does in the wild: shared memory reaches who runs on the same
+//! boot of the same kernel, in the same network namespace, as the same user; all others are TCP's.
+
+mod job;
+mod net;
+mod rank;
+
+use std::time::{Duration, Instant};
+
+use job::Job;
+use net::{Family, Hosts};
+
+/// How long survivors may take to name the dead.
+const NOTICED_WITHIN: Duration = Duration::from_secs(1);
+
+/// All ranks of a job play `part` to its end.
+fn check(hosts: &Hosts, places: &[usize], part: &str, settings: &[(&str, &str)]) {
+    println!("{part} at {places:?} with {settings:?}");
+    let job = Job::start(hosts, places, part, settings);
+    job.hear_all("done");
+    job.check_nothing_left();
+}
+
+#[test]
+fn groups_inside_and_across_hosts_have_the_transports_they_should() {
+    let Some(hosts) = Hosts::new("g", 3, Family::Both) else { return };
+    check(&hosts, &[0, 0, 1, 1, 2, 2], "groups", &[]);
+    // Ranks of a host that are no neighbours by number, and a host with one rank.
+    check(&hosts, &[0, 1, 0, 2, 1, 0], "groups", &[]);
+    check(&hosts, &[1, 0, 0], "groups", &[("BRIGADE_SOCKETS", "1")]);
+}
+
+#[test]
+fn every_algorithm_works_across_hosts() {
+    let Some(hosts) = Hosts::new("a", 2, Family::Both) else { return };
+    check(&hosts, &[0, 0, 1, 1], "algorithms", &[]);
+    check(&hosts, &[0, 1, 0, 1, 1], "algorithms", &[]);
+}
+
+#[test]
+fn hosts_that_speak_only_ipv6_are_hosts_too() {
+    let Some(hosts) = Hosts::new("v", 2, Family::SixOnly) else { return };
+    check(&hosts, &[0, 0, 1, 1], "groups", &[]);
+    let by_address = [
+        ("BRIGADE_ID_FILE", ""),
+        ("BRIGADE_ROOT", "[fd78::1]:4000"),
+        ("BRIGADE_SECRET", "known to the ranks of this job"),
+    ];
+    check(&hosts, &[0, 1], "groups", &by_address);
+}
+
+#[test]
+fn the_interface_that_is_asked_for_carries_the_bytes() {
+    let Some(hosts) = Hosts::new("i", 2, Family::Both) else { return };
+    for (asked, carries) in [("cable", 0), ("second", 1), ("10.79.0.0/16", 1), ("fd79::/16", 1)] {
+        let job = Job::start(&hosts, &[0, 1], "traffic", &[("BRIGADE_INTERFACE", asked)]);
+        // Counters of the interfaces go on from one job to the next.
+        static BEFORE: std::sync::Mutex<[[u64; 2]; 2]> = std::sync::Mutex::new([[0; 2]; 2]);
+        let mut before = BEFORE.lock().unwrap();
+        for (rank, line) in job.hear_all("sent").iter().enumerate() {
+            let sent: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+            let now = [0, 1].map(|at| sent[at] - before[rank][at]);
+            before[rank] = [sent[0], sent[1]];
+            // All-reduce of 8 MiB among two: each sends them once.
+            assert!(now[carries] > 8 << 20, "{asked}: rank {rank} sent {now:?}");
+            assert!(now[1 - carries] < 1 << 20, "{asked}: rank {rank} sent {now:?}");
+        }
+        job.hear_all("done");
+    }
+}
+
+#[test]
+fn a_rank_without_a_way_to_another_host_says_why() {
+    let Some(hosts) = Hosts::new("n", 2, Family::Both) else { return };
+    let job = Job::start(&hosts, &[0, 0, 1], "refused", &[("BRIGADE_INTERFACE", "eth7")]);
+    for (rank, error) in job.hear_all("error").iter().enumerate() {
+        let far = if rank == 2 { 0 } else { 2 };
+        for word in [&format!("cannot reach rank {far}"), "eth7", "cable"] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_killed_on_another_host_is_named_within_a_second() {
+    let Some(hosts) = Hosts::new("k", 2, Family::Both) else { return };
+    for dead in [3, 2, 0] {
+        let mut job = Job::start(&hosts, &[0, 0, 1, 1], "flow", &[]);
+        job.hear_all("flowing");
+        let killed = Instant::now();
+        job.kill(dead);
+        for rank in (0..4).filter(|&rank| rank != dead) {
+            let error = job.hear(rank, "error");
+            let took = killed.elapsed();
+            println!("rank {rank} after {took:?}: {error}");
+            assert!(error.starts_with(&format!("rank {dead} is lost")), "rank {rank}: {error}");
+            assert!(took < NOTICED_WITHIN, "rank {rank} after {took:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_falls_silent_is_named_by_the_deadline() {
+    let Some(hosts) = Hosts::new("s", 2, Family::Both) else { return };
+    let places = [0, 0, 1, 1];
+    let job = Job::start(&hosts, &places, "flow", &[("BRIGADE_TIMEOUT_MS", "1500")]);
+    job.hear_all("flowing");
+    let cut = Instant::now();
+    hosts.cut_off(1);
+    for rank in 0..4 {
+        let error = job.hear(rank, "error");
+        let took = cut.elapsed();
+        println!("rank {rank} after {took:?}: {error}");
+        let far = (0..4).filter(|&other| places[other] != places[rank]);
+        let named = far.map(|other| format!("rank {other}")).any(|name| error.contains(&name));
+        assert!(named, "rank {rank}: {error}");
+        assert!(took < Duration::from_secs(4), "rank {rank} after {took:?}: {error}");
+    }
+    for left in job.hear_all("left") {
+        let left: u64 = left.parse().unwrap();
+        assert!(left < 4000, "leaving took {left} ms");
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn the_pace_of_small_calls() {
+    let Some(hosts) = Hosts::new("p", 2, Family::Both) else { return };
+    for (places, transport) in [
+        (&[0, 1][..], "auto"),
+        (&[0, 0], "auto"),
+        (&[0, 0, 1], "auto"),
+        (&[0, 0, 1], "tcp"),
+        (&[0, 0, 1, 1], "auto"),
+        (&[0, 0, 1, 1], "tcp"),
+    ] {
+        let job = Job::start(&hosts, places, "pace", &[("BRIGADE_TRANSPORT", transport)]);
+        println!("{places:?} {transport}: {:?}", job.hear_all("pace"));
+        job.hear_all("done");
+    }
+}
