@@ -28,6 +28,14 @@ const PROOF_PATIENCE: Duration = Duration::from_secs(3);
 /// holds up only its own flow.
 const SOCKETS_APART: usize = 4;
 
+/// What came of dialling.
+enum Dialled {
+    /// The sockets of a link.
+    Linked(Vec<Socket>),
+    /// The peer is dialling us and its link counts. It keeps this open meanwhile.
+    Crossing(Socket),
+}
+
 /// Which link is wanted, by whom, until when.
 pub(super) struct Call<'a> {
     pub(super) shared: &'a Shared,
@@ -43,26 +51,26 @@ impl Call<'_> {
     /// Have the link stand by the deadline.
     pub(super) fn link(&self) -> Result<Arc<Link>, TransportError> {
         let started = Instant::now();
-        let mut turn = self.pair.turn(self.deadline);
-        if matches!(turn, Turn::Dial) {
-            match self.dial(started) {
-                Ok(Some(sockets)) => return self.finish(sockets),
-                Ok(None) => {
-                    self.pair.gave_up();
-                    turn = self.pair.wait(self.deadline);
+        let mut turn = self.pair.turn(None, self.deadline);
+        loop {
+            match turn {
+                Turn::Linked(link) => return Ok(link),
+                Turn::TooLate => {
+                    return Err(TransportError::Timeout {
+                        what: format!("the connection that {} began to make", self.whom()),
+                        waited_ms: started.elapsed().as_millis() as u64,
+                    });
                 }
-                Err(error) => {
-                    self.pair.gave_up();
-                    return Err(error);
-                }
+                Turn::Dial => {}
             }
-        }
-        match turn {
-            Turn::Linked(link) => Ok(link),
-            Turn::TooLate | Turn::Dial => Err(TransportError::Timeout {
-                what: format!("the connection that {} began to make", self.whom()),
-                waited_ms: started.elapsed().as_millis() as u64,
-            }),
+            let dialled = self.dial(started);
+            if let Ok(Dialled::Linked(sockets)) = dialled {
+                return self.finish(sockets);
+            }
+            self.pair.gave_up();
+            if let Dialled::Crossing(socket) = dialled? {
+                turn = self.pair.turn(Some(&socket), self.deadline);
+            }
         }
     }
 
@@ -74,20 +82,19 @@ impl Call<'_> {
         Ok(link)
     }
 
-    /// The sockets, or `None` where the peer is dialling us and its link counts.
-    fn dial(&self, started: Instant) -> Result<Option<Vec<Socket>>, TransportError> {
+    fn dial(&self, started: Instant) -> Result<Dialled, TransportError> {
         let mut left = candidates(&self.shared.card, &self.shared.interfaces, self.theirs);
         self.shared.routes.prefer(&self.theirs.id, &mut left);
         let mut failures = Failures::default();
         while !left.is_empty() {
             let Some((socket, candidate)) = self.connect(&mut left, &mut failures) else { break };
             match self.complete(socket, candidate, left.is_empty()) {
-                Ok(Some(sockets)) => {
-                    let sockets_now = sockets.len();
-                    self.shared.routes.remember(self.theirs, candidate, sockets_now);
-                    return Ok(Some(sockets));
+                Ok(dialled) => {
+                    if let Dialled::Linked(sockets) = &dialled {
+                        self.shared.routes.remember(self.theirs, candidate, sockets.len());
+                    }
+                    return Ok(dialled);
                 }
-                Ok(None) => return Ok(None),
                 Err(gone @ TransportError::PeerGone { .. }) => return Err(gone),
                 Err(error) => failures.note(candidate.address, &error.to_string()),
             }
@@ -164,7 +171,7 @@ impl Call<'_> {
         first: Socket,
         candidate: Candidate,
         is_last: bool,
-    ) -> Result<Option<Vec<Socket>>, TransportError> {
+    ) -> Result<Dialled, TransportError> {
         let wanted = self.shared.settings.sockets_per_peer;
         let automatic = if options::is_local(&first) { 1 } else { SOCKETS_APART };
         let count = if wanted == 0 { automatic } else { wanted };
@@ -192,14 +199,14 @@ impl Call<'_> {
             let until = self.deadline.min(patience);
             match handshake::call(&socket, &hello, &self.shared.secret, until)? {
                 Answer::Linked => sockets.push(socket),
-                Answer::Crossing => return Ok(None),
+                Answer::Crossing => return Ok(Dialled::Crossing(socket)),
                 Answer::GroupLeft => {
                     let how = "it has left the communicator".into();
                     return Err(TransportError::PeerGone { peer: self.to, how });
                 }
             }
         }
-        Ok(Some(sockets))
+        Ok(Dialled::Linked(sockets))
     }
 
     /// One more socket to an address that worked.

@@ -2,18 +2,24 @@
 //!
 //! A link is a bundle of sockets that carries both directions of a pair of ranks. Whichever rank
 //! needs it first dials. When both dial at once the lower index wins: its listener answers
-//! `Crossing`, and the other rank takes the link that is on its way. A link may arrive before its
-//! owner has joined the communicator, so the listener files it here by group and peer.
+//! `Crossing`, and the other rank takes the link that is on its way. The socket of that answer stays
+//! open until then, so that the end of a rank that was making a link ends the wait for it: whoever
+//! waited dials. A link may arrive before its owner has joined the communicator, so the listener
+//! files it here by group and peer.
 
 use std::collections::HashMap;
 use std::io;
+use std::mem::MaybeUninit;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
 use super::handshake::{self, Answer, Hello};
 use super::sys::Epoll;
+
+/// How often a rank that waits for a link looks whether the other one still makes it.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The sockets of a pair of ranks, in non-blocking mode.
 pub(super) struct Link {
@@ -39,6 +45,8 @@ pub(super) struct Pair {
 #[derive(Default)]
 struct Making {
     is_dialling: bool,
+    /// Where the other rank hangs while we dial.
+    crossing: Option<Socket>,
     arriving: Option<Arriving>,
 }
 
@@ -69,31 +77,27 @@ impl Pair {
         self.link.get()
     }
 
-    /// Settle who makes the link. Waits where the other rank has begun.
-    pub(super) fn turn(&self, deadline: Instant) -> Turn {
-        {
-            let mut making = self.lock();
-            if self.link.get().is_none() && making.arriving.is_none() {
-                assert!(!making.is_dialling, "each wire is asked for once");
-                making.is_dialling = true;
-                return Turn::Dial;
-            }
-        }
-        self.wait(deadline)
-    }
-
-    /// Wait for the link that the other rank is making.
-    pub(super) fn wait(&self, deadline: Instant) -> Turn {
+    /// Settle who makes the link. Waits where the other rank has begun, be it that some of its
+    /// sockets have come in, or that it has told us so on `crossing`, until it hangs up.
+    pub(super) fn turn(&self, crossing: Option<&Socket>, deadline: Instant) -> Turn {
         let mut making = self.lock();
         loop {
             if let Some(link) = self.link.get() {
                 return Turn::Linked(link.clone());
             }
+            let arriving = making.arriving.iter().flat_map(|it| it.sockets.iter().flatten());
+            let mut signs = arriving.chain(crossing).peekable();
+            // Whoever files a link holds the lock, and it stands before the other rank hangs up.
+            if signs.peek().is_none() || signs.any(has_hung_up) {
+                assert!(!making.is_dialling, "each wire is asked for once");
+                *making = Making { is_dialling: true, ..Making::default() };
+                return Turn::Dial;
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Turn::TooLate;
             }
-            let woken = self.changed.wait_timeout(making, left);
+            let woken = self.changed.wait_timeout(making, left.min(LOOK));
             making = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -102,7 +106,7 @@ impl Pair {
     pub(super) fn dialled(&self, sockets: Vec<Socket>) -> io::Result<Arc<Link>> {
         let link = Link::new(sockets)?;
         let mut making = self.lock();
-        making.is_dialling = false;
+        (making.is_dialling, making.crossing) = (false, None);
         let stands = self.link.get_or_init(|| link.clone());
         debug_assert!(Arc::ptr_eq(stands, &link), "one side arbitrates, so one link is made");
         Ok(stands.clone())
@@ -110,7 +114,8 @@ impl Pair {
 
     /// We dialled in vain.
     pub(super) fn gave_up(&self) {
-        self.lock().is_dialling = false;
+        let mut making = self.lock();
+        (making.is_dialling, making.crossing) = (false, None);
     }
 
     /// A socket of a link that the other rank is making. Answers it; returns the link if this was
@@ -124,6 +129,7 @@ impl Pair {
         let mut making = self.lock();
         if self.link.get().is_some() || making.is_dialling && hello.to < hello.from {
             handshake::answer(&socket, Answer::Crossing, until)?;
+            making.crossing = Some(socket).filter(|_| making.is_dialling);
             return Ok(None);
         }
         // The answer goes out first: once the link stands, our wires may write on this socket.
@@ -227,4 +233,58 @@ fn watch(bell: &Epoll, link: &Link) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the other end has closed a socket on which it has nothing to say yet.
+fn has_hung_up(socket: &Socket) -> bool {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    match socket.recv_with_flags(&mut [MaybeUninit::uninit()], flags) {
+        Ok(count) => count == 0,
+        Err(error) => !super::wire::is_later(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+    const HELLO: Hello =
+        Hello { target: [0; 16], group: 1, attempt: 2, from: 1, to: 0, socket: 0, sockets: 2 };
+
+    fn sockets() -> (Socket, Socket) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (ours.into(), listener.accept().unwrap().0.into())
+    }
+
+    #[test]
+    fn a_rank_whose_crossing_peer_dies_dials() {
+        let (lower, higher) = (Pair::new(), Pair::new());
+        let deadline = Instant::now() + PATIENCE;
+        assert!(matches!(lower.turn(None, deadline), Turn::Dial));
+        let (ours, theirs) = sockets();
+        assert!(lower.arrive(&HELLO, theirs, deadline).unwrap().is_none());
+        let mut answer = [0];
+        io::Read::read_exact(&mut &ours, &mut answer).unwrap();
+        assert_eq!(answer, [Answer::Crossing as u8]);
+        assert!(matches!(higher.turn(Some(&ours), Instant::now() + 3 * LOOK), Turn::TooLate));
+        drop(lower);
+        assert!(matches!(higher.turn(Some(&ours), deadline), Turn::Dial));
+        assert!(Instant::now() < deadline);
+    }
+
+    #[test]
+    fn a_rank_whose_peer_dies_in_the_middle_of_its_sockets_dials() {
+        let pair = Pair::new();
+        let deadline = Instant::now() + PATIENCE;
+        let (theirs, ours) = sockets();
+        assert!(pair.arrive(&HELLO, ours, deadline).unwrap().is_none());
+        assert!(matches!(pair.turn(None, Instant::now() + 3 * LOOK), Turn::TooLate));
+        drop(theirs);
+        assert!(matches!(pair.turn(None, deadline), Turn::Dial));
+        assert!(Instant::now() < deadline);
+    }
 }
