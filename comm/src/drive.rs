@@ -8,7 +8,7 @@ use brigade_transports::{Endpoint, TransportError};
 use crate::Error;
 use crate::plan::{Channel, Plan};
 use crate::reduction::Reduction;
-use crate::run::{Memory, Poll, Run, Stop, Wires};
+use crate::run::{Memory, Poll, Run, Wires};
 use crate::wait::{Patience, Standstill, Watch};
 
 /// A plan and how it is named in errors.
@@ -50,8 +50,9 @@ impl Driver {
     ) -> Result<(), Error> {
         let deadline = Instant::now() + timeout;
         for pump in &prepared.plan.pumps {
+            let (Channel::To(peer) | Channel::From(peer)) = pump.channel else { continue };
             self.open(pump.channel, deadline)
-                .map_err(|error| self.watch.judge(Stop::Wire(error), &prepared.name))?;
+                .map_err(|error| self.watch.judge_opening(peer, error, &prepared.name))?;
         }
         Ok(())
     }

@@ -1,0 +1,90 @@
+//! What a rank does until it is told of a death: a seeded mix of calls, the same on all ranks.
+
+use std::time::SystemTime;
+
+use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Op};
+use brigade_schedule::Collective;
+use fastrand::Rng;
+
+/// The variable with the seed of the mix.
+pub(crate) const SEED: &str = "BRIGADE_TEST_MIX";
+/// Set for ranks that end without dropping anything.
+pub(crate) const HASTY: &str = "BRIGADE_TEST_HASTY";
+/// The exit status of a rank that was told.
+pub(crate) const TOLD: i32 = 7;
+
+/// The longest buffer.
+const BYTES_MAX: usize = 4 << 20;
+
+/// Join, call until there is an error, say it, and end the process.
+pub(crate) fn run_until_told() {
+    let seed = std::env::var(SEED).expect("a seed").parse().expect("a number");
+    let member = Communicator::from_env().expect("a world");
+    println!("rank: joined");
+    let mut rng = Rng::with_seed(seed);
+    let (input, mut output) = (vec![1; BYTES_MAX], vec![0; BYTES_MAX]);
+    let error = loop {
+        if let Err(error) = one_call(&member, &mut rng, &input, &mut output) {
+            break error;
+        }
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
+    match &error {
+        Error::PeerLost { rank, .. } => println!("rank: lost {rank} {} {error}", now.as_nanos()),
+        _ => println!("rank: error {error:?}"),
+    }
+    let again = member.barrier().expect_err("the communicator is of no more use");
+    assert_eq!(again.to_string(), error.to_string());
+    if std::env::var(HASTY).is_err() {
+        drop(member);
+    }
+    std::process::exit(TOLD);
+}
+
+fn one_call(
+    member: &Communicator,
+    rng: &mut Rng,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Error> {
+    let ranks = member.size();
+    // As many small calls as large ones.
+    let bytes = (8 << rng.u32(0..=19)) + 8 * rng.usize(0..4);
+    let bytes = bytes.min(BYTES_MAX);
+    if rng.u8(..) < 24 {
+        let (right, left) = ((member.rank() + 1) % ranks, (member.rank() + ranks - 1) % ranks);
+        let messages = member.messages().send(&input[..bytes], right);
+        return messages.recv(&mut output[..bytes], left).run();
+    }
+    let call = call(rng, ranks, bytes);
+    let (ins, outs) = call.buffer_elems(ranks as u32, member.rank() as u32);
+    let size = call.dtype.size();
+    let (input, output) = (&input[..ins * size], &mut output[..outs * size]);
+    member.run(&call, Buffers::OutOfPlace { input, output })
+}
+
+/// A call whose buffers have at most so many bytes on every rank.
+fn call(rng: &mut Rng, ranks: usize, bytes: usize) -> Call {
+    let root = rng.u32(..ranks as u32);
+    let collective = match Collective::ALL[rng.usize(..Collective::ALL.len())] {
+        Collective::Broadcast { .. } => Collective::Broadcast { root },
+        Collective::Reduce { .. } => Collective::Reduce { root },
+        Collective::Gather { .. } => Collective::Gather { root },
+        Collective::Scatter { .. } => Collective::Scatter { root },
+        other => other,
+    };
+    let dtype = [Dtype::F32, Dtype::U8, Dtype::F64][rng.usize(..3)];
+    let elems = bytes / dtype.size();
+    let count = match collective {
+        Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => elems,
+        Collective::Barrier => 0,
+        _ => elems / ranks,
+    };
+    let call = Call::new(collective, dtype, Op::Max, count);
+    let uneven = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+    if !(uneven && rng.bool()) {
+        return call;
+    }
+    let counts: Vec<usize> = (0..ranks).map(|_| rng.usize(..=count)).collect();
+    Call { counts: Counts::PerRank(counts.into()), ..call }
+}

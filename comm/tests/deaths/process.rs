@@ -1,0 +1,102 @@
+//! One rank as a process, and what it says.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A process of this test binary. It does not outlive this value, not even when a test panics.
+pub(crate) struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+/// One line of a rank.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Said {
+    /// It is in the world.
+    Joined,
+    /// Its call has ended with an error that names a lost rank.
+    Lost {
+        /// Whom it names.
+        rank: usize,
+        /// When the call returned.
+        at: SystemTime,
+        /// The error.
+        text: String,
+    },
+    /// Anything else, or nothing at all.
+    Other(String),
+}
+
+impl Process {
+    /// Start `test` of this binary.
+    pub(crate) fn start(test: &str, variables: Vec<(&str, String)>) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("our own path"))
+            .args(["--exact", test, "--ignored", "--nocapture"])
+            .envs(variables)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        std::thread::spawn(move || {
+            let ours = stdout.lines().map_while(Result::ok);
+            for line in ours.filter(|line| line.starts_with("rank: ")) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next thing that it says.
+    pub(crate) fn said(&self, timeout: Duration) -> Said {
+        match self.lines.recv_timeout(timeout) {
+            Ok(line) => parse(&line).unwrap_or(Said::Other(line)),
+            Err(error) => Said::Other(error.to_string()),
+        }
+    }
+
+    /// End it as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it is ours and not reaped yet");
+    }
+
+    /// Wait until it ends by itself.
+    pub(crate) fn end(mut self, timeout: Duration) -> ExitStatus {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it is ours") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "process {} does not end", self.child.id());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has mostly ended already; a failed test must not leave it behind.
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn parse(line: &str) -> Option<Said> {
+    let words = line.strip_prefix("rank: ")?;
+    if words == "joined" {
+        return Some(Said::Joined);
+    }
+    let mut parts = words.strip_prefix("lost ")?.splitn(3, ' ');
+    let rank = parts.next()?.parse().ok()?;
+    let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(parts.next()?.parse().ok()?);
+    Some(Said::Lost { rank, at, text: parts.next()?.to_owned() })
+}
