@@ -2,8 +2,11 @@
 
 use crate::error::Error;
 use crate::layout::Config;
+use crate::parallel::Lanes;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 /// How the ranks share the work.
@@ -15,29 +18,51 @@ pub enum StrategyName {
     Ddp,
 }
 
-/// Train a small GPT on text. The same seed and batch show every world size the same samples.
+impl fmt::Display for StrategyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StrategyName::Ddp => f.write_str("ddp"),
+        }
+    }
+}
+
+/// Train a small GPT on text, byte by byte.
+///
+/// The samples of a step depend on --seed and --batch only: any number of ranks sees the same ones.
 #[derive(Clone, Debug, ClapArgs, Serialize)]
+#[command(after_help = "\
+Each step prints its loss, the milliseconds of rank 0 in forward, backward, communication that
+backward did not hide, and optimizer, the tokens of all ranks per second, and what rank 0 sent.
+
+Examples:
+  brigade train --ranks 2                             Moby-Dick, on two processes
+  brigade train --ranks 4 --ordered                   the same digits as with any number of ranks
+  brigade train --text notes/ --checkpoint notes.gpt --checkpoint-every 100
+  brigade train --text notes/ --checkpoint notes.gpt --resume notes.gpt --steps 2400")]
 pub struct Args {
     /// Processes to train with
     #[arg(long, default_value_t = 1)]
     pub ranks: usize,
-    /// Steps in all, counting those before --resume
+    /// Steps in all, counting those before --resume; the learning rate falls over all of them
     #[arg(long, default_value_t = 600)]
     pub steps: usize,
+    /// End after this step already, as if interrupted there
+    #[arg(long, value_name = "STEP")]
+    pub stop_at: Option<usize>,
     /// How the ranks share the work
     #[arg(long, value_enum, default_value_t)]
     pub strategy: StrategyName,
-    /// What carries the bytes: auto, shm, tcp
+    /// What carries the bytes: auto, shm or tcp
     #[arg(long, default_value = "auto")]
     pub transport: String,
-    /// Same digits at every number of ranks, for more bytes: all ranks' gradients are gathered and
+    /// Print the same digits with any number of ranks: gradients are gathered, which sends more, and
     /// added in one order
     #[arg(long)]
     pub ordered: bool,
-    /// Groups of samples whose gradients --ordered adds in order; --ranks must divide it
+    /// Parts of a batch whose gradients --ordered adds in order; --ranks must divide it
     #[arg(long, default_value_t = 4)]
     pub lanes: usize,
-    /// Text to train on, a file or a folder; Moby-Dick if not given
+    /// Text to train on, a file or a folder (without hidden files); Moby-Dick if not given
     #[arg(long, value_name = "PATH")]
     pub text: Option<PathBuf>,
     /// Samples per step over all ranks
@@ -85,7 +110,7 @@ pub struct Args {
     /// How that text begins
     #[arg(long, default_value = "The whale ", value_name = "TEXT")]
     pub prompt: String,
-    /// Print the step lines only
+    /// Print nothing but the step lines
     #[arg(long)]
     pub quiet: bool,
 }
@@ -100,15 +125,23 @@ impl Args {
     /// Refuse what cannot work at this number of ranks, naming the flag.
     pub fn validate(&self, ranks: usize) -> Result<(), Error> {
         self.config().validate()?;
-        let positive = [("batch", self.batch), ("lanes", self.lanes), ("ranks", ranks)];
+        let positive = [
+            ("batch", Some(self.batch)),
+            ("lanes", Some(self.lanes)),
+            ("ranks", Some(ranks)),
+            ("steps", Some(self.steps)),
+            ("stop-at", self.stop_at),
+            ("threads", self.threads),
+            ("checkpoint-every", self.checkpoint_every),
+        ];
         for (name, value) in positive {
-            if value == 0 {
+            if value == Some(0) {
                 return Err(Error::setting(name, "must be at least 1".to_string()));
             }
         }
-        if self.threads == Some(0) || self.checkpoint_every == Some(0) {
-            let name = if self.threads == Some(0) { "threads" } else { "checkpoint-every" };
-            return Err(Error::setting(name, "must be at least 1".to_string()));
+        if self.ranks > 1 && self.ranks != ranks {
+            let problem = format!("{} were asked for, but {ranks} were started", self.ranks);
+            return Err(Error::setting("ranks", problem));
         }
         // Not-a-number fails these comparisons too.
         if !(self.bucket_mb > 0.0 && self.bucket_mb <= 1e6) {
@@ -120,7 +153,28 @@ impl Args {
         if self.prompt.is_empty() {
             return Err(Error::setting("prompt", "must have at least one byte".to_string()));
         }
-        Ok(())
+        self.share_of(0, ranks).map(drop)
+    }
+
+    /// The samples that `rank` of `ranks` takes of each batch.
+    pub(crate) fn share_of(&self, rank: usize, ranks: usize) -> Result<Lanes, Error> {
+        let lanes = if self.ordered { self.lanes } else { ranks };
+        Lanes::new(self.batch, lanes, rank, ranks)
+    }
+
+    /// The step after which this run ends.
+    pub(crate) fn last_step(&self) -> usize {
+        self.stop_at.map_or(self.steps, |step| step.min(self.steps))
+    }
+
+    /// What decides, beside the shape of the model, which numbers a run computes: by flag.
+    pub(crate) fn course(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            ("--batch".to_string(), self.batch.to_string()),
+            ("--lr".to_string(), self.lr.to_string()),
+            ("--seed".to_string(), self.seed.to_string()),
+            ("--steps".to_string(), self.steps.to_string()),
+        ])
     }
 
     /// Threads of one of `ranks` ranks on this machine.

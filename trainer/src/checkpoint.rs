@@ -1,4 +1,5 @@
-//! The whole training state in one safetensors file: parameters, both moments, the step, the shape.
+//! The whole training state in one safetensors file: parameters, both moments, the step, the shape,
+//! and the settings it came by. Samples are drawn by seed and step, so no generator has a state.
 //!
 //! Written beside the target and renamed, so a crash leaves the old file or the new one. Everything
 //! read is checked against the model before a byte of it is used.
@@ -7,14 +8,37 @@ use crate::error::Error;
 use crate::layout::{Config, Layout};
 use crate::optim::AdamW;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use std::collections::HashMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Settings of the run that wrote a checkpoint, by flag.
+pub type Course = BTreeMap<String, String>;
+
+/// What a file says beside its tensors: JSON in a single field, because several would be written in
+/// an order of their own each time, and equal states shall be equal files.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    /// Updates made.
+    step: usize,
+    config: Config,
+    course: Course,
+}
+
+/// The field of the header.
+const HEADER: &str = "brigade";
 
 /// Write parameters (under their own names) and moments (under `adam.m/` and `adam.v/`).
 ///
 /// Errors: `File` if the file cannot be written.
-pub fn save(path: &Path, layout: &Layout, params: &[f32], adam: &AdamW) -> Result<(), Error> {
+pub fn save(
+    path: &Path,
+    layout: &Layout,
+    course: &Course,
+    params: &[f32],
+    adam: &AdamW,
+) -> Result<(), Error> {
     let mut views = Vec::new();
     for (prefix, flat) in [("", params), ("adam.m/", &adam.mean), ("adam.v/", &adam.square)] {
         for tensor in layout.tensors() {
@@ -26,17 +50,25 @@ pub fn save(path: &Path, layout: &Layout, params: &[f32], adam: &AdamW) -> Resul
         let view = TensorView::new(Dtype::F32, shape.clone(), data);
         (name, view.expect("the bytes of a tensor are four times its elements"))
     });
-    let config = serde_json::to_string(layout.config()).expect("a config is plain numbers");
-    let metadata = HashMap::from([
-        ("step".to_string(), adam.steps.to_string()),
-        ("config".to_string(), config),
-    ]);
+    let (step, config, course) = (adam.steps, *layout.config(), course.clone());
+    let header = serde_json::to_string(&Header { step, config, course });
+    let header = header.expect("a header is numbers and words");
+    let metadata = HashMap::from([(HEADER.to_string(), header)]);
     let bytes = safetensors::serialize(views, Some(metadata))
         .map_err(|problem| Error::checkpoint(path, problem))?;
     replace(path, &bytes).map_err(Error::file("write", path))
 }
 
-/// Read what `save` wrote into `params` and `adam`.
+/// Find out before the first step whether `save` will be able to write here.
+///
+/// Errors: `File` if not.
+pub fn probe(path: &Path) -> Result<(), Error> {
+    let beside = beside(path);
+    let made = std::fs::File::create(&beside).and_then(|_| std::fs::remove_file(&beside));
+    made.map_err(Error::file("write", path))
+}
+
+/// Read what `save` wrote into `params` and `adam`; returns the settings it came by.
 ///
 /// Errors: `File` if it cannot be read, `Checkpoint` if it is damaged or of another model.
 pub fn load(
@@ -44,21 +76,17 @@ pub fn load(
     layout: &Layout,
     params: &mut [f32],
     adam: &mut AdamW,
-) -> Result<(), Error> {
+) -> Result<Course, Error> {
     let bytes = std::fs::read(path).map_err(Error::file("read", path))?;
     let wrong = |problem: String| Error::checkpoint(path, problem);
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| wrong(e.to_string()))?;
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| wrong(e.to_string()))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| wrong(e.to_string()))?;
-    let field = |name: &str| {
-        let value = header.metadata().as_ref().and_then(|fields| fields.get(name));
-        value.ok_or_else(|| wrong(format!("no `{name}` in its header: not a checkpoint of ours")))
-    };
-    let config: Config =
-        serde_json::from_str(field("config")?).map_err(|e| wrong(format!("config: {e}")))?;
-    if config != *layout.config() {
-        return Err(wrong(format!("has {config:?}, this run has {:?}", layout.config())));
+    let header = metadata.metadata().as_ref().and_then(|fields| fields.get(HEADER));
+    let header = header.ok_or_else(|| wrong("was not written by `brigade train`".to_string()))?;
+    let header: Header = serde_json::from_str(header).map_err(|e| wrong(e.to_string()))?;
+    if header.config != *layout.config() {
+        return Err(wrong(format!("is of {}, not of {}", header.config, layout.config())));
     }
-    let step: usize = field("step")?.parse().map_err(|e| wrong(format!("step: {e}")))?;
 
     let AdamW { mean, square, steps, .. } = adam;
     for (prefix, flat) in [("", params), ("adam.m/", mean), ("adam.v/", square)] {
@@ -78,18 +106,23 @@ pub fn load(
             }
         }
     }
-    *steps = step;
-    Ok(())
+    *steps = header.step;
+    Ok(header.course)
 }
 
 fn little_endian(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
 /// Write all of it beside `path`, reach the disk, then take its name.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
+    let beside = beside(path);
     let mut file = std::fs::File::create(&beside)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     written.and_then(|()| std::fs::rename(&beside, path)).inspect_err(|_| {
@@ -127,12 +160,13 @@ mod tests {
     fn what_is_read_goes_on_like_what_was_written() {
         let (layout, path) = (layout(2), file("round-trip"));
         let (mut params, mut adam, grads) = trained(&layout);
-        save(&path, &layout, &params, &adam).unwrap();
+        let course = Course::from([("--seed".to_string(), "7".to_string())]);
+        save(&path, &layout, &course, &params, &adam).unwrap();
         let mut read = vec![0.0; layout.len()];
         let mut read_adam = AdamW::new(Hyper::default(), &layout);
         let outcome = load(&path, &layout, &mut read, &mut read_adam);
         std::fs::remove_file(&path).unwrap();
-        outcome.unwrap();
+        assert_eq!(outcome.unwrap(), course);
         assert!(read == params && read_adam.steps == 3);
         adam.step(&Cpu, &mut params, &grads, 1e-2);
         read_adam.step(&Cpu, &mut read, &grads, 1e-2);
@@ -143,16 +177,17 @@ mod tests {
     fn other_models_and_damaged_files_are_refused() {
         let (small, path) = (layout(1), file("refused"));
         let (mut params, mut adam, _) = trained(&small);
-        save(&path, &small, &params, &adam).unwrap();
+        save(&path, &small, &Course::new(), &params, &adam).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let large = layout(2);
         let (mut more, mut other) = (vec![0.0; large.len()], AdamW::new(Hyper::default(), &large));
         let wrong = load(&path, &large, &mut more, &mut other).unwrap_err().to_string();
         for len in (0..bytes.len()).step_by(97) {
             std::fs::write(&path, &bytes[..len]).unwrap();
-            assert!(load(&path, &small, &mut params, &mut adam).is_err(), "{len} bytes of it");
+            let cut = load(&path, &small, &mut params, &mut adam);
+            assert!(cut.is_err(), "{len} bytes of it");
         }
         std::fs::remove_file(&path).unwrap();
-        assert!(wrong.contains("layers: 1") && wrong.contains("layers: 2"), "{wrong}");
+        assert!(wrong.contains("--layers 1") && wrong.contains("--layers 2"), "{wrong}");
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::error::Error;
 use std::borrow::Cow;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Moby-Dick, or The Whale (1851); licence in data/LICENCE.md.
@@ -23,7 +24,8 @@ impl Corpus {
         Corpus::new("Moby-Dick (embedded)".to_string(), Cow::Borrowed(MOBY_DICK))
     }
 
-    /// A file, or every file of a folder and its sub-folders in order of their names.
+    /// A file, or every file of a folder and its sub-folders in order of their names, without those
+    /// whose names begin with a dot.
     ///
     /// Errors: `File` for what cannot be read.
     pub fn read(path: &Path) -> Result<Corpus, Error> {
@@ -127,6 +129,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
             entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>()
         })
         .map_err(Error::file("read", path))?;
+    entries.retain(|entry| !entry.file_name().is_some_and(|name| name.as_bytes()[0] == b'.'));
     entries.sort();
     let mut found = Vec::new();
     for entry in entries {
@@ -183,6 +186,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("brigade-corpus-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("b")).unwrap();
         std::fs::write(folder.join("c"), "third").unwrap();
+        std::fs::write(folder.join(".hidden"), "never").unwrap();
         std::fs::write(folder.join("a"), "first\n").unwrap();
         std::fs::write(folder.join("b/x"), "second\n").unwrap();
         let text = Corpus::read(&folder).map(|text| text.bytes.into_owned());

@@ -24,6 +24,9 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// Standard output is gone.
+    #[error("cannot print: {0}")]
+    Output(std::io::Error),
     /// A checkpoint that does not belong to this run, or is damaged.
     #[error("checkpoint {}: {problem}", path.display())]
     Checkpoint {
@@ -46,6 +49,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether another rank than `rank` says it: the one that aborted, or rank 0 where all ranks
+    /// find the same.
+    pub fn is_told_elsewhere(&self, rank: usize) -> bool {
+        match self {
+            Error::Comm(brigade_comm::Error::Aborted { .. }) => true,
+            Error::Setting { .. } | Error::Diverged { .. } => rank > 0,
+            _ => false,
+        }
+    }
+
     pub(crate) fn setting(name: &'static str, problem: String) -> Error {
         Error::Setting { name, problem }
     }

@@ -9,6 +9,7 @@
 
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::ops::Range;
 
 /// Shape of a GPT.
@@ -46,6 +47,14 @@ impl Config {
             return Err(Error::setting("heads", problem));
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Config {
+    /// As the flags of `brigade train` have it; the vocabulary has no flag.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Config { context, layers, heads, width, .. } = self;
+        write!(f, "--layers {layers} --width {width} --heads {heads} --context {context}")
     }
 }
 

@@ -1,10 +1,10 @@
 //! A small GPT trained over Brigade: `brigade train`.
 //!
 //! Read in this order: `layout` (one flat buffer), `model` (forward and backward by hand),
-//! `kernels`,
-//! `parallel` (what ranks do with gradients), `train` (the loop).
+//! `kernels`, `parallel` (what ranks do with gradients), `train` (the loop).
 
 mod args;
+mod begin;
 pub mod checkpoint;
 pub mod data;
 mod error;
@@ -20,5 +20,6 @@ pub mod tape;
 mod train;
 
 pub use args::{Args, StrategyName};
+pub use begin::check;
 pub use error::Error;
 pub use train::{Outcome, train};

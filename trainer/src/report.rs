@@ -1,46 +1,74 @@
-//! What rank 0 shows: a table of settings, a line per step, a bar on a terminal.
+//! What rank 0 prints: a table of settings, one line per step, a bar on a terminal.
 
+use crate::error::Error;
 use crate::runlog::StepRecord;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::Write;
 
 /// Where a run's lines go; other ranks than 0 stay silent.
-pub(crate) struct Report {
+pub(crate) struct Report<'a> {
+    out: &'a mut (dyn Write + Send),
     speaks: bool,
     chatty: bool,
-    steps: usize,
+    /// The last step, for the width of its number.
+    last: usize,
     bar: ProgressBar,
 }
 
-impl Report {
-    pub(crate) fn new(speaks: bool, quiet: bool, steps: usize) -> Report {
+impl<'a> Report<'a> {
+    /// For steps from `first`, which counts from 1, to `last`.
+    pub(crate) fn new(
+        out: &'a mut (dyn Write + Send),
+        speaks: bool,
+        quiet: bool,
+        first: usize,
+        last: usize,
+    ) -> Report<'a> {
         let chatty = speaks && !quiet;
         // The bar draws on standard error, and only if that is a terminal.
-        let bar = if chatty { ProgressBar::new(steps as u64) } else { ProgressBar::hidden() };
+        let bar = if chatty { ProgressBar::new(last as u64) } else { ProgressBar::hidden() };
         let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} steps, {eta} left");
         bar.set_style(style.expect("the template is valid"));
-        Report { speaks, chatty, steps, bar }
+        bar.set_position(first as u64 - 1);
+        // What was done before a resume says nothing about what is left.
+        bar.reset_eta();
+        Report { out, speaks, chatty, last, bar }
     }
 
     /// Aligned rows of (setting, value).
-    pub(crate) fn table(&self, rows: &[(&str, String)]) {
-        if self.chatty {
-            println!("{}\n", aligned(rows));
+    pub(crate) fn table(&mut self, rows: &[(&str, String)]) -> Result<(), Error> {
+        if !self.chatty {
+            return Ok(());
         }
+        self.print(&format!("{}\n", aligned(rows)))
     }
 
-    pub(crate) fn step(&self, record: &StepRecord) {
+    pub(crate) fn step(&mut self, record: &StepRecord) -> Result<(), Error> {
         if self.speaks {
-            self.bar.suspend(|| println!("{}", step_line(record, self.steps)));
+            self.print(&step_line(record, self.last))?;
         }
         self.bar.set_position(record.step as u64);
+        Ok(())
     }
 
     /// A paragraph after the last step.
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn say(&mut self, text: &str) -> Result<(), Error> {
         self.bar.finish_and_clear();
-        if self.chatty {
-            println!("\n{text}");
+        if !self.chatty {
+            return Ok(());
         }
+        self.print(&format!("\n{text}"))
+    }
+
+    /// Errors: `Output`. A reader that went away (`| head`) ends the run like a full disk does.
+    fn print(&mut self, text: &str) -> Result<(), Error> {
+        self.bar.suspend(|| writeln!(self.out, "{text}")).map_err(Error::Output)
+    }
+}
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 
@@ -50,11 +78,11 @@ fn aligned(rows: &[(&str, String)]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn step_line(r: &StepRecord, steps: usize) -> String {
-    let width = steps.to_string().len();
-    format!(
-        "step {:width$}/{steps} loss {:.6} | fwd {:.1} bwd {:.1} comm exposed {:.1} opt {:.1} ms \
-         | {} tok/s | sent {} (formula {})",
+fn step_line(r: &StepRecord, last: usize) -> String {
+    let width = last.to_string().len();
+    let mut line = format!(
+        "step {:width$}/{last} loss {:.6} | fwd {:5.1} bwd {:5.1} comm {:5.1} opt {:4.1} ms \
+         | {:>7} tok/s",
         r.step,
         r.loss,
         r.forward_ms,
@@ -62,9 +90,15 @@ fn step_line(r: &StepRecord, steps: usize) -> String {
         r.exposed_ms,
         r.optimizer_ms,
         grouped(r.tokens_per_second as u64),
-        megabytes(r.sent_bytes),
-        megabytes(r.formula_bytes),
-    )
+    );
+    if r.sent_bytes > 0 || r.formula_bytes > 0 {
+        line += &format!(" | sent {} B", grouped(r.sent_bytes));
+        line += &match r.sent_bytes == r.formula_bytes {
+            true => " = formula".to_string(),
+            false => format!(", formula {} B", grouped(r.formula_bytes)),
+        };
+    }
+    line
 }
 
 /// 12345 as `12,345`.
@@ -85,6 +119,13 @@ pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
+/// Bytes of a model as text for a terminal: what is no text, and what would steer the terminal,
+/// becomes U+FFFD.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let legible = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+    String::from_utf8_lossy(bytes).chars().map(legible).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,11 +136,20 @@ mod tests {
             step: 12,
             loss: 2.3456784,
             tokens_per_second: 12345.6,
+            sent_bytes: 1000,
+            formula_bytes: 1000,
             ..Default::default()
         };
         let line = step_line(&record, 200);
-        assert!(line.starts_with("step  12/200 loss 2.345678 | fwd 0.0 "), "{line}");
-        assert!(line.contains("| 12,345 tok/s |"), "{line}");
+        assert!(line.starts_with("step  12/200 loss 2.345678 | fwd   0.0 "), "{line}");
+        assert!(line.ends_with("|  12,345 tok/s | sent 1,000 B = formula"), "{line}");
+        let wrong = step_line(&StepRecord { formula_bytes: 1004, ..record }, 200);
+        assert!(wrong.ends_with("| sent 1,000 B, formula 1,004 B"), "{wrong}");
+    }
+
+    #[test]
+    fn a_sample_cannot_steer_the_terminal() {
+        assert_eq!(printable(b"a\x1b[2Jb\n\xff\xe2\x80\x99"), "a\u{fffd}[2Jb\n\u{fffd}\u{2019}");
     }
 
     #[test]

@@ -1,4 +1,7 @@
 //! The run log: one JSON object a line, appended, so that a resumed run continues its file.
+//!
+//! The first line of a run has the event `start` and its settings, then come a `step` each, and an
+//! `end`.
 
 use crate::error::Error;
 use serde::Serialize;

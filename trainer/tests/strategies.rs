@@ -1,8 +1,9 @@
 //! However many ranks there are, they train the same model as one process.
 
 use brigade_comm::{Communicator, Settings};
-use brigade_trainer::{Args, Outcome, train};
+use brigade_trainer::{Args, Error, Outcome};
 use clap::Parser;
+use std::path::PathBuf;
 
 #[derive(Parser)]
 struct Command {
@@ -17,15 +18,24 @@ fn args(more: &str) -> Args {
     Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
 }
 
-/// The outcome of every rank of a world of threads.
-fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
+fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
+    brigade_trainer::train(args, world, &mut std::io::sink())
+}
+
+/// How every rank of a world of threads ended.
+fn ends(ranks: usize, args: &Args) -> Vec<Result<Outcome, Error>> {
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
     let comms = Communicator::local_world(ranks, &settings).unwrap();
     std::thread::scope(|scope| {
-        let run = |comm| scope.spawn(move || train(args, Some(comm)).unwrap());
+        let run = |comm| scope.spawn(move || train(args, Some(comm)));
         let threads: Vec<_> = comms.into_iter().map(run).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// The outcome of every rank of a world of threads.
+fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
+    ends(ranks, args).into_iter().map(Result::unwrap).collect()
 }
 
 fn bits(losses: &[f64]) -> Vec<u64> {
@@ -69,18 +79,101 @@ fn threads_do_not_change_a_bit() {
     assert_eq!(bits(&one.losses), bits(&three.losses));
 }
 
+/// A folder that is gone when the test ends, well or not.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> Option<PathBuf> {
+        Some(self.0.join(name))
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.0.join(name)).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let gone = std::fs::remove_dir_all(&self.0);
+        assert!(gone.is_ok() || std::thread::panicking(), "{gone:?}");
+    }
+}
+
+/// Nine steps at once, and five and then four, in a world of so many ranks: same losses, same files.
+fn check_resume(ranks: usize, more: &str) {
+    let folder = Folder::new(&format!("resume-{ranks}{}", more.len()));
+    let run = |args: Args| match ranks {
+        1 => train(&args, None).unwrap().losses,
+        _ => world(ranks, &args).swap_remove(ranks - 1).losses,
+    };
+    let all = args(&format!("--steps 9 {more}"));
+    let whole = run(Args { checkpoint: folder.file("whole"), ..all.clone() });
+    let first = run(Args { checkpoint: folder.file("first"), stop_at: Some(5), ..all.clone() });
+    let (resume, checkpoint) = (folder.file("first"), folder.file("second"));
+    let second = run(Args { resume, checkpoint, ..all });
+    let what = format!("{ranks} ranks {more}");
+    assert_eq!(bits(&[first, second].concat()), bits(&whole), "losses of {what}");
+    assert_ne!(folder.bytes("first"), folder.bytes("whole"), "four steps change the state");
+    assert!(folder.bytes("second") == folder.bytes("whole"), "final state of {what}");
+}
+
 #[test]
 fn a_resumed_run_goes_on_with_the_same_bits() {
-    let file = std::env::temp_dir().join(format!("brigade-resume-{}", std::process::id()));
-    let saving = Args { checkpoint: Some(file.clone()), ..args("--steps 5") };
-    let first = train(&saving, None).map(|_| std::fs::read(&file).unwrap());
-    // Twice from the same file: alone and in a world, where rank 0 reads it for all.
-    let resuming = Args { resume: Some(file.clone()), ..args("--steps 9 --ordered") };
-    let alone = train(&resuming, None);
-    let shared = world(3, &resuming);
-    std::fs::remove_file(&file).unwrap();
-    assert!(!first.unwrap().is_empty());
-    let alone = alone.unwrap().losses;
-    assert_eq!(alone.len(), 4, "five of nine steps were done before");
-    assert!(shared.iter().all(|one| bits(&one.losses) == bits(&alone)));
+    for ranks in [1, 2, 3] {
+        check_resume(ranks, "");
+        check_resume(ranks, "--ordered");
+    }
+}
+
+#[test]
+fn a_checkpoint_may_go_on_with_another_number_of_ranks() {
+    let folder = Folder::new("regroup");
+    let all = args("--steps 7 --ordered");
+    let whole = train(&all, None).unwrap().losses;
+    let first = Args { checkpoint: folder.file("first"), stop_at: Some(3), ..all.clone() };
+    world(2, &first);
+    let second = Args { resume: folder.file("first"), ..all };
+    for outcome in world(3, &second) {
+        assert_eq!(bits(&outcome.losses), bits(&whole[3..]));
+    }
+}
+
+#[test]
+fn a_finished_run_is_not_resumed() {
+    let folder = Folder::new("finished");
+    let all = args("--steps 2");
+    train(&Args { checkpoint: folder.file("state"), ..all.clone() }, None).unwrap();
+    let again = train(&Args { resume: folder.file("state"), ..all }, None).unwrap_err();
+    assert!(again.to_string().contains("has 2 behind it"), "{again}");
+}
+
+#[test]
+fn what_ends_one_rank_ends_the_others_with_its_reason() {
+    let nowhere = Args { checkpoint: Some("/nowhere/state".into()), ..args("--steps 50") };
+    for (rank, end) in ends(3, &nowhere).into_iter().enumerate() {
+        let end = end.unwrap_err().to_string();
+        assert!(end.contains("/nowhere/state"), "rank {rank} ended with: {end}");
+    }
+}
+
+#[test]
+fn every_rank_sends_what_the_formulas_say() {
+    // Buckets of many elements, of few that go by another algorithm, and in several slots.
+    for (bucket_mb, more) in [(25.0, ""), (0.001, ""), (0.02, "--ordered")] {
+        let args = args(&format!("--steps 2 {more}"));
+        let args = Args { batch: 60, lanes: 60, bucket_mb, ..args };
+        for ranks in [2, 3, 4, 5] {
+            for (rank, outcome) in world(ranks, &args).iter().enumerate() {
+                assert!(outcome.formula_bytes > 0);
+                let what = format!("rank {rank} of {ranks}, buckets of {bucket_mb} MiB {more}");
+                assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}");
+            }
+        }
+    }
 }

@@ -7,30 +7,41 @@
 //! Cost: 2 (R − 1) / R · n elements sent per rank and step, no memory beyond the gradients.
 
 use super::buckets::Buckets;
+use super::formula::call_bytes;
 use super::{Backward, Strategy, gather_losses, loss_bytes};
 use crate::error::Error;
 use crate::model::GradientSync;
-use brigade_comm::{Communicator, Op, Scope, Work};
+use brigade_comm::{Communicator, Dtype, Op, Scope, Work};
+use brigade_schedule::Collective;
 use std::time::{Duration, Instant};
 
 /// One lane per rank, one all-reduce per bucket.
 pub struct Ddp<'a> {
     comm: &'a Communicator,
+    /// [params]
     grads: Vec<f32>,
     buckets: Buckets,
+    formula_bytes: u64,
 }
 
 impl<'a> Ddp<'a> {
     /// Room for the gradients of `params` parameters, sent in buckets of at most `bucket` elements.
-    pub fn new(comm: &'a Communicator, params: usize, bucket: usize) -> Ddp<'a> {
-        Ddp { comm, grads: vec![0.0; params], buckets: Buckets::new(params, bucket) }
+    ///
+    /// Errors: those of `comm`, if it cannot do an all-reduce.
+    pub fn new(comm: &'a Communicator, params: usize, bucket: usize) -> Result<Ddp<'a>, Error> {
+        let buckets = Buckets::new(params, bucket);
+        let mut formula_bytes = loss_bytes(comm, 1)?;
+        for bucket in buckets.all() {
+            formula_bytes += call_bytes(comm, Collective::AllReduce, Dtype::F32, bucket.len())?;
+        }
+        Ok(Ddp { comm, grads: vec![0.0; params], buckets, formula_bytes })
     }
 }
 
 impl Strategy for Ddp<'_> {
     fn reduce(&mut self, slot: usize, backward: &mut Backward<'_>) -> Result<Duration, Error> {
         assert_eq!(slot, 0, "a rank computes its part of the batch as one lane");
-        let Ddp { comm, grads, buckets } = self;
+        let Ddp { comm, grads, buckets, .. } = self;
         comm.scope(|scope| {
             let mut sync = Sending { scope, open: grads, buckets: *buckets, works: Vec::new() };
             backward(&mut sync)?;
@@ -51,8 +62,7 @@ impl Strategy for Ddp<'_> {
     }
 
     fn formula_bytes(&self) -> u64 {
-        let (ranks, params) = (self.comm.size() as u64, self.grads.len() as u64);
-        2 * (ranks - 1) * 4 * params / ranks + loss_bytes(self.comm.size(), 1)
+        self.formula_bytes
     }
 
     fn sent_bytes(&self) -> u64 {

@@ -7,6 +7,7 @@
 
 mod buckets;
 mod ddp;
+mod formula;
 mod local;
 mod ordered;
 
@@ -16,7 +17,8 @@ pub use ordered::Ordered;
 
 use crate::error::Error;
 use crate::model::GradientSync;
-use brigade_comm::Communicator;
+use brigade_comm::{Communicator, Dtype};
+use brigade_schedule::Collective;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -36,7 +38,7 @@ pub trait Strategy {
     /// Sum of all lanes' losses, in lane order. mine: `[slots]`.
     fn loss(&mut self, mine: &[f64]) -> Result<f64, Error>;
 
-    /// Payload bytes that one step makes this rank send, by its formula.
+    /// Payload bytes that one step makes this rank send, by the formulas of its calls.
     fn formula_bytes(&self) -> u64;
 
     /// Payload bytes that this rank has sent since it started.
@@ -66,8 +68,9 @@ impl Lanes {
         }
         if batch == 0 || !batch.is_multiple_of(lanes) {
             let next = batch.max(1).next_multiple_of(lanes);
+            let parts = if lanes == ranks { "ranks" } else { "lanes" };
             let problem =
-                format!("{lanes} lanes do not divide {batch} samples; --batch {next} works");
+                format!("{lanes} {parts} cannot share {batch} samples evenly; --batch {next} can");
             return Err(Error::setting("batch", problem));
         }
         Ok(Lanes { rank, ranks, lanes, samples: batch / lanes })
@@ -103,9 +106,9 @@ fn gather_losses(comm: &Communicator, mine: &[f64]) -> Result<f64, Error> {
     Ok((0..all.len()).map(lane).sum())
 }
 
-/// What `gather_losses` makes a rank send.
-fn loss_bytes(ranks: usize, slots: usize) -> u64 {
-    ((ranks - 1) * slots * size_of::<f64>()) as u64
+/// What `gather_losses` makes this rank send.
+fn loss_bytes(comm: &Communicator, slots: usize) -> Result<u64, Error> {
+    formula::call_bytes(comm, Collective::AllGather, Dtype::F64, slots)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! all-reduce; (R + 1) · n elements of memory more.
 
 use super::buckets::Buckets;
+use super::formula::call_bytes;
 use super::{Backward, Strategy, gather_losses, loss_bytes};
 use crate::error::Error;
 use crate::kernels::Kernels;
@@ -21,33 +22,46 @@ use std::time::{Duration, Instant};
 pub struct Ordered<'a> {
     kernels: &'a dyn Kernels,
     comm: Option<&'a Communicator>,
+    /// [params], of the lane whose backward runs.
     lane: Vec<f32>,
     /// Bucket by bucket, the lanes of one slot in rank order: [ranks × params], empty for one rank.
     gathered: Vec<f32>,
+    /// [params], over the lanes so far.
     sum: Vec<f32>,
     buckets: Buckets,
-    slots: usize,
+    formula_bytes: u64,
 }
 
 impl<'a> Ordered<'a> {
     /// Room for the gradients of `params` parameters, sent in buckets of at most `bucket` elements,
     /// in steps of `slots` slots. Without a communicator all lanes are this process's own.
+    ///
+    /// Errors: those of `comm`, if it cannot do an all-gather.
     pub fn new(
         kernels: &'a dyn Kernels,
         comm: Option<&'a Communicator>,
         params: usize,
         bucket: usize,
         slots: usize,
-    ) -> Ordered<'a> {
-        Ordered {
+    ) -> Result<Ordered<'a>, Error> {
+        let buckets = Buckets::new(params, bucket);
+        let mut formula_bytes = 0;
+        if let Some(comm) = comm {
+            for bucket in buckets.all() {
+                let lane = call_bytes(comm, Collective::AllGather, Dtype::F32, bucket.len())?;
+                formula_bytes += slots as u64 * lane;
+            }
+            formula_bytes += loss_bytes(comm, slots)?;
+        }
+        Ok(Ordered {
             kernels,
             comm,
             lane: vec![0.0; params],
             gathered: vec![0.0; comm.map_or(0, |comm| comm.size() * params)],
             sum: vec![0.0; params],
-            buckets: Buckets::new(params, bucket),
-            slots,
-        }
+            buckets,
+            formula_bytes,
+        })
     }
 
     fn ranks(&self) -> usize {
@@ -102,8 +116,7 @@ impl Strategy for Ordered<'_> {
     }
 
     fn formula_bytes(&self) -> u64 {
-        let others = (self.ranks() - 1) as u64;
-        others * 4 * (self.slots * self.sum.len()) as u64 + loss_bytes(self.ranks(), self.slots)
+        self.formula_bytes
     }
 
     fn sent_bytes(&self) -> u64 {

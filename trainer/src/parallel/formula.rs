@@ -1,0 +1,101 @@
+//! Payload that a call makes this rank send, by the formula of its algorithm, before it has run.
+//!
+//! Among R ranks an all-reduce of n bytes costs 2 (R − 1) / R · n a rank and an all-gather of n
+//! bytes each (R − 1) · n; but pieces that do not divide differ by an element, and small calls trade
+//! bytes for fewer steps. So the formula is the schedule: every `Send` in this rank's program, times
+//! the length of its chunk. `comm` works through a call in windows and cuts each of them evenly.
+//!
+//! Not here: what was really sent. `Communicator::stats` counts that, and a step prints both.
+
+use crate::error::Error;
+use brigade_comm::{Call, Communicator, Dtype, Op};
+use brigade_schedule::{Collective, Program, program, sent_bytes};
+
+/// Bytes that this rank sends in one call with `elems` elements in every block.
+///
+/// Errors: those of a call that no algorithm can do.
+pub(super) fn call_bytes(
+    comm: &Communicator,
+    collective: Collective,
+    dtype: Dtype,
+    elems: usize,
+) -> Result<u64, Error> {
+    let (ranks, rank) = (comm.size() as u32, comm.rank() as u32);
+    let algorithm = comm.algorithm_for(&Call::new(collective, dtype, Op::Sum, elems))?;
+    let program = program(collective, algorithm, ranks, rank);
+    let program = program.expect("comm chooses an algorithm that has a program");
+    let elem_bytes = dtype.size() as u64;
+    let blocks = u64::from(collective.blocks(ranks));
+    let window = (comm.settings().window_bytes / elem_bytes / blocks).max(64);
+    let (elems, window) = (elems as u64, window.next_multiple_of(64));
+    let whole = elems / window * window_elems(&program, window);
+    Ok(elem_bytes * (whole + window_elems(&program, elems % window)))
+}
+
+/// Elements sent of a window of `elems` elements of every block, which is cut into pieces.
+fn window_elems(program: &Program, elems: u64) -> u64 {
+    let pieces = u64::from(program.pieces);
+    let edge = |piece: u64| elems * piece / pieces;
+    let length = |chunk: u32| {
+        let piece = u64::from(chunk) % pieces;
+        edge(piece + 1) - edge(piece)
+    };
+    let lengths: Vec<u64> = (0..program.chunks()).map(length).collect();
+    sent_bytes(program, &lengths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brigade_comm::Settings;
+
+    /// What each rank sends in one call, as `comm` counts it and as the formula says.
+    fn sent(ranks: usize, collective: Collective, elems: usize) -> Vec<(u64, u64)> {
+        let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+        let comms = Communicator::local_world(ranks, &settings).unwrap();
+        let call = |comm: Communicator| {
+            let formula = call_bytes(&comm, collective, Dtype::F32, elems).unwrap();
+            let mut data = vec![1.0f32; elems];
+            match collective {
+                Collective::AllReduce => comm.all_reduce(&mut data, Op::Sum).unwrap(),
+                _ => comm.all_gather(&data, &mut vec![0.0f32; ranks * elems]).unwrap(),
+            }
+            (comm.stats().sent_bytes, formula)
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                comms.into_iter().map(|comm| scope.spawn(move || call(comm))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn every_rank_sends_what_its_formula_says() {
+        // Nothing, fewer elements than ranks, sizes on both sides of the switch from few steps to
+        // few bytes, and one that takes several windows and divides by nothing.
+        for elems in [0, 1, 3, 1000, 4096, 4097, 600_011] {
+            for ranks in [2, 3, 4, 5] {
+                for collective in [Collective::AllReduce, Collective::AllGather] {
+                    let sent = sent(ranks, collective, elems);
+                    for (rank, (counted, formula)) in sent.iter().enumerate() {
+                        let what = format!("{collective} of {elems}, rank {rank} of {ranks}");
+                        assert_eq!(counted, formula, "{what}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn large_calls_send_what_the_textbook_says_over_all_ranks() {
+        let elems = 600_011;
+        for ranks in [2, 3, 4, 5] {
+            let total = |collective| -> u64 {
+                sent(ranks, collective, elems).iter().map(|(_, formula)| formula).sum()
+            };
+            let all = (4 * elems * (ranks - 1)) as u64;
+            assert_eq!(total(Collective::AllReduce), 2 * all, "{ranks} ranks");
+            assert_eq!(total(Collective::AllGather), ranks as u64 * all, "{ranks} ranks");
+        }
+    }
+}
