@@ -10,7 +10,7 @@ use crate::control::History;
 use crate::drive::Driver;
 use crate::engine::Engine;
 use crate::select::Selector;
-use crate::wait::{Patience, Watch};
+use crate::wait::{Waiting, Watch};
 use crate::work::Progress;
 use crate::world::World;
 use crate::{Error, Settings};
@@ -76,8 +76,8 @@ impl Communicator {
             report_after: settings.report_after,
             timeout: settings.timeout,
         };
-        let patience = Patience::for_host(links.local_ranks);
-        let driver = Driver::new(links.endpoints, links.routes, watch, patience);
+        let waiting = Waiting::among(links.local_ranks);
+        let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
         let selector = Selector { small_bytes: SMALL_BYTES };
         let names = links.names;
         let engine =

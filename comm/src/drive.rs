@@ -9,7 +9,7 @@ use crate::Error;
 use crate::plan::{Channel, Plan};
 use crate::reduction::Reduction;
 use crate::run::{Memory, Poll, Run, Wires};
-use crate::wait::{Patience, Standstill, Watch};
+use crate::wait::{Standstill, Waiting, Watch};
 
 /// A plan and how it is named in errors.
 pub(crate) struct Prepared {
@@ -23,7 +23,7 @@ pub(crate) struct Driver {
     /// Which endpoint serves each member.
     pub(crate) routes: Vec<Option<usize>>,
     pub(crate) watch: Watch,
-    patience: Patience,
+    waiting: Waiting,
     wires: Wires,
     run: Run,
 }
@@ -34,12 +34,12 @@ impl Driver {
         endpoints: Vec<Box<dyn Endpoint>>,
         routes: Vec<Option<usize>>,
         watch: Watch,
-        patience: Patience,
+        waiting: Waiting,
     ) -> Self {
         let mut wires = Wires::default();
         wires.to.resize_with(routes.len(), || None);
         wires.from.resize_with(routes.len(), || None);
-        Self { endpoints, routes, watch, patience, wires, run: Run::default() }
+        Self { endpoints, routes, watch, waiting, wires, run: Run::default() }
     }
 
     /// Open the wires that a plan needs and that are not open yet.
@@ -90,7 +90,7 @@ impl Driver {
         let header = plan.header.numbered(sequence);
         self.watch.history.note(&header);
         self.run.start(plan, &header);
-        let mut waiting = self.patience.begin();
+        self.waiting.moved();
         // A sleeper arms the bells, looks once more, and only then sleeps.
         let mut armed = false;
         loop {
@@ -103,14 +103,14 @@ impl Driver {
             }
             match poll {
                 Ok(Poll::Done) => return Ok(()),
-                Ok(Poll::Moved) => waiting.moved(),
+                Ok(Poll::Moved) => self.waiting.moved(),
                 Ok(Poll::Idle) if armed => {
-                    waiting.sleep(&mut self.endpoints);
+                    self.waiting.sleep(&mut self.endpoints);
                     armed = false;
                     let still = Standstill { run: &self.run, plan, name, header: &header };
-                    self.watch.look_around(&mut waiting, &mut self.endpoints, &still)?;
+                    self.watch.look_around(&mut self.waiting, &mut self.endpoints, &still)?;
                 }
-                Ok(Poll::Idle) if waiting.is_brief() => {}
+                Ok(Poll::Idle) if self.waiting.is_brief() => {}
                 Ok(Poll::Idle) => {
                     self.endpoints.iter_mut().for_each(|endpoint| endpoint.doorbell().arm());
                     armed = true;
