@@ -1,0 +1,94 @@
+//! What communicators of many ranks cost: the time to come together, and the memory they keep.
+//!
+//! Times are the best of several tries, because the machine may have other things to do; what a
+//! machine can do once it can do.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use brigade_comm::{Communicator, Op, Settings};
+
+const RANKS: usize = 64;
+const WORLD: Duration = Duration::from_millis(500);
+const RANK_KB: u64 = 8 << 10;
+
+/// Times and memory of one process belong to one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn world(transport: &str) -> Vec<Communicator> {
+    let settings = Settings { transport: transport.into(), ..Settings::default() };
+    Communicator::local_world(RANKS, &settings).expect("a world")
+}
+
+/// Resident memory of this process, what is shared included.
+fn resident_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the state of this process");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line of memory");
+    line.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// Try until one try is quick enough; panics with the best of them if none is.
+fn best(what: &str, limit: Duration, tries: usize, mut attempt: impl FnMut() -> Duration) {
+    let mut least = Duration::MAX;
+    for _ in 0..tries {
+        least = least.min(attempt());
+        if least < limit {
+            return eprintln!("{what}: {least:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{what}: {least:?} at best, not {limit:?}");
+}
+
+#[test]
+fn sixty_four_ranks_come_together_in_half_a_second() {
+    let _turn = alone();
+    for transport in ["loopback", "shm"] {
+        best(&format!("a world over {transport}"), WORLD, 10, || {
+            let begin = Instant::now();
+            let members = world(transport);
+            assert_eq!(members.len(), RANKS);
+            begin.elapsed()
+        });
+    }
+}
+
+/// A group of all ranks again.
+fn split(members: &[Communicator]) -> Vec<Communicator> {
+    let one = |member: &Communicator| member.split(Some(0), 0).expect("a split").expect("a group");
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = members.iter().map(|member| scope.spawn(|| one(member))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    })
+}
+
+/// An all-reduce on every rank, so that what is made when first needed is there.
+fn work(members: &[Communicator]) {
+    std::thread::scope(|scope| {
+        for member in members {
+            scope.spawn(|| {
+                let mut data = vec![1i32; 10_000];
+                member.all_reduce(&mut data, Op::Sum).expect("an all-reduce");
+                assert_eq!(data[9_999], RANKS as i32);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_second_communicator_keeps_less_than_eight_megabytes_a_rank() {
+    let _turn = alone();
+    for transport in ["loopback", "shm"] {
+        let members = world(transport);
+        work(&members);
+        let before = resident_kb();
+        let groups = split(&members);
+        work(&groups);
+        let each = resident_kb().saturating_sub(before) / RANKS as u64;
+        eprintln!("a second communicator over {transport}: {each} kB a rank");
+        assert!(each < RANK_KB, "{transport}: {each} kB a rank");
+    }
+}
