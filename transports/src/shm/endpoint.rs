@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::area::Area;
-use super::bell::{Barrier, Bell, Ringer};
+use super::bell::{Barrier, Bell, Door, Knocker, Ringer};
 use super::layout::Layout;
 use super::probe::Card;
 use super::window::{Imported, Place, View};
@@ -22,6 +22,8 @@ pub(super) struct Seats {
     pub(super) taken: Vec<(usize, Card)>,
     /// Our seat.
     pub(super) ours: u32,
+    /// What tells the group from others of the same members.
+    pub(super) key: u64,
 }
 
 impl Seats {
@@ -55,23 +57,31 @@ pub(super) struct ShmEndpoint {
     seats: Seats,
     barrier: Barrier,
     bell: Bell,
+    knocker: Arc<Knocker>,
     watches: Vec<Watch>,
     lost: Option<TransportError>,
 }
 
 impl ShmEndpoint {
     pub(super) fn new(area: Area, layout: Layout, seats: Seats) -> Self {
+        let own = &seats.taken[seats.ours as usize].1;
         let area = Arc::new(area);
-        // Judged from the cards, so that all members judge alike.
-        let reached = seats.taken.iter().all(|(_, card)| card.membarrier);
+        // Judged from the cards, so that all members judge alike. Where members share cores they
+        // sleep so often that a barrier reaching into all of them costs more than it spares.
+        let suits = |card: &Card| card.membarrier && seats.count() <= u32::from(card.cores);
+        let reached = seats.taken.iter().all(|(_, card)| suits(card));
         let barrier = if reached { Barrier::Sleeper } else { Barrier::Both };
-        let bell = Bell::new(area.shared(layout.bell(seats.ours)), barrier);
+        let door = Door::of(own, seats.key);
+        let bell = Bell::new(area.shared(layout.bell(seats.ours)), barrier, door);
         let watches = watches(&seats);
-        Self { area, layout, seats, barrier, bell, watches, lost: None }
+        let knocker = Arc::default();
+        Self { area, layout, seats, barrier, bell, knocker, watches, lost: None }
     }
 
     fn ringer(&self, seat: u32) -> Ringer {
-        Ringer::new(self.area.shared(self.layout.bell(seat)), self.barrier)
+        let door = Door::of(&self.seats.taken[seat as usize].1, self.seats.key);
+        let word = self.area.shared(self.layout.bell(seat));
+        Ringer::new(word, self.barrier, door, Arc::clone(&self.knocker))
     }
 
     /// The ring from one seat to another, as seen by one of them, whose other is `peer`.
@@ -134,7 +144,7 @@ impl Endpoint for ShmEndpoint {
         }
         while !self.watches.is_empty() {
             let fds: Vec<_> = self.watches.iter().map(|watch| watch.process.as_fd()).collect();
-            let ended = sys::first_readable(&fds).map_err(|e| {
+            let ended = sys::first_readable(&fds, Duration::ZERO).map_err(|e| {
                 TransportError::from_io("poll", &e, "looking for members that have died")
             })?;
             let Some(index) = ended else { return Ok(()) };

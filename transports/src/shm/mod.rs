@@ -160,9 +160,8 @@ impl Port for ShmPort {
         let seats = self.seats(group)?;
         let region = self.region(&seats, group.deadline)?;
         let layout = Layout::new(seats.count(), &self.settings);
-        let key = key_of(group.id, &seats);
         let place = (seats.ours, seats.count());
-        let area = region.area(key, layout.bytes(), place, group.deadline)?;
+        let area = region.area(seats.key, layout.bytes(), place, group.deadline)?;
         Ok(Box::new(ShmEndpoint::new(area, layout, seats)))
     }
 }
@@ -185,7 +184,8 @@ impl ShmPort {
             taken.push((index, card));
         }
         let ours = ours.expect("the caller is a member of its group");
-        Ok(Seats { taken, ours })
+        let key = key_of(group.id, &taken);
+        Ok(Seats { taken, ours, key })
     }
 
     /// The region that the members of a group use: that of the member with the least name. So the
@@ -209,10 +209,10 @@ impl ShmPort {
 
 /// What a group's area is found by. The members are part of it, so that two halves of a split may
 /// have the same number.
-fn key_of(id: u64, seats: &Seats) -> u64 {
+fn key_of(id: u64, taken: &[(usize, Card)]) -> u64 {
     let mut hash = Sha256::new();
     hash.update(b"brigade shm area");
-    seats.taken.iter().for_each(|(_, card)| hash.update(card.name));
+    taken.iter().for_each(|(_, card)| hash.update(card.name));
     hash.update(id.to_le_bytes());
     let digest: [u8; 32] = hash.finalize().into();
     let key = digest.first_chunk().expect("a digest has more than eight bytes");

@@ -8,9 +8,9 @@
 //! `Release`; the receiver loads the flag with `Acquire`, reads the piece, then stores the tail
 //! with `Release`; the sender loads the tail with `Acquire` before it writes there again.
 //!
-//! *Bell.* The sleeper stores `ARMED`, passes a full barrier, looks at the rings, and sleeps while
-//! the word is `ARMED`. The mover stores a flag or a tail, passes a full barrier, and looks at the
-//! word. Whichever barrier comes first, the other side sees: no wake-up is lost.
+//! *Bell.* The sleeper stores how it is to be woken, passes a full barrier, looks at the rings, and
+//! sleeps while the word is not `QUIET`. The mover stores a flag or a tail, passes a full barrier,
+//! and looks at the word. Whichever barrier comes first, the other side sees: no wake-up is lost.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -172,31 +172,34 @@ impl<const SLOTS: u32> Receiving<SLOTS> {
     }
 }
 
-/// The bell's owner sleeps, or is about to.
+/// The bell's owner sleeps at the word, or is about to.
 pub(super) const ARMED: u32 = 1;
+/// The bell's owner sleeps at its socket, or is about to.
+pub(super) const ARMED_AT_SOCKET: u32 = 2;
 /// Nobody needs to be woken.
 pub(super) const QUIET: u32 = 0;
 
-/// From now on movers ring. `barrier` is a full barrier; the caller looks at its rings after this.
-pub(super) fn arm(bell: &AtomicU32, barrier: impl FnOnce()) {
-    bell.store(ARMED, Ordering::Relaxed);
+/// From now on movers ring, in the way that `armed` says. `barrier` is a full barrier; the caller
+/// looks at its rings after this.
+pub(super) fn arm(bell: &AtomicU32, armed: u32, barrier: impl FnOnce()) {
+    bell.store(armed, Ordering::Relaxed);
     barrier();
 }
 
-/// Whether somebody must be woken after a ring was moved. `barrier` is a full barrier, or what
-/// becomes one when the sleeper's barrier reaches into every thread.
+/// How somebody must be woken after a ring was moved; `QUIET` if nobody must. `barrier` is a full
+/// barrier, or what becomes one when the sleeper's barrier reaches into every thread.
 #[inline]
-pub(super) fn must_wake(bell: &AtomicU32, barrier: impl FnOnce()) -> bool {
+pub(super) fn must_wake(bell: &AtomicU32, barrier: impl FnOnce()) -> u32 {
     barrier();
-    bell.load(Ordering::Relaxed) == ARMED && bell.swap(QUIET, Ordering::AcqRel) == ARMED
+    if bell.load(Ordering::Relaxed) == QUIET { QUIET } else { bell.swap(QUIET, Ordering::AcqRel) }
 }
 
 /// Whether the owner may still sleep.
 pub(super) fn may_sleep(bell: &AtomicU32) -> bool {
-    bell.load(Ordering::Acquire) == ARMED
+    bell.load(Ordering::Acquire) != QUIET
 }
 
-/// The owner is awake.
-pub(super) fn disarm(bell: &AtomicU32) {
-    bell.store(QUIET, Ordering::Relaxed);
+/// The owner is awake. Returns whether somebody has rung since it armed.
+pub(super) fn disarm(bell: &AtomicU32) -> bool {
+    bell.swap(QUIET, Ordering::Relaxed) == QUIET
 }

@@ -11,7 +11,7 @@ const MAGIC: [u8; 4] = *b"BSHM";
 const VERSION: u16 = 1;
 const CARD_BYTES: usize = 4 + 2 + 2 + 32 + 4 + 8 + NAME_BYTES;
 const NAME_BYTES: usize = 16;
-const HAS_MEMBARRIER: u16 = 1;
+const HAS_MEMBARRIER: u8 = 1;
 
 /// What tells a port from all others.
 pub(super) type Name = [u8; NAME_BYTES];
@@ -29,6 +29,8 @@ pub(super) struct Card {
     pub(super) name: Name,
     /// Whether a sleeper's memory barrier reaches the process.
     pub(super) membarrier: bool,
+    /// How many cores the process may use, as far as a byte can say.
+    pub(super) cores: u8,
 }
 
 impl Card {
@@ -43,16 +45,18 @@ impl Card {
             pid_space: namespace("pid")?,
             name,
             membarrier: sys::register_memory_barrier(),
+            cores: std::thread::available_parallelism()
+                .map_or(1, |cores| u8::try_from(cores.get()).unwrap_or(u8::MAX)),
         })
     }
 
     /// The card as bytes.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let flags = if self.membarrier { HAS_MEMBARRIER } else { 0 };
+        let flags = [if self.membarrier { HAS_MEMBARRIER } else { 0 }, self.cores];
         let mut bytes = Vec::with_capacity(CARD_BYTES);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend(flags.to_le_bytes());
+        bytes.extend(flags);
         bytes.extend(self.host);
         bytes.extend(self.pid.to_le_bytes());
         bytes.extend(self.pid_space.to_le_bytes());
@@ -66,7 +70,7 @@ impl Card {
         let bytes: &[u8; CARD_BYTES] = bytes.try_into().ok()?;
         let (magic, rest) = bytes.split_first_chunk()?;
         let (version, rest) = rest.split_first_chunk()?;
-        let (flags, rest) = rest.split_first_chunk()?;
+        let ([flags, cores], rest) = rest.split_first_chunk()?;
         let (host, rest) = rest.split_first_chunk()?;
         let (pid, rest) = rest.split_first_chunk()?;
         let (pid_space, name) = rest.split_first_chunk()?;
@@ -78,7 +82,8 @@ impl Card {
             pid: u32::from_le_bytes(*pid),
             pid_space: u64::from_le_bytes(*pid_space),
             name: name.try_into().ok()?,
-            membarrier: u16::from_le_bytes(*flags) & HAS_MEMBARRIER != 0,
+            membarrier: flags & HAS_MEMBARRIER != 0,
+            cores: *cores,
         })
     }
 
@@ -86,6 +91,11 @@ impl Card {
     pub(super) fn socket_name(&self) -> String {
         let digits: String = self.name.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("\0brigade-{digits}")
+    }
+
+    /// Where the port's bell in the group with this key can be rung from outside of shared memory.
+    pub(super) fn bell_name(&self, key: u64) -> String {
+        format!("{}-{key:016x}", self.socket_name())
     }
 }
 

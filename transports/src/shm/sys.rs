@@ -167,14 +167,19 @@ pub(super) fn watch_process(pid: u32) -> io::Result<OwnedFd> {
     own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as RawFd)
 }
 
-/// Which of these descriptors are readable now, as `(position)` of the first.
-pub(super) fn first_readable(fds: &[BorrowedFd<'_>]) -> io::Result<Option<usize>> {
+/// The position of the first of these descriptors that is readable, waiting for one at most as
+/// long as `patience`.
+pub(super) fn first_readable(
+    fds: &[BorrowedFd<'_>],
+    patience: Duration,
+) -> io::Result<Option<usize>> {
+    let patience_ms = patience.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
     let ask =
         |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut polled: Vec<_> = fds.iter().map(ask).collect();
     let count = polled.len() as libc::nfds_t;
     // SAFETY: `polled` has `count` entries.
-    match check(unsafe { libc::poll(polled.as_mut_ptr(), count, 0) }) {
+    match check(unsafe { libc::poll(polled.as_mut_ptr(), count, patience_ms) }) {
         Ok(_) => Ok(polled.iter().position(|one| one.revents != 0)),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
         Err(error) => Err(error),

@@ -129,7 +129,7 @@ fn two_ends(pids: [u32; 2]) -> ([ShmEndpoint; 2], area::Area, Layout) {
     let cards = pids.map(card);
     let end = |seat: u32| {
         let taken = cards.iter().cloned().enumerate().collect();
-        ShmEndpoint::new(area(seat), layout, Seats { taken, ours: seat })
+        ShmEndpoint::new(area(seat), layout, Seats { taken, ours: seat, key: 7 })
     };
     ([end(0), end(1)], area(0), layout)
 }
