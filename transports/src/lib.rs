@@ -38,6 +38,7 @@ pub mod proof;
 pub mod shm;
 pub mod tcp;
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 pub use error::{TransportError, Unavailable};
@@ -182,8 +183,39 @@ pub trait Doorbell {
     /// waiting is spinning. Disarms.
     fn wait(&mut self, timeout: Duration) -> Result<(), TransportError>;
 
-    /// Stop listening without having slept.
+    /// Stop listening without having slept here.
     fn disarm(&mut self);
+
+    /// What becomes readable when the bell rings while it is armed, so that one sleep can cover
+    /// several bells. From the first call on the bell rings that way, which may cost more: ask only
+    /// where there are several. `None` where the bell has no such thing.
+    fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// From now on `wait` also ends when `other` becomes readable. Whether this bell can do that.
+    fn also_hears(&mut self, _other: BorrowedFd<'_>) -> bool {
+        false
+    }
+}
+
+/// Find the endpoint at whose bell all of these endpoints can be waited for, and make it hear the
+/// others. Then: arm all bells, look at all wires, wait at that one, disarm the others. Costs some
+/// system calls, once. `None` where no bell hears all others.
+pub fn join_bells(endpoints: &mut [Box<dyn Endpoint>]) -> Option<usize> {
+    'candidates: for ear in 0..endpoints.len() {
+        for other in (0..endpoints.len()).filter(|&other| other != ear) {
+            let pair = endpoints.get_disjoint_mut([ear, other]);
+            let [ear, other] = pair.expect("two different endpoints of the list");
+            let heard =
+                other.doorbell().descriptor().is_some_and(|fd| ear.doorbell().also_hears(fd));
+            if !heard {
+                continue 'candidates;
+            }
+        }
+        return Some(ear);
+    }
+    None
 }
 
 /// One-sided access: a member exposes memory, others write into it and signal.

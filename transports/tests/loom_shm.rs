@@ -21,7 +21,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use order::{Arrival, QUIET, Receiving, Sending, arm, disarm, may_sleep, must_wake};
+use order::{ARMED, Arrival, QUIET, Receiving, Sending, arm, disarm, may_sleep, must_wake};
 
 const SLOTS: u32 = 2;
 const LINES: u32 = 1;
@@ -49,7 +49,7 @@ impl Bell {
     }
 
     fn ring(&self, barrier: impl FnOnce()) {
-        if must_wake(&self.word, barrier) {
+        if must_wake(&self.word, barrier) != QUIET {
             let _queue = self.queue.lock().unwrap();
             self.woken.notify_all();
         }
@@ -118,7 +118,7 @@ fn three_pieces(sender_barrier: fn(), receiver_barrier: fn()) {
             let mut book = Sending::new(LINES);
             for value in 1..=3 {
                 while !ring.push(&mut book, value) {
-                    arm(&ring.sender_bell.word, full);
+                    arm(&ring.sender_bell.word, ARMED, full);
                     if ring.push(&mut book, value) {
                         disarm(&ring.sender_bell.word);
                         break;
@@ -135,7 +135,7 @@ fn three_pieces(sender_barrier: fn(), receiver_barrier: fn()) {
             if let Some(pulled) = ring.pull(&mut book) {
                 break pulled;
             }
-            arm(&ring.receiver_bell.word, full);
+            arm(&ring.receiver_bell.word, ARMED, full);
             if let Some(pulled) = ring.pull(&mut book) {
                 disarm(&ring.receiver_bell.word);
                 break pulled;
@@ -178,7 +178,7 @@ fn one_piece(barrier: fn()) {
     let mut book = Receiving::new(LINES);
     let mut pulled = ring.pull(&mut book);
     if pulled.is_none() {
-        arm(&ring.receiver_bell.word, full);
+        arm(&ring.receiver_bell.word, ARMED, full);
         pulled = ring.pull(&mut book);
     }
     while pulled.is_none() {

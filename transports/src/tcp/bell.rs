@@ -5,6 +5,7 @@
 //! is in the kernel's list whether somebody sleeps or not, and a link that comes to stand rings by
 //! being added, because a fresh socket has room.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,4 +40,12 @@ impl Doorbell for Bell {
     }
 
     fn disarm(&mut self) {}
+
+    fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.set.as_fd())
+    }
+
+    fn also_hears(&mut self, other: BorrowedFd<'_>) -> bool {
+        self.set.add(&other).is_ok()
+    }
 }

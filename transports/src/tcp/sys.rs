@@ -4,10 +4,17 @@
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// A set of descriptors, any of which can end a wait.
 pub(super) struct Epoll(OwnedFd);
+
+impl AsFd for Epoll {
+    /// Readable when a change has been seen.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// How many descriptors one `epoll_wait` reports; the rest stay in the kernel's list.
 const EVENTS_AT_ONCE: usize = 64;
