@@ -1,7 +1,8 @@
-//! Ranks killed at a random moment of a random mix of collectives.
+//! Ranks killed, or misled, at a random moment of a random mix of collectives.
 //!
 //! Every survivor returns an error that names the dead within a second, every process ends by
-//! itself, and nothing is left behind: no file, no shared memory, no process. The processes are
+//! itself, and nothing is left behind: no file, no shared memory, no process. When one rank makes
+//! another call than the others, all are told so, even when they end at once. The processes are
 //! this test binary again, at [`one_rank`]. `BRIGADE_TEST_SEED` repeats one trial.
 
 mod mix;
@@ -30,6 +31,8 @@ struct Trial {
     algorithm: Option<Algorithm>,
     ranks: usize,
     dead: Vec<usize>,
+    /// Who makes another call than the others, and in place of which one.
+    misled: Option<(usize, u32)>,
     /// The root runs in the process of rank 0, or else in ours.
     own_root: bool,
     /// Survivors leave without a word to anybody, in the middle of everything.
@@ -59,6 +62,17 @@ fn survivors_name_the_killed_rank_over_tcp() {
 #[test]
 fn when_two_die_at_once_all_survivors_name_one_of_them() {
     trials(3_000..3_010, Trial::two_die);
+}
+
+#[test]
+fn processes_that_disagree_and_end_at_once_are_all_told_so() {
+    trials(4_000..4_020, |rng, seed| {
+        let transport = ["shm", "tcp"][seed as usize % 2];
+        let ranks = rng.usize(2..=5);
+        let misled = Some((rng.usize(..ranks) % rng.usize(1..=ranks), rng.u32(1..30)));
+        let trial = Trial::of(rng, seed, transport, ranks, Vec::new());
+        Trial { misled, own_root: seed % 4 < 3, hasty: seed % 8 < 6, ..trial }
+    });
 }
 
 /// Run the trials of some seeds, or only the one that was asked for.
@@ -99,26 +113,21 @@ impl Trial {
         let own_root = rng.u8(..) < 170;
         let hasty = rng.bool();
         let pause = Duration::from_micros(rng.u64(..60_000));
-        Self { seed, transport, algorithm, ranks, dead, own_root, hasty, pause }
+        Self { seed, transport, algorithm, ranks, dead, misled: None, own_root, hasty, pause }
     }
 
     fn check(&self) {
         println!("{self:?}");
         let traces = traces::Traces::before(&format!("{}-{}", std::process::id(), self.seed));
         let (mut world, _root) = self.start(&traces);
-        for process in &mut world {
+        for process in &world {
             assert_eq!(process.said(PATIENCE), Said::Joined);
             traces.check_open_files(process.id());
         }
-        std::thread::sleep(self.pause);
-        let killed_at = SystemTime::now();
-        self.dead.iter().for_each(|rank| world[*rank].kill());
-        let mut named = Vec::new();
-        for (rank, process) in world.iter_mut().enumerate() {
-            if !self.dead.contains(&rank) {
-                named.push(self.check_survivor(rank, process, killed_at));
-            }
-        }
+        let named = match self.misled {
+            Some((misled, _)) => self.check_told(misled, &world),
+            None => self.kill(&mut world),
+        };
         for (rank, process) in world.into_iter().enumerate() {
             let status = process.end(PATIENCE);
             let wanted = if self.dead.contains(&rank) { None } else { Some(mix::TOLD) };
@@ -126,9 +135,49 @@ impl Trial {
         }
         if !(self.own_root && self.dead.contains(&0)) {
             // With the root, the one who decides may die between telling one rank and another.
-            assert!(named.iter().all(|rank| *rank == named[0]), "{named:?}");
+            assert!(named.iter().all(|one| *one == named[0]), "{named:?}");
         }
         traces.check_nothing_left();
+    }
+
+    /// Kill whom the trial wants dead, and see whom each survivor names.
+    fn kill(&self, world: &mut [Process]) -> Vec<String> {
+        std::thread::sleep(self.pause);
+        let killed_at = SystemTime::now();
+        self.dead.iter().for_each(|rank| world[*rank].kill());
+        let mut named = Vec::new();
+        for (rank, process) in world.iter().enumerate().filter(|it| !self.dead.contains(&it.0)) {
+            let said = process.said(NAMED_WITHIN + PATIENCE);
+            let Said::Lost { rank: dead, at, text } = &said else {
+                panic!("rank {rank} does not name the dead: {said:?}");
+            };
+            let after = at.duration_since(killed_at).unwrap_or_default();
+            println!("  rank {rank} after {after:?}: {text}");
+            assert!(self.dead.contains(dead), "rank {rank} names the wrong one: {text}");
+            assert!(after <= NAMED_WITHIN, "rank {rank} returns only after {after:?}: {text}");
+            named.push(format!("rank {dead}"));
+        }
+        named
+    }
+
+    /// See that every rank is told that `misled` has made another call.
+    fn check_told(&self, misled: usize, world: &[Process]) -> Vec<String> {
+        let said = world[misled].said(PATIENCE);
+        let Said::Misled(since) = said else { panic!("rank {misled} is not misled: {said:?}") };
+        let mut told = Vec::new();
+        for (rank, process) in world.iter().enumerate() {
+            let said = process.said(NAMED_WITHIN + PATIENCE);
+            let Said::Mismatch { at, text } = said else {
+                panic!("rank {rank} is not told of the mismatch: {said:?}");
+            };
+            let after = at.duration_since(since).unwrap_or_default();
+            println!("  rank {rank} after {after:?}: {text}");
+            let wrong = format!("rank {misled} called #");
+            assert!(text.contains(&wrong) && text.contains("all-reduce(i8 x 3, min)"), "{text}");
+            assert!(after <= NAMED_WITHIN, "rank {rank} returns only after {after:?}: {text}");
+            told.push(text);
+        }
+        told
     }
 
     fn start(&self, traces: &traces::Traces) -> (Vec<Process>, Option<Root>) {
@@ -153,24 +202,14 @@ impl Trial {
             if let Some(algorithm) = self.algorithm {
                 variables.push(("BRIGADE_ALGORITHM", algorithm.to_string()));
             }
+            if let Some((_, number)) = self.misled.filter(|(misled, _)| *misled == rank) {
+                variables.push((mix::MISLED, number.to_string()));
+            }
             if self.hasty {
                 variables.push((mix::HASTY, "1".to_owned()));
             }
             Process::start("one_rank", variables)
         };
         ((0..self.ranks).map(rank).collect(), root)
-    }
-
-    /// Whom the survivor has named.
-    fn check_survivor(&self, rank: usize, process: &mut Process, killed_at: SystemTime) -> usize {
-        let said = process.said(NAMED_WITHIN + PATIENCE);
-        let Said::Lost { rank: named, at, text } = &said else {
-            panic!("rank {rank} does not name the dead: {said:?}");
-        };
-        let after = at.duration_since(killed_at).unwrap_or_default();
-        println!("  rank {rank} after {after:?}: {text}");
-        assert!(self.dead.contains(named), "rank {rank} names the wrong one: {text}");
-        assert!(after <= NAMED_WITHIN, "rank {rank} returns only after {after:?}: {text}");
-        *named
     }
 }

@@ -8,6 +8,8 @@ use fastrand::Rng;
 
 /// The variable with the seed of the mix.
 pub(crate) const SEED: &str = "BRIGADE_TEST_MIX";
+/// Set to the number of one call for the rank that makes another one in its place.
+pub(crate) const MISLED: &str = "BRIGADE_TEST_MISLED";
 /// Set for ranks that end without dropping anything.
 pub(crate) const HASTY: &str = "BRIGADE_TEST_HASTY";
 /// The exit status of a rank that was told.
@@ -23,14 +25,24 @@ pub(crate) fn run_until_told() {
     println!("rank: joined");
     let mut rng = Rng::with_seed(seed);
     let (input, mut output) = (vec![1; BYTES_MAX], vec![0; BYTES_MAX]);
-    let error = loop {
-        if let Err(error) = one_call(&member, &mut rng, &input, &mut output) {
-            break error;
+    let wrong = std::env::var(MISLED).ok().map(|number| number.parse().expect("a number"));
+    let error = (1_u32..).find_map(|number| {
+        let call = next_call(&mut rng, member.size());
+        if Some(number) == wrong {
+            println!("rank: misled {}", now_ns());
+            let three = Call::new(Collective::AllReduce, Dtype::I8, Op::Min, 3);
+            return make(&member, &three, &input, &mut output).err();
         }
-    };
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
+        let outcome = match call {
+            Some(call) => make(&member, &call, &input, &mut output),
+            None => pass_around(&member, &input[..100], &mut output[..100]),
+        };
+        outcome.err()
+    });
+    let error = error.expect("no mix goes on for ever");
     match &error {
-        Error::PeerLost { rank, .. } => println!("rank: lost {rank} {} {error}", now.as_nanos()),
+        Error::PeerLost { rank, .. } => println!("rank: lost {rank} {} {error}", now_ns()),
+        Error::Mismatch { .. } => println!("rank: mismatch {} {error}", now_ns()),
         _ => println!("rank: error {error:?}"),
     }
     let again = member.barrier().expect_err("the communicator is of no more use");
@@ -41,26 +53,29 @@ pub(crate) fn run_until_told() {
     std::process::exit(TOLD);
 }
 
-fn one_call(
-    member: &Communicator,
-    rng: &mut Rng,
-    input: &[u8],
-    output: &mut [u8],
-) -> Result<(), Error> {
-    let ranks = member.size();
+fn now_ns() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_nanos()
+}
+
+/// Which call comes next; none stands for messages to the neighbours.
+fn next_call(rng: &mut Rng, ranks: usize) -> Option<Call> {
     // As many small calls as large ones.
     let bytes = (8 << rng.u32(0..=19)) + 8 * rng.usize(0..4);
-    let bytes = bytes.min(BYTES_MAX);
-    if rng.u8(..) < 24 {
-        let (right, left) = ((member.rank() + 1) % ranks, (member.rank() + ranks - 1) % ranks);
-        let messages = member.messages().send(&input[..bytes], right);
-        return messages.recv(&mut output[..bytes], left).run();
-    }
-    let call = call(rng, ranks, bytes);
-    let (ins, outs) = call.buffer_elems(ranks as u32, member.rank() as u32);
+    let call = call(rng, ranks, bytes.min(BYTES_MAX));
+    (rng.u8(..) >= 24).then_some(call)
+}
+
+fn make(member: &Communicator, call: &Call, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+    let (ins, outs) = call.buffer_elems(member.size() as u32, member.rank() as u32);
     let size = call.dtype.size();
     let (input, output) = (&input[..ins * size], &mut output[..outs * size]);
-    member.run(&call, Buffers::OutOfPlace { input, output })
+    member.run(call, Buffers::OutOfPlace { input, output })
+}
+
+fn pass_around(member: &Communicator, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+    let (rank, ranks) = (member.rank(), member.size());
+    let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    member.messages().send(input, right).recv(output, left).run()
 }
 
 /// A call whose buffers have at most so many bytes on every rank.

@@ -25,6 +25,15 @@ pub(crate) enum Said {
         /// The error.
         text: String,
     },
+    /// From now on it calls something else than the others.
+    Misled(SystemTime),
+    /// Its call has ended with an error that names two calls.
+    Mismatch {
+        /// When the call returned.
+        at: SystemTime,
+        /// The error.
+        text: String,
+    },
     /// Anything else, or nothing at all.
     Other(String),
 }
@@ -92,11 +101,20 @@ impl Drop for Process {
 
 fn parse(line: &str) -> Option<Said> {
     let words = line.strip_prefix("rank: ")?;
-    if words == "joined" {
-        return Some(Said::Joined);
+    let (kind, rest) = words.split_once(' ').unwrap_or((words, ""));
+    let (first, text) = rest.split_once(' ').unwrap_or((rest, ""));
+    match kind {
+        "joined" => Some(Said::Joined),
+        "misled" => Some(Said::Misled(time(first)?)),
+        "mismatch" => Some(Said::Mismatch { at: time(first)?, text: text.to_owned() }),
+        "lost" => {
+            let (at, text) = text.split_once(' ')?;
+            Some(Said::Lost { rank: first.parse().ok()?, at: time(at)?, text: text.to_owned() })
+        }
+        _ => None,
     }
-    let mut parts = words.strip_prefix("lost ")?.splitn(3, ' ');
-    let rank = parts.next()?.parse().ok()?;
-    let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(parts.next()?.parse().ok()?);
-    Some(Said::Lost { rank, at, text: parts.next()?.to_owned() })
+}
+
+fn time(ns: &str) -> Option<SystemTime> {
+    Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(ns.parse().ok()?))
 }
