@@ -251,7 +251,7 @@ fn a_message_that_meets_a_collective_is_an_error_with_both() {
             send,
             |m| m.recv(&mut [0f32], 1),
             receive,
-            ["send/recv(f32)", "all-reduce"],
+            ["rank 0", "all-reduce(f32 x 10"],
         );
     }
 }
