@@ -32,6 +32,7 @@
 //!   fails only because it was not implemented.
 #![warn(missing_docs)]
 
+mod bells;
 mod error;
 pub mod loopback;
 pub mod proof;
@@ -41,6 +42,7 @@ pub mod tcp;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+pub use bells::Bells;
 pub use error::{TransportError, Unavailable};
 
 /// What a transport is good for, asked before it is used.
@@ -193,29 +195,11 @@ pub trait Doorbell {
         None
     }
 
-    /// From now on `wait` also ends when `other` becomes readable. Whether this bell can do that.
+    /// From now on `wait` also ends when `other` becomes readable after `arm`. Whether this bell can
+    /// do that.
     fn also_hears(&mut self, _other: BorrowedFd<'_>) -> bool {
         false
     }
-}
-
-/// Find the endpoint at whose bell all of these endpoints can be waited for, and make it hear the
-/// others. Then: arm all bells, look at all wires, wait at that one, disarm the others. Costs some
-/// system calls, once. `None` where no bell hears all others.
-pub fn join_bells(endpoints: &mut [Box<dyn Endpoint>]) -> Option<usize> {
-    'candidates: for ear in 0..endpoints.len() {
-        for other in (0..endpoints.len()).filter(|&other| other != ear) {
-            let pair = endpoints.get_disjoint_mut([ear, other]);
-            let [ear, other] = pair.expect("two different endpoints of the list");
-            let heard =
-                other.doorbell().descriptor().is_some_and(|fd| ear.doorbell().also_hears(fd));
-            if !heard {
-                continue 'candidates;
-            }
-        }
-        return Some(ear);
-    }
-    None
 }
 
 /// One-sided access: a member exposes memory, others write into it and signal.

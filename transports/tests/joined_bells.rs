@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::shm::Shm;
 use brigade_transports::tcp::{self, Tcp};
-use brigade_transports::{Endpoint, Group, RecvWire, SendWire, Transport, join_bells};
+use brigade_transports::{Bells, Endpoint, Group, RecvWire, SendWire, Transport};
 
 /// A sleep that only a ring ends in time.
 const LONG: Duration = Duration::from_secs(10);
@@ -46,8 +46,9 @@ fn members() -> [Member; 2] {
 }
 
 /// Bytes come by either wire in an order drawn by `seed`; every sleep in between is rung out of.
-fn check(seed: u64, ear: Option<usize>, mut sleeper: Member, mut ringer: Member) {
-    println!("seed {seed}, sleeping at the bell of endpoint {ear:?}");
+/// The bells are joined, or each wire is slept for at its own.
+fn check(seed: u64, joined: Option<Bells>, mut sleeper: Member, mut ringer: Member) {
+    println!("seed {seed}, {joined:?}");
     let mut random = fastrand::Rng::with_seed(seed);
     let wires: Vec<usize> = (0..400).map(|_| random.usize(..2)).collect();
     thread::scope(|scope| {
@@ -69,16 +70,21 @@ fn check(seed: u64, ear: Option<usize>, mut sleeper: Member, mut ringer: Member)
             }
         });
         for &wire in &wires {
-            let ear = ear.unwrap_or(wire);
+            let ends = &mut sleeper.endpoints;
             loop {
-                sleeper.endpoints.iter_mut().for_each(|end| end.doorbell().arm());
+                match &joined {
+                    Some(bells) => bells.arm(ends),
+                    None => ends[wire].doorbell().arm(),
+                }
                 let mut got = [9];
                 let found = sleeper.from[wire].pull_into(&mut got).unwrap() == 1;
                 let start = Instant::now();
-                if !found {
-                    sleeper.endpoints[ear].doorbell().wait(LONG).unwrap();
+                match &joined {
+                    Some(bells) if found => bells.disarm(ends),
+                    Some(bells) => bells.wait(ends, LONG).unwrap(),
+                    None if found => ends[wire].doorbell().disarm(),
+                    None => ends[wire].doorbell().wait(LONG).unwrap(),
                 }
-                sleeper.endpoints.iter_mut().for_each(|end| end.doorbell().disarm());
                 assert!(start.elapsed() < TOO_LONG, "a ring of wire {wire} was lost");
                 if found {
                     assert_eq!(usize::from(got[0]), wire);
@@ -92,26 +98,27 @@ fn check(seed: u64, ear: Option<usize>, mut sleeper: Member, mut ringer: Member)
 
 #[test]
 fn one_sleep_hears_the_rings_of_two_transports() {
-    for seed in 1..=5 {
+    for seed in 1..=20 {
         let [mut sleeper, ringer] = members();
-        assert_eq!(join_bells(&mut sleeper.endpoints), Some(1), "tcp's bell hears both");
-        check(seed, Some(1), sleeper, ringer);
+        let bells = Bells::join(&mut sleeper.endpoints);
+        assert!(bells.is_one_sleep());
+        check(seed, Some(bells), sleeper, ringer);
     }
 }
 
 #[test]
 fn a_bell_that_others_hear_still_rings_at_home() {
-    let [mut sleeper, ringer] = members();
-    assert!(join_bells(&mut sleeper.endpoints).is_some());
-    check(6, None, sleeper, ringer);
+    for seed in 21..=25 {
+        let [mut sleeper, ringer] = members();
+        assert!(Bells::join(&mut sleeper.endpoints).is_one_sleep());
+        check(seed, None, sleeper, ringer);
+    }
 }
 
 #[test]
-fn a_bell_alone_is_the_one_to_sleep_at() {
-    let [mut sleeper, _ringer] = members();
-    sleeper.to.clear();
-    sleeper.from.clear();
-    sleeper.endpoints.truncate(1);
-    assert_eq!(join_bells(&mut sleeper.endpoints), Some(0));
-    assert_eq!(join_bells(&mut []), None);
+fn without_an_endpoint_a_sleep_is_as_long_as_asked() {
+    let (bells, start) = (Bells::join(&mut []), Instant::now());
+    bells.arm(&mut []);
+    bells.wait(&mut [], Duration::from_millis(20)).unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(20));
 }

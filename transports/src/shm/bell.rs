@@ -10,6 +10,7 @@
 //! 5, so only members that sleep at several bells do it. Anybody on this host may send to a door;
 //! it wakes the sleeper, who finds nothing and sleeps again.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use std::sync::{Arc, OnceLock};
@@ -67,18 +68,19 @@ impl Bell {
         Self { word, barrier, door, open: None }
     }
 
-    fn quieten(&mut self) {
-        if order::disarm(&self.word.0)
-            && let Some(socket) = &self.open
-        {
-            // What is left is a wake-up for nothing, and so is what comes late.
-            while socket.recv(&mut [std::mem::MaybeUninit::uninit()]).is_ok() {}
+    /// Forget who has knocked.
+    fn empty_door(&self) {
+        if let Some(socket) = &self.open {
+            while socket.recv(&mut [MaybeUninit::uninit()]).is_ok() {}
         }
     }
 }
 
 impl Doorbell for Bell {
     fn arm(&mut self) {
+        // Whoever saw the word armed before may knock late. Those knocks must not fill the door, and
+        // those that still come wake for nothing.
+        self.empty_door();
         let armed = if self.open.is_some() { order::ARMED_AT_SOCKET } else { order::ARMED };
         order::arm(&self.word.0, armed, || match self.barrier {
             // Registered when the port was opened, so this works; were it ever to fail, the
@@ -96,17 +98,21 @@ impl Doorbell for Bell {
                 break;
             }
             let slept = match &self.open {
-                Some(socket) => sys::first_readable(&[socket.as_fd()], left).map(drop),
+                Some(socket) => {
+                    let heard = sys::first_readable(&[socket.as_fd()], left);
+                    self.empty_door();
+                    heard.map(drop)
+                }
                 None => sys::futex_wait(&self.word.0, order::ARMED, left),
             };
             slept.map_err(|e| TransportError::from_io("futex", &e, "sleeping at a doorbell"))?;
         }
-        self.quieten();
+        order::disarm(&self.word.0);
         Ok(())
     }
 
     fn disarm(&mut self) {
-        self.quieten();
+        order::disarm(&self.word.0);
     }
 
     fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {

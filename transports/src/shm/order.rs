@@ -199,7 +199,7 @@ pub(super) fn may_sleep(bell: &AtomicU32) -> bool {
     bell.load(Ordering::Acquire) != QUIET
 }
 
-/// The owner is awake. Returns whether somebody has rung since it armed.
-pub(super) fn disarm(bell: &AtomicU32) -> bool {
-    bell.swap(QUIET, Ordering::Relaxed) == QUIET
+/// The owner is awake.
+pub(super) fn disarm(bell: &AtomicU32) {
+    bell.store(QUIET, Ordering::Relaxed);
 }
