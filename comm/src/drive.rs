@@ -91,8 +91,9 @@ impl Driver {
         self.watch.history.note(&header);
         self.run.start(plan, &header);
         self.waiting.moved();
-        // A sleeper arms the bells, looks once more, and only then sleeps.
-        let mut armed = false;
+        // A sleeper arms the bells, looks once more, and only then sleeps. What has arrived when it
+        // wakes counts before anything that it may have heard of the others.
+        let (mut armed, mut slept) = (false, false);
         loop {
             // SAFETY: the caller's promise.
             let poll = unsafe { self.run.poll(plan, &mut self.wires, memory, reduction) };
@@ -101,12 +102,16 @@ impl Driver {
                 self.endpoints.iter_mut().for_each(|endpoint| endpoint.doorbell().disarm());
                 armed = false;
             }
+            slept &= idle;
             match poll {
                 Ok(Poll::Done) => return Ok(()),
                 Ok(Poll::Moved) => self.waiting.moved(),
                 Ok(Poll::Idle) if armed => {
                     self.waiting.sleep(&mut self.endpoints);
-                    armed = false;
+                    (armed, slept) = (false, true);
+                }
+                Ok(Poll::Idle) if slept => {
+                    slept = false;
                     let still = Standstill { run: &self.run, plan, name, header: &header };
                     self.watch.look_around(&mut self.waiting, &mut self.endpoints, &still)?;
                 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use brigade_transports::{Endpoint, TransportError};
 
 use crate::Error;
-use crate::control::{Control, History, Verdict};
+use crate::control::{Control, History, NO_SIGNATURE, Verdict};
 use crate::header::Header;
 use crate::plan::{Channel, Plan};
 use crate::run::{Run, Stop};
@@ -145,27 +145,31 @@ pub(crate) struct Standstill<'a> {
 }
 
 impl Standstill<'_> {
-    /// The place in words, and the member waited for.
-    fn place(&self, rank: u32, members: &[u32]) -> (String, Option<u32>) {
+    /// The member waited for.
+    fn peer(&self) -> Option<u32> {
+        match self.run.waiting_for(self.plan)? {
+            (Channel::From(peer) | Channel::To(peer), _) => Some(peer),
+            (Channel::Within, _) => None,
+        }
+    }
+
+    /// The place in words.
+    fn place(&self, rank: u32, members: &[u32]) -> String {
         let Some((channel, step)) = self.run.waiting_for(self.plan) else {
-            return (format!("rank {rank}, {}", self.name), None);
+            return format!("rank {rank}, {}", self.name);
         };
-        let (what, peer) = match channel {
-            Channel::From(peer) => ("waiting for chunk", Some((peer, "from"))),
-            Channel::To(peer) => ("no room for chunk", Some((peer, "to"))),
-            Channel::Within => ("working on chunk", None),
+        let chunk = step.chunk;
+        let doing = match channel {
+            Channel::From(peer) => {
+                format!("waiting for chunk {chunk} from rank {}", members[peer as usize])
+            }
+            Channel::To(peer) => {
+                format!("no room for chunk {chunk} to rank {}", members[peer as usize])
+            }
+            Channel::Within => format!("working on chunk {chunk}"),
         };
-        let towards = peer.map_or(String::new(), |(peer, word)| {
-            format!(" {word} rank {}", members[peer as usize])
-        });
-        let place = format!(
-            "rank {rank}, {}, step {} of {}: {what} {}{towards}",
-            self.name,
-            step.number + 1,
-            self.plan.moves,
-            step.chunk
-        );
-        (place, peer.map(|(peer, _)| peer))
+        let (number, moves) = (step.number + 1, self.plan.moves);
+        format!("rank {rank}, {}, step {number} of {moves}: {doing}", self.name)
     }
 }
 
@@ -218,34 +222,33 @@ impl Watch {
         let world_rank = self.world_rank();
         if stood > self.report_after && !waiting.reported {
             waiting.reported = true;
-            let (place, _) = still.place(world_rank, &self.members);
+            let place = still.place(world_rank, &self.members);
             warn(&format!("{place} since {} ms{}", stood.as_millis(), self.others()));
         }
         if stood > self.timeout {
-            let (place, _) = still.place(world_rank, &self.members);
+            let place = still.place(world_rank, &self.members);
             let waited_ms = stood.as_millis() as u64;
             return Err(self.give_up(Error::Timeout { place, waited_ms, others: self.others() }));
         }
         Ok(())
     }
 
-    /// Tell the root which call we stand in, and which ones we made before.
+    /// Tell the root which call we stand in, and which ones we made before. Messages between two
+    /// ranks stand between two calls and are compared with nothing.
     fn tell(&self, header: &Header, name: &str) {
-        let Some(sequence) = header.sequence_if_collective() else { return };
+        let number = header.sequence_if_collective();
+        let (sequence, signature, description) = match number {
+            Some(number) => (number, *header.for_wire(0).bytes(), format!("#{number} {name}")),
+            None => (self.history.next(), NO_SIGNATURE, name.to_owned()),
+        };
         let past = self.history.before(sequence);
-        let header = header.for_wire(0);
-        self.control.report_standstill(
-            self.group,
-            u64::from(sequence),
-            *header.bytes(),
-            past,
-            name,
-        );
+        let sequence = u64::from(sequence);
+        self.control.report_standstill(self.group, sequence, signature, past, &description);
     }
 
     /// A rank that left will send nothing more; give what it sent time to arrive.
     fn look_for_leavers(&self, waiting: &mut Waiting, still: &Standstill<'_>) -> Result<(), Error> {
-        let (_, Some(peer)) = still.place(0, &self.members) else { return Ok(()) };
+        let Some(peer) = still.peer() else { return Ok(()) };
         let rank = self.members[peer as usize];
         if !self.has_left(rank) {
             return Ok(());
@@ -257,7 +260,7 @@ impl Watch {
     }
 
     fn has_left(&self, rank: u32) -> bool {
-        self.control.left_ranks().contains(&(rank as usize))
+        self.control.has_left(rank as usize)
     }
 
     fn others(&self) -> String {

@@ -21,6 +21,8 @@ use crate::header::Header;
 
 /// How long a rank that others report as lost may still say that it is leaving.
 const GRACE: Duration = Duration::from_millis(50);
+/// Stands for the call to come where a rank waits for something between two calls.
+pub(crate) const NO_SIGNATURE: [u8; 32] = [0; 32];
 /// The most communicators whose waiting calls are remembered.
 const GROUPS_MAX: usize = 1024;
 
@@ -67,7 +69,7 @@ impl Stand {
     /// The signature of call `seq`, if this rank has told it.
     fn signature(&self, seq: u64) -> Option<&[u8; 32]> {
         match self.said.seq.checked_sub(seq)? {
-            0 => Some(&self.said.signature),
+            0 => Some(&self.said.signature).filter(|signature| **signature != NO_SIGNATURE),
             back => self.said.past.get(usize::try_from(back - 1).ok()?),
         }
     }
@@ -75,7 +77,7 @@ impl Stand {
     /// Call `seq` in words.
     fn words(&self, seq: u64) -> String {
         if seq == self.said.seq {
-            return format!("#{seq} {}", self.said.description);
+            return self.said.description.clone();
         }
         let header = self.signature(seq).map(|bytes| Header::from_bytes(*bytes));
         let words = header.and_then(|header| header.describe());
@@ -284,7 +286,7 @@ mod tests {
         else {
             panic!("ranks 0 and 2 disagree: {orders:?}");
         };
-        assert_eq!((call_a.as_str(), call_b.as_str()), ("#5 call 1", "#5 call 2"));
+        assert_eq!((call_a.as_str(), call_b.as_str()), ("call 1", "call 2"));
     }
 
     #[test]
@@ -295,6 +297,8 @@ mod tests {
         assert!(court.hear(0, waiting(7, 9, &[8, 1, 3]), now).is_empty());
         assert!(court.hear(2, waiting(5, 1, &[3]), now).is_empty());
         assert!(court.hear(1, waiting(7, 9, &[8, 1]), now).is_empty());
+        // Between its calls a rank has made none that could differ.
+        assert!(court.hear(3, waiting(5, 0, &[3, 4]), now).is_empty());
         // Too far ahead to remember: nothing can be said.
         assert!(court.hear(3, waiting(99, 4, &[4, 4]), now).is_empty());
         let orders = court.hear(3, waiting(6, 8, &[2]), now);
@@ -303,7 +307,7 @@ mod tests {
         else {
             panic!("ranks 2 and 3 disagree about the fifth call: {orders:?}");
         };
-        assert_eq!((call_a.as_str(), call_b.as_str()), ("#5 call 1", "#5 another one"));
+        assert_eq!((call_a.as_str(), call_b.as_str()), ("call 1", "#5 another one"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::header::Header;
 #[derive(Debug, Default)]
 pub(crate) struct History {
     headers: [Option<Header>; PAST_CALLS_MAX],
+    last: u32,
 }
 
 impl History {
@@ -20,7 +21,13 @@ impl History {
     pub(crate) fn note(&mut self, header: &Header) {
         if let Some(sequence) = header.sequence_if_collective() {
             self.headers[sequence as usize % PAST_CALLS_MAX] = Some(*header);
+            self.last = sequence;
         }
+    }
+
+    /// The number of the call to come.
+    pub(crate) fn next(&self) -> u32 {
+        self.last.wrapping_add(1)
     }
 
     /// The call with a number, if it is still remembered.
@@ -52,6 +59,7 @@ mod tests {
             history.note(&header.numbered(sequence));
         }
         history.note(&Header::of_message(crate::Dtype::U8, 1));
+        assert_eq!(history.next(), 101);
         let oldest = 101 - PAST_CALLS_MAX as u32;
         assert!(history.at(oldest).is_some() && history.at(oldest - 1).is_none());
         let past = history.before(100);

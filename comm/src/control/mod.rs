@@ -27,6 +27,7 @@ use frame::{Decoder, Frame, Waiting};
 use monitor::Heard;
 
 use crate::bootstrap::Root;
+pub(crate) use court::NO_SIGNATURE;
 pub use frame::{CARD_BYTES_MAX, Member, RANKS_MAX};
 pub(crate) use history::History;
 pub use verdict::{Refusal, Verdict, WaitingReport};
@@ -119,11 +120,16 @@ impl Control {
         self.heard.left_ranks()
     }
 
+    /// Whether `rank` left as it should. Takes a lock.
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.heard.has_left(rank)
+    }
+
     /// Tell the root that `rank` is out of reach. It becomes a verdict within 50 ms, unless that
     /// rank is leaving at this moment: then look at [`Control::left_ranks`].
     pub fn report_lost(&self, rank: usize, how: &str) {
         let report = Frame::ReportLost { rank: wire(rank), how: how.to_owned() };
-        if !self.say(&report) && !self.left_ranks().contains(&rank) {
+        if !self.say(&report) && !self.has_left(rank) {
             self.heard.decide(Verdict::Lost { rank, how: how.to_owned() });
         }
     }
@@ -150,9 +156,9 @@ impl Control {
         }
     }
 
-    /// Say that call `seq` of communicator `group` keeps us waiting. The root compares the
-    /// `signature` with those of other ranks that wait in the same call, and decides on a mismatch
-    /// where they differ. For the slow path: costs a system call.
+    /// Say that call `seq` of communicator `group` keeps us waiting; `description` names it, number
+    /// and all. The root compares the `signature` with those of other ranks that wait in the same
+    /// call, and decides on a mismatch where they differ. For the slow path: costs a system call.
     pub fn report_waiting(&self, group: u64, seq: u64, signature: [u8; 32], description: &str) {
         self.report_standstill(group, seq, signature, Vec::new(), description);
     }
@@ -202,8 +208,8 @@ impl Control {
         let left = self.left_ranks();
         let line = |rank: &usize| match reports.iter().find(|report| report.rank == *rank) {
             _ if left.contains(rank) => format!("rank {rank} left the communicator"),
-            Some(WaitingReport { seq, age_ms, description, .. }) => {
-                format!("rank {rank} last reported {description} #{seq}, {age_ms} ms ago")
+            Some(WaitingReport { age_ms, description, .. }) => {
+                format!("rank {rank} last reported {description}, {age_ms} ms ago")
             }
             None => format!("rank {rank} reported nothing"),
         };

@@ -74,6 +74,10 @@ impl Heard {
         locked(&self.left).clone()
     }
 
+    pub(super) fn has_left(&self, rank: usize) -> bool {
+        locked(&self.left).contains(&rank)
+    }
+
     pub(super) fn is_listening(&self) -> bool {
         self.listening.load(Ordering::Acquire)
     }
@@ -107,7 +111,7 @@ impl Heard {
 
     fn run(&self, mut stream: TcpStream, mut decoder: Decoder) {
         let how = self.read_to_end(&mut stream, &mut decoder);
-        let root_left = self.hub_rank.is_some_and(|rank| self.left_ranks().contains(&rank));
+        let root_left = self.hub_rank.is_some_and(|rank| self.has_left(rank));
         let expected = root_left || self.leaving.load(Ordering::Acquire) || !self.is_listening();
         self.stop_listening();
         if !expected {

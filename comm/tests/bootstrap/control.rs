@@ -78,8 +78,8 @@ fn waiting_ranks_are_compared_and_summarised() {
     let summary = || joined[1].control.waiting_summary(9, &[0, 2, 3]);
     until("the summary", || {
         let text = summary();
-        text.starts_with("rank 0 last reported all-reduce of 8 f32 #17, ")
-            && text.contains("rank 2 last reported barrier #16, ")
+        text.starts_with("rank 0 last reported all-reduce of 8 f32, ")
+            && text.contains("rank 2 last reported barrier, ")
             && text.ends_with("rank 3 reported nothing")
     });
     assert!(joined.iter().all(|world| world.control.verdict().is_none()));
@@ -92,8 +92,8 @@ fn waiting_ranks_are_compared_and_summarised() {
     let said = joined[2].control.verdict().unwrap().to_string();
     assert_eq!(
         said,
-        "the ranks disagree in communicator 9: rank 0 calls #17 all-reduce of 8 f32, \
-         rank 3 calls #17 broadcast of 4 f64 from rank 1"
+        "the ranks disagree in communicator 9: rank 0 calls all-reduce of 8 f32, \
+         rank 3 calls broadcast of 4 f64 from rank 1"
     );
 }
 
