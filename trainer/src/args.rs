@@ -38,13 +38,13 @@ Examples:
   brigade train --ranks 2                             Moby-Dick, on two processes
   brigade train --ranks 4 --ordered                   the same digits as with any number of ranks
   brigade train --text notes/ --checkpoint notes.gpt --checkpoint-every 100
-  brigade train --text notes/ --checkpoint notes.gpt --resume notes.gpt --steps 2400")]
+  brigade train --text notes/ --checkpoint notes.gpt --resume notes.gpt --steps 3000")]
 pub struct Args {
     /// Processes to train with
     #[arg(long, default_value_t = 1)]
     pub ranks: usize,
     /// Steps in all, counting those before --resume; the learning rate falls over all of them
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 1500)]
     pub steps: usize,
     /// End after this step already, as if interrupted there
     #[arg(long, value_name = "STEP")]
@@ -66,13 +66,13 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub text: Option<PathBuf>,
     /// Samples per step over all ranks
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 48)]
     pub batch: usize,
     /// Bytes per sample
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 64)]
     pub context: usize,
     /// Blocks
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 2)]
     pub layers: usize,
     /// Numbers per token between blocks
     #[arg(long, default_value_t = 128)]
@@ -81,7 +81,7 @@ pub struct Args {
     #[arg(long, default_value_t = 4)]
     pub heads: usize,
     /// Highest learning rate; it warms up over 5 % of the steps and falls to a tenth
-    #[arg(long, default_value_t = 3e-3)]
+    #[arg(long, default_value_t = 5e-3)]
     pub lr: f32,
     /// Chooses weights and samples
     #[arg(long, default_value_t = 1851)]

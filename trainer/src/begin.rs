@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
             return Err(Error::setting("steps", problem));
         }
         let tokens = vec![0; lanes.samples() * args.context];
-        let mut run = Run {
+        Ok(Run {
             report: Report::new(out, is_first, args.quiet, adam.steps + 1, args.last_step()),
             corpus,
             params,
@@ -85,29 +85,46 @@ impl<'a> Run<'a> {
             model,
             lanes,
             world,
-        };
-        match resumed {
-            Some(written) => run.announce_resume(&written).map(|()| run),
-            None => Ok(run),
-        }
+            resumed,
+        })
     }
 
     /// Settings, before the first step.
     pub(crate) fn announce(&mut self, strategy: &dyn Strategy) -> Result<(), Error> {
-        let Args { batch, context, lr, seed, .. } = *self.args;
+        #[derive(Serialize)]
+        struct Start<'a> {
+            world: usize,
+            parameters: usize,
+            settings: &'a Args,
+        }
+        let rows = self.rows(strategy);
+        self.report.table(&rows)?;
+        let world = self.world.map_or(1, Communicator::size);
+        let parameters = self.params.len();
+        self.log.write("start", &Start { world, parameters, settings: self.args })
+    }
+
+    /// The table of settings.
+    fn rows(&self, strategy: &dyn Strategy) -> Vec<(&'static str, String)> {
+        let Args { batch, context, lr, seed, steps, .. } = *self.args;
         let ranks = self.world.map_or(1, Communicator::size);
-        let count = self.model.layout().len() as u64;
-        let text_bytes = grouped(self.corpus.len() as u64);
+        let parameters = grouped(self.params.len() as u64);
+        // Parameters and two moments.
+        let state_bytes = 12 * self.params.len() as u64 + strategy.held_bytes();
         let threads = match self.model.kernels().threads() {
             1 => "1 thread".to_string(),
             threads => format!("{threads} threads"),
         };
+        let (first, last) = (self.adam.steps + 1, self.args.last_step());
+        let text_bytes = grouped(self.corpus.len() as u64);
         let mut rows = vec![
             ("text", format!("{}, {text_bytes} bytes", self.corpus.name())),
-            ("model", format!("{} parameters, {}", grouped(count), self.model.layout().config())),
-            ("memory", format!("{} a rank, and activations", megabytes(16 * count))),
+            ("model", format!("{parameters} parameters, {}", self.model.layout().config())),
+            ("memory", format!("{} a rank, and activations", megabytes(state_bytes))),
             ("batch", format!("{batch} samples of {context} bytes, {} a rank", batch / ranks)),
             ("ranks", format!("{ranks}, each with {threads}")),
+            ("learning rate", format!("up to {lr}, seed {seed}")),
+            ("steps", format!("{first} to {last} of {steps}")),
         ];
         if let Some(comm) = self.world {
             let wires: Vec<String> = comm.transports().into_iter().map(|(name, _)| name).collect();
@@ -115,37 +132,28 @@ impl<'a> Run<'a> {
                 true => format!(" --ordered --lanes {}", self.args.lanes),
                 false => String::new(),
             };
+            let strategy_name = self.args.strategy;
+            rows.push(("strategy", format!("{strategy_name}{mode} over {}", wires.join(" and "))));
             let sent = grouped(strategy.formula_bytes());
-            rows.push((
-                "strategy",
-                format!("{}{mode}, over {}", self.args.strategy, wires.join(" and ")),
-            ));
-            rows.push(("each step sends", format!("{sent} bytes from rank 0, by the formula")));
+            rows.push(("formula", format!("rank 0 sends {sent} bytes a step")));
         }
-        rows.push(("learning rate", format!("up to {lr}, seed {seed}")));
-        let (first, last) = (self.adam.steps + 1, self.args.last_step());
-        rows.push(("steps", format!("{first} to {last} of {}", self.args.steps)));
-        self.report.table(&rows)?;
-
-        #[derive(Serialize)]
-        struct Start<'a> {
-            world: usize,
-            parameters: u64,
-            settings: &'a Args,
+        if let Some(written) = &self.resumed {
+            rows.push(("resumed", departure(self.adam.steps, written, &self.args.course())));
         }
-        self.log.write("start", &Start { world: ranks, parameters: count, settings: self.args })
+        rows
     }
+}
 
-    /// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
-    fn announce_resume(&mut self, written: &Course) -> Result<(), Error> {
-        let mut note = format!("after step {}", self.adam.steps);
-        for (flag, now) in &self.args.course() {
-            if let Some(then) = written.get(flag).filter(|then| *then != now) {
-                note += &format!(", now with {flag} {now} (was {then})");
-            }
+/// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
+fn departure(step: usize, written: &Course, now: &Course) -> String {
+    let mut note = format!("after step {step}");
+    for (flag, now) in now {
+        if let Some(then) = written.get(flag).filter(|then| *then != now) {
+            let unlike = if note.contains(';') { ", " } else { "; unlike before, " };
+            note += &format!("{unlike}{flag} {now} (was {then})");
         }
-        self.report.table(&[("resumed", note)])
     }
+    note
 }
 
 /// Everyone starts from rank 0's state: its weights and, when resuming, its moments and step.

@@ -79,8 +79,9 @@ pub fn load(
 ) -> Result<Course, Error> {
     let bytes = std::fs::read(path).map_err(Error::file("read", path))?;
     let wrong = |problem: String| Error::checkpoint(path, problem);
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| wrong(e.to_string()))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|e| wrong(e.to_string()))?;
+    let damaged = |e| wrong(format!("damaged, cut short or no safetensors file: {e}"));
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
+    let file = SafeTensors::deserialize(&bytes).map_err(damaged)?;
     let header = metadata.metadata().as_ref().and_then(|fields| fields.get(HEADER));
     let header = header.ok_or_else(|| wrong("was not written by `brigade train`".to_string()))?;
     let header: Header = serde_json::from_str(header).map_err(|e| wrong(e.to_string()))?;

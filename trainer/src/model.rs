@@ -7,7 +7,7 @@
 //! Not here: memory (`Tape` and the caller own it), optimizers, ranks, text.
 
 use crate::error::Error;
-use crate::kernels::Kernels;
+use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};
 use crate::tape::{BlockTape, Gradients, Tape};
 
@@ -123,15 +123,9 @@ impl Gpt {
         sync.ready(0)
     }
 
-    /// x → x + attention(norm(x)) → that + perceptron(norm(that)).
-    fn block(
-        &self,
-        y: &mut [f32],
-        x: &[f32],
-        block: &[f32],
-        tape: &mut BlockTape,
-        heads: crate::kernels::Heads,
-    ) {
+    /// x → x + attention(norm(x)) → that + perceptron(norm(that)). x, y: [n × c]; what lies
+    /// between, with its shapes, is the tape's.
+    fn block(&self, y: &mut [f32], x: &[f32], block: &[f32], tape: &mut BlockTape, heads: Heads) {
         let (k, c) = (&self.kernels, heads.width);
         let t = tape;
         let [gain1, bias1, qkv_w, qkv_b, proj_w, proj_b, gain2, bias2, fc_w, fc_b, out_w, out_b] =
@@ -163,8 +157,8 @@ impl Gpt {
         sync.ready(range.start)
     }
 
-    /// The block's lines in reverse. `residual` enters as the gradient of the block's output and
-    /// leaves as that of its input; both branches add to it.
+    /// The block's lines in reverse. `residual`, [n × c], enters as the gradient of the block's
+    /// output and leaves as that of its input; both branches add to it.
     fn block_backward(
         &self,
         layer: usize,

@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::begin;
-use crate::checkpoint;
+use crate::checkpoint::{self, Course};
 use crate::data::{Corpus, fill};
 use crate::error::Error;
 use crate::kernels::Cpu;
@@ -98,6 +98,8 @@ pub(crate) struct Run<'a> {
     pub(crate) targets: Vec<u32>,
     /// Summed loss of each of this rank's lanes: `[slots]`.
     pub(crate) losses: Vec<f64>,
+    /// Settings of the run that wrote the checkpoint this one goes on from.
+    pub(crate) resumed: Option<Course>,
     pub(crate) report: Report<'a>,
     pub(crate) log: RunLog,
 }

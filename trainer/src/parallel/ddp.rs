@@ -65,6 +65,10 @@ impl Strategy for Ddp<'_> {
         self.formula_bytes
     }
 
+    fn held_bytes(&self) -> u64 {
+        4 * self.grads.len() as u64
+    }
+
     fn sent_bytes(&self) -> u64 {
         self.comm.stats().sent_bytes
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// One lane, one rank, nobody to talk to.
 pub struct Single {
+    /// [params]
     grads: Vec<f32>,
 }
 
@@ -34,6 +35,10 @@ impl Strategy for Single {
 
     fn formula_bytes(&self) -> u64 {
         0
+    }
+
+    fn held_bytes(&self) -> u64 {
+        4 * self.grads.len() as u64
     }
 
     fn sent_bytes(&self) -> u64 {

@@ -41,6 +41,9 @@ pub trait Strategy {
     /// Payload bytes that one step makes this rank send, by the formulas of its calls.
     fn formula_bytes(&self) -> u64;
 
+    /// Bytes of gradients, and of whatever else the strategy holds beside them.
+    fn held_bytes(&self) -> u64;
+
     /// Payload bytes that this rank has sent since it started.
     fn sent_bytes(&self) -> u64;
 }

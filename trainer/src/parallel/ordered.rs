@@ -119,6 +119,10 @@ impl Strategy for Ordered<'_> {
         self.formula_bytes
     }
 
+    fn held_bytes(&self) -> u64 {
+        4 * (self.lane.len() + self.gathered.len() + self.sum.len()) as u64
+    }
+
     fn sent_bytes(&self) -> u64 {
         self.comm.map_or(0, |comm| comm.stats().sent_bytes)
     }
