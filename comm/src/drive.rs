@@ -3,13 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_transports::{Endpoint, TransportError};
+use brigade_transports::{Bells, Endpoint, TransportError};
 
 use crate::Error;
 use crate::plan::{Channel, Plan};
 use crate::reduction::Reduction;
 use crate::run::{Memory, Poll, Run, Wires};
-use crate::wait::{Standstill, Waiting, Watch};
+use crate::wait::{Standstill, Watch};
+use crate::waiting::Waiting;
+
+/// The longest a rank sleeps before it looks around: a lost peer is noticed this much later.
+const NAP: Duration = Duration::from_millis(20);
 
 /// A plan and how it is named in errors.
 pub(crate) struct Prepared {
@@ -23,6 +27,7 @@ pub(crate) struct Driver {
     /// Which endpoint serves each member.
     pub(crate) routes: Vec<Option<usize>>,
     pub(crate) watch: Watch,
+    bells: Bells,
     waiting: Waiting,
     wires: Wires,
     run: Run,
@@ -31,7 +36,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// Wires that are opened when they are first needed.
     pub(crate) fn new(
-        endpoints: Vec<Box<dyn Endpoint>>,
+        mut endpoints: Vec<Box<dyn Endpoint>>,
         routes: Vec<Option<usize>>,
         watch: Watch,
         waiting: Waiting,
@@ -39,7 +44,8 @@ impl Driver {
         let mut wires = Wires::default();
         wires.to.resize_with(routes.len(), || None);
         wires.from.resize_with(routes.len(), || None);
-        Self { endpoints, routes, watch, waiting, wires, run: Run::default() }
+        let bells = Bells::join(&mut endpoints);
+        Self { endpoints, routes, watch, bells, waiting, wires, run: Run::default() }
     }
 
     /// Open the wires that a plan needs and that are not open yet.
@@ -99,7 +105,7 @@ impl Driver {
             let poll = unsafe { self.run.poll(plan, &mut self.wires, memory, reduction) };
             let idle = matches!(poll, Ok(Poll::Idle));
             if armed && !idle {
-                self.endpoints.iter_mut().for_each(|endpoint| endpoint.doorbell().disarm());
+                self.bells.disarm(&mut self.endpoints);
                 armed = false;
             }
             slept &= idle;
@@ -107,7 +113,8 @@ impl Driver {
                 Ok(Poll::Done) => return Ok(()),
                 Ok(Poll::Moved) => self.waiting.moved(),
                 Ok(Poll::Idle) if armed => {
-                    self.waiting.sleep(&mut self.endpoints);
+                    // A bell that fails shows in the wires too, and there it has a name.
+                    let _ = self.bells.wait(&mut self.endpoints, NAP);
                     (armed, slept) = (false, true);
                 }
                 Ok(Poll::Idle) if slept => {
@@ -117,7 +124,7 @@ impl Driver {
                 }
                 Ok(Poll::Idle) if self.waiting.is_brief() => {}
                 Ok(Poll::Idle) => {
-                    self.endpoints.iter_mut().for_each(|endpoint| endpoint.doorbell().arm());
+                    self.bells.arm(&mut self.endpoints);
                     armed = true;
                 }
                 Err(stop) => return Err(self.watch.judge(stop, name)),

@@ -31,6 +31,7 @@ mod select;
 mod settings;
 mod typed;
 mod wait;
+mod waiting;
 mod work;
 mod world;
 

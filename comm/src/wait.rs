@@ -1,7 +1,5 @@
-//! How a call waits: spin, then yield, then sleep; and what it looks at while it sleeps.
-//!
-//! Nothing of this is on the path of a call that finds its bytes there. The clock is first read
-//! when a call goes to sleep for the first time.
+//! What a waiting rank watches between its naps: the verdicts of others, members that have died,
+//! members that have left, and the deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +11,8 @@ use crate::control::{Control, History, NO_SIGNATURE, Verdict};
 use crate::header::Header;
 use crate::plan::{Channel, Plan};
 use crate::run::{Run, Stop};
+use crate::waiting::Waiting;
 
-/// The longest a rank sleeps before it looks around: a lost peer is noticed this much later.
-const NAP: Duration = Duration::from_millis(20);
-/// With wires of two kinds one bell cannot cover both, so naps are short.
-const SHORT_NAP: Duration = Duration::from_micros(500);
 /// A call that has stood still for so long tells the others which call it is in.
 const TELL_AFTER: Duration = Duration::from_millis(60);
 /// How long a rank that finds a wire broken waits to hear who is to blame.
@@ -27,114 +22,6 @@ const VERDICT_WAIT: Duration = Duration::from_millis(600);
 const PASSED_ON_WAIT: Duration = Duration::from_millis(200);
 /// How long after a rank has left its bytes may still be on their way.
 const LEFT_GRACE: Duration = Duration::from_millis(100);
-
-/// How long a rank with a core of its own looks on before it sleeps: what a sleep costs, or twice.
-const SPIN: Duration = Duration::from_micros(40);
-/// How many looks there are between two looks at the clock.
-const LOOKS: u32 = 32;
-/// Looks that follow each other without a pause, while the answer is a cache line away.
-const HOT_LOOKS: u32 = 256;
-/// How often ranks that share cores let each other run before they sleep.
-const YIELDS: u32 = 16;
-/// A yield that took longer gave the core to a stranger, who keeps it for a whole slice. A sleeper
-/// in such company is woken a hundred times sooner than one who yielded.
-const STRANGER: Duration = Duration::from_micros(50);
-/// For how many waits nobody yields after that.
-const WARY_WAITS: u32 = 1000;
-
-/// The waiting of one communicator, call after call.
-pub(crate) struct Waiting {
-    /// More ranks than cores: do not hold a core that another rank may need.
-    crowded: bool,
-    /// Waits to come in which we sleep rather than yield.
-    wary: u32,
-    looks: u32,
-    yields: u32,
-    spin_end: Option<Instant>,
-    since: Option<Instant>,
-    told: bool,
-    reported: bool,
-    left: Option<Instant>,
-}
-
-impl Waiting {
-    /// For a rank that shares its host's cores with `local_ranks - 1` others.
-    pub(crate) fn among(local_ranks: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self {
-            crowded: local_ranks > cores,
-            wary: 0,
-            looks: 0,
-            yields: 0,
-            spin_end: None,
-            since: None,
-            told: false,
-            reported: false,
-            left: None,
-        }
-    }
-
-    /// Something moved, or a call begins: start over.
-    #[inline]
-    pub(crate) fn moved(&mut self) {
-        self.looks = 0;
-        if self.spin_end.is_some() || self.yields > 0 || self.since.is_some() {
-            (self.spin_end, self.yields, self.since) = (None, 0, None);
-            (self.told, self.reported, self.left) = (false, false, None);
-        }
-    }
-
-    /// Wait a little without sleeping, if that is still worth it.
-    #[inline]
-    pub(crate) fn is_brief(&mut self) -> bool {
-        self.looks = self.looks.saturating_add(1);
-        if !self.looks.is_multiple_of(LOOKS) && self.since.is_none() && self.yields == 0 {
-            if self.looks > HOT_LOOKS {
-                std::hint::spin_loop();
-            }
-            return true;
-        }
-        self.since.is_none() && (self.spins() || self.yields())
-    }
-
-    /// Whether to go on looking for now.
-    fn spins(&mut self) -> bool {
-        if self.crowded || self.yields > 0 {
-            return false;
-        }
-        let now = Instant::now();
-        now < *self.spin_end.get_or_insert(now + SPIN)
-    }
-
-    /// Let others run, unless strangers would keep the core; false when it is time to sleep.
-    fn yields(&mut self) -> bool {
-        if self.wary > 0 || self.yields == YIELDS {
-            self.wary = self.wary.saturating_sub(1);
-            self.since = Some(Instant::now());
-            return false;
-        }
-        self.yields += 1;
-        let before = Instant::now();
-        std::thread::yield_now();
-        if before.elapsed() > STRANGER {
-            self.wary = WARY_WAITS;
-        }
-        true
-    }
-
-    /// Sleep until a bell rings, or for a nap. The bells are armed.
-    pub(crate) fn sleep(&mut self, endpoints: &mut [Box<dyn Endpoint>]) {
-        let nap = if endpoints.len() > 1 { SHORT_NAP } else { NAP };
-        for (index, endpoint) in endpoints.iter_mut().enumerate() {
-            let nap = if index == 0 { nap } else { Duration::ZERO };
-            // A bell that fails shows in the wires too, and there it has a name.
-            let _ = endpoint.doorbell().wait(nap);
-        }
-        if endpoints.is_empty() {
-            std::thread::sleep(NAP);
-        }
-    }
-}
 
 /// A call that does not move, for whoever must say so.
 pub(crate) struct Standstill<'a> {

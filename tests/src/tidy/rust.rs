@@ -11,8 +11,9 @@ const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
 /// Folders that may: SIMD.
 const UNSAFE_FOLDERS: [&str; 1] = ["kernels"];
 /// Single files that may, each with its reason.
-const UNSAFE_FILES: [(&str, &str); 8] = [
+const UNSAFE_FILES: [(&str, &str); 9] = [
     ("comm/src/run.rs", "runs plans over offsets into the caller's memory"),
+    ("comm/src/drive.rs", "hands the caller's memory to the cursor, poll by poll"),
     ("comm/src/engine.rs", "hands the caller's memory to the cursor"),
     ("comm/src/reduction.rs", "calls the kernels on parts of the caller's memory"),
     ("comm/src/typed.rs", "sees typed slices as bytes"),

@@ -1,0 +1,105 @@
+//! How eagerly a call waits: it looks again and again, then lets others run, then sleeps.
+//!
+//! Nothing of this is on the path of a call that finds its bytes there: the clock is first read
+//! after so many looks in vain.
+
+use std::time::{Duration, Instant};
+
+/// How long a rank with a core of its own looks on before it sleeps: what a sleep costs, or twice.
+const SPIN: Duration = Duration::from_micros(40);
+/// How many looks there are between two looks at the clock.
+const LOOKS: u32 = 32;
+/// Looks that follow each other without a pause, while the answer is a cache line away.
+const HOT_LOOKS: u32 = 256;
+/// How often ranks that share cores let each other run before they sleep.
+const YIELDS: u32 = 16;
+/// A yield that took longer gave the core to a stranger, who keeps it for a whole slice. A sleeper
+/// in such company is woken a hundred times sooner than one who yielded.
+const STRANGER: Duration = Duration::from_micros(50);
+/// For how many waits nobody yields after that.
+const WARY_WAITS: u32 = 1000;
+
+/// The waiting of one communicator, call after call.
+pub(crate) struct Waiting {
+    /// More ranks than cores: do not hold a core that another rank may need.
+    crowded: bool,
+    /// Waits to come in which we sleep rather than yield.
+    wary: u32,
+    looks: u32,
+    yields: u32,
+    spin_end: Option<Instant>,
+    /// Since when nothing has moved, once that is long.
+    pub(crate) since: Option<Instant>,
+    /// The root knows in which call we stand still.
+    pub(crate) told: bool,
+    /// The user has been warned.
+    pub(crate) reported: bool,
+    /// When the peer that we wait for was first seen to have left.
+    pub(crate) left: Option<Instant>,
+}
+
+impl Waiting {
+    /// For a rank that shares its host's cores with `local_ranks - 1` others.
+    pub(crate) fn among(local_ranks: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            crowded: local_ranks > cores,
+            wary: 0,
+            looks: 0,
+            yields: 0,
+            spin_end: None,
+            since: None,
+            told: false,
+            reported: false,
+            left: None,
+        }
+    }
+
+    /// Something moved, or a call begins: start over.
+    #[inline]
+    pub(crate) fn moved(&mut self) {
+        self.looks = 0;
+        if self.spin_end.is_some() || self.yields > 0 || self.since.is_some() {
+            (self.spin_end, self.yields, self.since) = (None, 0, None);
+            (self.told, self.reported, self.left) = (false, false, None);
+        }
+    }
+
+    /// Wait a little without sleeping, if that is still worth it.
+    #[inline]
+    pub(crate) fn is_brief(&mut self) -> bool {
+        self.looks = self.looks.saturating_add(1);
+        if !self.looks.is_multiple_of(LOOKS) && self.since.is_none() && self.yields == 0 {
+            if self.looks > HOT_LOOKS {
+                std::hint::spin_loop();
+            }
+            return true;
+        }
+        self.since.is_none() && (self.spins() || self.yields())
+    }
+
+    /// Whether to go on looking for now.
+    fn spins(&mut self) -> bool {
+        if self.crowded || self.yields > 0 {
+            return false;
+        }
+        let now = Instant::now();
+        now < *self.spin_end.get_or_insert(now + SPIN)
+    }
+
+    /// Let others run, unless strangers would keep the core; false when it is time to sleep.
+    fn yields(&mut self) -> bool {
+        if self.wary > 0 || self.yields == YIELDS {
+            self.wary = self.wary.saturating_sub(1);
+            self.since = Some(Instant::now());
+            return false;
+        }
+        self.yields += 1;
+        let before = Instant::now();
+        std::thread::yield_now();
+        if before.elapsed() > STRANGER {
+            self.wary = WARY_WAITS;
+        }
+        true
+    }
+}
