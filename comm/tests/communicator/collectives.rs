@@ -146,8 +146,8 @@ fn blocks_of_different_lengths_keep_their_places() {
             cases.extend(both_ways(*collective, counts));
         }
         let pairs: Vec<usize> = (0..16).map(|pair| counts[pair % 4] + pair / 4).collect();
-        let [_, apart] = both_ways(Collective::AllToAll, &pairs);
-        cases.push(Case { dtype: Dtype::U8, ..apart });
+        let both = both_ways(Collective::AllToAll, &pairs);
+        cases.extend(both.map(|case| Case { dtype: Dtype::U8, ..case }));
     }
     let judged = judge(4, cases);
     for transport in TRANSPORTS {

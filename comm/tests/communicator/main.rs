@@ -2,7 +2,9 @@
 
 mod bytes;
 mod collectives;
+mod deadlines;
 mod groups;
+mod leaving;
 mod messages;
 mod operators;
 mod panics;

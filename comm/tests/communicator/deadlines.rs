@@ -1,0 +1,104 @@
+//! Every wait ends: a rank that never comes is a timeout on the others, by every algorithm, in a
+//! sentence that names it.
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use brigade_comm::{Call, Communicator, Dtype, Error, Op, Settings};
+use brigade_schedule::{Algorithm, Collective};
+
+use crate::world::{TRANSPORTS, each_rank, over};
+
+const RANKS: usize = 4;
+/// The rank that does not come.
+const ABSENT: usize = 2;
+
+fn impatient(transport: &str, algorithm: Option<Algorithm>) -> Settings {
+    Settings { algorithm, timeout: Duration::from_millis(150), ..over(transport) }
+}
+
+/// Make a call on all ranks but one, which stays until the others have given up. Some ranks may be
+/// done before they miss it: those learn of it by a barrier.
+fn check(
+    settings: &Settings,
+    what: &str,
+    call: impl Fn(&Communicator) -> Result<(), Error> + Send + Sync + 'static,
+) {
+    let given_up = Arc::new(Barrier::new(RANKS));
+    let transport = settings.transport.clone();
+    let errors = each_rank(RANKS, settings, move |member| {
+        let begin = Instant::now();
+        let absent = member.rank() == ABSENT;
+        let outcome = (!absent).then(|| call(&member).and_then(|()| member.barrier()));
+        let took = begin.elapsed();
+        given_up.wait();
+        assert!(took < Duration::from_secs(20), "{took:?} for 150 ms");
+        outcome.map(|outcome| outcome.expect_err("a rank is missing"))
+    });
+    let errors: Vec<Error> = errors.into_iter().flatten().collect();
+    assert_eq!(errors.len(), RANKS - 1);
+    let ended = |error: &Error| matches!(error, Error::Timeout { .. } | Error::Aborted { .. });
+    assert!(errors.iter().all(ended), "{transport}, {what}: {errors:?}");
+    let texts: Vec<String> = errors.iter().map(Error::to_string).collect();
+    let blames = |text: &String| text.contains(&format!("rank {ABSENT}"));
+    assert!(texts.iter().any(blames), "{transport}, {what}: nobody names the rank: {texts:?}");
+}
+
+fn all_reduce(count: usize) -> impl Fn(&Communicator) -> Result<(), Error> + Copy {
+    move |member: &Communicator| member.all_reduce(&mut vec![1f32; count], Op::Sum)
+}
+
+#[test]
+fn a_rank_that_never_comes_is_a_timeout_by_every_algorithm() {
+    for algorithm in Algorithm::all_for(Collective::AllReduce, RANKS as u32) {
+        let what = algorithm.to_string();
+        check(&impatient("loopback", Some(algorithm)), &what, all_reduce(1000));
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_a_timeout_on_every_transport() {
+    for transport in TRANSPORTS {
+        for algorithm in [Algorithm::Ring, Algorithm::Halving, Algorithm::DoubleTree] {
+            let what = algorithm.to_string();
+            check(&impatient(transport, Some(algorithm)), &what, all_reduce(300_000));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_a_timeout_in_every_collective() {
+    let collectives = [
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::AllToAll,
+        Collective::Broadcast { root: ABSENT as u32 },
+        Collective::Reduce { root: 0 },
+        Collective::Gather { root: 1 },
+        Collective::Scatter { root: ABSENT as u32 },
+        Collective::Barrier,
+    ];
+    for collective in collectives {
+        let count = if collective == Collective::Barrier { 0 } else { 1000 };
+        let call = Call::new(collective, Dtype::F32, Op::Sum, count);
+        check(&impatient("loopback", None), &collective.to_string(), move |member| {
+            let (inputs, outputs) = call.buffer_elems(RANKS as u32, member.rank() as u32);
+            let (input, mut output) = (vec![0; 4 * inputs], vec![0; 4 * outputs]);
+            let (input, output) = (&input[..], &mut output[..]);
+            member.run(&call, brigade_comm::Buffers::OutOfPlace { input, output })
+        });
+    }
+}
+
+#[test]
+fn work_in_flight_and_messages_end_at_the_deadline_too() {
+    for transport in TRANSPORTS {
+        check(&impatient(transport, None), "work", |member| {
+            let mut data = [1i32; 50];
+            member.scope(|scope| scope.all_reduce(&mut data, Op::Sum)?.wait())?
+        });
+        check(&impatient(transport, None), "messages", |member| {
+            member.messages().recv(&mut [0u8; 9], ABSENT).send(&[1u8; 9], ABSENT).run()
+        });
+    }
+}

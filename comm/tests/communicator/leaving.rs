@@ -1,0 +1,64 @@
+//! Ranks that leave: what they sent arrives, who still needs them is told, nothing is left behind.
+
+use std::time::Duration;
+
+use brigade_comm::{Communicator, Op};
+
+use crate::world::{TRANSPORTS, each_rank, over};
+
+fn twin(member: &Communicator) -> Communicator {
+    member.split(Some(0), 0).expect("a split").expect("a group")
+}
+
+#[test]
+fn what_a_rank_sent_before_it_left_arrives() {
+    for transport in TRANSPORTS {
+        for bytes in [5, 5_000, 100_000, 4 << 20] {
+            each_rank(2, &over(transport), move |member| {
+                let letter: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
+                if member.rank() == 0 {
+                    return member.send(&letter, 1).expect("a send");
+                }
+                std::thread::sleep(Duration::from_millis(250));
+                let mut got = vec![0; bytes];
+                member.recv(&mut got, 0).expect("what was sent before the sender left");
+                assert!(got == letter, "{transport}: {bytes} bytes");
+            });
+        }
+    }
+}
+
+#[test]
+fn what_a_rank_sent_before_it_left_its_group_arrives() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            for round in 0..5u8 {
+                let group = twin(&member);
+                let mut data = vec![round * (1 - group.rank().min(1) as u8); 200_000];
+                if group.rank() > 0 {
+                    std::thread::sleep(Duration::from_millis(30 * group.rank() as u64));
+                }
+                group.broadcast(&mut data, 0).expect("what was sent before the root left");
+                assert!(data.iter().all(|&byte| byte == round), "{transport}: round {round}");
+            }
+            member.barrier().expect("the world goes on");
+        });
+    }
+}
+
+#[test]
+fn who_still_needs_a_rank_that_left_is_told() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            let me = member.rank();
+            member.barrier().expect("all are here");
+            if me == 1 {
+                return;
+            }
+            let error = member.all_reduce(&mut [1f32; 10], Op::Sum).expect_err("rank 1 has left");
+            // Or by another rank, which was told first.
+            let text = error.to_string();
+            assert!(text.contains("rank 1 has left"), "{transport}: rank {me}: {text}");
+        });
+    }
+}
