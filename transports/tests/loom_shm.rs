@@ -21,7 +21,9 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use order::{ARMED, Arrival, QUIET, Receiving, Sending, arm, disarm, may_sleep, must_wake};
+use order::{
+    ARMED, ARMED_AT_SOCKET, Arrival, QUIET, Receiving, Sending, arm, disarm, may_sleep, must_wake,
+};
 
 const SLOTS: u32 = 2;
 const LINES: u32 = 1;
@@ -118,7 +120,7 @@ fn three_pieces(sender_barrier: fn(), receiver_barrier: fn()) {
             let mut book = Sending::new(LINES);
             for value in 1..=3 {
                 while !ring.push(&mut book, value) {
-                    arm(&ring.sender_bell.word, ARMED, full);
+                    arm(&ring.sender_bell.word, ARMED_AT_SOCKET, full);
                     if ring.push(&mut book, value) {
                         disarm(&ring.sender_bell.word);
                         break;

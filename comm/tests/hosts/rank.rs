@@ -174,6 +174,8 @@ fn traffic() {
     let world = Communicator::from_env().unwrap();
     let mut data = vec![1.0f32; 2 << 20];
     world.all_reduce(&mut data, Op::Sum).unwrap();
+    // Whoever has heard from the other after it has got all has sent all.
+    world.barrier().unwrap();
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();
     let sent = |name: &str| {
         let row = table.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}:")));
