@@ -20,11 +20,12 @@ pub enum Error {
     /// Two ranks are in different calls: another collective, type, operator, count, root or
     /// algorithm, or one has made a call more.
     ///
-    /// Whoever waits when this is noticed, and that is whenever two of them wait for each other,
-    /// gets it within a second. A rank whose part of the call was done before, because it had
-    /// only to send, has got `Ok` for it and gets this from its next call, whichever that is; the
-    /// calls named are then the earlier ones. It is noticed by the first call in which somebody
-    /// waits: [`Communicator::barrier`](crate::Communicator::barrier) always is one.
+    /// Whoever waits when this is noticed gets it within a second, and it is noticed when ranks
+    /// wait for each other or look at what the others sent. A rank whose part of the call was
+    /// done before, because it had only to send, has got `Ok` for it; it gets this from the first
+    /// call that it makes afterwards, whichever that is, and the calls named are then the earlier
+    /// ones. Ranks that were all done with such a call, as two roots of one broadcast are, notice
+    /// it when they next look at what the other one has sent.
     #[error("ranks disagree: rank {rank} called {call}, but rank {peer} called {peer_call}")]
     Mismatch {
         /// One of the two.

@@ -126,6 +126,18 @@ fn settings(transport: &str, algorithm: Option<Algorithm>) -> Settings {
     Settings { transport, algorithm, timeout: TIMEOUT, ..Settings::default() }
 }
 
+/// The error that `call` ends with as soon as the news has come.
+fn first_error(mut call: impl FnMut() -> Result<(), Error>) -> Error {
+    let deadline = Instant::now() + TOLD_WITHIN;
+    while Instant::now() < deadline {
+        if let Err(error) = call() {
+            return error;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no call has failed for {TOLD_WITHIN:?}");
+}
+
 fn assert_names(error: &Error, parts: [&str; 2]) {
     let Error::Mismatch { call, peer_call, .. } = error else { panic!("{error}") };
     let named = |a: &str, b: &str| a.contains(parts[0]) && b.contains(parts[1]);
@@ -160,8 +172,8 @@ fn a_rank_that_was_done_is_told_by_any_next_call() {
             if member.rank() == 0 {
                 member.broadcast(&mut [1_u32; 4], 0).expect("it only sends");
                 noticed.wait();
-                // Again it would only have to send, but by now the others have noticed.
-                let error = member.broadcast(&mut [1_u32; 4], 0).expect_err("they disagree");
+                // Again it would only have to send, but the news is on its way.
+                let error = first_error(|| member.broadcast(&mut [1_u32; 4], 0));
                 assert_names(&error, ["#1 broadcast(u32 x 4, root 0)", "#1 all-reduce(u32 x 4"]);
             } else {
                 let error = member.all_reduce(&mut [1_u32; 4], Op::Sum).expect_err("they disagree");
@@ -176,15 +188,15 @@ fn a_rank_that_was_done_is_told_by_any_next_call() {
 fn ranks_that_wait_in_a_circle_of_two_calls_are_told() {
     for transport in TRANSPORTS {
         let start = Instant::now();
-        world(3, &settings(transport, Some(Algorithm::Ring)), |member| {
+        world(3, &settings(transport, None), |member| {
             // Rank 1 sends to rank 0, which looks elsewhere; rank 2 waits for rank 1. The other two
-            // go on to a ring that waits for rank 2, and no wire carries a wrong header.
-            let (ones, mut all) = ([1_u32; 4], [0_u32; 12]);
+            // go on to wait for rank 2, and no wire carries a header that somebody would read.
             let first = match member.rank() {
                 1 => member.reduce(&mut [1_u32; 4], Op::Sum, 0),
-                _ => member.gather(&ones, &mut all, 2),
+                _ => member.gather(&[1_u32; 4], &mut [0_u32; 12], 2),
             };
-            let error = first.and_then(|()| member.all_gather(&ones, &mut all)).expect_err("a lie");
+            let second = first.and_then(|()| member.broadcast(&mut [1_u32; 4], 2));
+            let error = second.expect_err("they wait in a circle");
             assert_names(&error, ["#1 reduce(u32 x 4, sum, root 0)", "#1 gather(u32 x 4, root 2)"]);
         });
         assert!(start.elapsed() <= TOLD_WITHIN, "{:?}", start.elapsed());
@@ -221,7 +233,8 @@ fn one_call_more_than_the_others_make_ends_at_the_deadline_when_they_stay() {
         }
         done.wait();
         if member.rank() == 0 {
-            let error = member.barrier().expect_err("rank 1 has given up");
+            // The first barrier may still meet the one that rank 1 has given up.
+            let error = first_error(|| member.barrier());
             assert!(matches!(error, Error::Aborted { rank: 1, .. }), "{error}");
         }
     });
