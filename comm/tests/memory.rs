@@ -3,13 +3,14 @@
 //! Times are the best of several tries, because the machine may have other things to do; what a
 //! machine can do once it can do.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use brigade_comm::{Communicator, Op, Settings};
 
 const RANKS: usize = 64;
 const WORLD: Duration = Duration::from_millis(500);
+const SPLIT: Duration = Duration::from_millis(5);
 const RANK_KB: u64 = 8 << 10;
 
 /// Times and memory of one process belong to one test at a time.
@@ -56,13 +57,38 @@ fn sixty_four_ranks_come_together_in_half_a_second() {
     }
 }
 
-/// A group of all ranks again.
-fn split(members: &[Communicator]) -> Vec<Communicator> {
-    let one = |member: &Communicator| member.split(Some(0), 0).expect("a split").expect("a group");
-    std::thread::scope(|scope| {
+/// A group of all ranks again, with the time from the last rank's call to the last one's return.
+fn split(members: &[Communicator]) -> (Vec<Communicator>, Duration) {
+    let gate = Barrier::new(RANKS);
+    let one = |member: &Communicator| {
+        gate.wait();
+        let begin = Instant::now();
+        let group = member.split(Some(0), 0).expect("a split").expect("a group");
+        (group, begin, Instant::now())
+    };
+    let joined: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = members.iter().map(|member| scope.spawn(|| one(member))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
-    })
+    });
+    let begin = joined.iter().map(|(_, begin, _)| *begin).max().expect("a last");
+    let end = joined.iter().map(|(_, _, end)| *end).max().expect("a last");
+    (joined.into_iter().map(|(group, ..)| group).collect(), end - begin)
+}
+
+fn split_in_time(transport: &str) {
+    let _turn = alone();
+    let members = world(transport);
+    best(&format!("a split over {transport}"), SPLIT, 100, || split(&members).1);
+}
+
+#[test]
+fn a_second_communicator_of_sixty_four_threads_takes_five_milliseconds() {
+    split_in_time("loopback");
+}
+
+#[test]
+fn a_second_communicator_in_shared_memory_takes_five_milliseconds() {
+    split_in_time("shm");
 }
 
 /// An all-reduce on every rank, so that what is made when first needed is there.
@@ -85,7 +111,7 @@ fn a_second_communicator_keeps_less_than_eight_megabytes_a_rank() {
         let members = world(transport);
         work(&members);
         let before = resident_kb();
-        let groups = split(&members);
+        let (groups, _) = split(&members);
         work(&groups);
         let each = resident_kb().saturating_sub(before) / RANKS as u64;
         eprintln!("a second communicator over {transport}: {each} kB a rank");
