@@ -8,5 +8,7 @@ mod leaving;
 mod messages;
 mod operators;
 mod panics;
+mod refusals;
 mod scope;
+mod soak;
 mod world;

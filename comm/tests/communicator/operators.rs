@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use brigade_comm::{Communicator, CustomOp, Dtype, Op, Settings};
+use brigade_comm::naive::fill;
+use brigade_comm::{Buffers, Call, Communicator, CustomOp, Dtype, Op, Settings};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::world::{Case, TRANSPORTS, check, each_rank, judge, judge_inputs, over};
@@ -193,4 +194,27 @@ fn a_list_of_short_tensors_is_one_call() {
         member.all_reduce_many(&mut views, Op::Sum).expect("a list");
         assert_eq!((tensors, member.stats().calls), (vec![[2; 100]; 50], 1));
     });
+}
+
+/// Buffers come from anywhere: a byte after an aligned address is an address too.
+#[test]
+fn buffers_need_not_be_aligned() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), |member| {
+            for dtype in [Dtype::F64, Dtype::I32, Dtype::Bf16] {
+                for offset in 1..dtype.size() {
+                    let bytes = 1001 * dtype.size();
+                    let ones = fill(dtype, &Op::Sum, member.rank() as u32, 3, 5, 1001);
+                    let mut aligned = ones.clone();
+                    let mut buffer = vec![0; offset + bytes];
+                    buffer[offset..].copy_from_slice(&ones);
+                    let call = Call::new(Collective::AllReduce, dtype, Op::Sum, 1001);
+                    let run = |bytes| member.run(&call, Buffers::InPlace(bytes));
+                    run(&mut aligned).expect("aligned");
+                    run(&mut buffer[offset..]).expect("not aligned");
+                    assert!(buffer[offset..] == aligned, "{dtype} at {offset}");
+                }
+            }
+        });
+    }
 }

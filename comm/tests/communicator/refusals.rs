@@ -1,0 +1,83 @@
+//! Calls that make no sense are refused by the rank that makes them, with a sentence, before
+//! anything is sent; the communicator is as good as before.
+
+use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Op};
+use brigade_schedule::Collective;
+
+use crate::world::{each_rank, over};
+
+/// The refusal must be `Invalid`, and its sentence must have these words.
+fn check(what: &str, outcome: Result<(), Error>, words: &[&str]) {
+    let Err(error @ Error::Invalid { .. }) = outcome else { panic!("{what}: {outcome:?}") };
+    let text = error.to_string();
+    assert!(words.iter().all(|word| text.contains(word)), "{what}: {text}");
+}
+
+fn run(member: &Communicator, call: &Call, input: usize, output: usize) -> Result<(), Error> {
+    let (input, mut output) = (vec![0; input], vec![0; output]);
+    member.run(call, Buffers::OutOfPlace { input: &input, output: &mut output })
+}
+
+fn wrong_roots(member: &Communicator) {
+    let mut data = [1f32; 6];
+    check("a root beyond", member.broadcast(&mut data, 3), &["root 3", "3 ranks"]);
+    check("a root beyond", member.reduce(&mut data, Op::Sum, 7), &["root 7", "3 ranks"]);
+}
+
+fn wrong_lengths(member: &Communicator) {
+    let (short, mut long) = ([1i32; 2], [0i32; 7]);
+    let outcome = member.all_gather(&short, &mut long);
+    check("an output that is too long", outcome, &["28 bytes", "6 elements", "24 bytes"]);
+    let outcome = member.reduce_scatter(&long, &mut [0i32; 2], Op::Sum);
+    check("an input that is too long", outcome, &["28 bytes", "24 bytes"]);
+    check("unequal lengths", member.all_reduce_into(&short, &mut long, Op::Sum), &["8 bytes"]);
+    let outcome = member.all_to_all(&[1u8; 7], &mut [0u8; 7]);
+    check("seven among three", outcome, &["7 elements", "3 ranks"]);
+    let outcome = member.all_gather_v(&short, &mut long, &[2, 5]);
+    check("too few counts", outcome, &["2 counts", "3 ranks"]);
+    let call = Call::new(Collective::AllReduce, Dtype::F64, Op::Sum, 4);
+    let mut buffer = [0u8; 31];
+    let outcome = member.run(&call, Buffers::InPlace(&mut buffer));
+    check("a torn element", outcome, &["31 bytes", "32 bytes"]);
+}
+
+/// Lengths that no memory has must not wrap around to lengths that some have.
+fn vast_lengths(member: &Communicator) {
+    for count in [usize::MAX, usize::MAX / 2 + 1, usize::MAX / 8 + 1, usize::MAX / 24 + 1] {
+        for collective in [Collective::AllGather, Collective::AllReduce, Collective::AllToAll] {
+            let call = Call::new(collective, Dtype::F64, Op::Sum, count);
+            check("a vast count", run(member, &call, 0, 0), &[]);
+        }
+    }
+    let counts = Counts::PerRank([usize::MAX, 1, 1].into());
+    let call = Call { counts, ..Call::moving(Collective::AllGather, Dtype::U8, 0) };
+    check("vast counts", run(member, &call, 1, 1), &[]);
+}
+
+fn wrong_operators(member: &Communicator) {
+    let outcome = member.all_reduce(&mut [1f32; 3], Op::Band);
+    check("bits of a number", outcome, &["band", "f32"]);
+    check("half a truth", member.all_reduce(&mut [true; 3], Op::Avg), &["avg", "bool"]);
+    let call = Call::moving(Collective::Barrier, Dtype::U8, 1);
+    check("a barrier with a load", run(member, &call, 1, 1), &["barrier"]);
+    let counts = Counts::PerRank([1, 2, 3].into());
+    for collective in [Collective::AllReduce, Collective::Broadcast { root: 0 }] {
+        let call = Call { counts: counts.clone(), ..Call::moving(collective, Dtype::U8, 0) };
+        check("lengths by rank of a single vector", run(member, &call, 6, 6), &["counts"]);
+    }
+}
+
+#[test]
+fn refusals_name_what_is_wrong_and_leave_the_communicator_as_it_was() {
+    for refuse in [wrong_roots, wrong_lengths, wrong_operators, vast_lengths] {
+        each_rank(3, &over("loopback"), move |member| {
+            // Only one rank errs: if anything had been sent, the others would notice.
+            if member.rank() == 1 {
+                refuse(&member);
+            }
+            let mut sum = [member.rank() as i64];
+            member.all_reduce(&mut sum, Op::Sum).expect("as good as before");
+            assert_eq!(sum, [3]);
+        });
+    }
+}
