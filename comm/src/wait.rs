@@ -269,6 +269,16 @@ impl Watch {
     }
 }
 
+/// Why a group could not be joined over the transport with this name. Whoever of its members died
+/// meanwhile is named as in a call.
+pub(crate) fn judge_joining(control: &Control, error: &TransportError, name: &str) -> Error {
+    let during = format!("joining over {name}");
+    match control.await_verdict(PASSED_ON_WAIT) {
+        Some(verdict) => error_of(verdict, &during),
+        None => Error::join(format!("{during}: {error}")),
+    }
+}
+
 /// A verdict as the error of a call.
 fn error_of(verdict: &Verdict, during: &str) -> Error {
     let during = during.to_owned();

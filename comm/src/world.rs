@@ -8,6 +8,7 @@ use brigade_transports::{Endpoint, Group, Port, Transport};
 
 use crate::bootstrap::Root;
 use crate::control::Control;
+use crate::wait::judge_joining;
 use crate::{Error, Settings};
 
 /// What all communicators of one rank share.
@@ -145,9 +146,8 @@ impl World {
             let cards: Vec<Option<&[u8]>> =
                 (0..members.len()).map(|member| card(member).filter(|_| served(member))).collect();
             let wanted = Group { id: group, me, cards: &cards, deadline };
-            let endpoint = port
-                .join(&wanted)
-                .map_err(|error| Error::join(format!("joining over {name}: {error}")))?;
+            let endpoint =
+                port.join(&wanted).map_err(|error| judge_joining(&self.control, &error, name))?;
             for (route, port) in links.routes.iter_mut().zip(&ports) {
                 if *port == Some(index) {
                     *route = Some(links.endpoints.len());

@@ -157,7 +157,12 @@ pub(super) fn fetch(
                     return Err(TransportError::Refused { why });
                 }
             }
-            // Nobody listens there now, or not yet again.
+            // A port listens before its card goes out and for as long as it lives.
+            Err(TransportError::System { errno: libc::ECONNREFUSED, .. }) => {
+                let how = format!("process {} listens no more", card.pid);
+                return Err(TransportError::PeerGone { peer: first, how });
+            }
+            // It ended in the middle, or the system is short of something for now.
             Err(_) => {}
         }
         std::thread::sleep(pause.min(left));

@@ -116,8 +116,8 @@ fn another_secret_is_refused_and_a_missing_host_is_named() {
     let refused = asking.join(&group()).err().expect("the secrets differ");
     assert!(matches!(&refused, TransportError::Refused { why } if why.contains("member 1")));
     drop(host);
-    let late = asking.join(&group()).err().expect("nobody is there");
-    assert!(matches!(&late, TransportError::Timeout { what, .. } if what.contains("member 1")));
+    let gone = asking.join(&group()).err().expect("nobody is there");
+    assert!(matches!(&gone, TransportError::PeerGone { peer: 1, .. }), "{gone}");
 }
 
 /// Two ends of one group, without ports, and a view of its area.
