@@ -12,6 +12,8 @@ const RANKS: usize = 64;
 const WORLD: Duration = Duration::from_millis(500);
 const SPLIT: Duration = Duration::from_millis(5);
 const RANK_KB: u64 = 8 << 10;
+/// How long a machine that is busy with other things may take to show what it can do.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Times and memory of one process belong to one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -32,9 +34,10 @@ fn resident_kb() -> u64 {
 }
 
 /// Try until one try is quick enough; panics with the best of them if none is.
-fn best(what: &str, limit: Duration, tries: usize, mut attempt: impl FnMut() -> Duration) {
+fn best(what: &str, limit: Duration, mut attempt: impl FnMut() -> Duration) {
     let mut least = Duration::MAX;
-    for _ in 0..tries {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
         least = least.min(attempt());
         if least < limit {
             return eprintln!("{what}: {least:?}");
@@ -48,7 +51,7 @@ fn best(what: &str, limit: Duration, tries: usize, mut attempt: impl FnMut() -> 
 fn sixty_four_ranks_come_together_in_half_a_second() {
     let _turn = alone();
     for transport in ["loopback", "shm"] {
-        best(&format!("a world over {transport}"), WORLD, 10, || {
+        best(&format!("a world over {transport}"), WORLD, || {
             let begin = Instant::now();
             let members = world(transport);
             assert_eq!(members.len(), RANKS);
@@ -78,7 +81,7 @@ fn split(members: &[Communicator]) -> (Vec<Communicator>, Duration) {
 fn split_in_time(transport: &str) {
     let _turn = alone();
     let members = world(transport);
-    best(&format!("a split over {transport}"), SPLIT, 100, || split(&members).1);
+    best(&format!("a split over {transport}"), SPLIT, || split(&members).1);
 }
 
 #[test]
