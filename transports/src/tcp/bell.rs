@@ -7,6 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::sys::Epoll;
@@ -15,18 +16,36 @@ use crate::{Doorbell, TransportError};
 /// The doorbell of an endpoint.
 pub(super) struct Bell {
     pub(super) set: Arc<Epoll>,
+    pub(super) armings: Armings,
+}
+
+/// How often a bell has been armed. The first look of a wire after that must see everything, since
+/// changes from before it do not ring.
+#[derive(Clone, Default)]
+pub(super) struct Armings(Arc<AtomicU32>);
+
+impl Armings {
+    pub(super) fn count(&self) -> u32 {
+        // Who arms looks next, on the same thread.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Bell {
     pub(super) fn new() -> Result<Bell, TransportError> {
         let set = Epoll::new()
             .map_err(|error| TransportError::from_io("epoll_create1", &error, "making a bell"))?;
-        Ok(Bell { set: Arc::new(set) })
+        Ok(Bell { set: Arc::new(set), armings: Armings::default() })
     }
 }
 
 impl Doorbell for Bell {
     fn arm(&mut self) {
+        self.armings.add();
         // Draining only spares a useless wake-up. An error will show again in `wait`.
         let _ = self.set.drain();
     }

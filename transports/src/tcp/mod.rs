@@ -10,7 +10,7 @@
 //! * `address`, `route`: which addresses there are and in which order to try them
 //! * `card`, `handshake`, `frame`: bytes from the network, read as hostile
 //! * `listen`, `dial`, `link`: how a link comes to stand; `options`: what its sockets are told
-//! * `wire`, `stripe`: the hot path, over one socket and over several; `bell`: sleeping
+//! * `wire`, `stripe`, `gather`: the hot path, over one socket and over several; `bell`: sleeping
 //!
 //! TCP does not protect the bytes that travel: the proof keeps strangers out, not listeners-in.
 
@@ -19,6 +19,7 @@ mod bell;
 mod card;
 mod dial;
 mod frame;
+mod gather;
 mod handshake;
 mod link;
 mod listen;

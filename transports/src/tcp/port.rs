@@ -103,7 +103,7 @@ impl Endpoint for TcpEndpoint {
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {
         assert!(self.cards[from].is_some(), "the caller asks for members with cards");
         let pair = self.shared.links.pair(self.group, from as u32).expect("we have not left");
-        Ok(Box::new(Receiver::new(from, pair)))
+        Ok(Box::new(Receiver::new(from, pair, self.bell.armings.clone())))
     }
 
     fn doorbell(&mut self) -> &mut dyn Doorbell {

@@ -1,14 +1,16 @@
 //! The two ends of a wire. Over one socket the kernel's stream is the wire's stream, with nothing
 //! added, and a small message costs one system call at each end; several are the matter of
-//! `stripe`.
+//! `stripe` and `gather`.
 
 use std::io::{self, Read};
 use std::sync::Arc;
 
 use socket2::Socket;
 
+use super::bell::Armings;
+use super::gather::Gatherer;
 use super::link::{Link, Pair};
-use super::stripe::{Cutter, Gatherer};
+use super::stripe::Cutter;
 use crate::{RecvWire, SendWire, TransportError};
 
 /// Where folds read from: in a core's cache, with room to spare for what they fold into.
@@ -113,6 +115,7 @@ fn lost(peer: usize, call: &'static str, error: &io::Error) -> TransportError {
 pub(super) struct Receiver {
     peer: usize,
     pair: Arc<Pair>,
+    armings: Armings,
     source: Source,
     staging: Staging,
     fault: Option<TransportError>,
@@ -127,7 +130,7 @@ enum Source {
 
 impl Source {
     /// The next bytes of the stream, as many as there are now.
-    fn read(&mut self, pair: &Pair, target: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, (pair, armings): (&Pair, &Armings), target: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::One(link) => receive(&link.sockets[0], target),
             Source::Many(gatherer) => gatherer.read(target),
@@ -136,9 +139,9 @@ impl Source {
                 Some(link) => {
                     *self = match link.sockets.len() {
                         1 => Source::One(link.clone()),
-                        _ => Source::Many(Gatherer::new(link.clone())),
+                        _ => Source::Many(Gatherer::new(link.clone(), armings.clone())),
                     };
-                    self.read(pair, target)
+                    self.read((pair, armings), target)
                 }
             },
         }
@@ -146,8 +149,9 @@ impl Source {
 }
 
 impl Receiver {
-    pub(super) fn new(peer: usize, pair: Arc<Pair>) -> Receiver {
-        Receiver { peer, pair, source: Source::Absent, staging: Staging::new(), fault: None }
+    pub(super) fn new(peer: usize, pair: Arc<Pair>, armings: Armings) -> Receiver {
+        let (source, staging) = (Source::Absent, Staging::new());
+        Receiver { peer, pair, armings, source, staging, fault: None }
     }
 
     /// Stage up to `most` more bytes of the stream. Returns whether there may be more to be had.
@@ -157,7 +161,7 @@ impl Receiver {
         }
         let room = self.staging.room(most);
         let asked = room.len();
-        match self.source.read(&self.pair, room) {
+        match self.source.read((&self.pair, &self.armings), room) {
             Ok(count) => {
                 self.staging.tail += count;
                 Ok(count == asked)
@@ -223,7 +227,7 @@ impl RecvWire for Receiver {
                 Err(fault.clone())
             } else {
                 let room = &mut target[filled..];
-                match self.source.read(&self.pair, room) {
+                match self.source.read((&self.pair, &self.armings), room) {
                     Ok(count) => {
                         filled += count;
                         Ok(count == left)
