@@ -183,3 +183,55 @@ impl Args {
         self.threads.unwrap_or_else(|| (cores() / ranks).max(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(flags: &str) -> Args {
+        Command::parse_from(["train"].into_iter().chain(flags.split_whitespace())).args
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_by_the_name_of_its_flag() {
+        for (flags, ranks, name) in [
+            ("--ranks 0", 0, "--ranks"),
+            ("--ranks 3", 2, "--ranks"),
+            ("--batch 16", 3, "--batch"),
+            ("--batch 0", 1, "--batch"),
+            ("--ordered --lanes 4", 3, "--lanes"),
+            ("--heads 3", 1, "--heads"),
+            ("--steps 0", 1, "--steps"),
+            ("--stop-at 0", 1, "--stop-at"),
+            ("--threads 0", 1, "--threads"),
+            ("--lr nan", 1, "--lr"),
+            ("--bucket-mb inf", 1, "--bucket-mb"),
+            ("--checkpoint x --checkpoint-every 0", 1, "--checkpoint-every"),
+            ("--prompt=", 1, "--prompt"),
+        ] {
+            let problem = args(flags).validate(ranks).unwrap_err().to_string();
+            assert!(problem.starts_with(&format!("{name}: ")), "{flags}: {problem}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_work_for_the_usual_numbers_of_ranks() {
+        for ranks in [1, 2, 3, 4, 6, 8, 12, 16] {
+            args("").validate(ranks).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_run_ends_at_the_earlier_of_its_two_limits() {
+        assert_eq!(args("--steps 9").last_step(), 9);
+        assert_eq!(args("--steps 9 --stop-at 5").last_step(), 5);
+        assert_eq!(args("--steps 9 --stop-at 12").last_step(), 9);
+    }
+}

@@ -173,3 +173,20 @@ fn share_start(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resume_names_the_settings_that_changed_and_no_others() {
+        let course = |pairs: [(&str, &str); 3]| {
+            Course::from(pairs.map(|(flag, value)| (flag.to_string(), value.to_string())))
+        };
+        let written = course([("--batch", "8"), ("--lr", "0.001"), ("--seed", "1")]);
+        assert_eq!(departure(5, &written, &written), "after step 5");
+        let now = course([("--batch", "8"), ("--lr", "0.002"), ("--seed", "7")]);
+        let note = departure(5, &written, &now);
+        assert_eq!(note, "after step 5; unlike before, --lr 0.002 (was 0.001), --seed 7 (was 1)");
+    }
+}

@@ -5,6 +5,7 @@
 
 use crate::error::Error;
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -129,7 +130,8 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
             entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>()
         })
         .map_err(Error::file("read", path))?;
-    entries.retain(|entry| !entry.file_name().is_some_and(|name| name.as_bytes()[0] == b'.'));
+    let hidden = |name: &OsStr| name.as_bytes().starts_with(b".");
+    entries.retain(|entry| entry.file_name().is_none_or(|name| !hidden(name)));
     entries.sort();
     let mut found = Vec::new();
     for entry in entries {

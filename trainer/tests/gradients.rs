@@ -16,13 +16,15 @@ const STEP: f32 = 0.02;
 const TOLERANCE: f64 = 5e-4;
 
 type Tensors = Vec<Vec<f32>>;
+type Forward<'a> = dyn Fn(&[Vec<f32>]) -> Vec<f32> + 'a;
+type Backward<'a> = dyn Fn(&[Vec<f32>], &[f32]) -> Tensors + 'a;
 
 /// An operation: its inputs, `y(inputs)`, and `dy -> gradient of each input`.
 struct Operation<'a> {
     name: &'a str,
     inputs: Tensors,
-    forward: &'a dyn Fn(&[Vec<f32>]) -> Vec<f32>,
-    backward: &'a dyn Fn(&[Vec<f32>], &[f32]) -> Tensors,
+    forward: &'a Forward<'a>,
+    backward: &'a Backward<'a>,
 }
 
 /// How closely to look: every element costs four forward passes.
