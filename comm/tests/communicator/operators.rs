@@ -92,6 +92,32 @@ impl CustomOp for Hypotenuse {
     }
 }
 
+/// Bits that differ, whatever the bits mean.
+struct Difference;
+
+impl CustomOp for Difference {
+    fn name(&self) -> &str {
+        "difference"
+    }
+
+    fn fold(&self, arriving: &[u8], accumulator: &mut [u8], dtype: Dtype) {
+        assert!(accumulator.len() == arriving.len() && arriving.len() % dtype.size() == 0);
+        accumulator.iter_mut().zip(arriving).for_each(|(bits, other)| *bits ^= other);
+    }
+}
+
+#[test]
+fn a_function_of_the_user_gets_whole_elements_of_every_type() {
+    for ranks in [2, 5] {
+        let op = Op::Custom(Arc::new(Difference));
+        let cases = Dtype::ALL.into_iter().flat_map(|dtype| folding(ranks, dtype, &op, 12_345));
+        let judged = judge(ranks, cases.collect());
+        for transport in TRANSPORTS {
+            check(ranks, &over(transport), &judged);
+        }
+    }
+}
+
 #[test]
 fn a_function_of_the_user_works_by_every_algorithm() {
     for ranks in [2, 3, 4, 7] {
