@@ -1,4 +1,10 @@
 //! The one table of transports: nowhere else in this crate is one named.
+//!
+//! Each member of a group is served by the first transport that reaches it, judged from the two
+//! ranks' cards. Shared memory reaches ranks on the same boot of a kernel, in the same network
+//! namespace (that is where its sockets have their names), of the same user. So containers with
+//! networks of their own are hosts of their own, and TCP joins them, even on one machine; how
+//! eagerly a rank waits depends on the machine alone, whose cores they share.
 
 use std::sync::Arc;
 

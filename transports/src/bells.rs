@@ -48,8 +48,8 @@ impl Bells {
         }
     }
 
-    /// Sleep until some bell rang since `arm`, or for `timeout`; for less where no sleep covers all.
-    /// Disarms.
+    /// Sleep until some bell rang since `arm`, or for `timeout`; for less where no sleep covers
+    /// all. Disarms.
     ///
     /// # Errors
     ///

@@ -195,8 +195,8 @@ pub trait Doorbell {
         None
     }
 
-    /// From now on `wait` also ends when `other` becomes readable after `arm`. Whether this bell can
-    /// do that.
+    /// From now on `wait` also ends when `other` becomes readable after `arm`. Whether this bell
+    /// can do that.
     fn also_hears(&mut self, _other: BorrowedFd<'_>) -> bool {
         false
     }

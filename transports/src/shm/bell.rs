@@ -78,8 +78,8 @@ impl Bell {
 
 impl Doorbell for Bell {
     fn arm(&mut self) {
-        // Whoever saw the word armed before may knock late. Those knocks must not fill the door, and
-        // those that still come wake for nothing.
+        // Whoever saw the word armed before may knock late. Those knocks must not fill the door,
+        // and those that still come wake for nothing.
         self.empty_door();
         let armed = if self.open.is_some() { order::ARMED_AT_SOCKET } else { order::ARMED };
         order::arm(&self.word.0, armed, || match self.barrier {

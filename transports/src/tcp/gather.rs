@@ -1,5 +1,5 @@
-//! The receiving end of a stream over several sockets; `stripe` is the sending end and tells how the
-//! stream is cut.
+//! The receiving end of a stream over several sockets; `stripe` is the sending end and tells how
+//! the stream is cut.
 //!
 //! The body of the segment that is next in the stream is read, and no other: what came early stays
 //! in the kernel's buffers, and nothing has to be sorted or copied twice.

@@ -2,10 +2,10 @@
 //!
 //! A link is a bundle of sockets that carries both directions of a pair of ranks. Whichever rank
 //! needs it first dials. When both dial at once the lower index wins: its listener answers
-//! `Crossing`, and the other rank takes the link that is on its way. The socket of that answer stays
-//! open until then, so that the end of a rank that was making a link ends the wait for it: whoever
-//! waited dials. A link may arrive before its owner has joined the communicator, so the listener
-//! files it here by group and peer.
+//! `Crossing`, and the other rank takes the link that is on its way. The socket of that answer
+//! stays open until then, so that the end of a rank that was making a link ends the wait for it:
+//! whoever waited dials. A link may arrive before its owner has joined the communicator, so the
+//! listener files it here by group and peer.
 
 use std::collections::HashMap;
 use std::io;
