@@ -8,7 +8,7 @@ use brigade_schedule::{Collective, program};
 use crate::call::{Buffers, Call};
 use crate::drive::{Driver, Prepared};
 use crate::extent::{CallMemory, Extent};
-use crate::header::Header;
+use crate::header::{Header, Window};
 use crate::kernels;
 use crate::plan::{Message, link, link_messages};
 use crate::reduction::Reduction;
@@ -200,8 +200,9 @@ impl Engine {
         let program = program(call.collective, algorithm, self.ranks, self.rank)
             .ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))?;
         let code = crate::select::code(algorithm);
-        let header = Header::of_call(call, code, self.group);
-        let plan = link(&program, call, header, self.settings.window_bytes, in_place)
+        let window = Window::at_most(self.settings.window_bytes);
+        let header = Header::of_call(call, code, self.group, window);
+        let plan = link(&program, call, header, window.bytes(), in_place)
             .map_err(|error| Error::invalid(format!("{call}: {error}")))?;
         let name = format!("{call} by {algorithm}({})", self.ranks);
         let prepared = Prepared { plan, name };

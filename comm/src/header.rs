@@ -10,24 +10,43 @@ use crate::{Dtype, Op};
 /// Bytes of a header on the wire.
 pub(crate) const HEADER_BYTES: usize = 32;
 
-const MAGIC: u16 = 0xB416;
+const MAGIC: u8 = 0xB4;
 const NO_ROOT: u16 = u16::MAX;
 const SEND_RECV: u8 = 15;
 /// Set beside the collective when blocks may differ in length.
 const UNEVEN: u8 = 0x20;
 
+/// How much of a call is worked on at a time, to a quarter of an octave: all ranks must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window(u8);
+
+impl Window {
+    /// The largest window that is not above `bytes`, which are at least four.
+    pub(crate) fn at_most(bytes: u64) -> Self {
+        let octave = bytes.max(4).ilog2();
+        let quarter = (bytes.max(4) >> (octave - 2)) & 3;
+        Self((octave * 4) as u8 + quarter as u8)
+    }
+
+    /// Its length.
+    pub(crate) fn bytes(self) -> u64 {
+        let (octave, quarter) = (self.0 / 4, u64::from(self.0 % 4));
+        if octave < 2 { 4 } else { (4 + quarter) << (octave - 2) }
+    }
+}
+
 /// What both ends of a wire must agree on.
 ///
-/// Layout, little endian: magic 2, collective 1, dtype 1, operator 1, algorithm 1, root 2, sequence
+/// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator 1, algorithm 1, root 2, sequence
 /// number 4, group 4, count or hash of counts 8, bytes on this wire 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header([u8; HEADER_BYTES]);
 
 impl Header {
     /// The header of a collective call. `wire_bytes` and the sequence number are filled in later.
-    pub(crate) fn of_call(call: &Call, algorithm_code: u8, group: u64) -> Self {
+    pub(crate) fn of_call(call: &Call, algorithm_code: u8, group: u64, window: Window) -> Self {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[0..2].copy_from_slice(&[MAGIC, window.0]);
         bytes[2] = collective_code(call.collective) | if call.is_uneven() { UNEVEN } else { 0 };
         bytes[3] = call.dtype.code();
         // Zero stands for no operator.
@@ -44,7 +63,7 @@ impl Header {
     /// no sequence number of the group.
     pub(crate) fn of_message(dtype: Dtype, group: u64) -> Self {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[0] = MAGIC;
         bytes[2] = SEND_RECV;
         bytes[3] = dtype.code();
         bytes[6..8].copy_from_slice(&NO_ROOT.to_le_bytes());
@@ -82,14 +101,19 @@ impl Header {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    /// Payload bytes of the whole call on the wire that this header opened.
-    pub(crate) fn wire_bytes(&self) -> u64 {
-        self.word(24)
+    /// What the words leave out: payload bytes of the whole call on the wire that this header
+    /// opened, and in what order they come.
+    pub(crate) fn describe_wire(&self) -> String {
+        let bytes = format!("{} bytes on this wire", self.word(24));
+        match self.0[2] {
+            SEND_RECV => bytes,
+            _ => format!("{bytes} in windows of {} bytes", Window(self.0[1]).bytes()),
+        }
     }
 
     /// The call in words; `None` if these are not bytes of a header.
     pub(crate) fn describe(&self) -> Option<String> {
-        if u16::from_le_bytes([self.0[0], self.0[1]]) != MAGIC {
+        if self.0[0] != MAGIC {
             return None;
         }
         let dtype = Dtype::from_code(self.0[3])?.name();
@@ -152,5 +176,21 @@ fn count_word(call: &Call) -> u64 {
             })
         }
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_rounded_down_by_less_than_a_quarter() {
+        for bytes in (4..5000).chain([1 << 20, (1 << 20) - 1, 100_000, 1 << 40]) {
+            let rounded = Window::at_most(bytes).bytes();
+            assert!(rounded <= bytes && rounded > bytes - bytes.div_ceil(4), "{bytes}: {rounded}");
+            assert_eq!(Window::at_most(rounded).bytes(), rounded);
+        }
+        assert_eq!(Window::at_most(1 << 20).bytes(), 1 << 20);
+        assert!(Window::at_most(u64::MAX).bytes() > u64::MAX / 4 * 3);
     }
 }

@@ -23,7 +23,8 @@ pub struct Settings {
     pub report_after: Duration,
     /// How long a call may stand still before it ends with an error. `BRIGADE_TIMEOUT_MS`.
     pub timeout: Duration,
-    /// How much of a long call is worked on at a time, in bytes. `BRIGADE_WINDOW_BYTES`.
+    /// How much of a long call is worked on at a time, in bytes: the same on all ranks, or they
+    /// get [`Error::Mismatch`]; rounded down by less than a quarter. `BRIGADE_WINDOW_BYTES`.
     pub window_bytes: u64,
     /// Which network interfaces TCP may use: names, addresses, CIDR, `^` to exclude.
     /// `BRIGADE_INTERFACE`.

@@ -210,9 +210,8 @@ impl Watch {
         };
         let mut peer_call = peer_call;
         if number == peer_number && ours.describe().as_ref() == Some(&peer_call) {
-            let bytes = |header: &Header| format!(", {} bytes on this wire", header.wire_bytes());
-            call += &bytes(ours);
-            peer_call += &bytes(theirs);
+            call = format!("{call}, {}", ours.describe_wire());
+            peer_call = format!("{peer_call}, {}", theirs.describe_wire());
         }
         let numbered = |call: String, number: Option<u32>| {
             number.map_or(call.clone(), |number| format!("#{number} {call}"))

@@ -47,12 +47,13 @@ impl History {
 mod tests {
     use super::*;
     use crate::Call;
+    use crate::header::Window;
     use brigade_schedule::Collective;
 
     #[test]
     fn the_last_calls_are_found_by_number_and_older_ones_are_not() {
         let call = Call::moving(Collective::AllGather, crate::Dtype::U8, 3);
-        let header = Header::of_call(&call, 0, 1);
+        let header = Header::of_call(&call, 0, 1, Window::at_most(4096));
         let mut history = History::default();
         assert!(history.at(0).is_none() && history.before(1).is_empty());
         for sequence in 1..=100 {

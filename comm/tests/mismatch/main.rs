@@ -240,22 +240,34 @@ fn one_call_more_than_the_others_make_ends_at_the_deadline_when_they_stay() {
     });
 }
 
-#[test]
-fn ranks_with_other_algorithms_are_told_which() {
+/// Two ranks of settings that do not go together, and what both must be told.
+fn check_settings(each: [Settings; 2], parts: [&str; 2]) {
     let (id, _root) = UniqueId::create(None).expect("a root");
     let start = Instant::now();
     std::thread::scope(|scope| {
-        for (rank, algorithm) in [Algorithm::Ring, Algorithm::Doubling].into_iter().enumerate() {
+        for (rank, settings) in each.into_iter().enumerate() {
             let id = &id;
             scope.spawn(move || {
-                let settings = settings("shm", Some(algorithm));
                 let member = Communicator::from_id(id, rank, 2, settings).expect("a world");
-                let error = member.all_reduce(&mut [1_f32; 100], Op::Sum).expect_err("apart");
-                assert_names(&error, ["by ring", "by doubling"]);
+                let mut data = vec![1_f32; 300_000];
+                let error = member.all_reduce(&mut data, Op::Sum).expect_err("they differ");
+                assert_names(&error, parts);
             });
         }
     });
     assert!(start.elapsed() <= TOLD_WITHIN, "{:?}", start.elapsed());
+}
+
+#[test]
+fn ranks_with_other_algorithms_are_told_which() {
+    let each = [Algorithm::Ring, Algorithm::Doubling].map(|it| settings("shm", Some(it)));
+    check_settings(each, ["by ring", "by doubling"]);
+}
+
+#[test]
+fn ranks_with_other_windows_are_told_which() {
+    let with = |window_bytes| Settings { window_bytes, ..settings("shm", Some(Algorithm::Ring)) };
+    check_settings([with(64 << 10), with(1 << 20)], ["windows of 65536", "windows of 1048576"]);
 }
 
 #[test]
