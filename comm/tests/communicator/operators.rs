@@ -101,7 +101,7 @@ impl CustomOp for Difference {
     }
 
     fn fold(&self, arriving: &[u8], accumulator: &mut [u8], dtype: Dtype) {
-        assert!(accumulator.len() == arriving.len() && arriving.len() % dtype.size() == 0);
+        assert!(accumulator.len() == arriving.len() && arriving.len().is_multiple_of(dtype.size()));
         accumulator.iter_mut().zip(arriving).for_each(|(bits, other)| *bits ^= other);
     }
 }
