@@ -38,8 +38,8 @@ impl Window {
 
 /// What both ends of a wire must agree on.
 ///
-/// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator 1, algorithm 1, root 2,
-/// sequence number 4, group 4, count or hash of counts 8, bytes on this wire 8.
+/// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator 1, algorithm 1,
+/// root 2, sequence number 4, group 4, count or hash of counts 8, bytes on this wire 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header([u8; HEADER_BYTES]);
 
