@@ -55,8 +55,8 @@ pub struct Args {
     /// What carries the bytes: auto, shm or tcp
     #[arg(long, default_value = "auto")]
     pub transport: String,
-    /// Print the same digits with any number of ranks: gradients are gathered, which sends more, and
-    /// added in one order
+    /// Print the same digits with any number of ranks: gradients are gathered, which sends more,
+    /// and added in one order
     #[arg(long)]
     pub ordered: bool,
     /// Parts of a batch whose gradients --ordered adds in order; --ranks must divide it

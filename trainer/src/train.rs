@@ -34,14 +34,15 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
-/// Windows of held-out text that the final loss is taken over.
-const HELD_OUT_WINDOWS: usize = 64;
+/// Windows of held-out text that the final loss is taken over, and how many go through at once.
+const HELD_OUT_WINDOWS: usize = 256;
+const HELD_OUT_SAMPLES: usize = 8;
 
 /// Train as `args` say, printing to `out`. Only rank 0 prints and writes files.
 ///
 /// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint`
-/// for files; `Output` if `out` does not take what is printed; `Diverged` if the loss is no number any
-/// more. Whatever ends this rank ends the others too, with its reason.
+/// for files; `Output` if `out` does not take what is printed; `Diverged` if the loss is no number
+/// any more. Whatever ends this rank ends the others too, with its reason.
 pub fn train(
     args: &Args,
     world: Option<Communicator>,
@@ -196,19 +197,21 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn held_out(&mut self) -> f64 {
-        let (context, samples) = (self.args.context, self.lanes.samples());
-        let passes = HELD_OUT_WINDOWS.div_ceil(samples);
+    /// Mean loss over windows that do not depend on how many ranks there are.
+    fn held_out(&self) -> f64 {
+        let (context, corpus) = (self.args.context, &self.corpus);
+        let mut tape = Tape::new(self.model.layout().config(), HELD_OUT_SAMPLES, context);
+        let mut tokens = vec![0; tape.tokens()];
+        let mut targets = tokens.clone();
         let mut total = 0.0;
-        for pass in 0..passes {
-            let indices = pass * samples..(pass + 1) * samples;
-            let corpus = &self.corpus;
-            let windows = indices.map(|index| corpus.held_out(index, passes * samples, context));
-            fill(windows, &mut self.tokens, &mut self.targets, context);
-            self.model.forward(&self.params, &mut self.tape, &self.tokens);
-            total += self.model.loss(&mut self.tape, &self.targets, 0.0);
+        for first in (0..HELD_OUT_WINDOWS).step_by(HELD_OUT_SAMPLES) {
+            let windows = (first..first + HELD_OUT_SAMPLES)
+                .map(|index| corpus.held_out(index, HELD_OUT_WINDOWS, context));
+            fill(windows, &mut tokens, &mut targets, context);
+            self.model.forward(&self.params, &mut tape, &tokens);
+            total += self.model.loss(&mut tape, &targets, 0.0);
         }
-        total / (passes * samples * context) as f64
+        total / (HELD_OUT_WINDOWS * context) as f64
     }
 
     fn save(&self) -> Result<(), Error> {

@@ -49,6 +49,8 @@ fn ordered_losses_have_the_same_bits_at_every_number_of_ranks() {
     for ranks in [2, 3, 4] {
         for (rank, outcome) in world(ranks, &args).iter().enumerate() {
             assert_eq!(bits(&outcome.losses), bits(&alone.losses), "rank {rank} of {ranks}");
+            let held_out = outcome.held_out.to_bits();
+            assert_eq!(held_out, alone.held_out.to_bits(), "rank {rank} of {ranks}");
             assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "rank {rank} of {ranks}");
         }
     }
@@ -105,7 +107,8 @@ impl Drop for Folder {
     }
 }
 
-/// Nine steps at once, and five and then four, in a world of so many ranks: same losses, same files.
+/// Nine steps at once, and five and then four, in a world of so many ranks: same losses, same
+/// files.
 fn check_resume(ranks: usize, more: &str) {
     let folder = Folder::new(&format!("resume-{ranks}{}", more.len()));
     let run = |args: Args| match ranks {

@@ -1,9 +1,10 @@
 //! Payload that a call makes this rank send, by the formula of its algorithm, before it has run.
 //!
 //! Among R ranks an all-reduce of n bytes costs 2 (R − 1) / R · n a rank and an all-gather of n
-//! bytes each (R − 1) · n; but pieces that do not divide differ by an element, and small calls trade
-//! bytes for fewer steps. So the formula is the schedule: every `Send` in this rank's program, times
-//! the length of its chunk. `comm` works through a call in windows and cuts each of them evenly.
+//! bytes each (R − 1) · n; but pieces that do not divide differ by an element, and small calls
+//! trade bytes for fewer steps. So the formula is the schedule: every `Send` in this rank's
+//! program, times the length of its chunk. `comm` works through a call in windows and cuts each of
+//! them evenly.
 //!
 //! Not here: what was really sent. `Communicator::stats` counts that, and a step prints both.
 
