@@ -182,7 +182,7 @@ impl Shared {
     pub(crate) fn run_now(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Error> {
         let mut engine = self.lock();
         let outcome = engine.call(call, buffers);
-        self.count(&engine);
+        self.count(&engine, outcome.is_ok());
         outcome
     }
 
@@ -194,10 +194,10 @@ impl Shared {
     }
 
     /// Publish the counters that the engine keeps.
-    pub(crate) fn count(&self, engine: &Engine) {
+    pub(crate) fn count(&self, engine: &Engine, carried_out: bool) {
         self.sent_bytes.store(engine.sent_bytes, Ordering::Relaxed);
         let calls = self.calls.load(Ordering::Relaxed);
-        self.calls.store(calls + 1, Ordering::Relaxed);
+        self.calls.store(calls + u64::from(carried_out), Ordering::Relaxed);
     }
 }
 

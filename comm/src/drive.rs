@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use brigade_transports::{Bells, Endpoint, TransportError};
 
 use crate::Error;
+use crate::extent::Memory;
 use crate::plan::{Channel, Plan};
 use crate::reduction::Reduction;
-use crate::run::{Memory, Poll, Run, Wires};
+use crate::run::{Poll, Run, Wires};
 use crate::wait::{Standstill, Watch};
 use crate::waiting::Waiting;
 

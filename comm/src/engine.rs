@@ -7,12 +7,11 @@ use brigade_schedule::{Collective, program};
 
 use crate::call::{Buffers, Call};
 use crate::drive::{Driver, Prepared};
-use crate::extent::{CallMemory, Extent};
+use crate::extent::{CallMemory, Extent, Memory};
 use crate::header::{Header, Window};
 use crate::kernels;
 use crate::plan::{Message, link, link_messages};
 use crate::reduction::Reduction;
-use crate::run::Memory;
 use crate::select::Selector;
 use crate::{Dtype, Error, Op, Settings};
 

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::call::{Buffers, Call};
+use crate::plan::{Place, Space};
 
 /// The lengths of one rank's buffers in calls of one shape.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,29 @@ pub(crate) struct CallMemory {
     pub(crate) output: *mut u8,
     pub(crate) input_elems: usize,
     pub(crate) output_elems: usize,
+}
+
+/// The three memories of one call.
+///
+/// The pointers are good for every place of the plan that is run with them, for as long as it is
+/// run; whoever makes one vouches for that.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    pub(crate) input: *const u8,
+    pub(crate) output: *mut u8,
+    pub(crate) scratch: *mut u8,
+}
+
+impl Memory {
+    /// The address of a place.
+    pub(crate) fn at(&self, place: Place) -> *mut u8 {
+        let base = match place.space {
+            Space::Input => self.input.cast_mut(),
+            Space::Output => self.output,
+            Space::Scratch => self.scratch,
+        };
+        base.wrapping_add(place.at as usize)
+    }
 }
 
 impl Extent {

@@ -115,7 +115,7 @@ impl<'a> Messages<'a> {
         // SAFETY: every place is the whole of a slice that is borrowed until we return, and the
         // slices to be written are borrowed exclusively, so none overlaps another.
         let outcome = unsafe { engine.messages(&self.wired, dtype) };
-        shared.count(&engine);
+        shared.count(&engine, outcome.is_ok());
         outcome
     }
 }

@@ -6,6 +6,9 @@ use crate::kernels::{self, Fold};
 use crate::op::CustomOp;
 use crate::{Dtype, Op};
 
+/// A merge with a user's function goes through a block of this size.
+const MERGE_BYTES: usize = 4096;
+
 /// How arriving elements are folded.
 pub(crate) enum Reduction {
     /// A kernel of ours.
@@ -57,6 +60,38 @@ impl Reduction {
                 custom.fold(arriving, result, *dtype);
             }
             Self::None => unreachable!("a call that folds has a reduction"),
+        }
+    }
+
+    /// `into = from ⊕ own` for `count` elements, in this order also where it matters.
+    ///
+    /// # Safety
+    ///
+    /// All three hold `count` elements; `into` may be `own`, and otherwise none of them overlap.
+    /// Nobody else touches them meanwhile.
+    pub(crate) unsafe fn merge(
+        &self,
+        from: *const u8,
+        own: *const u8,
+        into: *mut u8,
+        count: usize,
+    ) {
+        let Self::Custom(custom, dtype) = self else {
+            // SAFETY: the caller's promise. The operators of ours commute to the last bit.
+            return unsafe { self.fold(own, from, into, count) };
+        };
+        let size = dtype.size();
+        let mut block = [0; MERGE_BYTES];
+        for first in (0..count).step_by(MERGE_BYTES / size) {
+            let (at, bytes) = (first * size, (count - first).min(MERGE_BYTES / size) * size);
+            // SAFETY: the caller vouches for `count` elements at each pointer, and the block holds
+            // `bytes`; what is read of `own` here is written over only afterwards.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.add(at), block.as_mut_ptr(), bytes);
+                let own = std::slice::from_raw_parts(own.add(at), bytes);
+                custom.fold(own, &mut block[..bytes], *dtype);
+                std::ptr::copy_nonoverlapping(block.as_ptr(), into.add(at), bytes);
+            }
         }
     }
 }

@@ -6,8 +6,9 @@
 
 use brigade_transports::{RecvWire, SendWire, TransportError};
 
+use crate::extent::Memory;
 use crate::header::{HEADER_BYTES, Header};
-use crate::plan::{Channel, Kind, Place, Plan, Pump, Space, Step};
+use crate::plan::{Channel, Kind, Plan, Pump, Step};
 use crate::reduction::Reduction;
 
 /// Messages up to this size leave in one piece with their header.
@@ -22,28 +23,6 @@ const COMPLETE: u64 = u64::MAX;
 pub(crate) struct Wires {
     pub(crate) to: Vec<Option<Box<dyn SendWire>>>,
     pub(crate) from: Vec<Option<Box<dyn RecvWire>>>,
-}
-
-/// The three memories of one call.
-///
-/// The pointers are good for every place of the plan that is run with them, for as long as it is
-/// run; whoever makes one vouches for that.
-#[derive(Clone, Copy)]
-pub(crate) struct Memory {
-    pub(crate) input: *const u8,
-    pub(crate) output: *mut u8,
-    pub(crate) scratch: *mut u8,
-}
-
-impl Memory {
-    fn at(&self, place: Place) -> *mut u8 {
-        let base = match place.space {
-            Space::Input => self.input.cast_mut(),
-            Space::Output => self.output,
-            Space::Scratch => self.scratch,
-        };
-        base.wrapping_add(place.at as usize)
-    }
 }
 
 /// What a poll came to.
@@ -110,7 +89,7 @@ impl Run {
         self.pumps.extend(plan.pumps.iter().map(|pump| Position {
             step: pump.first,
             head: 0,
-            header: header.for_wire(pump.bytes),
+            header: header.for_wire(plan.headed_bytes(pump, pump.first)),
             arriving: [0; HEADER_BYTES],
         }));
         self.live = plan.pumps.len();
@@ -252,21 +231,13 @@ impl Turn<'_> {
     /// As for [`Run::poll`].
     unsafe fn receive(&mut self, wire: &mut dyn RecvWire, peer: u32) -> Result<bool, Stop> {
         let mut moved = false;
-        if usize::from(self.position.head) < HEADER_BYTES {
-            let head = usize::from(self.position.head);
-            let taken = wire.pull_into(&mut self.position.arriving[head..])?;
-            self.position.head += taken as u8;
-            if head + taken < HEADER_BYTES {
-                return Ok(taken > 0);
-            }
-            let ours = self.position.header;
-            if self.position.arriving != *ours.bytes() {
-                let theirs = Header::from_bytes(self.position.arriving);
-                return Err(Stop::Mismatch { peer, ours, theirs });
-            }
-            moved = true;
-        }
         while self.position.step != self.pump.last {
+            if usize::from(self.position.head) < HEADER_BYTES {
+                moved |= self.greet(wire, peer)?;
+                if usize::from(self.position.head) < HEADER_BYTES {
+                    return Ok(moved);
+                }
+            }
             let step = self.plan.steps[self.position.step as usize];
             let Some(allowed) = self.allowed(&step) else { return Ok(moved) };
             let done = self.progress[self.position.step as usize];
@@ -284,6 +255,19 @@ impl Turn<'_> {
             self.complete();
         }
         Ok(moved)
+    }
+
+    /// Take the header, and compare it with ours once it is whole.
+    fn greet(&mut self, wire: &mut dyn RecvWire, peer: u32) -> Result<bool, Stop> {
+        let head = usize::from(self.position.head);
+        let taken = wire.pull_into(&mut self.position.arriving[head..])?;
+        self.position.head += taken as u8;
+        let ours = self.position.header;
+        if head + taken == HEADER_BYTES && self.position.arriving != *ours.bytes() {
+            let theirs = Header::from_bytes(self.position.arriving);
+            return Err(Stop::Mismatch { peer, ours, theirs });
+        }
+        Ok(taken > 0)
     }
 
     /// Bytes `done..allowed` of a receive or fold, as far as they have arrived.
@@ -348,7 +332,8 @@ impl Turn<'_> {
                 let at = |place| self.memory.at(place).add(done as usize);
                 let (source, target) = (at(step.source).cast_const(), at(step.target));
                 if let Kind::Merge { other } = step.kind {
-                    self.reduction.fold(source, at(other), target, (now / granule) as usize);
+                    let count = (now / granule) as usize;
+                    self.reduction.merge(at(other), source, target, count);
                 } else {
                     std::ptr::copy_nonoverlapping(source, target, now as usize);
                 }
@@ -367,6 +352,10 @@ impl Turn<'_> {
     fn complete(&mut self) {
         self.progress[self.position.step as usize] = COMPLETE;
         self.position.step += 1;
+        if self.plan.heads_each_step && self.position.step != self.pump.last {
+            let bytes = self.plan.headed_bytes(self.pump, self.position.step);
+            (self.position.head, self.position.header) = (0, self.position.header.for_wire(bytes));
+        }
     }
 
     /// How many bytes of a step dependencies allow by now, or `None` if it may not even begin.

@@ -99,14 +99,14 @@ impl Communicator {
 
     /// Copy `data` of rank `root` to all ranks, in place: `[count]` on every rank.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        let collective = Collective::Broadcast { root: root as u32 };
+        let collective = Collective::Broadcast { root: rank_number(root) };
         let call = Call::moving(collective, T::DTYPE, data.len());
         self.run(&call, Buffers::InPlace(bytes_mut(data)))
     }
 
     /// Fold `data` of all ranks into `data` of rank `root`; that of other ranks stays as it is.
     pub fn reduce<T: Element>(&self, data: &mut [T], op: Op, root: usize) -> Result<(), Error> {
-        let collective = Collective::Reduce { root: root as u32 };
+        let collective = Collective::Reduce { root: rank_number(root) };
         let call = Call::new(collective, T::DTYPE, op, data.len());
         self.run(&call, Buffers::InPlace(bytes_mut(data)))
     }
@@ -146,7 +146,7 @@ impl Communicator {
         output: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        let collective = Collective::Gather { root: root as u32 };
+        let collective = Collective::Gather { root: rank_number(root) };
         self.apart(&Call::moving(collective, T::DTYPE, input.len()), input, output)
     }
 
@@ -159,7 +159,7 @@ impl Communicator {
         counts: &[usize],
         root: usize,
     ) -> Result<(), Error> {
-        self.uneven(Collective::Gather { root: root as u32 }, counts, input, output)
+        self.uneven(Collective::Gather { root: rank_number(root) }, counts, input, output)
     }
 
     /// Send block `r` of rank `root`'s input to rank `r`. `input`: `[ranks * count]` on the root,
@@ -170,7 +170,7 @@ impl Communicator {
         output: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        let collective = Collective::Scatter { root: root as u32 };
+        let collective = Collective::Scatter { root: rank_number(root) };
         self.apart(&Call::moving(collective, T::DTYPE, output.len()), input, output)
     }
 
@@ -183,7 +183,7 @@ impl Communicator {
         counts: &[usize],
         root: usize,
     ) -> Result<(), Error> {
-        self.uneven(Collective::Scatter { root: root as u32 }, counts, input, output)
+        self.uneven(Collective::Scatter { root: rank_number(root) }, counts, input, output)
     }
 
     /// Wait until every rank has come here.
@@ -208,6 +208,11 @@ impl Communicator {
     fn apart<T: Element>(&self, call: &Call, input: &[T], output: &mut [T]) -> Result<(), Error> {
         self.run(call, Buffers::OutOfPlace { input: bytes(input), output: bytes_mut(output) })
     }
+}
+
+/// A rank as calls number them; one that no group has stays one that no group has.
+fn rank_number(rank: usize) -> u32 {
+    u32::try_from(rank).unwrap_or(u32::MAX)
 }
 
 /// The bytes of elements.

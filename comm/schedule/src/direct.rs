@@ -84,14 +84,12 @@ pub(crate) fn ordered(program: &mut Program) -> Option<()> {
     Some(())
 }
 
-/// Everyone else sends its contribution to `span`; fold them all as `((x0 ⊕ x1) ⊕ x2) ⊕ ...`. What
-/// comes before this rank's own contribution is folded in scratch. The first two may change places,
-/// because one fold commutes; so ranks 0 and 1 need no scratch.
+/// Everyone else sends its contribution to `span`; fold them all as `((x0 ⊕ x1) ⊕ x2) ⊕ ...`, also
+/// for operators that do not commute. What comes before this rank's own contribution is folded in
+/// scratch.
 fn fold_in_rank_order(program: &mut Program, span: Span) {
     let (ranks, rank) = (program.ranks, program.rank);
-    if rank == 1 {
-        program.fold(0, [span]);
-    } else if rank > 1 {
+    if rank > 0 {
         let scratch = program.scratch_like(span);
         program.recv(0, [scratch]);
         (1..rank).for_each(|peer| program.fold(peer, [scratch]));

@@ -18,7 +18,8 @@ pub(crate) fn link_messages(messages: &[Message], header: Header, elem_bytes: us
             chunk: 0,
         }
     });
-    assemble(steps.collect(), header, elem_bytes, 0, messages.len() as u32)
+    let plan = assemble(steps.collect(), header, elem_bytes, 0, messages.len() as u32);
+    Plan { heads_each_step: true, ..plan }
 }
 
 impl Plan {
@@ -111,6 +112,7 @@ pub(super) fn assemble(
         needs: needs.into(),
         pumps: pumps.into(),
         header,
+        heads_each_step: false,
         elem_bytes,
         scratch_bytes,
         sent_bytes,

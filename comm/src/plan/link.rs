@@ -15,7 +15,7 @@ use super::{Channel, Kind, Need, Place, Plan, Space};
 use crate::call::Call;
 use crate::header::Header;
 
-/// The most steps a plan may have; beyond that windows grow instead.
+/// About the most steps a plan may have; beyond that windows grow instead.
 const STEPS_MAX: usize = 1 << 18;
 
 /// A program that does not fit its call.
@@ -35,8 +35,10 @@ pub(crate) fn link(
 ) -> Result<Plan, LinkError> {
     let mut window_bytes = window_bytes;
     let mut places = Places::new(call, program, window_bytes, in_place);
-    while places.windows() > 1 && places.windows() as usize * program.moves.len().max(1) > STEPS_MAX
-    {
+    // Windows must be alike on all ranks, so what they grow by is the number of ranks, not the
+    // moves of this one.
+    let moves_about = 4 * (program.ranks as usize + 16);
+    while places.windows() > 1 && places.windows() as usize * moves_about > STEPS_MAX {
         window_bytes *= 2;
         places = Places::new(call, program, window_bytes, in_place);
     }

@@ -129,6 +129,9 @@ pub(crate) struct Plan {
     pub(crate) pumps: Box<[Pump]>,
     /// What every wire of the call starts with.
     pub(crate) header: Header,
+    /// Whether every step has a header of its own, so that a peer may group its messages in another
+    /// way; otherwise there is one for each wire.
+    pub(crate) heads_each_step: bool,
     /// Bytes of an element.
     pub(crate) elem_bytes: usize,
     pub(crate) scratch_bytes: u64,
@@ -136,4 +139,11 @@ pub(crate) struct Plan {
     pub(crate) sent_bytes: u64,
     /// Moves in the program, for error sentences.
     pub(crate) moves: u32,
+}
+
+impl Plan {
+    /// The payload bytes that the header in front of `step` announces.
+    pub(crate) fn headed_bytes(&self, pump: &Pump, step: u32) -> u64 {
+        if self.heads_each_step { self.steps[step as usize].bytes } else { pump.bytes }
+    }
 }

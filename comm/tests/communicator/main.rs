@@ -11,4 +11,5 @@ mod panics;
 mod refusals;
 mod scope;
 mod soak;
+mod unordered;
 mod world;

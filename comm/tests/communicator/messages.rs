@@ -294,3 +294,21 @@ fn only_what_leaves_the_rank_counts_as_sent() {
         assert_eq!((after.sent_bytes - before.sent_bytes, after.calls - before.calls), (10, 1));
     });
 }
+#[test]
+fn a_group_on_one_side_may_be_single_messages_on_the_other() {
+    for transport in TRANSPORTS {
+        each_rank(2, &over(transport), move |member| {
+            let (mut one, mut two) = ([0u8; 3], [0u8; 5]);
+            if member.rank() == 0 {
+                member.messages().send(&[1u8; 3], 1).send(&[2u8; 5], 1).run().expect("a group");
+                member.recv(&mut one, 1).expect("the first of a group");
+                member.recv(&mut two, 1).expect("the second of a group");
+            } else {
+                member.recv(&mut one, 0).expect("the first of a group");
+                member.recv(&mut two, 0).expect("the second of a group");
+                member.messages().send(&[1u8; 3], 0).send(&[2u8; 5], 0).run().expect("a group");
+            }
+            assert_eq!((one, two), ([1; 3], [2; 5]), "{transport}");
+        });
+    }
+}

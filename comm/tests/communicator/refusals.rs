@@ -22,6 +22,12 @@ fn wrong_roots(member: &Communicator) {
     let mut data = [1f32; 6];
     check("a root beyond", member.broadcast(&mut data, 3), &["root 3", "3 ranks"]);
     check("a root beyond", member.reduce(&mut data, Op::Sum, 7), &["root 7", "3 ranks"]);
+    // A number that has nothing left when cut to 32 bits.
+    check("a vast root", member.broadcast(&mut data, 1 << 32), &["3 ranks"]);
+    check("a vast root", member.reduce(&mut data, Op::Sum, 1 << 32), &["3 ranks"]);
+    let mut all = [0f32; 18];
+    check("a vast root", member.gather(&data, &mut all, 1 << 32), &["3 ranks"]);
+    check("a vast root", member.scatter(&all, &mut data, 1 << 32), &["3 ranks"]);
 }
 
 fn wrong_lengths(member: &Communicator) {
@@ -77,7 +83,7 @@ fn refusals_name_what_is_wrong_and_leave_the_communicator_as_it_was() {
             }
             let mut sum = [member.rank() as i64];
             member.all_reduce(&mut sum, Op::Sum).expect("as good as before");
-            assert_eq!(sum, [3]);
+            assert_eq!((sum, member.stats().calls), ([3], 1));
         });
     }
 }
