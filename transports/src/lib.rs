@@ -36,6 +36,7 @@ mod bells;
 mod error;
 pub mod loopback;
 pub mod proof;
+pub mod rdma;
 pub mod shm;
 pub mod tcp;
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::{Offence, Tree};
 
 /// Our crates, each with those it may build on. Everything points down.
-const EDGES: [(&str, &[&str]); 7] = [
+const EDGES: [(&str, &[&str]); 8] = [
     ("brigade-schedule", &[]),
-    ("brigade-transports", &[]),
+    ("brigade-verbs", &[]),
+    ("brigade-transports", &["brigade-verbs"]),
     ("brigade-comm", &["brigade-schedule", "brigade-transports"]),
     ("brigade-bench", &["brigade-comm", "brigade-schedule"]),
     ("brigade-trainer", &["brigade-comm", "brigade-schedule"]),

@@ -8,8 +8,8 @@ const LINE_COLUMNS_MAX: usize = 100;
 
 /// Names of files that may contain unsafe code: walls to the system, and shared memory.
 const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
-/// Folders that may: SIMD.
-const UNSAFE_FOLDERS: [&str; 1] = ["kernels"];
+/// Folders that may: SIMD, and the wall to libibverbs, of which each type owns its own calls.
+const UNSAFE_FOLDERS: [&str; 2] = ["kernels", "verbs"];
 /// Single files that may, each with its reason.
 const UNSAFE_FILES: [(&str, &str); 9] = [
     ("comm/src/run.rs", "runs plans over offsets into the caller's memory"),
@@ -177,8 +177,12 @@ fn what_rooms_do_not_know(tree: &Tree, offences: &mut Vec<Offence>) {
         "Instant",
         "brigade_transports",
     ];
-    const TRANSPORTS: [&str; 3] =
-        ["brigade_transports::shm", "brigade_transports::tcp", "brigade_transports::loopback"];
+    const TRANSPORTS: [&str; 4] = [
+        "brigade_transports::shm",
+        "brigade_transports::tcp",
+        "brigade_transports::rdma",
+        "brigade_transports::loopback",
+    ];
     let rules: [(&str, &[&str], &str); 3] = [
         ("transports/src/", &COLLECTIVES, "transports do not know what a collective is"),
         ("comm/schedule/src/", &OUTSIDE, "schedule has never seen a byte, a socket or a clock"),

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use brigade_transports::Transport;
 use brigade_transports::loopback::{Clock, World};
+use brigade_transports::rdma::{Rdma, Settings as RdmaSettings};
 use brigade_transports::shm::{Settings as ShmSettings, Shm};
 use brigade_transports::tcp::{Settings as TcpSettings, Tcp};
 
@@ -75,6 +76,8 @@ conformance! {
     tcp_v4: crate::tcp_v4;
     tcp_v6: crate::tcp_v6;
     tcp_four_sockets: crate::tcp_four_sockets;
+    rdma: crate::rdma;
+    rdma_small: crate::rdma_small;
 }
 
 fn loopback_real(ranks: usize) -> Vec<Box<dyn Transport>> {
@@ -108,6 +111,17 @@ fn tcp(ranks: usize, interface: &str, sockets_per_peer: usize) -> Vec<Box<dyn Tr
     let interface = Some(interface.to_owned());
     let settings = TcpSettings { sockets_per_peer, interface, ..Default::default() };
     many(ranks, || Tcp::new(settings.clone()))
+}
+
+/// Over whatever devices there are; `tests/rdma-vm` has two soft ones.
+fn rdma(ranks: usize) -> Vec<Box<dyn Transport>> {
+    many(ranks, Rdma::default)
+}
+
+/// The smallest rings there are, and more queue pairs than devices.
+fn rdma_small(ranks: usize) -> Vec<Box<dyn Transport>> {
+    let settings = RdmaSettings { ring_bytes: 16 << 10, queue_pairs: 3, ..Default::default() };
+    many(ranks, || Rdma::new(settings.clone()))
 }
 
 /// The same transport for each rank.

@@ -1,0 +1,115 @@
+//! Sleeping until something has arrived: at the completion channels of all devices, and at a gong
+//! that the exchange with the peers strikes.
+//!
+//! A completion queue rings once after it was armed. The wires do nothing for the bell: it arms, by
+//! itself, those queues that have rung since.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use brigade_verbs::{CompletionChannel, CompletionQueue, Device};
+
+use super::sys::{Epoll, Gong};
+use crate::{Doorbell, TransportError};
+
+/// What rings at an endpoint. Shared with the exchange, which adds to it.
+pub(super) struct Chimes {
+    set: Epoll,
+    gong: Gong,
+    hung: Mutex<Hung>,
+}
+
+#[derive(Default)]
+struct Hung {
+    channels: Vec<(Arc<Device>, Arc<CompletionChannel>)>,
+    /// The queues, by token, and whether each is armed.
+    queues: Vec<(Arc<CompletionQueue>, bool)>,
+}
+
+impl Chimes {
+    pub(super) fn new() -> Result<Arc<Chimes>, TransportError> {
+        let failed = |error| TransportError::from_io("epoll_create1", &error, "making a bell");
+        let (set, gong) = (Epoll::new().map_err(failed)?, Gong::new().map_err(failed)?);
+        set.add(gong.as_fd()).map_err(failed)?;
+        Ok(Arc::new(Chimes { set, gong, hung: Mutex::default() }))
+    }
+
+    /// Wake whoever sleeps here.
+    pub(super) fn strike(&self) {
+        self.gong.ring();
+    }
+
+    /// A completion queue whose arrivals ring from the next time on that the bell is armed.
+    pub(super) fn queue(
+        &self,
+        device: &Arc<Device>,
+        entries: u32,
+    ) -> Result<Arc<CompletionQueue>, TransportError> {
+        let mut hung = self.lock();
+        let channel = match hung.channels.iter().find(|(known, _)| Arc::ptr_eq(known, device)) {
+            Some((_, channel)) => Arc::clone(channel),
+            None => {
+                let channel = CompletionChannel::new(device).map_err(super::failed)?;
+                let add = self.set.add(channel.as_fd());
+                add.map_err(|error| TransportError::from_io("epoll_ctl", &error, "a channel"))?;
+                hung.channels.push((Arc::clone(device), Arc::clone(&channel)));
+                channel
+            }
+        };
+        let token = hung.queues.len();
+        let queue = CompletionQueue::new(device, entries, Some((&channel, token)));
+        let queue = queue.map_err(super::failed)?;
+        hung.queues.push((Arc::clone(&queue), false));
+        Ok(queue)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Hung> {
+        self.hung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn arm(&self) -> io::Result<()> {
+        let mut hung = self.lock();
+        let Hung { channels, queues } = &mut *hung;
+        // What rings from here on is either taken below, or ends the next wait.
+        self.set.drain()?;
+        for (_, channel) in channels {
+            while let Some(token) = channel.rung() {
+                queues[token].1 = false;
+            }
+        }
+        for (queue, is_armed) in queues.iter_mut().filter(|(_, is_armed)| !is_armed) {
+            // A queue that cannot be armed is broken, which shows when it is polled.
+            *is_armed = queue.arm().is_ok();
+        }
+        Ok(())
+    }
+}
+
+/// The doorbell of an endpoint.
+pub(super) struct Bell(pub(super) Arc<Chimes>);
+
+impl Doorbell for Bell {
+    fn arm(&mut self) {
+        // An error will show again in `wait`.
+        let _armed = self.0.arm();
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), TransportError> {
+        let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
+        let slept = self.0.set.wait(ms);
+        slept.map_err(|error| TransportError::from_io("epoll_wait", &error, "sleeping"))?;
+        Ok(())
+    }
+
+    fn disarm(&mut self) {}
+
+    fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.set.as_fd())
+    }
+
+    fn also_hears(&mut self, other: BorrowedFd<'_>) -> bool {
+        self.0.set.add(other).is_ok()
+    }
+}

@@ -1,0 +1,354 @@
+//! The thread that talks with the peers of an endpoint, and looks after what is on its way to them.
+//!
+//! It owns the endpoint of TCP. It dials when one of our wires is wanted, answers when a peer wants
+//! one of its own, carries news of failed queue pairs, and learns from a connection's end that the
+//! peer has left or died. It never waits for a peer's thread, only for listeners, so two of them
+//! cannot wait for each other.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::endpoint::{Gone, Shared};
+use super::frame::{AcceptedStripe, Frame};
+use super::lane::Lane;
+use super::sys::Gong;
+use crate::{Endpoint, RecvWire, SendWire, TransportError};
+
+/// How often lanes are looked after while something is on its way.
+const LOOK: Duration = Duration::from_millis(50);
+/// How often it is found out whether anything is.
+const IDLE: Duration = Duration::from_millis(250);
+/// How long one who leaves waits for what it has sent to land.
+const LANDING: Duration = Duration::from_secs(5);
+/// And for its farewells to go out.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How much is read of a connection at a time.
+const READ_BYTES: usize = 2048;
+
+/// The answer to an offer: where the ring is, and its queue pairs.
+pub(super) type Accepted = (u64, Vec<AcceptedStripe>);
+
+/// What the exchange is asked to do.
+pub(super) enum Request {
+    /// Offer a wire to a peer, and pass on what it answers.
+    Offer {
+        peer: usize,
+        frame: Frame,
+        deadline: Instant,
+        answer: mpsc::Sender<Result<Accepted, TransportError>>,
+    },
+    /// Look after this lane from now on.
+    Tend { peer: usize, lane: Arc<Lane> },
+    /// One of our queue pairs to a peer has failed.
+    Stop { peer: usize, stripe: u8 },
+    /// One of our queue pairs from a peer has failed.
+    Broken { peer: usize, stripe: u8 },
+    /// Leave.
+    Leave,
+}
+
+/// How the exchange is asked.
+#[derive(Clone)]
+pub(super) struct Hand {
+    requests: mpsc::Sender<Request>,
+    gong: Arc<Gong>,
+}
+
+impl Hand {
+    /// Ask; one that has ended is asked in vain.
+    pub(super) fn ask(&self, request: Request) {
+        if self.requests.send(request).is_ok() {
+            self.gong.ring();
+        }
+    }
+}
+
+/// The running thread. Dropping it leaves the communicator.
+pub(super) struct Exchange {
+    pub(super) hand: Hand,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exchange {
+    /// Start talking over `tcp`.
+    pub(super) fn start(
+        mut tcp: Box<dyn Endpoint>,
+        shared: &Arc<Shared>,
+    ) -> Result<Exchange, TransportError> {
+        let failed = |call, error| TransportError::from_io(call, &error, "starting an exchange");
+        let gong = Arc::new(Gong::new().map_err(|error| failed("eventfd", error))?);
+        if !tcp.doorbell().also_hears(gong.as_fd()) {
+            let error = std::io::Error::last_os_error();
+            return Err(failed("epoll_ctl", error));
+        }
+        let (sender, requests) = mpsc::channel();
+        let hand = Hand { requests: sender, gong };
+        let links = shared.peers.iter().enumerate().map(|(index, peer)| match peer {
+            Some(_) => tcp.receiver(index).map(|from| Some(Link::new(from))),
+            None => Ok(None),
+        });
+        let links = links.collect::<Result<_, _>>()?;
+        let talk = Talk { shared: Arc::clone(shared), tcp, links, requests, lanes: Vec::new() };
+        let thread = std::thread::Builder::new()
+            .name("brigade-rdma".into())
+            .spawn(move || talk.run())
+            .map_err(|error| failed("pthread_create", error))?;
+        Ok(Exchange { hand, thread: Some(thread) })
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.hand.ask(Request::Leave);
+        if let Some(thread) = self.thread.take() {
+            let outcome = thread.join();
+            debug_assert!(outcome.is_ok(), "the exchange does not panic");
+        }
+    }
+}
+
+/// The connection to one peer.
+struct Link {
+    /// None once it has ended.
+    from: Option<Box<dyn RecvWire>>,
+    to: Option<Box<dyn SendWire>>,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// Who waits for the answer to our offer.
+    answer: Option<mpsc::Sender<Result<Accepted, TransportError>>>,
+}
+
+impl Link {
+    fn new(from: Box<dyn RecvWire>) -> Link {
+        Link { from: Some(from), to: None, inbox: Vec::new(), outbox: Vec::new(), answer: None }
+    }
+
+    /// Send what can be sent now. Returns whether that was anything.
+    fn flush(&mut self) -> bool {
+        let Some(to) = self.to.as_mut().filter(|_| !self.outbox.is_empty()) else { return false };
+        match to.push(&self.outbox) {
+            Ok(count) => {
+                self.outbox.drain(..count);
+                count > 0
+            }
+            // The other direction says why.
+            Err(_) => {
+                self.outbox.clear();
+                false
+            }
+        }
+    }
+}
+
+/// What the thread has.
+struct Talk {
+    shared: Arc<Shared>,
+    tcp: Box<dyn Endpoint>,
+    links: Vec<Option<Link>>,
+    requests: mpsc::Receiver<Request>,
+    lanes: Vec<(usize, Arc<Lane>)>,
+}
+
+impl Talk {
+    fn run(mut self) {
+        let mut leaving: Option<Instant> = None;
+        loop {
+            self.tcp.doorbell().arm();
+            let mut has_moved = false;
+            while let Ok(request) = self.requests.try_recv() {
+                has_moved = true;
+                match request {
+                    Request::Leave => leaving = Some(Instant::now() + LANDING),
+                    other => self.serve(other),
+                }
+            }
+            for peer in 0..self.links.len() {
+                has_moved |= self.listen(peer);
+                has_moved |= self.links[peer].as_mut().is_some_and(Link::flush);
+            }
+            let all_settled = self.tend();
+            if leaving.is_some_and(|until| all_settled || Instant::now() >= until) {
+                return self.say_farewell();
+            }
+            if has_moved {
+                self.tcp.doorbell().disarm();
+                continue;
+            }
+            let nap = match leaving {
+                Some(_) => Duration::from_millis(1),
+                None if all_settled => IDLE,
+                None => LOOK,
+            };
+            if self.tcp.doorbell().wait(nap).is_err() {
+                std::thread::sleep(nap);
+            }
+        }
+    }
+
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Offer { peer, frame, deadline, answer } => {
+                let dialled = self.dial(peer, deadline);
+                let refused = match (dialled, self.shared.gone(peer)) {
+                    (Err(error), _) => error,
+                    (Ok(()), Some(gone)) => gone.error(peer),
+                    (Ok(()), None) => {
+                        self.link(peer).answer = Some(answer);
+                        return self.say(peer, &frame);
+                    }
+                };
+                // Whoever asked may have given up meanwhile.
+                let _heard = answer.send(Err(refused));
+            }
+            Request::Tend { peer, lane } => self.lanes.push((peer, lane)),
+            Request::Stop { peer, stripe } => self.say(peer, &Frame::Stop { stripe }),
+            Request::Broken { peer, stripe } => self.say(peer, &Frame::Broken { stripe }),
+            Request::Leave => unreachable!("taken by the loop"),
+        }
+    }
+
+    fn link(&mut self, peer: usize) -> &mut Link {
+        self.links[peer].as_mut().expect("only peers that are served are talked with")
+    }
+
+    /// Have the connection to a peer stand.
+    fn dial(&mut self, peer: usize, deadline: Instant) -> Result<(), TransportError> {
+        if self.link(peer).to.is_none() {
+            let to = self.tcp.sender(peer, deadline)?;
+            self.link(peer).to = Some(to);
+        }
+        Ok(())
+    }
+
+    /// Say something to a peer that has a connection with us.
+    fn say(&mut self, peer: usize, frame: &Frame) {
+        // It stands already, so this does not wait.
+        if self.dial(peer, Instant::now() + FAREWELL).is_ok() {
+            let link = self.link(peer);
+            frame.serialise(&mut link.outbox);
+            link.flush();
+        }
+    }
+
+    /// Hear what a peer says. Returns whether it said anything.
+    fn listen(&mut self, peer: usize) -> bool {
+        let Some(link) = &mut self.links[peer] else { return false };
+        let Some(from) = &mut link.from else { return false };
+        let mut bytes = [0; READ_BYTES];
+        let count = match from.pull_into(&mut bytes) {
+            Ok(0) => return false,
+            Ok(count) => count,
+            Err(error) => {
+                self.end(peer, &error);
+                return true;
+            }
+        };
+        link.inbox.extend(&bytes[..count]);
+        loop {
+            let taken = Frame::take(&mut self.link(peer).inbox);
+            let outcome = match taken {
+                Ok(None) => return true,
+                Ok(Some(frame)) => self.hear(peer, frame),
+                Err(what) => Err(what),
+            };
+            if let Err(what) = outcome {
+                self.end(peer, &TransportError::Corrupt { peer, what: what.into() });
+                return true;
+            }
+        }
+    }
+
+    /// A connection has ended.
+    fn end(&mut self, peer: usize, error: &TransportError) {
+        let how = match error {
+            TransportError::PeerGone { how, .. } => how.clone(),
+            other => other.to_string(),
+        };
+        self.shared.lose(peer, Gone { how, pieces: None, since: Instant::now() });
+        let gone = self.shared.gone(peer).expect("it was just lost").error(peer);
+        let link = self.link(peer);
+        (link.from, link.to) = (None, None);
+        link.outbox.clear();
+        if let Some(answer) = link.answer.take() {
+            // Whoever asked may have given up meanwhile.
+            let _heard = answer.send(Err(gone));
+        }
+    }
+
+    /// Do what a peer says. Errors: it makes no sense.
+    fn hear(&mut self, peer: usize, frame: Frame) -> Result<(), &'static str> {
+        match frame {
+            Frame::Offer { ring_bytes, stripes } => {
+                let reply = match self.shared.accept(peer, ring_bytes as usize, &stripes) {
+                    Ok((address, stripes)) => Frame::Accept { address, stripes },
+                    Err(error) => Frame::Refuse { why: error.to_string() },
+                };
+                self.say(peer, &reply);
+            }
+            Frame::Accept { address, stripes } => {
+                let answer = self.link(peer).answer.take().ok_or("an answer to no offer")?;
+                // Whoever asked may have given up meanwhile.
+                let _heard = answer.send(Ok((address, stripes)));
+            }
+            Frame::Refuse { why } => {
+                let answer = self.link(peer).answer.take().ok_or("a refusal of no offer")?;
+                let why = format!("member {peer} cannot take a wire: {why}");
+                let _heard = answer.send(Err(TransportError::Refused { why }));
+            }
+            Frame::Stop { stripe } => {
+                self.shared.stop(peer, stripe.into());
+                self.say(peer, &Frame::Stopped { stripe });
+            }
+            Frame::Stopped { stripe } => {
+                for (_, lane) in self.lanes.iter().filter(|(to, _)| *to == peer) {
+                    lane.lock().send_again(stripe.into());
+                }
+            }
+            Frame::Broken { stripe } => {
+                for (_, lane) in self.lanes.iter().filter(|(to, _)| *to == peer) {
+                    lane.lock().fail(stripe.into(), brigade_verbs::Status::BROKEN_AT_PEER);
+                }
+            }
+            Frame::Bye { pieces } => {
+                let how = "it has left the communicator".into();
+                let pieces = Some(pieces);
+                self.shared.lose(peer, Gone { how, pieces, since: Instant::now() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Look after all lanes. Returns whether all that was sent has landed.
+    fn tend(&self) -> bool {
+        let mut all_settled = true;
+        for (peer, lane) in &self.lanes {
+            let is_open = lane.is_busy.load(Ordering::Relaxed) && self.shared.gone(*peer).is_none();
+            all_settled &= !is_open || lane.tend();
+        }
+        all_settled
+    }
+
+    /// Tell all peers how much they were sent, and hang up.
+    fn say_farewell(mut self) {
+        for peer in 0..self.links.len() {
+            let Some(link) = &self.links[peer] else { continue };
+            let was_heard_of = link.to.is_some() || self.shared.has_incoming(peer);
+            if was_heard_of && link.from.is_some() {
+                let lane = self.lanes.iter().find(|(to, _)| *to == peer);
+                let pieces = lane.map_or(0, |(_, lane)| lane.lock().sent());
+                self.say(peer, &Frame::Bye { pieces });
+            }
+        }
+        let until = Instant::now() + FAREWELL;
+        while self.links.iter_mut().flatten().any(|link| {
+            link.flush();
+            !link.outbox.is_empty()
+        }) && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Wires over RDMA: the sender's device writes into a ring in the receiver's memory.
+//!
+//! A port is what its devices can be reached at, beside a listener of TCP. Nothing is connected
+//! until a wire is asked for. Then the two ranks agree, over a TCP connection on which both have
+//! proved that they know the job's secret, on queue pairs and on the key to a ring; that
+//! connection stays, and tells when the peer leaves or dies. A wire has one or several queue pairs,
+//! over different devices where there are.
+//!
+//! * `card`, `frame`: bytes from the network, read as hostile; `card` also chooses addresses
+//! * `port`: devices; `endpoint`: one communicator
+//! * `exchange`: the thread that talks with the peers and looks after what is on its way
+//! * `path`: opening a queue pair between two addresses
+//! * `lane`: the sending end: pieces, credit, and sending again over another queue pair
+//! * `ring`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot path
+//! * `bell`: sleeping; `sys`: system calls
+//!
+//! Each piece of the stream is written with a number that comes out at the receiver after the
+//! bytes have landed. Numbers put pieces of several queue pairs in order, and tell pieces that come
+//! twice. A queue pair that fails is stopped at both ends before what it may not have delivered is
+//! sent again over another one: so no byte is lost, and no late packet lands in a later piece.
+
+mod bell;
+mod card;
+mod endpoint;
+mod exchange;
+mod frame;
+mod lane;
+mod path;
+mod port;
+mod ring;
+mod sys;
+mod wire;
+
+use std::ops::RangeInclusive;
+
+use brigade_verbs::VerbsError;
+
+use crate::tcp::{self, Tcp};
+use crate::{Caps, Memory, Port, Transport, TransportError, Unavailable};
+
+const NAME: &str = "rdma";
+
+/// How to use RDMA. The default needs no change on most machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Queue pairs from one rank to another, at most 8; 0 means one for each device of the rank
+    /// that has fewer, at most four.
+    pub queue_pairs: usize,
+    /// Which devices to use, by name: `mlx5_0,mlx5_1`; all of them if `None`.
+    pub devices: Option<String>,
+    /// The row of each port's table of GIDs to use; chosen by network if `None`.
+    pub gid_index: Option<u8>,
+    /// What all rings towards one rank may hold together, in bytes.
+    pub inbound_bytes: usize,
+    /// What one ring may hold at the most, in bytes; a power of two from 16 KiB to 64 MiB.
+    pub ring_bytes: usize,
+    /// The largest packet, in bytes: 256 to 4096. The smaller of both ends' counts.
+    pub mtu_bytes: u32,
+    /// How long to wait for an answer: 4.096 us times two to the power of this, at most 31.
+    pub timeout: u8,
+    /// How often to try again without an answer, at most 6.
+    pub retries: u8,
+    /// How often to try again when a receiver is not ready, at most 6.
+    pub receiver_retries: u8,
+    /// InfiniBand's service level, or RoCE's priority, at most 15.
+    pub service_level: u8,
+    /// The traffic class of routed headers: on RoCE, differentiated services and congestion bits.
+    pub traffic_class: u8,
+    /// Which network interfaces the agreement may use, as for TCP.
+    pub interface: Option<String>,
+    /// Which ports the agreement may use, as for TCP.
+    pub ports: Option<RangeInclusive<u16>>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            queue_pairs: 0,
+            devices: None,
+            gid_index: None,
+            inbound_bytes: 4 << 20,
+            ring_bytes: 1 << 20,
+            mtu_bytes: 4096,
+            // An answer within 134 ms, six times more: a second until a path counts as dead. Less
+            // fails on busy machines whose device is a program.
+            timeout: 15,
+            retries: 6,
+            receiver_retries: 6,
+            service_level: 0,
+            traffic_class: 0,
+            interface: None,
+            ports: None,
+        }
+    }
+}
+
+/// RDMA as a transport.
+#[derive(Clone, Debug, Default)]
+pub struct Rdma {
+    settings: Settings,
+}
+
+impl Rdma {
+    /// RDMA, used as `settings` say.
+    ///
+    /// # Panics
+    ///
+    /// When a setting is out of the bounds that its documentation names.
+    pub fn new(settings: Settings) -> Rdma {
+        assert!(settings.queue_pairs <= frame::STRIPES_MAX);
+        assert!(settings.ring_bytes.is_power_of_two());
+        let possible = frame::RING_BYTES_MIN as usize..=frame::RING_BYTES_MAX as usize;
+        assert!(possible.contains(&settings.ring_bytes));
+        assert!((256..=4096).contains(&settings.mtu_bytes));
+        assert!(settings.timeout <= 31 && settings.service_level <= 15);
+        assert!(settings.retries <= 6 && settings.receiver_retries <= 6);
+        Rdma { settings }
+    }
+
+    /// Which addresses of which devices are used and why, for a person to read: a line each.
+    ///
+    /// # Errors
+    ///
+    /// When there are none, with what is missing.
+    pub fn describe(&self) -> Result<Vec<String>, Unavailable> {
+        let found = port::find(&self.settings)?;
+        Ok(found.addresses.iter().map(port::Place::describe).collect())
+    }
+
+    /// The connection that carries the agreement.
+    fn tcp(&self) -> Tcp {
+        Tcp::new(tcp::Settings {
+            sockets_per_peer: 1,
+            interface: self.settings.interface.clone(),
+            ports: self.settings.ports.clone(),
+            ..tcp::Settings::default()
+        })
+    }
+}
+
+impl Transport for Rdma {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn probe(&self) -> Result<Caps, Unavailable> {
+        self.tcp().probe()?;
+        let found = port::find(&self.settings)?;
+        Ok(caps(found.fastest_gbit(), self.settings.ring_bytes))
+    }
+
+    fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {
+        let found = port::find(&self.settings)?;
+        let tcp = self.tcp().open(secret)?;
+        Ok(Box::new(port::RdmaPort::open(self.settings.clone(), found, tcp)?))
+    }
+}
+
+/// What wires with such rings are good for.
+fn caps(gbit: Option<f64>, ring_bytes: usize) -> Caps {
+    Caps {
+        memory: Memory::Host,
+        bulk_bytes: lane::piece_bytes(ring_bytes),
+        credit_bytes: ring_bytes,
+        latency_s: 4e-6,
+        byte_s: 8e-9 / gbit.unwrap_or(25.0),
+        folds_in_place: true,
+    }
+}
+
+/// A call of the library that failed, as the transport's error.
+fn failed(error: VerbsError) -> TransportError {
+    match error {
+        VerbsError::Missing { why } => TransportError::Unavailable(port::missing_library(why)),
+        VerbsError::Call { call, errno, what } => TransportError::System { call, errno, what },
+    }
+}

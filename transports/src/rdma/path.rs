@@ -1,0 +1,103 @@
+//! Opening a queue pair between two addresses, and naming it in messages.
+
+use std::sync::Arc;
+
+use brigade_verbs::{CompletionQueue, Limits, Path, ProtectionDomain, QueuePair, Status};
+
+use super::card::Address;
+use super::failed;
+use super::port::{Local, Place};
+use crate::TransportError;
+
+/// Packet counters have 24 bits.
+const START_BITS: u32 = 24;
+
+/// A queue pair from one of our addresses, and where its completions go.
+pub(super) struct End {
+    pub(super) pair: QueuePair,
+    /// What came of what we posted.
+    pub(super) sends: Arc<CompletionQueue>,
+    /// What has arrived.
+    pub(super) arrivals: Arc<CompletionQueue>,
+    /// Where our packets begin to count.
+    pub(super) start: u32,
+    /// Which row of our card.
+    place: usize,
+}
+
+impl End {
+    /// Make one at the `place`-th of our addresses, with all its receives posted.
+    pub(super) fn open(
+        local: &Local,
+        place: usize,
+        limits: Limits,
+        arrivals: Arc<CompletionQueue>,
+    ) -> Result<End, TransportError> {
+        let at = &local.places[place];
+        let sends = CompletionQueue::new(&at.device, limits.sends, None).map_err(failed)?;
+        let domain = domain(local, place);
+        let pair = QueuePair::new(domain, at.port, &sends, &arrivals, limits).map_err(failed)?;
+        for _ in 0..limits.receives {
+            pair.post_receive(0).map_err(failed)?;
+        }
+        let start = fastrand::u32(..1 << START_BITS);
+        Ok(End { pair, sends, arrivals, start, place })
+    }
+
+    /// Connect it to the queue pair `number` of a peer, whose packets count from `start`.
+    pub(super) fn connect(
+        &self,
+        local: &Local,
+        theirs: &Address,
+        number: u32,
+        start: u32,
+    ) -> Result<(), TransportError> {
+        let Local { settings, places, .. } = local;
+        let Place { device, port, gid_index, address, .. } = &places[self.place];
+        let path = Path {
+            port: *port,
+            gid_index: *gid_index,
+            mtu: address.mtu.min(theirs.mtu),
+            gid: theirs.gid,
+            lid: theirs.lid,
+            number,
+            our_start: self.start,
+            their_start: start & ((1 << START_BITS) - 1),
+            timeout: settings.timeout,
+            retries: settings.retries,
+            receiver_retries: settings.receiver_retries,
+            service_level: settings.service_level,
+            traffic_class: settings.traffic_class,
+            reads: device.reads_max().clamp(1, 16),
+        };
+        self.pair.connect(&path).map_err(failed)
+    }
+
+    /// The error of a work request that failed on the way to `peer`.
+    pub(super) fn blame(
+        &self,
+        local: &Local,
+        theirs: &Address,
+        peer: usize,
+        status: Status,
+    ) -> TransportError {
+        let Place { device, port, address, .. } = &local.places[self.place];
+        let how = format!(
+            "{status}; on queue pair {} of {} port {port}, from GID {} to GID {} of member {peer}",
+            self.pair.number(),
+            device.name(),
+            address.gid,
+            theirs.gid,
+        );
+        // Those that only our side can be blamed for.
+        if matches!(status.0, 1..=4 | 6..=8 | 19..=21) {
+            return TransportError::System { call: "a work request", errno: libc::EIO, what: how };
+        }
+        TransportError::PeerGone { peer, how }
+    }
+}
+
+/// The domain of the `place`-th of our addresses.
+pub(super) fn domain(local: &Local, place: usize) -> &Arc<ProtectionDomain> {
+    &local.domains[usize::from(local.places[place].address.device)]
+}

@@ -1,0 +1,212 @@
+//! The two ends of a wire, as users see them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::endpoint::Peer;
+use super::exchange::Hand;
+use super::lane::Lane;
+use super::port::Local;
+use super::ring::Ring;
+use crate::{RecvWire, SendWire, TransportError};
+
+/// Pieces begin at multiples of this.
+pub(super) const LINE_BYTES: usize = 64;
+/// The longest element.
+const GRANULE_BYTES_MAX: usize = 64;
+/// How long after a peer has said farewell its last pieces may still be on their way.
+const LAST_PIECES: Duration = Duration::from_secs(2);
+
+/// The sending end.
+pub(super) struct Sender {
+    lane: Arc<Lane>,
+    peer: Arc<Peer>,
+    fault: Option<TransportError>,
+}
+
+impl Sender {
+    pub(super) fn new(lane: Arc<Lane>, peer: Arc<Peer>) -> Sender {
+        Sender { lane, peer, fault: None }
+    }
+}
+
+impl SendWire for Sender {
+    fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let pushed = match self.peer.gone() {
+            Some(gone) => Err(gone.error(self.peer.index)),
+            None => self.lane.lock().push(bytes),
+        };
+        match &pushed {
+            Ok(0) => {}
+            Ok(_) => self.lane.is_busy.store(true, Ordering::Relaxed),
+            Err(fault) => self.fault = Some(fault.clone()),
+        }
+        pushed
+    }
+}
+
+/// The receiving end.
+pub(super) struct Receiver {
+    peer: Arc<Peer>,
+    local: Arc<Local>,
+    hand: Hand,
+    /// None until the peer has asked to send.
+    ring: Option<Ring>,
+    /// How much of the current piece has been handed over.
+    offset: usize,
+    /// The start of an element that lies across two pieces.
+    carry: [u8; GRANULE_BYTES_MAX],
+    carried: usize,
+    fault: Option<TransportError>,
+}
+
+impl Receiver {
+    pub(super) fn new(peer: Arc<Peer>, local: Arc<Local>, hand: Hand) -> Receiver {
+        let carry = [0; GRANULE_BYTES_MAX];
+        Receiver { peer, local, hand, ring: None, offset: 0, carry, carried: 0, fault: None }
+    }
+
+    /// Where what has arrived and not been handed over of the current piece lies, and its length.
+    #[inline]
+    fn rest(&mut self) -> Result<Option<(usize, usize)>, TransportError> {
+        if let Some(ring) = &mut self.ring
+            && let Some((start, bytes)) = ring.piece()?
+        {
+            return Ok(Some((start + self.offset, bytes - self.offset)));
+        }
+        self.nothing()
+    }
+
+    /// Nothing has arrived: why?
+    #[cold]
+    fn nothing(&mut self) -> Result<Option<(usize, usize)>, TransportError> {
+        // Looked at before the ring: what comes after it may have been on its way.
+        let gone = self.peer.gone();
+        let Some(ring) = &mut self.ring else {
+            if let Some(incoming) = self.peer.incoming() {
+                let (incoming, local) = (Arc::clone(incoming), Arc::clone(&self.local));
+                let ring = Ring::new(incoming, local, self.peer.index, self.hand.clone());
+                self.ring = Some(ring);
+                return self.rest();
+            }
+            return gone.map_or(Ok(None), |gone| Err(gone.error(self.peer.index)));
+        };
+        let Some(gone) = gone else {
+            return ring.dead().map_or(Ok(None), Err);
+        };
+        if let Some((start, bytes)) = ring.piece()? {
+            return Ok(Some((start + self.offset, bytes - self.offset)));
+        }
+        // It said how many pieces there would be, or it did not come to that.
+        let is_complete = gone.pieces.is_none_or(|pieces| pieces == ring.next());
+        if is_complete || gone.since.elapsed() > LAST_PIECES {
+            return Err(gone.error(self.peer.index));
+        }
+        Ok(None)
+    }
+
+    /// Hand the first `count` bytes of what is left of a piece to `sink`, and give the piece back
+    /// after its last.
+    #[inline]
+    fn hand_over(&mut self, rest: (usize, usize), count: usize, sink: &mut dyn FnMut(&[u8])) {
+        let (start, bytes) = rest;
+        assert!(count <= bytes);
+        let ring = self.ring.as_mut().expect("a piece lies in a ring");
+        // SAFETY: the piece's number has come out of a completion queue, so its bytes have landed;
+        // its sender writes there again only after the release below has been told.
+        unsafe { ring.memory().with(start, count, sink) };
+        self.offset += count;
+        if count == bytes {
+            self.offset = 0;
+            ring.release();
+        }
+    }
+
+    /// Put an element together that lies across pieces, and return how many bytes were handed
+    /// over. Only needed when sender and receiver disagree about elements.
+    #[cold]
+    fn straddle(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        assert!(granule <= GRANULE_BYTES_MAX && limit >= granule);
+        while self.carried < granule {
+            let Some(rest) = self.rest()? else { return Ok(0) };
+            let (mut carry, from) = (self.carry, self.carried);
+            let count = rest.1.min(granule - from);
+            self.hand_over(rest, count, &mut |bytes| {
+                carry[from..from + count].copy_from_slice(bytes);
+            });
+            (self.carry, self.carried) = (carry, from + count);
+        }
+        let whole = self.carried.min(limit) / granule * granule;
+        sink(&self.carry[..whole]);
+        self.carry.copy_within(whole..self.carried, 0);
+        self.carried -= whole;
+        Ok(whole)
+    }
+
+    fn pull_some(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        if self.carried > 0 {
+            return self.straddle(limit, granule, sink);
+        }
+        let Some(rest) = self.rest()? else { return Ok(0) };
+        let count = if rest.1 >= limit { limit } else { rest.1 - rest.1 % granule };
+        if count == 0 {
+            return self.straddle(limit, granule, sink);
+        }
+        self.hand_over(rest, count, sink);
+        Ok(count)
+    }
+}
+
+impl RecvWire for Receiver {
+    fn pull(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        assert!(granule > 0 && limit.is_multiple_of(granule));
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let mut taken = 0;
+        while taken < limit {
+            match self.pull_some(limit - taken, granule, sink) {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                Err(fault) => {
+                    self.fault = Some(fault.clone());
+                    if taken == 0 {
+                        return Err(fault);
+                    }
+                    break;
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
+        let mut filled = 0;
+        self.pull(target.len(), 1, &mut |bytes| {
+            target[filled..filled + bytes.len()].copy_from_slice(bytes);
+            filled += bytes.len();
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! Memory that devices read and write, and its registration.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sys::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, ibv_mr,
+};
+use crate::{ProtectionDomain, Result, VerbsError};
+
+/// Memory begins at a page.
+const PAGE_BYTES: usize = 4096;
+
+/// Page-aligned memory of a fixed length, zeroed at first. A device may change it at any time, so
+/// it is copied from and to, and only looked at where a protocol says that it is settled.
+pub struct Memory {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: plain bytes; the protocol of their users orders accesses.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// `bytes` of it, rounded up to whole pages, at least one.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such memory to be had.
+    pub fn zeroed(bytes: usize) -> Arc<Self> {
+        let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
+        let layout = Layout::from_size_align(bytes, PAGE_BYTES).expect("a length of memory");
+        // SAFETY: the layout has a length.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) });
+        let base = base.unwrap_or_else(|| handle_alloc_error(layout));
+        Arc::new(Self { base, layout })
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+        assert!(offset <= self.bytes() && bytes <= self.bytes() - offset, "outside of the memory");
+        // SAFETY: `offset` is within the memory, as just asserted.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Copy `bytes` to `offset`.
+    ///
+    /// # Panics
+    ///
+    /// When they do not lie within.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let place = self.at(offset, bytes.len());
+        // SAFETY: as long as `bytes`, which is no memory of ours: nobody has a slice of that kind
+        // beyond `with`, whose user by its protocol writes elsewhere.
+        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copy from `offset` to `target`. What a device is writing there arrives in any state.
+    ///
+    /// # Panics
+    ///
+    /// When it does not lie within.
+    pub fn read(&self, offset: usize, target: &mut [u8]) {
+        let place = self.at(offset, target.len());
+        // SAFETY: as long as `target`, which does not overlap it.
+        unsafe { place.copy_to_nonoverlapping(target.as_mut_ptr(), target.len()) }
+    }
+
+    /// Show `bytes` at `offset` to `sink`.
+    ///
+    /// # Panics
+    ///
+    /// When they do not lie within.
+    ///
+    /// # Safety
+    ///
+    /// No device and no thread writes there until `sink` returns: a completion has said that the
+    /// bytes have arrived, and whoever wrote them has not been told yet that it may write again. A
+    /// peer that breaks its word is one that has proved to belong to the job.
+    pub unsafe fn with<T>(&self, offset: usize, bytes: usize, sink: impl FnOnce(&[u8]) -> T) -> T {
+        let place = self.at(offset, bytes);
+        // SAFETY: within the memory, initialised since the beginning, and settled, as promised.
+        sink(unsafe { slice::from_raw_parts(place, bytes) })
+    }
+
+    /// A counter at `offset` that a device may add to.
+    ///
+    /// # Panics
+    ///
+    /// When it does not lie within, or not at a multiple of eight.
+    pub fn counter(&self, offset: usize) -> u64 {
+        assert!(offset.is_multiple_of(8));
+        let place: *mut u64 = self.at(offset, 8).cast();
+        // SAFETY: within the memory, aligned, and only ever touched as an atomic or by a device.
+        unsafe { AtomicU64::from_ptr(place) }.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; registrations hold the memory, so none is left.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// What a peer may do to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing: only our own device reads and writes it.
+    Local,
+    /// Write into it.
+    Write,
+    /// Write, read, and add to counters.
+    Everything,
+}
+
+/// Memory that a device knows. Known to no device any more once this is dropped.
+pub struct MemoryRegion {
+    raw: NonNull<ibv_mr>,
+    memory: Arc<Memory>,
+    domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: libibverbs may be called from any thread; the keys do not change.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    /// Register all of `memory` with the device of `domain`. Pins it.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses, mostly because too much memory is locked (`ulimit -l`).
+    pub fn new(
+        domain: &Arc<ProtectionDomain>,
+        memory: &Arc<Memory>,
+        access: Access,
+    ) -> Result<Self> {
+        let access = match access {
+            Access::Local => 0,
+            Access::Write => IBV_ACCESS_REMOTE_WRITE,
+            Access::Everything => {
+                IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
+            }
+        };
+        let (start, bytes) = (memory.base.as_ptr().cast(), memory.bytes());
+        let library = domain.device.library;
+        // SAFETY: the memory lives until this value is dropped, which deregisters it first.
+        let raw = unsafe {
+            (library.reg_mr)(domain.raw.as_ptr(), start, bytes, access | IBV_ACCESS_LOCAL_WRITE)
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            let what = format!(
+                "registering {bytes} bytes with {}; is `ulimit -l` large enough?",
+                domain.device.name()
+            );
+            VerbsError::last("ibv_reg_mr", what)
+        })?;
+        Ok(Self { raw, memory: Arc::clone(memory), domain: Arc::clone(domain) })
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// The address by which devices name its beginning.
+    pub fn address(&self) -> u64 {
+        self.memory.base.as_ptr().addr() as u64
+    }
+
+    /// The address of `bytes` at `offset`, and the key for our own device.
+    pub(crate) fn place(&self, offset: usize, bytes: usize) -> (u64, u32) {
+        let address = self.memory.at(offset, bytes).addr() as u64;
+        // SAFETY: registered until this is dropped.
+        (address, unsafe { self.raw.as_ref() }.lkey)
+    }
+
+    /// The key that a peer shows to reach it.
+    pub fn remote_key(&self) -> u32 {
+        // SAFETY: registered until this is dropped.
+        unsafe { self.raw.as_ref() }.rkey
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: registered once and deregistered once. Devices do not touch it afterwards.
+        let _gone = unsafe { (self.domain.device.library.dereg_mr)(self.raw.as_ptr()) };
+    }
+}
