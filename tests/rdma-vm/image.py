@@ -67,7 +67,7 @@ def _add_commands(layer):
     shutil.move(layer / "usr/bin/busybox", own / "busybox")
     for name in APPLETS:
         (own / name).symlink_to("busybox")
-    for name in ("link", "on"):
+    for name in ("cable", "on"):
         shutil.copy(GUEST / f"{name}.sh", own / name)
         (own / name).chmod(0o755)
     for top in MERGED:

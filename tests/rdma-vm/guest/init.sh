@@ -33,7 +33,7 @@ done
 # while a folder of the host is mounted.
 MOUNT_9P="trans=virtio,version=9p2000.L,msize=524288"
 mount -t 9p -o "$MOUNT_9P,ro,cache=loose" layer /layer
-chroot /layer /rdma-vm/bin/link make || echo "rdma-vm: the devices could not be made"
+chroot /layer /rdma-vm/bin/cable make || echo "rdma-vm: the devices could not be made"
 umount /layer
 
 # Processors come up last: an emulated kernel that patches its own text while several run has been

@@ -38,11 +38,11 @@ echo /bin/ask-for-module >/proc/sys/kernel/modprobe
 if [ -n "$SIW" ]; then
     in_new modprobe libcrc32c
     insmod "/new$SIW" || fail "siw: the module did not load"
-    in_new link type siw || fail "siw: no devices"
+    in_new cable type siw || fail "siw: no devices"
 fi
-[ "$MTU" = 4200 ] || in_new link mtu "$MTU" || fail "MTU $MTU was refused"
+[ "$MTU" = 4200 ] || in_new cable mtu "$MTU" || fail "MTU $MTU was refused"
 # The words of SHAPE are arguments.
-[ -z "$SHAPE" ] || in_new link shape $SHAPE || fail "netem refused: $SHAPE"
+[ -z "$SHAPE" ] || in_new cable shape $SHAPE || fail "netem refused: $SHAPE"
 if [ -n "$NVME_QUEUES" ]; then
     in_new modprobe nvme "poll_queues=$NVME_QUEUES" || fail "the NVMe driver did not load"
     for _ in $(seq 100); do
@@ -64,8 +64,8 @@ printf '%s' "$COMMAND" >/new/run/command.sh
 if [ -n "$DOWN_AFTER" ]; then
     (
         sleep "$DOWN_AFTER"
-        in_new link down
-        [ -z "$DOWN_FOR" ] || { sleep "$DOWN_FOR"; in_new link up; }
+        in_new cable down
+        [ -z "$DOWN_FOR" ] || { sleep "$DOWN_FOR"; in_new cable up; }
     ) >/dev/null 2>&1 &
 fi
 # In a process namespace of its own, so that nothing that the command leaves behind outlives it. The

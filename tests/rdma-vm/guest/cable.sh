@@ -1,12 +1,12 @@
 #!/rdma-vm/bin/sh
 # The cable between the two devices, and its faults. Any command in the guest may call this.
 #
-#   link down | link up          cut the cable at eth1, and join it again
-#   link shape loss 1% ...       netem on both ends (loss, delay, reorder, duplicate, corrupt, rate);
-#                                without arguments the cable is whole again
-#   link mtu BYTES               of both ends; 4200 gives an RDMA MTU of 4096, 1500 one of 1024
-#   link remove N | link add N   take device N away, as if its card were pulled; put it back
-#   link type rxe|siw            devices of this kind, rxe0 and rxe1 or siw0 and siw1
+#   cable down | cable up           cut the cable at eth1, and join it again
+#   cable shape loss 1% ...         netem on both ends (loss, delay, reorder, duplicate, corrupt,
+#                                   rate); without arguments the cable is whole again
+#   cable mtu BYTES                 of both ends; 4200: an RDMA MTU of 4096; 1500: of 1024
+#   cable remove N | cable add N    take device N away, as if its card were pulled; put it back
+#   cable type rxe|siw              devices of this kind: rxe0 and rxe1, or siw0 and siw1
 set -e
 KIND=/run/rdma-vm.kind
 
@@ -69,7 +69,7 @@ add | remove)
     $verb "$1"
     ;;
 *)
-    sed -n 's/^# \{0,1\}//p' "$0" >&2
+    sed -n '/^#   /s/^#   //p' "$0" >&2
     exit 2
     ;;
 esac
