@@ -121,7 +121,7 @@ impl Communicator {
     /// otherwise what ended the group.
     pub fn run(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Error> {
         self.shared.progress.drain();
-        self.shared.run_now(call, buffers)
+        self.shared.run_now(call, buffers).map_err(|error| *error)
     }
 
     /// The algorithm that a call of this shape is carried out by.
@@ -179,7 +179,7 @@ impl Shared {
     }
 
     /// Carry out a call on this thread, without regard to the queue.
-    pub(crate) fn run_now(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Error> {
+    pub(crate) fn run_now(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Box<Error>> {
         let mut engine = self.lock();
         let outcome = engine.call(call, buffers);
         self.count(&engine, outcome.is_ok());

@@ -54,7 +54,7 @@ impl Driver {
         &mut self,
         prepared: &Prepared,
         timeout: Duration,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Box<Error>> {
         let deadline = Instant::now() + timeout;
         for pump in &prepared.plan.pumps {
             let (Channel::To(peer) | Channel::From(peer)) = pump.channel else { continue };
@@ -92,10 +92,10 @@ impl Driver {
         sequence: u32,
         memory: &Memory,
         reduction: &Reduction,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Box<Error>> {
         let Prepared { plan, name } = prepared;
         let header = plan.header.numbered(sequence);
-        self.watch.history.note(&header);
+        self.watch.history.note(&plan.header, sequence);
         self.run.start(plan, &header);
         self.waiting.moved();
         // A sleeper arms the bells, looks once more, and only then sleeps. What has arrived when it
@@ -128,7 +128,7 @@ impl Driver {
                     self.bells.arm(&mut self.endpoints);
                     armed = true;
                 }
-                Err(stop) => return Err(self.watch.judge(stop, name)),
+                Err(stop) => return Err(self.watch.judge(stop, name).into()),
             }
         }
     }

@@ -35,8 +35,9 @@ pub(crate) struct Engine {
     scratch: Vec<u64>,
     staging: Vec<u8>,
     pub(crate) sent_bytes: u64,
-    /// The error after which this communicator is of no more use.
-    broken: Option<Error>,
+    /// The error after which this communicator is of no more use. Errors are boxed in here, so that
+    /// handing on a success moves a word.
+    broken: Option<Box<Error>>,
 }
 
 /// A plan and the calls it serves.
@@ -44,6 +45,8 @@ struct Shape {
     call: Call,
     in_place: bool,
     extent: Extent,
+    /// How these calls fold, except those with a function of the user's.
+    reduction: Reduction,
     prepared: Prepared,
 }
 
@@ -79,7 +82,7 @@ impl Engine {
     /// # Panics
     ///
     /// When a user's operator does. The other ranks are told, and the communicator is broken.
-    pub(crate) fn call(&mut self, call: &Call, mut buffers: Buffers<'_>) -> Result<(), Error> {
+    pub(crate) fn call(&mut self, call: &Call, mut buffers: Buffers<'_>) -> Result<(), Box<Error>> {
         let staged = is_staged(call, &buffers);
         let in_place = matches!(buffers, Buffers::InPlace(_)) && !staged;
         let known = self.find(call, in_place);
@@ -99,26 +102,26 @@ impl Engine {
         }
         let outcome = outcome.unwrap_or_else(|panic| {
             let why = format!("an operator panicked during {call}");
-            self.broken = Some(self.driver.watch.abort(&why));
+            self.broken = Some(Box::new(self.driver.watch.abort(&why)));
             resume_unwind(panic)
         });
         self.remember(outcome)
     }
 
     /// Refuse every call after an error, here or on another rank.
-    fn admit(&mut self) -> Result<(), Error> {
+    fn admit(&mut self) -> Result<(), Box<Error>> {
         if self.broken.is_none() {
-            self.broken = self.driver.watch.stopped();
+            self.broken = self.driver.watch.stopped().map(Box::new);
         }
         self.broken.clone().map_or(Ok(()), Err)
     }
 
     /// The error after which nothing can be called any more.
     pub(crate) fn broken(&self) -> Option<&Error> {
-        self.broken.as_ref()
+        self.broken.as_deref()
     }
 
-    fn remember(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
+    fn remember(&mut self, outcome: Result<(), Box<Error>>) -> Result<(), Box<Error>> {
         if let Err(error) = &outcome
             && !error.is_recoverable()
         {
@@ -133,7 +136,7 @@ impl Engine {
         call: &Call,
         mut memory: CallMemory,
         staged: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Box<Error>> {
         if staged {
             // SAFETY: the memory was checked against the call.
             unsafe { self.stage(call, &mut memory) };
@@ -149,14 +152,11 @@ impl Engine {
             output: if *in_place { memory.input.cast_mut() } else { memory.output },
             scratch: self.scratch.as_mut_ptr().cast(),
         };
-        let reduction = if call.collective.folds() {
-            Reduction::of(call.dtype, &call.op)
-        } else {
-            Reduction::None
-        };
+        let custom = matches!(call.op, Op::Custom(_)).then(|| Reduction::of(call));
+        let reduction = custom.as_ref().unwrap_or(&self.plans[index].reduction);
         // SAFETY: the buffers were checked against the call that the plan was linked for, the
         // caller's borrow keeps them ours, and scratch is long enough.
-        unsafe { self.driver.drive(prepared, self.sequence, &run_memory, &reduction)? };
+        unsafe { self.driver.drive(prepared, self.sequence, &run_memory, reduction)? };
         self.sent_bytes += prepared.plan.sent_bytes;
         if call.collective.folds() && matches!(call.op, Op::Avg) && memory.output_elems > 0 {
             let divide = kernels::divide(call.dtype).expect("validated: the type can be averaged");
@@ -194,7 +194,12 @@ impl Engine {
     }
 
     /// Make the plan for calls of a new shape, and open the wires that it needs.
-    fn prepare(&mut self, call: &Call, extent: Extent, in_place: bool) -> Result<usize, Error> {
+    fn prepare(
+        &mut self,
+        call: &Call,
+        extent: Extent,
+        in_place: bool,
+    ) -> Result<usize, Box<Error>> {
         let algorithm = self.selector.choose(call, self.ranks, &self.settings)?;
         let program = program(call.collective, algorithm, self.ranks, self.rank)
             .ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))?;
@@ -206,7 +211,8 @@ impl Engine {
         let name = format!("{call} by {algorithm}({})", self.ranks);
         let prepared = Prepared { plan, name };
         self.driver.open_wires(&prepared, self.settings.join_timeout)?;
-        let shape = Shape { call: call.clone(), in_place, extent, prepared };
+        let reduction = Reduction::of(call);
+        let shape = Shape { call: call.clone(), in_place, extent, reduction, prepared };
         let index = self.next_plan;
         self.next_plan = (index + 1) % PLANS_MAX;
         if index < self.plans.len() {
@@ -233,7 +239,7 @@ impl Engine {
         &mut self,
         messages: &[Message],
         dtype: Dtype,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Box<Error>> {
         self.admit()?;
         let header = Header::of_message(dtype, self.group);
         let rebound = |last: &mut Prepared| last.plan.rebind(messages, header);

@@ -67,14 +67,14 @@ impl Extent {
         call: &Call,
         rank: u32,
         buffers: &mut Buffers<'_>,
-    ) -> Result<CallMemory, Error> {
+    ) -> Result<CallMemory, Box<Error>> {
         let Self { input_elems, output_elems, elem_bytes, own_bytes } = *self;
         let wrong = |what: &str, got: usize, elems: usize| {
-            Error::invalid(format!(
+            Box::new(Error::invalid(format!(
                 "{call}: the {what} of rank {rank} has {got} bytes, but {elems} elements of \
                  {elem_bytes} bytes are {} bytes",
                 elems * elem_bytes
-            ))
+            )))
         };
         match buffers {
             Buffers::OutOfPlace { input, output } => {

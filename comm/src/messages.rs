@@ -116,6 +116,6 @@ impl<'a> Messages<'a> {
         // slices to be written are borrowed exclusively, so none overlaps another.
         let outcome = unsafe { engine.messages(&self.wired, dtype) };
         shared.count(&engine, outcome.is_ok());
-        outcome
+        outcome.map_err(|error| *error)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::call::Call;
 use crate::kernels::{self, Fold};
 use crate::op::CustomOp;
 use crate::{Dtype, Op};
@@ -20,11 +21,12 @@ pub(crate) enum Reduction {
 }
 
 impl Reduction {
-    /// The reduction of elements of `dtype` by `op`, which support each other.
-    pub(crate) fn of(dtype: Dtype, op: &Op) -> Self {
-        match op {
-            Op::Custom(custom) => Self::Custom(Arc::clone(custom), dtype),
-            _ => kernels::fold(dtype, op).map_or(Self::None, Self::Kernel),
+    /// How a call that makes sense folds.
+    pub(crate) fn of(call: &Call) -> Self {
+        match &call.op {
+            _ if !call.collective.folds() => Self::None,
+            Op::Custom(custom) => Self::Custom(Arc::clone(custom), call.dtype),
+            op => kernels::fold(call.dtype, op).map_or(Self::None, Self::Kernel),
         }
     }
 

@@ -195,7 +195,7 @@ impl<'scope> Scope<'scope, '_> {
         buffers: Buffers<'scope>,
     ) -> Result<Work<'scope>, Error> {
         call.validate(self.shared.ranks)?;
-        let run = move |shared: &Shared| shared.run_now(&call, buffers);
+        let run = move |shared: &Shared| shared.run_now(&call, buffers).map_err(|error| *error);
         let run: Body<'scope> = Box::new(run);
         let outcome = Arc::new(Outcome::default());
         lock(&self.started).push(Arc::clone(&outcome));

@@ -10,17 +10,19 @@ use crate::header::Header;
 /// A ring of headers by their numbers. Noting one is a copy of 32 bytes.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    headers: [Option<Header>; PAST_CALLS_MAX],
+    /// A header with the number of its call beside it, not in it: a line that was just patched
+    /// would be slow to copy.
+    calls: [Option<(u32, Header)>; PAST_CALLS_MAX],
     last: u32,
 }
 
 impl History {
-    /// Remember a call that begins now. Messages between two ranks have no number and are passed
-    /// over.
+    /// Remember that call number `sequence` begins now. Messages between two ranks have no number
+    /// and are passed over.
     #[inline]
-    pub(crate) fn note(&mut self, header: &Header) {
-        if let Some(sequence) = header.sequence_if_collective() {
-            self.headers[sequence as usize % PAST_CALLS_MAX] = Some(*header);
+    pub(crate) fn note(&mut self, header: &Header, sequence: u32) {
+        if header.sequence_if_collective().is_some() {
+            self.calls[sequence as usize % PAST_CALLS_MAX] = Some((sequence, *header));
             self.last = sequence;
         }
     }
@@ -31,9 +33,9 @@ impl History {
     }
 
     /// The call with a number, if it is still remembered.
-    pub(crate) fn at(&self, sequence: u32) -> Option<&Header> {
-        let header = self.headers[sequence as usize % PAST_CALLS_MAX].as_ref()?;
-        (header.sequence_if_collective() == Some(sequence)).then_some(header)
+    pub(crate) fn at(&self, sequence: u32) -> Option<Header> {
+        let (number, header) = self.calls[sequence as usize % PAST_CALLS_MAX].as_ref()?;
+        (*number == sequence).then(|| header.numbered(sequence))
     }
 
     /// The signatures of the calls before number `sequence`, the latest first, without a gap.
@@ -57,9 +59,9 @@ mod tests {
         let mut history = History::default();
         assert!(history.at(0).is_none() && history.before(1).is_empty());
         for sequence in 1..=100 {
-            history.note(&header.numbered(sequence));
+            history.note(&header, sequence);
         }
-        history.note(&Header::of_message(crate::Dtype::U8, 1));
+        history.note(&Header::of_message(crate::Dtype::U8, 1), 0);
         assert_eq!(history.next(), 101);
         let oldest = 101 - PAST_CALLS_MAX as u32;
         assert!(history.at(oldest).is_some() && history.at(oldest - 1).is_none());
