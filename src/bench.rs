@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use brigade_bench::{Args, Failure, Verdict};
 use brigade_comm::Communicator;
 use brigade_comm::launch::Launch;
+use brigade_comm::transports::transports;
 
 use crate::run;
 
@@ -20,7 +21,11 @@ pub(crate) fn bench(args: &Args) -> ExitCode {
     } else if args.transport == "loopback" {
         brigade_bench::run_threads(args)
     } else {
-        return run::run_self(args.ranks as usize);
+        match brigade_bench::settings(args).map(|settings| transports(&settings)) {
+            Ok(Ok(_)) => return run::run_self(args.ranks as usize),
+            Ok(Err(error)) => Err(error.into()),
+            Err(error) => Err(error),
+        }
     };
     match result {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,

@@ -158,7 +158,13 @@ impl Ranks {
         let mut ending = Ending::NotYet;
         loop {
             for failure in self.reap()? {
-                if failure.status.signal().is_some() || !world.explains {
+                // A rank that ended by the signal that ended us all is no news.
+                let told = match outcome {
+                    Outcome::Interrupted(signal) => failure.status.signal() == Some(signal),
+                    _ => false,
+                };
+                let explains = world.explains && failure.status.signal().is_none();
+                if !told && !explains {
                     eprintln!("brigade: {failure}");
                 }
                 if matches!(outcome, Outcome::Success) {

@@ -20,7 +20,11 @@ pub(crate) fn train(args: &Args) -> ExitCode {
     if let Err(error) = brigade_trainer::check(args, args.ranks) {
         return refuse(error);
     }
-    if let Err(error) = settings(args) {
+    let transports = |settings: Settings| match args.ranks {
+        1 => Ok(Vec::new()),
+        _ => brigade_comm::transports::transports(&settings),
+    };
+    if let Err(error) = settings(args).and_then(transports) {
         return refuse(error);
     }
     if args.ranks > 1 {
