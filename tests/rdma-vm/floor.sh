@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# What must hold over RDMA. Run it in the virtual machine, or on a machine with devices of its own:
+#
+#   tests/rdma-vm/rdma-vm run -- tests/rdma-vm/floor.sh BRIGADE CONFORMANCE
+#
+# BRIGADE is the command, CONFORMANCE the test program of that name. Emulated devices are slow: the
+# sizes are small, and nothing here judges speed.
+set -euo pipefail
+
+KINDS="all-reduce reduce-scatter all-gather broadcast reduce all-to-all gather scatter barrier
+       send-recv all-gather-v reduce-scatter-v all-to-all-v gather-v scatter-v"
+BRIGADE=$1
+CONFORMANCE=$2
+BEGIN=$SECONDS
+
+say() {
+    echo "== $* (after $((SECONDS - BEGIN)) s)"
+}
+
+say "devices that the kernel knows"
+grep -H . /sys/class/infiniband/*/ports/1/state
+! grep -Lw ACTIVE /sys/class/infiniband/*/ports/1/state | grep .
+
+say "the transport finds them"
+"$BRIGADE" doctor | grep -A 4 '^  rdma  *yes'
+
+say "conformance"
+"$CONFORMANCE" rdma --test-threads 1
+
+for ranks in 2 3 4; do
+    for kind in $KINDS; do
+        say "$kind, $ranks ranks"
+        "$BRIGADE" bench "$kind" -n "$ranks" --transport rdma \
+            -b 1 -e 256K -f 64 --iters 1 --warmup 1 --check
+    done
+done
+say "all-reduce up to 16 MiB"
+"$BRIGADE" bench all-reduce -n 2 --transport rdma -b 1M -e 16M -f 4 --iters 1 --warmup 1 --check
+
+say "training: the same digits over rdma as over shared memory"
+digits() {
+    "$BRIGADE" train --ranks 2 --steps 3 --ordered --quiet --transport "$1" | grep -o 'loss [0-9.]*'
+}
+far=$(digits rdma)
+near=$(digits shm)
+printf 'rdma:\n%s\nshm:\n%s\n' "$far" "$near"
+test -n "$far"
+test "$far" = "$near"
+say "all of it holds"
