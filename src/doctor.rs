@@ -63,6 +63,9 @@ fn print_transports() -> bool {
                         caps.latency_s * 1e6,
                         1e-9 / caps.byte_s
                     );
+                    for detail in brigade_comm::transports::details(name) {
+                        println!("  {:<9}      {detail}", "");
+                    }
                 }
                 Err(missing) => {
                     println!("  {name:<9} no   {}", missing.why);
@@ -72,7 +75,6 @@ fn print_transports() -> bool {
         }
     }
     println!("  {:<9} yes  threads of one process, for tests and measurements", "loopback");
-    println!("  {:<9} no   not part of this version", "rdma");
     println!("  {:<9} no   not part of this version", "cuda");
     if !any {
         println!(

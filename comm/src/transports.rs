@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use brigade_transports::Transport;
 use brigade_transports::loopback;
+use brigade_transports::rdma::{self, Rdma};
 use brigade_transports::shm::Shm;
 use brigade_transports::tcp::{self, Tcp};
 
 use crate::{Error, Settings};
 
-/// Names that may be asked for, best first; `auto` means all of them.
-pub const NAMES: [&str; 2] = ["shm", "tcp"];
+/// Names that may be asked for, best first; `auto` means all that the machine has.
+pub const NAMES: [&str; 3] = ["shm", "rdma", "tcp"];
 
 /// The transports that `settings` ask for, best first.
 ///
@@ -26,7 +27,13 @@ pub const NAMES: [&str; 2] = ["shm", "tcp"];
 pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error> {
     let asked = settings.transport.trim();
     let names: Vec<&str> = match asked {
-        "" | "auto" => NAMES.to_vec(),
+        "" | "auto" => {
+            let mut names = NAMES.to_vec();
+            // Machines without devices are the rule, and need no warning; soft devices are slower
+            // than TCP, and only used when they are asked for.
+            names.retain(|name| *name != "rdma" || Rdma::default().has_hardware());
+            names
+        }
         _ => asked.split(',').map(str::trim).collect(),
     };
     names.into_iter().map(|name| one(name, settings)).collect()
@@ -47,6 +54,14 @@ pub fn transports_in_process(
     Ok(vec![Arc::new(loopback::World::new(ranks).clock(loopback::Clock::Real).transport())])
 }
 
+/// What a transport that can be used would use of this machine, for a person to read: a line each.
+pub fn details(name: &str) -> Vec<String> {
+    match name {
+        "rdma" => Rdma::default().describe().unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
 fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
     match name {
         "shm" => Ok(Arc::new(Shm::new())),
@@ -55,6 +70,11 @@ fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
             interface: settings.interface.clone(),
             ports: settings.ports.map(|(first, last)| first..=last),
             ..tcp::Settings::default()
+        }))),
+        "rdma" => Ok(Arc::new(Rdma::new(rdma::Settings {
+            interface: settings.interface.clone(),
+            ports: settings.ports.map(|(first, last)| first..=last),
+            ..rdma::Settings::default()
         }))),
         "loopback" => Err(Error::invalid(
             "loopback joins threads of one process: use Communicator::local_world",

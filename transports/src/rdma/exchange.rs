@@ -11,9 +11,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::endpoint::{Gone, Shared};
 use super::frame::{AcceptedStripe, Frame};
 use super::lane::Lane;
+use super::shared::{Gone, Shared};
 use super::sys::Gong;
 use crate::{Endpoint, RecvWire, SendWire, TransportError};
 
@@ -33,7 +33,7 @@ pub(super) type Accepted = (u64, Vec<AcceptedStripe>);
 
 /// What the exchange is asked to do.
 pub(super) enum Request {
-    /// Offer a wire to a peer, and pass on what it answers.
+    /// Offer a wire or a door to a peer, and pass on what it answers.
     Offer {
         peer: usize,
         frame: Frame,
@@ -46,6 +46,8 @@ pub(super) enum Request {
     Stop { peer: usize, stripe: u8 },
     /// One of our queue pairs from a peer has failed.
     Broken { peer: usize, stripe: u8 },
+    /// Wake a peer, whose window was signalled.
+    Knock { peer: usize },
     /// Leave.
     Leave,
 }
@@ -206,6 +208,7 @@ impl Talk {
             Request::Tend { peer, lane } => self.lanes.push((peer, lane)),
             Request::Stop { peer, stripe } => self.say(peer, &Frame::Stop { stripe }),
             Request::Broken { peer, stripe } => self.say(peer, &Frame::Broken { stripe }),
+            Request::Knock { peer } => self.say(peer, &Frame::Knock),
             Request::Leave => unreachable!("taken by the loop"),
         }
     }
@@ -282,12 +285,14 @@ impl Talk {
     fn hear(&mut self, peer: usize, frame: Frame) -> Result<(), &'static str> {
         match frame {
             Frame::Offer { ring_bytes, stripes } => {
-                let reply = match self.shared.accept(peer, ring_bytes as usize, &stripes) {
-                    Ok((address, stripes)) => Frame::Accept { address, stripes },
-                    Err(error) => Frame::Refuse { why: error.to_string() },
-                };
-                self.say(peer, &reply);
+                let accepted = self.shared.accept(peer, ring_bytes as usize, &stripes);
+                self.answer(peer, accepted);
             }
+            Frame::Door { stripe } => {
+                let accepted = self.shared.open_door(peer, &stripe);
+                self.answer(peer, accepted);
+            }
+            Frame::Knock => self.shared.chimes.strike(),
             Frame::Accept { address, stripes } => {
                 let answer = self.link(peer).answer.take().ok_or("an answer to no offer")?;
                 // Whoever asked may have given up meanwhile.
@@ -295,7 +300,7 @@ impl Talk {
             }
             Frame::Refuse { why } => {
                 let answer = self.link(peer).answer.take().ok_or("a refusal of no offer")?;
-                let why = format!("member {peer} cannot take a wire: {why}");
+                let why = format!("member {peer} cannot take a wire or a door: {why}");
                 let _heard = answer.send(Err(TransportError::Refused { why }));
             }
             Frame::Stop { stripe } => {
@@ -319,6 +324,14 @@ impl Talk {
             }
         }
         Ok(())
+    }
+
+    fn answer(&mut self, peer: usize, accepted: Result<Accepted, TransportError>) {
+        let reply = match accepted {
+            Ok((address, stripes)) => Frame::Accept { address, stripes },
+            Err(error) => Frame::Refuse { why: error.to_string() },
+        };
+        self.say(peer, &reply);
     }
 
     /// Look after all lanes. Returns whether all that was sent has landed.

@@ -27,6 +27,21 @@ pub(super) struct OfferedStripe {
     pub(super) start: u32,
 }
 
+impl OfferedStripe {
+    fn serialise(&self, target: &mut Vec<u8>) {
+        target.extend([self.ours, self.theirs]);
+        target.extend(self.number.to_le_bytes());
+        target.extend(self.start.to_le_bytes());
+    }
+
+    /// `None` for one that names an address that no card has room for.
+    fn parse([ours, theirs, a, b, c, d, e, f, g, h]: [u8; 10]) -> Option<OfferedStripe> {
+        let (number, start) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let exists = usize::from(ours.max(theirs)) < ADDRESSES_MAX;
+        exists.then_some(OfferedStripe { ours, theirs, number, start })
+    }
+}
+
 /// One queue pair that the receiving end has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AcceptedStripe {
@@ -51,6 +66,10 @@ pub(super) enum Frame {
     Stopped { stripe: u8 },
     /// A queue pair of the wire from you to me has failed.
     Broken { stripe: u8 },
+    /// I want to reach your windows through this queue pair.
+    Door { stripe: OfferedStripe },
+    /// I have signalled in a window of yours.
+    Knock,
     /// I leave, having sent you so many pieces (modulo 2^32).
     Bye { pieces: u32 },
 }
@@ -63,11 +82,7 @@ impl Frame {
         let kind = match self {
             Frame::Offer { ring_bytes, stripes } => {
                 target.extend(ring_bytes.to_le_bytes());
-                for stripe in stripes {
-                    target.extend([stripe.ours, stripe.theirs]);
-                    target.extend(stripe.number.to_le_bytes());
-                    target.extend(stripe.start.to_le_bytes());
-                }
+                stripes.iter().for_each(|stripe| stripe.serialise(target));
                 1
             }
             Frame::Accept { address, stripes } => {
@@ -100,6 +115,11 @@ impl Frame {
                 target.extend(pieces.to_le_bytes());
                 7
             }
+            Frame::Door { stripe } => {
+                stripe.serialise(target);
+                8
+            }
+            Frame::Knock => 9,
         };
         let body_bytes = target.len() - begin - HEADER_BYTES;
         assert!(body_bytes <= BODY_BYTES_MAX);
@@ -134,17 +154,9 @@ impl Frame {
                 let (ring_bytes, rows) = body.split_first_chunk().ok_or(wrong)?;
                 let ring_bytes = u32::from_le_bytes(*ring_bytes);
                 let possible = RING_BYTES_MIN..=RING_BYTES_MAX;
-                let stripes = rows_of::<10>(rows, wrong)?
-                    .map(|[ours, theirs, a, b, c, d, e, f, g, h]| OfferedStripe {
-                        ours,
-                        theirs,
-                        number: u32::from_le_bytes([a, b, c, d]),
-                        start: u32::from_le_bytes([e, f, g, h]),
-                    })
-                    .collect::<Vec<_>>();
-                let rows_exist =
-                    stripes.iter().all(|row| usize::from(row.ours.max(row.theirs)) < ADDRESSES_MAX);
-                if !possible.contains(&ring_bytes) || !ring_bytes.is_power_of_two() || !rows_exist {
+                let stripes = rows_of(rows, wrong)?.map(OfferedStripe::parse);
+                let stripes = stripes.collect::<Option<Vec<_>>>().ok_or(wrong)?;
+                if !possible.contains(&ring_bytes) || !ring_bytes.is_power_of_two() {
                     return Err(wrong);
                 }
                 Ok(Frame::Offer { ring_bytes, stripes })
@@ -168,6 +180,11 @@ impl Frame {
                 let pieces = u32::from_le_bytes(body.try_into().map_err(|_| wrong)?);
                 Ok(Frame::Bye { pieces })
             }
+            8 => {
+                let row = body.try_into().map_err(|_| wrong)?;
+                Ok(Frame::Door { stripe: OfferedStripe::parse(row).ok_or(wrong)? })
+            }
+            9 => Ok(Frame::Knock),
             _ => Err("a frame of a kind that there is not"),
         }
     }
@@ -199,6 +216,8 @@ mod tests {
             Frame::Stopped { stripe: 7 },
             Frame::Broken { stripe: 3 },
             Frame::Bye { pieces: u32::MAX },
+            Frame::Door { stripe: offered },
+            Frame::Knock,
         ]
     }
 

@@ -12,7 +12,8 @@
 //! * `path`: opening a queue pair between two addresses
 //! * `lane`: the sending end: pieces, credit, and sending again over another queue pair
 //! * `ring`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot path
-//! * `bell`: sleeping; `sys`: system calls
+//! * `window`: memory that peers reach on their own
+//! * `shared`: what all of these look at; `bell`: sleeping; `sys`: system calls
 //!
 //! Each piece of the stream is written with a number that comes out at the receiver after the
 //! bytes have landed. Numbers put pieces of several queue pairs in order, and tell pieces that come
@@ -28,7 +29,9 @@ mod lane;
 mod path;
 mod port;
 mod ring;
+mod shared;
 mod sys;
+mod window;
 mod wire;
 
 use std::ops::RangeInclusive;
@@ -125,6 +128,12 @@ impl Rdma {
     pub fn describe(&self) -> Result<Vec<String>, Unavailable> {
         let found = port::find(&self.settings)?;
         Ok(found.addresses.iter().map(port::Place::describe).collect())
+    }
+
+    /// Whether some device that can be used is one, and not a program of the kernel.
+    pub fn has_hardware(&self) -> bool {
+        let is_hardware = |place: &port::Place| place.device.is_hardware();
+        port::find(&self.settings).is_ok_and(|found| found.addresses.iter().any(is_hardware))
     }
 
     /// The connection that carries the agreement.

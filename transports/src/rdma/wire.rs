@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::endpoint::Peer;
 use super::exchange::Hand;
 use super::lane::Lane;
 use super::port::Local;
 use super::ring::Ring;
+use super::shared::Peer;
 use crate::{RecvWire, SendWire, TransportError};
 
 /// Pieces begin at multiples of this.

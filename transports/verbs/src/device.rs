@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -63,7 +64,11 @@ impl Device {
         // SAFETY: writes one count; the list that it returns is freed below.
         let list = unsafe { (library.get_device_list)(&mut count) };
         if list.is_null() {
-            return Err(VerbsError::last("ibv_get_device_list", "listing RDMA devices"));
+            return match VerbsError::last("ibv_get_device_list", "listing RDMA devices") {
+                // The kernel has no such thing loaded.
+                VerbsError::Call { errno: libc::ENOSYS, .. } => Ok(Vec::new()),
+                error => Err(error),
+            };
         }
         let mut opened = Vec::new();
         let mut failed = None;
@@ -103,6 +108,11 @@ impl Device {
     /// Its name, such as `mlx5_0`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it sits on a bus, rather than being a program of the kernel: soft-RoCE, soft-iWARP.
+    pub fn is_hardware(&self) -> bool {
+        Path::new(&format!("/sys/class/infiniband/{}/device", self.name)).exists()
     }
 
     /// How many reads and atomic operations a connection may have on their way at once.
