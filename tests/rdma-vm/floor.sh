@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # What must hold over RDMA. Run it in the virtual machine, or on a machine with devices of its own:
 #
-#   tests/rdma-vm/rdma-vm run -- tests/rdma-vm/floor.sh BRIGADE CONFORMANCE
+#   tests/rdma-vm/rdma-vm run -- tests/rdma-vm/floor.sh BRIGADE CONFORMANCE [FAULTS]
 #
-# BRIGADE is the command, CONFORMANCE the test program of that name. Emulated devices are slow: the
-# sizes are small, and nothing here judges speed.
+# BRIGADE is the command, CONFORMANCE the test program of that name, and FAULTS the one that cuts
+# cables, which does nothing elsewhere. Emulated devices and processors are slow: the sizes are
+# small, and nothing here judges speed.
 set -euo pipefail
 
 KINDS="all-reduce reduce-scatter all-gather broadcast reduce all-to-all gather scatter barrier
        send-recv all-gather-v reduce-scatter-v all-to-all-v gather-v scatter-v"
 BRIGADE=$1
 CONFORMANCE=$2
+FAULTS=${3:-}
 BEGIN=$SECONDS
 
 say() {
@@ -27,6 +29,11 @@ say "the transport finds them"
 say "conformance"
 "$CONFORMANCE" rdma --test-threads 1
 
+if [ -n "$FAULTS" ]; then
+    say "cut cables, killed peers"
+    "$FAULTS" --test-threads 1
+fi
+
 for ranks in 2 3 4; do
     for kind in $KINDS; do
         say "$kind, $ranks ranks"
@@ -39,7 +46,8 @@ say "all-reduce up to 16 MiB"
 
 say "training: the same digits over rdma as over shared memory"
 digits() {
-    "$BRIGADE" train --ranks 2 --steps 3 --ordered --quiet --transport "$1" | grep -o 'loss [0-9.]*'
+    "$BRIGADE" train --ranks 2 --steps 3 --layers 1 --width 32 --context 16 --batch 8 --sample 0 \
+        --ordered --quiet --transport "$1" | grep -o 'loss [0-9.]*'
 }
 far=$(digits rdma)
 near=$(digits shm)
