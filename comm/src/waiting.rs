@@ -5,8 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a rank with a core of its own looks on before it sleeps: what a sleep costs, or twice.
+/// How long a rank with a core of its own looks on before it sleeps, at first: what a sleep costs,
+/// or twice.
 const SPIN: Duration = Duration::from_micros(40);
+/// It looks on for up to this long if sleeps turn out short. Otherwise two ranks on a busy machine,
+/// each woken a little later than the other cares to look, would send each other to sleep for ever.
+const SPIN_MAX: Duration = Duration::from_micros(320);
+/// A sleep shorter than this was not worth it.
+const SHORT_SLEEP: Duration = Duration::from_micros(500);
 /// How many looks there are between two looks at the clock.
 const LOOKS: u32 = 32;
 /// Looks that follow each other without a pause, while the answer is a cache line away.
@@ -27,6 +33,7 @@ pub(crate) struct Waiting {
     wary: u32,
     looks: u32,
     yields: u32,
+    spin: Duration,
     spin_end: Option<Instant>,
     /// Since when nothing has moved, once that is long.
     pub(crate) since: Option<Instant>,
@@ -47,6 +54,7 @@ impl Waiting {
             wary: 0,
             looks: 0,
             yields: 0,
+            spin: SPIN,
             spin_end: None,
             since: None,
             told: false,
@@ -60,6 +68,10 @@ impl Waiting {
     pub(crate) fn moved(&mut self) {
         self.looks = 0;
         if self.spin_end.is_some() || self.yields > 0 || self.since.is_some() {
+            if let Some(since) = self.since {
+                let short = since.elapsed() < SHORT_SLEEP;
+                self.spin = if short { SPIN_MAX.min(self.spin * 2) } else { SPIN };
+            }
             (self.spin_end, self.yields, self.since) = (None, 0, None);
             (self.told, self.reported, self.left) = (false, false, None);
         }
@@ -84,7 +96,7 @@ impl Waiting {
             return false;
         }
         let now = Instant::now();
-        now < *self.spin_end.get_or_insert(now + SPIN)
+        now < *self.spin_end.get_or_insert(now + self.spin)
     }
 
     /// Let others run, unless strangers would keep the core; false when it is time to sleep.
