@@ -19,7 +19,7 @@ QEMU = "qemu-system-x86_64"
 HOST_PROGRAMS = {QEMU: "qemu-system-x86"}
 # Dependencies that the guest's programs run without.
 NOT_NEEDED = ("adduser", "debconf", "cdebconf", "libcap2-bin", "libdb5", "libtirpc", "pci.ids", "gcc-")
-LISTS_HINT = "run `apt-get update` as root, or give --install"
+LISTS_HINT = "Run `apt-get update` as root, or give --install"
 
 
 class Apt:
@@ -58,7 +58,7 @@ class Apt:
             graph = self._dependencies(roots)
         unknown = sorted(set(roots) - set(graph))
         if unknown:
-            raise Unavailable(f"apt does not know {', '.join(unknown)}: {LISTS_HINT}")
+            raise Unavailable(f"apt does not know {', '.join(unknown)}. {LISTS_HINT}")
         found, open_ends = set(), list(roots)
         while open_ends:
             package = open_ends.pop()
@@ -77,7 +77,7 @@ class Apt:
             if not self.may_install or self.lists_are_fresh:
                 break
             self._refresh()
-        raise Unavailable(f"apt knows none of {', '.join(packages)}: {LISTS_HINT}")
+        raise Unavailable(f"apt knows none of {', '.join(packages)}. {LISTS_HINT}")
 
     def download(self, packages, folder):
         """Put the files of `packages` into `folder`. Returns their paths."""
@@ -105,8 +105,9 @@ class Apt:
             self._refresh()
             run = self._apt_get(arguments, folder)
         if run.returncode != 0:
-            hint = "is there a network?" if self.lists_are_fresh else LISTS_HINT
-            raise Unavailable(f"`apt-get {arguments[0]}` failed ({hint}): {_last_words(run)}")
+            hint = "" if self.lists_are_fresh else f", and are apt's lists old? {LISTS_HINT}"
+            raise Unavailable(f"`apt-get {arguments[0]}` failed: {_last_words(run)}. "
+                              f"Is there a network{hint or '?'}")
 
     def _refresh(self):
         self.lists_are_fresh = True
