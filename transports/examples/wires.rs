@@ -3,12 +3,16 @@
 //! arrives is added up and checked against what was sent.
 //!
 //! ```text
-//! cargo run --release -p brigade-transports --example wires [loopback|shm|tcp ...]
+//! cargo run --release -p brigade-transports --example wires [loopback|shm|rdma|tcp ...] [quick]
 //! ```
+//!
+//! `quick` does a hundredth of it: enough for devices that are programs, and for a first look. Of
+//! rdma only what was named is measured, since few machines have it.
 
 use std::time::{Duration, Instant};
 
 use brigade_transports::loopback::World;
+use brigade_transports::rdma::Rdma;
 use brigade_transports::shm::Shm;
 use brigade_transports::tcp::{Settings, Tcp};
 use brigade_transports::{Endpoint, Group, Port, RecvWire, SendWire, Transport, TransportError};
@@ -21,14 +25,17 @@ const STREAM_BYTES: usize = 256 << 20;
 const SIZES: [usize; 4] = [8, 1 << 10, 64 << 10, 1 << 20];
 
 fn main() -> Result<(), TransportError> {
-    let names: Vec<String> = std::env::args().skip(1).collect();
+    let mut names: Vec<String> = std::env::args().skip(1).collect();
+    let is_quick = names.iter().any(|name| name == "quick");
+    names.retain(|name| name != "quick");
+    let share = if is_quick { 100 } else { 1 };
     println!(
         "{:>10} {:>9} {:>11} {:>11} {:>8}",
         "transport", "bytes", "spin us", "sleep us", "GB/s"
     );
-    for name in ["loopback", "shm", "tcp"] {
-        if names.is_empty() || names.iter().any(|chosen| chosen == name) {
-            measure(name)?;
+    for name in ["loopback", "shm", "rdma", "tcp"] {
+        if names.is_empty() && name != "rdma" || names.iter().any(|chosen| chosen == name) {
+            measure(name, share)?;
         }
     }
     Ok(())
@@ -38,6 +45,7 @@ fn transport(name: &str) -> Box<dyn Transport> {
     match name {
         "loopback" => Box::new(World::new(2).transport()),
         "shm" => Box::new(Shm::new()),
+        "rdma" => Box::new(Rdma::default()),
         "tcp" => Box::new(Tcp::new(Settings::default())),
         other => unreachable!("{other} is not in the list"),
     }
@@ -51,14 +59,14 @@ struct Side {
     receiver: Box<dyn RecvWire>,
 }
 
-fn measure(name: &str) -> Result<(), TransportError> {
+fn measure(name: &str, share: usize) -> Result<(), TransportError> {
     let transport = transport(name);
     let ports = [transport.open([7; 32])?, transport.open([7; 32])?];
     let cards = ports.each_ref().map(|port| port.card());
     let join = |me: usize| join(&*ports[me], &cards, me);
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| join(1)?.run(|_, _, _, _| ()));
-        let mine = join(0)?.run(|bytes, spin, sleep, rate| {
+        let other = scope.spawn(|| join(1)?.run(share, |_, _, _, _| ()));
+        let mine = join(0)?.run(share, |bytes, spin, sleep, rate| {
             println!("{name:>10} {bytes:>9} {spin:>11.2} {sleep:>11.2} {rate:>8.2}");
         });
         other.join().expect("the other side does not panic")?;
@@ -76,13 +84,18 @@ fn join(port: &dyn Port, cards: &[Vec<u8>; 2], me: usize) -> Result<Side, Transp
 }
 
 impl Side {
-    /// Run all sizes and hand (bytes, microseconds spinning, microseconds sleeping, GB/s) on.
-    fn run(mut self, mut row: impl FnMut(usize, f64, f64, f64)) -> Result<(), TransportError> {
+    /// Run a share of all sizes and hand (bytes, microseconds spinning, microseconds sleeping, GB/s)
+    /// on.
+    fn run(
+        mut self,
+        share: usize,
+        mut row: impl FnMut(usize, f64, f64, f64),
+    ) -> Result<(), TransportError> {
         for bytes in SIZES {
-            let rounds = ROUNDS / (1 + bytes / 4096);
+            let rounds = (ROUNDS / share / (1 + bytes / 4096)).max(8);
             let spin = self.ping_pong(bytes, rounds, false)?;
             let sleep = self.ping_pong(bytes, rounds / 4, true)?;
-            let rate = self.stream(bytes)?;
+            let rate = self.stream(bytes, (STREAM_BYTES / bytes).min(1 << 20) / share)?;
             row(bytes, spin, sleep, rate);
         }
         Ok(())
@@ -109,9 +122,9 @@ impl Side {
         Ok(start.elapsed().as_secs_f64() * 1e6 / (2 * rounds) as f64)
     }
 
-    /// GB/s of messages of so many bytes, one after the other, from 0 to 1.
-    fn stream(&mut self, bytes: usize) -> Result<f64, TransportError> {
-        let count = (STREAM_BYTES / bytes).min(1 << 20);
+    /// GB/s of `count` messages of so many bytes, one after the other, from 0 to 1.
+    fn stream(&mut self, bytes: usize, count: usize) -> Result<f64, TransportError> {
+        let count = count.max(8);
         let message = vec![1; bytes];
         let start = Instant::now();
         if self.me == 0 {

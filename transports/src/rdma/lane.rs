@@ -11,13 +11,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use brigade_verbs::{Completion, MemoryRegion, Remote, Status};
+use brigade_verbs::{Completion, Remote, Status};
 
-use super::card::Address;
 use super::exchange::{Hand, Request};
-use super::path::End;
 use super::port::Local;
+use super::stripe::{Stripe, StripeState, blame};
 use super::wire::LINE_BYTES;
 use crate::TransportError;
 
@@ -29,50 +29,14 @@ pub(super) const SENDS: u32 = 2 * PIECES as u32;
 pub(super) const CREDITS: u32 = 16;
 /// After how many requests we look what came of them.
 const LOOK_EVERY: u32 = 32;
+/// What was thrown away may come out of a queue before what failed: how long we wait for that.
+const CAUSE: Duration = Duration::from_millis(300);
 /// How many completions are taken at a time.
 const BATCH: usize = 16;
 
 /// The longest piece in a ring of this length.
 pub(super) fn piece_bytes(ring_bytes: usize) -> usize {
     (ring_bytes / 8).clamp(4 << 10, 128 << 10)
-}
-
-/// One of a lane's queue pairs.
-pub(super) struct Stripe {
-    pub(super) end: End,
-    /// The ring's source, as this queue pair's device knows it.
-    pub(super) source: Arc<MemoryRegion>,
-    /// The ring's target.
-    pub(super) target: Remote,
-    /// Where the other end is.
-    pub(super) theirs: Address,
-    state: StripeState,
-    /// Requests that are posted and not completed.
-    posted: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StripeState {
-    Works,
-    /// It failed in this way, and the receiver has not stopped its end yet.
-    Failed(Status),
-    /// Nothing comes out of it any more.
-    Stopped(Status),
-}
-
-impl Stripe {
-    pub(super) fn new(
-        end: End,
-        source: Arc<MemoryRegion>,
-        target: Remote,
-        theirs: Address,
-    ) -> Self {
-        Stripe { end, source, target, theirs, state: StripeState::Works, posted: 0 }
-    }
-
-    fn works(&self) -> bool {
-        self.state == StripeState::Works
-    }
 }
 
 /// A piece of the stream that lies in the ring.
@@ -118,6 +82,7 @@ impl Lane {
             tail: 0,
             freed: 0,
             consumed: 0,
+            doomed: None,
             fault: None,
         };
         Lane { state: Mutex::new(state), is_busy: AtomicBool::new(false) }
@@ -158,6 +123,8 @@ pub(super) struct State {
     tail: u64,
     freed: u64,
     consumed: u64,
+    /// Since when no stripe works.
+    doomed: Option<Instant>,
     fault: Option<TransportError>,
 }
 
@@ -259,6 +226,14 @@ impl State {
             self.freed = piece.end;
             self.oldest = self.oldest.wrapping_add(1);
         }
+        if let Some(since) = self.doomed
+            && self.fault.is_none()
+        {
+            let (fault, status) = blame(&self.stripes, &self.local, self.peer);
+            if status != Status::FLUSHED || since.elapsed() > CAUSE {
+                self.fault = Some(fault);
+            }
+        }
     }
 
     fn look_at_sends(&mut self, index: usize) {
@@ -336,14 +311,10 @@ impl State {
     #[cold]
     pub(super) fn fail(&mut self, index: usize, status: Status) {
         let Some(stripe) = self.stripes.get_mut(index) else { return };
-        // What was thrown away may be found before what failed.
         match &mut stripe.state {
             StripeState::Failed(known) | StripeState::Stopped(known) => {
-                if *known == Status::FLUSHED && status != Status::FLUSHED {
+                if *known == Status::FLUSHED {
                     *known = status;
-                    if self.fault.is_some() {
-                        self.fault = Some(self.blame());
-                    }
                 }
                 return;
             }
@@ -353,8 +324,8 @@ impl State {
         let _stopped = stripe.end.pair.stop();
         if self.stripes.iter().any(Stripe::works) {
             self.hand.ask(Request::Stop { peer: self.peer, stripe: index as u8 });
-        } else if self.fault.is_none() {
-            self.fault = Some(self.blame());
+        } else {
+            self.doomed = Some(Instant::now());
         }
     }
 
@@ -376,17 +347,5 @@ impl State {
             }
             number = number.wrapping_add(1);
         }
-    }
-
-    /// What to say when no stripe works any more: the first that failed by itself.
-    fn blame(&self) -> TransportError {
-        let failed = |stripe: &Stripe| match stripe.state {
-            StripeState::Works => None,
-            StripeState::Failed(status) | StripeState::Stopped(status) => Some(status),
-        };
-        let by_itself = |stripe: &&Stripe| failed(stripe) != Some(Status::FLUSHED);
-        let stripe = self.stripes.iter().find(by_itself).unwrap_or(&self.stripes[0]);
-        let status = failed(stripe).unwrap_or(Status::FLUSHED);
-        stripe.end.blame(&self.local, &stripe.theirs, self.peer, status)
     }
 }

@@ -10,7 +10,7 @@
 //! * `port`: devices; `endpoint`: one communicator
 //! * `exchange`: the thread that talks with the peers and looks after what is on its way
 //! * `path`: opening a queue pair between two addresses
-//! * `lane`: the sending end: pieces, credit, and sending again over another queue pair
+//! * `lane`, `stripe`: the sending end: pieces, credit, and sending again over another queue pair
 //! * `ring`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot path
 //! * `window`: memory that peers reach on their own
 //! * `shared`: what all of these look at; `bell`: sleeping; `sys`: system calls
@@ -30,6 +30,7 @@ mod path;
 mod port;
 mod ring;
 mod shared;
+mod stripe;
 mod sys;
 mod window;
 mod wire;

@@ -73,6 +73,24 @@ impl End {
         self.pair.connect(&path).map_err(failed)
     }
 
+    /// What has become of our port since the path was opened, if that may be why it failed.
+    pub(super) fn fact(&self, local: &Local, theirs: &Address) -> Option<String> {
+        let Place { device, port, address, .. } = &local.places[self.place];
+        let Ok(ports) = device.ports() else {
+            return Some("the device does not answer any more, ".into());
+        };
+        let now = ports.into_iter().find(|now| now.number == *port)?;
+        let opened = address.mtu.min(theirs.mtu);
+        if !now.is_active {
+            Some("the port is not active: look at its cable and its interface; ".into())
+        } else if now.mtu < opened {
+            let (now, opened) = (128_u32 << now.mtu, 128_u32 << opened);
+            Some(format!("the port's MTU is {now} now, the path was opened with {opened}; "))
+        } else {
+            None
+        }
+    }
+
     /// The error of a work request that failed on the way to `peer`.
     pub(super) fn blame(
         &self,
@@ -82,8 +100,9 @@ impl End {
         status: Status,
     ) -> TransportError {
         let Place { device, port, address, .. } = &local.places[self.place];
+        let fact = self.fact(local, theirs).unwrap_or_default();
         let how = format!(
-            "{status}; on queue pair {} of {} port {port}, from GID {} to GID {} of member {peer}",
+            "{status}; {fact}on queue pair {} of {} port {port}, from GID {} to GID {} of member {peer}",
             self.pair.number(),
             device.name(),
             address.gid,

@@ -236,6 +236,10 @@ impl Ring {
             return;
         }
         self.dead_inlets |= 1 << index;
+        if status == Status::FLUSHED {
+            // What was thrown away may be found before what failed.
+            self.look_at_words(index);
+        }
         if self.incoming.inlets[index].works() {
             self.incoming.stop(index);
             self.hand.ask(Request::Broken { peer: self.peer, stripe: index as u8 });

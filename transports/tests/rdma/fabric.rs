@@ -1,0 +1,112 @@
+//! The cables of the virtual machine: the one that it comes with (eth0 to eth1, devices rxe0 and
+//! rxe1), and a second one made here (eth2 to eth3, rxe2 and rxe3), so that there is another path.
+
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One test at a time has the cables.
+static CABLES: Mutex<()> = Mutex::new(());
+
+/// The cables, whole again when this is dropped.
+pub(crate) struct Fabric {
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// A cable, by its lower end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cable {
+    First,
+    Second,
+}
+
+impl Cable {
+    /// The devices at its ends, as the transport's setting lists them.
+    pub(crate) fn devices(self) -> &'static str {
+        match self {
+            Cable::First => "rxe0,rxe1",
+            Cable::Second => "rxe2,rxe3",
+        }
+    }
+
+    fn end(self) -> &'static str {
+        match self {
+            Cable::First => "eth1",
+            Cable::Second => "eth3",
+        }
+    }
+}
+
+impl Fabric {
+    /// Both cables, or `None`, with a sentence, where this is not the virtual machine: cutting the
+    /// cables of other machines is nobody's wish.
+    pub(crate) fn take() -> Option<Fabric> {
+        if std::env::var_os("RDMA_VM").is_none() {
+            eprintln!("nothing was tested: this is not the virtual machine of tests/rdma-vm");
+            return None;
+        }
+        let alone = CABLES.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::path::Path::new("/sys/class/net/eth2").exists() {
+            for line in [
+                "ip link add eth2 mtu 4200 type veth peer name eth3 mtu 4200",
+                "ip address add 10.78.0.1/24 dev eth2",
+                "ip address add 10.78.0.2/24 dev eth3",
+                "ip link set eth2 up",
+                "ip link set eth3 up",
+                "rdma link add rxe2 type rxe netdev eth2",
+                "rdma link add rxe3 type rxe netdev eth3",
+            ] {
+                run(line);
+            }
+        }
+        let fabric = Fabric { _alone: alone };
+        fabric.mend();
+        Some(fabric)
+    }
+
+    pub(crate) fn cut(&self, cable: Cable) {
+        run(&format!("ip link set {} down", cable.end()));
+    }
+
+    /// Let only packets of this length through.
+    pub(crate) fn narrow(&self, cable: Cable, mtu: u32) {
+        run(&format!("ip link set {} mtu {mtu}", cable.end()));
+    }
+
+    /// Make both cables whole, and wait until the devices have noticed.
+    pub(crate) fn mend(&self) {
+        for end in ["eth1", "eth3"] {
+            run(&format!("ip link set {end} mtu 4200"));
+            run(&format!("ip link set {end} up"));
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let is_active = |device: &str| {
+            let file = format!("/sys/class/infiniband/{device}/ports/1/state");
+            std::fs::read_to_string(file).is_ok_and(|state| state.contains("ACTIVE"))
+        };
+        while !["rxe0", "rxe1", "rxe2", "rxe3"].into_iter().all(is_active) {
+            assert!(Instant::now() < deadline, "the devices do not come back");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.mend();
+        }
+    }
+}
+
+/// Run a line of the tools that the guest has under their usual names; busybox has lesser ones.
+fn run(line: &str) {
+    let mut words = line.split(' ');
+    let tool = words.next().expect("a line has a first word");
+    let folders = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
+    let found = folders.iter().map(|folder| format!("{folder}/{tool}"));
+    let program = found.into_iter().find(|path| std::path::Path::new(path).exists());
+    let mut command = Command::new(program.unwrap_or_else(|| panic!("the guest has no {tool}")));
+    let status = command.args(words).stdin(Stdio::null()).status();
+    assert!(status.is_ok_and(|status| status.success()), "{line}");
+}

@@ -1,0 +1,91 @@
+//! Two ranks as threads, and a stream from one to the other whose every byte is known.
+
+use std::time::{Duration, Instant};
+
+use brigade_transports::rdma::{Rdma, Settings};
+use brigade_transports::{Endpoint, Group, Port, RecvWire, SendWire, Transport, TransportError};
+
+/// How long anything may take before a trial counts as hung.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+/// The job's secret in tests.
+pub(crate) const SECRET: [u8; 32] = [0x3c; 32];
+
+/// Settings that give a path up after half a second.
+pub(crate) fn impatient(devices: Option<&str>) -> Settings {
+    Settings { timeout: 14, devices: devices.map(Into::into), ..Settings::default() }
+}
+
+/// What is sent at `at` of the stream `key`.
+pub(crate) fn contents(key: u64, at: usize, bytes: usize) -> Vec<u8> {
+    let byte =
+        |at: usize| (key.wrapping_add(at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    (at..at + bytes).map(byte).collect()
+}
+
+/// The port of one rank.
+pub(crate) fn open(settings: &Settings) -> Box<dyn Port> {
+    Rdma::new(settings.clone()).open(SECRET).expect("open a port")
+}
+
+/// Join the group of two as member `me`.
+pub(crate) fn join(port: &dyn Port, me: usize, cards: &[Vec<u8>; 2]) -> Box<dyn Endpoint> {
+    let cards = [Some(&cards[0][..]), Some(&cards[1][..])];
+    let deadline = Instant::now() + LIMIT;
+    port.join(&Group { id: 1, me, cards: &cards, deadline }).expect("join")
+}
+
+/// Run the two members, each on its own thread, with its endpoint and both its wires.
+pub(crate) fn pair(settings: &Settings, body: impl Fn(usize, &mut Member) + Sync) {
+    let ports = [open(settings), open(settings)];
+    let cards = [ports[0].card(), ports[1].card()];
+    std::thread::scope(|scope| {
+        for (me, port) in ports.iter().enumerate() {
+            let (port, cards, body) = (&**port, &cards, &body);
+            scope.spawn(move || body(me, &mut Member::new(join(port, me, cards), 1 - me)));
+        }
+    });
+}
+
+/// One member with its wires to and from the other.
+pub(crate) struct Member {
+    // Wires go before their endpoint.
+    pub(crate) sender: Box<dyn SendWire>,
+    pub(crate) receiver: Box<dyn RecvWire>,
+    pub(crate) endpoint: Box<dyn Endpoint>,
+}
+
+impl Member {
+    pub(crate) fn new(mut endpoint: Box<dyn Endpoint>, other: usize) -> Member {
+        let sender = endpoint.sender(other, Instant::now() + LIMIT).expect("a wire");
+        let receiver = endpoint.receiver(other).expect("a wire");
+        Member { sender, receiver, endpoint }
+    }
+
+    /// Push all of `bytes`; how many were taken before an error.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+        let mut at = 0;
+        let started = Instant::now();
+        while at < bytes.len() {
+            at += self.sender.push(&bytes[at..])?;
+            self.rest(started, || format!("sent {at} of {}", bytes.len()));
+        }
+        Ok(())
+    }
+
+    /// Pull all of `target`.
+    pub(crate) fn receive(&mut self, target: &mut [u8]) -> Result<(), TransportError> {
+        let mut at = 0;
+        let started = Instant::now();
+        while at < target.len() {
+            at += self.receiver.pull_into(&mut target[at..])?;
+            self.rest(started, || format!("received {at}"));
+        }
+        Ok(())
+    }
+
+    fn rest(&mut self, started: Instant, place: impl Fn() -> String) {
+        assert!(started.elapsed() < LIMIT, "it hangs: {}", place());
+        self.endpoint.doorbell().arm();
+        self.endpoint.doorbell().wait(Duration::from_millis(1)).expect("wait");
+    }
+}
