@@ -191,7 +191,7 @@ def _shared_folder(name, path, how):
 
 
 def _best_accelerator():
-    """KVM where the processor itself does it. Nested forms of it have hung in the kernel's start."""
+    """KVM where the processor itself does it: nested forms have hung in the kernel's start."""
     hardware = any(os.path.exists(f"/sys/module/{name}") for name in ("kvm_intel", "kvm_amd"))
     return "kvm" if hardware and os.access("/dev/kvm", os.R_OK | os.W_OK) else "tcg"
 

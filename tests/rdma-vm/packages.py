@@ -18,7 +18,8 @@ from report import Unavailable, detail, say
 QEMU = "qemu-system-x86_64"
 HOST_PROGRAMS = {QEMU: "qemu-system-x86"}
 # Dependencies that the guest's programs run without.
-NOT_NEEDED = ("adduser", "debconf", "cdebconf", "libcap2-bin", "libdb5", "libtirpc", "pci.ids", "gcc-")
+NOT_NEEDED = ("adduser", "debconf", "cdebconf", "libcap2-bin", "libdb5", "libtirpc",
+              "pci.ids", "gcc-")
 LISTS_HINT = "Run `apt-get update` as root, or give --install"
 
 

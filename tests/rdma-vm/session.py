@@ -1,4 +1,4 @@
-"""One command in a guest: boot or restore, hand over the job, stream its output, pass its status."""
+"""One command in a guest: boot or restore, hand over the job, stream output, pass its status."""
 
 import os
 import re

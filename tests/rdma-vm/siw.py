@@ -1,4 +1,4 @@
-"""Soft-iWARP (siw): the distribution's kernels come without it, so it is built from their source."""
+"""Soft-iWARP (siw): the distribution's kernels lack it, so it is built from their source."""
 
 import re
 import shutil

@@ -17,7 +17,8 @@ mount -t 9p -o "$MOUNT_9P,ro,cache=loose,noxattr" host /host || fail "the host's
 mount -t 9p -o "$MOUNT_9P,ro,cache=loose,noxattr" layer /layer || fail "the layer: no mount"
 mount -t tmpfs -o size=100% writes /writes
 mkdir /writes/upper /writes/work
-mount -t overlay -o lowerdir=/host:/layer,upperdir=/writes/upper,workdir=/writes/work overlay /new ||
+mount -t overlay -o lowerdir=/host:/layer,upperdir=/writes/upper,workdir=/writes/work \
+    overlay /new ||
     fail "the overlay: no mount"
 for folder in proc sys dev run; do
     mkdir -p /new/$folder

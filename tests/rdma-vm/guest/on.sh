@@ -1,6 +1,6 @@
 #!/rdma-vm/bin/sh
-# on N COMMAND...   Run COMMAND as if on host N (0 or 1): with a host name, /dev/shm, System V memory
-# and process numbers of its own, so that ranks on two hosts cannot meet in shared memory.
+# on N COMMAND...   Run COMMAND as if on host N (0 or 1): with a host name, /dev/shm, System V
+# memory and process numbers of its own, so that ranks on two hosts cannot meet in shared memory.
 # RDMA_VM_HOST, RDMA_VM_DEVICE and RDMA_VM_ADDRESS say which host, device and address it is. The
 # network is shared: soft-RoCE works in the first network namespace only.
 set -e
