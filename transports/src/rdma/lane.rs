@@ -92,8 +92,8 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Look after what is on its way, unless the pushing thread is at it. Returns whether everything
-    /// has landed, or nothing will any more.
+    /// Look after what is on its way, unless the pushing thread is at it. Returns whether all has
+    /// landed, or nothing will any more.
     pub(super) fn tend(&self) -> bool {
         let Ok(mut state) = self.state.try_lock() else { return false };
         state.look();

@@ -102,7 +102,8 @@ impl End {
         let Place { device, port, address, .. } = &local.places[self.place];
         let fact = self.fact(local, theirs).unwrap_or_default();
         let how = format!(
-            "{status}; {fact}on queue pair {} of {} port {port}, from GID {} to GID {} of member {peer}",
+            "{status}; {fact}on queue pair {} of {} port {port}, from GID {} to GID {} of member \
+             {peer}",
             self.pair.number(),
             device.name(),
             address.gid,
@@ -110,7 +111,8 @@ impl End {
         );
         // Those that only our side can be blamed for.
         if matches!(status.0, 1..=4 | 6..=8 | 19..=21) {
-            return TransportError::System { call: "a work request", errno: libc::EIO, what: how };
+            let call = "a work request";
+            return TransportError::System { call, errno: libc::EIO, what: how };
         }
         TransportError::PeerGone { peer, how }
     }

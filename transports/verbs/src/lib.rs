@@ -4,14 +4,14 @@
 //! |---|---|
 //! | `sys` | libibverbs as C sees it: structures and constants |
 //! | `library` | loading it; every code becomes a [`Result`] |
-//! | [`Device`], [`ProtectionDomain`], [`CompletionQueue`], [`MemoryRegion`], [`QueuePair`] | who owns what, and how long it must live |
+//! | [`Device`], [`QueuePair`], [`MemoryRegion`], ... | who owns what, and how long it must live |
 //! | [`Status`] | what a failed work request means, and what to do |
 //!
 //! Only reliable connections are here, with what a transport needs: writes, reads, fetch-and-add
-//! and messages without a body. Whoever posts a write names a place in a [`MemoryRegion`]; that the
-//! place lies within is checked. What the peer writes is not seen by the compiler: memory that a
-//! peer may write is only looked at through [`Memory::read`] and [`Memory::with`], and what it holds
-//! is settled once a completion has said so.
+//! and messages without a body. Whoever posts a write names a place in a [`MemoryRegion`]; that it
+//! lies within is checked. What the peer writes is not seen by the compiler: memory that a peer may
+//! write is only looked at through [`Memory::read`] and [`Memory::with`], and what it holds is
+//! settled once a completion has said so.
 #![warn(missing_docs)]
 
 mod completion;

@@ -1,5 +1,5 @@
-//! libibverbs as C sees it: the structures and constants of `infiniband/verbs.h` that are used here.
-//! The README says how to compare them with a newer header.
+//! libibverbs as C sees it: the structures and constants of `infiniband/verbs.h` that are used
+//! here. The README says how to compare them with a newer header.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
