@@ -86,7 +86,7 @@ pub(super) fn find(settings: &Settings) -> Result<Found, Unavailable> {
     }
     addresses.truncate(ADDRESSES_MAX);
     if addresses.is_empty() {
-        let next = "bring the link up, and give its network interface an IP address";
+        let next = "bring the link up, give its network interface an IP address, or use tcp";
         return Err(unavailable(refused.join("; "), next));
     }
     Ok(Found { devices, addresses })
@@ -127,6 +127,9 @@ fn places(
     let mut found = Vec::new();
     let mut reasons = Vec::new();
     let name = device.name();
+    if device.is_iwarp() {
+        return Err(format!("{name} speaks iWARP, whose connections only librdmacm can make"));
+    }
     for port in device.ports().map_err(|error| error.to_string())? {
         let number = port.number;
         if !port.is_active {
@@ -136,8 +139,7 @@ fn places(
         let rows = rows(device, &port, settings);
         if rows.is_empty() {
             reasons.push(format!(
-                "{name} port {number} has no usable GID (RoCE version 2 or InfiniBand; iWARP is \
-                 not supported)"
+                "{name} port {number} has no usable GID (of InfiniBand or RoCE version 2)"
             ));
         }
         for (row, why) in rows {

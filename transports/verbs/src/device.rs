@@ -115,6 +115,13 @@ impl Device {
         Path::new(&format!("/sys/class/infiniband/{}/device", self.name)).exists()
     }
 
+    /// Whether it speaks iWARP, whose connections only librdmacm can make.
+    pub fn is_iwarp(&self) -> bool {
+        let kind =
+            std::fs::read_to_string(format!("/sys/class/infiniband/{}/node_type", self.name));
+        kind.is_ok_and(|kind| kind.contains("RNIC"))
+    }
+
     /// How many reads and atomic operations a connection may have on their way at once.
     pub fn reads_max(&self) -> u8 {
         u8::try_from(self.limits.max_qp_rd_atom.clamp(0, 255)).expect("clamped")
