@@ -175,6 +175,10 @@ impl Launch {
         }
         let local_rank = env.first_number(launcher.local_rank.as_slice())?;
         let root = if ranks == 1 { RootSpec::Alone } else { env.root(launcher, ranks)? };
+        let secret = env.has("BRIGADE_SECRET") || env.has("BRIGADE_SECRET_FILE");
+        if rank == 0 && !secret && matches!(root, RootSpec::Address(_)) {
+            secret::warn_of_guard();
+        }
         Ok(Launch { rank, ranks, local_rank, root })
     }
 }

@@ -27,6 +27,7 @@ mod op;
 mod plan;
 mod reduction;
 mod run;
+mod say;
 mod select;
 mod settings;
 mod typed;

@@ -1,10 +1,12 @@
 //! The few things a user may set, each with one name in code and in the environment.
 
+use std::sync::Once;
 use std::time::Duration;
 
 use brigade_schedule::Algorithm;
 
-use crate::Error;
+use crate::header::Window;
+use crate::{Error, say};
 
 /// What a communicator is asked to be. Everything has a default that is right for most.
 #[derive(Clone, Debug)]
@@ -24,7 +26,8 @@ pub struct Settings {
     /// How long a call may stand still before it ends with an error. `BRIGADE_TIMEOUT_MS`.
     pub timeout: Duration,
     /// How much of a long call is worked on at a time, in bytes: the same on all ranks, or they
-    /// get [`Error::Mismatch`]; rounded down by less than a quarter. `BRIGADE_WINDOW_BYTES`.
+    /// get [`Error::Mismatch`]. [`Settings::window`] says to what it is rounded.
+    /// `BRIGADE_WINDOW_BYTES`.
     pub window_bytes: u64,
     /// Which network interfaces TCP may use: names, addresses, CIDR, `^` to exclude.
     /// `BRIGADE_INTERFACE`.
@@ -79,6 +82,9 @@ const TABLE: [(&str, &str); 10] = [
     ("BRIGADE_SOCKETS", "TCP sockets from one rank to another, 0 = automatic"),
 ];
 
+/// Calls that were cut smaller would be all overhead.
+const WINDOW_MIN_BYTES: u64 = 4096;
+
 /// Variables that say who a rank is; they are read when ranks come together.
 const LAUNCH: [&str; 8] = [
     "BRIGADE_RANK",
@@ -92,18 +98,26 @@ const LAUNCH: [&str; 8] = [
 ];
 
 impl Settings {
-    /// The settings of this process's environment. Unknown `BRIGADE_*` variables are warned of.
+    /// The settings of this process's environment; an empty variable counts as none. Unknown
+    /// `BRIGADE_*` variables are warned of when the ranks have come together, by rank 0.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] for a value that cannot be read, with the variable and what it may be.
     pub fn from_env() -> Result<Self, Error> {
-        for name in Self::unknown_variables() {
-            tracing::warn!(
-                "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
-            );
-        }
         Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Warn of variables named `BRIGADE_*` that mean nothing, once in this process.
+    pub(crate) fn warn_of_unknown_variables() {
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
+            for name in Self::unknown_variables() {
+                say::warn(&format!(
+                    "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
+                ));
+            }
+        });
     }
 
     /// Variables named `BRIGADE_*` that mean nothing.
@@ -117,11 +131,18 @@ impl Settings {
     pub(crate) fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let mut settings = Self::default();
         for (name, _) in TABLE {
-            if let Some(value) = lookup(name) {
+            let value = lookup(name).unwrap_or_default();
+            if !value.trim().is_empty() {
                 settings.set(name, value.trim())?;
             }
         }
         Ok(settings)
+    }
+
+    /// The window that calls are cut into, in bytes: the nearest at or below `window_bytes` of
+    /// which ranks can tell each other, less by under a quarter.
+    pub fn window(&self) -> u64 {
+        Window::at_most(self.window_bytes).bytes()
     }
 
     /// Set one setting by its variable's name.
@@ -150,7 +171,13 @@ impl Settings {
             "BRIGADE_JOIN_TIMEOUT_MS" => self.join_timeout = time()?,
             "BRIGADE_REPORT_MS" => self.report_after = time()?,
             "BRIGADE_TIMEOUT_MS" => self.timeout = time()?,
-            "BRIGADE_WINDOW_BYTES" => self.window_bytes = number()?.max(4096),
+            "BRIGADE_WINDOW_BYTES" => {
+                let bytes = number()?;
+                if bytes < WINDOW_MIN_BYTES {
+                    return Err(wrong(&format!("{WINDOW_MIN_BYTES} bytes or more")));
+                }
+                self.window_bytes = Window::at_most(bytes).bytes();
+            }
             "BRIGADE_INTERFACE" => self.interface = Some(value.to_owned()),
             "BRIGADE_PORTS" => {
                 let ends = value.split_once('-').unwrap_or((value, value));
@@ -190,7 +217,7 @@ impl Settings {
             millis(self.join_timeout),
             millis(self.report_after),
             millis(self.timeout),
-            self.window_bytes.to_string(),
+            self.window().to_string(),
             self.interface.clone().unwrap_or("any".into()),
             self.ports.map_or("any".into(), |(first, last)| format!("{first}-{last}")),
             self.sockets.to_string(),
@@ -214,9 +241,33 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_variable_counts_as_none() {
+        let settings = Settings::from_lookup(|_| Some(" ".to_owned())).unwrap();
+        let rows = settings.table();
+        assert_eq!(rows.len(), TABLE.len());
+        assert!(rows.iter().all(|row| row.current == row.default), "{rows:?}");
+    }
+
+    #[test]
+    fn windows_are_shown_as_they_are_used() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.window(), settings.window_bytes);
+        settings.set("BRIGADE_WINDOW_BYTES", "100000").unwrap();
+        assert_eq!((settings.window_bytes, settings.window()), (98304, 98304));
+        let shown = settings.table().into_iter().find(|row| row.name == "BRIGADE_WINDOW_BYTES");
+        assert_eq!(shown.unwrap().current, "98304");
+        // Settings made in code are rounded where they are used.
+        assert_eq!(Settings { window_bytes: 100_000, ..settings }.window(), 98304);
+    }
+
+    #[test]
     fn nonsense_is_refused_with_the_variable_named() {
         let mut settings = Settings::default();
-        for (name, value) in [("BRIGADE_PORTS", "9-1"), ("BRIGADE_TIMEOUT_MS", "soon")] {
+        for (name, value) in [
+            ("BRIGADE_PORTS", "9-1"),
+            ("BRIGADE_TIMEOUT_MS", "soon"),
+            ("BRIGADE_WINDOW_BYTES", "4095"),
+        ] {
             let error = settings.set(name, value).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use brigade_transports::{Endpoint, Group, Port, Transport};
+use brigade_transports::{Endpoint, Group, Port, Transport, TransportError};
 
 use crate::bootstrap::Root;
 use crate::control::Control;
 use crate::wait::judge_joining;
-use crate::{Error, Settings};
+use crate::{Error, Settings, say};
 
 /// What all communicators of one rank share.
 pub(crate) struct World {
@@ -57,14 +57,13 @@ impl Ports {
         for transport in transports {
             match transport.open(secret) {
                 Ok(port) => open.push((transport.name(), port)),
+                // This error begins with the name by itself.
+                Err(TransportError::Unavailable(missing)) => refused.push(missing.to_string()),
                 Err(error) => refused.push(format!("{}: {error}", transport.name())),
             }
         }
         if open.is_empty() {
             return Err(Error::join(format!("no transport can be used: {}", refused.join("; "))));
-        }
-        for reason in &refused {
-            tracing::warn!("{reason}");
         }
         Ok(Self { open, refused })
     }
@@ -105,7 +104,8 @@ fn card_of(name: &str, mut bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl World {
-    /// A world from what bootstrap brought: the cards of every rank, by rank.
+    /// A world from what bootstrap brought: the cards of every rank, by rank. Rank 0 says, for all,
+    /// what was asked for and is not to be had.
     pub(crate) fn new(
         rank: u32,
         ports: Ports,
@@ -113,6 +113,10 @@ impl World {
         control: Control,
         root: Option<Arc<Root>>,
     ) -> Self {
+        if rank == 0 {
+            Settings::warn_of_unknown_variables();
+            ports.refused.iter().for_each(|reason| say::warn(reason));
+        }
         let find = |(name, _): &(&'static str, Box<dyn Port>)| {
             all_cards.iter().map(|bytes| card_of(name, bytes)).collect()
         };

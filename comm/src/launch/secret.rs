@@ -7,6 +7,7 @@ use std::sync::Once;
 use sha2::{Digest, Sha256};
 
 use super::LaunchError;
+use crate::say;
 
 /// What everyone who joins has to know. Prints as nothing.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,15 +21,8 @@ impl JobSecret {
     }
 
     /// Not a secret: a number that ranks of one job have in common, so that jobs do not mix by
-    /// accident. Anybody who knows the job's name can compute it. Warns, once per process.
+    /// accident. Anybody who knows the job's name can compute it.
     pub fn guard(identity: &str) -> Self {
-        static WARNED: Once = Once::new();
-        WARNED.call_once(|| {
-            tracing::warn!(
-                "no BRIGADE_SECRET or BRIGADE_SECRET_FILE is set: ranks recognise each other by \
-                 the job's name alone, which guards against mix-ups and not against strangers"
-            );
-        });
         Self(digest("brigade guard against mix-ups", identity))
     }
 
@@ -41,6 +35,17 @@ impl fmt::Debug for JobSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JobSecret(..)")
     }
+}
+
+/// Say, once in this process, that there is a guard and no secret.
+pub(super) fn warn_of_guard() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        say::warn(
+            "no BRIGADE_SECRET or BRIGADE_SECRET_FILE is set: ranks recognise each other by the \
+             job's name alone, which guards against mix-ups and not against strangers",
+        );
+    });
 }
 
 /// The secret in the file at `path`, without the white space around it.

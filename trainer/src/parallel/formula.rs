@@ -27,7 +27,7 @@ pub(super) fn call_bytes(
     let program = program.expect("comm chooses an algorithm that has a program");
     let elem_bytes = dtype.size() as u64;
     let blocks = u64::from(collective.blocks(ranks));
-    let window = (comm.settings().window_bytes / elem_bytes / blocks).max(64);
+    let window = (comm.settings().window() / elem_bytes / blocks).max(64);
     let (elems, window) = (elems as u64, window.next_multiple_of(64));
     let whole = elems / window * window_elems(&program, window);
     Ok(elem_bytes * (whole + window_elems(&program, elems % window)))
@@ -51,8 +51,14 @@ mod tests {
     use brigade_comm::Settings;
 
     /// What each rank sends in one call, as `comm` counts it and as the formula says.
-    fn sent(ranks: usize, collective: Collective, elems: usize) -> Vec<(u64, u64)> {
-        let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    fn sent(
+        ranks: usize,
+        collective: Collective,
+        elems: usize,
+        window_bytes: u64,
+    ) -> Vec<(u64, u64)> {
+        let transport = "loopback".to_string();
+        let settings = Settings { transport, window_bytes, ..Settings::default() };
         let comms = Communicator::local_world(ranks, &settings).unwrap();
         let call = |comm: Communicator| {
             let formula = call_bytes(&comm, collective, Dtype::F32, elems).unwrap();
@@ -77,10 +83,13 @@ mod tests {
         for elems in [0, 1, 3, 1000, 4096, 4097, 600_011] {
             for ranks in [2, 3, 4, 5] {
                 for collective in [Collective::AllReduce, Collective::AllGather] {
-                    let sent = sent(ranks, collective, elems);
-                    for (rank, (counted, formula)) in sent.iter().enumerate() {
-                        let what = format!("{collective} of {elems}, rank {rank} of {ranks}");
-                        assert_eq!(counted, formula, "{what}");
+                    // The second is no window that ranks can tell each other.
+                    for window in [1 << 20, 100_000] {
+                        let sent = sent(ranks, collective, elems, window);
+                        for (rank, (counted, formula)) in sent.iter().enumerate() {
+                            let what = format!("{collective} of {elems}, rank {rank} of {ranks}");
+                            assert_eq!(counted, formula, "{what}, windows of {window}");
+                        }
                     }
                 }
             }
@@ -92,7 +101,7 @@ mod tests {
         let elems = 600_011;
         for ranks in [2, 3, 4, 5] {
             let total = |collective| -> u64 {
-                sent(ranks, collective, elems).iter().map(|(_, formula)| formula).sum()
+                sent(ranks, collective, elems, 1 << 20).iter().map(|(_, formula)| formula).sum()
             };
             let all = (4 * elems * (ranks - 1)) as u64;
             assert_eq!(total(Collective::AllReduce), 2 * all, "{ranks} ranks");
