@@ -1,44 +1,74 @@
 //! `brigade bench`: decide who the ranks are, and leave the rest to `brigade_bench`.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use brigade_bench::{Args, Failure, Verdict};
-use brigade_comm::Communicator;
 use brigade_comm::launch::Launch;
-use brigade_comm::transports::transports;
+use brigade_comm::{Communicator, Settings};
 
-use crate::run;
+use crate::{run, transports};
 
-/// Measure; the exit code is 1 when a checked element was wrong.
+/// Measure; the exit code is 1 when a checked element was wrong, 2 when nothing could be started.
 pub(crate) fn bench(args: &Args) -> ExitCode {
-    // A mistake in the flags is told once, before any rank starts.
-    if let Err(error) = args.cases(args.ranks as usize) {
-        eprintln!("brigade bench: {error}");
-        return ExitCode::from(2);
+    if run::in_a_world() {
+        return bench_in_world(args);
     }
-    let result = if run::in_a_world() {
-        run_rank(args)
-    } else if args.transport == "loopback" {
-        brigade_bench::run_threads(args)
-    } else {
-        match brigade_bench::settings(args).map(|settings| transports(&settings)) {
-            Ok(Ok(_)) => return run::run_self(args.ranks as usize),
-            Ok(Err(error)) => Err(error.into()),
-            Err(error) => Err(error),
+    // What all ranks would refuse is refused once, before there are any.
+    let settings = match check(args) {
+        Ok(settings) => settings,
+        Err(error) => {
+            say(error);
+            return ExitCode::from(2);
         }
     };
-    match result {
-        Ok(Verdict::Passed) => ExitCode::SUCCESS,
-        Ok(Verdict::Wrong(_)) => ExitCode::FAILURE,
+    if settings.transport != "loopback" {
+        return run::run_self(args.ranks as usize);
+    }
+    end(brigade_bench::run_threads(args), 0)
+}
+
+/// The settings of a run that can be started.
+fn check(args: &Args) -> Result<Settings, Failure> {
+    args.cases(args.ranks as usize).map_err(Failure::Usage)?;
+    let settings = brigade_bench::settings(args)?;
+    if settings.transport != "loopback" {
+        transports::probe(&settings).map_err(Failure::Usage)?;
+    }
+    brigade_bench::create_files(args)?;
+    Ok(settings)
+}
+
+/// Measure as the rank that the environment says we are.
+fn bench_in_world(args: &Args) -> ExitCode {
+    match join(args) {
+        Ok(comm) => end(brigade_bench::run_rank(args, &comm), comm.rank()),
         Err(error) => {
-            eprintln!("brigade bench: {error}");
+            say(error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn run_rank(args: &Args) -> Result<Verdict, Failure> {
+fn join(args: &Args) -> Result<Communicator, Failure> {
     let launch = Launch::discover().map_err(|error| Failure::Usage(error.to_string()))?;
-    let comm = Communicator::join(launch, brigade_bench::settings(args)?)?;
-    brigade_bench::run_rank(args, &comm)
+    Ok(Communicator::join(launch, brigade_bench::settings(args)?)?)
+}
+
+/// What `rank` exits with.
+fn end(result: Result<Verdict, Failure>, rank: usize) -> ExitCode {
+    match result {
+        Ok(Verdict::Passed) => ExitCode::SUCCESS,
+        Ok(Verdict::Wrong(_)) => ExitCode::FAILURE,
+        Err(error) => {
+            if !error.is_told_elsewhere(rank) && !error.is_closed_pipe() {
+                say(error);
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn say(error: impl Display) {
+    eprintln!("brigade bench: {error}");
 }

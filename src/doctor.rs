@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 
 use brigade_comm::Settings;
+use brigade_comm::transports::{NAMES, details, transports};
 
 use crate::{machine, sys};
 
 /// Say what this machine has, which transports work, and why the others do not.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The exit code is 1 when no transport works or a setting cannot be read.
+The exit code is 1 when none of the transports that BRIGADE_TRANSPORT asks for works, or a setting
+cannot be read.
 
 Examples:
   brigade doctor
@@ -40,48 +42,70 @@ fn print_machine() {
     }
 }
 
-/// Whether at least one transport can be used.
+/// Whether at least one of the transports that the environment asks for can be used.
 fn print_transports() -> bool {
-    println!("\ntransports");
-    println!("  {:<9} {:<4} {:>9} {:>10}  ", "", "", "latency", "bandwidth");
-    let mut any = false;
-    for name in brigade_comm::transports::NAMES {
-        let settings = Settings { transport: name.to_owned(), ..Settings::default() };
-        let probes = match brigade_comm::transports::transports(&settings) {
-            Ok(transports) => transports,
-            Err(error) => {
-                println!("  {name:<9} no   {error}");
-                continue;
+    // What is wrong with a setting that cannot be read stands under the table of settings.
+    let settings = Settings::from_env().unwrap_or_default();
+    let in_process = settings.transport == "loopback";
+    let (chosen, problem) = match transports(&settings) {
+        Ok(chosen) => (chosen.iter().map(|transport| transport.name()).collect(), None),
+        Err(error) if !in_process => (Vec::new(), Some(error)),
+        Err(_) => (Vec::new(), None),
+    };
+    println!("\ntransports (* may be used now: BRIGADE_TRANSPORT={})", settings.transport);
+    println!("    {:<9} {:<4} {:>9} {:>10}  ", "", "", "latency", "bandwidth");
+    let mut usable = in_process;
+    for name in NAMES {
+        let is_chosen = chosen.contains(&name);
+        let works = print_transport(if is_chosen { '*' } else { ' ' }, name, &settings);
+        usable |= is_chosen && works;
+    }
+    let mark = if in_process { '*' } else { ' ' };
+    println!("  {mark} {:<9} yes  threads of one process, for tests and measurements", "loopback");
+    println!("    {:<9} no   not part of this version", "cuda");
+    if let Some(error) = &problem {
+        println!("\nerror: {error}");
+    } else if !usable {
+        println!(
+            "\nerror: ranks of different processes cannot reach each other over what \
+             BRIGADE_TRANSPORT={} allows: see the next steps above",
+            settings.transport
+        );
+    }
+    usable
+}
+
+/// A transport's lines; whether it can be used with these settings.
+fn print_transport(mark: char, name: &str, settings: &Settings) -> bool {
+    let settings = Settings { transport: name.to_owned(), ..settings.clone() };
+    let found = match transports(&settings) {
+        Ok(found) => found,
+        Err(error) => {
+            println!("  {mark} {name:<9} no   {error}");
+            return false;
+        }
+    };
+    let mut works = false;
+    for transport in found {
+        match transport.probe() {
+            Ok(caps) => {
+                works = true;
+                println!(
+                    "  {mark} {name:<9} yes  {:>6.1} us {:>5.1} GB/s  (assumed, until measured)",
+                    caps.latency_s * 1e6,
+                    1e-9 / caps.byte_s
+                );
+                for detail in details(name) {
+                    println!("    {:<9}      {detail}", "");
+                }
             }
-        };
-        for transport in probes {
-            match transport.probe() {
-                Ok(caps) => {
-                    any = true;
-                    println!(
-                        "  {name:<9} yes  {:>6.1} us {:>5.1} GB/s  (assumed, until measured)",
-                        caps.latency_s * 1e6,
-                        1e-9 / caps.byte_s
-                    );
-                    for detail in brigade_comm::transports::details(name) {
-                        println!("  {:<9}      {detail}", "");
-                    }
-                }
-                Err(missing) => {
-                    println!("  {name:<9} no   {}", missing.why);
-                    println!("  {:<9}      next: {}", "", missing.next_step);
-                }
+            Err(missing) => {
+                println!("  {mark} {name:<9} no   {}", missing.why);
+                println!("    {:<9}      next: {}", "", missing.next_step);
             }
         }
     }
-    println!("  {:<9} yes  threads of one process, for tests and measurements", "loopback");
-    println!("  {:<9} no   not part of this version", "cuda");
-    if !any {
-        println!(
-            "  ranks of different processes cannot reach each other: see the next steps above"
-        );
-    }
-    any
+    works
 }
 
 fn print_interfaces() {

@@ -10,6 +10,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -104,7 +105,11 @@ impl World {
                 Err(error) => {
                     ranks.kill();
                     let program = self.program.to_string_lossy();
-                    let what = format!("cannot start `{program}` as rank {rank}: {error}");
+                    let mut what = format!("cannot start `{program}` as rank {rank}: {error}");
+                    // A bare name is looked for in PATH only.
+                    if !program.contains('/') && Path::new(&self.program).is_file() {
+                        what.push_str(&format!("; for the file in this folder, say ./{program}"));
+                    }
                     return Err(io::Error::new(error.kind(), what));
                 }
             }
@@ -213,7 +218,10 @@ impl Ranks {
         let now = Instant::now();
         match ending {
             Ending::TermAt(due) if due <= now => {
-                eprintln!("brigade: ending the {} ranks that still run", self.running.len());
+                match self.running.len() {
+                    1 => eprintln!("brigade: ending the rank that still runs"),
+                    running => eprintln!("brigade: ending the {running} ranks that still run"),
+                }
                 self.signal(libc::SIGTERM);
                 Ending::KillAt(now + TERM_GRACE)
             }

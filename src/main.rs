@@ -9,21 +9,22 @@ mod run;
 mod schedule;
 mod sys;
 mod train;
+mod transports;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Collective communication and memory offload: train, measure, look inside.
+/// Collective communication: train, measure, look inside.
 #[derive(Parser)]
 #[command(
     version,
     propagate_version = true,
     after_help = "\
 First steps:
-  brigade train --ranks 2              train a small GPT on two processes of this machine
-  brigade bench all-reduce -n 2        time an all-reduce between two processes
-  brigade doctor                       what this machine has, and why something does not work
+  brigade train --ranks 2                 train a small GPT on two processes of this machine
+  brigade bench all-reduce -n 2           time an all-reduce between two processes
+  brigade doctor                          what this machine has, and why something does not work
   brigade schedule show all-reduce -n 4   look at an algorithm
 
 `brigade COMMAND --help` has examples for each command."
@@ -44,7 +45,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    // Whoever reads what these print may stop reading. Ranks and their launcher must outlive that:
+    // theirs is an error like any other, and not every socket of theirs is told to raise no signal.
+    let command = Cli::parse().command;
+    if matches!(command, Command::Doctor(_) | Command::Schedule(_)) {
+        sys::end_with_reader();
+    }
+    match command {
         Command::Bench(args) => bench::bench(&args),
         Command::Run(args) => run::run(&args),
         Command::Train(args) => train::train(&args),

@@ -54,6 +54,15 @@ pub(crate) fn signal_group(leader: u32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// Have the system end this process, without a word, when it writes to a pipe that nobody reads any
+/// more. The standard library has turned that into an error, at which `println!` panics.
+pub(crate) fn end_with_reader() {
+    // SAFETY: signal takes two integers, and the default action runs no code of ours.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
 /// The signals a launcher waits for: a child changed, or the user wants an end.
 pub(crate) struct Signals {
     set: libc::sigset_t,

@@ -6,33 +6,43 @@ use std::io::stdout;
 use std::process::ExitCode;
 
 use brigade_comm::launch::Launch;
+use brigade_comm::transports::transports;
 use brigade_comm::{Communicator, Settings};
 use brigade_trainer::Args;
 
 use crate::run;
+use crate::transports::probe;
 
-/// Train; with more than one rank, start them first unless a launcher has.
+/// Train; with more than one rank, start them first unless a launcher has. The exit code is 2 when
+/// nothing could be started.
 pub(crate) fn train(args: &Args) -> ExitCode {
     if run::in_a_world() {
         return train_in_world(args);
     }
     // What all ranks would refuse is refused once, before there are any.
     if let Err(error) = brigade_trainer::check(args, args.ranks) {
-        return refuse(error);
+        say(error);
+        return ExitCode::from(2);
     }
-    let transports = |settings: Settings| match args.ranks {
-        1 => Ok(Vec::new()),
-        _ => brigade_comm::transports::transports(&settings),
-    };
-    if let Err(error) = settings(args).and_then(transports) {
-        return refuse(error);
+    if let Err(error) = check(args) {
+        say(error);
+        return ExitCode::from(2);
     }
     if args.ranks > 1 {
         return run::run_self(args.ranks);
     }
     match brigade_trainer::train(args, None, &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,
-        Err(error) => refuse(error),
+        Err(error) => fail(&error, ""),
+    }
+}
+
+/// Refuse transports that are none, and such as cannot be used where they would be.
+fn check(args: &Args) -> Result<(), String> {
+    let settings = settings(args).map_err(|error| error.to_string())?;
+    match args.ranks {
+        1 => transports(&settings).map(drop).map_err(|error| error.to_string()),
+        _ => probe(&settings),
     }
 }
 
@@ -40,13 +50,16 @@ pub(crate) fn train(args: &Args) -> ExitCode {
 fn train_in_world(args: &Args) -> ExitCode {
     let comm = match join(args) {
         Ok(comm) => comm,
-        Err(error) => return refuse(error),
+        Err(error) => {
+            say(error);
+            return ExitCode::FAILURE;
+        }
     };
     let rank = comm.rank();
     match brigade_trainer::train(args, Some(comm), &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) if error.is_told_elsewhere(rank) => ExitCode::FAILURE,
-        Err(error) => refuse(format!("rank {rank}: {error}")),
+        Err(error) => fail(&error, &format!("rank {rank}: ")),
     }
 }
 
@@ -56,14 +69,21 @@ fn join(args: &Args) -> Result<Communicator, Box<dyn Error>> {
 
 fn settings(args: &Args) -> Result<Settings, brigade_comm::Error> {
     let mut settings = Settings::from_env()?;
-    if args.transport != "auto" {
-        settings.set("BRIGADE_TRANSPORT", &args.transport)?;
+    if let Some(transport) = &args.transport {
+        settings.set("BRIGADE_TRANSPORT", transport)?;
     }
     Ok(settings)
 }
 
-/// Say why there is no training, or no more.
-fn refuse(error: impl Display) -> ExitCode {
-    eprintln!("brigade train: {error}");
+/// End a training with its error. Whoever went away (`| head`) wants to hear no more of it.
+fn fail(error: &brigade_trainer::Error, who: &str) -> ExitCode {
+    let closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    if !matches!(error, brigade_trainer::Error::Output(error) if closed(error)) {
+        say(format!("{who}{error}"));
+    }
     ExitCode::FAILURE
+}
+
+fn say(error: impl Display) {
+    eprintln!("brigade train: {error}");
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use brigade_comm::{Dtype, Op};
+use brigade_comm::{Dtype, Op, transports};
 use brigade_schedule::Algorithm;
 
 use crate::kind::{Case, Kind};
@@ -16,7 +16,7 @@ the ranks. `time` is the median of the samples. Bandwidths are in GB/s with GB =
 bandwidths use nccl-tests' factors. `sent` is what the busiest rank sent in one call, and `x bound`
 how many times that is of the least that any algorithm could do with.
 
-Without a launcher's environment this command starts the ranks itself: processes for shm and tcp,
+Without a launcher's environment this command starts the ranks itself: processes, or
 threads for loopback. Under a launcher (brigade run, torchrun, mpirun, srun) it is one rank of the
 world that the launcher made, and -n is ignored.
 
@@ -43,9 +43,9 @@ pub struct Args {
     #[arg(short = 'f', long, default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(2..))]
     pub factor: u32,
-    /// auto, shm, tcp or loopback
-    #[arg(long, default_value = "auto")]
-    pub transport: String,
+    /// What carries the bytes; without it, what the environment asks for.
+    #[arg(long, value_name = "NAMES", help = transport_help())]
+    pub transport: Option<String>,
     /// Use this algorithm rather than the one that would be chosen
     #[arg(long, value_name = "NAME")]
     pub algorithm: Option<Algorithm>,
@@ -110,14 +110,18 @@ impl Args {
         }
         let mut cases = Vec::new();
         for dtype in &self.dtype.0 {
+            let elems = sizes.iter().map(|bytes| self.kind.block_elems(*bytes, *dtype, ranks));
+            let mut elems: Vec<usize> = elems.collect();
+            // Sizes below an element would all be the same empty call.
+            elems.dedup();
             for op in self.ops(*dtype) {
                 for root in &roots {
-                    cases.extend(sizes.iter().map(|bytes| Case {
+                    cases.extend(elems.iter().map(|&block_elems| Case {
                         kind: self.kind,
                         dtype: *dtype,
                         op: op.clone(),
                         root: *root,
-                        block_elems: self.kind.block_elems(*bytes, *dtype, ranks),
+                        block_elems,
                     }));
                 }
             }
@@ -150,6 +154,14 @@ impl Args {
     }
 }
 
+fn transport_help() -> String {
+    format!(
+        "What carries the bytes: auto, loopback, or any of {}, separated by commas, best first \
+         [default: BRIGADE_TRANSPORT, or else auto]",
+        transports::NAMES.join(", ")
+    )
+}
+
 fn parse_dtypes(text: &str) -> Result<Dtypes, String> {
     match text {
         "all" => Ok(Dtypes(Dtype::ALL.to_vec())),
@@ -180,5 +192,36 @@ fn parse_root(text: &str) -> Result<Root, String> {
     match text {
         "all" => Ok(Root::All),
         _ => text.parse().map(Root::One).map_err(|_| format!("{text:?} is no rank, nor `all`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn sizes_below_an_element_are_one_row() {
+        let elems = |flags: &str| -> Vec<usize> {
+            let words = ["bench", "all-reduce"].into_iter().chain(flags.split_whitespace());
+            let cases = Command::parse_from(words).args.cases(2).unwrap();
+            cases.into_iter().map(|case| case.block_elems).collect()
+        };
+        assert_eq!(elems("-b 0 -e 8 -f 2"), [0, 1, 2]);
+        assert_eq!(elems("-b 0 -e 8 -f 2 --dtype u8"), [0, 1, 2, 4, 8]);
+        assert_eq!(elems("-b 0 -e 4 -f 4 --dtype f32,u8"), [0, 1, 0, 1, 4]);
+    }
+
+    #[test]
+    fn the_help_names_every_transport() {
+        for name in transports::NAMES {
+            assert!(transport_help().contains(name), "{name}");
+        }
     }
 }

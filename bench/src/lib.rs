@@ -20,4 +20,4 @@ mod table;
 pub use args::{Args, Dtypes, Ops, Root};
 pub use kind::{Case, Kind, Sizes};
 pub use record::Record;
-pub use session::{Failure, Verdict, run_rank, run_threads, settings};
+pub use session::{Failure, Verdict, create_files, run_rank, run_threads, settings};

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use brigade_comm::{Communicator, Settings};
 
 use crate::args::Args;
+use crate::kind::Case;
 use crate::measure::{Bench, Method, transport};
 use crate::record::Record;
 use crate::reference::SEED;
 use crate::sys::{Cpu, processor};
-use crate::{plot, table};
+use crate::{plot, size, table};
 
 /// How a run ended, on every rank alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +42,35 @@ pub enum Failure {
     },
 }
 
+impl Failure {
+    /// Whether another rank than `rank` says it: the one that aborted, or rank 0 where all ranks
+    /// find the same.
+    pub fn is_told_elsewhere(&self, rank: usize) -> bool {
+        match self {
+            Self::Usage(_) => rank > 0,
+            Self::Comm(error) => matches!(error, brigade_comm::Error::Aborted { .. }),
+            Self::Write { .. } => false,
+        }
+    }
+
+    /// Whether whoever read the output went away (`| head`), who wants to hear no more of it.
+    pub fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Write { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// Create the files that the run will write, so that a wrong path is found before any rank starts.
+pub fn create_files(args: &Args) -> Result<(), Failure> {
+    let json = args.json.iter().filter(|path| *path != Path::new("-"));
+    json.chain(&args.plot).try_for_each(|path| create(path).map(drop))
+}
+
 /// The settings of the environment with the flags on top.
 pub fn settings(args: &Args) -> Result<Settings, Failure> {
     let mut settings = Settings::from_env()?;
-    settings.transport.clone_from(&args.transport);
+    if let Some(transport) = &args.transport {
+        settings.transport.clone_from(transport);
+    }
     settings.ordered |= args.ordered;
     settings.algorithm = args.algorithm.or(settings.algorithm);
     Ok(settings)
@@ -71,10 +97,20 @@ pub fn run_threads(args: &Args) -> Result<Verdict, Failure> {
 }
 
 fn run(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failure> {
+    let result = measure(args, comm, cpu);
+    if let Err(failure @ Failure::Write { .. }) = &result {
+        // Only rank 0 writes; the others shall not wait for it.
+        comm.abort(&failure.to_string());
+    }
+    result
+}
+
+fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failure> {
     let cases = args.cases(comm.size()).map_err(Failure::Usage)?;
     let method = Method { calls: args.iters, warmup: args.warmup, check: args.check, cpu };
     let mut bench = Bench::new(comm, method, &cases);
-    let mut report = if comm.rank() == 0 { Some(Report::new(args, comm)?) } else { None };
+    let mut report =
+        if comm.rank() == 0 { Some(Report::new(args, comm, &cases[0])?) } else { None };
     let mut wrong = 0;
     for case in &cases {
         let records = bench.measure(case)?;
@@ -106,9 +142,13 @@ struct Target {
 
 impl Report {
     /// Open everything and write the head, so that a wrong path is found before the work.
-    fn new(args: &Args, comm: &Communicator) -> Result<Self, Failure> {
-        let title =
-            format!("{} on {} ranks over {}", args.kind.name(), comm.size(), transport(comm));
+    fn new(args: &Args, comm: &Communicator, first: &Case) -> Result<Self, Failure> {
+        let title = format!(
+            "{} on {} over {}",
+            args.kind.name(),
+            size::ranks(comm.size()),
+            transport(comm)
+        );
         let to_stdout = args.json.as_deref() == Some(Path::new("-"));
         let mut table: Box<dyn Write> =
             if to_stdout { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
@@ -125,7 +165,7 @@ impl Report {
         if let Some(path) = &args.plot {
             create(path)?;
         }
-        table::write_head(&mut table, &facts(args, comm, &title))
+        table::write_head(&mut table, &facts(args, comm, &title, first))
             .map_err(cannot_write("the table"))?;
         Ok(Self { title, table, json, plot: args.plot.clone(), records: Vec::new() })
     }
@@ -156,12 +196,16 @@ impl Report {
 }
 
 /// What a table must say to be worth keeping.
-fn facts(args: &Args, comm: &Communicator, title: &str) -> Vec<String> {
+fn facts(args: &Args, comm: &Communicator, title: &str, first: &Case) -> Vec<String> {
     let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
-    let choice = match (args.ordered, args.algorithm) {
-        (true, _) => String::from("ordered"),
-        (false, Some(algorithm)) => algorithm.to_string(),
-        (false, None) => String::from("chosen by size"),
+    let settings = comm.settings();
+    let call = first.call(comm.size(), comm.rank());
+    let used = call.and_then(|call| comm.algorithm_for(&call).ok());
+    let choice = match settings.algorithm {
+        _ if settings.ordered && args.kind.folds() => String::from("ordered"),
+        // One that cannot do the collective is not used for it.
+        Some(wish) if used == Some(wish) => wish.to_string(),
+        _ => String::from("chosen by size"),
     };
     let calls = match args.iters {
         Some(calls) => calls.to_string(),
@@ -169,7 +213,7 @@ fn facts(args: &Args, comm: &Communicator, title: &str) -> Vec<String> {
     };
     vec![
         format!("brigade {}: {title}", env!("CARGO_PKG_VERSION")),
-        format!("machine: {}, {cores} cores for {} ranks", processor(), comm.size()),
+        format!("machine: {}, {cores} cores for {}", processor(), size::ranks(comm.size())),
         format!(
             "algorithm: {choice}; calls: {calls} after {} of warm-up; seed {SEED}",
             args.warmup

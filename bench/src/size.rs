@@ -40,6 +40,11 @@ pub fn show(bytes: usize) -> String {
     bytes.to_string()
 }
 
+/// So many ranks, in words.
+pub fn ranks(count: usize) -> String {
+    if count == 1 { String::from("1 rank") } else { format!("{count} ranks") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

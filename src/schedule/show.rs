@@ -63,7 +63,8 @@ fn show_all(args: &Args) -> Result<(), String> {
     refuse_if(args.rank.is_some(), "moves are those of one algorithm: add --algorithm NAME")?;
     let collective = collective(args)?;
     let bytes = size::show(args.bytes);
-    println!("{} of {bytes} among {} ranks", collective.name(), args.ranks);
+    let ranks = size::ranks(args.ranks as usize);
+    println!("{} of {bytes} among {ranks}", collective.name());
     println!(
         "{:<16} {:>8} {:>7} {:>11} {:>8} {:>10}  bits",
         "algorithm", "moves", "steps", "sent (B)", "of size", "time"

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::layout::Config;
 use crate::parallel::Lanes;
+use brigade_comm::transports;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,9 +53,9 @@ pub struct Args {
     /// How the ranks share the work
     #[arg(long, value_enum, default_value_t)]
     pub strategy: StrategyName,
-    /// What carries the bytes: auto, shm or tcp
-    #[arg(long, default_value = "auto")]
-    pub transport: String,
+    /// What carries the bytes; without it, what the environment asks for.
+    #[arg(long, value_name = "NAMES", help = transport_help())]
+    pub transport: Option<String>,
     /// Print the same digits with any number of ranks: gradients are gathered, which sends more,
     /// and added in one order
     #[arg(long)]
@@ -182,6 +183,14 @@ impl Args {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         self.threads.unwrap_or_else(|| (cores() / ranks).max(1))
     }
+}
+
+fn transport_help() -> String {
+    format!(
+        "What carries the bytes: auto, or any of {}, separated by commas, best first [default: \
+         BRIGADE_TRANSPORT, or else auto]",
+        transports::NAMES.join(", ")
+    )
 }
 
 #[cfg(test)]
