@@ -7,8 +7,9 @@
 //!   half a chunk, where a send cannot end before its receiver has begun;
 //! * **right**: every output holds what the collective promises, each contribution exactly once;
 //! * **same**: ranks that output the same chunk computed the same expression, up to swapping
-//!   the two operands of a fold, so they hold the same bits; [`Algorithm::Ordered`] folds in rank
-//!   order.
+//!   the two operands of a fold, so they hold the same bits;
+//! * **ordered**: [`Algorithm::Ordered`] computes `((x0 ⊕ x1) ⊕ x2) ⊕ ...`, every operand on its
+//!   side, as operators that do not commute need it.
 //!
 //! One run proves all timings, because a program names its partners: which message meets which
 //! receive, and which move waits for which, is fixed before anything moves. That is a graph
@@ -16,7 +17,7 @@
 //! the same values (`expression.rs`). Lengths are proved by name: a chunk may only travel to a
 //! chunk that shares its length by definition.
 
-use crate::expression::{EMPTY, Expressions};
+use crate::expression::{Expressions, Value};
 use crate::graph::{Graph, Wires};
 use crate::{Algorithm, Collective, Fault, Move, Program, program};
 
@@ -29,7 +30,7 @@ pub struct Report {
     pub sent_chunks: usize,
     /// Messages in the longest chain in which each one waits for the one before.
     pub steps: u32,
-    /// Whether every output is the fold of all contributions strictly in rank order.
+    /// Whether every output is `((x0 ⊕ x1) ⊕ x2) ⊕ ...`, also for operators that do not commute.
     pub in_rank_order: bool,
 }
 
@@ -117,9 +118,9 @@ struct Run<'a> {
     graph: &'a Graph<'a>,
     expressions: Expressions,
     /// Per rank, what each of its chunks holds.
-    held: Vec<Vec<u32>>,
+    held: Vec<Vec<Value>>,
     /// Per node, what it has put on the wire.
-    sent: Vec<u32>,
+    sent: Vec<Value>,
 }
 
 impl<'a> Run<'a> {
@@ -127,8 +128,9 @@ impl<'a> Run<'a> {
         let held = programs.iter().map(|program| {
             let (ranks, rank) = (program.ranks, program.rank);
             let input = |chunk| program.collective.has_input(ranks, rank, chunk / program.pieces);
-            let value = |chunk| if input(chunk) { rank } else { EMPTY };
-            let scratch = program.scratch.iter().map(|_| EMPTY);
+            let brought = Value::of_rank(rank);
+            let value = |chunk| if input(chunk) { brought } else { Value::NONE };
+            let scratch = program.scratch.iter().map(|_| Value::NONE);
             (0..program.chunks()).map(value).chain(scratch).collect()
         });
         Self {
@@ -136,7 +138,7 @@ impl<'a> Run<'a> {
             graph,
             expressions: Expressions::new(programs.len() as u32),
             held: held.collect(),
-            sent: vec![EMPTY; graph.nodes.len()],
+            sent: vec![Value::NONE; graph.nodes.len()],
         }
     }
 
@@ -147,31 +149,32 @@ impl<'a> Run<'a> {
         let here = &mut self.held[at.rank as usize];
         let old = here[at.chunk as usize];
         let barrier = self.programs[0].collective == Collective::Barrier;
-        let operand = match self.programs[at.rank as usize].moves[at.index as usize] {
+        let (left, right) = match self.programs[at.rank as usize].moves[at.index as usize] {
             Move::Send { .. } => {
                 self.sent[node as usize] = old;
-                return if old == EMPTY { Err(at.empty(at.chunk)) } else { Ok(()) };
+                return if old.is_empty() { Err(at.empty(at.chunk)) } else { Ok(()) };
             }
             Move::Recv { .. } if !barrier => {
                 here[at.chunk as usize] = arriving.expect("a receive has a partner");
                 return Ok(());
             }
-            Move::Recv { .. } | Move::Fold { .. } => arriving.expect("a receive has a partner"),
-            Move::Merge { .. } => here[at.source as usize],
+            Move::Recv { .. } | Move::Fold { .. } => {
+                (old, arriving.expect("a receive has a partner"))
+            }
+            Move::Merge { .. } => (here[at.source as usize], old),
         };
-        if operand == EMPTY || old == EMPTY {
-            let empty = if old == EMPTY { at.chunk } else { at.source };
+        if left.is_empty() || right.is_empty() {
+            let empty = if old.is_empty() { at.chunk } else { at.source };
             return Err(at.empty(empty));
         }
-        here[at.chunk as usize] = self.expressions.fold(old, operand);
+        here[at.chunk as usize] = self.expressions.fold(left, right);
         Ok(())
     }
 
     /// Judges every output; says whether all are folded in rank order.
     fn outputs(&mut self) -> Result<bool, Fault> {
         let Program { collective, ranks, pieces, algorithm, .. } = self.programs[0];
-        let in_order = self.expressions.left_fold(ranks);
-        let mut first_holder = vec![EMPTY; self.programs[0].chunks() as usize];
+        let mut first_holder = vec![None; self.programs[0].chunks() as usize];
         let mut all_in_order = collective.folds();
         for rank in 0..ranks {
             for chunk in 0..self.programs[0].chunks() {
@@ -180,17 +183,15 @@ impl<'a> Run<'a> {
                 }
                 let got = self.held[rank as usize][chunk as usize];
                 self.judge(rank, chunk, got)?;
-                all_in_order &= got == in_order;
+                all_in_order &= got.is_left_fold(ranks);
                 if algorithm == Algorithm::Ordered && !all_in_order {
-                    return Err(self.wrong(rank, chunk, got, "the fold in rank order".into()));
+                    let want = "the fold in rank order".to_string();
+                    return Err(self.wrong(rank, chunk, got, want));
                 }
-                let holder = &mut first_holder[chunk as usize];
-                if *holder == EMPTY {
-                    *holder = rank;
-                }
-                let (other, want) = (*holder, self.held[*holder as usize][chunk as usize]);
-                if want != got && collective != Collective::Barrier {
-                    let [got, want] = [got, want].map(|id| self.expressions.text(id));
+                let other = *first_holder[chunk as usize].get_or_insert(rank);
+                let want = self.held[other as usize][chunk as usize];
+                if want.number != got.number && collective != Collective::Barrier {
+                    let [got, want] = [got, want].map(|value| self.expressions.text(value));
                     return Err(Fault::Discord { chunk, rank, got, other, want });
                 }
             }
@@ -199,7 +200,7 @@ impl<'a> Run<'a> {
     }
 
     /// Whether `got` is what `collective` promises for `chunk`.
-    fn judge(&self, rank: u32, chunk: u32, got: u32) -> Result<(), Fault> {
+    fn judge(&self, rank: u32, chunk: u32, got: Value) -> Result<(), Fault> {
         let Program { collective, ranks, pieces, .. } = self.programs[0];
         let block = chunk / pieces;
         let source = match collective {
@@ -207,22 +208,23 @@ impl<'a> Run<'a> {
             Collective::AllToAll => block / ranks,
             Collective::Broadcast { root } | Collective::Scatter { root } => root,
             Collective::Barrier => {
-                let heard = got != EMPTY && self.expressions.has_all(got);
+                let heard = !got.is_empty() && self.expressions.has_all(got);
                 let want = || "word from every rank".to_string();
                 return if heard { Ok(()) } else { Err(self.wrong(rank, chunk, got, want())) };
             }
             Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce { .. } => {
-                let whole =
-                    got != EMPTY && self.expressions.has_all(got) && self.expressions.is_once(got);
+                let whole = !got.is_empty()
+                    && self.expressions.has_all(got)
+                    && self.expressions.is_once(got);
                 let want = || "every rank's contribution once".to_string();
                 return if whole { Ok(()) } else { Err(self.wrong(rank, chunk, got, want())) };
             }
         };
         let want = || format!("what rank {source} brought");
-        if got == source { Ok(()) } else { Err(self.wrong(rank, chunk, got, want())) }
+        if got.number == source { Ok(()) } else { Err(self.wrong(rank, chunk, got, want())) }
     }
 
-    fn wrong(&self, rank: u32, chunk: u32, got: u32, want: String) -> Fault {
+    fn wrong(&self, rank: u32, chunk: u32, got: Value, want: String) -> Fault {
         Fault::Wrong { rank, chunk, got: self.expressions.text(got), want }
     }
 }

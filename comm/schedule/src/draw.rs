@@ -11,7 +11,8 @@ pub use svg::svg;
 /// One line per rank, its moves in program order, the n-th moves of all ranks below each other.
 ///
 /// `c→p` sends chunk c to rank p, `c⊕p` folds what rank p sends into chunk c, `c←p` overwrites
-/// chunk c with it, `c⊕s0` folds scratch chunk 0 into chunk c. `2-5` are the chunks 2 to 5.
+/// chunk c with it, `c=s0⊕c` folds scratch chunk 0 into chunk c, from the left. `2-5` are the
+/// chunks 2 to 5.
 pub fn text(programs: &[Program]) -> String {
     let cells: Vec<Vec<String>> = programs
         .iter()
@@ -49,7 +50,8 @@ fn cell(program: &Program, step: Move) -> String {
         Move::Recv { from, span } => format!("{}←{from}", label(program, span)),
         Move::Fold { from, span } => format!("{}⊕{from}", label(program, span)),
         Move::Merge { from, into } => {
-            format!("{}⊕{}", label(program, into), label(program, from))
+            let [from, into] = [from, into].map(|span| label(program, span));
+            format!("{into}={from}⊕{into}")
         }
     }
 }
@@ -91,7 +93,7 @@ rank 2: 1→0 0⊕1 0→0 2⊕1 2→0 1←1 1→0 0←1
         let drawn = text(&world(Collective::AllReduce, Algorithm::Halving, 4));
         assert!(drawn.starts_with("rank 0: 2-3→2 0-1⊕2 1→1 0⊕1 0→1 1←1 0-1→2 2-3←2\n"), "{drawn}");
         let drawn = text(&world(Collective::Reduce { root: 2 }, Algorithm::Ordered, 3));
-        assert!(drawn.ends_with("rank 2: s0←0 s0⊕1 0⊕s0\n"), "{drawn}");
+        assert!(drawn.ends_with("rank 2: s0←0 s0⊕1 0=s0⊕0\n"), "{drawn}");
     }
 
     #[test]

@@ -78,11 +78,12 @@ pub enum Move {
         /// The operand and the result.
         span: Span,
     },
-    /// Fold one span of this rank into another: `into = into ⊕ from`.
+    /// Fold one span of this rank into another: `into = from ⊕ into`, the other way round than a
+    /// `Fold`, so that what comes first in rank order can be gathered apart.
     Merge {
-        /// The operand that stays as it is.
+        /// The left operand, which stays as it is.
         from: Span,
-        /// The operand that becomes the result; as many chunks as `from`, of the same lengths.
+        /// The right operand, which becomes the result; as many chunks as `from`, of the same lengths.
         into: Span,
     },
 }

@@ -43,7 +43,8 @@ const PLAIN: [Algorithm; 10] = [
 ];
 
 impl Collective {
-    /// All nine; those with a root have root 0.
+    /// All nine; those with a root have root 0. Their places stand for them on wires, so they never
+    /// change.
     pub const ALL: [Self; 9] = COLLECTIVES;
 
     /// The name, without the root: "all-reduce".
@@ -82,8 +83,9 @@ impl FromStr for Collective {
 }
 
 impl Algorithm {
-    /// The algorithms without a number.
-    pub(crate) const PLAIN: [Self; 10] = PLAIN;
+    /// The algorithms without a number. Their places stand for them on wires, so they never
+    /// change.
+    pub const PLAIN: [Self; 10] = PLAIN;
 
     /// The name with its number, if it has one: "ring", "hierarchical:4", "server:2".
     pub fn name(self) -> String {

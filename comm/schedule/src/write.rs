@@ -25,7 +25,7 @@ impl Program {
         self.moves.extend(spans.into_iter().map(|span| Move::Fold { from, span }));
     }
 
-    /// Appends a local fold, `into = into ⊕ from`.
+    /// Appends a local fold, `into = from ⊕ into`.
     pub(crate) fn merge(&mut self, from: Span, into: Span) {
         debug_assert_eq!(from.count, into.count);
         self.moves.push(Move::Merge { from, into });

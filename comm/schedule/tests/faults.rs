@@ -1,6 +1,8 @@
 //! What the checker says about schedules that are wrong, written by hand and as small as they get.
 
-use brigade_schedule::{Algorithm, Collective, Move, Program, Span, check, check_programs};
+use brigade_schedule::{
+    Algorithm, Collective, Fault, Move, Program, Report, Span, check, check_programs,
+};
 
 fn send(to: u32, chunk: u32) -> Move {
     Move::Send { to, span: Span::one(chunk) }
@@ -18,8 +20,8 @@ fn merge(from: u32, into: u32) -> Move {
     Move::Merge { from: Span::one(from), into: Span::one(into) }
 }
 
-/// What is said about programs with these moves; each has one scratch chunk like chunk 0.
-fn said(collective: Collective, algorithm: Algorithm, moves: &[&[Move]]) -> String {
+/// What is proved of programs with these moves; each has one scratch chunk like chunk 0.
+fn proof(collective: Collective, algorithm: Algorithm, moves: &[&[Move]]) -> Result<Report, Fault> {
     let ranks = moves.len() as u32;
     let of_rank = |(rank, moves): (u32, &&[Move])| Program {
         collective,
@@ -31,7 +33,12 @@ fn said(collective: Collective, algorithm: Algorithm, moves: &[&[Move]]) -> Stri
         moves: moves.to_vec(),
     };
     let programs: Vec<Program> = (0..).zip(moves).map(of_rank).collect();
-    check_programs(&programs).map_or_else(|fault| fault.to_string(), |_| "right".into())
+    check_programs(&programs)
+}
+
+/// What is said about such programs.
+fn said(collective: Collective, algorithm: Algorithm, moves: &[&[Move]]) -> String {
+    proof(collective, algorithm, moves).map_or_else(|fault| fault.to_string(), |_| "right".into())
 }
 
 fn all_reduce(moves: &[&[Move]]) -> String {
@@ -125,6 +132,40 @@ fn ordered_means_rank_order() {
     let said = said(reduce, Algorithm::Ordered, &moves);
     let want = "rank 0 ends with ((x0 ⊕ x2) ⊕ x1) in chunk 0, not with the fold in rank order";
     assert_eq!(said, want);
+}
+
+/// A fold puts what arrives on the right, a merge puts it on the left: either in place of the other
+/// adds up to the same numbers, but not in rank order.
+#[test]
+fn an_operand_on_the_other_side_is_not_rank_order() {
+    let (folded, merged) = ([fold(1, 0)], [recv(1, 1), merge(1, 0)]);
+    let above: [(&[Move], bool); 2] = [(&folded, true), (&merged, false)];
+    let (folded, merged) = ([fold(0, 0)], [recv(0, 1), merge(1, 0)]);
+    let below: [(&[Move], bool); 2] = [(&folded, false), (&merged, true)];
+    for (root, cases) in [(0, above), (1, below)] {
+        for (moves, in_rank_order) in cases {
+            let sends = [send(root, 0)];
+            let of_rank = |rank| if rank == root { moves } else { &sends };
+            let both = [of_rank(0), of_rank(1)];
+            let reduce = Collective::Reduce { root };
+            let report = proof(reduce, Algorithm::Direct, &both).unwrap();
+            assert_eq!(report.in_rank_order, in_rank_order, "{both:?}");
+            let ordered = proof(reduce, Algorithm::Ordered, &both);
+            assert_eq!(ordered.is_ok(), in_rank_order, "{both:?}");
+        }
+    }
+}
+
+#[test]
+fn only_what_is_ordered_claims_to_be_for_any_number_of_ranks() {
+    for ranks in 2..=9 {
+        for collective in Collective::ALL.into_iter().filter(|c| c.folds()) {
+            let report = check(collective, Algorithm::Ordered, ranks).unwrap();
+            assert!(report.in_rank_order, "{collective} among {ranks}");
+        }
+        let doubling = check(Collective::AllReduce, Algorithm::Doubling, ranks).unwrap();
+        assert!(!doubling.in_rank_order, "{ranks} ranks swap operands");
+    }
 }
 
 #[test]

@@ -40,6 +40,11 @@ pub(crate) fn scramble(a: u64, b: u64) -> u64 {
     (sum ^ (sum >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(31)
 }
 
+/// Neither commutes nor associates: an operand on the other side gives another number.
+pub(crate) fn entangle(a: u64, b: u64) -> u64 {
+    scramble(a.rotate_left(7), b)
+}
+
 /// What a rank brings: an arbitrary number, the same for the same place; in a barrier, its name.
 pub(crate) fn input(collective: Collective, rank: u32, chunk: u32, element: usize) -> u64 {
     if collective == Collective::Barrier {
@@ -195,7 +200,7 @@ impl<'a> Rank<'a> {
             }
             Move::Merge { .. } => {
                 let operand = self.elements[source.unwrap()].ok_or(Halt::Empty)?;
-                Some(fold(old.ok_or(Halt::Empty)?, operand))
+                Some(fold(operand, old.ok_or(Halt::Empty)?))
             }
         };
         self.touches[touch].done = true;
