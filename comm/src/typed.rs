@@ -1,8 +1,7 @@
 //! The collectives as typed calls, one method each.
 //!
-//! Counts are elements. Cost is that of the algorithm chosen for the size; see
-//! [`Communicator::algorithm_for`]. Errors are those of [`Communicator::run`]. In all of them a
-//! count of zero, a group of one rank and odd sizes are legal.
+//! Counts are elements. In all of them a count of zero, a group of one rank and odd sizes are
+//! legal.
 
 use std::sync::Arc;
 
@@ -13,15 +12,34 @@ use crate::communicator::Communicator;
 use crate::dtype::Element;
 use crate::{Error, Op};
 
+/// The typed collectives. In their costs P is the number of ranks and n the bytes of the longer
+/// buffer of a rank, and the algorithm is the one chosen for the length where the settings name no
+/// other; see [`Communicator::algorithm_for`]. What ends a group, and so any call, is told by
+/// [`Error`].
 impl Communicator {
     /// Fold `data` over all ranks, in place: `[count]` elements on every rank, and every rank ends
     /// with identical bits.
+    ///
+    /// Cost: ceil(log2 P) steps and n bytes sent in each if short, else 2n(P-1)/P bytes in at most
+    /// 2(P-1) steps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an operator that has no meaning for `T`; otherwise what ended the
+    /// group.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: Op) -> Result<(), Error> {
         let call = Call::new(Collective::AllReduce, T::DTYPE, op, data.len());
         self.run(&call, Buffers::InPlace(bytes_mut(data)))
     }
 
     /// Fold the inputs of all ranks into every rank's `output`: `[count]` elements each.
+    ///
+    /// Cost: that of [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an operator that has no meaning for `T` or buffers of unequal
+    /// lengths; otherwise what ended the group.
     pub fn all_reduce_into<T: Element>(
         &self,
         input: &[T],
@@ -34,6 +52,14 @@ impl Communicator {
 
     /// Fold several tensors over all ranks, in place. Small ones travel together, so many short
     /// tensors cost little more than one.
+    ///
+    /// Cost: one [`Communicator::all_reduce`] for all tensors up to 64 KiB together, which are
+    /// copied out and back, and one for each longer one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an operator that has no meaning for `T`; otherwise what ended the
+    /// group.
     pub fn all_reduce_many<T: Element>(&self, list: &mut [&mut [T]], op: Op) -> Result<(), Error> {
         /// Up to here copying a tensor costs less than a call of its own.
         const FUSE_BYTES: usize = 64 << 10;
@@ -42,7 +68,10 @@ impl Communicator {
         for tensor in list.iter().filter(|tensor| is_small(tensor)) {
             fused.extend_from_slice(tensor);
         }
-        self.all_reduce(&mut fused, op.clone())?;
+        // All ranks see the same lengths, so all of them skip it or none.
+        if !fused.is_empty() {
+            self.all_reduce(&mut fused, op.clone())?;
+        }
         let mut rest = &fused[..];
         for tensor in list.iter_mut() {
             if is_small(tensor) {
@@ -58,6 +87,13 @@ impl Communicator {
 
     /// Fold the inputs of all ranks; rank `r` gets block `r`. `input`: `[ranks * count]`, `output`:
     /// `[count]`.
+    ///
+    /// Cost: n(P-1)/P bytes sent in P-1 steps; if short, in log2 P steps where P is a power of two.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an operator that has no meaning for `T`, an `input` that is not P
+    /// times as long as `output`; otherwise what ended the group.
     pub fn reduce_scatter<T: Element>(
         &self,
         input: &[T],
@@ -69,6 +105,13 @@ impl Communicator {
     }
 
     /// Like [`Communicator::reduce_scatter`] with `counts[r]` elements for rank `r`.
+    ///
+    /// Cost: that of [`Communicator::reduce_scatter`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an operator that has no meaning for `T`, or `counts` that fit neither
+    /// the group nor the buffers; otherwise what ended the group.
     pub fn reduce_scatter_v<T: Element>(
         &self,
         input: &[T],
@@ -83,11 +126,25 @@ impl Communicator {
 
     /// Collect the inputs of all ranks on all ranks. `input`: `[count]`, `output`:
     /// `[ranks * count]`.
+    ///
+    /// Cost: n(P-1)/P bytes sent in P-1 steps; if short, in ceil(log2 P) steps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an `output` that is not P times as long as `input`; otherwise what
+    /// ended the group.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
         self.apart(&Call::moving(Collective::AllGather, T::DTYPE, input.len()), input, output)
     }
 
     /// Like [`Communicator::all_gather`] with `counts[r]` elements from rank `r`.
+    ///
+    /// Cost: that of [`Communicator::all_gather`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for `counts` that fit neither the group nor the buffers; otherwise what
+    /// ended the group.
     pub fn all_gather_v<T: Element>(
         &self,
         input: &[T],
@@ -98,6 +155,13 @@ impl Communicator {
     }
 
     /// Copy `data` of rank `root` to all ranks, in place: `[count]` on every rank.
+    ///
+    /// Cost: ceil(log2 P) steps if short; else n bytes stream along P-1 steps and are sent once by
+    /// each rank but the last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a bad root; otherwise what ended the group.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
         let collective = Collective::Broadcast { root: rank_number(root) };
         let call = Call::moving(collective, T::DTYPE, data.len());
@@ -105,6 +169,13 @@ impl Communicator {
     }
 
     /// Fold `data` of all ranks into `data` of rank `root`; that of other ranks stays as it is.
+    ///
+    /// Cost: as for [`Communicator::broadcast`], the other way round.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a bad root or an operator that has no meaning for `T`; otherwise what
+    /// ended the group.
     pub fn reduce<T: Element>(&self, data: &mut [T], op: Op, root: usize) -> Result<(), Error> {
         let collective = Collective::Reduce { root: rank_number(root) };
         let call = Call::new(collective, T::DTYPE, op, data.len());
@@ -113,6 +184,14 @@ impl Communicator {
 
     /// Send block `r` of `input` to rank `r`, and collect in `output` what all ranks sent here.
     /// Both are `[ranks * count]`.
+    ///
+    /// Cost: n(P-1)/P bytes sent in P-1 steps; if short, among more than eight ranks, ceil(log2 P)
+    /// steps with about n/2 bytes in each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for buffers of unequal lengths, or of a length that P does not divide;
+    /// otherwise what ended the group.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
         if !input.len().is_multiple_of(self.size()) {
             return Err(Error::invalid(format!(
@@ -126,6 +205,13 @@ impl Communicator {
     }
 
     /// Like [`Communicator::all_to_all`] with `to[r]` elements to rank `r` and `from[r]` from it.
+    ///
+    /// Cost: P-1 steps; every block is sent once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for `to` or `from` that fit neither the group nor the buffers; otherwise
+    /// what ended the group.
     pub fn all_to_all_v<T: Element>(
         &self,
         input: &[T],
@@ -140,6 +226,14 @@ impl Communicator {
 
     /// Collect the inputs of all ranks on rank `root`. `input`: `[count]`; `output`:
     /// `[ranks * count]` on the root, ignored elsewhere.
+    ///
+    /// Cost: one step, in which each rank sends its block to the root; if short, among more than
+    /// four ranks, ceil(log2 P) steps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a bad root, or an `output` of the root that is not P times as long as
+    /// `input`; otherwise what ended the group.
     pub fn gather<T: Element>(
         &self,
         input: &[T],
@@ -152,6 +246,13 @@ impl Communicator {
 
     /// Like [`Communicator::gather`] with `counts[r]` elements from rank `r`. The root needs all
     /// counts right; elsewhere only the rank's own is looked at.
+    ///
+    /// Cost: one step, in which each rank sends its block to the root.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a bad root, or `counts` that fit neither the group nor the buffers;
+    /// otherwise what ended the group.
     pub fn gather_v<T: Element>(
         &self,
         input: &[T],
@@ -164,6 +265,14 @@ impl Communicator {
 
     /// Send block `r` of rank `root`'s input to rank `r`. `input`: `[ranks * count]` on the root,
     /// ignored elsewhere; `output`: `[count]`.
+    ///
+    /// Cost: one step, in which the root sends each rank its block; if short, among more than four
+    /// ranks, ceil(log2 P) steps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a bad root, or an `input` of the root that is not P times as long as
+    /// `output`; otherwise what ended the group.
     pub fn scatter<T: Element>(
         &self,
         input: &[T],
@@ -176,6 +285,13 @@ impl Communicator {
 
     /// Like [`Communicator::scatter`] with `counts[r]` elements to rank `r`. The root needs all
     /// counts right; elsewhere only the rank's own is looked at.
+    ///
+    /// Cost: one step, in which the root sends each rank its block.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a bad root, or `counts` that fit neither the group nor the buffers;
+    /// otherwise what ended the group.
     pub fn scatter_v<T: Element>(
         &self,
         input: &[T],
@@ -187,6 +303,12 @@ impl Communicator {
     }
 
     /// Wait until every rank has come here.
+    ///
+    /// Cost: ceil(log2 P) steps without payload.
+    ///
+    /// # Errors
+    ///
+    /// What ended the group.
     pub fn barrier(&self) -> Result<(), Error> {
         let call = Call::moving(Collective::Barrier, crate::Dtype::U8, 0);
         self.run(&call, Buffers::InPlace(&mut []))

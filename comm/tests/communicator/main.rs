@@ -11,5 +11,6 @@ mod panics;
 mod refusals;
 mod scope;
 mod soak;
+mod typed;
 mod unordered;
 mod world;
