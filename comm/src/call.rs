@@ -99,7 +99,7 @@ impl Call {
     /// Refuse what no rank could carry out. Everything here is decided by this rank alone; the
     /// communicator stays usable after a refusal.
     pub(crate) fn validate(&self, ranks: u32) -> Result<(), Error> {
-        if let Some(root) = root(self.collective)
+        if let Some(root) = self.collective.root()
             && root >= ranks
         {
             return Err(Error::invalid(format!("{self}: root {root} of {ranks} ranks")));
@@ -154,17 +154,6 @@ impl Call {
     }
 }
 
-/// The root of a rooted collective.
-pub(crate) fn root(collective: Collective) -> Option<u32> {
-    match collective {
-        Collective::Broadcast { root }
-        | Collective::Reduce { root }
-        | Collective::Gather { root }
-        | Collective::Scatter { root } => Some(root),
-        _ => None,
-    }
-}
-
 impl fmt::Display for Call {
     /// As it is named in errors: `all-reduce(f32 x 1000, sum)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,7 +166,7 @@ impl fmt::Display for Call {
         if self.collective.folds() {
             write!(f, ", {}", self.op.name())?;
         }
-        if let Some(root) = root(self.collective) {
+        if let Some(root) = self.collective.root() {
             write!(f, ", root {root}")?;
         }
         write!(f, ")")

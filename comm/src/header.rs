@@ -1,10 +1,10 @@
-//! The signature that opens every wire of every call: thirty-two bytes that let the two ends notice
-//! at once that they are not in the same call.
+//! The signature that opens every wire of a collective, and every message between two ranks:
+//! thirty-two bytes that let the two ends notice at once that they are not in the same call.
 
 use brigade_schedule::Collective;
 
-use crate::call::{Call, Counts, root};
-use crate::select::code_name;
+use crate::call::{Call, Counts};
+use crate::select::{code_name, is_numbered};
 use crate::{Dtype, Op};
 
 /// Bytes of a header on the wire.
@@ -39,22 +39,26 @@ impl Window {
 /// What both ends of a wire must agree on.
 ///
 /// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator 1, algorithm 1,
-/// root 2, sequence number 4, group 4, count or hash of counts 8, bytes on this wire 8.
+/// root 2 (of an algorithm that has a number, which has no root: that number), sequence number 4,
+/// group 4, count or hash of counts 8, payload bytes 8: those of the message, or those of the whole
+/// collective on this wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header([u8; HEADER_BYTES]);
 
 impl Header {
-    /// The header of a collective call. `wire_bytes` and the sequence number are filled in later.
-    pub(crate) fn of_call(call: &Call, algorithm_code: u8, group: u64, window: Window) -> Self {
+    /// The header of a collective call. The payload bytes and the sequence number are filled in
+    /// later. `algorithm_code` is that of [`crate::select::code`].
+    pub(crate) fn of_call(call: &Call, algorithm_code: u32, group: u64, window: Window) -> Self {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..2].copy_from_slice(&[MAGIC, window.0]);
         bytes[2] = collective_code(call.collective) | if call.is_uneven() { UNEVEN } else { 0 };
         bytes[3] = call.dtype.code();
         // Zero stands for no operator.
         bytes[4] = if call.collective.folds() { call.op.code() + 1 } else { 0 };
-        bytes[5] = algorithm_code;
-        let root = root(call.collective).map_or(NO_ROOT, |root| root as u16);
-        bytes[6..8].copy_from_slice(&root.to_le_bytes());
+        bytes[5] = algorithm_code as u8;
+        let root = call.collective.root().map_or(NO_ROOT, |root| root as u16);
+        let word = if is_numbered(algorithm_code) { (algorithm_code >> 8) as u16 } else { root };
+        bytes[6..8].copy_from_slice(&word.to_le_bytes());
         bytes[12..16].copy_from_slice(&(group as u32).to_le_bytes());
         bytes[16..24].copy_from_slice(&count_word(call).to_le_bytes());
         Self(bytes)
@@ -78,7 +82,8 @@ impl Header {
         self
     }
 
-    /// The same header with the payload bytes of one wire.
+    /// The same header with the payload bytes that follow it: of a collective all that this wire
+    /// carries, else those of one message.
     pub(crate) fn for_wire(mut self, wire_bytes: u64) -> Self {
         self.0[24..32].copy_from_slice(&wire_bytes.to_le_bytes());
         self
@@ -102,13 +107,16 @@ impl Header {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    /// What the words leave out: payload bytes of the whole call on the wire that this header
-    /// opened, and in what order they come.
+    /// What the words leave out: payload bytes of the message, or of the whole collective on the
+    /// wire that this header opened, and in what order they come.
     pub(crate) fn describe_wire(&self) -> String {
-        let bytes = format!("{} bytes on this wire", self.word(24));
+        let bytes = self.word(24);
         match self.0[2] {
-            SEND_RECV => bytes,
-            _ => format!("{bytes} in windows of {} bytes", Window(self.0[1]).bytes()),
+            SEND_RECV => format!("{bytes} bytes in this message"),
+            _ => {
+                let window_bytes = Window(self.0[1]).bytes();
+                format!("{bytes} bytes on this wire in windows of {window_bytes} bytes")
+            }
         }
     }
 
@@ -121,7 +129,7 @@ impl Header {
         if self.0[2] == SEND_RECV {
             return Some(format!("send/recv({dtype})"));
         }
-        let name = COLLECTIVES.get(usize::from(self.0[2] & !UNEVEN))?;
+        let name = Collective::ALL.get(usize::from(self.0[2] & !UNEVEN))?.name();
         let mut text = match (self.0[2] & UNEVEN, self.word(16)) {
             (0, count) => format!("{name}({dtype} x {count}"),
             (_, 0) => format!("{name}-v({dtype}"),
@@ -130,38 +138,19 @@ impl Header {
         if let Some(code) = self.0[4].checked_sub(1) {
             text += &format!(", {}", Op::code_name(code)?);
         }
-        let root = u16::from_le_bytes([self.0[6], self.0[7]]);
-        if root != NO_ROOT {
-            text += &format!(", root {root}");
+        let (family, word) = (u32::from(self.0[5]), u16::from_le_bytes([self.0[6], self.0[7]]));
+        let code = if is_numbered(family) { family | u32::from(word) << 8 } else { family };
+        if !is_numbered(family) && word != NO_ROOT {
+            text += &format!(", root {word}");
         }
-        Some(format!("{text}) by {}", code_name(self.0[5])?))
+        Some(format!("{text}) by {}", code_name(code)?))
     }
 }
 
-const COLLECTIVES: [&str; 9] = [
-    "all-reduce",
-    "reduce-scatter",
-    "all-gather",
-    "broadcast",
-    "reduce",
-    "all-to-all",
-    "gather",
-    "scatter",
-    "barrier",
-];
-
+/// The place among all collectives, which never changes.
 fn collective_code(collective: Collective) -> u8 {
-    match collective {
-        Collective::AllReduce => 0,
-        Collective::ReduceScatter => 1,
-        Collective::AllGather => 2,
-        Collective::Broadcast { .. } => 3,
-        Collective::Reduce { .. } => 4,
-        Collective::AllToAll => 5,
-        Collective::Gather { .. } => 6,
-        Collective::Scatter { .. } => 7,
-        Collective::Barrier => 8,
-    }
+    let place = Collective::ALL.iter().position(|one| one.name() == collective.name());
+    place.expect("all collectives are among all") as u8
 }
 
 /// The count, or a digest of the counts where every rank knows them all. Lengths that only some
@@ -182,7 +171,10 @@ fn count_word(call: &Call) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use brigade_schedule::Algorithm;
+
     use super::*;
+    use crate::select::code;
 
     #[test]
     fn windows_are_rounded_down_by_less_than_a_quarter() {
@@ -193,5 +185,44 @@ mod tests {
         }
         assert_eq!(Window::at_most(1 << 20).bytes(), 1 << 20);
         assert!(Window::at_most(u64::MAX).bytes() > u64::MAX / 4 * 3);
+    }
+
+    fn described(collective: Collective, algorithm: Algorithm) -> String {
+        let call = Call::new(collective, Dtype::F32, Op::Sum, 7);
+        let header = Header::of_call(&call, code(algorithm), 1, Window::at_most(4096));
+        header.numbered(3).for_wire(28).describe().expect("a header")
+    }
+
+    #[test]
+    fn the_number_of_an_algorithm_is_not_taken_for_a_root() {
+        for number in [2, 64, 128, 256, 65_535] {
+            let algorithm = Algorithm::Hierarchical { node_ranks: number };
+            let want = format!("all-reduce(f32 x 7, sum) by hierarchical:{number}");
+            assert_eq!(described(Collective::AllReduce, algorithm), want);
+        }
+        let rooted = described(Collective::Broadcast { root: 2 }, Algorithm::Ring);
+        assert_eq!(rooted, "broadcast(f32 x 7, root 2) by ring");
+        assert_eq!(described(Collective::Barrier, Algorithm::Direct), "barrier(f32 x 7) by direct");
+    }
+
+    /// They stand on wires between different versions.
+    #[test]
+    fn codes_of_collectives_never_change() {
+        let codes = Collective::ALL.map(|collective| collective_code(collective.with_root(3)));
+        assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let names = Collective::ALL.map(Collective::name).join(" ");
+        let want = "all-reduce reduce-scatter all-gather broadcast reduce all-to-all gather \
+                    scatter barrier";
+        assert_eq!(names, want);
+    }
+
+    #[test]
+    fn a_message_speaks_of_itself_and_a_collective_of_its_wire() {
+        let message = Header::of_message(Dtype::U8, 1).for_wire(40);
+        assert_eq!(message.describe_wire(), "40 bytes in this message");
+        let call = Call::moving(Collective::AllGather, Dtype::U8, 40);
+        let header = Header::of_call(&call, code(Algorithm::Ring), 1, Window::at_most(4096));
+        let want = "80 bytes on this wire in windows of 4096 bytes";
+        assert_eq!(header.for_wire(80).describe_wire(), want);
     }
 }

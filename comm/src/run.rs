@@ -75,7 +75,7 @@ struct Position {
     step: u32,
     /// Bytes of the header that are through.
     head: u8,
-    /// What this wire of the call starts with.
+    /// What this wire of a collective starts with, or the message at hand.
     header: Header,
     arriving: [u8; HEADER_BYTES],
 }

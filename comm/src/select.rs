@@ -83,50 +83,46 @@ impl Selector {
     }
 }
 
-/// The algorithm in a header, so that ranks that chose apart notice it.
-pub(crate) fn code(algorithm: Algorithm) -> u8 {
+const HIERARCHICAL: u32 = 64;
+const SERVER: u32 = 128;
+
+/// The algorithm in a header, so that ranks that chose apart notice it: eight bits for the family,
+/// and from there on its number, if it has one. Of either there are at most
+/// [`RANKS_MAX`](brigade_schedule::RANKS_MAX), so no two algorithms share a code of 24 bits.
+pub(crate) fn code(algorithm: Algorithm) -> u32 {
     match algorithm {
-        Algorithm::Ring => 0,
-        Algorithm::BiRing => 1,
-        Algorithm::DoubleTree => 2,
-        Algorithm::Halving => 3,
-        Algorithm::Doubling => 4,
-        Algorithm::Binomial => 5,
-        Algorithm::Bruck => 6,
-        Algorithm::Pairwise => 7,
-        Algorithm::Direct => 8,
-        Algorithm::Ordered => 9,
-        Algorithm::Hierarchical { node_ranks } => 64 | (node_ranks % 64) as u8,
-        Algorithm::ParameterServer { servers } => 128 | (servers % 64) as u8,
+        Algorithm::Hierarchical { node_ranks } => HIERARCHICAL | (node_ranks << 8),
+        Algorithm::ParameterServer { servers } => SERVER | (servers << 8),
+        plain => {
+            let place = Algorithm::PLAIN.iter().position(|&one| one == plain);
+            place.expect("what has no number is plain") as u32
+        }
     }
 }
 
+/// Whether the algorithm with this code has a number. None of these has a root: what it does is
+/// the same for all ranks.
+pub(crate) fn is_numbered(code: u32) -> bool {
+    matches!(code & 0xff, HIERARCHICAL | SERVER)
+}
+
 /// The name of the algorithm with a code; `None` if there is none.
-pub(crate) fn code_name(code: u8) -> Option<String> {
-    const PLAIN: [Algorithm; 10] = [
-        Algorithm::Ring,
-        Algorithm::BiRing,
-        Algorithm::DoubleTree,
-        Algorithm::Halving,
-        Algorithm::Doubling,
-        Algorithm::Binomial,
-        Algorithm::Bruck,
-        Algorithm::Pairwise,
-        Algorithm::Direct,
-        Algorithm::Ordered,
-    ];
-    let number = u32::from(code % 64);
-    let algorithm = match code / 64 {
-        0 => *PLAIN.get(usize::from(code))?,
-        1 => Algorithm::Hierarchical { node_ranks: number },
-        2 => Algorithm::ParameterServer { servers: number },
-        _ => return None,
+pub(crate) fn code_name(code: u32) -> Option<String> {
+    let number = code >> 8;
+    let algorithm = match code & 0xff {
+        HIERARCHICAL => Algorithm::Hierarchical { node_ranks: number },
+        SERVER => Algorithm::ParameterServer { servers: number },
+        _ => *Algorithm::PLAIN.get(code as usize)?,
     };
     Some(algorithm.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use brigade_schedule::RANKS_MAX;
+
     use super::*;
 
     #[test]
@@ -138,5 +134,39 @@ mod tests {
         }
         assert_eq!(code_name(10), None);
         assert_eq!(code_name(255), None);
+    }
+
+    #[test]
+    fn every_size_has_its_own_code() {
+        let sizes = (1..=1024).chain([1 << 15, RANKS_MAX]);
+        let numbered = sizes.flat_map(|size| {
+            let hierarchical = Algorithm::Hierarchical { node_ranks: size };
+            [hierarchical, Algorithm::ParameterServer { servers: size }]
+        });
+        let mut codes = HashSet::new();
+        for algorithm in numbered.chain(Algorithm::PLAIN) {
+            assert!(codes.insert(code(algorithm)), "{algorithm}");
+            assert_eq!(code_name(code(algorithm)), Some(algorithm.to_string()));
+        }
+    }
+
+    /// They have one field for both in a header.
+    #[test]
+    fn what_has_a_number_has_no_root() {
+        for ranks in [2, 5, 256] {
+            for collective in Collective::ALL.into_iter().filter(|c| c.root().is_some()) {
+                let all = Algorithm::all_for(collective, ranks).into_iter().map(code);
+                assert!(!all.into_iter().any(is_numbered), "{collective} among {ranks}");
+            }
+        }
+    }
+
+    /// They stand on wires between different versions.
+    #[test]
+    fn codes_of_plain_algorithms_never_change() {
+        let names = Algorithm::PLAIN.map(Algorithm::family).join(" ");
+        let want = "ring bi-ring double-tree halving doubling binomial bruck pairwise direct \
+                    ordered";
+        assert_eq!(names, want);
     }
 }

@@ -43,9 +43,9 @@ pub(crate) enum Kind {
     Recv,
     /// `target = source ⊕ arriving`.
     Fold,
-    /// `target = source ⊕ other`, within the rank.
+    /// `target = other ⊕ source`, within the rank.
     Merge {
-        /// The operand that is not overwritten.
+        /// The left operand, which is not overwritten.
         other: Place,
     },
     /// `target = source`, within the rank.
@@ -127,7 +127,8 @@ pub(crate) struct Plan {
     pub(crate) steps: Box<[Step]>,
     pub(crate) needs: Box<[Need]>,
     pub(crate) pumps: Box<[Pump]>,
-    /// What every wire of the call starts with.
+    /// What every wire of a collective starts with, and every message between two ranks, but for
+    /// the call's number and the payload bytes.
     pub(crate) header: Header,
     /// Whether every step has a header of its own, so that a peer may group its messages in another
     /// way; otherwise there is one for each wire.
