@@ -32,31 +32,6 @@ fn folds(criterion: &mut Criterion) {
     }
 }
 
-/// Sizes past the caches, where streaming pays.
-fn far(criterion: &mut Criterion) {
-    let bytes = 128 << 20;
-    let (a, b, mut c) = (vec![2u8; bytes], vec![3u8; bytes], vec![1u8; bytes]);
-    let mut group = criterion.benchmark_group("128 MiB");
-    group.sample_size(10);
-    group.throughput(Throughput::Bytes(bytes as u64));
-    let plain = kernels::fold(Dtype::F32, &Op::Sum).expect("sums exist");
-    let streaming = kernels::fold_streaming(Dtype::F32, &Op::Sum).expect("sums exist");
-    for (name, fold) in [("sum f32", plain), ("sum f32 streaming", streaming)] {
-        group.bench_function(name, |bencher| {
-            // SAFETY: the three vectors hold `bytes / 4` elements each.
-            bencher.iter(|| unsafe { fold(a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), bytes / 4) });
-        });
-    }
-    for (name, streaming) in [("copy", false), ("copy streaming", true)] {
-        let copy = if streaming { kernels::copy_streaming } else { kernels::copy };
-        group.bench_function(name, |bencher| {
-            // SAFETY: both vectors hold `bytes` bytes.
-            bencher.iter(|| unsafe { copy(a.as_ptr(), c.as_mut_ptr(), bytes) });
-        });
-    }
-    group.finish();
-}
-
 /// Test data: `bench --check` makes as many bytes as it moves.
 fn fills(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fill");
@@ -69,18 +44,5 @@ fn fills(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn copies(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("copy");
-    for bytes in SIZES {
-        let (a, mut c) = (vec![2u8; bytes], vec![1u8; bytes]);
-        group.throughput(Throughput::Bytes(bytes as u64));
-        group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
-            // SAFETY: both vectors hold `bytes` bytes.
-            bencher.iter(|| unsafe { kernels::copy(a.as_ptr(), c.as_mut_ptr(), bytes) });
-        });
-    }
-    group.finish();
-}
-
-criterion_group!(benches, folds, copies, far, fills);
+criterion_group!(benches, folds, fills);
 criterion_main!(benches);

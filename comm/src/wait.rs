@@ -11,6 +11,7 @@ use crate::control::{Control, History, NO_SIGNATURE, Verdict};
 use crate::header::Header;
 use crate::plan::{Channel, Plan};
 use crate::run::{Run, Stop};
+use crate::say::warn;
 use crate::waiting::Waiting;
 
 /// A call that has stood still for so long tells the others which call it is in.
@@ -130,7 +131,7 @@ impl Watch {
         };
         let past = self.history.before(sequence);
         let sequence = u64::from(sequence);
-        self.control.report_standstill(self.group, sequence, signature, past, &description);
+        self.control.report_waiting(self.group, sequence, signature, past, &description);
     }
 
     /// A rank that left will send nothing more; give what it sent time to arrive.
@@ -293,13 +294,5 @@ fn error_of(verdict: &Verdict, during: &str) -> Error {
         },
         Verdict::Aborted { rank, why } => Error::Aborted { rank: *rank as u32, why: why.clone() },
         Verdict::RootLost { how } => Error::PeerLost { rank: 0, how: how.clone(), during },
-    }
-}
-
-/// Say it where the user looks: in the log if there is one, else on standard error.
-fn warn(sentence: &str) {
-    tracing::warn!("{sentence}");
-    if !tracing::dispatcher::has_been_set() {
-        eprintln!("brigade: {sentence}");
     }
 }

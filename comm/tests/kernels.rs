@@ -117,7 +117,6 @@ fn each_kernel(mut check: impl FnMut(Isa, Dtype, &Op)) {
 fn a_kernel_exists_exactly_where_the_operator_makes_sense() {
     each_kernel(|isa, dtype, op| {
         assert_eq!(kernels::fold_on(isa, dtype, op).is_some(), op.supports(dtype));
-        assert_eq!(kernels::fold_streaming_on(isa, dtype, op).is_some(), op.supports(dtype));
         let scales = Op::Avg.supports(dtype);
         assert_eq!(kernels::divide_on(isa, dtype).is_some(), scales);
         assert_eq!(kernels::premultiply_on(isa, dtype).is_some(), scales);
@@ -143,29 +142,6 @@ fn folds_agree_with_the_judge_at_every_length_offset_and_place() {
                     let want = if place == Place::OnBoth { &own } else { &want };
                     let what = (isa, dtype, op, count, place, offsets);
                     assert_eq!(got, want[..bytes], "{what:?} seed {SEED}");
-                }
-            }
-        }
-    });
-}
-
-#[test]
-fn streaming_folds_agree_with_the_judge() {
-    each_kernel(|isa, dtype, op| {
-        let Some(fold) = kernels::fold_streaming_on(isa, dtype, op) else { return };
-        let mut random = fastrand::Rng::with_seed(SEED);
-        for count in [0, 1, 63, 64, 65, 255, 512, 1031, 4096] {
-            let a = random_bytes(&mut random, dtype, count);
-            let b = random_bytes(&mut random, dtype, count);
-            let want = judged(dtype, op, &a, &b);
-            for place in [Place::Apart, Place::OnOperand, Place::OnArriving] {
-                for offsets in [[0, 0, 0], [1, 2, 3], [8, 16, 40]] {
-                    let got = run(fold, dtype, &a, &b, place, offsets);
-                    assert!(
-                        got == want,
-                        "{:?} seed {SEED}",
-                        (isa, dtype, op, count, place, offsets)
-                    );
                 }
             }
         }
@@ -281,24 +257,6 @@ fn scales_agree_with_the_judge() {
         // SAFETY: the data hold `count` elements.
         unsafe { scale(data.pointer(), count, factor) };
         data.content().to_vec()
-    }
-}
-
-#[test]
-fn copies_copy() {
-    let mut random = fastrand::Rng::with_seed(SEED);
-    for bytes in (0..200).chain([4096, 5003]) {
-        for (from, to) in [(0, 0), (1, 0), (0, 1), (17, 33)] {
-            let content: Vec<u8> = (0..bytes).map(|_| random.u8(..)).collect();
-            let mut source = Guarded::new(&content, from);
-            for streaming in [false, true] {
-                let mut target = Guarded::new(&vec![0; bytes], to);
-                let copy = if streaming { kernels::copy_streaming } else { kernels::copy };
-                // SAFETY: both hold `bytes` bytes and are apart.
-                unsafe { copy(source.pointer(), target.pointer(), bytes) };
-                assert_eq!(target.content(), content, "{bytes} {from} {to} {streaming}");
-            }
-        }
     }
 }
 

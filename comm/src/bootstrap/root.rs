@@ -34,11 +34,6 @@ impl Root {
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
-
-    /// Let the root go on by itself until all ranks have left or the process ends.
-    pub fn detach(mut self) {
-        self.thread = None;
-    }
 }
 
 impl Drop for Root {

@@ -158,14 +158,9 @@ impl Control {
 
     /// Say that call `seq` of communicator `group` keeps us waiting; `description` names it, number
     /// and all. The root compares the `signature` with those of other ranks that wait in the same
-    /// call, and decides on a mismatch where they differ. For the slow path: costs a system call.
-    pub fn report_waiting(&self, group: u64, seq: u64, signature: [u8; 32], description: &str) {
-        self.report_standstill(group, seq, signature, Vec::new(), description);
-    }
-
-    /// Like [`Control::report_waiting`], with the signatures of the calls before, the latest first:
-    /// for ranks that are not as far yet.
-    pub(crate) fn report_standstill(
+    /// call, and those of the calls before in `past`, the latest first, with ranks that are not as
+    /// far yet; it decides on a mismatch where they differ. For the slow path: costs a system call.
+    pub fn report_waiting(
         &self,
         group: u64,
         seq: u64,

@@ -19,8 +19,6 @@ pub(super) struct Twos<C>(PhantomData<C>);
 pub(super) struct Two(u32);
 
 impl<C: Combine<Two> + Combine<bf16>> Kernel for Twos<C> {
-    const SIZE: usize = size_of::<bf16>();
-
     #[inline(always)]
     unsafe fn fold(operand: *const u8, arriving: *const u8, result: *mut u8, count: usize) {
         // SAFETY: the pairs and the single element after them are the `count` elements that the

@@ -14,8 +14,6 @@ use super::fold::{Kernel, Product, Total, each};
 pub(super) struct Half<const PRODUCT: bool>;
 
 impl<const PRODUCT: bool> Kernel for Half<PRODUCT> {
-    const SIZE: usize = size_of::<f16>();
-
     #[cfg(target_arch = "x86_64")]
     const FOLDS: Folds = [Self::fold, x86::avx2::<PRODUCT>, x86::avx512::<PRODUCT>];
 

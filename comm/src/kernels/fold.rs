@@ -1,29 +1,22 @@
-//! The fold loop, its three compilations, and its streaming form.
+//! The fold loop and its three compilations.
 
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 
+use super::Fold;
 use super::lane::{Bits, Number};
-use super::{Fold, copy};
 
 /// One fold for each [`super::Isa`], in its order.
 pub(super) type Folds = [Fold; 3];
 
 /// A fold of one element type.
 pub(super) trait Kernel: Sized + 'static {
-    /// Bytes per element.
-    const SIZE: usize;
-
-    /// With plain stores.
+    /// This fold for each instruction set.
     #[cfg(target_arch = "x86_64")]
     const FOLDS: Folds = [portable::<Self>, avx2::<Self>, avx512::<Self>];
 
-    /// With plain stores.
+    /// This fold for each instruction set.
     #[cfg(not(target_arch = "x86_64"))]
     const FOLDS: Folds = [portable::<Self>; 3];
-
-    /// With stores that pass the caches by.
-    const STREAMING: Folds = [streaming::<Self, 0>, streaming::<Self, 1>, streaming::<Self, 2>];
 
     /// The fold in plain Rust; inlined into a function for each instruction set.
     ///
@@ -64,8 +57,6 @@ combinations! {
 pub(super) struct Loop<C, L>(PhantomData<(C, L)>);
 
 impl<C: Combine<L>, L: Copy + 'static> Kernel for Loop<C, L> {
-    const SIZE: usize = size_of::<L>();
-
     #[inline(always)]
     unsafe fn fold(operand: *const u8, arriving: *const u8, result: *mut u8, count: usize) {
         // SAFETY: the caller's promise is passed on.
@@ -142,41 +133,4 @@ unsafe fn avx512<K: Kernel>(
 ) {
     // SAFETY: the caller's promise is passed on.
     unsafe { K::fold(operand, arriving, result, count) }
-}
-
-/// Bytes folded into the first-level cache before they are streamed out. Small enough to stay there
-/// beside both inputs, large enough that the call around it costs nothing.
-const BLOCK_BYTES: usize = 2048;
-
-/// A tile with the alignment of a cache line.
-#[repr(align(64))]
-struct Tile(MaybeUninit<[u8; BLOCK_BYTES]>);
-
-/// Fold a block into a tile, stream the tile to the result, repeat.
-///
-/// # Safety
-/// See [`Fold`]; the machine has the instruction set number `ISA`.
-unsafe fn streaming<K: Kernel, const ISA: usize>(
-    operand: *const u8,
-    arriving: *const u8,
-    result: *mut u8,
-    count: usize,
-) {
-    let mut tile = Tile(MaybeUninit::uninit());
-    let tile = tile.0.as_mut_ptr().cast::<u8>();
-    let bytes = count * K::SIZE;
-    let mut done = 0;
-    while done < bytes {
-        // A first block that ends at a cache line lets all others be whole lines.
-        let ragged = (result as usize + done) % copy::LINE_BYTES / K::SIZE * K::SIZE;
-        let block = (BLOCK_BYTES - ragged).min(bytes - done);
-        // SAFETY: `done + block` is at most the bytes the caller vouches for, and the tile has
-        // `BLOCK_BYTES`. The tile overlaps nothing; the block is read before it is written.
-        unsafe {
-            K::FOLDS[ISA](operand.add(done), arriving.add(done), tile, block / K::SIZE);
-            copy::stream(tile, result.add(done), block);
-        }
-        done += block;
-    }
-    copy::fence();
 }

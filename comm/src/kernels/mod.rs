@@ -1,4 +1,4 @@
-//! What happens to elements: fold, scale and copy, chosen once when a plan is made.
+//! What happens to elements: fold and scale, chosen once when a plan is made.
 //!
 //! Each operation is one Rust loop over one element type, compiled for each instruction set; the
 //! compiler turns it into vectors. Only f16 is written with intrinsics, because its conversion is
@@ -11,7 +11,6 @@
 
 mod bfloat16;
 mod codec;
-mod copy;
 mod float16;
 mod fold;
 mod isa;
@@ -26,7 +25,6 @@ use float16::Half;
 use fold::{And, Folds, Kernel, Largest, Least, Loop, Or, Product, Total, Xor};
 use lane::{Bits, Number, Truth};
 
-pub use copy::{copy, copy_streaming};
 pub use isa::Isa;
 
 /// `result[i] = operand[i] ⊕ arriving[i]` for `count` elements, in this order of arguments:
@@ -53,21 +51,9 @@ pub fn fold(dtype: Dtype, op: &Op) -> Option<Fold> {
     fold_on(Isa::best(), dtype, op)
 }
 
-/// Like [`fold`], but the result is written past the caches: for results that this core will not
-/// read soon and that are larger than its share of the cache. It is visible to other cores in the
-/// usual order, as if written plainly.
-pub fn fold_streaming(dtype: Dtype, op: &Op) -> Option<Fold> {
-    fold_streaming_on(Isa::best(), dtype, op)
-}
-
 /// [`fold`] for one instruction set; `None` also if this machine lacks it.
 pub fn fold_on(isa: Isa, dtype: Dtype, op: &Op) -> Option<Fold> {
-    isa.is_available().then(|| pair(dtype, op))?.map(|pair| pair.plain[isa as usize])
-}
-
-/// [`fold_streaming`] for one instruction set; `None` also if this machine lacks it.
-pub fn fold_streaming_on(isa: Isa, dtype: Dtype, op: &Op) -> Option<Fold> {
-    isa.is_available().then(|| pair(dtype, op))?.map(|pair| pair.streaming[isa as usize])
+    isa.is_available().then(|| folds(dtype, op))?.map(|folds| folds[isa as usize])
 }
 
 /// The kernel that divides by its factor, a whole number from 1 to 2^31: floats are rounded once
@@ -93,13 +79,8 @@ pub fn premultiply_on(isa: Isa, dtype: Dtype) -> Option<Scale> {
     isa.is_available().then(|| scale::multiplications(dtype))?.map(|scales| scales[isa as usize])
 }
 
-/// A fold with plain and with streaming stores, each for every instruction set.
-struct Pair {
-    plain: Folds,
-    streaming: Folds,
-}
-
-fn pair(dtype: Dtype, op: &Op) -> Option<Pair> {
+/// A fold for every instruction set.
+fn folds(dtype: Dtype, op: &Op) -> Option<Folds> {
     match dtype {
         Dtype::I8 => integer::<i8, u8>(op),
         Dtype::U8 => integer::<u8, u8>(op),
@@ -128,7 +109,7 @@ fn pair(dtype: Dtype, op: &Op) -> Option<Pair> {
 
 /// `Signed` and `Unsigned` have the same size: the sign matters to order alone, so everything else
 /// shares the unsigned kernel.
-fn integer<Signed, Unsigned>(op: &Op) -> Option<Pair>
+fn integer<Signed, Unsigned>(op: &Op) -> Option<Folds>
 where
     Signed: Number + 'static,
     Unsigned: Number + Bits + 'static,
@@ -145,7 +126,7 @@ where
     }
 }
 
-fn float<L: Number + 'static>(op: &Op) -> Option<Pair> {
+fn float<L: Number + 'static>(op: &Op) -> Option<Folds> {
     match op {
         Op::Sum | Op::Avg | Op::PreMulSum(_) => of::<Loop<Total, L>>(),
         Op::Prod => of::<Loop<Product, L>>(),
@@ -155,7 +136,7 @@ fn float<L: Number + 'static>(op: &Op) -> Option<Pair> {
     }
 }
 
-fn truth(op: &Op) -> Option<Pair> {
+fn truth(op: &Op) -> Option<Folds> {
     match op {
         Op::Sum | Op::Max | Op::Bor => of::<Loop<Or, Truth>>(),
         Op::Prod | Op::Min | Op::Band => of::<Loop<And, Truth>>(),
@@ -164,6 +145,6 @@ fn truth(op: &Op) -> Option<Pair> {
     }
 }
 
-fn of<K: Kernel>() -> Option<Pair> {
-    Some(Pair { plain: K::FOLDS, streaming: K::STREAMING })
+fn of<K: Kernel>() -> Option<Folds> {
+    Some(K::FOLDS)
 }

@@ -70,7 +70,7 @@ fn waiting_ranks_are_compared_and_summarised() {
     let (id, _root) = UniqueId::create(None).unwrap();
     let mut joined = check(5, &RootSpec::Id(id));
     let report = |rank: usize, seq, signature, call: &str| {
-        joined[rank].control.report_waiting(9, seq, [signature; 32], call);
+        joined[rank].control.report_waiting(9, seq, [signature; 32], Vec::new(), call);
     };
     report(0, 17, 1, "all-reduce of 8 f32");
     report(1, 17, 1, "all-reduce of 8 f32");
@@ -85,7 +85,7 @@ fn waiting_ranks_are_compared_and_summarised() {
     assert!(joined.iter().all(|world| world.control.verdict().is_none()));
     drop(joined.pop());
     let report = |rank: usize, seq, signature, call: &str| {
-        joined[rank].control.report_waiting(9, seq, [signature; 32], call);
+        joined[rank].control.report_waiting(9, seq, [signature; 32], Vec::new(), call);
     };
     report(3, 17, 2, "broadcast of 4 f64 from rank 1");
     until("a mismatch", || joined.iter().all(|world| world.control.verdict().is_some()));
@@ -100,7 +100,7 @@ fn waiting_ranks_are_compared_and_summarised() {
 #[test]
 fn a_world_of_one_decides_alone() {
     let joined = rendezvous(&launch(0, 1, &RootSpec::Alone), Vec::new(), Instant::now()).unwrap();
-    joined.control.report_waiting(0, 0, [0; 32], "nothing");
+    joined.control.report_waiting(0, 0, [0; 32], Vec::new(), "nothing");
     assert_eq!(joined.control.waiting_reports(0), None);
     joined.control.abort("enough");
     assert!(matches!(joined.control.verdict(), Some(Verdict::Aborted { rank: 0, .. })));
