@@ -15,7 +15,7 @@ use brigade_transports::rdma::{Rdma, Settings};
 use brigade_transports::{Transport, TransportError};
 
 use fabric::{Cable, Fabric};
-use world::{Member, contents, impatient, join, open, pair};
+use world::{LIMIT, Member, contents, impatient, join, open, pair};
 
 /// Trials of the random cutter.
 const TRIALS: u64 = 50;
@@ -103,6 +103,11 @@ fn spoilt(cable: Cable, spoil: impl Fn() + Sync) -> (String, Duration) {
         member.receive(&mut target).expect("the cable is whole");
         member.send(&[1]).expect("the cable is whole");
         while member.receive(&mut target).is_ok() {}
+        // It may be the first to notice; were it to leave, that is what the other would see.
+        let waiting = Instant::now();
+        while found.lock().expect("no panic").is_none() && waiting.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     });
     found.into_inner().expect("no panic").expect("the sender found an error")
 }
