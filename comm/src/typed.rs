@@ -15,7 +15,7 @@ use crate::{Error, Op};
 /// The typed collectives. In their costs P is the number of ranks and n the bytes of the longer
 /// buffer of a rank, and the algorithm is the one chosen for the length where the settings name no
 /// other; see [`Communicator::algorithm_for`]. What ends a group, and so any call, is told by
-/// [`Error`].
+/// [`Error`]. A buffer of which the call needs no element is not looked at, whatever its length.
 impl Communicator {
     /// Fold `data` over all ranks, in place: `[count]` elements on every rank, and every rank ends
     /// with identical bits.
