@@ -50,14 +50,6 @@ impl Call {
         Self::new(collective, dtype, Op::Sum, count)
     }
 
-    /// Whether one plan serves both calls.
-    pub(crate) fn shares_plan(&self, other: &Self) -> bool {
-        self.collective == other.collective
-            && self.dtype == other.dtype
-            && self.op.code() == other.op.code()
-            && self.counts == other.counts
-    }
-
     /// Elements of `block` as `rank` knows them; zero where it need not know.
     pub(crate) fn block_elems(&self, ranks: u32, rank: u32, block: u32) -> usize {
         match &self.counts {

@@ -24,13 +24,14 @@ pub(crate) struct Prepared {
 
 /// The wires of one communicator and the call that is on them.
 pub(crate) struct Driver {
+    /// In front of the endpoints, which must outlive them.
+    wires: Wires,
     pub(crate) endpoints: Vec<Box<dyn Endpoint>>,
     /// Which endpoint serves each member.
     pub(crate) routes: Vec<Option<usize>>,
     pub(crate) watch: Watch,
     bells: Bells,
     waiting: Waiting,
-    wires: Wires,
     run: Run,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use brigade_schedule::{Collective, program};
 
-use crate::call::{Buffers, Call};
+use crate::call::{Buffers, Call, Counts};
 use crate::drive::{Driver, Prepared};
 use crate::extent::{CallMemory, Extent, Memory};
 use crate::header::{Header, Window};
@@ -17,6 +17,8 @@ use crate::{Dtype, Error, Op, Settings};
 
 /// How many plans are kept. A training step repeats a few calls; beyond that the oldest goes.
 const PLANS_MAX: usize = 64;
+/// How many plans of messages are kept: a pipeline's rank repeats a few.
+const MESSAGE_PLANS_MAX: usize = 16;
 
 /// One communicator's machinery, used by one thread at a time.
 pub(crate) struct Engine {
@@ -29,8 +31,9 @@ pub(crate) struct Engine {
     plans: Vec<Shape>,
     next_plan: usize,
     last_plan: usize,
-    /// The plan of the last group of messages.
-    message_plan: Option<Prepared>,
+    /// Plans of groups of messages.
+    message_plans: Vec<Prepared>,
+    next_message_plan: usize,
     sequence: u32,
     scratch: Vec<u64>,
     staging: Vec<u8>,
@@ -42,7 +45,11 @@ pub(crate) struct Engine {
 
 /// A plan and the calls it serves.
 struct Shape {
-    call: Call,
+    collective: Collective,
+    dtype: Dtype,
+    /// In place of the operator, which may be the user's and must not be kept.
+    op_code: u8,
+    counts: Counts,
     in_place: bool,
     extent: Extent,
     /// How these calls fold, except those with a function of the user's.
@@ -68,7 +75,8 @@ impl Engine {
             plans: Vec::new(),
             next_plan: 0,
             last_plan: 0,
-            message_plan: None,
+            message_plans: Vec::new(),
+            next_message_plan: 0,
             sequence: 0,
             scratch: Vec::new(),
             staging: Vec::new(),
@@ -185,7 +193,14 @@ impl Engine {
 
     /// The plan made before for calls of this shape.
     fn find(&mut self, call: &Call, in_place: bool) -> Option<usize> {
-        let known = |shape: &Shape| shape.in_place == in_place && shape.call.shares_plan(call);
+        let op_code = call.op.code();
+        let known = |shape: &Shape| {
+            shape.in_place == in_place
+                && shape.collective == call.collective
+                && shape.dtype == call.dtype
+                && shape.op_code == op_code
+                && shape.counts == call.counts
+        };
         if self.plans.get(self.last_plan).is_some_and(known) {
             return Some(self.last_plan);
         }
@@ -211,8 +226,16 @@ impl Engine {
         let name = format!("{call} by {algorithm}({})", self.ranks);
         let prepared = Prepared { plan, name };
         self.driver.open_wires(&prepared, self.settings.join_timeout)?;
-        let reduction = Reduction::of(call);
-        let shape = Shape { call: call.clone(), in_place, extent, reduction, prepared };
+        let shape = Shape {
+            collective: call.collective,
+            dtype: call.dtype,
+            op_code: call.op.code(),
+            counts: call.counts.clone(),
+            in_place,
+            extent,
+            reduction: Reduction::built_in(call),
+            prepared,
+        };
         let index = self.next_plan;
         self.next_plan = (index + 1) % PLANS_MAX;
         if index < self.plans.len() {
@@ -228,44 +251,70 @@ impl Engine {
         self.selector.choose(call, self.ranks, &self.settings)
     }
 
-    /// Carry out sends and receives that may all be in flight at once. Allocates nothing when the
-    /// last group had the same peers and lengths.
+    /// Carry out sends and receives that may all be in flight at once. Allocates nothing when a
+    /// group of the same peers and lengths was carried out before.
     ///
     /// # Safety
     ///
-    /// Every place is an absolute address in `Space::Input` (sends) or `Space::Output` (receives),
-    /// good for its bytes until this returns; no receive overlaps another message.
+    /// Every place is in `Space::Absolute`, good for its bytes until this returns; no receive
+    /// overlaps another message.
+    ///
+    /// # Panics
+    ///
+    /// When a transport does. The other ranks are told, and the communicator is broken.
     pub(crate) unsafe fn messages(
         &mut self,
         messages: &[Message],
         dtype: Dtype,
     ) -> Result<(), Box<Error>> {
         self.admit()?;
-        let header = Header::of_message(dtype, self.group);
-        let rebound = |last: &mut Prepared| last.plan.rebind(messages, header);
-        let prepared = match self.message_plan.take_if(rebound) {
-            Some(same) => same,
-            None => {
-                let plan = link_messages(messages, header, dtype.size());
-                let prepared = Prepared { plan, name: messages_name(messages, dtype) };
-                let opened = self.driver.open_wires(&prepared, self.settings.join_timeout);
-                self.remember(opened)?;
-                prepared
-            }
-        };
+        let index = self.prepare_messages(messages, dtype);
+        let index = index.map_err(|error| self.remember(Err(error)).expect_err("it was one"))?;
+        let prepared = &self.message_plans[index];
         let null = std::ptr::null_mut();
         let memory = Memory { input: null, output: null, scratch: null };
-        // SAFETY: the caller vouches for the places, which are absolute.
-        let outcome = unsafe { self.driver.drive(&prepared, 0, &memory, &Reduction::None) };
+        let driver = &mut self.driver;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: the caller vouches for the places, which are absolute.
+            unsafe { driver.drive(prepared, 0, &memory, &Reduction::None) }
+        }));
         self.sent_bytes += prepared.plan.sent_bytes;
-        self.message_plan = Some(prepared);
         if dtype == Dtype::Bool {
             for message in messages.iter().filter(|message| message.is_receive()) {
                 // SAFETY: the place is good for its bytes, by the caller's promise.
-                unsafe { settle_bools(message.place.at as *mut u8, message.bytes as usize) };
+                unsafe { settle_bools(memory.at(message.place), message.bytes as usize) };
             }
         }
+        let outcome = outcome.unwrap_or_else(|panic| {
+            let why = "a transport panicked during a message";
+            self.broken = Some(Box::new(self.driver.watch.abort(why)));
+            resume_unwind(panic)
+        });
         self.remember(outcome)
+    }
+
+    /// The plan for a group of messages: one of the same shape, moved to these places, or a new one.
+    fn prepare_messages(
+        &mut self,
+        messages: &[Message],
+        dtype: Dtype,
+    ) -> Result<usize, Box<Error>> {
+        let header = Header::of_message(dtype, self.group);
+        let known = self.message_plans.iter_mut().position(|p| p.plan.rebind(messages, header));
+        if let Some(index) = known {
+            return Ok(index);
+        }
+        let plan = link_messages(messages, header, dtype.size());
+        let prepared = Prepared { plan, name: messages_name(messages, dtype) };
+        self.driver.open_wires(&prepared, self.settings.join_timeout)?;
+        let index = self.next_message_plan;
+        self.next_message_plan = (index + 1) % MESSAGE_PLANS_MAX;
+        if index < self.message_plans.len() {
+            self.message_plans[index] = prepared;
+        } else {
+            self.message_plans.push(prepared);
+        }
+        Ok(index)
     }
 }
 

@@ -45,6 +45,7 @@ impl Memory {
             Space::Input => self.input.cast_mut(),
             Space::Output => self.output,
             Space::Scratch => self.scratch,
+            Space::Absolute => return std::ptr::with_exposed_provenance_mut(place.at as usize),
         };
         base.wrapping_add(place.at as usize)
     }

@@ -55,7 +55,8 @@ impl<'a> Messages<'a> {
     pub fn send<T: Element>(mut self, data: &'a [T], to: usize) -> Self {
         let data = bytes(data);
         if self.is_wired::<T>(to) {
-            let place = Place { space: Space::Input, at: data.as_ptr() as u64 };
+            let place =
+                Place { space: Space::Absolute, at: data.as_ptr().expose_provenance() as u64 };
             let (channel, bytes) = (Channel::To(to as u32), data.len() as u64);
             self.wired.push(Message { channel, place, bytes });
         } else {
@@ -68,7 +69,8 @@ impl<'a> Messages<'a> {
     pub fn recv<T: Element>(mut self, data: &'a mut [T], from: usize) -> Self {
         let data = bytes_mut(data);
         if self.is_wired::<T>(from) {
-            let place = Place { space: Space::Output, at: data.as_mut_ptr() as u64 };
+            let place =
+                Place { space: Space::Absolute, at: data.as_mut_ptr().expose_provenance() as u64 };
             let (channel, bytes) = (Channel::From(from as u32), data.len() as u64);
             self.wired.push(Message { channel, place, bytes });
         } else {

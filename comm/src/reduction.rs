@@ -21,6 +21,14 @@ pub(crate) enum Reduction {
 }
 
 impl Reduction {
+    /// How a call that makes sense folds, unless by a function of the user's.
+    pub(crate) fn built_in(call: &Call) -> Self {
+        match &call.op {
+            Op::Custom(_) => Self::None,
+            _ => Self::of(call),
+        }
+    }
+
     /// How a call that makes sense folds.
     pub(crate) fn of(call: &Call) -> Self {
         match &call.op {

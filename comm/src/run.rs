@@ -135,10 +135,22 @@ impl Run {
         })
     }
 
-    /// What the run waits for first, for an error sentence: a receive if there is one.
+    /// What the run waits for first, for an error sentence: a receive if there is one. A step that
+    /// is held back by another one waits for that one, not for its wire.
     pub(crate) fn waiting_for(&self, plan: &Plan) -> Option<(Channel, Step)> {
         let open = plan.pumps.iter().zip(&self.pumps).filter(|(pump, at)| at.step != pump.last);
-        let stuck = open.map(|(pump, at)| (pump.channel, plan.steps[at.step as usize]));
+        let on_wire = open.filter(|(pump, at)| {
+            let step = &plan.steps[at.step as usize];
+            let done = self.progress[at.step as usize];
+            let allowed = allowed(plan, &self.progress, step, at);
+            let head_due = usize::from(at.head) < HEADER_BYTES;
+            match pump.channel {
+                Channel::From(_) => head_due || allowed.is_some_and(|allowed| allowed > done),
+                Channel::To(_) => allowed.is_some_and(|allowed| head_due || allowed > done),
+                Channel::Within => false,
+            }
+        });
+        let stuck = on_wire.map(|(pump, at)| (pump.channel, plan.steps[at.step as usize]));
         stuck.min_by_key(|(channel, step)| (!matches!(channel, Channel::From(_)), step.number))
     }
 }
@@ -294,8 +306,10 @@ impl Turn<'_> {
                 let (reduction, mut at) = (self.reduction, 0);
                 let limit = limit - limit % granule;
                 wire.pull(limit, granule, &mut |arrived: &[u8]| {
-                    // SAFETY: the wire hands out at most `limit` bytes, whole elements, which fit
-                    // what dependencies have settled of source and target.
+                    // Wires may be anybody's; one that hands out more must not write past the end.
+                    assert!(arrived.len() <= limit - at && arrived.len().is_multiple_of(granule));
+                    // SAFETY: these are at most `limit` bytes, whole elements, which fit what
+                    // dependencies have settled of source and target.
                     unsafe {
                         reduction.fold(
                             source.add(at),
@@ -358,23 +372,24 @@ impl Turn<'_> {
         }
     }
 
-    /// How many bytes of a step dependencies allow by now, or `None` if it may not even begin.
     fn allowed(&self, step: &Step) -> Option<u64> {
-        let mut allowed = step.bytes;
-        let needs = &self.plan.needs[step.needs.0 as usize..step.needs.1 as usize];
-        for need in needs {
-            let progress = self.progress[need.step as usize];
-            if progress != COMPLETE {
-                allowed = allowed.min(need.at + progress.saturating_sub(need.from));
-                if step.bytes == 0 || (allowed == 0 && self.position.head == 0) {
-                    return None;
-                }
+        allowed(self.plan, self.progress, step, self.position)
+    }
+}
+
+/// How many bytes of the step at `position` dependencies allow by now, or `None` if it may not even
+/// begin.
+#[inline]
+fn allowed(plan: &Plan, progress: &[u64], step: &Step, position: &Position) -> Option<u64> {
+    let mut allowed = step.bytes;
+    for need in &plan.needs[step.needs.0 as usize..step.needs.1 as usize] {
+        let before = progress[need.step as usize];
+        if before != COMPLETE {
+            allowed = allowed.min(need.at + before.saturating_sub(need.from));
+            if step.bytes == 0 || (allowed == 0 && position.head == 0) {
+                return None;
             }
         }
-        Some(allowed.max(self.progress_of_current()))
     }
-
-    fn progress_of_current(&self) -> u64 {
-        self.progress[self.position.step as usize]
-    }
+    Some(allowed.max(progress[position.step as usize]))
 }

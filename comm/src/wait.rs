@@ -21,8 +21,11 @@ const VERDICT_WAIT: Duration = Duration::from_millis(600);
 /// How long a rank that has reported something waits for the root to pass it on: should its own
 /// process end the root now, the others would blame it for what it has found.
 const PASSED_ON_WAIT: Duration = Duration::from_millis(200);
-/// How long after a rank has left its bytes may still be on their way.
-const LEFT_GRACE: Duration = Duration::from_millis(100);
+/// How long after a rank has left its bytes may still be on their way: TCP sends a lost tail again
+/// after 200 ms, and after 400 ms more.
+const LEFT_GRACE: Duration = Duration::from_millis(700);
+/// How long after a rank has closed its wire word of its leaving may still be on its way.
+const CLOSED_GRACE: Duration = Duration::from_millis(100);
 
 /// A call that does not move, for whoever must say so.
 pub(crate) struct Standstill<'a> {
@@ -260,7 +263,8 @@ impl Watch {
             if let Some(verdict) = self.control.verdict() {
                 return Some(error_of(verdict, during));
             }
-            if self.has_left(rank) && left.get_or_insert_with(Instant::now).elapsed() > LEFT_GRACE {
+            if self.has_left(rank) && left.get_or_insert_with(Instant::now).elapsed() > CLOSED_GRACE
+            {
                 return Some(self.give_up(Error::PeerLeft { rank, during: during.to_owned() }));
             }
             std::thread::sleep(Duration::from_millis(1));

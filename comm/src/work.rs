@@ -80,21 +80,27 @@ struct Queue {
 }
 
 impl Progress {
-    /// Queue a job, starting the thread if there is none.
-    fn submit(&self, shared: &Arc<Shared>, job: Job) {
+    /// Queue a job, starting the thread if there is none. If that fails the job is not queued.
+    fn submit(&self, shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
         let mut queue = lock(&self.queue);
-        queue.jobs.push_back(job);
-        self.unsettled.fetch_add(1, Ordering::Relaxed);
         if queue.thread.is_none() {
             let weak = Arc::downgrade(shared);
             let progress = Arc::clone(&shared.progress);
             let body = move || progress.serve(&weak);
             let name = format!("brigade-{}", shared.rank);
-            let thread = std::thread::Builder::new().name(name).spawn(body);
-            queue.thread = Some(thread.expect("a thread for the communicator's progress"));
+            let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|error| {
+                Error::invalid(format!(
+                    "no thread can be started for calls in a scope: {error}; make calls that \
+                     block, or raise the limit on processes"
+                ))
+            });
+            queue.thread = Some(thread?);
         }
+        queue.jobs.push_back(job);
+        self.unsettled.fetch_add(1, Ordering::Relaxed);
         drop(queue);
         self.changed.notify_all();
+        Ok(())
     }
 
     fn serve(&self, shared: &std::sync::Weak<Shared>) {
@@ -198,11 +204,15 @@ impl<'scope> Scope<'scope, '_> {
         let run = move |shared: &Shared| shared.run_now(&call, buffers).map_err(|error| *error);
         let run: Body<'scope> = Box::new(run);
         let outcome = Arc::new(Outcome::default());
-        lock(&self.started).push(Arc::clone(&outcome));
         // SAFETY: only the lifetime of the box changes. What it borrows lives as long as the scope,
-        // and the scope waits for the job before it ends, also when its closure panics.
+        // and the scope waits for the job before it ends, also when its closure panics: a job that
+        // is queued is in the list of those started before anything else can happen.
         let run = unsafe { std::mem::transmute::<Body<'scope>, Body<'static>>(run) };
-        self.shared.progress.submit(self.shared, Job { run, outcome: Arc::clone(&outcome) });
+        let mut started = lock(&self.started);
+        started.reserve(1);
+        self.shared.progress.submit(self.shared, Job { run, outcome: Arc::clone(&outcome) })?;
+        started.push(Arc::clone(&outcome));
+        drop(started);
         Ok(Work { outcome, scope: PhantomData })
     }
 }

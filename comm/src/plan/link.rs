@@ -127,7 +127,7 @@ impl Linker<'_> {
         for (chunk, touched) in seats.home.iter_mut().enumerate() {
             match self.places.chunk(chunk as u32, window).home.space {
                 Space::Scratch => touched.earlier = true,
-                Space::Input | Space::Output => *touched = Touched::default(),
+                Space::Input | Space::Output | Space::Absolute => *touched = Touched::default(),
             }
         }
     }

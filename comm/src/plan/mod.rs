@@ -25,6 +25,8 @@ pub(crate) enum Space {
     Output,
     /// Memory of the communicator, kept between calls.
     Scratch,
+    /// The caller's memory by its address, whose provenance was exposed: messages.
+    Absolute,
 }
 
 /// A place in memory: byte `at` of `space`.

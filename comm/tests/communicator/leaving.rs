@@ -62,3 +62,19 @@ fn who_still_needs_a_rank_that_left_is_told() {
         });
     }
 }
+
+/// The last rank of the chain is done and gone long before the root comes; the one in the middle
+/// waits for the root, in the middle of a fold of what the last one sent.
+#[test]
+fn who_has_sent_everything_may_leave_while_another_is_late() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            let mut data = vec![1f32; 600_000];
+            if member.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(1200));
+            }
+            member.reduce(&mut data, Op::Sum, 0).expect("nothing is wrong");
+            assert!(member.rank() != 0 || data.iter().all(|&sum| sum == 3.0), "{transport}");
+        });
+    }
+}
