@@ -6,7 +6,7 @@ mod show;
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
-use brigade_schedule::{Collective, Link};
+use brigade_schedule::Link;
 
 /// Print, draw and verify the schedules that collectives run by.
 #[derive(clap::Subcommand)]
@@ -20,17 +20,6 @@ pub(crate) fn schedule(command: &Command) -> ExitCode {
     match command {
         Command::Show(args) => show::show(args),
         Command::Check(args) => check::check(args),
-    }
-}
-
-/// The collective with this root, where it has one.
-fn with_root(collective: Collective, root: u32) -> Collective {
-    match collective {
-        Collective::Broadcast { .. } => Collective::Broadcast { root },
-        Collective::Reduce { .. } => Collective::Reduce { root },
-        Collective::Gather { .. } => Collective::Gather { root },
-        Collective::Scatter { .. } => Collective::Scatter { root },
-        without => without,
     }
 }
 

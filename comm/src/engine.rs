@@ -293,7 +293,7 @@ impl Engine {
         self.remember(outcome)
     }
 
-    /// The plan for a group of messages: one of the same shape, moved to these places, or a new one.
+    /// The plan for a group of messages: one of the same shape, moved to these places, or new.
     fn prepare_messages(
         &mut self,
         messages: &[Message],

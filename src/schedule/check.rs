@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use brigade_schedule::{Algorithm, Collective, Fault, Report};
 
-use super::{parse_ranks, with_root};
+use super::parse_ranks;
 
 /// Verify that schedules are matched, free of deadlock, complete and the same on every rank.
 #[derive(clap::Args)]
@@ -101,7 +101,7 @@ fn lines(args: &Args, collective: Collective) -> Vec<(&'static str, Line)> {
                 }
             };
             for root in roots(args, collective, ranks) {
-                let proof = brigade_schedule::check(with_root(collective, root), algorithm, ranks);
+                let proof = brigade_schedule::check(collective.with_root(root), algorithm, ranks);
                 lines[at].1.add(ranks, proof);
             }
         }
@@ -110,7 +110,7 @@ fn lines(args: &Args, collective: Collective) -> Vec<(&'static str, Line)> {
 }
 
 fn roots(args: &Args, collective: Collective, ranks: u32) -> Vec<u32> {
-    if with_root(collective, 0) == with_root(collective, 1) {
+    if collective.with_root(0) == collective.with_root(1) {
         vec![0]
     } else if ranks <= args.all_roots_to {
         (0..ranks).collect()

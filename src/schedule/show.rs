@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use brigade_bench::size;
 use brigade_schedule::{Algorithm, Collective, check, cost, program};
 
-use super::{LINK, time, with_root};
+use super::{LINK, time};
 
 /// Print the schedule of a collective, or compare the algorithms that can do it.
 #[derive(clap::Args)]
@@ -132,7 +132,7 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
 
 fn collective(args: &Args) -> Result<Collective, String> {
     refuse_if(args.root >= args.ranks, "--root is no rank: ranks count from 0")?;
-    Ok(with_root(args.collective, args.root))
+    Ok(args.collective.with_root(args.root))
 }
 
 fn refuse_if(wrong: bool, why: &str) -> Result<(), String> {

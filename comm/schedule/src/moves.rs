@@ -83,7 +83,8 @@ pub enum Move {
     Merge {
         /// The left operand, which stays as it is.
         from: Span,
-        /// The right operand, which becomes the result; as many chunks as `from`, of the same lengths.
+        /// The right operand, which becomes the result; as many chunks as `from`, of the same
+        /// lengths.
         into: Span,
     },
 }
