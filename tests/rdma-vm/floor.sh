@@ -21,7 +21,10 @@ say() {
 
 say "devices that the kernel knows"
 grep -H . /sys/class/infiniband/*/ports/1/state
-! grep -Lw ACTIVE /sys/class/infiniband/*/ports/1/state | grep .
+# Not `! grep`: a negated command never ends a script.
+if grep -Lw ACTIVE /sys/class/infiniband/*/ports/1/state | grep .; then
+    exit 1
+fi
 
 say "the transport finds them"
 "$BRIGADE" doctor | grep -A 4 '^  rdma  *yes'
