@@ -27,7 +27,7 @@ if grep -Lw ACTIVE /sys/class/infiniband/*/ports/1/state | grep .; then
 fi
 
 say "the transport finds them"
-"$BRIGADE" doctor | grep -A 4 '^  rdma  *yes'
+"$BRIGADE" doctor | grep -A 4 '^  . rdma  *yes'
 
 say "conformance"
 "$CONFORMANCE" rdma --test-threads 1
