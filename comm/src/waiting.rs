@@ -69,12 +69,17 @@ impl Waiting {
         self.looks = 0;
         if self.spin_end.is_some() || self.yields > 0 || self.since.is_some() {
             if let Some(since) = self.since {
-                let short = since.elapsed() < SHORT_SLEEP;
-                self.spin = if short { SPIN_MAX.min(self.spin * 2) } else { SPIN };
+                self.slept(since.elapsed());
             }
             (self.spin_end, self.yields, self.since) = (None, 0, None);
             (self.told, self.reported, self.left) = (false, false, None);
         }
+    }
+
+    /// Learn from a sleep how long to look on before the next one.
+    fn slept(&mut self, slept: Duration) {
+        let short = slept < SHORT_SLEEP;
+        self.spin = if short { SPIN_MAX.min(self.spin * 2) } else { SPIN };
     }
 
     /// Wait a little without sleeping, if that is still worth it.
@@ -87,15 +92,15 @@ impl Waiting {
             }
             return true;
         }
-        self.since.is_none() && (self.spins() || self.yields())
+        self.since.is_none() && (self.spins(Instant::now) || self.yields())
     }
 
     /// Whether to go on looking for now.
-    fn spins(&mut self) -> bool {
+    fn spins(&mut self, clock: impl FnOnce() -> Instant) -> bool {
         if self.crowded || self.yields > 0 {
             return false;
         }
-        let now = Instant::now();
+        let now = clock();
         now < *self.spin_end.get_or_insert(now + self.spin)
     }
 
@@ -109,9 +114,65 @@ impl Waiting {
         self.yields += 1;
         let before = Instant::now();
         std::thread::yield_now();
-        if before.elapsed() > STRANGER {
+        self.yielded(before.elapsed());
+        true
+    }
+
+    /// Learn from a yield who else is there.
+    fn yielded(&mut self, took: Duration) {
+        if took > STRANGER {
             self.wary = WARY_WAITS;
         }
-        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many looks a wait has before it sleeps.
+    fn looks(waiting: &mut Waiting) -> u32 {
+        waiting.moved();
+        (0..).find(|_| !waiting.is_brief()).expect("a wait comes to an end")
+    }
+
+    #[test]
+    fn short_sleeps_lengthen_the_next_look_and_a_long_one_ends_that() {
+        let mut waiting = Waiting::among(1);
+        let start = Instant::now();
+        let spun = |waiting: &mut Waiting, after: Duration| {
+            waiting.spin_end = None;
+            assert!(waiting.spins(|| start), "the first look at the clock");
+            waiting.spins(|| start + after)
+        };
+        assert!(!spun(&mut waiting, SPIN));
+        for _ in 0..10 {
+            waiting.slept(SHORT_SLEEP / 2);
+        }
+        assert!(spun(&mut waiting, SPIN_MAX - Duration::from_nanos(1)));
+        assert!(!spun(&mut waiting, SPIN_MAX));
+        waiting.slept(SHORT_SLEEP);
+        assert!(!spun(&mut waiting, SPIN));
+    }
+
+    #[test]
+    fn who_lost_the_core_to_a_stranger_sleeps_for_many_waits_and_then_tries_again() {
+        let mut waiting = Waiting::among(usize::MAX);
+        waiting.yielded(STRANGER * 2);
+        for _ in 0..WARY_WAITS {
+            assert_eq!(looks(&mut waiting), LOOKS - 1);
+            assert_eq!(waiting.yields, 0);
+        }
+        looks(&mut waiting);
+        assert!(waiting.yields > 0, "a thousand waits later it yields again");
+    }
+
+    #[test]
+    fn crowded_ranks_look_a_little_yield_a_little_and_sleep_until_something_moves() {
+        let mut waiting = Waiting::among(usize::MAX);
+        assert!(looks(&mut waiting) <= LOOKS - 1 + YIELDS);
+        assert!(!waiting.is_brief() && !waiting.is_brief(), "it sleeps again after a nap");
+        waiting.moved();
+        assert!(waiting.is_brief());
     }
 }
