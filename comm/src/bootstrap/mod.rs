@@ -129,7 +129,7 @@ fn hint(kind: Refusal) -> &'static str {
 impl UniqueId {
     /// Open a root and draw the id that leads to it. It listens on `at`, or without one on every
     /// interface of this host. The root serves one world in a thread of its own until it is
-    /// dropped; see [`Root::detach`]. Errors: `Listen`, `System`.
+    /// dropped. Errors: `Listen`, `System`.
     pub fn create(at: Option<IpAddr>) -> Result<(UniqueId, Root), JoinError> {
         let secret = proof::random().map_err(system("drawing a secret"))?;
         let listener = match at {
