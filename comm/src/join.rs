@@ -1,7 +1,7 @@
 //! How a rank gets its first communicator.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use brigade_transports::Transport;
 
@@ -11,6 +11,9 @@ use crate::launch::{Launch, RootSpec};
 use crate::transports::{transports, transports_in_process};
 use crate::world::{Ports, World};
 use crate::{Error, Settings};
+
+/// Nobody waits longer for others to come, whatever was asked for: points in time have an end.
+const JOIN_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The number of the group of all ranks.
 const WORLD_GROUP: u64 = 1;
@@ -73,6 +76,8 @@ impl Communicator {
         transports: &[Arc<dyn Transport>],
         root: Option<Arc<Root>>,
     ) -> Result<Self, Error> {
+        let join_timeout = settings.join_timeout.min(JOIN_TIMEOUT_MAX);
+        let settings = Settings { join_timeout, ..settings };
         let deadline = Instant::now() + settings.join_timeout;
         let (rank, ranks) = (launch.rank, launch.ranks);
         if ranks == 0 || rank >= ranks {

@@ -19,7 +19,7 @@ pub struct Settings {
     /// Fold strictly in rank order: the same bits whatever the sizes, transports and placement.
     /// `BRIGADE_ORDERED`.
     pub ordered: bool,
-    /// How long the ranks may take to come together. `BRIGADE_JOIN_TIMEOUT_MS`.
+    /// How long the ranks may take to come together, at most a day. `BRIGADE_JOIN_TIMEOUT_MS`.
     pub join_timeout: Duration,
     /// How long a call may stand still before it is reported. `BRIGADE_REPORT_MS`.
     pub report_after: Duration,

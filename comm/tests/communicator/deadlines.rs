@@ -102,3 +102,12 @@ fn work_in_flight_and_messages_end_at_the_deadline_too() {
         });
     }
 }
+
+#[test]
+fn who_would_wait_for_ever_joins_like_everybody() {
+    let ever = Duration::MAX;
+    for transport in TRANSPORTS {
+        let settings = Settings { join_timeout: ever, timeout: ever, ..over(transport) };
+        each_rank(2, &settings, |member| member.barrier().expect("both are here"));
+    }
+}
