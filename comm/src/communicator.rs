@@ -26,9 +26,9 @@ const SMALL_BYTES: usize = 16 << 10;
 /// all of them get [`Error::Mismatch`]. Communicators are independent of one another: one may wait
 /// while another works.
 ///
-/// Dropping it leaves the group. A rank that still needs this one then gets an error that names it,
-/// which ends the world: [`Error::PeerLeft`] if it has left the world, [`Error::PeerLost`] if it has
-/// left only this group.
+/// Dropping it leaves the group. A rank that still needs this one then gets an error that names
+/// it, which ends the world: [`Error::PeerLeft`] if it has left the world, [`Error::PeerLost`] if it
+/// has left only this group.
 pub struct Communicator {
     shared: Arc<Shared>,
 }
