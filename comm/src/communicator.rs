@@ -27,8 +27,8 @@ const SMALL_BYTES: usize = 16 << 10;
 /// while another works.
 ///
 /// Dropping it leaves the group. A rank that still needs this one then gets an error that names
-/// it, which ends the world: [`Error::PeerLeft`] if it has left the world, [`Error::PeerLost`] if it
-/// has left only this group.
+/// it, which ends the world: [`Error::PeerLeft`] if it has left the world, [`Error::PeerLost`]
+/// if it has left only this group.
 pub struct Communicator {
     shared: Arc<Shared>,
 }
