@@ -38,6 +38,7 @@ pub mod loopback;
 pub mod proof;
 pub mod rdma;
 pub mod shm;
+mod sys;
 pub mod tcp;
 
 use std::os::fd::BorrowedFd;

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use brigade_verbs::{CompletionChannel, CompletionQueue, Device};
 
-use super::sys::{Epoll, Gong};
+use super::sys::Gong;
+use crate::sys::{Changes, Epoll};
 use crate::{Doorbell, TransportError};
 
 /// What rings at an endpoint. Shared with the exchange, which adds to it.
@@ -32,7 +33,7 @@ impl Chimes {
     pub(super) fn new() -> Result<Arc<Chimes>, TransportError> {
         let failed = |error| TransportError::from_io("epoll_create1", &error, "making a bell");
         let (set, gong) = (Epoll::new().map_err(failed)?, Gong::new().map_err(failed)?);
-        set.add(gong.as_fd()).map_err(failed)?;
+        set.add(gong.as_fd(), Changes::Readable).map_err(failed)?;
         Ok(Arc::new(Chimes { set, gong, hung: Mutex::default() }))
     }
 
@@ -52,7 +53,7 @@ impl Chimes {
             Some((_, channel)) => Arc::clone(channel),
             None => {
                 let channel = CompletionChannel::new(device).map_err(super::failed)?;
-                let add = self.set.add(channel.as_fd());
+                let add = self.set.add(channel.as_fd(), Changes::Readable);
                 add.map_err(|error| TransportError::from_io("epoll_ctl", &error, "a channel"))?;
                 hung.channels.push((Arc::clone(device), Arc::clone(&channel)));
                 channel
@@ -110,6 +111,6 @@ impl Doorbell for Bell {
     }
 
     fn also_hears(&mut self, other: BorrowedFd<'_>) -> bool {
-        self.0.set.add(other).is_ok()
+        self.0.set.add(other, Changes::Readable).is_ok()
     }
 }

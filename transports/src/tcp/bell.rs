@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::sys::Epoll;
+use crate::sys::{Changes, Epoll};
 use crate::{Doorbell, TransportError};
 
 /// The doorbell of an endpoint.
@@ -65,6 +65,6 @@ impl Doorbell for Bell {
     }
 
     fn also_hears(&mut self, other: BorrowedFd<'_>) -> bool {
-        self.set.add(&other).is_ok()
+        self.set.add(other, Changes::Readable).is_ok()
     }
 }

@@ -10,13 +10,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
 use super::handshake::{self, Answer, Hello};
-use super::sys::Epoll;
+use crate::sys::{Changes, Epoll};
 
 /// How often a rank that waits for a link looks whether the other one still makes it.
 const LOOK: Duration = Duration::from_millis(20);
@@ -227,7 +228,7 @@ impl Links {
 /// Add a link's sockets to a bell. Both who files a link and who joins may do so.
 fn watch(bell: &Epoll, link: &Link) -> io::Result<()> {
     for socket in &link.sockets {
-        match bell.add(socket) {
+        match bell.add(socket.as_fd(), Changes::All) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => other?,
         }

@@ -4,59 +4,9 @@
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
-/// A set of descriptors, any of which can end a wait.
-pub(super) struct Epoll(OwnedFd);
-
-impl AsFd for Epoll {
-    /// Readable when a change has been seen.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// How many descriptors one `epoll_wait` reports; the rest stay in the kernel's list.
-const EVENTS_AT_ONCE: usize = 64;
-
-impl Epoll {
-    /// An empty set.
-    pub(super) fn new() -> io::Result<Epoll> {
-        // SAFETY: takes no pointers; the result is checked before it is owned.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: `fd` was just made and belongs to nobody else.
-        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    /// From now on, changes of `fd` (bytes arrived, room to send, closed) end a wait, once each.
-    pub(super) fn add(&self, fd: &impl AsRawFd) -> io::Result<()> {
-        let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
-        let mut event = libc::epoll_event { events: events as u32, u64: 0 };
-        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
-        // SAFETY: both descriptors are open and `event` outlives the call, which copies it.
-        check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &mut event) })?;
-        Ok(())
-    }
-
-    /// Wait until some descriptor changed or `timeout_ms` passed; how many changes were consumed.
-    pub(super) fn wait(&self, timeout_ms: i32) -> io::Result<usize> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_AT_ONCE];
-        let room = EVENTS_AT_ONCE as i32;
-        // SAFETY: the kernel writes at most `room` events, and there is room for that many.
-        let count =
-            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, timeout_ms) };
-        match check(count) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            other => other.map(|count| count as usize),
-        }
-    }
-
-    /// Forget changes that happened before now.
-    pub(super) fn drain(&self) -> io::Result<()> {
-        while self.wait(0)? == EVENTS_AT_ONCE {}
-        Ok(())
-    }
-}
+use crate::sys::check;
 
 /// Wait until one of the descriptors has one of `events`, or is broken, or `timeout_ms` passed
 /// (negative: for ever). Returns for each whether it is worth looking at.
@@ -190,8 +140,4 @@ unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
         }
         _ => None,
     }
-}
-
-fn check(code: libc::c_int) -> io::Result<libc::c_int> {
-    if code < 0 { Err(io::Error::last_os_error()) } else { Ok(code) }
 }

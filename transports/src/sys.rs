@@ -1,0 +1,74 @@
+//! Raw calls that more than one transport needs and the standard library does not offer: a set of
+//! descriptors to sleep at.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A set of descriptors, any of which can end a wait.
+pub(crate) struct Epoll(OwnedFd);
+
+impl AsFd for Epoll {
+    /// Readable when a change has been seen.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// How many descriptors one `epoll_wait` reports; the rest stay in the kernel's list.
+const EVENTS_AT_ONCE: usize = 64;
+
+/// Changes of a descriptor that can end a wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Changes {
+    /// Something can be read.
+    Readable,
+    /// Bytes arrived, there is room to send, or the other side has closed.
+    All,
+}
+
+impl Epoll {
+    /// An empty set.
+    pub(crate) fn new() -> io::Result<Epoll> {
+        // SAFETY: takes no pointers; the result is checked before it is owned.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: `fd` was just made and belongs to nobody else.
+        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// From now on, such changes of `fd` end a wait, once each.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, changes: Changes) -> io::Result<()> {
+        let events = match changes {
+            Changes::Readable => libc::EPOLLIN,
+            Changes::All => libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP,
+        };
+        let mut event = libc::epoll_event { events: (events | libc::EPOLLET) as u32, u64: 0 };
+        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: both descriptors are open and `event` outlives the call, which copies it.
+        check(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &mut event) })?;
+        Ok(())
+    }
+
+    /// Wait until some descriptor changed or `timeout_ms` passed; how many changes were consumed.
+    pub(crate) fn wait(&self, timeout_ms: i32) -> io::Result<usize> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_AT_ONCE];
+        let room = EVENTS_AT_ONCE as i32;
+        // SAFETY: the kernel writes at most `room` events, and there is room for that many.
+        let count =
+            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, timeout_ms) };
+        match check(count) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            other => other.map(|count| count as usize),
+        }
+    }
+
+    /// Forget changes that happened before now.
+    pub(crate) fn drain(&self) -> io::Result<()> {
+        while self.wait(0)? == EVENTS_AT_ONCE {}
+        Ok(())
+    }
+}
+
+/// The error of a call that returned a negative code.
+pub(crate) fn check(code: libc::c_int) -> io::Result<libc::c_int> {
+    if code < 0 { Err(io::Error::last_os_error()) } else { Ok(code) }
+}
