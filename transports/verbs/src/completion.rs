@@ -24,11 +24,6 @@ impl Completion {
         Status(self.0.status)
     }
 
-    /// The provider's own word for what went wrong.
-    pub fn vendor_error(&self) -> u32 {
-        self.0.vendor_err
-    }
-
     /// Which queue pair it belongs to.
     pub fn queue_pair(&self) -> u32 {
         self.0.qp_num
