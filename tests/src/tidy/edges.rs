@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use super::{Offence, Tree};
 
 /// Our crates, each with those it may build on. Everything points down.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 9] = [
     ("brigade-schedule", &[]),
     ("brigade-verbs", &[]),
+    ("brigade-offload", &[]),
     ("brigade-transports", &["brigade-verbs"]),
     ("brigade-comm", &["brigade-schedule", "brigade-transports"]),
-    ("brigade-bench", &["brigade-comm", "brigade-schedule"]),
-    ("brigade-trainer", &["brigade-comm", "brigade-schedule"]),
+    ("brigade-bench", &["brigade-comm", "brigade-offload", "brigade-schedule"]),
+    ("brigade-trainer", &["brigade-comm", "brigade-offload", "brigade-schedule"]),
     (
         "brigade",
         &[
             "brigade-bench",
             "brigade-comm",
+            "brigade-offload",
             "brigade-schedule",
             "brigade-trainer",
             "brigade-transports",
@@ -28,6 +30,7 @@ const EDGES: [(&str, &[&str]); 8] = [
             "brigade",
             "brigade-bench",
             "brigade-comm",
+            "brigade-offload",
             "brigade-schedule",
             "brigade-trainer",
             "brigade-transports",
