@@ -95,7 +95,7 @@ fn print_transport(mark: char, name: &str, settings: &Settings) -> bool {
                     caps.latency_s * 1e6,
                     1e-9 / caps.byte_s
                 );
-                for detail in details(name) {
+                for detail in details(name, &settings) {
                     println!("    {:<9}      {detail}", "");
                 }
             }

@@ -43,5 +43,5 @@ pub use error::Error;
 pub use float8::{F8e4m3, F8e5m2};
 pub use messages::Messages;
 pub use op::{CustomOp, Op, UnknownOp};
-pub use settings::{SettingRow, Settings};
+pub use settings::{RdmaSettings, SettingRow, Settings};
 pub use work::{Scope, Work};

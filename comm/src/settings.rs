@@ -1,5 +1,7 @@
 //! The few things a user may set, each with one name in code and in the environment.
 
+mod rdma;
+
 use std::sync::Once;
 use std::time::Duration;
 
@@ -7,6 +9,8 @@ use brigade_schedule::Algorithm;
 
 use crate::header::Window;
 use crate::{Error, say};
+
+pub use rdma::RdmaSettings;
 
 /// What a communicator is asked to be. Everything has a default that is right for most.
 #[derive(Clone, Debug)]
@@ -36,6 +40,8 @@ pub struct Settings {
     pub ports: Option<(u16, u16)>,
     /// Sockets from one rank to another; zero lets the transport choose. `BRIGADE_SOCKETS`.
     pub sockets: usize,
+    /// How RDMA is used. `BRIGADE_RDMA_*`.
+    pub rdma: RdmaSettings,
 }
 
 impl Default for Settings {
@@ -51,6 +57,7 @@ impl Default for Settings {
             interface: None,
             ports: None,
             sockets: 0,
+            rdma: RdmaSettings::default(),
         }
     }
 }
@@ -68,7 +75,7 @@ pub struct SettingRow {
     pub current: String,
 }
 
-/// The variables of the table, with their meanings.
+/// The variables, with their meanings; those of RDMA follow them.
 const TABLE: [(&str, &str); 10] = [
     ("BRIGADE_TRANSPORT", "auto, or transports best first: shm,tcp"),
     ("BRIGADE_ALGORITHM", "one algorithm for every call that it can do"),
@@ -122,7 +129,7 @@ impl Settings {
 
     /// Variables named `BRIGADE_*` that mean nothing.
     pub fn unknown_variables() -> Vec<String> {
-        let known = |name: &str| LAUNCH.contains(&name) || TABLE.iter().any(|row| row.0 == name);
+        let known = |name: &str| LAUNCH.contains(&name) || rows().any(|row| row.0 == name);
         let all = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         all.filter(|name| name.starts_with("BRIGADE_") && !known(name)).collect()
     }
@@ -130,7 +137,7 @@ impl Settings {
     /// The settings that a lookup of variables gives.
     pub(crate) fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let mut settings = Self::default();
-        for (name, _) in TABLE {
+        for (name, _) in rows() {
             let value = lookup(name).unwrap_or_default();
             if !value.trim().is_empty() {
                 settings.set(name, value.trim())?;
@@ -189,6 +196,7 @@ impl Settings {
                 self.ports = Some((first, last));
             }
             "BRIGADE_SOCKETS" => self.sockets = number()? as usize,
+            _ if self.rdma.set(name, value)? => {}
             _ => return Err(Error::invalid(format!("{name} is not a setting of Brigade"))),
         }
         Ok(())
@@ -197,8 +205,8 @@ impl Settings {
     /// The table of settings, for `doctor`.
     pub fn table(&self) -> Vec<SettingRow> {
         let (now, default) = (self.values(), Self::default().values());
-        let rows = TABLE.iter().zip(now.into_iter().zip(default));
-        rows.map(|(&(name, meaning), (current, default))| SettingRow {
+        let rows = rows().zip(now.into_iter().zip(default));
+        rows.map(|((name, meaning), (current, default))| SettingRow {
             name,
             meaning,
             default,
@@ -208,9 +216,9 @@ impl Settings {
     }
 
     /// The values in the order of the table.
-    fn values(&self) -> [String; 10] {
+    fn values(&self) -> Vec<String> {
         let millis = |time: Duration| time.as_millis().to_string();
-        [
+        let mut values = vec![
             self.transport.clone(),
             self.algorithm.map_or("by size".into(), |algorithm| algorithm.to_string()),
             u8::from(self.ordered).to_string(),
@@ -221,8 +229,15 @@ impl Settings {
             self.interface.clone().unwrap_or("any".into()),
             self.ports.map_or("any".into(), |(first, last)| format!("{first}-{last}")),
             self.sockets.to_string(),
-        ]
+        ];
+        values.extend(self.rdma.values());
+        values
     }
+}
+
+/// All variables with their meanings.
+fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TABLE.into_iter().chain(rdma::TABLE)
 }
 
 #[cfg(test)]
@@ -231,10 +246,12 @@ mod tests {
 
     #[test]
     fn every_setting_of_the_table_can_be_set_and_is_shown() {
-        let values = ["tcp", "ring", "1", "5", "6", "7", "65536", "lo", "100-200", "3"];
-        let value = |name: &str| {
-            TABLE.iter().position(|row| row.0 == name).map(|row| values[row].to_owned())
-        };
+        let values = [
+            "tcp", "ring", "1", "5", "6", "7", "65536", "lo", "100-200", "3", "mlx5_0", "8", "255",
+            "15", "104", "31", "5",
+        ];
+        let value =
+            |name: &str| rows().position(|row| row.0 == name).map(|row| values[row].to_owned());
         let settings = Settings::from_lookup(value).unwrap();
         let shown: Vec<String> = settings.table().into_iter().map(|row| row.current).collect();
         assert_eq!(shown, values);
@@ -244,7 +261,7 @@ mod tests {
     fn an_empty_variable_counts_as_none() {
         let settings = Settings::from_lookup(|_| Some(" ".to_owned())).unwrap();
         let rows = settings.table();
-        assert_eq!(rows.len(), TABLE.len());
+        assert_eq!(rows.len(), super::rows().count());
         assert!(rows.iter().all(|row| row.current == row.default), "{rows:?}");
     }
 
@@ -267,10 +284,17 @@ mod tests {
             ("BRIGADE_PORTS", "9-1"),
             ("BRIGADE_TIMEOUT_MS", "soon"),
             ("BRIGADE_WINDOW_BYTES", "4095"),
+            ("BRIGADE_RDMA_QUEUE_PAIRS", "9"),
+            ("BRIGADE_RDMA_GID_INDEX", "256"),
+            ("BRIGADE_RDMA_SERVICE_LEVEL", "16"),
+            ("BRIGADE_RDMA_TRAFFIC_CLASS", "-1"),
+            ("BRIGADE_RDMA_TIMEOUT", "0"),
+            ("BRIGADE_RDMA_RETRIES", "7"),
         ] {
             let error = settings.set(name, value).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }
+        assert_eq!(settings.rdma, RdmaSettings::default(), "what was refused changes nothing");
         assert!(settings.set("BRIGADE_TIMEOUTS", "1").is_err());
     }
 }

@@ -14,7 +14,7 @@ use brigade_transports::rdma::{self, Rdma};
 use brigade_transports::shm::Shm;
 use brigade_transports::tcp::{self, Tcp};
 
-use crate::{Error, Settings};
+use crate::{Error, RdmaSettings, Settings};
 
 /// Names that may be asked for, best first; `auto` means all that the machine has.
 pub const NAMES: [&str; 3] = ["shm", "rdma", "tcp"];
@@ -23,7 +23,8 @@ pub const NAMES: [&str; 3] = ["shm", "rdma", "tcp"];
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] for a name that is none, with the names that are.
+/// [`Error::Invalid`] for a name that is none, with the names that are; or a setting of RDMA that is
+/// out of its bounds.
 pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error> {
     let asked = settings.transport.trim();
     let names: Vec<&str> = match asked {
@@ -31,7 +32,8 @@ pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error>
             let mut names = NAMES.to_vec();
             // Machines without devices are the rule, and need no warning; soft devices are slower
             // than TCP, and only used when they are asked for.
-            names.retain(|name| *name != "rdma" || Rdma::default().has_hardware());
+            let has_cards = rdma(settings)?.has_hardware();
+            names.retain(|name| *name != "rdma" || has_cards);
             names
         }
         _ => asked.split(',').map(str::trim).collect(),
@@ -55,9 +57,9 @@ pub fn transports_in_process(
 }
 
 /// What a transport that can be used would use of this machine, for a person to read: a line each.
-pub fn details(name: &str) -> Vec<String> {
+pub fn details(name: &str, settings: &Settings) -> Vec<String> {
     match name {
-        "rdma" => Rdma::default().describe().unwrap_or_default(),
+        "rdma" => rdma(settings).map(|it| it.describe().unwrap_or_default()).unwrap_or_default(),
         _ => Vec::new(),
     }
 }
@@ -71,11 +73,7 @@ fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
             ports: settings.ports.map(|(first, last)| first..=last),
             ..tcp::Settings::default()
         }))),
-        "rdma" => Ok(Arc::new(Rdma::new(rdma::Settings {
-            interface: settings.interface.clone(),
-            ports: settings.ports.map(|(first, last)| first..=last),
-            ..rdma::Settings::default()
-        }))),
+        "rdma" => Ok(Arc::new(rdma(settings)?)),
         "loopback" => Err(Error::invalid(
             "loopback joins threads of one process: use Communicator::local_world",
         )),
@@ -83,5 +81,65 @@ fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
             "no transport is named {name:?}; there are auto, {}",
             NAMES.join(", ")
         ))),
+    }
+}
+
+fn rdma(settings: &Settings) -> Result<Rdma, Error> {
+    let RdmaSettings {
+        devices,
+        queue_pairs,
+        gid_index,
+        service_level,
+        traffic_class,
+        timeout,
+        retries,
+    } = settings.rdma.clone();
+    settings.rdma.check()?;
+    Ok(Rdma::new(rdma::Settings {
+        devices,
+        queue_pairs: queue_pairs.into(),
+        gid_index,
+        service_level,
+        traffic_class,
+        timeout,
+        retries,
+        interface: settings.interface.clone(),
+        ports: settings.ports.map(|(first, last)| first..=last),
+        ..rdma::Settings::default()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_out_of_their_bounds_are_an_error_and_no_panic() {
+        for (rdma, wrong) in [
+            (RdmaSettings { queue_pairs: 9, ..RdmaSettings::default() }, "queue_pairs is 9"),
+            (RdmaSettings { service_level: 16, ..RdmaSettings::default() }, "service_level is 16"),
+            (RdmaSettings { timeout: 0, ..RdmaSettings::default() }, "timeout is 0"),
+            (RdmaSettings { retries: 7, ..RdmaSettings::default() }, "retries is 7"),
+        ] {
+            for transport in ["rdma", "auto"] {
+                let settings = Settings {
+                    transport: transport.into(),
+                    rdma: rdma.clone(),
+                    ..Settings::default()
+                };
+                let error = transports(&settings).map(drop).unwrap_err().to_string();
+                assert!(error.contains(wrong), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_transport() {
+        let (ours, theirs) = (RdmaSettings::default(), rdma::Settings::default());
+        assert_eq!(usize::from(ours.queue_pairs), theirs.queue_pairs);
+        assert_eq!((ours.devices, ours.gid_index), (theirs.devices, theirs.gid_index));
+        assert_eq!((ours.timeout, ours.retries), (theirs.timeout, theirs.retries));
+        assert_eq!(ours.service_level, theirs.service_level);
+        assert_eq!(ours.traffic_class, theirs.traffic_class);
     }
 }
