@@ -11,12 +11,17 @@ use crate::{Result, VerbsError};
 
 const FILE: &str = "libibverbs.so.1";
 
+/// `ibv_reg_dmabuf_mr`: domain, offset, length, the address that devices shall name, file, access.
+type RegDmabufMr = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+
 /// Declare the functions that are looked up by name, with their C types.
 macro_rules! functions {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         /// libibverbs, loaded. It is never unloaded.
         pub struct Library {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// Missing in libraries before version 34 of rdma-core.
+            pub(crate) reg_dmabuf_mr: Option<RegDmabufMr>,
         }
 
         impl Library {
@@ -27,6 +32,10 @@ macro_rules! functions {
                         // the library stays loaded for ever.
                         $field: unsafe { *file.get($symbol)? },
                     )*
+                    // SAFETY: as above.
+                    reg_dmabuf_mr: unsafe { file.get(b"ibv_reg_dmabuf_mr\0") }
+                        .ok()
+                        .map(|found| *found),
                 })
             }
         }

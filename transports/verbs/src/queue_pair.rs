@@ -262,7 +262,7 @@ impl QueuePair {
     ) -> Result<()> {
         let opcode =
             if immediate.is_some() { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE };
-        let inline = from.2 <= self.inline_bytes as usize;
+        let inline = from.2 <= self.inline_bytes as usize && from.0.is_ours_to_read();
         let flags = if inline { IBV_SEND_SIGNALED | IBV_SEND_INLINE } else { IBV_SEND_SIGNALED };
         self.post(id, Some(from), opcode, flags, immediate, plain(remote))
     }

@@ -1,6 +1,8 @@
 //! Memory that devices read and write, and its registration.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
@@ -124,10 +126,35 @@ pub enum Access {
     Everything,
 }
 
+impl Access {
+    /// As verbs name it. Devices may always write, which only we can have them do: so the kernel
+    /// gives the memory pages of its own where it shared them, and they stay what they are.
+    fn flags(self) -> c_int {
+        IBV_ACCESS_LOCAL_WRITE
+            | match self {
+                Access::Local => 0,
+                Access::Write => IBV_ACCESS_REMOTE_WRITE,
+                Access::Everything => {
+                    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
+                }
+            }
+    }
+}
+
+/// Whose memory a region is, and where.
+enum Backing {
+    /// Ours.
+    Owned(Arc<Memory>),
+    /// Somebody else's.
+    Foreign { address: usize, bytes: usize },
+    /// A device's, which no instruction of ours reaches; it is named by its offset.
+    Dmabuf { offset: u64, bytes: usize },
+}
+
 /// Memory that a device knows. Known to no device any more once this is dropped.
 pub struct MemoryRegion {
     raw: NonNull<ibv_mr>,
-    memory: Arc<Memory>,
+    backing: Backing,
     domain: Arc<ProtectionDomain>,
 }
 
@@ -147,44 +174,105 @@ impl MemoryRegion {
         memory: &Arc<Memory>,
         access: Access,
     ) -> Result<Self> {
-        let access = match access {
-            Access::Local => 0,
-            Access::Write => IBV_ACCESS_REMOTE_WRITE,
-            Access::Everything => {
-                IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
-            }
-        };
         let (start, bytes) = (memory.base.as_ptr().cast(), memory.bytes());
-        let library = domain.device.library;
-        // SAFETY: the memory lives until this value is dropped, which deregisters it first.
-        let raw = unsafe {
-            (library.reg_mr)(domain.raw.as_ptr(), start, bytes, access | IBV_ACCESS_LOCAL_WRITE)
+        let raw = register(domain, start, bytes, access)?;
+        let backing = Backing::Owned(Arc::clone(memory));
+        Ok(Self { raw, backing, domain: Arc::clone(domain) })
+    }
+
+    /// Register `bytes` at `address`, which somebody else owns. Pins the pages that are there now:
+    /// the device goes on seeing those, whatever the address comes to mean.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses: nothing writable is there, or too much memory is locked.
+    ///
+    /// # Safety
+    ///
+    /// While work requests that name the region are posted or not completed, the memory stays
+    /// mapped. If peers may write there, or a request does, nobody else looks at it meanwhile. A
+    /// region whose memory has gone is harmless otherwise.
+    pub unsafe fn foreign(
+        domain: &Arc<ProtectionDomain>,
+        address: usize,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Self> {
+        let start = std::ptr::with_exposed_provenance_mut(address);
+        let raw = register(domain, start, bytes, access)?;
+        let backing = Backing::Foreign { address, bytes };
+        Ok(Self { raw, backing, domain: Arc::clone(domain) })
+    }
+
+    /// Register `bytes` at `offset` of a buffer of another device, which it has exported as `file`.
+    /// There is no way to ask a device whether it can do that other than trying.
+    ///
+    /// # Errors
+    ///
+    /// When the library or the kernel is too old, or the device cannot.
+    pub fn of_dmabuf(
+        domain: &Arc<ProtectionDomain>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Self> {
+        let call = "ibv_reg_dmabuf_mr";
+        let name = domain.device.name();
+        let Some(reg_dmabuf_mr) = domain.device.library.reg_dmabuf_mr else {
+            let what = "libibverbs is older than 34 and does not have it".into();
+            return Err(VerbsError::Call { call, errno: libc::ENOSYS, what });
         };
-        let raw = NonNull::new(raw).ok_or_else(|| {
-            let what = format!(
-                "registering {bytes} bytes with {}; is `ulimit -l` large enough?",
-                domain.device.name()
-            );
-            VerbsError::last("ibv_reg_mr", what)
-        })?;
-        Ok(Self { raw, memory: Arc::clone(memory), domain: Arc::clone(domain) })
+        let (pd, flags) = (domain.raw.as_ptr(), access.flags());
+        // SAFETY: a live domain and an open file, whose memory the registration holds by itself.
+        // Its offset is what devices name, so no address of ours is.
+        let raw = unsafe { reg_dmabuf_mr(pd, offset, bytes, offset, file.as_raw_fd(), flags) };
+        let failed = || VerbsError::last(call, format!("memory of another device, at {name}"));
+        let raw = NonNull::new(raw).ok_or_else(failed)?;
+        let backing = Backing::Dmabuf { offset, bytes };
+        Ok(Self { raw, backing, domain: Arc::clone(domain) })
     }
 
     /// The memory.
+    ///
+    /// # Panics
+    ///
+    /// When it is not ours.
     pub fn memory(&self) -> &Arc<Memory> {
-        &self.memory
+        match &self.backing {
+            Backing::Owned(memory) => memory,
+            _ => panic!("only memory of ours can be looked at"),
+        }
     }
 
     /// The address by which devices name its beginning.
     pub fn address(&self) -> u64 {
-        self.memory.base.as_ptr().addr() as u64
+        match &self.backing {
+            Backing::Owned(memory) => memory.base.as_ptr().addr() as u64,
+            Backing::Foreign { address, .. } => *address as u64,
+            Backing::Dmabuf { offset, .. } => *offset,
+        }
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        match &self.backing {
+            Backing::Owned(memory) => memory.bytes(),
+            Backing::Foreign { bytes, .. } | Backing::Dmabuf { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Whether our own processor can read it, as it does for bytes that travel with a request.
+    pub(crate) fn is_ours_to_read(&self) -> bool {
+        !matches!(self.backing, Backing::Dmabuf { .. })
     }
 
     /// The address of `bytes` at `offset`, and the key for our own device.
     pub(crate) fn place(&self, offset: usize, bytes: usize) -> (u64, u32) {
-        let address = self.memory.at(offset, bytes).addr() as u64;
+        let length = self.bytes();
+        assert!(offset <= length && bytes <= length - offset, "outside of the region");
         // SAFETY: registered until this is dropped.
-        (address, unsafe { self.raw.as_ref() }.lkey)
+        (self.address() + offset as u64, unsafe { self.raw.as_ref() }.lkey)
     }
 
     /// The key that a peer shows to reach it.
@@ -192,6 +280,24 @@ impl MemoryRegion {
         // SAFETY: registered until this is dropped.
         unsafe { self.raw.as_ref() }.rkey
     }
+}
+
+fn register(
+    domain: &ProtectionDomain,
+    start: *mut c_void,
+    bytes: usize,
+    access: Access,
+) -> Result<NonNull<ibv_mr>> {
+    let library = domain.device.library;
+    // SAFETY: a live domain. The kernel checks that there is memory, and holds its pages.
+    let raw = unsafe { (library.reg_mr)(domain.raw.as_ptr(), start, bytes, access.flags()) };
+    NonNull::new(raw).ok_or_else(|| {
+        let what = format!(
+            "registering {bytes} bytes with {}; is `ulimit -l` large enough?",
+            domain.device.name()
+        );
+        VerbsError::last("ibv_reg_mr", what)
+    })
 }
 
 impl Drop for MemoryRegion {
