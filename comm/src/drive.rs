@@ -94,6 +94,29 @@ impl Driver {
         memory: &Memory,
         reduction: &Reduction,
     ) -> Result<(), Box<Error>> {
+        // SAFETY: the caller's promise. However the run ends, no wire keeps any of the memory.
+        let outcome = unsafe { self.run_to_end(prepared, sequence, memory, reduction) };
+        if outcome.is_err() {
+            self.recall();
+        }
+        outcome
+    }
+
+    /// Take back all memory that wires hold, after a call that did not end well.
+    pub(crate) fn recall(&mut self) {
+        self.wires.to.iter_mut().flatten().for_each(|wire| wire.recall());
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Driver::drive`]; after an error, wires may hold memory until they are recalled.
+    unsafe fn run_to_end(
+        &mut self,
+        prepared: &Prepared,
+        sequence: u32,
+        memory: &Memory,
+        reduction: &Reduction,
+    ) -> Result<(), Box<Error>> {
         let Prepared { plan, name } = prepared;
         let header = plan.header.numbered(sequence);
         self.watch.history.note(&plan.header, sequence);

@@ -109,6 +109,7 @@ impl Engine {
             unsafe { settle_bools(memory.output, memory.output_elems) };
         }
         let outcome = outcome.unwrap_or_else(|panic| {
+            self.driver.recall();
             let why = format!("an operator panicked during {call}");
             self.broken = Some(Box::new(self.driver.watch.abort(&why)));
             resume_unwind(panic)
@@ -286,6 +287,7 @@ impl Engine {
             }
         }
         let outcome = outcome.unwrap_or_else(|panic| {
+            self.driver.recall();
             let why = "a transport panicked during a message";
             self.broken = Some(Box::new(self.driver.watch.abort(why)));
             resume_unwind(panic)

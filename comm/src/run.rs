@@ -4,6 +4,8 @@
 //! never allocates. Whoever polls decides how to wait, so the same code runs on threads, in
 //! processes and in a test's virtual time.
 
+mod send;
+
 use brigade_transports::{RecvWire, SendWire, TransportError};
 
 use crate::extent::Memory;
@@ -73,11 +75,23 @@ impl Default for Joined {
 #[derive(Clone, Copy)]
 struct Position {
     step: u32,
+    /// Bytes of the step at hand that a sending wire has taken. Its progress is what the wire has
+    /// let go of.
+    taken: u64,
+    /// Whether the wire holds memory that was lent to it: of steps from `settled` on.
+    holds: bool,
+    settled: u32,
     /// Bytes of the header that are through.
     head: u8,
     /// What this wire of a collective starts with, or the message at hand.
     header: Header,
     arriving: [u8; HEADER_BYTES],
+}
+
+impl Position {
+    fn is_through(&self, pump: &Pump) -> bool {
+        self.step == pump.last && !self.holds
+    }
 }
 
 impl Run {
@@ -88,6 +102,9 @@ impl Run {
         self.pumps.clear();
         self.pumps.extend(plan.pumps.iter().map(|pump| Position {
             step: pump.first,
+            taken: 0,
+            holds: false,
+            settled: pump.first,
             head: 0,
             header: header.for_wire(plan.headed_bytes(pump, pump.first)),
             arriving: [0; HEADER_BYTES],
@@ -110,7 +127,7 @@ impl Run {
     ) -> Result<Poll, Stop> {
         let mut moved = false;
         for (pump, position) in plan.pumps.iter().zip(self.pumps.iter_mut()) {
-            if position.step == pump.last {
+            if position.is_through(pump) {
                 continue;
             }
             let (progress, joined) = (&mut self.progress[..], &mut self.joined);
@@ -126,7 +143,7 @@ impl Run {
                 // SAFETY: likewise.
                 Channel::Within => unsafe { turn.within() },
             };
-            self.live -= usize::from(position.step == pump.last);
+            self.live -= usize::from(position.is_through(pump));
         }
         Ok(match (self.live, moved) {
             (0, _) => Poll::Done,
@@ -138,8 +155,11 @@ impl Run {
     /// What the run waits for first, for an error sentence: a receive if there is one. A step that
     /// is held back by another one waits for that one, not for its wire.
     pub(crate) fn waiting_for(&self, plan: &Plan) -> Option<(Channel, Step)> {
-        let open = plan.pumps.iter().zip(&self.pumps).filter(|(pump, at)| at.step != pump.last);
+        let open = plan.pumps.iter().zip(&self.pumps).filter(|(pump, at)| !at.is_through(pump));
         let on_wire = open.filter(|(pump, at)| {
+            if at.step == pump.last {
+                return true;
+            }
             let step = &plan.steps[at.step as usize];
             let done = self.progress[at.step as usize];
             let allowed = allowed(plan, &self.progress, step, at);
@@ -150,7 +170,8 @@ impl Run {
                 Channel::Within => false,
             }
         });
-        let stuck = on_wire.map(|(pump, at)| (pump.channel, plan.steps[at.step as usize]));
+        let oldest = |at: &Position| if at.holds { at.settled } else { at.step };
+        let stuck = on_wire.map(|(pump, at)| (pump.channel, plan.steps[oldest(at) as usize]));
         stuck.min_by_key(|(channel, step)| (!matches!(channel, Channel::From(_)), step.number))
     }
 }
@@ -171,71 +192,6 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Push as much as dependencies and credit allow.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Run::poll`].
-    unsafe fn send(&mut self, wire: &mut dyn SendWire) -> Result<bool, Stop> {
-        let mut moved = false;
-        while self.position.step != self.pump.last {
-            let step = self.plan.steps[self.position.step as usize];
-            let allowed = self.allowed(&step);
-            let Some(allowed) = allowed else { return Ok(moved) };
-            let done = self.progress[self.position.step as usize];
-            // SAFETY: the step's source is `bytes` long, and dependencies have settled the first
-            // `allowed` of them; nothing writes them meanwhile.
-            let ready = unsafe {
-                let from = self.memory.at(step.source).add(done as usize);
-                std::slice::from_raw_parts(from, (allowed - done) as usize)
-            };
-            // Partial pushes stay on cache lines.
-            let whole = allowed == step.bytes;
-            let ready = if whole { ready } else { &ready[..ready.len() & !63] };
-            let (taken, all) = self.push(wire, ready, whole)?;
-            moved |= taken > 0 || (all && whole);
-            self.progress[self.position.step as usize] = done + taken as u64;
-            if !(all && whole) {
-                return Ok(moved);
-            }
-            self.complete();
-        }
-        Ok(moved)
-    }
-
-    /// Push the header if it is still due, then `body`; how much of the body went, and whether
-    /// all of it did.
-    fn push(
-        &mut self,
-        wire: &mut dyn SendWire,
-        body: &[u8],
-        whole: bool,
-    ) -> Result<(usize, bool), Stop> {
-        let head = usize::from(self.position.head);
-        if head == HEADER_BYTES {
-            let taken = if body.is_empty() { 0 } else { wire.push(body)? };
-            return Ok((taken, taken == body.len()));
-        }
-        let joined = &mut self.joined.0;
-        let rest = HEADER_BYTES - head;
-        joined[..rest].copy_from_slice(&self.position.header.bytes()[head..]);
-        // A body goes along only if it is the whole of a step: what is pushed apart must keep to
-        // cache lines, which the header would shift.
-        let along = if whole && body.len() <= JOINED_BYTES - rest { body.len() } else { 0 };
-        joined[rest..rest + along].copy_from_slice(&body[..along]);
-        let taken = wire.push(&joined[..rest + along])?;
-        self.position.head += taken.min(rest) as u8;
-        let taken = taken.saturating_sub(rest);
-        if usize::from(self.position.head) < HEADER_BYTES || along > 0 || body.is_empty() {
-            return Ok((
-                taken,
-                usize::from(self.position.head) == HEADER_BYTES && taken == body.len(),
-            ));
-        }
-        let taken = wire.push(body)?;
-        Ok((taken, taken == body.len()))
-    }
-
     /// Take as much as has arrived and dependencies allow.
     ///
     /// # Safety
@@ -365,7 +321,12 @@ impl Turn<'_> {
 
     fn complete(&mut self) {
         self.progress[self.position.step as usize] = COMPLETE;
+        self.begin_next();
+    }
+
+    fn begin_next(&mut self) {
         self.position.step += 1;
+        self.position.taken = 0;
         if self.plan.heads_each_step && self.position.step != self.pump.last {
             let bytes = self.plan.headed_bytes(self.pump, self.position.step);
             (self.position.head, self.position.header) = (0, self.position.header.for_wire(bytes));

@@ -34,6 +34,7 @@
 
 mod bells;
 mod error;
+mod lending;
 pub mod loopback;
 pub mod proof;
 pub mod rdma;
@@ -46,6 +47,7 @@ use std::time::{Duration, Instant};
 
 pub use bells::Bells;
 pub use error::{TransportError, Unavailable};
+pub use lending::{Counters, Lending};
 
 /// What a transport is good for, asked before it is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -144,6 +146,11 @@ pub trait Endpoint: Send {
 
     /// Memory that peers can write directly, where this transport has such a thing.
     fn windows(&mut self) -> Option<&mut dyn Windows>;
+
+    /// What became of memory that was lent to this rank's wires, for people to look at.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
 }
 
 /// The sending end of a wire: an ordered stream of bytes.
@@ -157,6 +164,28 @@ pub trait SendWire: Send {
     /// return the caller pushes multiples of 64 bytes except at the end of a message, as long as
     /// the wire takes multiples of 64.
     fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError>;
+
+    /// Like `push`, except that the wire may send the bytes from where they lie. Whether it does is
+    /// its choice, call by call; most wires copy, as this one does.
+    ///
+    /// # Safety
+    ///
+    /// If the answer says that bytes are held, then what was taken stays as it is until
+    /// [`SendWire::held`] does not count it any more, or [`SendWire::recall`] has returned.
+    unsafe fn lend(&mut self, bytes: &[u8]) -> Result<Lending, TransportError> {
+        Ok(Lending { taken: self.push(bytes)?, is_held: false })
+    }
+
+    /// How many bytes at the end of what this wire has taken, pushed ones among them, begin with
+    /// one that was lent and is still in use. Zero: all memory is its owner's again. The receiver
+    /// may wait for what is held until this has been called often enough.
+    fn held(&mut self) -> Result<usize, TransportError> {
+        Ok(0)
+    }
+
+    /// Let go of all that was lent, sent or not. A wire that has to break off something for that
+    /// has failed.
+    fn recall(&mut self) {}
 }
 
 /// The receiving end of a wire.

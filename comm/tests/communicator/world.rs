@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 use brigade_comm::naive::{NaiveCall, expected, fill};
 use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Op, Settings};
 use brigade_schedule::Collective;
+use brigade_transports::Transport;
+use brigade_transports::loopback::World;
 
-pub(crate) const TRANSPORTS: [&str; 3] = ["loopback", "shm", "tcp"];
+/// `late` is loopback with wires that read lent memory as late as they may.
+pub(crate) const TRANSPORTS: [&str; 4] = ["loopback", "late", "shm", "tcp"];
 
 /// What hangs shall fail, not hang; what is only slow on a loaded machine shall not fail.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -27,7 +30,13 @@ where
     R: Send + 'static,
     F: Fn(Communicator) -> R + Send + Sync + 'static,
 {
-    let members = Communicator::local_world(ranks, settings).expect("a world");
+    let members = if settings.transport == "late" {
+        let late: Arc<dyn Transport> = Arc::new(World::new(ranks).late_sends().transport());
+        Communicator::local_world_over(ranks, settings, &[late])
+    } else {
+        Communicator::local_world(ranks, settings)
+    };
+    let members = members.expect("a world");
     let (done, outcomes) = mpsc::channel();
     let body = Arc::new(body);
     for member in members {

@@ -11,8 +11,10 @@ const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
 /// Folders that may: SIMD, and the wall to libibverbs, of which each type owns its own calls.
 const UNSAFE_FOLDERS: [&str; 2] = ["kernels", "verbs"];
 /// Single files that may, each with its reason.
-const UNSAFE_FILES: [(&str, &str); 9] = [
+const UNSAFE_FILES: [(&str, &str); 13] = [
     ("comm/src/run.rs", "runs plans over offsets into the caller's memory"),
+    ("comm/src/run/send.rs", "lends the caller's memory to wires for as long as a run lasts"),
+    ("transports/src/rdma/lane/held.rs", "copies lent memory when its queue pair fails"),
     ("comm/src/drive.rs", "hands the caller's memory to the cursor, poll by poll"),
     ("comm/src/engine.rs", "hands the caller's memory to the cursor"),
     ("comm/src/reduction.rs", "calls the kernels on parts of the caller's memory"),
@@ -21,6 +23,8 @@ const UNSAFE_FILES: [(&str, &str); 9] = [
     ("comm/src/work.rs", "keeps the caller's memory borrowed while the progress thread uses it"),
     ("comm/tests/kernels.rs", "calls every kernel that the machine has"),
     ("comm/benches/kernels.rs", "calls every kernel that the machine has"),
+    ("offload/src/memory/buffer.rs", "lends a range of the arena as a slice"),
+    ("offload/src/storage/request.rs", "lends a buffer's memory to transfers until they complete"),
 ];
 
 /// Names that say nothing.

@@ -1,11 +1,12 @@
 //! The sending end of a wire.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use super::lock;
-use super::wire::{Link, Piece};
+use super::wire::{Lent, Link, Piece};
 use super::world::BLOCK_BYTES;
-use crate::{SendWire, TransportError};
+use crate::{Lending, SendWire, TransportError};
 
 /// Up to so many bytes it is cheaper to append to the last piece, under the lock, than to queue
 /// another; and many tiny messages then need few buffers.
@@ -19,12 +20,48 @@ pub(super) struct Sender {
     last_ns: u64,
     rng: fastrand::Rng,
     failed: Option<TransportError>,
+    /// What was taken and not read yet, in order.
+    lent: VecDeque<Lent>,
 }
 
 impl Sender {
     pub(super) fn new(link: Link) -> Self {
         let rng = link.generator(0);
-        Self { link, spare: Vec::new(), last_ns: 0, rng, failed: None }
+        let (spare, lent) = (Vec::new(), VecDeque::new());
+        Self { link, spare, last_ns: 0, rng, failed: None, lent }
+    }
+
+    /// Why nothing can be sent any more, if so.
+    fn alive(&mut self) -> Result<(), TransportError> {
+        if self.failed.is_none() {
+            self.failed = self.link.receiver_gone();
+        }
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Take as much as there is room for, and have it accounted for.
+    fn take(&mut self, bytes: usize) -> Result<usize, TransportError> {
+        self.alive()?;
+        let taken = self.admit(bytes);
+        self.link.wire.held_bytes.fetch_add(taken, Ordering::SeqCst);
+        Ok(taken)
+    }
+
+    /// Send what `take` has accounted for.
+    fn send(&mut self, bytes: &[u8]) {
+        for piece in bytes.chunks(self.link.settings().bulk_bytes) {
+            self.place(piece);
+            self.link.members.bells[self.link.to].ring();
+        }
+        self.link.shared.left(self.link.from_rank, bytes.len());
+    }
+
+    /// Read and send the first `count` of what is lent.
+    fn send_lent(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(lent) = self.lent.pop_front() else { break };
+            self.send(lent.bytes());
+        }
     }
 
     /// How many of `bytes` to take now.
@@ -88,23 +125,43 @@ impl Sender {
 
 impl SendWire for Sender {
     fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
-        if self.failed.is_none() {
-            self.failed = self.link.receiver_gone();
+        let taken = self.take(bytes.len())?;
+        if taken > 0 {
+            self.send_lent(self.lent.len());
+            self.send(&bytes[..taken]);
         }
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let taken = self.admit(bytes.len());
-        if taken == 0 {
-            return Ok(0);
-        }
-        self.link.wire.held_bytes.fetch_add(taken, Ordering::SeqCst);
-        for piece in bytes[..taken].chunks(self.link.settings().bulk_bytes) {
-            self.place(piece);
-            self.link.members.bells[self.link.to].ring();
-        }
-        self.link.shared.left(self.link.from_rank, taken);
         Ok(taken)
+    }
+
+    unsafe fn lend(&mut self, bytes: &[u8]) -> Result<Lending, TransportError> {
+        if !self.link.settings().late_sends {
+            return Ok(Lending { taken: self.push(bytes)?, is_held: false });
+        }
+        let taken = self.take(bytes.len())?;
+        if taken > 0 {
+            // SAFETY: the caller leaves the bytes alone until we count them no more.
+            self.lent.push_back(unsafe { Lent::new(&bytes[..taken]) });
+        }
+        Ok(Lending { taken, is_held: !self.lent.is_empty() })
+    }
+
+    fn held(&mut self) -> Result<usize, TransportError> {
+        self.alive()?;
+        let count = self.rng.usize(..=self.lent.len());
+        self.send_lent(count);
+        if !self.lent.is_empty() {
+            // Whoever sleeps now would not ask again.
+            self.link.members.bells[self.link.from].ring();
+        }
+        Ok(self.lent.iter().map(|lent| lent.bytes().len()).sum())
+    }
+
+    fn recall(&mut self) {
+        if !self.lent.is_empty() {
+            let why = "a call was broken off while its memory was lent".into();
+            self.failed.get_or_insert(TransportError::Refused { why });
+            self.lent.clear();
+        }
     }
 }
 

@@ -47,6 +47,29 @@ pub(super) struct Piece {
     pub(super) at_ns: u64,
 }
 
+/// Bytes of the caller's that the wire reads later.
+pub(super) struct Lent {
+    start: *const u8,
+    bytes: usize,
+}
+
+// SAFETY: nobody writes the bytes while they are lent.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    /// # Safety
+    ///
+    /// The bytes stay as they are until this is dropped.
+    pub(super) unsafe fn new(bytes: &[u8]) -> Self {
+        Self { start: bytes.as_ptr(), bytes: bytes.len() }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: they stay as they are, as promised to `new`.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+}
+
 /// A wire and all that its ends need to know about the world around it.
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,

@@ -125,6 +125,12 @@ impl World {
         self
     }
 
+    /// Let wires hold what they are lent, and read it when they are asked what they still hold.
+    pub fn late_sends(mut self) -> Self {
+        self.unshared().settings.late_sends = true;
+        self
+    }
+
     /// Let `pull` hand over smaller slices and less than has arrived, but never nothing.
     pub fn short_pulls(mut self) -> Self {
         self.unshared().settings.short_pulls = true;
@@ -189,6 +195,7 @@ pub(super) struct Settings {
     pub(super) credit_bytes: usize,
     pub(super) delay_ns: Range<u64>,
     pub(super) short_pushes: bool,
+    pub(super) late_sends: bool,
     pub(super) short_pulls: bool,
     pub(super) timed_cuts: bool,
 }
@@ -201,6 +208,7 @@ impl Default for Settings {
             credit_bytes: 256 << 10,
             delay_ns: 0..0,
             short_pushes: false,
+            late_sends: false,
             short_pulls: false,
             timed_cuts: false,
         }

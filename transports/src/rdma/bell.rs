@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,8 +26,15 @@ pub(super) struct Chimes {
 #[derive(Default)]
 struct Hung {
     channels: Vec<(Arc<Device>, Arc<CompletionChannel>)>,
-    /// The queues, by token, and whether each is armed.
-    queues: Vec<(Arc<CompletionQueue>, bool)>,
+    /// By token.
+    queues: Vec<Hanging>,
+}
+
+struct Hanging {
+    queue: Arc<CompletionQueue>,
+    is_armed: bool,
+    /// Whether anybody cares for it now.
+    is_wanted: Option<Arc<AtomicBool>>,
 }
 
 impl Chimes {
@@ -42,11 +50,13 @@ impl Chimes {
         self.gong.ring();
     }
 
-    /// A completion queue whose arrivals ring from the next time on that the bell is armed.
+    /// A completion queue whose arrivals ring from the next time on that the bell is armed; if a
+    /// flag comes with it, only while that is set.
     pub(super) fn queue(
         &self,
         device: &Arc<Device>,
         entries: u32,
+        is_wanted: Option<Arc<AtomicBool>>,
     ) -> Result<Arc<CompletionQueue>, TransportError> {
         let mut hung = self.lock();
         let channel = match hung.channels.iter().find(|(known, _)| Arc::ptr_eq(known, device)) {
@@ -62,7 +72,7 @@ impl Chimes {
         let token = hung.queues.len();
         let queue = CompletionQueue::new(device, entries, Some((&channel, token)));
         let queue = queue.map_err(super::failed)?;
-        hung.queues.push((Arc::clone(&queue), false));
+        hung.queues.push(Hanging { queue: Arc::clone(&queue), is_armed: false, is_wanted });
         Ok(queue)
     }
 
@@ -77,12 +87,14 @@ impl Chimes {
         self.set.drain()?;
         for (_, channel) in channels {
             while let Some(token) = channel.rung() {
-                queues[token].1 = false;
+                queues[token].is_armed = false;
             }
         }
-        for (queue, is_armed) in queues.iter_mut().filter(|(_, is_armed)| !is_armed) {
-            // A queue that cannot be armed is broken, which shows when it is polled.
-            *is_armed = queue.arm().is_ok();
+        for Hanging { queue, is_armed, is_wanted } in queues.iter_mut() {
+            if !*is_armed && is_wanted.as_ref().is_none_or(|flag| flag.load(Ordering::Relaxed)) {
+                // A queue that cannot be armed is broken, which shows when it is polled.
+                *is_armed = queue.arm().is_ok();
+            }
         }
         Ok(())
     }

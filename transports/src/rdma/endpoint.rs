@@ -1,5 +1,6 @@
 //! One communicator's share: its peers, its wires and its bell.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ use super::window::{self, Descriptor, Imported};
 use super::wire::{Receiver, Sender};
 use super::{caps, failed};
 use crate::{
-    Caps, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError,
-    Windows,
+    Caps, Counters, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire,
+    TransportError, Windows,
 };
 
 /// The most queue pairs of a wire that nobody has asked for.
@@ -78,7 +79,11 @@ impl RdmaEndpoint {
 
     /// Prepare our ends of the queue pairs to a peer: the offer, and each end with the address of
     /// the other.
-    fn prepare(&self, peer: &Peer) -> Result<(Vec<OfferedStripe>, Vec<Prepared>), TransportError> {
+    fn prepare(
+        &self,
+        peer: &Peer,
+        has_lent: &Arc<AtomicBool>,
+    ) -> Result<(Vec<OfferedStripe>, Vec<Prepared>), TransportError> {
         let Shared { local, chimes, .. } = &*self.shared;
         let (mut offered, mut prepared) = (Vec::new(), Vec::new());
         for index in 0..self.stripes(&peer.card) {
@@ -87,8 +92,9 @@ impl RdmaEndpoint {
                 why: format!("no address of member {} can be reached from here", peer.index),
             })?;
             let device = &local.places[place].device;
-            let arrivals = chimes.queue(device, LIMITS_OUT.receives)?;
-            let end = End::open(local, place, LIMITS_OUT, arrivals)?;
+            let arrivals = chimes.queue(device, LIMITS_OUT.receives, None)?;
+            let sends = chimes.queue(device, LIMITS_OUT.sends, Some(Arc::clone(has_lent)))?;
+            let end = End::with(local, place, LIMITS_OUT, (sends, arrivals))?;
             let (number, start) = (end.pair.number(), end.start);
             offered.push(OfferedStripe { ours: place as u8, theirs: theirs as u8, number, start });
             prepared.push(Prepared { end, place, theirs: peer.card.addresses[theirs] });
@@ -133,7 +139,8 @@ impl Endpoint for RdmaEndpoint {
         deadline: Instant,
     ) -> Result<Box<dyn SendWire>, TransportError> {
         let peer = Arc::clone(self.shared.peer(to));
-        let (offered, prepared) = self.prepare(&peer)?;
+        let has_lent = Arc::default();
+        let (offered, prepared) = self.prepare(&peer, &has_lent)?;
         let frame = Frame::Offer { ring_bytes: self.ring_bytes as u32, stripes: offered };
         let (address, accepted) = self.ask(to, frame, deadline)?;
         if accepted.len() != prepared.len() {
@@ -150,7 +157,8 @@ impl Endpoint for RdmaEndpoint {
             let target = Remote { address, key: accepted.key };
             stripes.push(Stripe::new(end, source, target, theirs));
         }
-        let lane = Lane::new(Arc::clone(local), to, self.ring_bytes, stripes, self.hand());
+        let (local, hand) = (Arc::clone(local), self.hand());
+        let lane = Lane::new(local, to, self.ring_bytes, stripes, hand, has_lent);
         let lane = Arc::new(lane);
         self.exchange.hand.ask(Request::Tend { peer: to, lane: Arc::clone(&lane) });
         Ok(Box::new(Sender::new(lane, peer)))
@@ -173,6 +181,10 @@ impl Endpoint for RdmaEndpoint {
             }
         }
         Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        self.shared.local.cache.counters()
     }
 
     fn windows(&mut self) -> Option<&mut dyn Windows> {

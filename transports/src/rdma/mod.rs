@@ -10,7 +10,8 @@
 //! * `port`: devices; `endpoint`: one communicator
 //! * `exchange`: the thread that talks with the peers and looks after what is on its way
 //! * `path`: opening a queue pair between two addresses
-//! * `lane`, `stripe`: the sending end: pieces, credit, and sending again over another queue pair
+//! * `lane`, `stripe`: the sending end: pieces, credit, memory that is lent, and sending again over
+//!   another queue pair
 //! * `ring`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot path
 //! * `window`: memory that peers reach on their own
 //! * `shared`: what all of these look at; `bell`: sleeping; `sys`: system calls
@@ -21,6 +22,7 @@
 //! sent again over another one: so no byte is lost, and no late packet lands in a later piece.
 
 mod bell;
+mod cache;
 mod card;
 mod endpoint;
 mod exchange;

@@ -26,15 +26,27 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Make one at the `place`-th of our addresses, with all its receives posted.
+    /// Make one at the `place`-th of our addresses, with all its receives posted. What it sends
+    /// wakes nobody.
     pub(super) fn open(
         local: &Local,
         place: usize,
         limits: Limits,
         arrivals: Arc<CompletionQueue>,
     ) -> Result<End, TransportError> {
+        let device = &local.places[place].device;
+        let sends = CompletionQueue::new(device, limits.sends, None).map_err(failed)?;
+        End::with(local, place, limits, (sends, arrivals))
+    }
+
+    /// Make one whose completions go to these queues: of what it sends, and of what arrives.
+    pub(super) fn with(
+        local: &Local,
+        place: usize,
+        limits: Limits,
+        (sends, arrivals): (Arc<CompletionQueue>, Arc<CompletionQueue>),
+    ) -> Result<End, TransportError> {
         let at = &local.places[place];
-        let sends = CompletionQueue::new(&at.device, limits.sends, None).map_err(failed)?;
         let domain = domain(local, place);
         let pair = QueuePair::new(domain, at.port, &sends, &arrivals, limits).map_err(failed)?;
         for _ in 0..limits.receives {
@@ -42,6 +54,11 @@ impl End {
         }
         let start = fastrand::u32(..1 << START_BITS);
         Ok(End { pair, sends, arrivals, start, place })
+    }
+
+    /// The domain that it belongs to.
+    pub(super) fn domain<'a>(&self, local: &'a Local) -> &'a Arc<ProtectionDomain> {
+        domain(local, self.place)
     }
 
     /// Connect it to the queue pair `number` of a peer, whose packets count from `start`.

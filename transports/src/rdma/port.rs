@@ -7,6 +7,7 @@ use brigade_verbs::{
     Device, GidEntry, GidKind, LinkLayer, PortState, ProtectionDomain, VerbsError,
 };
 
+use super::cache::Cache;
 use super::card::{ADDRESSES_MAX, Address, Card};
 use super::endpoint::RdmaEndpoint;
 use super::{NAME, Settings};
@@ -197,6 +198,7 @@ pub(super) struct Local {
     pub(super) domains: Vec<Arc<ProtectionDomain>>,
     pub(super) gbit: Option<f64>,
     pub(super) card: Card,
+    pub(super) cache: Cache,
 }
 
 /// One rank's side of rdma.
@@ -217,7 +219,7 @@ impl RdmaPort {
         let domains = domains.map_err(super::failed)?;
         let addresses = places.iter().map(|place| place.address).collect();
         let card = Card { addresses, inner: tcp.card() };
-        let local = Arc::new(Local { settings, places, domains, gbit, card });
+        let local = Arc::new(Local { settings, places, domains, gbit, card, cache: Cache });
         Ok(RdmaPort { local, tcp })
     }
 }

@@ -118,7 +118,8 @@ impl Shared {
         let (mut inlets, mut accepted) = (Vec::new(), Vec::new());
         for stripe in offered {
             let (ours, there) = self.addresses(peer, stripe)?;
-            let arrivals = self.chimes.queue(&self.local.places[ours].device, LIMITS.receives)?;
+            let arrivals =
+                self.chimes.queue(&self.local.places[ours].device, LIMITS.receives, None)?;
             let end = End::open(&self.local, ours, LIMITS, arrivals)?;
             end.connect(&self.local, &there, stripe.number, stripe.start)?;
             let region = regions.of(domain(&self.local, ours))?;

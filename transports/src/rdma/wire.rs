@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::exchange::Hand;
-use super::lane::Lane;
+use super::lane::{Lane, Lendable, Source};
 use super::port::Local;
 use super::ring::Ring;
 use super::shared::Peer;
-use crate::{RecvWire, SendWire, TransportError};
+use crate::{Lending, RecvWire, SendWire, TransportError};
 
 /// Pieces begin at multiples of this.
 pub(super) const LINE_BYTES: usize = 64;
@@ -29,19 +29,17 @@ impl Sender {
     pub(super) fn new(lane: Arc<Lane>, peer: Arc<Peer>) -> Sender {
         Sender { lane, peer, fault: None }
     }
-}
 
-impl SendWire for Sender {
-    fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+    fn take(&mut self, source: Source<'_>) -> Result<usize, TransportError> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        if bytes.is_empty() {
+        if source.bytes().is_empty() {
             return Ok(0);
         }
         let pushed = match self.peer.gone() {
             Some(gone) => Err(gone.error(self.peer.index)),
-            None => self.lane.lock().push(bytes),
+            None => self.lane.lock().push(source),
         };
         match &pushed {
             Ok(0) => {}
@@ -49,6 +47,38 @@ impl SendWire for Sender {
             Err(fault) => self.fault = Some(fault.clone()),
         }
         pushed
+    }
+}
+
+impl SendWire for Sender {
+    fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+        self.take(Source::Passing(bytes))
+    }
+
+    unsafe fn lend(&mut self, bytes: &[u8]) -> Result<Lending, TransportError> {
+        // SAFETY: the caller leaves the bytes alone until they are let go of, and is told when.
+        let taken = self.take(Source::Lent(unsafe { Lendable::new(bytes) }))?;
+        Ok(Lending { taken, is_held: taken > 0 && self.lane.lock().held_bytes() > 0 })
+    }
+
+    fn held(&mut self) -> Result<usize, TransportError> {
+        let Some(gone) = self.peer.gone() else { return self.lane.lock().held() };
+        // It answers no more. One that left in good order had all that it wanted.
+        let mut lane = self.lane.lock();
+        let was_held = lane.held_bytes() > 0;
+        lane.recall();
+        if was_held && gone.pieces.is_none() { Err(gone.error(self.peer.index)) } else { Ok(0) }
+    }
+
+    fn recall(&mut self) {
+        self.lane.lock().recall();
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // Whoever drops a wire in the middle of a call has its memory back as well.
+        self.recall();
     }
 }
 

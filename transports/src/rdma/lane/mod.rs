@@ -2,24 +2,32 @@
 //!
 //! Bytes are copied into a ring of registered memory and written from there to the same place of
 //! the receiver's ring, in pieces. A piece stays in the ring until the receiver has said that it
-//! has consumed it, so it can be sent again. The receiver's word comes as a number: the lines of 64
+//! has consumed it, so it can be sent again. Long pieces of memory that the caller lends are not
+//! copied: the device reads them where they lie, and they are held until it has. The receiver's word comes as a number: the lines of 64
 //! bytes that it has consumed so far, modulo 2^32.
 //!
 //! A lane is used by the thread that pushes, and by the exchange's thread, which looks for failed
 //! queue pairs and sends again what they may have lost. Hence the lock, which nobody else wants
 //! unless something fails.
 
+mod failover;
+mod held;
+mod look;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use brigade_verbs::{Completion, Remote, Status};
+use brigade_verbs::{Memory, Remote, Status};
 
-use super::exchange::{Hand, Request};
+use self::held::Held;
+use super::exchange::Hand;
 use super::port::Local;
-use super::stripe::{Stripe, StripeState, blame};
+use super::stripe::Stripe;
 use super::wire::LINE_BYTES;
 use crate::TransportError;
+
+pub(super) use self::held::{Lendable, Source};
 
 /// The most pieces that the receiver has not consumed yet.
 pub(super) const PIECES: usize = 64;
@@ -31,6 +39,10 @@ pub(super) const CREDITS: u32 = 16;
 const LOOK_EVERY: u32 = 32;
 /// What was thrown away may come out of a queue before what failed: how long we wait for that.
 const CAUSE: Duration = Duration::from_millis(300);
+/// Shorter pieces are copied: finding their registration takes about as long.
+const LEND_BYTES: usize = 16 << 10;
+/// How long devices may take to let go of what is recalled.
+const RECALL: Duration = Duration::from_secs(1);
 /// How many completions are taken at a time.
 const BATCH: usize = 16;
 
@@ -44,6 +56,8 @@ pub(super) fn piece_bytes(ring_bytes: usize) -> usize {
 struct Piece {
     offset: usize,
     bytes: usize,
+    /// How much was taken before it.
+    start: u64,
     /// Where the next one begins, in the stream.
     end: u64,
     stripe: usize,
@@ -60,12 +74,14 @@ pub(super) struct Lane {
 }
 
 impl Lane {
+    /// `has_lent` is set while memory is held, so that what becomes of it rings the bell.
     pub(super) fn new(
         local: Arc<Local>,
         peer: usize,
         ring_bytes: usize,
         stripes: Vec<Stripe>,
         hand: Hand,
+        has_lent: Arc<AtomicBool>,
     ) -> Lane {
         assert!(!stripes.is_empty() && ring_bytes.is_multiple_of(LINE_BYTES));
         let state = State {
@@ -79,6 +95,10 @@ impl Lane {
             pieces: [Piece::default(); PIECES],
             oldest: 0,
             next: 0,
+            held: Held::nothing(),
+            held_from: 0,
+            has_lent,
+            taken: 0,
             tail: 0,
             freed: 0,
             consumed: 0,
@@ -119,6 +139,12 @@ pub(super) struct State {
     pieces: [Piece; PIECES],
     oldest: u32,
     next: u32,
+    held: Held,
+    /// None before this one is held.
+    held_from: u32,
+    has_lent: Arc<AtomicBool>,
+    /// Bytes taken from the caller.
+    taken: u64,
     /// Bytes of the stream, in whole lines: sent, free to be overwritten, and consumed.
     tail: u64,
     freed: u64,
@@ -129,18 +155,18 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Send as many of `bytes` as there is room for.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+    /// Send as many bytes of `source` as there is room for.
+    pub(super) fn push(&mut self, source: Source<'_>) -> Result<usize, TransportError> {
         let mut taken = 0;
         let mut has_looked = false;
-        while taken < bytes.len() {
+        while taken < source.bytes().len() {
             if let Some(fault) = &self.fault {
                 return if taken > 0 { Ok(taken) } else { Err(fault.clone()) };
             }
-            let count = self.room(bytes.len() - taken);
+            let count = self.room(source.bytes().len() - taken);
             let stripe = if count > 0 { self.stripe() } else { None };
             if let Some(stripe) = stripe {
-                self.send(stripe, &bytes[taken..taken + count]);
+                self.send(stripe, source.part(taken, count));
                 taken += count;
             } else if has_looked {
                 break;
@@ -184,13 +210,17 @@ impl State {
         Some(stripe)
     }
 
-    fn send(&mut self, stripe: usize, bytes: &[u8]) {
-        let (number, offset) = (self.next, self.offset());
-        self.stripes[0].source.memory().write(offset, bytes);
-        self.tail += bytes.len().next_multiple_of(LINE_BYTES) as u64;
+    fn send(&mut self, stripe: usize, source: Source<'_>) {
+        let (number, offset, start) = (self.next, self.offset(), self.taken);
+        let bytes = source.bytes().len();
+        if !self.hold(number, stripe, source) {
+            self.ring().write(offset, source.bytes());
+        }
+        self.taken += bytes as u64;
+        self.tail += bytes.next_multiple_of(LINE_BYTES) as u64;
         self.next = self.next.wrapping_add(1);
-        let (bytes, end) = (bytes.len(), self.tail);
-        let piece = Piece { offset, bytes, end, stripe, has_landed: false, is_again: false };
+        let (end, has_landed, is_again) = (self.tail, false, false);
+        let piece = Piece { offset, bytes, start, end, stripe, has_landed, is_again };
         self.pieces[number as usize % PIECES] = piece;
         self.post(number);
         if self.stripes[stripe].posted >= LOOK_EVERY {
@@ -198,100 +228,43 @@ impl State {
         }
     }
 
+    /// Leave a piece where it lies, if it was lent and a device can read it there.
+    fn hold(&mut self, number: u32, stripe: usize, source: Source<'_>) -> bool {
+        let Source::Lent(lendable) = source else { return false };
+        let bytes = source.bytes();
+        if bytes.len() < LEND_BYTES {
+            return false;
+        }
+        let domain = self.stripes[stripe].end.domain(&self.local);
+        let start = bytes.as_ptr().addr();
+        let Some(lent) = self.local.cache.region(domain, start, bytes.len()) else { return false };
+        if self.held_bytes() == 0 {
+            self.held_from = number;
+        }
+        self.held.hold(number, lent, lendable);
+        self.has_lent.store(true, Ordering::Relaxed);
+        true
+    }
+
+    fn ring(&self) -> &Memory {
+        self.stripes[0].source.memory()
+    }
+
     /// Write a piece to the receiver, over the stripe that it names.
     fn post(&mut self, number: u32) {
-        let Piece { offset, bytes, stripe: index, .. } = self.pieces[number as usize % PIECES];
+        let Piece { offset, bytes, stripe: index, is_again, .. } =
+            self.pieces[number as usize % PIECES];
         let stripe = &mut self.stripes[index];
         let Remote { address, key } = stripe.target;
         let remote = Remote { address: address + offset as u64, key };
-        let from = (&*stripe.source, offset, bytes);
+        let from = match self.held.place(number).filter(|_| !is_again) {
+            Some((region, place)) => (&**region, place, bytes),
+            None => (&*stripe.source, offset, bytes),
+        };
         match stripe.end.pair.post_write(number.into(), from, remote, Some(number)) {
             Ok(()) => stripe.posted += 1,
             // What the stripe holds, this piece included, is sent again over another one.
             Err(_) => self.fail(index, Status::REFUSED),
-        }
-    }
-
-    /// Take completions: what has landed, what has been consumed, what has failed.
-    pub(super) fn look(&mut self) {
-        for index in 0..self.stripes.len() {
-            self.look_at_sends(index);
-            self.look_at_credits(index);
-        }
-        while self.oldest != self.next {
-            let piece = &self.pieces[self.oldest as usize % PIECES];
-            if piece.end > self.consumed || (piece.is_again && !piece.has_landed) {
-                break;
-            }
-            self.freed = piece.end;
-            self.oldest = self.oldest.wrapping_add(1);
-        }
-        if let Some(since) = self.doomed
-            && self.fault.is_none()
-        {
-            let (fault, status) = blame(&self.stripes, &self.local, self.peer);
-            if status != Status::FLUSHED || since.elapsed() > CAUSE {
-                self.fault = Some(fault);
-            }
-        }
-    }
-
-    fn look_at_sends(&mut self, index: usize) {
-        let mut batch = [Completion::default(); BATCH];
-        loop {
-            let Ok(count) = self.stripes[index].end.sends.poll(&mut batch) else {
-                return self.fail(index, Status::DEVICE_FAILED);
-            };
-            for completion in &batch[..count] {
-                let stripe = &mut self.stripes[index];
-                stripe.posted = stripe.posted.saturating_sub(1);
-                if completion.status().is_success() {
-                    let number = completion.id() as u32;
-                    if number.wrapping_sub(self.oldest) < self.next.wrapping_sub(self.oldest) {
-                        self.pieces[number as usize % PIECES].has_landed = true;
-                    }
-                } else {
-                    self.fail(index, completion.status());
-                }
-            }
-            if count < BATCH {
-                return;
-            }
-        }
-    }
-
-    fn look_at_credits(&mut self, index: usize) {
-        let mut batch = [Completion::default(); BATCH];
-        loop {
-            let Ok(count) = self.stripes[index].end.arrivals.poll(&mut batch) else {
-                return self.fail(index, Status::DEVICE_FAILED);
-            };
-            for completion in &batch[..count] {
-                if !completion.status().is_success() {
-                    self.fail(index, completion.status());
-                    continue;
-                }
-                if let Some(lines) = completion.immediate() {
-                    self.credit(lines);
-                }
-                let stripe = &self.stripes[index];
-                if stripe.works() && stripe.end.pair.post_receive(0).is_err() {
-                    self.fail(index, Status::REFUSED);
-                }
-            }
-            if count < BATCH {
-                return;
-            }
-        }
-    }
-
-    /// The receiver has consumed so many lines in all, modulo 2^32. Words may overtake each other,
-    /// so one that says less, or more than was sent, says nothing.
-    fn credit(&mut self, lines: u32) {
-        let known = (self.consumed / LINE_BYTES as u64) as u32;
-        let more = u64::from(lines.wrapping_sub(known)) * LINE_BYTES as u64;
-        if more <= self.tail - self.consumed {
-            self.consumed += more;
         }
     }
 
@@ -305,47 +278,5 @@ impl State {
             number = number.wrapping_add(1);
         }
         true
-    }
-
-    /// A stripe has failed. What it held waits until the receiver has stopped its end.
-    #[cold]
-    pub(super) fn fail(&mut self, index: usize, status: Status) {
-        let Some(stripe) = self.stripes.get_mut(index) else { return };
-        match &mut stripe.state {
-            StripeState::Failed(known) | StripeState::Stopped(known) => {
-                if *known == Status::FLUSHED {
-                    *known = status;
-                }
-                return;
-            }
-            state => *state = StripeState::Failed(status),
-        }
-        // A device that does not answer does not send either.
-        let _stopped = stripe.end.pair.stop();
-        if self.stripes.iter().any(Stripe::works) {
-            self.hand.ask(Request::Stop { peer: self.peer, stripe: index as u8 });
-        } else {
-            self.doomed = Some(Instant::now());
-        }
-    }
-
-    /// The receiver has stopped its end of a stripe: send again what it may not have got.
-    #[cold]
-    pub(super) fn send_again(&mut self, index: usize) {
-        self.look();
-        let Some(stripe) = self.stripes.get_mut(index) else { return };
-        let StripeState::Failed(status) = stripe.state else { return };
-        stripe.state = StripeState::Stopped(status);
-        let mut number = self.oldest;
-        while number != self.next && self.fault.is_none() {
-            let piece = self.pieces[number as usize % PIECES];
-            let is_lost = piece.stripe == index && !piece.has_landed && piece.end > self.consumed;
-            if is_lost && let Some(other) = self.stripe() {
-                let again = Piece { stripe: other, is_again: true, ..piece };
-                self.pieces[number as usize % PIECES] = again;
-                self.post(number);
-            }
-            number = number.wrapping_add(1);
-        }
     }
 }
