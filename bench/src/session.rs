@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use brigade_comm::{Communicator, Settings};
+use brigade_comm::{Communicator, LendingStats, Settings};
 
 use crate::args::Args;
 use crate::kind::Case;
@@ -120,7 +120,7 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
         }
     }
     if let Some(report) = report {
-        report.finish()?;
+        report.finish(&comm.lending())?;
     }
     Ok(if wrong == 0 { Verdict::Passed } else { Verdict::Wrong(wrong) })
 }
@@ -185,8 +185,10 @@ impl Report {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(), Failure> {
-        table::write_tail(&mut self.table, &self.records).map_err(cannot_write("the table"))?;
+    fn finish(mut self, lending: &LendingStats) -> Result<(), Failure> {
+        table::write_tail(&mut self.table, &self.records)
+            .and_then(|()| table::write_lending(&mut self.table, lending))
+            .map_err(cannot_write("the table"))?;
         if let Some(path) = &self.plot {
             let svg = plot::draw(&self.title, &self.records);
             std::fs::write(path, svg).map_err(cannot_write(&path.display().to_string()))?;

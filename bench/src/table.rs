@@ -3,6 +3,8 @@
 
 use std::io::{self, Write};
 
+use brigade_comm::LendingStats;
+
 use crate::record::Record;
 use crate::size;
 
@@ -107,6 +109,26 @@ pub(crate) fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<
     out.flush()
 }
 
+/// What became of memory that was lent to devices, where any was.
+pub(crate) fn write_lending(out: &mut dyn Write, lending: &LendingStats) -> io::Result<()> {
+    let LendingStats { hits, misses, evicted, invalidated, .. } = *lending;
+    let pieces = hits + misses;
+    if pieces == 0 {
+        return Ok(());
+    }
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    writeln!(out, "# Sent without a copy  : {:.1} MiB by rank 0", mib(lending.lent_bytes))?;
+    writeln!(
+        out,
+        "# Registration cache   : {:.1} % hits ({hits} of {pieces}), {:.1} MiB registered (at most \
+         {:.1}), {evicted} evicted, {invalidated} invalidated",
+        100.0 * hits as f64 / pieces as f64,
+        mib(lending.registered_bytes),
+        mib(lending.registered_bytes_max),
+    )?;
+    out.flush()
+}
+
 /// Microseconds with four digits or so.
 fn us(us: f64) -> String {
     match us {
@@ -153,5 +175,22 @@ mod tests {
         let tail = written(|out| write_tail(out, &[record(1000, false, 1000)]));
         assert!(tail.lines().all(|line| line.starts_with('#')), "{tail}");
         assert!(tail.contains("0 OK") && tail.contains("Avg bus bandwidth    : 3.000"), "{tail}");
+    }
+
+    #[test]
+    fn the_cache_of_registrations_is_told_of_where_it_was_used() {
+        let none = written(|out| write_lending(out, &LendingStats::default()));
+        assert_eq!(none, "");
+        let lending = LendingStats {
+            hits: 3,
+            misses: 1,
+            registered_bytes: 1 << 20,
+            registered_bytes_max: 2 << 20,
+            lent_bytes: 5 << 20,
+            ..LendingStats::default()
+        };
+        let told = written(|out| write_lending(out, &lending));
+        assert!(told.contains("75.0 % hits (3 of 4), 1.0 MiB registered (at most 2.0)"), "{told}");
+        assert!(told.lines().all(|line| line.starts_with('#')) && told.contains("5.0 MiB by rank"));
     }
 }

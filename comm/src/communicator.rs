@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use brigade_schedule::Algorithm;
+use brigade_transports::LendingStats;
 
 use crate::call::{Buffers, Call};
 use crate::control::History;
@@ -151,6 +152,14 @@ impl Communicator {
             sent_bytes: self.shared.sent_bytes.load(Ordering::Relaxed),
             calls: self.shared.calls.load(Ordering::Relaxed),
         }
+    }
+
+    /// What became of this rank's memory that calls lent to devices, in all its communicators over
+    /// the transports of this one. All zero over transports that copy.
+    pub fn lending(&self) -> LendingStats {
+        let engine = self.shared.lock();
+        let all = engine.driver.endpoints.iter().map(|endpoint| endpoint.counters());
+        all.fold(LendingStats::default(), LendingStats::plus)
     }
 
     /// The settings in force.

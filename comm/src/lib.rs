@@ -36,6 +36,7 @@ mod waiting;
 mod work;
 mod world;
 
+pub use brigade_transports::LendingStats;
 pub use call::{Buffers, Call, Counts};
 pub use communicator::{Communicator, Stats};
 pub use dtype::{Dtype, Element, UnknownDtype};

@@ -14,7 +14,7 @@ pub struct Lending {
 /// A device reads memory only after it was registered, which pins it and takes longer than a copy
 /// of a few pages. So registrations are kept, and found again when the same memory is lent again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct LendingStats {
     /// Pieces whose memory was registered already.
     pub hits: u64,
     /// Pieces whose memory had to be registered first.
@@ -31,11 +31,11 @@ pub struct Counters {
     pub lent_bytes: u64,
 }
 
-impl Counters {
+impl LendingStats {
     /// The sum of two, for a rank that uses several transports.
     #[must_use]
-    pub fn plus(self, other: Counters) -> Counters {
-        Counters {
+    pub fn plus(self, other: LendingStats) -> LendingStats {
+        LendingStats {
             hits: self.hits + other.hits,
             misses: self.misses + other.misses,
             evicted: self.evicted + other.evicted,

@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 
 pub use bells::Bells;
 pub use error::{TransportError, Unavailable};
-pub use lending::{Counters, Lending};
+pub use lending::{LendingStats, Lending};
 
 /// What a transport is good for, asked before it is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -148,8 +148,8 @@ pub trait Endpoint: Send {
     fn windows(&mut self) -> Option<&mut dyn Windows>;
 
     /// What became of memory that was lent to this rank's wires, for people to look at.
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn counters(&self) -> LendingStats {
+        LendingStats::default()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use brigade_verbs::{MemoryRegion, ProtectionDomain};
 
-use crate::Counters;
+use crate::LendingStats;
 
 /// Memory of the caller's that a device knows.
 pub(super) struct Lent {
@@ -28,7 +28,7 @@ impl Cache {
         None
     }
 
-    pub(super) fn counters(&self) -> Counters {
-        Counters::default()
+    pub(super) fn counters(&self) -> LendingStats {
+        LendingStats::default()
     }
 }

@@ -19,7 +19,7 @@ use super::window::{self, Descriptor, Imported};
 use super::wire::{Receiver, Sender};
 use super::{caps, failed};
 use crate::{
-    Caps, Counters, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire,
+    Caps, LendingStats, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire,
     TransportError, Windows,
 };
 
@@ -183,7 +183,7 @@ impl Endpoint for RdmaEndpoint {
         Ok(())
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> LendingStats {
         self.shared.local.cache.counters()
     }
 
