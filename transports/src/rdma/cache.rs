@@ -1,34 +1,159 @@
-//! Registrations of the caller's memory, kept between calls.
+//! Registrations of memory that callers lend, kept for the next time.
+//!
+//! To send from where bytes lie, a device must know their pages. That takes a system call, pins the
+//! pages, and costs more than to copy a few of them; so what was registered stays so until its
+//! place is needed, or its memory goes away. Memory may be registered that was not lent: around
+//! what was, in the same mapping, so that the next piece of a large buffer is found.
+//!
+//! * `table`: which ranges are known to which device, and which of them go; no system in it
+//! * `mappings`: what kind of memory there is at an address
+//! * this file: the table over real memory and real devices
 
-use std::sync::Arc;
+mod mappings;
+mod table;
 
-use brigade_verbs::{MemoryRegion, ProtectionDomain};
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use brigade_verbs::{Access, MemoryRegion, ProtectionDomain};
+
+use super::sys::{self, Change};
+use super::unmap::{self, BATCH, News, Watch};
 use crate::LendingStats;
+use table::{Ground, Table};
 
-/// Memory of the caller's that a device knows.
+/// After so many answers in a row that nobody could tell, nobody is asked any more. Kernels before
+/// 6.13 never tell again once a thread has failed to move memory half-way.
+const UNSETTLED_MAX: u32 = 8;
+
+/// Memory that a device knows, and the place in it that was asked for.
 pub(super) struct Lent {
     pub(super) region: Arc<MemoryRegion>,
-    /// Where in the region it begins.
     pub(super) offset: usize,
 }
 
-/// What is registered.
-#[derive(Default)]
-pub(super) struct Cache;
+/// What a rank's devices know of its callers' memory.
+pub(super) struct Cache {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Nobody has asked for anything.
+    Unused,
+    Used(Table<Pages>),
+    /// Memory cannot be watched here, or lending is switched off.
+    Off,
+}
 
 impl Cache {
-    /// The registration of `bytes` at `address` with a device, if it may be lent.
-    pub(super) fn region(
-        &self,
-        _domain: &Arc<ProtectionDomain>,
-        _address: usize,
-        _bytes: usize,
-    ) -> Option<Lent> {
-        None
+    /// One that keeps at most so many bytes registered. None at all switches lending off.
+    pub(super) fn new(limit: usize) -> Cache {
+        let state = if limit == 0 { State::Off } else { State::Unused };
+        Cache { limit, state: Mutex::new(state) }
     }
 
+    /// `bytes` at `address` as memory of a device, which is registered now unless it is. `None`:
+    /// it cannot be, so the caller copies.
+    ///
+    /// The answer names pages that were there when the memory was last changed by `munmap` and the
+    /// like, however long ago it was registered. The memory must not be changed so while it is used.
+    ///
+    /// Costs about a microsecond when it is found.
+    pub(super) fn region(
+        &self,
+        domain: &Arc<ProtectionDomain>,
+        address: usize,
+        bytes: usize,
+    ) -> Option<Lent> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Unused = *state {
+            *state = Pages::start(self.limit).map_or(State::Off, State::Used);
+        }
+        let State::Used(table) = &mut *state else { return None };
+        if !table.ground().is_of_use() {
+            *state = State::Off;
+            return None;
+        }
+        let region = table.region(domain, address, bytes)?;
+        let offset = address - region.address() as usize;
+        Some(Lent { region, offset })
+    }
+
+    /// What has been done so far.
     pub(super) fn counters(&self) -> LendingStats {
-        LendingStats::default()
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Used(table) => table.counters(),
+            State::Unused | State::Off => LendingStats::default(),
+        }
+    }
+}
+
+/// Whether memory can be lent, for a person to read.
+pub(super) fn describe(limit: usize) -> String {
+    match (limit, unmap::probe()) {
+        (0, _) => "lending: switched off by its setting; every byte is copied".into(),
+        (_, Ok(())) => {
+            let mib = limit >> 20;
+            format!("lending: devices send from the caller's memory, at most {mib} MiB registered")
+        }
+        (_, Err(why)) => {
+            format!("lending: every byte is copied, since memory is not watched; {why}")
+        }
+    }
+}
+
+/// The memory of this process.
+struct Pages {
+    watch: Arc<Watch>,
+    /// How many changes of the journal are known here.
+    seen: u64,
+    /// How often in a row nobody could tell.
+    unsettled: u32,
+}
+
+impl Pages {
+    fn start(limit: usize) -> io::Result<Table<Pages>> {
+        let watch = Watch::of_this_process()?;
+        let seen = watch.now();
+        Ok(Table::new(Pages { watch, seen, unsettled: 0 }, limit, sys::page_bytes()))
+    }
+
+    fn is_of_use(&self) -> bool {
+        self.unsettled < UNSETTLED_MAX && self.watch.is_here()
+    }
+}
+
+impl Ground for Pages {
+    type Domain = ProtectionDomain;
+    type Region = MemoryRegion;
+
+    fn news(&mut self, batch: &mut [Change; BATCH]) -> News {
+        let news = self.watch.news(&mut self.seen, batch);
+        self.unsettled = if news == News::Unsettled { self.unsettled + 1 } else { 0 };
+        news
+    }
+
+    fn mapping(&self, wanted: &Range<usize>) -> Option<Range<usize>> {
+        mappings::around(wanted)
+    }
+
+    fn watch(&self, range: &Range<usize>) -> bool {
+        self.watch.watch(range).is_ok()
+    }
+
+    fn unwatch(&self, range: &Range<usize>, gone: &[Range<usize>]) {
+        self.watch.unwatch(range, gone);
+    }
+
+    fn register(
+        &self,
+        domain: &Arc<ProtectionDomain>,
+        range: &Range<usize>,
+    ) -> Option<MemoryRegion> {
+        // SAFETY: peers get no key to it. Requests name only what was lent for as long as they are
+        // on their way, and only read it.
+        unsafe { MemoryRegion::foreign(domain, range.start, range.len(), Access::Local) }.ok()
     }
 }

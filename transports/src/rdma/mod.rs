@@ -14,6 +14,7 @@
 //!   another queue pair
 //! * `ring`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot path
 //! * `window`: memory that peers reach on their own
+//! * `cache`: registrations of memory that is lent; `unmap`: what becomes of that memory
 //! * `shared`: what all of these look at; `bell`: sleeping; `sys`: system calls
 //!
 //! Each piece of the stream is written with a number that comes out at the receiver after the
@@ -34,6 +35,7 @@ mod ring;
 mod shared;
 mod stripe;
 mod sys;
+mod unmap;
 mod window;
 mod wire;
 
@@ -60,6 +62,9 @@ pub struct Settings {
     pub inbound_bytes: usize,
     /// What one ring may hold at the most, in bytes; a power of two from 16 KiB to 64 MiB.
     pub ring_bytes: usize,
+    /// How much of its callers' memory a rank keeps registered at most, in bytes, so that devices
+    /// send from where it lies; 0 to copy every byte.
+    pub cache_bytes: usize,
     /// The largest packet, in bytes: 256 to 4096. The smaller of both ends' counts.
     pub mtu_bytes: u32,
     /// How long to wait for an answer: 4.096 us times two to the power of this, at most 31.
@@ -86,6 +91,7 @@ impl Default for Settings {
             gid_index: None,
             inbound_bytes: 4 << 20,
             ring_bytes: 1 << 20,
+            cache_bytes: 256 << 20,
             mtu_bytes: 4096,
             // An answer within 134 ms, six times more: a second until a path counts as dead. Less
             // fails on busy machines whose device is a program.
@@ -130,7 +136,9 @@ impl Rdma {
     /// When there are none, with what is missing.
     pub fn describe(&self) -> Result<Vec<String>, Unavailable> {
         let found = port::find(&self.settings)?;
-        Ok(found.addresses.iter().map(port::Place::describe).collect())
+        let mut lines: Vec<_> = found.addresses.iter().map(port::Place::describe).collect();
+        lines.push(cache::describe(self.settings.cache_bytes));
+        Ok(lines)
     }
 
     /// Whether some device that can be used is one, and not a program of the kernel.

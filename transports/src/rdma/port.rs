@@ -219,7 +219,8 @@ impl RdmaPort {
         let domains = domains.map_err(super::failed)?;
         let addresses = places.iter().map(|place| place.address).collect();
         let card = Card { addresses, inner: tcp.card() };
-        let local = Arc::new(Local { settings, places, domains, gbit, card, cache: Cache });
+        let cache = Cache::new(settings.cache_bytes);
+        let local = Arc::new(Local { settings, places, domains, gbit, card, cache });
         Ok(RdmaPort { local, tcp })
     }
 }

@@ -51,11 +51,8 @@ pub(super) fn refuse_signals() {
 
 /// Wait until there is something to read at either. Returns whether there is at the second one.
 pub(super) fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
-    let entry = |fd: BorrowedFd<'_>| libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let entry =
+        |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut both = [entry(one), entry(other)];
     // SAFETY: two entries, which live through the call.
     check(unsafe { libc::poll(both.as_mut_ptr(), 2, -1) })?;
@@ -243,8 +240,7 @@ impl Userfault {
 impl Drop for Userfault {
     fn drop(&mut self) {
         let fd = self.fd.as_raw_fd();
-        let _ours =
-            NOT_FOR_CHILDREN.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+        let _ours = NOT_FOR_CHILDREN.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
         let bytes = page_bytes();
         // Nobody reads any more, so to unmap a watched page would be to wait for ever.
         if self.unwatch(self.page, bytes).is_ok() {
@@ -259,6 +255,8 @@ fn call<const WORDS: usize>(fd: &OwnedFd, number: u32, words: &mut [u64; WORDS])
     assert!((number >> 16 & 0x3FFF) as usize == size_of_val(words));
     // SAFETY: the structure is as long as the number says, and lives through the call. What is
     // asked for does not change what memory holds.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::c_ulong::from(number) as _, words.as_mut_ptr()) })?;
+    check(unsafe {
+        libc::ioctl(fd.as_raw_fd(), libc::c_ulong::from(number) as _, words.as_mut_ptr())
+    })?;
     Ok(())
 }
