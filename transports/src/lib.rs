@@ -36,6 +36,7 @@ mod bells;
 mod error;
 mod lending;
 pub mod loopback;
+mod pieces;
 pub mod proof;
 pub mod rdma;
 pub mod shm;

@@ -9,12 +9,11 @@ use super::lane::{Lane, Lendable, Source};
 use super::port::Local;
 use super::ring::Ring;
 use super::shared::Peer;
+use crate::pieces::{Pieces, Stream};
 use crate::{Lending, RecvWire, SendWire, TransportError};
 
 /// Pieces begin at multiples of this.
 pub(super) const LINE_BYTES: usize = 64;
-/// The longest element.
-const GRANULE_BYTES_MAX: usize = 64;
 /// How long after a peer has said farewell its last pieces may still be on their way.
 const LAST_PIECES: Duration = Duration::from_secs(2);
 
@@ -84,6 +83,34 @@ impl Drop for Sender {
 
 /// The receiving end.
 pub(super) struct Receiver {
+    arriving: Arriving,
+    stream: Stream,
+}
+
+impl Receiver {
+    pub(super) fn new(peer: Arc<Peer>, local: Arc<Local>, hand: Hand) -> Receiver {
+        let arriving = Arriving { peer, local, hand, ring: None, offset: 0 };
+        Receiver { arriving, stream: Stream::new() }
+    }
+}
+
+impl RecvWire for Receiver {
+    fn pull(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        self.stream.pull(&mut self.arriving, (limit, granule), sink)
+    }
+
+    fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
+        self.stream.pull_into(&mut self.arriving, target)
+    }
+}
+
+/// What arrives from a peer.
+struct Arriving {
     peer: Arc<Peer>,
     local: Arc<Local>,
     hand: Hand,
@@ -91,32 +118,51 @@ pub(super) struct Receiver {
     ring: Option<Ring>,
     /// How much of the current piece has been handed over.
     offset: usize,
-    /// The start of an element that lies across two pieces.
-    carry: [u8; GRANULE_BYTES_MAX],
-    carried: usize,
-    fault: Option<TransportError>,
 }
 
-impl Receiver {
-    pub(super) fn new(peer: Arc<Peer>, local: Arc<Local>, hand: Hand) -> Receiver {
-        let carry = [0; GRANULE_BYTES_MAX];
-        Receiver { peer, local, hand, ring: None, offset: 0, carry, carried: 0, fault: None }
-    }
+/// What is left of the current piece: where it lies in the ring, and its length.
+struct Rest {
+    start: usize,
+    bytes: usize,
+}
 
-    /// Where what has arrived and not been handed over of the current piece lies, and its length.
+impl Pieces for Arriving {
+    type Rest = Rest;
+
     #[inline]
-    fn rest(&mut self) -> Result<Option<(usize, usize)>, TransportError> {
+    fn rest(&mut self) -> Result<Option<(Rest, usize)>, TransportError> {
         if let Some(ring) = &mut self.ring
-            && let Some((start, bytes)) = ring.piece()?
+            && let Some(piece) = ring.piece()?
         {
-            return Ok(Some((start + self.offset, bytes - self.offset)));
+            return Ok(Some(self.rest_of(piece)));
         }
         self.nothing()
     }
 
+    #[inline]
+    fn hand_over(&mut self, rest: &Rest, count: usize, sink: &mut dyn FnMut(&[u8])) {
+        assert!(count <= rest.bytes);
+        let ring = self.ring.as_mut().expect("a piece lies in a ring");
+        // SAFETY: the piece's number has come out of a completion queue, so its bytes have landed;
+        // its sender writes there again only after the release below has been told.
+        unsafe { ring.memory().with(rest.start, count, sink) };
+        self.offset += count;
+        if count == rest.bytes {
+            self.offset = 0;
+            ring.release();
+        }
+    }
+}
+
+impl Arriving {
+    fn rest_of(&self, (start, bytes): (usize, usize)) -> (Rest, usize) {
+        let (start, bytes) = (start + self.offset, bytes - self.offset);
+        (Rest { start, bytes }, bytes)
+    }
+
     /// Nothing has arrived: why?
     #[cold]
-    fn nothing(&mut self) -> Result<Option<(usize, usize)>, TransportError> {
+    fn nothing(&mut self) -> Result<Option<(Rest, usize)>, TransportError> {
         // Looked at before the ring: what comes after it may have been on its way.
         let gone = self.peer.gone();
         let Some(ring) = &mut self.ring else {
@@ -131,8 +177,8 @@ impl Receiver {
         let Some(gone) = gone else {
             return ring.dead().map_or(Ok(None), Err);
         };
-        if let Some((start, bytes)) = ring.piece()? {
-            return Ok(Some((start + self.offset, bytes - self.offset)));
+        if let Some(piece) = ring.piece()? {
+            return Ok(Some(self.rest_of(piece)));
         }
         // It said how many pieces there would be, or it did not come to that.
         let is_complete = gone.pieces.is_none_or(|pieces| pieces == ring.next());
@@ -140,103 +186,5 @@ impl Receiver {
             return Err(gone.error(self.peer.index));
         }
         Ok(None)
-    }
-
-    /// Hand the first `count` bytes of what is left of a piece to `sink`, and give the piece back
-    /// after its last.
-    #[inline]
-    fn hand_over(&mut self, rest: (usize, usize), count: usize, sink: &mut dyn FnMut(&[u8])) {
-        let (start, bytes) = rest;
-        assert!(count <= bytes);
-        let ring = self.ring.as_mut().expect("a piece lies in a ring");
-        // SAFETY: the piece's number has come out of a completion queue, so its bytes have landed;
-        // its sender writes there again only after the release below has been told.
-        unsafe { ring.memory().with(start, count, sink) };
-        self.offset += count;
-        if count == bytes {
-            self.offset = 0;
-            ring.release();
-        }
-    }
-
-    /// Put an element together that lies across pieces, and return how many bytes were handed
-    /// over. Only needed when sender and receiver disagree about elements.
-    #[cold]
-    fn straddle(
-        &mut self,
-        limit: usize,
-        granule: usize,
-        sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<usize, TransportError> {
-        assert!(granule <= GRANULE_BYTES_MAX && limit >= granule);
-        while self.carried < granule {
-            let Some(rest) = self.rest()? else { return Ok(0) };
-            let (mut carry, from) = (self.carry, self.carried);
-            let count = rest.1.min(granule - from);
-            self.hand_over(rest, count, &mut |bytes| {
-                carry[from..from + count].copy_from_slice(bytes);
-            });
-            (self.carry, self.carried) = (carry, from + count);
-        }
-        let whole = self.carried.min(limit) / granule * granule;
-        sink(&self.carry[..whole]);
-        self.carry.copy_within(whole..self.carried, 0);
-        self.carried -= whole;
-        Ok(whole)
-    }
-
-    fn pull_some(
-        &mut self,
-        limit: usize,
-        granule: usize,
-        sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<usize, TransportError> {
-        if self.carried > 0 {
-            return self.straddle(limit, granule, sink);
-        }
-        let Some(rest) = self.rest()? else { return Ok(0) };
-        let count = if rest.1 >= limit { limit } else { rest.1 - rest.1 % granule };
-        if count == 0 {
-            return self.straddle(limit, granule, sink);
-        }
-        self.hand_over(rest, count, sink);
-        Ok(count)
-    }
-}
-
-impl RecvWire for Receiver {
-    fn pull(
-        &mut self,
-        limit: usize,
-        granule: usize,
-        sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<usize, TransportError> {
-        assert!(granule > 0 && limit.is_multiple_of(granule));
-        if let Some(fault) = &self.fault {
-            return Err(fault.clone());
-        }
-        let mut taken = 0;
-        while taken < limit {
-            match self.pull_some(limit - taken, granule, sink) {
-                Ok(0) => break,
-                Ok(count) => taken += count,
-                Err(fault) => {
-                    self.fault = Some(fault.clone());
-                    if taken == 0 {
-                        return Err(fault);
-                    }
-                    break;
-                }
-            }
-        }
-        Ok(taken)
-    }
-
-    fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
-        let mut filled = 0;
-        self.pull(target.len(), 1, &mut |bytes| {
-            target[filled..filled + bytes.len()].copy_from_slice(bytes);
-            filled += bytes.len();
-        })
     }
 }

@@ -18,13 +18,12 @@ use super::bell::Ringer;
 use super::order::{Arrival, ImpossibleTail, Receiving, Sending};
 use super::pace::Pace;
 use super::region::{Bytes, Plain, Shared};
+use crate::pieces::{Pieces, Stream};
 use crate::{RecvWire, SendWire, TransportError};
 
 const SLOTS: u32 = 64;
 const LINE_BYTES: usize = 64;
 const INLINE_BYTES: usize = LINE_BYTES - size_of::<AtomicU64>();
-/// The largest element that may lie across two pieces.
-const GRANULE_BYTES_MAX: usize = 64;
 
 /// What the slots of one pair take.
 pub(super) const SLOTS_BYTES: usize = size_of::<Slots>();
@@ -189,14 +188,46 @@ impl Drop for Sender {
 
 /// The receiving end.
 pub(super) struct Receiver {
+    arriving: Arriving,
+    stream: Stream,
+}
+
+impl Receiver {
+    pub(super) fn new(parts: Parts) -> Self {
+        let book = Receiving::new(parts.lines());
+        Self { arriving: Arriving { parts, book, offset: 0 }, stream: Stream::new() }
+    }
+}
+
+impl RecvWire for Receiver {
+    fn pull(
+        &mut self,
+        limit: usize,
+        granule: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TransportError> {
+        self.stream.pull(&mut self.arriving, (limit, granule), sink)
+    }
+
+    fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
+        self.stream.pull_into(&mut self.arriving, target)
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let Parts { tail, bell, .. } = &self.arriving.parts;
+        tail.closed.store(1, Ordering::Release);
+        bell.ring();
+    }
+}
+
+/// What arrives in the slots and the payload.
+struct Arriving {
     parts: Parts,
     book: Receiving<SLOTS>,
     /// How much of the current piece has been handed over.
     offset: usize,
-    /// The start of an element that lies across two pieces.
-    carry: [u8; GRANULE_BYTES_MAX],
-    carried: usize,
-    failed: Option<TransportError>,
 }
 
 /// What is left of the current piece.
@@ -207,16 +238,11 @@ struct Rest {
     piece_bytes: usize,
 }
 
-impl Receiver {
-    pub(super) fn new(parts: Parts) -> Self {
-        let book = Receiving::new(parts.lines());
-        let carry = [0; GRANULE_BYTES_MAX];
-        Self { parts, book, offset: 0, carry, carried: 0, failed: None }
-    }
+impl Pieces for Arriving {
+    type Rest = Rest;
 
-    /// What has arrived and not been handed over, of the current piece.
     #[inline]
-    fn rest(&mut self) -> Result<Option<Rest>, TransportError> {
+    fn rest(&mut self) -> Result<Option<(Rest, usize)>, TransportError> {
         let slot = &self.parts.slots[self.book.slot()];
         let piece_bytes = match self.book.peek(&slot.flag) {
             Arrival::Nothing => return Ok(None),
@@ -237,10 +263,9 @@ impl Receiver {
             }
             self.parts.payload.at(start + self.offset, bytes).as_ptr()
         };
-        Ok(Some(Rest { place, bytes, piece_bytes }))
+        Ok(Some((Rest { place, bytes, piece_bytes }, bytes)))
     }
 
-    /// Hand the next `count` bytes of `rest` to `sink`, and give the piece back after its last.
     #[inline]
     fn hand_over(&mut self, rest: &Rest, count: usize, sink: &mut dyn FnMut(&[u8])) {
         assert!(count <= rest.bytes);
@@ -256,97 +281,14 @@ impl Receiver {
             self.parts.bell.ring();
         }
     }
+}
 
-    /// Put an element together that lies across pieces, and return how many bytes were handed
-    /// over. Only needed when sender and receiver disagree about elements.
+impl Arriving {
     #[cold]
-    fn straddle(
-        &mut self,
-        limit: usize,
-        granule: usize,
-        sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<usize, TransportError> {
-        assert!(granule <= GRANULE_BYTES_MAX && limit >= granule);
-        while self.carried < granule {
-            let Some(rest) = self.rest()? else { return Ok(0) };
-            let (mut carry, from) = (self.carry, self.carried);
-            let count = rest.bytes.min(granule - from);
-            self.hand_over(&rest, count, &mut |bytes| {
-                carry[from..from + count].copy_from_slice(bytes);
-            });
-            (self.carry, self.carried) = (carry, from + count);
-        }
-        let whole = self.carried.min(limit) / granule * granule;
-        sink(&self.carry[..whole]);
-        self.carry.copy_within(whole..self.carried, 0);
-        self.carried -= whole;
-        Ok(whole)
-    }
-
-    #[cold]
-    fn fail(&mut self, arrival: Arrival) -> TransportError {
-        let error = match arrival {
+    fn fail(&self, arrival: Arrival) -> TransportError {
+        match arrival {
             Arrival::Closed => self.parts.gone(),
             other => self.parts.corrupt(format!("a ring holds an impossible {other:?}")),
-        };
-        self.failed.get_or_insert(error).clone()
-    }
-
-    fn pull_some(
-        &mut self,
-        limit: usize,
-        granule: usize,
-        sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<usize, TransportError> {
-        if self.carried > 0 {
-            return self.straddle(limit, granule, sink);
         }
-        let Some(rest) = self.rest()? else { return Ok(0) };
-        let count = if rest.bytes >= limit { limit } else { rest.bytes - rest.bytes % granule };
-        if count == 0 {
-            return self.straddle(limit, granule, sink);
-        }
-        self.hand_over(&rest, count, sink);
-        Ok(count)
-    }
-}
-
-impl RecvWire for Receiver {
-    fn pull(
-        &mut self,
-        limit: usize,
-        granule: usize,
-        sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<usize, TransportError> {
-        assert!(granule > 0 && limit.is_multiple_of(granule));
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let mut taken = 0;
-        while taken < limit {
-            match self.pull_some(limit - taken, granule, sink) {
-                Ok(0) => break,
-                Ok(count) => taken += count,
-                // The next call reports it.
-                Err(_) if taken > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(taken)
-    }
-
-    fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
-        let mut filled = 0;
-        self.pull(target.len(), 1, &mut |bytes| {
-            target[filled..filled + bytes.len()].copy_from_slice(bytes);
-            filled += bytes.len();
-        })
-    }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        self.parts.tail.closed.store(1, Ordering::Release);
-        self.parts.bell.ring();
     }
 }
