@@ -1,1 +1,25 @@
 //! Transfers between arena memory and files: io_uring, or threads where it is forbidden.
+//!
+//! One thread for each [`Storage`] keeps one engine busy: requests come in through `inbox`, become
+//! transfers of at most a block in `queue`, and go to an [`engine`](self) that completes them in any
+//! order. A buffer is handed in with its request and comes back with the outcome, so nobody can
+//! touch memory that the system still transfers into. Every result is looked at: what was not
+//! transferred is an error that names the file, the place and the numbers.
+
+mod engine;
+mod error;
+mod file;
+mod inbox;
+mod pieces;
+mod queue;
+mod request;
+mod serve;
+mod store;
+mod sys;
+mod threads;
+mod uring;
+
+pub use error::{Operation, StorageError};
+pub use file::File;
+pub use request::{Outcome, Pending, Priority};
+pub use store::{EngineChoice, Settings, Storage};

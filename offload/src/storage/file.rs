@@ -1,0 +1,133 @@
+//! An open file, as the engines see it and as users hold it.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::error::StorageError;
+use super::inbox::Inbox;
+use super::pieces::Grain;
+
+/// An open file of a [`super::Storage`]. Cheap to clone; closed when the last clone and the last
+/// request on it are gone.
+#[derive(Debug, Clone)]
+pub struct File {
+    pub(crate) opened: Arc<Opened>,
+}
+
+/// What an engine needs to know about a file.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    path: Arc<Path>,
+    /// Small, and not used again before the engine has forgotten this file.
+    id: u32,
+    bytes: AtomicU64,
+    body: Body,
+    inbox: Arc<Inbox>,
+    trouble: Mutex<Trouble>,
+}
+
+/// What the next sync has to report.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// The first write that failed since the last sync.
+    write: Option<StorageError>,
+    /// A sync that failed: the system may have dropped the pages, so no later sync can succeed.
+    sync: Option<StorageError>,
+}
+
+/// Where a file's bytes are.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// In the system: a descriptor through the page cache, and one past it where there is one.
+    System { buffered: fs::File, direct: Option<fs::File>, grain: Grain },
+}
+
+impl File {
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.opened.path
+    }
+
+    /// Its length in bytes, as of opening, creating or extending it here.
+    pub fn bytes(&self) -> u64 {
+        self.opened.bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether its whole blocks go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.opened.grain() != Grain::BUFFERED
+    }
+}
+
+impl Opened {
+    pub(crate) fn new(path: &Path, bytes: u64, body: Body, inbox: &Arc<Inbox>) -> Self {
+        let (id, bytes) = (inbox.next_file_id(), AtomicU64::new(bytes));
+        let (inbox, trouble) = (Arc::clone(inbox), Mutex::default());
+        Self { path: path.into(), id, bytes, body, inbox, trouble }
+    }
+
+    pub(crate) fn path(&self) -> Arc<Path> {
+        Arc::clone(&self.path)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn grow_to(&self, bytes: u64) {
+        self.bytes.fetch_max(bytes, Ordering::AcqRel);
+    }
+
+    pub(crate) fn body(&self) -> &Body {
+        &self.body
+    }
+
+    /// A write failed: the next sync will say so.
+    pub(crate) fn write_failed(&self, why: &StorageError) {
+        self.trouble().write.get_or_insert_with(|| why.clone());
+    }
+
+    /// What a sync reports that ended with `result`: also what went wrong before it.
+    pub(crate) fn synced(
+        &self,
+        result: Result<usize, StorageError>,
+    ) -> Result<usize, StorageError> {
+        let mut trouble = self.trouble();
+        if let Err(why) = &result {
+            trouble.sync.get_or_insert_with(|| why.clone());
+        }
+        if let Some(cause) = trouble.write.take() {
+            return Err(StorageError::WriteFailed { path: self.path(), cause: Box::new(cause) });
+        }
+        trouble.sync.clone().map_or(result, Err)
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        // Changed by code that does not panic between its lines.
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its direct transfers need.
+    pub(crate) fn grain(&self) -> Grain {
+        match &self.body {
+            Body::System { grain, .. } => *grain,
+        }
+    }
+
+    /// The descriptor for transfers of this kind, and the one for the others.
+    pub(crate) fn descriptor(&self, is_direct: bool) -> i32 {
+        match &self.body {
+            Body::System { direct: Some(direct), .. } if is_direct => direct.as_raw_fd(),
+            Body::System { buffered, .. } => buffered.as_raw_fd(),
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.inbox.forget(self.id);
+    }
+}

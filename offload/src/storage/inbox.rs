@@ -1,0 +1,125 @@
+//! What other threads leave for the storage's own thread: requests, files to forget, the end.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::engine::Wake;
+use super::request::Request;
+
+/// The door between callers and the storage's thread.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    mail: Mutex<Mail>,
+    /// The thread waits, or is about to: whoever leaves mail has to ring.
+    is_asleep: AtomicBool,
+}
+
+/// Everything left since the last look.
+#[derive(Default)]
+pub(crate) struct Mail {
+    pub(crate) requests: VecDeque<Request>,
+    pub(crate) forgotten: Vec<u32>,
+    pub(crate) is_closing: bool,
+    bell: Option<Arc<dyn Wake>>,
+    free_file_ids: Vec<u32>,
+    files_ever: u32,
+    /// Why nothing is taken in any more.
+    stopped: Option<String>,
+}
+
+impl Inbox {
+    /// Leave a request. It is completed here and now when the engine has stopped.
+    pub(crate) fn leave(&self, request: Request) {
+        let mut mail = self.mail();
+        if let Some(why) = mail.stopped.clone() {
+            drop(mail);
+            return request.abandon(&why);
+        }
+        mail.requests.push_back(request);
+        self.ring(mail);
+    }
+
+    /// This file will not be used any more.
+    pub(crate) fn forget(&self, file_id: u32) {
+        let mut mail = self.mail();
+        mail.forgotten.push(file_id);
+        self.ring(mail);
+    }
+
+    /// Finish what there is, and end.
+    pub(crate) fn close(&self) {
+        let mut mail = self.mail();
+        mail.is_closing = true;
+        self.ring(mail);
+    }
+
+    /// A number for a file that no other open file has.
+    pub(crate) fn next_file_id(&self) -> u32 {
+        let mut mail = self.mail();
+        mail.free_file_ids.pop().unwrap_or_else(|| {
+            mail.files_ever += 1;
+            mail.files_ever - 1
+        })
+    }
+
+    /// The engine knows nothing of these files any more.
+    pub(crate) fn reuse(&self, file_ids: &[u32]) {
+        self.mail().free_file_ids.extend_from_slice(file_ids);
+    }
+
+    /// How the thread is woken.
+    pub(crate) fn set_bell(&self, bell: Arc<dyn Wake>) {
+        self.mail().bell = Some(bell);
+    }
+
+    /// Take all requests and forgotten files out. Says whether the inbox is closing.
+    pub(crate) fn take(&self, requests: &mut VecDeque<Request>, forgotten: &mut Vec<u32>) -> bool {
+        let mut mail = self.mail();
+        requests.append(&mut mail.requests);
+        forgotten.append(&mut mail.forgotten);
+        mail.is_closing
+    }
+
+    /// The thread is going to wait, so mail has to be announced from now on. False when there is
+    /// something to do already: mail, or, without open requests, the end.
+    pub(crate) fn fall_asleep(&self, has_open_requests: bool) -> bool {
+        self.is_asleep.store(true, Ordering::SeqCst);
+        let mail = self.mail();
+        let has_mail = !mail.requests.is_empty() || !mail.forgotten.is_empty();
+        !(has_mail || mail.is_closing && !has_open_requests)
+    }
+
+    /// The thread is awake and will look.
+    pub(crate) fn awake(&self) {
+        self.is_asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Nothing more is taken in. What was left since the last look is for the caller to abandon.
+    pub(crate) fn stop(&self, why: &str) -> VecDeque<Request> {
+        let mut mail = self.mail();
+        mail.stopped = Some(why.into());
+        std::mem::take(&mut mail.requests)
+    }
+
+    fn ring(&self, mail: MutexGuard<'_, Mail>) {
+        let bell =
+            if self.is_asleep.swap(false, Ordering::SeqCst) { mail.bell.clone() } else { None };
+        drop(mail);
+        if let Some(bell) = bell {
+            bell.wake();
+        }
+    }
+
+    fn mail(&self) -> MutexGuard<'_, Mail> {
+        // The mail is changed by code that does not panic between its lines.
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Inbox")
+    }
+}

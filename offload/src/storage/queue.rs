@@ -1,0 +1,271 @@
+//! Which transfer goes next. Knows neither an engine nor a thread.
+//!
+//! Reads and writes have a lane each with its own bound of transfers in flight, so that both
+//! directions of a device are busy whatever was asked for first. In a lane urgent requests go before
+//! others, and requests of one priority in the order of their arrival. While an urgent request of
+//! one lane is under way, the other lane's background is held to a trickle: on a device that does
+//! one thing at a time it would take half the speed.
+
+use std::collections::VecDeque;
+
+use super::engine::{Completion, Kind, Transfer};
+use super::pieces::{Span, cut};
+use super::request::{Priority, Request};
+
+/// Background transfers in flight beside an urgent request of the other lane.
+const TRICKLE: usize = 2;
+/// Syncs in flight.
+const SYNCS: usize = 4;
+
+/// All requests that are not complete.
+pub(crate) struct Queue {
+    requests: Vec<Option<Request>>,
+    vacant: Vec<usize>,
+    lanes: [Lane; 2],
+    syncs: VecDeque<usize>,
+    syncs_in_flight: usize,
+    /// By token: what is in flight.
+    flights: Vec<Option<Flight>>,
+    tokens: Vec<u32>,
+    next_sequence: u64,
+    block_bytes: usize,
+}
+
+struct Lane {
+    kind: Kind,
+    urgent: VecDeque<usize>,
+    background: VecDeque<usize>,
+    in_flight: usize,
+    in_flight_max: usize,
+    /// Urgent requests of this lane that are not complete.
+    urgent_open: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Flight {
+    request: usize,
+    span: Span,
+}
+
+impl Queue {
+    /// An empty queue that keeps up to `in_flight` transfers of `block_bytes` each way under way.
+    pub(crate) fn new(block_bytes: usize, in_flight: usize) -> Self {
+        let tokens = Self::transfers_max(in_flight);
+        Self {
+            requests: Vec::new(),
+            vacant: Vec::new(),
+            lanes: [Kind::Read, Kind::Write].map(|kind| Lane {
+                kind,
+                urgent: VecDeque::new(),
+                background: VecDeque::new(),
+                in_flight: 0,
+                in_flight_max: in_flight,
+                urgent_open: 0,
+            }),
+            syncs: VecDeque::new(),
+            syncs_in_flight: 0,
+            flights: vec![None; tokens],
+            tokens: (0..tokens as u32).rev().collect(),
+            next_sequence: 0,
+            block_bytes,
+        }
+    }
+
+    /// The most transfers that an engine will hold at a time.
+    pub(crate) fn transfers_max(in_flight: usize) -> usize {
+        2 * in_flight + SYNCS
+    }
+
+    /// Whether every request is complete.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.vacant.len() == self.requests.len()
+    }
+
+    /// Take a request in.
+    pub(crate) fn add(&mut self, mut request: Request) {
+        request.sequence = self.next_sequence;
+        self.next_sequence += 1;
+        if request.kind != Kind::Sync && !request.has_more() {
+            return request.complete();
+        }
+        let (kind, priority) = (request.kind, request.priority);
+        let index = match self.vacant.pop() {
+            Some(index) => index,
+            None => {
+                self.requests.push(None);
+                self.requests.len() - 1
+            }
+        };
+        self.requests[index] = Some(request);
+        match kind {
+            Kind::Sync => self.syncs.push_back(index),
+            Kind::Read | Kind::Write => {
+                let lane = &mut self.lanes[kind as usize];
+                lane.urgent_open += usize::from(priority == Priority::Urgent);
+                lane.of(priority).push_back(index);
+            }
+        }
+    }
+
+    /// The next transfer to start, if the bounds leave room for one.
+    pub(crate) fn next(&mut self) -> Option<Transfer> {
+        self.next_sync().or_else(|| {
+            // The emptier lane first, so that neither fills the device's own queue alone.
+            let reads_first = self.lanes[0].in_flight <= self.lanes[1].in_flight;
+            let order = if reads_first { [0, 1] } else { [1, 0] };
+            order.into_iter().find_map(|lane| self.next_of(lane))
+        })
+    }
+
+    /// Take a completion in. Completes its request when that was the last of it.
+    pub(crate) fn finish(&mut self, completion: Completion) {
+        let token = completion.token as usize;
+        let flight = self.flights[token].take().expect("completed once, after its start");
+        self.tokens.push(completion.token);
+        let request = self.requests[flight.request].as_mut().expect("held until complete");
+        request.in_flight -= 1;
+        let kind = request.kind;
+        match completion.result {
+            _ if kind == Kind::Sync => {
+                self.syncs_in_flight -= 1;
+                if let Err(errno) = completion.result {
+                    request.refused(errno);
+                }
+            }
+            Ok(bytes) => land(request, flight.span, bytes),
+            // The system wants the same again: nothing was transferred.
+            Err(libc::EINTR | libc::EAGAIN) => request.again.push(flight.span),
+            Err(errno) => request.refused(errno),
+        }
+        if kind != Kind::Sync {
+            let lane = &mut self.lanes[kind as usize];
+            lane.in_flight -= 1;
+            let (index, queue) = (flight.request, lane.of(request.priority));
+            if request.failure.is_some() {
+                queue.retain(|queued| *queued != index);
+            } else if request.has_more() && !queue.contains(&index) {
+                // What a short transfer left over goes before everything that was not started.
+                queue.push_front(index);
+            }
+        }
+        if request.in_flight == 0 && !request.has_more() {
+            self.retire(flight.request);
+        }
+    }
+
+    /// The engine is broken: tell every caller.
+    pub(crate) fn abandon(&mut self, why: &str) {
+        for request in self.requests.iter_mut().filter_map(Option::take) {
+            request.abandon(why);
+        }
+        *self = Self::new(self.block_bytes, self.lanes[0].in_flight_max);
+    }
+
+    fn next_of(&mut self, lane: usize) -> Option<Transfer> {
+        let other_is_urgent = self.lanes[1 - lane].urgent_open > 0;
+        let lane = &mut self.lanes[lane];
+        if lane.in_flight >= lane.in_flight_max {
+            return None;
+        }
+        let is_held = other_is_urgent && lane.in_flight >= TRICKLE;
+        let (index, priority) = match (lane.urgent.front(), lane.background.front()) {
+            (Some(index), _) => (*index, Priority::Urgent),
+            (None, Some(index)) if !is_held => (*index, Priority::Background),
+            _ => return None,
+        };
+        let request = self.requests[index].as_mut().expect("queued, so not complete");
+        let (address, grain) = (request.address(), request.file.grain());
+        let piece = match request.again.pop() {
+            Some(mut span) => {
+                let piece = cut(&mut span, address, grain, self.block_bytes);
+                if span.bytes > 0 {
+                    request.again.push(span);
+                }
+                piece
+            }
+            None => cut(&mut request.left, address, grain, self.block_bytes),
+        };
+        request.in_flight += 1;
+        lane.in_flight += 1;
+        if !request.has_more() {
+            lane.of(priority).pop_front();
+        }
+        let token = self.tokens.pop().expect("as many as the bounds allow");
+        self.flights[token as usize] = Some(Flight { request: index, span: piece.span });
+        Some(Transfer {
+            token,
+            kind: request.kind,
+            file: std::sync::Arc::clone(&request.file),
+            is_direct: piece.is_direct,
+            offset: piece.span.offset,
+            window: request.window(piece.span),
+        })
+    }
+
+    /// A sync whose file has no write under way that came before it.
+    fn next_sync(&mut self) -> Option<Transfer> {
+        if self.syncs.is_empty() || self.syncs_in_flight == SYNCS {
+            return None;
+        }
+        let is_ready = |index: &usize| {
+            let sync = self.requests[*index].as_ref().expect("queued, so not complete");
+            let is_before = |other: &Request| {
+                other.kind == Kind::Write
+                    && other.sequence < sync.sequence
+                    && other.file.id() == sync.file.id()
+            };
+            !self.requests.iter().flatten().any(is_before)
+        };
+        let at = self.syncs.iter().position(is_ready)?;
+        let index = self.syncs.remove(at)?;
+        let request = self.requests[index].as_mut().expect("queued, so not complete");
+        let span = request.left;
+        request.in_flight += 1;
+        self.syncs_in_flight += 1;
+        let token = self.tokens.pop().expect("as many as the bounds allow");
+        self.flights[token as usize] = Some(Flight { request: index, span });
+        Some(Transfer {
+            token,
+            kind: Kind::Sync,
+            file: std::sync::Arc::clone(&request.file),
+            is_direct: false,
+            offset: 0,
+            window: None,
+        })
+    }
+
+    fn retire(&mut self, index: usize) {
+        let request = self.requests[index].take().expect("held until complete");
+        self.vacant.push(index);
+        if request.kind != Kind::Sync {
+            let lane = &mut self.lanes[request.kind as usize];
+            lane.urgent_open -= usize::from(request.priority == Priority::Urgent);
+        }
+        request.complete();
+    }
+}
+
+impl Lane {
+    fn of(&mut self, priority: Priority) -> &mut VecDeque<usize> {
+        debug_assert!(self.kind != Kind::Sync);
+        match priority {
+            Priority::Urgent => &mut self.urgent,
+            Priority::Background => &mut self.background,
+        }
+    }
+}
+
+/// A transfer moved `bytes` of `span`: all of it, a part, or nothing because the file ends.
+fn land(request: &mut Request, span: Span, bytes: usize) {
+    assert!(bytes <= span.bytes, "the system moved more than it was asked to");
+    request.moved(bytes);
+    if bytes == span.bytes {
+        return;
+    }
+    match (bytes, request.kind) {
+        (0, Kind::Read) => request.truncated(),
+        // No progress and no reason: asking again could go on for ever.
+        (0, _) => request.refused(libc::EIO),
+        _ => request.again.push(span.after(bytes)),
+    }
+}

@@ -1,0 +1,301 @@
+//! A request on its way: a buffer lent to transfers, and the ticket that its caller holds.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::engine::Kind;
+use super::error::{Operation, StorageError};
+use super::file::Opened;
+use super::pieces::Span;
+use crate::memory::{Buffer, Window};
+
+/// Who goes first when the device is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Priority {
+    /// Somebody waits: overtakes everything that was not started yet.
+    Urgent,
+    /// Nobody waits yet: reading ahead, writing behind.
+    Background,
+}
+
+/// A request that was completed, one way or the other.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The memory, back from the engine. None for a sync, and after [`StorageError::Late`] and
+    /// [`StorageError::Stopped`], when the system may still use it.
+    pub buffer: Option<Buffer>,
+    /// Bytes transferred, all that were asked for; or what went wrong. After an error the range of
+    /// the buffer (of a read) or of the file (of a write) holds no defined bytes.
+    pub result: Result<usize, StorageError>,
+}
+
+impl Outcome {
+    /// The buffer of a read or write that did all it should.
+    ///
+    /// Errors: the request's. The buffer goes back to the arena then.
+    pub fn into_buffer(self) -> Result<Buffer, StorageError> {
+        let Outcome { buffer, result } = self;
+        result?;
+        buffer.ok_or_else(|| StorageError::Stopped { why: "a sync has no buffer".into() })
+    }
+}
+
+/// A request that was handed in. Dropped unseen, it goes on, and its memory returns to the arena
+/// when it ends; a write that fails unseen is reported by the file's next sync.
+#[derive(Debug)]
+#[must_use = "only the outcome says whether the bytes were transferred"]
+pub struct Pending {
+    ticket: Arc<Ticket>,
+}
+
+/// What the caller's side and the engine's side of a request share.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    is_done: AtomicBool,
+    outcome: Mutex<Option<Outcome>>,
+    changed: Condvar,
+    operation: Operation,
+    file: Arc<Opened>,
+    offset: u64,
+    bytes: usize,
+}
+
+/// The engine's side of a request.
+pub(crate) struct Request {
+    pub(crate) kind: Kind,
+    pub(crate) priority: Priority,
+    pub(crate) file: Arc<Opened>,
+    /// Order of arrival among all requests.
+    pub(crate) sequence: u64,
+    /// What was not cut into transfers yet.
+    pub(crate) left: Span,
+    /// What short transfers left over.
+    pub(crate) again: Vec<Span>,
+    pub(crate) in_flight: usize,
+    pub(crate) failure: Option<StorageError>,
+    done_bytes: usize,
+    loan: Option<Loan>,
+    ticket: Arc<Ticket>,
+}
+
+/// A buffer that transfers may see. Dropped before [`Loan::end`], it leaks the buffer, because the
+/// system may still write into it.
+struct Loan {
+    buffer: Option<Buffer>,
+    window: Window,
+}
+
+impl Pending {
+    /// Whether [`Pending::wait`] would return at once.
+    pub fn is_done(&self) -> bool {
+        self.ticket.is_done.load(Ordering::Acquire)
+    }
+
+    /// Wait for at most `limit`, and say whether it is done.
+    pub fn wait_until_done(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        let mut outcome = self.ticket.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        while outcome.is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let (guard, _) = self
+                .ticket
+                .changed
+                .wait_timeout(outcome, left)
+                .unwrap_or_else(PoisonError::into_inner);
+            outcome = guard;
+        }
+        true
+    }
+
+    /// Wait for the outcome, at most `limit`.
+    ///
+    /// Errors, in the outcome: [`StorageError::Late`] after `limit`. The request goes on then
+    /// without an observer; use [`Pending::wait_until_done`] to be able to wait again.
+    pub fn wait(self, limit: Duration) -> Outcome {
+        if self.wait_until_done(limit) {
+            let mut outcome = self.ticket.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            return outcome.take().expect("done, and only this taker");
+        }
+        let late = StorageError::Late {
+            operation: self.ticket.operation,
+            path: self.ticket.file.path(),
+            offset: self.ticket.offset,
+            wanted_bytes: self.ticket.bytes as u64,
+            waited_ms: limit.as_millis().min(u128::from(u64::MAX)) as u64,
+        };
+        Outcome { buffer: None, result: Err(late) }
+    }
+}
+
+impl Request {
+    /// A read or write of `range` of the buffer at `offset` of the file.
+    ///
+    /// Panics: when the range is not within the buffer.
+    pub(crate) fn transfer(
+        kind: Kind,
+        file: &Arc<Opened>,
+        offset: u64,
+        buffer: Buffer,
+        range: Range<usize>,
+        priority: Priority,
+    ) -> (Self, Pending) {
+        let bytes = range.len();
+        let loan = Loan::begin(buffer, range);
+        Self::new(kind, file, Span { offset, start: 0, bytes }, Some(loan), priority)
+    }
+
+    /// A sync of the file.
+    pub(crate) fn sync(file: &Arc<Opened>, priority: Priority) -> (Self, Pending) {
+        Self::new(Kind::Sync, file, Span { offset: 0, start: 0, bytes: 0 }, None, priority)
+    }
+
+    fn new(
+        kind: Kind,
+        file: &Arc<Opened>,
+        left: Span,
+        loan: Option<Loan>,
+        priority: Priority,
+    ) -> (Self, Pending) {
+        let operation = match kind {
+            Kind::Read => Operation::Read,
+            Kind::Write => Operation::Write,
+            Kind::Sync => Operation::Sync,
+        };
+        let ticket = Arc::new(Ticket {
+            is_done: AtomicBool::new(false),
+            outcome: Mutex::new(None),
+            changed: Condvar::new(),
+            operation,
+            file: Arc::clone(file),
+            offset: left.offset,
+            bytes: left.bytes,
+        });
+        let pending = Pending { ticket: Arc::clone(&ticket) };
+        let request = Self {
+            kind,
+            priority,
+            file: Arc::clone(file),
+            sequence: 0,
+            left,
+            again: Vec::new(),
+            in_flight: 0,
+            failure: None,
+            done_bytes: 0,
+            loan,
+            ticket,
+        };
+        (request, pending)
+    }
+
+    /// The memory of this part. None for a sync.
+    pub(crate) fn window(&self, span: Span) -> Option<Window> {
+        self.loan.as_ref().map(|loan| loan.window.part(span.start, span.bytes))
+    }
+
+    /// Where the request's memory begins.
+    pub(crate) fn address(&self) -> usize {
+        self.loan.as_ref().map_or(0, |loan| loan.window.pointer().addr())
+    }
+
+    /// Whether there is something to be started.
+    pub(crate) fn has_more(&self) -> bool {
+        self.failure.is_none() && (self.left.bytes > 0 || !self.again.is_empty())
+    }
+
+    /// One of its transfers has moved so many bytes.
+    pub(crate) fn moved(&mut self, bytes: usize) {
+        self.done_bytes += bytes;
+    }
+
+    /// One of its transfers was refused; the first refusal is what the caller will see.
+    pub(crate) fn refused(&mut self, errno: i32) {
+        let why = StorageError::Refused {
+            operation: self.ticket.operation,
+            path: self.file.path(),
+            offset: self.ticket.offset,
+            wanted_bytes: self.ticket.bytes as u64,
+            got_bytes: self.done_bytes as u64,
+            errno,
+        };
+        self.failure.get_or_insert(why);
+    }
+
+    /// One of its reads met the end of the file.
+    pub(crate) fn truncated(&mut self) {
+        let why = StorageError::Truncated {
+            path: self.file.path(),
+            offset: self.ticket.offset,
+            wanted_bytes: self.ticket.bytes as u64,
+            got_bytes: self.done_bytes as u64,
+        };
+        self.failure.get_or_insert(why);
+    }
+
+    /// Nothing of it is in flight: give the memory back and tell the caller.
+    pub(crate) fn complete(mut self) {
+        assert!(self.in_flight == 0, "completed with transfers in flight");
+        let result = match self.failure.take() {
+            Some(why) => Err(why),
+            None => {
+                assert_eq!(self.done_bytes, self.ticket.bytes, "completed with bytes missing");
+                Ok(self.done_bytes)
+            }
+        };
+        let result = match (self.kind, result) {
+            (Kind::Sync, result) => self.file.synced(result),
+            (Kind::Write, Err(why)) => {
+                self.file.write_failed(&why);
+                Err(why)
+            }
+            (_, result) => result,
+        };
+        let buffer = self.loan.take().and_then(Loan::end);
+        self.ticket.settle(Outcome { buffer, result });
+    }
+
+    /// The engine is broken and transfers may be in flight for ever: keep the memory from
+    /// everybody, and tell the caller.
+    pub(crate) fn abandon(mut self, why: &str) {
+        let buffer = match self.loan.take() {
+            Some(loan) if self.in_flight == 0 => loan.end(),
+            _ => None,
+        };
+        let result = Err(StorageError::Stopped { why: why.into() });
+        self.ticket.settle(Outcome { buffer, result });
+    }
+}
+
+impl Ticket {
+    fn settle(&self, outcome: Outcome) {
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        self.is_done.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+}
+
+impl Loan {
+    fn begin(mut buffer: Buffer, range: Range<usize>) -> Self {
+        // SAFETY: the buffer is out of everybody's reach in here, and comes out by `end` only, when
+        // no transfer is in flight; in every other case it is leaked.
+        let window = unsafe { buffer.window(range) };
+        Self { buffer: Some(buffer), window }
+    }
+
+    /// The buffer, when no transfer sees it any more.
+    fn end(mut self) -> Option<Buffer> {
+        self.buffer.take()
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // Also when the engine's thread panics: a leak is better than a transfer into memory that
+        // has a new owner.
+        std::mem::forget(self.buffer.take());
+    }
+}

@@ -1,0 +1,144 @@
+//! The storage's own thread: takes requests in, keeps the engine busy, hands outcomes out.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::engine::{Completion, Engine};
+use super::inbox::Inbox;
+use super::queue::Queue;
+use super::request::Request;
+
+/// How long an engine may wait before the thread looks around.
+const TICK: Duration = Duration::from_secs(1);
+/// How long requests may take to end after the last user of the storage has gone.
+const CLOSE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Makes an engine on the thread that will use it.
+pub(super) type Maker = Box<dyn FnOnce() -> Result<Box<dyn Engine>, String> + Send>;
+
+/// The running thread. Dropped, it finishes every request first, for up to a minute.
+pub(super) struct Server {
+    inbox: Arc<Inbox>,
+    thread: Option<JoinHandle<()>>,
+    /// Hangs up when the thread ends. In a mutex only so that a storage can be shared.
+    ended: Mutex<Receiver<()>>,
+}
+
+impl Server {
+    /// Start the thread and make the engine there. Gives the engine's description too.
+    pub(super) fn start(
+        inbox: &Arc<Inbox>,
+        make: Maker,
+        queue: Queue,
+    ) -> Result<(Self, String), String> {
+        let (report, started) = sync_channel(1);
+        let (end, ended) = sync_channel::<()>(1);
+        let inside = Arc::clone(inbox);
+        let body = move || {
+            let _end = end;
+            let engine = match make() {
+                Ok(engine) => engine,
+                Err(why) => return drop(report.send(Err(why))),
+            };
+            inside.set_bell(engine.bell());
+            // The starter waits for this line, or has gone with its whole thread.
+            let _ = report.send(Ok(engine.describe()));
+            Serving { inbox: inside, engine, queue, requests: VecDeque::new() }.run();
+        };
+        let thread = std::thread::Builder::new()
+            .name("brigade-storage".into())
+            .spawn(body)
+            .map_err(|e| format!("no thread for storage: {e}"))?;
+        let server =
+            Self { inbox: Arc::clone(inbox), thread: Some(thread), ended: Mutex::new(ended) };
+        let description =
+            started.recv().map_err(|_| String::from("the storage's thread ended at once"))??;
+        Ok((server, description))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.inbox.close();
+        let limit = CLOSE_LIMIT + 5 * TICK;
+        // A device that never answers must not hold its user for ever: the thread is left behind,
+        // with the memory that the device may still write into.
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
+            && let Some(thread) = self.thread.take()
+        {
+            // A panic there was reported to every caller by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread holds. Fields are dropped in this order: callers hear first, then the engine
+/// ends.
+struct Serving {
+    inbox: Arc<Inbox>,
+    queue: Queue,
+    requests: VecDeque<Request>,
+    engine: Box<dyn Engine>,
+}
+
+impl Serving {
+    fn run(mut self) {
+        let mut forgotten = Vec::new();
+        let mut done: Vec<Completion> = Vec::new();
+        let mut closing_since = None;
+        loop {
+            if self.inbox.take(&mut self.requests, &mut forgotten) {
+                closing_since.get_or_insert_with(Instant::now);
+            }
+            for request in self.requests.drain(..) {
+                self.queue.add(request);
+            }
+            if !forgotten.is_empty() {
+                forgotten.iter().for_each(|id| self.engine.forget(*id));
+                self.inbox.reuse(&forgotten);
+                forgotten.clear();
+            }
+            while let Some(transfer) = self.queue.next() {
+                self.engine.push(transfer);
+            }
+            match closing_since {
+                Some(_) if self.queue.is_empty() => return self.stop("it was closed"),
+                Some(since) if since.elapsed() > CLOSE_LIMIT => {
+                    return self
+                        .stop("the device did not answer in the minute after its last user");
+                }
+                _ => {}
+            }
+            let is_idle = self.inbox.fall_asleep(!self.queue.is_empty());
+            let limit = if is_idle { TICK } else { Duration::ZERO };
+            let turned = self.engine.turn(limit, &mut done);
+            self.inbox.awake();
+            for completion in done.drain(..) {
+                self.queue.finish(completion);
+            }
+            if let Err(why) = turned {
+                return self.stop(&why);
+            }
+        }
+    }
+
+    fn stop(&mut self, why: &str) {
+        self.requests.append(&mut self.inbox.stop(why));
+        for request in self.requests.drain(..) {
+            request.abandon(why);
+        }
+        self.queue.abandon(why);
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.stop("its thread panicked");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The wall to io_uring: entries that refer to windows, and the ring that takes them.
+
+use std::io;
+use std::time::Duration;
+
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use super::super::engine::{Kind, Transfer};
+use crate::memory::{Arena, Window};
+
+/// The most memory that one registered part may have.
+const PART_BYTES: usize = 1 << 30;
+/// The longest transfer.
+pub(in super::super) const TRANSFER_BYTES_MAX: usize = 4 << 20;
+/// Parts overlap by the longest transfer, so each transfer lies within one of them.
+const PART_STRIDE: usize = PART_BYTES - TRANSFER_BYTES_MAX;
+
+/// A transfer, and its file's place in the kernel's table where it has one.
+pub(super) struct TransferEntry {
+    pub(super) transfer: Transfer,
+    pub(super) held_file: Option<u32>,
+}
+
+/// A ring. Must be used by the thread that made it.
+pub(super) struct Ring {
+    ring: IoUring,
+    /// What is registered, kept until the ring is gone.
+    arena: Option<Arena>,
+}
+
+impl Ring {
+    /// A ring of at least `entries` entries, in the best mode that the kernel has; names the mode.
+    pub(super) fn new(entries: u32) -> io::Result<(Self, &'static str)> {
+        let deferred = {
+            let mut builder = IoUring::builder();
+            builder.setup_single_issuer().setup_defer_taskrun();
+            builder.build(entries)
+        };
+        let (ring, mode) = match deferred {
+            Ok(ring) => (ring, "completions on demand"),
+            // Before Linux 6.1 the mode is unknown.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (IoUring::new(entries)?, "plain"),
+            Err(e) => return Err(e),
+        };
+        if !ring.params().is_feature_ext_arg() {
+            return Err(io::Error::other("older than Linux 5.11: no waits with a limit"));
+        }
+        Ok((Self { ring, arena: None }, mode))
+    }
+
+    /// Register the arena's memory, in how many parts.
+    pub(super) fn register_arena(&mut self, arena: &Arena) -> io::Result<usize> {
+        let base = arena.base().as_ptr();
+        let parts: Vec<libc::iovec> = (0..arena.capacity())
+            .step_by(PART_STRIDE)
+            .map(|start| libc::iovec {
+                iov_base: base.wrapping_add(start).cast(),
+                iov_len: PART_BYTES.min(arena.capacity() - start),
+            })
+            .collect();
+        // SAFETY: the parts lie within the arena's mapping, which `self.arena` keeps until the ring
+        // is gone.
+        unsafe { self.ring.submitter().register_buffers(&parts)? };
+        self.arena = Some(arena.clone());
+        Ok(parts.len())
+    }
+
+    /// Make an empty table of `files` places.
+    pub(super) fn register_file_table(&mut self, files: u32) -> io::Result<()> {
+        self.ring.submitter().register_files_sparse(files)
+    }
+
+    /// Put descriptors into the table; -1 empties a place.
+    pub(super) fn set_files(&mut self, first: u32, descriptors: [i32; 2]) -> io::Result<()> {
+        self.ring.submitter().register_files_update(first, &descriptors).map(drop)
+    }
+
+    /// Complete with `data` once the descriptor can be read.
+    pub(super) fn watch(&mut self, descriptor: i32, data: u64) {
+        let poll = opcode::PollAdd::new(Fd(descriptor), libc::POLLIN as u32);
+        self.submit(&poll.build().user_data(data));
+    }
+
+    /// Take a transfer in. Its completion carries its token.
+    pub(super) fn push(&mut self, entry: TransferEntry) {
+        let TransferEntry { transfer, held_file } = entry;
+        let part = transfer.window.and_then(|window| self.part(window));
+        let entry = prepare(&transfer, held_file, part);
+        self.submit(&entry.user_data(u64::from(transfer.token)));
+    }
+
+    /// Hand everything to the kernel and wait until one completion is there or `limit` has passed.
+    pub(super) fn enter(&mut self, limit: Duration) -> io::Result<()> {
+        let limit = Timespec::from(limit);
+        let arguments = SubmitArgs::new().timespec(&limit);
+        match self.ring.submitter().submit_with_args(1, &arguments) {
+            Ok(_) => Ok(()),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(e),
+            },
+        }
+    }
+
+    /// Take every completion out: what it carries, and the system's result.
+    pub(super) fn completions(&mut self, mut each: impl FnMut(u64, i32)) {
+        self.ring.completion().for_each(|c: cqueue::Entry| each(c.user_data(), c.result()));
+    }
+
+    /// Which registered part a window lies in.
+    fn part(&self, window: Window) -> Option<u16> {
+        let arena = self.arena.as_ref()?;
+        let start = window.pointer().addr().checked_sub(arena.base().as_ptr().addr())?;
+        let is_inside = start + window.bytes() <= arena.capacity();
+        is_inside.then(|| u16::try_from(start / PART_STRIDE).ok()).flatten()
+    }
+
+    fn submit(&mut self, entry: &squeue::Entry) {
+        // SAFETY: an entry refers to a window, whose maker keeps the memory until the completion,
+        // or to no memory at all.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        pushed.expect("the ring has an entry for every transfer and the bell");
+    }
+}
+
+/// The entry of a transfer on a file in the kernel's table, or by descriptor.
+fn prepare(transfer: &Transfer, held_file: Option<u32>, part: Option<u16>) -> squeue::Entry {
+    let (number, flags) = match held_file {
+        Some(place) => (place as i32, squeue::Flags::FIXED_FILE),
+        None => (transfer.file.descriptor(transfer.is_direct), squeue::Flags::empty()),
+    };
+    let (file, offset) = (Fd(number), transfer.offset);
+    let memory = |window: Window| (window.pointer(), window.bytes() as u32);
+    let entry = match (transfer.kind, transfer.window) {
+        (Kind::Read, Some(window)) => {
+            let (to, bytes) = memory(window);
+            match part {
+                Some(part) => opcode::ReadFixed::new(file, to, bytes, part).offset(offset).build(),
+                None => opcode::Read::new(file, to, bytes).offset(offset).build(),
+            }
+        }
+        (Kind::Write, Some(window)) => {
+            let (from, bytes) = memory(window);
+            match part {
+                Some(part) => {
+                    opcode::WriteFixed::new(file, from, bytes, part).offset(offset).build()
+                }
+                None => opcode::Write::new(file, from, bytes).offset(offset).build(),
+            }
+        }
+        _ => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+    };
+    entry.flags(flags)
+}

@@ -1,0 +1,4 @@
+//! One suite for every engine: what goes in comes out, and nothing is claimed that did not happen.
+
+mod transfers;
+mod world;
