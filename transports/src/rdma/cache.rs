@@ -18,8 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use brigade_verbs::{Access, MemoryRegion, ProtectionDomain};
 
-use super::sys::{self, Change};
-use super::unmap::{self, BATCH, News, Watch};
+use super::unmap::{self, BATCH, Change, News, Watch};
 use crate::LendingStats;
 use table::{Ground, Table};
 
@@ -117,7 +116,7 @@ impl Pages {
     fn start(limit: usize) -> io::Result<Table<Pages>> {
         let watch = Watch::of_this_process()?;
         let seen = watch.now();
-        Ok(Table::new(Pages { watch, seen, unsettled: 0 }, limit, sys::page_bytes()))
+        Ok(Table::new(Pages { watch, seen, unsettled: 0 }, limit, unmap::page_bytes()))
     }
 
     fn is_of_use(&self) -> bool {

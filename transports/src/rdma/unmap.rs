@@ -15,6 +15,8 @@
 //! A range can be watched by one descriptor only. So there is one for all ranks of a process, and
 //! ranges are counted: one that two of them watch is let go of by the second.
 
+mod sys;
+
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -22,7 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::sys::{self, Change, Gong, Userfault};
+use self::sys::Userfault;
+use super::sys::Gong;
+
+pub(super) use self::sys::{Change, page_bytes};
 
 /// How many changes the journal remembers.
 const JOURNAL: usize = 512;
@@ -225,7 +230,7 @@ impl Shared {
 }
 
 /// What is left of a range without others.
-fn without<'a>(
+pub(super) fn without<'a>(
     range: &Range<usize>,
     others: impl Iterator<Item = &'a Range<usize>>,
 ) -> Vec<Range<usize>> {
@@ -241,3 +246,6 @@ fn without<'a>(
     }
     left
 }
+
+#[cfg(test)]
+pub(super) mod tests;

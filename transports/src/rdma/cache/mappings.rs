@@ -43,6 +43,7 @@ fn parse(line: &str) -> Option<(Range<usize>, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma::unmap::tests::sys::Mapped;
 
     const LIST: &str = "\
         1000-2000 r--p 00000000 08:01 77 /bin/true\n\
@@ -86,5 +87,15 @@ mod tests {
         assert!(around.start <= start && around.end >= start + vector.len());
         let code = (found as fn(_) -> _) as *const () as usize;
         assert_eq!(super::around(&(code..code + 1)), None);
+    }
+
+    #[test]
+    fn memory_that_others_can_change_the_pages_of_is_refused() {
+        let program = std::env::current_exe().and_then(File::open).expect("this program");
+        for mapped in [Mapped::shared(1 << 16), Mapped::of_file(&program, 1 << 16)] {
+            assert_eq!(around(&mapped.range()), None);
+        }
+        let mapped = Mapped::new(1 << 16);
+        assert!(around(&mapped.range()).is_some());
     }
 }

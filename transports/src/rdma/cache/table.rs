@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::LendingStats;
-use crate::rdma::sys::Change;
-use crate::rdma::unmap::{BATCH, News};
+use crate::rdma::unmap::{BATCH, Change, News};
 
 /// How much is registered at least, if there is so much memory where it is wanted.
 const AHEAD: usize = 1 << 20;
@@ -292,3 +291,6 @@ impl<G: Ground> Drop for Table<G> {
         self.retire(|_, _| true, &[]);
     }
 }
+
+#[cfg(test)]
+mod tests;
