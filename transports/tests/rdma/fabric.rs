@@ -1,7 +1,10 @@
 //! The cables of the virtual machine: the one that it comes with (eth0 to eth1, devices rxe0 and
 //! rxe1), and a second one made here (eth2 to eth3, rxe2 and rxe3), so that there is another path.
+//!
+//! The kernel takes a device away only after whoever has it open has closed it; its cable is gone
+//! at once. So what removes one runs beside the test, and is waited for when the cables are mended.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,8 @@ static CABLES: Mutex<()> = Mutex::new(());
 /// The cables, whole again when this is dropped.
 pub(crate) struct Fabric {
     _alone: MutexGuard<'static, ()>,
+    /// What is being removed.
+    removals: Mutex<Vec<Child>>,
 }
 
 /// A cable, by its lower end.
@@ -46,20 +51,7 @@ impl Fabric {
             return None;
         }
         let alone = CABLES.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::path::Path::new("/sys/class/net/eth2").exists() {
-            for line in [
-                "ip link add eth2 mtu 4200 type veth peer name eth3 mtu 4200",
-                "ip address add 10.78.0.1/24 dev eth2",
-                "ip address add 10.78.0.2/24 dev eth3",
-                "ip link set eth2 up",
-                "ip link set eth3 up",
-                "rdma link add rxe2 type rxe netdev eth2",
-                "rdma link add rxe3 type rxe netdev eth3",
-            ] {
-                run(line);
-            }
-        }
-        let fabric = Fabric { _alone: alone };
+        let fabric = Fabric { _alone: alone, removals: Mutex::default() };
         fabric.mend();
         Some(fabric)
     }
@@ -73,13 +65,52 @@ impl Fabric {
         run(&format!("ip link set {} mtu {mtu}", cable.end()));
     }
 
-    /// Make both cables whole, and wait until the devices have noticed.
+    /// Join a cable again that was cut.
+    pub(crate) fn join(&self, cable: Cable) {
+        run(&format!("ip link set {} up", cable.end()));
+    }
+
+    /// Take the device at the lower end of a cable away, as if its card were pulled.
+    pub(crate) fn remove(&self, cable: Cable) {
+        self.cut(cable);
+        let line = match cable {
+            Cable::First => "rdma link delete rxe1",
+            // With it go the cable and the device at the other end.
+            Cable::Second => "ip link delete eth3",
+        };
+        let child = command(line).spawn().expect("the guest can start its tools");
+        self.removals.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+    }
+
+    /// Make both cables whole, and wait until the devices have noticed. Nobody may have a device
+    /// open that was removed.
     pub(crate) fn mend(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for mut child in self.removals.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            while child.try_wait().expect("a child of ours").is_none() {
+                assert!(Instant::now() < deadline, "a device is still open");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        if !exists("net/eth2") {
+            for line in [
+                "ip link add eth2 mtu 4200 type veth peer name eth3 mtu 4200",
+                "ip address add 10.78.0.1/24 dev eth2",
+                "ip address add 10.78.0.2/24 dev eth3",
+                "ip link set eth2 up",
+            ] {
+                run(line);
+            }
+        }
         for end in ["eth1", "eth3"] {
             run(&format!("ip link set {end} mtu 4200"));
             run(&format!("ip link set {end} up"));
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
+        for number in 0..4 {
+            if !exists(&format!("infiniband/rxe{number}")) {
+                run(&format!("rdma link add rxe{number} type rxe netdev eth{number}"));
+            }
+        }
         let is_active = |device: &str| {
             let file = format!("/sys/class/infiniband/{device}/ports/1/state");
             std::fs::read_to_string(file).is_ok_and(|state| state.contains("ACTIVE"))
@@ -99,14 +130,30 @@ impl Drop for Fabric {
     }
 }
 
-/// Run a line of the tools that the guest has under their usual names; busybox has lesser ones.
+/// Bytes that have left an end of a cable so far.
+pub(crate) fn sent_bytes(end: &str) -> u64 {
+    let file = format!("/sys/class/net/{end}/statistics/tx_bytes");
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
+    text.trim().parse().expect("a number")
+}
+
+fn exists(what: &str) -> bool {
+    std::path::Path::new("/sys/class").join(what).exists()
+}
+
 fn run(line: &str) {
+    let status = command(line).status();
+    assert!(status.is_ok_and(|status| status.success()), "{line}");
+}
+
+/// A line of the tools that the guest has under their usual names; busybox has lesser ones.
+fn command(line: &str) -> Command {
     let mut words = line.split(' ');
     let tool = words.next().expect("a line has a first word");
     let folders = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
     let found = folders.iter().map(|folder| format!("{folder}/{tool}"));
     let program = found.into_iter().find(|path| std::path::Path::new(path).exists());
     let mut command = Command::new(program.unwrap_or_else(|| panic!("the guest has no {tool}")));
-    let status = command.args(words).stdin(Stdio::null()).status();
-    assert!(status.is_ok_and(|status| status.success()), "{line}");
+    command.args(words).stdin(Stdio::null());
+    command
 }

@@ -4,6 +4,8 @@
 //! each says so and does nothing. A child process is this program again, as one rank.
 
 mod fabric;
+mod faults;
+mod starving;
 mod world;
 
 use std::io::{BufRead, BufReader, Write};

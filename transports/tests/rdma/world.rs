@@ -1,5 +1,6 @@
 //! Two ranks as threads, and a stream from one to the other whose every byte is known.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use brigade_transports::rdma::{Rdma, Settings};
@@ -46,6 +47,49 @@ pub(crate) fn pair(settings: &Settings, body: impl Fn(usize, &mut Member) + Sync
     });
 }
 
+/// What became of each member.
+pub(crate) type Outcome = [Result<(), TransportError>; 2];
+
+/// Both members send to each other at the same time, in portions of random lengths, and check each
+/// that arrives. `strike` runs on a thread of its own once `strike_at` bytes have arrived at member
+/// 1; when it returns, `more` go each way. Who has all, or comes to an error, leaves.
+pub(crate) fn trial(
+    settings: &Settings,
+    seed: u64,
+    (strike_at, more): (usize, usize),
+    strike: impl FnOnce(),
+) -> Outcome {
+    assert!(more >= MORE_BYTES_MIN);
+    let ports = [open(settings), open(settings)];
+    let cards = [ports[0].card(), ports[1].card()];
+    let stream = Stream { seed, sent: Default::default(), end: AtomicUsize::new(usize::MAX) };
+    std::thread::scope(|scope| {
+        let members = [0, 1].map(|me| {
+            let (port, cards, stream) = (&*ports[me], &cards, &stream);
+            scope.spawn(move || Member::new(join(port, me, cards), 1 - me).stream(me, stream))
+        });
+        let sent = || stream.sent.each_ref().map(|count| count.load(Ordering::Relaxed));
+        while sent()[0] < strike_at && !members.iter().any(|member| member.is_finished()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        strike();
+        stream.end.store(sent()[0].max(sent()[1]) + more, Ordering::Relaxed);
+        members.map(|member| member.join().expect("a member does not panic"))
+    })
+}
+
+/// More than a member may send while the end of its stream is being decided.
+const MORE_BYTES_MIN: usize = 1 << 19;
+
+/// What both members of a trial know.
+struct Stream {
+    seed: u64,
+    /// By each member so far.
+    sent: [AtomicUsize; 2],
+    /// How much each of them sends.
+    end: AtomicUsize,
+}
+
 /// One member with its wires to and from the other.
 pub(crate) struct Member {
     // Wires go before their endpoint.
@@ -81,6 +125,40 @@ impl Member {
             self.rest(started, || format!("received {at}"));
         }
         Ok(())
+    }
+
+    /// Send and receive a stream, at the same time.
+    fn stream(mut self, me: usize, stream: &Stream) -> Result<(), TransportError> {
+        let seed = stream.seed;
+        let key = |from: usize| seed.wrapping_mul(2).wrapping_add(from as u64);
+        let mut rng = fastrand::Rng::with_seed(key(me));
+        let (mut sent, mut received, mut target) = (0, 0, vec![0; 1 << 17]);
+        let mut portion = Vec::new();
+        let mut started = Instant::now();
+        loop {
+            let end = stream.end.load(Ordering::Relaxed);
+            if portion.is_empty() {
+                let count = (1 << rng.u32(3..18)).min(end - sent);
+                portion = contents(key(me), sent, count);
+            }
+            let pushed = self.sender.push(&portion)?;
+            sent += pushed;
+            portion.drain(..pushed);
+            stream.sent[me].store(sent, Ordering::Relaxed);
+            let room = (end - received).min(target.len());
+            let pulled = self.receiver.pull_into(&mut target[..room])?;
+            let known = contents(key(1 - me), received, pulled);
+            assert!(target[..pulled] == known, "seed {seed}, member {me}, byte {received}");
+            received += pulled;
+            if sent == end && received == end {
+                return Ok(());
+            }
+            if pushed + pulled == 0 {
+                self.rest(started, || format!("seed {seed}, {me} sent {sent}, has {received}"));
+            } else {
+                started = Instant::now();
+            }
+        }
     }
 
     fn rest(&mut self, started: Instant, place: impl Fn() -> String) {
