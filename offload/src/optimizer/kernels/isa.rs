@@ -5,7 +5,7 @@
 pub enum Isa {
     /// What every machine of this architecture has.
     Portable,
-    /// x86-64 with AVX2.
+    /// x86-64 with AVX2 and FMA.
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
@@ -33,7 +33,7 @@ impl Isa {
 
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2")
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -8,12 +8,18 @@ pub(in crate::optimizer) trait Lane: Copy + Send + Sync {
     /// Exact, but for the payload of NaN.
     fn widen(self) -> f32;
 
-    /// The nearest element, ties to even; NaN becomes the canonical one, because which payload
-    /// survives an addition depends on how its operands were ordered by a compiler.
+    /// The nearest element, ties to even, of a number or the canonical NaN.
     fn narrow(value: f32) -> Self;
 }
 
 const INFINITY: u32 = 0x7f80_0000;
+
+/// The same number; NaN becomes the canonical one, because which payload survives an addition
+/// depends on how a compiler ordered its operands.
+#[inline(always)]
+pub(super) fn canonical(value: f32) -> f32 {
+    f32::from_bits(if value.is_nan() { 0x7fc0_0000 } else { value.to_bits() })
+}
 
 impl Lane for f32 {
     #[inline(always)]
@@ -23,7 +29,7 @@ impl Lane for f32 {
 
     #[inline(always)]
     fn narrow(value: f32) -> Self {
-        Self::from_bits(if value.is_nan() { 0x7fc0_0000 } else { value.to_bits() })
+        value
     }
 }
 
@@ -33,12 +39,12 @@ impl Lane for bf16 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
     }
 
-    /// Adding just under half a step, and one more if the last kept bit is odd, rounds as asked.
+    /// Adding just under half a step, and one more if the last kept bit is odd, rounds as asked;
+    /// infinity and the canonical NaN have nothing to round.
     #[inline(always)]
     fn narrow(value: f32) -> Self {
         let bits = value.to_bits();
-        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-        Self::from_bits(if bits & 0x7fff_ffff > INFINITY { 0x7fc0 } else { rounded as u16 })
+        Self::from_bits((bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16)
     }
 }
 
@@ -102,7 +108,7 @@ mod tests {
         // Every upper half with the lower halves in which rounding decides.
         for upper in 0..=u16::MAX {
             for lower in [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0xffff] {
-                let value = f32::from_bits(u32::from(upper) << 16 | lower);
+                let value = canonical(f32::from_bits(u32::from(upper) << 16 | lower));
                 let (ours, theirs) = (<f16 as Lane>::narrow(value), f16::from_f32(value));
                 let is_nan = ours.is_nan() && theirs.is_nan();
                 assert!(is_nan || ours.to_bits() == theirs.to_bits(), "{value:e}: {ours} {theirs}");
@@ -116,7 +122,7 @@ mod tests {
     #[test]
     fn nan_is_the_canonical_one() {
         for bits in [0x7f80_0001, 0xff80_0001, 0x7fff_ffff, 0xffc0_0000] {
-            let nan = f32::from_bits(bits);
+            let nan = canonical(f32::from_bits(bits));
             assert_eq!(<f32 as Lane>::narrow(nan).to_bits(), 0x7fc0_0000);
             assert_eq!(<bf16 as Lane>::narrow(nan).to_bits(), 0x7fc0);
             assert_eq!(<f16 as Lane>::narrow(nan).to_bits(), 0x7e00);

@@ -1,7 +1,7 @@
 //! The loops over a shard, each written once and compiled for every instruction set.
 
 use super::Isa;
-use super::lane::Lane;
+use super::lane::{Lane, canonical};
 use super::rule::{Measure, Rule};
 
 /// Sums of squares over one part: of its weights, and of the updates they are about to get.
@@ -49,7 +49,7 @@ pub(in crate::optimizer) fn measure<R: Measure, P: Lane, G: Lane, M: Lane, V: La
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { avx2_measure(rule, weights, gradients, mean, square) },
-        _ => each_measured(rule, weights, gradients, mean, square),
+        _ => each_measured::<false, _, _, _, _, _>(rule, weights, gradients, mean, square),
     }
 }
 
@@ -63,7 +63,7 @@ pub(in crate::optimizer) fn squares<L: Lane>(isa: Isa, values: &[L]) -> f64 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { avx2_squares(values) },
-        _ => each_squared(values),
+        _ => each_squared::<false, _>(values),
     }
 }
 
@@ -84,74 +84,97 @@ fn each<R: Rule, P: Lane, G: Lane, M: Lane, V: Lane, N: Lane>(
     for i in 0..count {
         let moments = (mean[i].widen(), square[i].widen());
         let (weight, moments) = rule.step(weights[i].widen(), gradients[i].widen(), moments);
+        let weight = canonical(weight);
         weights[i] = P::narrow(weight);
         narrowed[i] = N::narrow(weight);
         if R::MOVES_MOMENTS {
-            mean[i] = M::narrow(moments.0);
-            square[i] = V::narrow(moments.1);
+            mean[i] = M::narrow(canonical(moments.0));
+            square[i] = V::narrow(canonical(moments.1));
         }
     }
 }
 
+/// Loops of a fixed length inside one over chunks, because the compiler makes no vectors of a loop
+/// that also adds up.
 #[inline(always)]
-fn each_measured<R: Measure, P: Lane, G: Lane, M: Lane, V: Lane>(
+fn each_measured<const FUSED: bool, R: Measure, P: Lane, G: Lane, M: Lane, V: Lane>(
     rule: &R,
     weights: &[P],
     gradients: &[G],
     mean: &mut [M],
     square: &mut [V],
 ) -> PartSums {
-    let count = weights.len();
-    let gradients = &gradients[..count];
-    let (mean, square) = (&mut mean[..count], &mut square[..count]);
     let (mut of_weights, mut of_updates) = ([0.0; SUMS], [0.0; SUMS]);
-    let mut element = |i: usize, sum: usize| {
-        let moments = (mean[i].widen(), square[i].widen());
-        let moments = rule.moments(gradients[i].widen(), moments);
-        mean[i] = M::narrow(moments.0);
-        square[i] = V::narrow(moments.1);
-        // From what was stored: the pass that applies the update sees nothing else.
-        let (weight, stored) = (weights[i].widen(), (mean[i].widen(), square[i].widen()));
-        let update = f64::from(rule.update(weight, stored));
-        of_weights[sum] += f64::from(weight) * f64::from(weight);
-        of_updates[sum] += update * update;
-    };
-    let whole = count / SUMS * SUMS;
-    for first in (0..whole).step_by(SUMS) {
-        for sum in 0..SUMS {
-            element(first + sum, sum);
+    let (weights, last_weights) = weights.as_chunks::<SUMS>();
+    let (gradients, last_gradients) = gradients.as_chunks::<SUMS>();
+    let (mean, last_mean) = mean.as_chunks_mut::<SUMS>();
+    let (square, last_square) = square.as_chunks_mut::<SUMS>();
+    for (((weights, gradients), mean), square) in
+        weights.iter().zip(gradients).zip(mean).zip(square)
+    {
+        let (mut wide, mut updates) = ([0.0; SUMS], [0.0; SUMS]);
+        for i in 0..SUMS {
+            wide[i] = weights[i].widen();
+            updates[i] = measured(rule, wide[i], gradients[i], &mut mean[i], &mut square[i]);
         }
+        add_squares::<FUSED, f32>(&mut of_weights, &wide);
+        add_squares::<FUSED, f32>(&mut of_updates, &updates);
     }
-    for i in whole..count {
-        element(i, i - whole);
+    let mut updates = [0.0; SUMS];
+    for i in 0..last_weights.len() {
+        let (weight, gradient) = (last_weights[i].widen(), last_gradients[i]);
+        updates[i] = measured(rule, weight, gradient, &mut last_mean[i], &mut last_square[i]);
     }
-    PartSums { weights: total(of_weights), updates: total(of_updates) }
+    add_squares::<FUSED, P>(&mut of_weights, last_weights);
+    add_squares::<FUSED, f32>(&mut of_updates, &updates[..last_weights.len()]);
+    PartSums { weights: total(&mut of_weights), updates: total(&mut of_updates) }
+}
+
+/// The update of one element, from its moments as they are stored: the pass that applies it sees
+/// nothing else.
+#[inline(always)]
+fn measured<R: Measure, G: Lane, M: Lane, V: Lane>(
+    rule: &R,
+    weight: f32,
+    gradient: G,
+    mean: &mut M,
+    square: &mut V,
+) -> f32 {
+    let moments = rule.moments(gradient.widen(), (mean.widen(), square.widen()));
+    *mean = M::narrow(canonical(moments.0));
+    *square = V::narrow(canonical(moments.1));
+    rule.update(weight, (mean.widen(), square.widen()))
 }
 
 #[inline(always)]
-fn each_squared<L: Lane>(values: &[L]) -> f64 {
+fn each_squared<const FUSED: bool, L: Lane>(values: &[L]) -> f64 {
     let mut sums = [0.0; SUMS];
     let (chunks, rest) = values.as_chunks::<SUMS>();
-    // The square of an f32 is exact in f64, so multiplying and adding rounds once.
     for chunk in chunks {
-        for (sum, value) in sums.iter_mut().zip(chunk) {
-            let value = f64::from(value.widen());
-            *sum += value * value;
-        }
+        add_squares::<FUSED, L>(&mut sums, chunk);
     }
-    for (sum, value) in sums.iter_mut().zip(rest) {
-        let value = f64::from(value.widen());
-        *sum += value * value;
-    }
-    total(sums)
+    add_squares::<FUSED, L>(&mut sums, rest);
+    total(&mut sums)
 }
 
+/// Add the square of each value to the sum in its place. The square of an f32 is exact in f64, so
+/// a fused multiply-add rounds as often as the other form, which is for machines without one.
 #[inline(always)]
-fn total(mut sums: [f64; SUMS]) -> f64 {
+fn add_squares<const FUSED: bool, L: Lane>(sums: &mut [f64; SUMS], values: &[L]) {
+    for (sum, value) in sums.iter_mut().zip(values) {
+        let value = f64::from(value.widen());
+        *sum = if FUSED { value.mul_add(value, *sum) } else { *sum + value * value };
+    }
+}
+
+/// Not inlined: its few additions would tear apart the vectors of the loop before.
+#[inline(never)]
+fn total(sums: &mut [f64; SUMS]) -> f64 {
     let mut width = SUMS / 2;
     while width > 0 {
-        for sum in 0..width {
-            sums[sum] += sums[sum + width];
+        let (lower, upper) = sums[..2 * width].split_at_mut(width);
+        for (sum, other) in lower.iter_mut().zip(upper) {
+            *sum += *other;
         }
         width /= 2;
     }
@@ -182,18 +205,18 @@ macro_rules! compiled {
             mean: &mut [M],
             square: &mut [V],
         ) -> PartSums {
-            each_measured(rule, weights, gradients, mean, square)
+            each_measured::<true, _, _, _, _, _>(rule, weights, gradients, mean, square)
         }
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         fn $squares<L: Lane>(values: &[L]) -> f64 {
-            each_squared(values)
+            each_squared::<true, _>(values)
         }
     )*};
 }
 
 compiled! {
-    "avx2": avx2, avx2_measure, avx2_squares;
-    "avx512f,avx512bw,avx512dq,avx512vl": avx512, avx512_measure, avx512_squares;
+    "avx2,fma": avx2, avx2_measure, avx2_squares;
+    "fma,avx512f,avx512bw,avx512dq,avx512vl": avx512, avx512_measure, avx512_squares;
 }
