@@ -4,6 +4,7 @@ mod bench;
 mod doctor;
 mod launch;
 mod machine;
+mod offload;
 mod relay;
 mod run;
 mod schedule;
@@ -26,6 +27,7 @@ First steps:
   brigade bench all-reduce -n 2           time an all-reduce between two processes
   brigade doctor                          what this machine has, and why something does not work
   brigade schedule show all-reduce -n 4   look at an algorithm
+  brigade offload plan --help             train what does not fit in memory
 
 `brigade COMMAND --help` has examples for each command."
 )]
@@ -41,6 +43,8 @@ enum Command {
     Train(Box<brigade_trainer::Args>),
     Doctor(doctor::Args),
     #[command(subcommand)]
+    Offload(offload::Command),
+    #[command(subcommand)]
     Schedule(schedule::Command),
 }
 
@@ -48,7 +52,7 @@ fn main() -> ExitCode {
     // Whoever reads what these print may stop reading. Ranks and their launcher must outlive that:
     // theirs is an error like any other, and not every socket of theirs is told to raise no signal.
     let command = Cli::parse().command;
-    if matches!(command, Command::Doctor(_) | Command::Schedule(_)) {
+    if matches!(command, Command::Doctor(_) | Command::Offload(_) | Command::Schedule(_)) {
         sys::end_with_reader();
     }
     match command {
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Train(args) => train::train(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Offload(command) => offload::offload(&command),
         Command::Schedule(command) => schedule::schedule(&command),
     }
 }

@@ -1,0 +1,286 @@
+//! `brigade offload plan`: from a model and three budgets to what lives where, or to what is missing.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use brigade_bench::size;
+use brigade_offload::plan::{
+    Budgets, Drive, Model, Number, Optimizer, Plan, Rate, Rates, Refusal, plan as planned,
+};
+use serde_json::{Value, json};
+
+/// Say what of a model's state lives where, what a step moves, and how long it takes.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Three inputs decide: the bytes that one rank may use of its device, the bytes it may use of its
+host, and the folders where files may lie. Ranks that share a machine share its memory and drives:
+give each its part. Everything else follows, and is printed: what lives in which tier, the buffers,
+the bytes that each link carries in a step, the time, and how long the drives will last.
+
+A folder that exists is measured, with a file of 256 MiB that is removed again; one that does not,
+or has rates behind it, is taken as given: DIR=READ/WRITE in GB/s, or DIR=READ/WRITE/BOTH, where
+BOTH is what the drive moves when it reads and writes at once. Rates that nobody gave or measured
+are marked as assumed.
+
+When it does not fit, the table says what each budget would have to be, and the exit code is 1.
+
+Examples:
+  brigade offload plan --params 7B --device 24G --host 64G --path /mnt/nvme
+  brigade offload plan --params 70B --device 80G --host 200G --ranks 8 --tokens 65536 \\
+      --path /mnt/a=6.5/4.5 --path /mnt/b=6.5/4.5 --tbw 1200 --tflops 400
+  brigade offload plan --layers 12 --width 768 --vocab 50257 --context 1024 --device 0 --host 2G")]
+pub(crate) struct Args {
+    /// Parameters, such as 7B or 124M: a transformer of the usual proportions
+    #[arg(long, value_name = "COUNT", value_parser = parse_count,
+          required_unless_present = "layers", conflicts_with = "layers")]
+    params: Option<u64>,
+    /// Layers of a transformer, instead of --params
+    #[arg(long, value_name = "N", requires = "width")]
+    layers: Option<u64>,
+    /// Width of its layers
+    #[arg(long, value_name = "N", requires = "layers")]
+    width: Option<u64>,
+    /// Its vocabulary
+    #[arg(long, value_name = "N", default_value_t = 32_768)]
+    vocab: u64,
+    /// Tokens of a sequence, the least that passes through the model at once
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    context: u64,
+    /// Budget of the device, such as 24G; 0: there is none, and the host computes
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    device: usize,
+    /// Budget of the host, such as 64G
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    host: usize,
+    /// A folder on a drive; may be given several times
+    #[arg(long = "path", value_name = "DIR[=READ/WRITE]", value_parser = parse_place)]
+    places: Vec<Place>,
+    /// Ranks that divide the state among them
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ranks: u64,
+    /// Tokens of one rank in a step
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    tokens: u64,
+    /// adamw, adam, lamb, lion, lars, momentum or sgd
+    #[arg(long, value_name = "NAME", default_value = "adamw", value_parser = parse_optimizer)]
+    optimizer: Optimizer,
+    /// What the passes compute with: f32, bf16 or f16
+    #[arg(long, value_name = "TYPE", default_value = "bf16", value_parser = parse_number)]
+    weights: Number,
+    /// What gradients are kept as [default: as the weights]
+    #[arg(long, value_name = "TYPE", value_parser = parse_number)]
+    gradients: Option<Number>,
+    /// What the optimizer's moments are kept as
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = parse_number)]
+    moments: Number,
+    /// Keep no exact weights in f32 beside narrow ones
+    #[arg(long)]
+    no_master: bool,
+    /// GB/s between host and device, each way
+    #[arg(long, value_name = "GB/S")]
+    link: Option<f64>,
+    /// GB/s of memory that the host's update reads and writes
+    #[arg(long, value_name = "GB/S")]
+    update: Option<f64>,
+    /// TFLOP/s that the passes reach when nothing is waited for
+    #[arg(long, value_name = "TFLOP/S")]
+    tflops: Option<f64>,
+    /// TB that the maker of each drive stands for being written
+    #[arg(long, value_name = "TB")]
+    tbw: Option<f64>,
+    /// Write the plan as one JSON object to FILE; `-`: to standard output, the table to standard error
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A folder, with the rates that the user gives for it.
+#[derive(Clone, Debug, PartialEq)]
+struct Place {
+    path: PathBuf,
+    rates: Option<(f64, f64, Option<f64>)>,
+}
+
+/// Rates of a usual drive, for one that cannot be measured: PCIe 3, as most have or exceed. In GB/s.
+const ASSUMED_READ: f64 = 3.2;
+const ASSUMED_WRITE: f64 = 2.5;
+
+/// Plan, and print what came of it.
+pub(crate) fn plan(args: &Args) -> ExitCode {
+    let drives = match args.places.iter().map(|place| drive(place, args.tbw)).collect() {
+        Ok(drives) => drives,
+        Err(problem) => return refuse(&problem),
+    };
+    let budgets =
+        Budgets { device_bytes: args.device as u64, host_bytes: args.host as u64, drives };
+    let result = planned(&model(args), &budgets, &rates(args));
+    if let Err(Refusal::Input(problem)) = &result {
+        return refuse(problem);
+    }
+    let text = match &result {
+        Ok(plan) => plan.to_string(),
+        Err(refusal) => refusal.to_string(),
+    };
+    match write(args.json.as_deref(), &text, &json_of(&result)) {
+        Ok(()) if result.is_ok() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+        Err(error) => refuse(&format!("cannot write the plan: {error}")),
+    }
+}
+
+fn model(args: &Args) -> Model {
+    let shape = match (args.params, args.layers, args.width) {
+        (Some(params), ..) => {
+            Model { vocab: args.vocab, context: args.context, ..Model::of_size(params) }
+        }
+        (None, layers, width) => Model::transformer(
+            layers.unwrap_or_default(),
+            width.unwrap_or_default(),
+            args.vocab,
+            args.context,
+        ),
+    };
+    let has_master = args.weights != Number::F32 && !args.no_master;
+    Model {
+        tokens: args.tokens,
+        shards: args.ranks,
+        optimizer: args.optimizer,
+        weights: args.weights,
+        gradients: args.gradients.unwrap_or(args.weights),
+        master: has_master.then_some(Number::F32),
+        moments: args.moments,
+        ..shape
+    }
+}
+
+fn rates(args: &Args) -> Rates {
+    let Rates { link, update, peak } = Rates::assumed(args.device > 0);
+    let or = |given: Option<f64>, assumed| given.map_or(assumed, Rate::given);
+    Rates {
+        link: or(args.link, link),
+        update: or(args.update, update),
+        peak: or(args.tflops, peak),
+    }
+}
+
+/// A drive with its rates: given, or measured where the folder exists, or assumed.
+fn drive(place: &Place, endurance_tb: Option<f64>) -> Result<Drive, String> {
+    let name = place.path.display().to_string();
+    let mut drive = match place.rates {
+        Some((read, write, both)) => {
+            Drive { both, ..Drive::new(name, Rate::given(read), Rate::given(write)) }
+        }
+        None => Drive::new(name, Rate::assumed(ASSUMED_READ), Rate::assumed(ASSUMED_WRITE)),
+    };
+    drive.endurance_tb = endurance_tb;
+    Ok(drive)
+}
+
+fn json_of(result: &Result<Plan, Refusal>) -> Value {
+    match result {
+        Ok(plan) => json!({
+            "fits": true,
+            "step_s": plan.step.seconds(),
+            "efficiency": plan.efficiency(),
+            "tokens_for_90_percent": plan.tokens_for(0.9),
+            "device_bytes": plan.tier_bytes(brigade_offload::plan::Tier::Device),
+            "host_bytes": plan.host_bytes(),
+            "written_bytes_per_day": plan.written_per_day(),
+            "drive_years": plan.years(),
+            "plan": plan,
+        }),
+        Err(Refusal::DoesNotFit(shortage)) => json!({ "fits": false, "shortage": shortage }),
+        Err(Refusal::Input(problem)) => json!({ "fits": false, "error": problem }),
+    }
+}
+
+fn write(target: Option<&Path>, text: &str, value: &Value) -> io::Result<()> {
+    match target {
+        None => writeln!(io::stdout(), "{text}"),
+        Some(path) if path == Path::new("-") => {
+            writeln!(io::stderr(), "{text}")?;
+            writeln!(io::stdout(), "{value}")
+        }
+        Some(path) => {
+            writeln!(File::create(path)?, "{value}")?;
+            writeln!(io::stdout(), "{text}")
+        }
+    }
+}
+
+fn refuse(problem: &str) -> ExitCode {
+    eprintln!("brigade offload plan: {problem}");
+    ExitCode::from(2)
+}
+
+/// `7B`, `1.5B`, `124M`, or plain digits.
+fn parse_count(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no number of parameters; write 124M, 1.5B or plain digits");
+    let (digits, unit) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+        Some((at, 'b' | 'B')) => (&text[..at], 1e9),
+        Some((at, 't' | 'T')) => (&text[..at], 1e12),
+        _ => return text.parse().map_err(|_| wrong()),
+    };
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    let count = (number * unit).round();
+    if count >= 1.0 && count < 1e18 { Ok(count as u64) } else { Err(wrong()) }
+}
+
+/// `DIR`, `DIR=READ/WRITE` or `DIR=READ/WRITE/BOTH`.
+fn parse_place(text: &str) -> Result<Place, String> {
+    let wrong = || format!("{text:?}: write DIR, DIR=READ/WRITE or DIR=READ/WRITE/BOTH in GB/s");
+    let Some((path, rates)) = text.rsplit_once('=') else {
+        return Ok(Place { path: text.into(), rates: None });
+    };
+    let rates: Result<Vec<f64>, _> = rates.split('/').map(str::parse).collect();
+    let rates = match rates.map_err(|_| wrong())?[..] {
+        [read, write] => (read, write, None),
+        [read, write, both] => (read, write, Some(both)),
+        _ => return Err(wrong()),
+    };
+    Ok(Place { path: path.into(), rates: Some(rates) })
+}
+
+fn parse_optimizer(text: &str) -> Result<Optimizer, String> {
+    let mut all = Optimizer::ALL.into_iter();
+    all.find(|optimizer| optimizer.name() == text).ok_or_else(|| {
+        let names = Optimizer::ALL.map(Optimizer::name).join(", ");
+        format!("{text:?} is none of {names}")
+    })
+}
+
+fn parse_number(text: &str) -> Result<Number, String> {
+    let mut all = [Number::F32, Number::Bf16, Number::F16].into_iter();
+    all.find(|number| number.name() == text)
+        .ok_or_else(|| format!("{text:?} is none of f32, bf16, f16"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_powers_of_a_thousand() {
+        assert_eq!(parse_count("7B"), Ok(7_000_000_000));
+        assert_eq!(parse_count("1.5b"), Ok(1_500_000_000));
+        assert_eq!(parse_count("124M"), Ok(124_000_000));
+        assert_eq!(parse_count("12"), Ok(12));
+        for wrong in ["", "B", "7G", "-1B", "0K", "nanB", "1e30B"] {
+            assert!(parse_count(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn folders_may_carry_their_rates() {
+        let rates = |text| parse_place(text).unwrap().rates;
+        assert_eq!(rates("/mnt/nvme"), None);
+        assert_eq!(rates("/mnt/nvme=6.5/4.5"), Some((6.5, 4.5, None)));
+        assert_eq!(rates("/mnt/a=b=3/2/4"), Some((3.0, 2.0, Some(4.0))));
+        for wrong in ["/mnt=", "/mnt=3", "/mnt=1/2/3/4", "/mnt=fast/slow"] {
+            assert!(parse_place(wrong).is_err(), "{wrong}");
+        }
+    }
+}
