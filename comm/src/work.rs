@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use brigade_schedule::Collective;
 
@@ -52,10 +53,32 @@ impl Work<'_> {
             result = self.outcome.done.wait(result).unwrap_or_else(PoisonError::into_inner);
         }
     }
+
+    /// Wait for the end of the call, but no longer than `timeout`: `None` if it still goes on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Result<(), Error>> {
+        // A point in time that cannot be told is too far away to come.
+        let Some(deadline) = Instant::now().checked_add(timeout) else { return Some(self.wait()) };
+        let mut result = lock(&self.outcome.result);
+        loop {
+            if let Some(result) = &*result {
+                return Some(result.clone());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let woken = self.outcome.done.wait_timeout(result, left);
+            result = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
 }
 
 /// What the progress thread does for a call.
-type Body<'a> = Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'a>;
+pub(crate) type Body<'a> = Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'a>;
 
 /// A call on its way to the progress thread.
 pub(crate) struct Job {
@@ -202,17 +225,58 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<Work<'scope>, Error> {
         call.validate(self.shared.ranks)?;
         let run = move |shared: &Shared| shared.run_now(&call, buffers).map_err(|error| *error);
-        let run: Body<'scope> = Box::new(run);
-        let outcome = Arc::new(Outcome::default());
-        // SAFETY: only the lifetime of the box changes. What it borrows lives as long as the scope,
-        // and the scope waits for the job before it ends, also when its closure panics: a job that
-        // is queued is in the list of those started before anything else can happen.
-        let run = unsafe { std::mem::transmute::<Body<'scope>, Body<'static>>(run) };
         let mut started = lock(&self.started);
         started.reserve(1);
-        self.shared.progress.submit(self.shared, Job { run, outcome: Arc::clone(&outcome) })?;
+        // SAFETY: what the body borrows lives as long as the scope, and the scope waits for the job
+        // before it ends, also when its closure panics: a job that is queued is in the list of
+        // those started before anything else can happen.
+        let outcome = unsafe { submit(self.shared, Box::new(run)) }?;
         started.push(Arc::clone(&outcome));
         drop(started);
+        Ok(Work { outcome, scope: PhantomData })
+    }
+}
+
+/// Queue what a call does.
+///
+/// # Safety
+///
+/// What the body borrows is neither freed nor used in another way until the outcome is there.
+unsafe fn submit(shared: &Arc<Shared>, run: Body<'_>) -> Result<Arc<Outcome>, Error> {
+    let outcome = Arc::new(Outcome::default());
+    // SAFETY: only the lifetime of the box changes, and the caller vouches for what it borrows.
+    let run = unsafe { std::mem::transmute::<Body<'_>, Body<'static>>(run) };
+    shared.progress.submit(shared, Job { run, outcome: Arc::clone(&outcome) })?;
+    Ok(outcome)
+}
+
+impl Communicator {
+    /// Start a call whose buffers the compiler cannot watch over, as those of other languages.
+    /// Where it can, use [`Communicator::scope`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] at once; everything else when the work is waited for.
+    ///
+    /// # Safety
+    ///
+    /// Until the work is done the buffers exist, nobody writes to what is read, and nobody touches
+    /// what is written. Dropping the work or the communicator does not end the call early.
+    pub unsafe fn start(&self, call: Call, buffers: Buffers<'_>) -> Result<Work<'static>, Error> {
+        call.validate(self.shared().ranks)?;
+        let run = move |shared: &Shared| shared.run_now(&call, buffers).map_err(|error| *error);
+        // SAFETY: the caller's promise.
+        unsafe { self.start_body(Box::new(run)) }
+    }
+
+    /// Start what a call does.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Communicator::start`], of all that the body borrows.
+    pub(crate) unsafe fn start_body(&self, run: Body<'_>) -> Result<Work<'static>, Error> {
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { submit(self.shared(), run) }?;
         Ok(Work { outcome, scope: PhantomData })
     }
 }
