@@ -156,3 +156,6 @@ impl Ground for Pages {
         unsafe { MemoryRegion::foreign(domain, range.start, range.len(), Access::Local) }.ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

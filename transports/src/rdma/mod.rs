@@ -14,7 +14,8 @@
 //!   another queue pair
 //! * `ring`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot path
 //! * `window`: memory that peers reach on their own
-//! * `cache`: registrations of memory that is lent; `unmap`: what becomes of that memory
+//! * `cache`: registrations of memory that is lent; `unmap`: what becomes of that memory;
+//!   `dmabuf`: memory of other devices
 //! * `shared`: what all of these look at; `bell`: sleeping; `sys`: system calls
 //!
 //! Each piece of the stream is written with a number that comes out at the receiver after the
@@ -25,6 +26,7 @@
 mod bell;
 mod cache;
 mod card;
+mod dmabuf;
 mod endpoint;
 mod exchange;
 mod frame;
@@ -138,6 +140,7 @@ impl Rdma {
         let found = port::find(&self.settings)?;
         let mut lines: Vec<_> = found.addresses.iter().map(port::Place::describe).collect();
         lines.push(cache::describe(self.settings.cache_bytes));
+        lines.push(dmabuf::describe(&found.devices));
         Ok(lines)
     }
 

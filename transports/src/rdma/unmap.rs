@@ -12,6 +12,10 @@
 //! * The thread closes the descriptor itself, last of all, so that nobody waits for nobody.
 //! * A child made by fork is watched by nobody, and loses the descriptor.
 //!
+//! What it costs others: to free watched memory takes a message to the thread and back; a mapping
+//! that is watched in part is two, which kernels before 6.17 do not move as one (`mremap`; the C
+//! library then copies); and nobody else can use userfaultfd on it meanwhile.
+//!
 //! A range can be watched by one descriptor only. So there is one for all ranks of a process, and
 //! ranges are counted: one that two of them watch is let go of by the second.
 

@@ -93,14 +93,14 @@ fn memory_that_moves_is_told_and_its_new_place_can_be_let_go_of() {
     mapped.fill(1);
     let (range, mut seen) = (mapped.range(), watch.now());
     watch.watch(&range).expect("memory of our own");
-    mapped.resize(2 * MIB, Some(target.start));
+    assert!(mapped.resize(2 * MIB, Some(target.start)));
     target.bytes = 0;
     let to = mapped.start;
     let moved = Change::Moved { start: range.start, to, bytes: MIB };
     assert!(news_of(&watch, &mut seen, &range).contains(&moved));
     watch.unwatch(&(to..to + MIB), &[]);
     watch.unwatch(&range, slice::from_ref(&range));
-    mapped.resize(MIB, None);
+    assert!(mapped.resize(MIB, None));
     mapped.act(0, MIB, Deed::Empty);
     assert_eq!(news_of(&watch, &mut seen, &(to..to + MIB)), []);
 }

@@ -72,15 +72,21 @@ impl Mapped {
         check(code).expect("memory of our own");
     }
 
-    /// Make it longer or shorter, where it is or elsewhere.
-    pub(in crate::rdma) fn resize(&mut self, bytes: usize, to: Option<usize>) {
+    /// Make it longer or shorter, where it is or elsewhere; whether it is all of one kind, without
+    /// which older kernels cannot.
+    pub(in crate::rdma) fn resize(&mut self, bytes: usize, to: Option<usize>) -> bool {
         let at = std::ptr::with_exposed_provenance_mut(self.start);
         let flags = libc::MREMAP_MAYMOVE | to.map_or(0, |_| libc::MREMAP_FIXED);
         let to: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(to.unwrap_or(0));
         // SAFETY: the whole mapping, into which nobody has a reference; `to` is such another.
         let start = unsafe { libc::mremap(at, self.bytes, bytes, flags, to) };
-        assert!(start != libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        if start == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "{error}");
+            return false;
+        }
         (self.start, self.bytes) = (start.expose_provenance(), bytes);
+        true
     }
 }
 
