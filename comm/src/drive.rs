@@ -7,14 +7,16 @@ use brigade_transports::{Bells, Endpoint, TransportError};
 
 use crate::Error;
 use crate::extent::Memory;
+use crate::middle::Functions;
 use crate::plan::{Channel, Plan};
-use crate::reduction::Reduction;
 use crate::run::{Poll, Run, Wires};
 use crate::wait::{Standstill, Watch};
 use crate::waiting::Waiting;
 
 /// The longest a rank sleeps before it looks around: a lost peer is noticed this much later.
 const NAP: Duration = Duration::from_millis(20);
+/// The longest sleep of one who waits for a function of the caller's, which rings no bell.
+const UPDATE_NAP: Duration = Duration::from_micros(500);
 
 /// A plan and how it is named in errors.
 pub(crate) struct Prepared {
@@ -92,10 +94,10 @@ impl Driver {
         prepared: &Prepared,
         sequence: u32,
         memory: &Memory,
-        reduction: &Reduction,
+        functions: &mut Functions<'_>,
     ) -> Result<(), Box<Error>> {
         // SAFETY: the caller's promise. However the run ends, no wire keeps any of the memory.
-        let outcome = unsafe { self.run_to_end(prepared, sequence, memory, reduction) };
+        let outcome = unsafe { self.run_to_end(prepared, sequence, memory, functions) };
         if outcome.is_err() {
             self.recall();
         }
@@ -115,7 +117,7 @@ impl Driver {
         prepared: &Prepared,
         sequence: u32,
         memory: &Memory,
-        reduction: &Reduction,
+        functions: &mut Functions<'_>,
     ) -> Result<(), Box<Error>> {
         let Prepared { plan, name } = prepared;
         let header = plan.header.numbered(sequence);
@@ -127,7 +129,7 @@ impl Driver {
         let (mut armed, mut slept) = (false, false);
         loop {
             // SAFETY: the caller's promise.
-            let poll = unsafe { self.run.poll(plan, &mut self.wires, memory, reduction) };
+            let poll = unsafe { self.run.poll(plan, &mut self.wires, memory, functions) };
             let idle = matches!(poll, Ok(Poll::Idle));
             if armed && !idle {
                 self.bells.disarm(&mut self.endpoints);
@@ -139,7 +141,8 @@ impl Driver {
                 Ok(Poll::Moved) => self.waiting.moved(),
                 Ok(Poll::Idle) if armed => {
                     // A bell that fails shows in the wires too, and there it has a name.
-                    let _ = self.bells.wait(&mut self.endpoints, NAP);
+                    let nap = if self.run.awaits_update { UPDATE_NAP } else { NAP };
+                    let _ = self.bells.wait(&mut self.endpoints, nap);
                     (armed, slept) = (false, true);
                 }
                 Ok(Poll::Idle) if slept => {

@@ -1,5 +1,8 @@
 //! What runs calls: the plans of one communicator, its scratch memory, and what broke it.
 
+mod update;
+
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -10,10 +13,13 @@ use crate::drive::{Driver, Prepared};
 use crate::extent::{CallMemory, Extent, Memory};
 use crate::header::{Header, Window};
 use crate::kernels;
-use crate::plan::{Message, link, link_messages};
+use crate::middle::Functions;
+use crate::plan::{Message, Plan, link, link_messages};
 use crate::reduction::Reduction;
 use crate::select::Selector;
 use crate::{Dtype, Error, Op, Settings};
+use update::UpdateShape;
+pub(crate) use update::{Shards, UpdateMemory};
 
 /// How many plans are kept. A training step repeats a few calls; beyond that the oldest goes.
 const PLANS_MAX: usize = 64;
@@ -31,6 +37,9 @@ pub(crate) struct Engine {
     plans: Vec<Shape>,
     next_plan: usize,
     last_plan: usize,
+    /// Plans of sharded updates.
+    updates: Vec<UpdateShape>,
+    next_update: usize,
     /// Plans of groups of messages.
     message_plans: Vec<Prepared>,
     next_message_plan: usize,
@@ -75,6 +84,8 @@ impl Engine {
             plans: Vec::new(),
             next_plan: 0,
             last_plan: 0,
+            updates: Vec::new(),
+            next_update: 0,
             message_plans: Vec::new(),
             next_message_plan: 0,
             sequence: 0,
@@ -108,13 +119,16 @@ impl Engine {
             // SAFETY: the output has so many elements and is ours for the length of the call.
             unsafe { settle_bools(memory.output, memory.output_elems) };
         }
-        let outcome = outcome.unwrap_or_else(|panic| {
-            self.driver.recall();
-            let why = format!("an operator panicked during {call}");
-            self.broken = Some(Box::new(self.driver.watch.abort(&why)));
-            resume_unwind(panic)
-        });
+        let why = || format!("an operator panicked during {call}");
+        let outcome = outcome.unwrap_or_else(|panic| self.panicked(&why(), panic));
         self.remember(outcome)
+    }
+
+    /// Tell the others why this communicator is of no more use, and go on panicking.
+    fn panicked(&mut self, why: &str, panic: Box<dyn Any + Send>) -> ! {
+        self.driver.recall();
+        self.broken = Some(Box::new(self.driver.watch.abort(why)));
+        resume_unwind(panic)
     }
 
     /// Refuse every call after an error, here or on another rank.
@@ -152,20 +166,17 @@ impl Engine {
         }
         self.sequence = self.sequence.wrapping_add(1);
         let Shape { prepared, in_place, .. } = &self.plans[index];
-        let scratch = prepared.plan.scratch_bytes.div_ceil(8) as usize;
-        if self.scratch.len() < scratch {
-            self.scratch.resize(scratch, 0);
-        }
         let run_memory = Memory {
             input: memory.input,
             output: if *in_place { memory.input.cast_mut() } else { memory.output },
-            scratch: self.scratch.as_mut_ptr().cast(),
+            scratch: enough(&mut self.scratch, &prepared.plan),
         };
         let custom = matches!(call.op, Op::Custom(_)).then(|| Reduction::of(call));
         let reduction = custom.as_ref().unwrap_or(&self.plans[index].reduction);
+        let mut functions = Functions { reduction, middle: None };
         // SAFETY: the buffers were checked against the call that the plan was linked for, the
         // caller's borrow keeps them ours, and scratch is long enough.
-        unsafe { self.driver.drive(prepared, self.sequence, &run_memory, reduction)? };
+        unsafe { self.driver.drive(prepared, self.sequence, &run_memory, &mut functions)? };
         self.sent_bytes += prepared.plan.sent_bytes;
         if call.collective.folds() && matches!(call.op, Op::Avg) && memory.output_elems > 0 {
             let divide = kernels::divide(call.dtype).expect("validated: the type can be averaged");
@@ -275,9 +286,10 @@ impl Engine {
         let null = std::ptr::null_mut();
         let memory = Memory { input: null, output: null, scratch: null };
         let driver = &mut self.driver;
+        let mut functions = Functions { reduction: &Reduction::None, middle: None };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: the caller vouches for the places, which are absolute.
-            unsafe { driver.drive(prepared, 0, &memory, &Reduction::None) }
+            unsafe { driver.drive(prepared, 0, &memory, &mut functions) }
         }));
         self.sent_bytes += prepared.plan.sent_bytes;
         if dtype == Dtype::Bool {
@@ -286,12 +298,8 @@ impl Engine {
                 unsafe { settle_bools(memory.at(message.place), message.bytes as usize) };
             }
         }
-        let outcome = outcome.unwrap_or_else(|panic| {
-            self.driver.recall();
-            let why = "a transport panicked during a message";
-            self.broken = Some(Box::new(self.driver.watch.abort(why)));
-            resume_unwind(panic)
-        });
+        let why = "a transport panicked during a message";
+        let outcome = outcome.unwrap_or_else(|panic| self.panicked(why, panic));
         self.remember(outcome)
     }
 
@@ -326,6 +334,15 @@ fn is_staged(call: &Call, buffers: &Buffers<'_>) -> bool {
     let scaled = call.collective.folds() && matches!(call.op, Op::PreMulSum(_));
     let in_place = matches!(buffers, Buffers::InPlace(_));
     scaled || (in_place && call.collective == Collective::AllToAll)
+}
+
+/// Scratch memory for a plan.
+fn enough(scratch: &mut Vec<u64>, plan: &Plan) -> *mut u8 {
+    let words = plan.scratch_bytes.div_ceil(8) as usize;
+    if scratch.len() < words {
+        scratch.resize(words, 0);
+    }
+    scratch.as_mut_ptr().cast()
 }
 
 /// A group of messages as it is named in errors.

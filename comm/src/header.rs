@@ -15,6 +15,8 @@ const NO_ROOT: u16 = u16::MAX;
 const SEND_RECV: u8 = 15;
 /// Set beside the collective when blocks may differ in length.
 const UNEVEN: u8 = 0x20;
+/// Set beside reduce-scatter when an update and an all-gather follow in the same call.
+const UPDATE: u8 = 0x40;
 
 /// How much of a call is worked on at a time, to a quarter of an octave: all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,8 @@ impl Window {
 /// What both ends of a wire must agree on.
 ///
 /// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator 1, algorithm 1,
-/// root 2 (of an algorithm that has a number, which has no root: that number), sequence number 4,
+/// root 2 (of an algorithm that has a number, which has no root: that number; of a sharded update:
+/// the type of the weights and the algorithm that gathers them), sequence number 4,
 /// group 4, count or hash of counts 8, payload bytes 8: those of the message, or those of the whole
 /// collective on this wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +65,15 @@ impl Header {
         bytes[12..16].copy_from_slice(&(group as u32).to_le_bytes());
         bytes[16..24].copy_from_slice(&count_word(call).to_le_bytes());
         Self(bytes)
+    }
+
+    /// The same header for a reduce-scatter that is followed by an update of `weights`, which are
+    /// gathered by the algorithm with that code. Neither algorithm has a number.
+    pub(crate) fn with_update(mut self, weights: Dtype, gather_code: u32) -> Self {
+        debug_assert!(!is_numbered(u32::from(self.0[5])) && gather_code < 0x100);
+        self.0[2] |= UPDATE;
+        self.0[6..8].copy_from_slice(&[weights.code(), gather_code as u8]);
+        self
     }
 
     /// The header of a point-to-point message. Such messages concern two ranks only, so they carry
@@ -129,7 +141,12 @@ impl Header {
         if self.0[2] == SEND_RECV {
             return Some(format!("send/recv({dtype})"));
         }
-        let name = Collective::ALL.get(usize::from(self.0[2] & !UNEVEN))?.name();
+        let is_update = self.0[2] & UPDATE != 0;
+        let name = match Collective::ALL.get(usize::from(self.0[2] & !(UNEVEN | UPDATE)))? {
+            Collective::ReduceScatter if is_update => "sharded-update",
+            _ if is_update => return None,
+            other => other.name(),
+        };
         let mut text = match (self.0[2] & UNEVEN, self.word(16)) {
             (0, count) => format!("{name}({dtype} x {count}"),
             (_, 0) => format!("{name}-v({dtype}"),
@@ -137,6 +154,11 @@ impl Header {
         };
         if let Some(code) = self.0[4].checked_sub(1) {
             text += &format!(", {}", Op::code_name(code)?);
+        }
+        if is_update {
+            text += &format!(", of {}", Dtype::from_code(self.0[6])?.name());
+            let [scatter, gather] = [self.0[5], self.0[7]].map(|code| code_name(code.into()));
+            return Some(format!("{text}) by {} and {}", scatter?, gather?));
         }
         let (family, word) = (u32::from(self.0[5]), u16::from_le_bytes([self.0[6], self.0[7]]));
         let code = if is_numbered(family) { family | u32::from(word) << 8 } else { family };

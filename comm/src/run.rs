@@ -5,13 +5,14 @@
 //! processes and in a test's virtual time.
 
 mod send;
+mod within;
 
 use brigade_transports::{RecvWire, SendWire, TransportError};
 
 use crate::extent::Memory;
 use crate::header::{HEADER_BYTES, Header};
+use crate::middle::Functions;
 use crate::plan::{Channel, Kind, Plan, Pump, Step};
-use crate::reduction::Reduction;
 
 /// Messages up to this size leave in one piece with their header.
 const JOINED_BYTES: usize = 1024;
@@ -60,6 +61,15 @@ pub(crate) struct Run {
     pumps: Vec<Position>,
     live: usize,
     joined: Joined,
+    /// Whether the caller's function is not ready for what is ready for it: no wire will say when.
+    pub(crate) awaits_update: bool,
+}
+
+/// What a turn within the rank came to.
+enum Within {
+    Moved,
+    Idle,
+    Awaits,
 }
 
 /// Where a short message meets its header, so that both leave in one piece.
@@ -123,15 +133,16 @@ impl Run {
         plan: &Plan,
         wires: &mut Wires,
         memory: &Memory,
-        reduction: &Reduction,
+        functions: &mut Functions<'_>,
     ) -> Result<Poll, Stop> {
         let mut moved = false;
+        self.awaits_update = false;
         for (pump, position) in plan.pumps.iter().zip(self.pumps.iter_mut()) {
             if position.is_through(pump) {
                 continue;
             }
             let (progress, joined) = (&mut self.progress[..], &mut self.joined);
-            let mut turn = Turn { plan, pump, position, progress, joined, memory, reduction };
+            let mut turn = Turn { plan, pump, position, progress, joined, memory, functions };
             moved |= match pump.channel {
                 // SAFETY: the caller vouches for memory and plan.
                 Channel::To(peer) => unsafe { turn.send(wire(&mut wires.to, peer))? },
@@ -141,7 +152,14 @@ impl Run {
                     unsafe { turn.receive(wire, peer)? }
                 }
                 // SAFETY: likewise.
-                Channel::Within => unsafe { turn.within() },
+                Channel::Within => match unsafe { turn.within() } {
+                    Within::Moved => true,
+                    Within::Idle => false,
+                    Within::Awaits => {
+                        self.awaits_update = true;
+                        false
+                    }
+                },
             };
             self.live -= usize::from(position.is_through(pump));
         }
@@ -181,17 +199,17 @@ fn wire<W: ?Sized>(wires: &mut [Option<Box<W>>], peer: u32) -> &mut W {
 }
 
 /// One pump's turn within one poll.
-struct Turn<'a> {
+struct Turn<'a, 'f> {
     plan: &'a Plan,
     pump: &'a Pump,
     position: &'a mut Position,
     progress: &'a mut [u64],
     joined: &'a mut Joined,
     memory: &'a Memory,
-    reduction: &'a Reduction,
+    functions: &'a mut Functions<'f>,
 }
 
-impl Turn<'_> {
+impl Turn<'_, '_> {
     /// Take as much as has arrived and dependencies allow.
     ///
     /// # Safety
@@ -259,7 +277,7 @@ impl Turn<'_> {
         let limit = (allowed - done) as usize;
         let taken = match step.kind {
             Kind::Fold => {
-                let (reduction, mut at) = (self.reduction, 0);
+                let (reduction, mut at) = (self.functions.reduction, 0);
                 let limit = limit - limit % granule;
                 wire.pull(limit, granule, &mut |arrived: &[u8]| {
                     // Wires may be anybody's; one that hands out more must not write past the end.
@@ -282,41 +300,6 @@ impl Turn<'_> {
         };
         assert!(taken <= limit, "a wire hands out no more than it was asked for");
         Ok(taken as u64)
-    }
-
-    /// Merge and copy within the rank.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Run::poll`].
-    unsafe fn within(&mut self) -> bool {
-        let mut moved = false;
-        while self.position.step != self.pump.last {
-            let step = self.plan.steps[self.position.step as usize];
-            let Some(allowed) = self.allowed(&step) else { return moved };
-            let done = self.progress[self.position.step as usize];
-            let granule = self.plan.elem_bytes as u64;
-            let now = (allowed - done).min(WITHIN_BYTES) / granule * granule;
-            // SAFETY: both places are `bytes` long and dependencies have settled `allowed` of them.
-            unsafe {
-                let at = |place| self.memory.at(place).add(done as usize);
-                let (source, target) = (at(step.source).cast_const(), at(step.target));
-                if let Kind::Merge { other } = step.kind {
-                    let count = (now / granule) as usize;
-                    self.reduction.merge(at(other), source, target, count);
-                } else {
-                    std::ptr::copy_nonoverlapping(source, target, now as usize);
-                }
-            }
-            moved |= now > 0;
-            self.progress[self.position.step as usize] = done + now;
-            if done + now < step.bytes {
-                return moved;
-            }
-            moved = true;
-            self.complete();
-        }
-        moved
     }
 
     fn complete(&mut self) {

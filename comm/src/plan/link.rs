@@ -42,20 +42,15 @@ pub(crate) fn link(
         window_bytes *= 2;
         places = Places::new(call, program, window_bytes, in_place);
     }
-    let mut linker = Linker {
-        program,
-        places: &places,
-        steps: Vec::new(),
-        seats: [Seats::new(program), Seats::new(program)],
-        written: vec![false; program.chunks() as usize + program.scratch.len()],
-        in_place,
-    };
+    let mut linker = Linker::new(program, &places, in_place);
+    let mut steps = Vec::new();
     for window in 0..places.windows() {
-        linker.window(window)?;
+        linker.begin(window);
+        linker.moves(&mut steps, window)?;
     }
     let scratch_bytes = places.scratch_bytes();
     let moves = program.moves.len() as u32;
-    Ok(assemble(linker.steps, header, call.dtype.size(), scratch_bytes, moves))
+    Ok(assemble(steps, header, call.dtype.size(), scratch_bytes, moves))
 }
 
 /// Who touched one place last, by step and the place's offset within that step.
@@ -80,10 +75,10 @@ impl Seats {
     }
 }
 
-struct Linker<'a> {
+/// Links one program, window by window, into a list of steps that others may add to as well.
+pub(super) struct Linker<'a> {
     program: &'a Program,
     places: &'a Places<'a>,
-    steps: Vec<Draft>,
     /// Scratch is used by windows in turn, so touches are kept for two windows.
     seats: [Seats; 2],
     written: Vec<bool>,
@@ -97,31 +92,37 @@ struct Seat {
     home: bool,
 }
 
-impl Linker<'_> {
-    fn window(&mut self, window: u64) -> Result<(), LinkError> {
-        self.written.fill(false);
-        self.turn_over(window);
+impl<'a> Linker<'a> {
+    pub(super) fn new(program: &'a Program, places: &'a Places<'a>, in_place: bool) -> Self {
+        let seats = [Seats::new(program), Seats::new(program)];
+        let written = vec![false; program.chunks() as usize + program.scratch.len()];
+        Self { program, places, seats, written, in_place }
+    }
+
+    /// All moves of a window that has begun.
+    pub(super) fn moves(&mut self, steps: &mut Vec<Draft>, window: u64) -> Result<(), LinkError> {
         for (number, step) in self.program.moves.iter().enumerate() {
             match *step {
                 Move::Send { to, span } => {
-                    self.moving(window, number, Channel::To(to), Kind::Send, span)?;
+                    self.moving(steps, window, number, Channel::To(to), Kind::Send, span)?;
                 }
                 Move::Recv { from, span } => {
-                    self.moving(window, number, Channel::From(from), Kind::Recv, span)?;
+                    self.moving(steps, window, number, Channel::From(from), Kind::Recv, span)?;
                 }
                 Move::Fold { from, span } => {
-                    self.moving(window, number, Channel::From(from), Kind::Fold, span)?;
+                    self.moving(steps, window, number, Channel::From(from), Kind::Fold, span)?;
                 }
-                Move::Merge { from, into } => self.merge(window, number, from, into)?,
+                Move::Merge { from, into } => self.merge(steps, window, number, from, into)?,
             }
         }
-        self.copy_untouched(window);
+        self.copy_untouched(steps, window);
         Ok(())
     }
 
-    /// Forget the touches of the last window in this area, except of scratch: that memory is the
-    /// same again, so whoever writes it next waits until it is done with.
-    fn turn_over(&mut self, window: u64) {
+    /// Turn to a window, and forget the touches of the last one in this area, except of scratch:
+    /// that memory is the same again, so whoever writes it next waits until it is done with.
+    pub(super) fn begin(&mut self, window: u64) {
+        self.written.fill(false);
         let seats = &mut self.seats[(window % 2) as usize];
         seats.input.fill(Touched::default());
         for (chunk, touched) in seats.home.iter_mut().enumerate() {
@@ -135,6 +136,7 @@ impl Linker<'_> {
     /// Steps of one send, receive or fold: one for each run of chunks that lie side by side.
     fn moving(
         &mut self,
+        steps: &mut Vec<Draft>,
         window: u64,
         number: usize,
         channel: Channel,
@@ -159,9 +161,9 @@ impl Linker<'_> {
                 follows(run.source, run.bytes, from) && follows(run.target, run.bytes, target)
             });
             if !joins {
-                self.steps.extend(run.take());
+                steps.extend(run.take());
             }
-            let step = self.steps.len();
+            let step = steps.len();
             let draft = run.get_or_insert_with(|| Draft {
                 channel,
                 kind,
@@ -185,12 +187,13 @@ impl Linker<'_> {
             }
             run.as_mut().expect("a run is open").needs = needs;
         }
-        self.steps.extend(run);
+        steps.extend(run);
         Ok(())
     }
 
     fn merge(
         &mut self,
+        steps: &mut Vec<Draft>,
         window: u64,
         number: usize,
         from: Span,
@@ -201,7 +204,7 @@ impl Linker<'_> {
                 (self.places.chunk(other, window), self.places.chunk(chunk, window));
             let (other_at, other_home) = self.operand(other, &other_place, number)?;
             let (source, home) = self.operand(chunk, &place, number)?;
-            let step = self.steps.len();
+            let step = steps.len();
             let mut needs = Vec::new();
             let reads = [Seat { chunk: other, home: other_home }, Seat { chunk, home }];
             for seat in reads {
@@ -210,7 +213,7 @@ impl Linker<'_> {
             let written = Seat { chunk, home: !self.aliases(&place) };
             self.touch(window, step, 0, written, true, &mut needs);
             self.written[chunk as usize] = true;
-            self.steps.push(Draft {
+            steps.push(Draft {
                 channel: Channel::Within,
                 kind: Kind::Merge { other: other_at },
                 source,
@@ -224,15 +227,39 @@ impl Linker<'_> {
         Ok(())
     }
 
+    /// Let `step` read or write a whole block of a window that has begun; where it lies, and its
+    /// bytes. What the step must wait for is complete before it begins.
+    pub(super) fn whole_block(
+        &mut self,
+        (step, window): (usize, u64),
+        block: u32,
+        writes: bool,
+        needs: &mut Vec<Need>,
+    ) -> (Place, u64) {
+        let pieces = self.program.pieces;
+        let chunks = block * pieces..(block + 1) * pieces;
+        let start = self.places.chunk(chunks.start, window).home;
+        let mut bytes = 0;
+        let mut touched = Vec::new();
+        for chunk in chunks {
+            let place = self.places.chunk(chunk, window);
+            let seat = Seat { chunk, home: !self.aliases(&place) };
+            self.touch(window, step, bytes, seat, writes, &mut touched);
+            bytes += place.bytes;
+        }
+        needs.extend(touched.into_iter().map(|need| Need { from: u64::MAX, at: 0, ..need }));
+        (start, bytes)
+    }
+
     /// What the caller shall have and no move wrote is the rank's own contribution.
-    fn copy_untouched(&mut self, window: u64) {
+    fn copy_untouched(&mut self, steps: &mut Vec<Draft>, window: u64) {
         for chunk in 0..self.program.chunks() {
             let place = self.places.chunk(chunk, window);
             let (true, Some(source)) = (place.is_output, place.input) else { continue };
             if self.written[chunk as usize] || place.bytes == 0 || self.aliases(&place) {
                 continue;
             }
-            self.steps.push(Draft {
+            steps.push(Draft {
                 channel: Channel::Within,
                 kind: Kind::Copy,
                 source,

@@ -6,10 +6,12 @@
 //! happen at the same time, held back only by the dependencies that the linker found.
 
 mod assemble;
+mod fuse;
 mod link;
 mod places;
 
 pub(crate) use assemble::link_messages;
+pub(crate) use fuse::{Phase, link_update};
 pub(crate) use link::link;
 
 use std::fmt;
@@ -52,6 +54,13 @@ pub(crate) enum Kind {
     },
     /// `target = source`, within the rank.
     Copy,
+    /// The caller's function makes weights at `target` of gradients at `source`, within the rank.
+    Update {
+        /// How many elements of the shard come before these.
+        first: u64,
+        /// How many these are.
+        elems: u64,
+    },
 }
 
 /// One step: a stretch of memory that is contiguous wherever it is touched.

@@ -13,6 +13,8 @@ pub(crate) struct Places<'a> {
     call: &'a Call,
     program: &'a Program,
     elem_bytes: u64,
+    /// The memories of input and output.
+    spaces: [Space; 2],
     /// For each block: elements, offset in the input, offset in the output, in elements.
     blocks: Vec<Block>,
     /// The longest block.
@@ -21,6 +23,8 @@ pub(crate) struct Places<'a> {
     window: u64,
     /// Byte offset in scratch of each chunk that lives there, and bytes of one scratch area.
     scratch: Vec<Option<u64>>,
+    /// Where the first area begins.
+    scratch_at: u64,
     area_bytes: u64,
 }
 
@@ -52,6 +56,33 @@ impl<'a> Places<'a> {
         window_bytes: u64,
         in_place: bool,
     ) -> Self {
+        let spaces = [Space::Input, Space::Output];
+        let mut places = Self::within(call, program, window_bytes, in_place, spaces);
+        places.lay_out_scratch(0);
+        places
+    }
+
+    /// The map of a call in place, whose one buffer is `space`, and whose scratch begins at
+    /// `scratch_at`.
+    pub(crate) fn of_phase(
+        call: &'a Call,
+        program: &'a Program,
+        window_bytes: u64,
+        space: Space,
+        scratch_at: u64,
+    ) -> Self {
+        let mut places = Self::within(call, program, window_bytes, true, [space; 2]);
+        places.lay_out_scratch(scratch_at);
+        places
+    }
+
+    fn within(
+        call: &'a Call,
+        program: &'a Program,
+        window_bytes: u64,
+        in_place: bool,
+        spaces: [Space; 2],
+    ) -> Self {
         let (ranks, rank) = (program.ranks, program.rank);
         let count = call.collective.blocks(ranks);
         let elem_bytes = call.dtype.size() as u64;
@@ -75,18 +106,18 @@ impl<'a> Places<'a> {
         // Blocks that a rank sees in all-to-all: its row and its column, not the whole square.
         let seen = u64::from(count.min(2 * ranks)).max(1);
         let window = (window_bytes / elem_bytes / seen).max(64).next_multiple_of(64);
-        let mut places = Self {
+        Self {
             call,
             program,
             elem_bytes,
+            spaces,
             blocks,
             longest,
             window: window.min(longest.max(1)),
             scratch: Vec::new(),
+            scratch_at: 0,
             area_bytes: 0,
-        };
-        places.lay_out_scratch();
-        places
+        }
     }
 
     /// How many windows the call is worked through in; at least one, even if it is empty.
@@ -110,9 +141,10 @@ impl<'a> Places<'a> {
         }
         let (from, bytes, block) = self.piece(chunk, window);
         let at = |offset: u64| (offset + from) * self.elem_bytes;
-        let input = block.input.map(|offset| Place { space: Space::Input, at: at(offset) });
+        let [input_space, output_space] = self.spaces;
+        let input = block.input.map(|offset| Place { space: input_space, at: at(offset) });
         let home = match block.output {
-            Some(offset) => Place { space: Space::Output, at: at(offset) },
+            Some(offset) => Place { space: output_space, at: at(offset) },
             None => self.scratch_place(chunk, window),
         };
         ChunkPlace { bytes, input, home, is_output: block.output.is_some() }
@@ -130,14 +162,15 @@ impl<'a> Places<'a> {
     }
 
     fn scratch_place(&self, chunk: u32, window: u64) -> Place {
-        let offset = self.scratch[chunk as usize].unwrap_or(0);
+        let offset = self.scratch_at + self.scratch[chunk as usize].unwrap_or(0);
         Place { space: Space::Scratch, at: offset + (window % 2) * self.area_bytes }
     }
 
     /// Give every chunk that has no home with the caller room for its longest window. Only chunks
     /// that the program writes take memory.
-    fn lay_out_scratch(&mut self) {
+    fn lay_out_scratch(&mut self, scratch_at: u64) {
         use brigade_schedule::Move;
+        self.scratch_at = scratch_at;
         let chunks = self.program.chunks();
         self.scratch = vec![None; chunks as usize + self.program.scratch.len()];
         for step in &self.program.moves {

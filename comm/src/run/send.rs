@@ -5,7 +5,7 @@ use brigade_transports::{Lending, SendWire};
 use super::{COMPLETE, JOINED_BYTES, Position, Stop, Turn};
 use crate::header::HEADER_BYTES;
 
-impl Turn<'_> {
+impl Turn<'_, '_> {
     /// Push as much as dependencies and credit allow.
     ///
     /// # Safety

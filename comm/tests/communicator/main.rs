@@ -10,6 +10,7 @@ mod operators;
 mod panics;
 mod refusals;
 mod scope;
+mod sharded;
 mod soak;
 mod typed;
 mod unordered;
