@@ -112,17 +112,23 @@ impl Watch {
     }
 
     fn start() -> io::Result<Watch> {
-        let gong = Arc::new(Gong::new()?);
-        let nothing = Change::Unmapped { start: 0, end: 0 };
-        let journal = Mutex::new(Journal { changes: [nothing; JOURNAL], count: 0 });
-        let shared = Arc::new(Shared { userfault: Userfault::new()?, journal });
-        let (its, heard) = (Arc::clone(&shared), Arc::clone(&gong));
+        let mut watch = Watch::unattended()?;
+        let (its, heard) = (watch.shared.clone(), Arc::clone(&watch.gong));
         let thread = std::thread::Builder::new()
             .name("brigade-unmap".into())
-            .spawn(move || its.run(&heard))?;
-        shared.userfault.blind_children();
-        let (shared, thread) = (Some(shared), Some(thread));
-        Ok(Watch { shared, gong, thread, ranges: Mutex::default(), forks: sys::forks() })
+            .spawn(move || its.expect("it has just been made").run(&heard))?;
+        watch.thread = Some(thread);
+        watch.shared().userfault.blind_children();
+        Ok(watch)
+    }
+
+    /// One whose messages nobody reads yet.
+    fn unattended() -> io::Result<Watch> {
+        let nothing = Change::Unmapped { start: 0, end: 0 };
+        let journal = Mutex::new(Journal { changes: [nothing; JOURNAL], count: 0 });
+        let shared = Some(Arc::new(Shared { userfault: Userfault::new()?, journal }));
+        let (gong, ranges) = (Arc::new(Gong::new()?), Mutex::default());
+        Ok(Watch { shared, gong, thread: None, ranges, forks: sys::forks() })
     }
 
     fn shared(&self) -> &Shared {

@@ -166,6 +166,27 @@ fn a_change_that_nobody_has_read_is_noticed() {
     }
 }
 
+#[test]
+fn who_asks_is_told_of_changes_that_are_not_over() {
+    let Ok(watch) = Watch::unattended() else { return println!("skipped: no userfaultfd") };
+    let mut seen = 0;
+    for _ in 0..20 {
+        let mapped = Mapped::new(MIB);
+        let range = mapped.range();
+        watch.watch(&range).expect("memory of our own");
+        let thread = std::thread::spawn(move || drop(mapped));
+        let started = Instant::now();
+        while !watch.shared().userfault.is_changing() {
+            assert!(started.elapsed() < LIMIT, "a change under way is not noticed");
+        }
+        // The addresses may be somebody else's already.
+        let told = [Change::Unmapped { start: range.start, end: range.end }];
+        assert_eq!(news_of(&watch, &mut seen, &range), told);
+        thread.join().expect("it does not panic");
+        watch.unwatch(&range, slice::from_ref(&range));
+    }
+}
+
 /// This test again in a process of its own, where no other test holds the watch. Returns whether
 /// this is that process.
 fn is_alone(test: &str) -> bool {
