@@ -17,6 +17,8 @@ pub enum Operation {
     Write,
     /// Make everything written so far survive a loss of power.
     Sync,
+    /// Remove a file's name.
+    Remove,
 }
 
 impl fmt::Display for Operation {
@@ -27,6 +29,7 @@ impl fmt::Display for Operation {
             Operation::Read => "read",
             Operation::Write => "write",
             Operation::Sync => "sync",
+            Operation::Remove => "remove",
         })
     }
 }

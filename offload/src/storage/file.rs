@@ -1,6 +1,5 @@
 //! An open file, as the engines see it and as users hold it.
 
-use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::error::StorageError;
 use super::inbox::Inbox;
 use super::pieces::Grain;
+use super::place::Body;
+
+/// As a drive's, so that requests are cut on a simulated device as they are on real ones.
+const SIMULATED_GRAIN: Grain = Grain { file_bytes: 4096, memory_bytes: 512 };
 
 /// An open file of a [`super::Storage`]. Cheap to clone; closed when the last clone and the last
 /// request on it are gone.
@@ -36,13 +39,6 @@ struct Trouble {
     write: Option<StorageError>,
     /// A sync that failed: the system may have dropped the pages, so no later sync can succeed.
     sync: Option<StorageError>,
-}
-
-/// Where a file's bytes are.
-#[derive(Debug)]
-pub(crate) enum Body {
-    /// In the system: a descriptor through the page cache, and one past it where there is one.
-    System { buffered: fs::File, direct: Option<fs::File>, grain: Grain },
 }
 
 impl File {
@@ -114,14 +110,16 @@ impl Opened {
     pub(crate) fn grain(&self) -> Grain {
         match &self.body {
             Body::System { grain, .. } => *grain,
+            Body::Simulated => SIMULATED_GRAIN,
         }
     }
 
-    /// The descriptor for transfers of this kind, and the one for the others.
+    /// The descriptor for direct transfers, or the one for the others. None is -1.
     pub(crate) fn descriptor(&self, is_direct: bool) -> i32 {
         match &self.body {
             Body::System { direct: Some(direct), .. } if is_direct => direct.as_raw_fd(),
             Body::System { buffered, .. } => buffered.as_raw_fd(),
+            Body::Simulated => -1,
         }
     }
 }

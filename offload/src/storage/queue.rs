@@ -1,7 +1,7 @@
 //! Which transfer goes next. Knows neither an engine nor a thread.
 //!
-//! Reads and writes have a lane each with its own bound of transfers in flight, so that both
-//! directions of a device are busy whatever was asked for first. In a lane urgent requests go before
+//! Reads and writes have a lane each with its own bound of bytes in flight, so that both directions
+//! of a device are busy whatever was asked for first, and small transfers may be more of them. In a lane urgent requests go before
 //! others, and requests of one priority in the order of their arrival. While an urgent request of
 //! one lane is under way, the other lane's background is held to a trickle: on a device that does
 //! one thing at a time it would take half the speed.
@@ -16,6 +16,8 @@ use super::request::{Priority, Request};
 const TRICKLE: usize = 2;
 /// Syncs in flight.
 const SYNCS: usize = 4;
+/// Transfers smaller than a block may be this many times more than blocks.
+const SMALL_FACTOR: usize = 4;
 
 /// All requests that are not complete.
 pub(crate) struct Queue {
@@ -36,7 +38,9 @@ struct Lane {
     urgent: VecDeque<usize>,
     background: VecDeque<usize>,
     in_flight: usize,
-    in_flight_max: usize,
+    in_flight_bytes: usize,
+    /// Bytes in flight at most, as so many whole blocks.
+    blocks_max: usize,
     /// Urgent requests of this lane that are not complete.
     urgent_open: usize,
 }
@@ -48,7 +52,7 @@ struct Flight {
 }
 
 impl Queue {
-    /// An empty queue that keeps up to `in_flight` transfers of `block_bytes` each way under way.
+    /// An empty queue that keeps up to `in_flight` times `block_bytes` each way under way.
     pub(crate) fn new(block_bytes: usize, in_flight: usize) -> Self {
         let tokens = Self::transfers_max(in_flight);
         Self {
@@ -59,7 +63,8 @@ impl Queue {
                 urgent: VecDeque::new(),
                 background: VecDeque::new(),
                 in_flight: 0,
-                in_flight_max: in_flight,
+                in_flight_bytes: 0,
+                blocks_max: in_flight,
                 urgent_open: 0,
             }),
             syncs: VecDeque::new(),
@@ -73,7 +78,7 @@ impl Queue {
 
     /// The most transfers that an engine will hold at a time.
     pub(crate) fn transfers_max(in_flight: usize) -> usize {
-        2 * in_flight + SYNCS
+        2 * SMALL_FACTOR * in_flight + SYNCS
     }
 
     /// Whether every request is complete.
@@ -140,6 +145,7 @@ impl Queue {
         if kind != Kind::Sync {
             let lane = &mut self.lanes[kind as usize];
             lane.in_flight -= 1;
+            lane.in_flight_bytes -= flight.span.bytes;
             let (index, queue) = (flight.request, lane.of(request.priority));
             if request.failure.is_some() {
                 queue.retain(|queued| *queued != index);
@@ -158,13 +164,15 @@ impl Queue {
         for request in self.requests.iter_mut().filter_map(Option::take) {
             request.abandon(why);
         }
-        *self = Self::new(self.block_bytes, self.lanes[0].in_flight_max);
+        *self = Self::new(self.block_bytes, self.lanes[0].blocks_max);
     }
 
     fn next_of(&mut self, lane: usize) -> Option<Transfer> {
         let other_is_urgent = self.lanes[1 - lane].urgent_open > 0;
         let lane = &mut self.lanes[lane];
-        if lane.in_flight >= lane.in_flight_max {
+        let is_full = lane.in_flight_bytes + self.block_bytes > lane.blocks_max * self.block_bytes
+            || lane.in_flight >= SMALL_FACTOR * lane.blocks_max;
+        if is_full && lane.in_flight > 0 {
             return None;
         }
         let is_held = other_is_urgent && lane.in_flight >= TRICKLE;
@@ -187,6 +195,7 @@ impl Queue {
         };
         request.in_flight += 1;
         lane.in_flight += 1;
+        lane.in_flight_bytes += piece.span.bytes;
         if !request.has_more() {
             lane.of(priority).pop_front();
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::engine::Kind;
@@ -54,12 +54,20 @@ pub struct Pending {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     is_done: AtomicBool,
-    outcome: Mutex<Option<Outcome>>,
+    slot: Mutex<Slot>,
     changed: Condvar,
     operation: Operation,
     file: Arc<Opened>,
     offset: u64,
     bytes: usize,
+}
+
+/// Where the outcome is left.
+#[derive(Debug, Default)]
+struct Slot {
+    outcome: Option<Outcome>,
+    /// Somebody sleeps until it is there, and must be woken.
+    has_waiter: bool,
 }
 
 /// The engine's side of a request.
@@ -95,19 +103,16 @@ impl Pending {
 
     /// Wait for at most `limit`, and say whether it is done.
     pub fn wait_until_done(&self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        let mut outcome = self.ticket.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        while outcome.is_none() {
-            let left = deadline.saturating_duration_since(Instant::now());
+        let start = Instant::now();
+        let mut slot = self.ticket.slot();
+        while slot.outcome.is_none() {
+            let left = limit.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return false;
             }
-            let (guard, _) = self
-                .ticket
-                .changed
-                .wait_timeout(outcome, left)
-                .unwrap_or_else(PoisonError::into_inner);
-            outcome = guard;
+            slot.has_waiter = true;
+            let waited = self.ticket.changed.wait_timeout(slot, left);
+            slot = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
@@ -118,8 +123,7 @@ impl Pending {
     /// without an observer; use [`Pending::wait_until_done`] to be able to wait again.
     pub fn wait(self, limit: Duration) -> Outcome {
         if self.wait_until_done(limit) {
-            let mut outcome = self.ticket.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-            return outcome.take().expect("done, and only this taker");
+            return self.ticket.slot().outcome.take().expect("done, and only this taker");
         }
         let late = StorageError::Late {
             operation: self.ticket.operation,
@@ -168,7 +172,7 @@ impl Request {
         };
         let ticket = Arc::new(Ticket {
             is_done: AtomicBool::new(false),
-            outcome: Mutex::new(None),
+            slot: Mutex::default(),
             changed: Condvar::new(),
             operation,
             file: Arc::clone(file),
@@ -272,9 +276,17 @@ impl Request {
 
 impl Ticket {
     fn settle(&self, outcome: Outcome) {
-        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        let mut slot = self.slot();
+        slot.outcome = Some(outcome);
         self.is_done.store(true, Ordering::Release);
-        self.changed.notify_all();
+        if slot.has_waiter {
+            self.changed.notify_all();
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        // Changed by code that does not panic between its lines.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,21 +1,18 @@
 //! The storage as users hold it.
 
-use std::fs;
-use std::io;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::engine::{Engine, Kind};
-use super::error::{Operation, StorageError};
-use super::file::{Body, File, Opened};
+use super::error::StorageError;
+use super::file::{File, Opened};
 use super::inbox::Inbox;
-use super::pieces::Grain;
+use super::place::Place;
 use super::queue::Queue;
 use super::request::{Pending, Priority, Request};
 use super::serve::{Maker, Server};
-use super::sys;
+use super::simulated::{SimulatedDevice, Simulation};
 use super::threads::Threads;
 use super::uring::{TRANSFER_BYTES_MAX, Uring};
 use crate::memory::{ALIGNMENT, Arena, Buffer};
@@ -53,14 +50,15 @@ impl Default for Settings {
 /// used by any thread. When the last clone goes, it waits until every request has ended.
 #[derive(Clone)]
 pub struct Storage {
-    // Declared before the inbox: the server closes it when it goes.
-    server: Arc<ServerAndWords>,
+    inner: Arc<Inner>,
     inbox: Arc<Inbox>,
 }
 
-struct ServerAndWords {
+struct Inner {
+    /// Ends when the last clone of the storage goes.
     _server: Server,
     description: String,
+    place: Place,
 }
 
 impl Storage {
@@ -73,7 +71,8 @@ impl Storage {
         let arena = arena.clone();
         let make: Maker = Box::new(move || {
             let threads = |why| {
-                Threads::new(transfers, why).map(|engine| Box::new(engine) as Box<dyn Engine>)
+                Threads::new(2 * settings.in_flight, why)
+                    .map(|engine| Box::new(engine) as Box<dyn Engine>)
             };
             if settings.engine == EngineChoice::Threads {
                 return threads(String::from("as the settings say"));
@@ -84,15 +83,21 @@ impl Storage {
                 Err(why) => Err(why),
             }
         });
-        Self::with_engine(make, settings)
+        Self::with_engine(make, Place::System, settings)
     }
 
-    fn with_engine(make: Maker, settings: Settings) -> Result<Self, StorageError> {
+    /// An engine on a simulated device: what [`Storage::create`] makes is there, not in the system.
+    pub fn simulated(device: &SimulatedDevice, settings: Settings) -> Result<Self, StorageError> {
+        let place = Place::Simulated(device.clone());
+        let device = device.clone();
+        let make: Maker = Box::new(move || Ok(Box::new(Simulation::new(device))));
+        Self::with_engine(make, place, settings)
+    }
+
+    fn with_engine(make: Maker, place: Place, settings: Settings) -> Result<Self, StorageError> {
         let Settings { block_bytes, in_flight, .. } = settings;
-        assert!(
-            (ALIGNMENT..=TRANSFER_BYTES_MAX).contains(&block_bytes),
-            "block_bytes: {block_bytes}"
-        );
+        let bounds = ALIGNMENT..=TRANSFER_BYTES_MAX;
+        assert!(bounds.contains(&block_bytes), "block_bytes: {block_bytes}");
         assert!(block_bytes.is_multiple_of(ALIGNMENT), "block_bytes: {block_bytes}");
         assert!((1..=128).contains(&in_flight), "in_flight: {in_flight}");
         let inbox = Arc::new(Inbox::default());
@@ -101,7 +106,7 @@ impl Storage {
             Server::start(&inbox, make, queue).map_err(|why| StorageError::Stopped { why })?;
         let kib = block_bytes >> 10;
         let description = format!("{engine}, {in_flight} blocks of {kib} KiB each way");
-        Ok(Self { server: Arc::new(ServerAndWords { _server: server, description }), inbox })
+        Ok(Self { inner: Arc::new(Inner { _server: server, description, place }), inbox })
     }
 
     /// Make a file of `bytes` bytes with its space reserved, so that a full device shows now. What
@@ -109,59 +114,34 @@ impl Storage {
     ///
     /// Errors: the system's. A file that does not fit is removed again.
     pub fn create(&self, path: &Path, bytes: u64) -> Result<File, StorageError> {
-        let refused = |operation, e| refused(operation, path, bytes, &e);
-        let buffered = options()
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .map_err(|e| refused(Operation::Open, e))?;
-        let reserve = |file: &fs::File| {
-            file.set_len(bytes)?;
-            match sys::allocate(file, bytes) {
-                // This file system cannot reserve: a full one will show when it is written.
-                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
-                other => other,
-            }
-        };
-        if bytes > 0
-            && let Err(e) = reserve(&buffered)
-        {
-            drop(buffered);
-            // Ours alone, and of no use; that it could not be removed is the lesser trouble.
-            let _ = fs::remove_file(path);
-            return Err(refused(Operation::Allocate, e));
-        }
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-        fs::File::open(folder.unwrap_or(Path::new(".")))
-            .and_then(|folder| folder.sync_all())
-            .map_err(|e| refused(Operation::Sync, e))?;
-        Ok(self.opened(path, buffered, bytes))
+        let body = self.inner.place.create(path, bytes)?;
+        Ok(File { opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)) })
     }
 
     /// Open a file or a block device that exists, to read and write.
     ///
     /// Errors: the system's.
     pub fn open(&self, path: &Path) -> Result<File, StorageError> {
-        let opened = options().open(path).and_then(|file| Ok((length(&file)?, file)));
-        let (bytes, file) = opened.map_err(|e| refused(Operation::Open, path, 0, &e))?;
-        Ok(self.opened(path, file, bytes))
+        let (body, bytes) = self.inner.place.open(path)?;
+        Ok(File { opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)) })
     }
 
     /// Let a file be at least `bytes` long, with its space reserved.
     ///
     /// Errors: the system's; the file is as it was.
     pub fn extend(&self, file: &File, bytes: u64) -> Result<(), StorageError> {
-        if bytes <= file.bytes() {
-            return Ok(());
+        if bytes > file.bytes() {
+            self.inner.place.extend(file.path(), file.opened.body(), bytes)?;
+            file.opened.grow_to(bytes);
         }
-        let Body::System { buffered, .. } = file.opened.body();
-        match sys::allocate(buffered, bytes) {
-            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => buffered.set_len(bytes),
-            other => other,
-        }
-        .map_err(|e| refused(Operation::Allocate, file.path(), bytes, &e))?;
-        file.opened.grow_to(bytes);
         Ok(())
+    }
+
+    /// Remove a file's name. Who has it open can go on using it, except on a simulated device.
+    ///
+    /// Errors: the system's.
+    pub fn remove(&self, path: &Path) -> Result<(), StorageError> {
+        self.inner.place.remove(path)
     }
 
     /// Read `range.len()` bytes at `offset` of the file into that range of the buffer.
@@ -206,21 +186,12 @@ impl Storage {
 
     /// One line: which engine and why, what is registered, how much is in flight.
     pub fn describe(&self) -> &str {
-        &self.server.description
+        &self.inner.description
     }
 
     fn hand_in(&self, (request, pending): (Request, Pending)) -> Pending {
         self.inbox.leave(request);
         pending
-    }
-
-    fn opened(&self, path: &Path, buffered: fs::File, bytes: u64) -> File {
-        // Not every file system takes direct transfers; tmpfs does since Linux 6.6.
-        let direct = options().custom_flags(libc::O_DIRECT).open(path).ok();
-        let found = direct.as_ref().and_then(|_| sys::direct_grain(path));
-        let grain = found.map_or(Grain::BUFFERED, |(file, memory)| Grain::direct(file, memory));
-        let body = Body::System { buffered, direct, grain };
-        File { opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)) }
     }
 }
 
@@ -228,21 +199,4 @@ impl std::fmt::Debug for Storage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Storage({})", self.describe())
     }
-}
-
-fn options() -> fs::OpenOptions {
-    let mut options = fs::OpenOptions::new();
-    options.read(true).write(true).custom_flags(libc::O_CLOEXEC);
-    options
-}
-
-/// Its length: of a block device, how far one can seek.
-fn length(mut file: &fs::File) -> io::Result<u64> {
-    io::Seek::seek(&mut file, io::SeekFrom::End(0))
-}
-
-fn refused(operation: Operation, path: &Path, wanted_bytes: u64, e: &io::Error) -> StorageError {
-    let errno = e.raw_os_error().unwrap_or(libc::EIO);
-    let (offset, got_bytes) = (0, 0);
-    StorageError::Refused { operation, path: path.into(), offset, wanted_bytes, got_bytes, errno }
 }

@@ -1,4 +1,4 @@
-//! The engine for machines where io_uring is forbidden: threads that read and write one block each.
+//! The engine for machines where io_uring is forbidden: threads that each move a block at a time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::engine::{Completion, Engine, Kind, Transfer, Wake};
 use super::sys;
 
-/// A pool of threads, one for each transfer that can be in flight.
+/// A pool of threads. Transfers beyond their number wait in order.
 pub(super) struct Threads {
     shared: Arc<Shared>,
     count: usize,

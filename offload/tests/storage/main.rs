@@ -1,4 +1,5 @@
 //! One suite for every engine: what goes in comes out, and nothing is claimed that did not happen.
 
+mod faults;
 mod transfers;
 mod world;

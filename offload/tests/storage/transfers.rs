@@ -19,7 +19,7 @@ fn what_is_written_is_read_again_and_is_in_the_file() {
             assert_eq!(wrote[..], copy[..], "{}: a write changed its buffer", world.name);
             drop(wrote);
             world.storage.sync(&file).wait(LIMIT).result.unwrap();
-            assert_eq!(std::fs::read(file.path()).unwrap(), copy, "{}", world.name);
+            assert_eq!(world.contents("state").unwrap(), copy, "{}", world.name);
             let read = world.storage.read(&file, 0, world.take(bytes), 0..bytes, Priority::Urgent);
             assert_eq!(done(read)[..], copy[..], "{}: {bytes} bytes", world.name);
         }
@@ -62,7 +62,7 @@ fn any_offset_and_any_part_of_a_buffer_will_do() {
             }
         }
         world.storage.sync(&file).wait(LIMIT).result.unwrap();
-        assert_eq!(std::fs::read(file.path()).unwrap(), model, "{} seed {seed}", world.name);
+        assert_eq!(world.contents("state").unwrap(), model, "{} seed {seed}", world.name);
     });
 }
 
@@ -100,12 +100,7 @@ fn a_file_that_ends_too_early_is_an_error_with_numbers() {
     check(Settings::default(), |world| {
         for length in [0_u64, 100, 4096, 5000, MIB as u64 + 4096] {
             let file = world.create("short", 2 * MIB as u64);
-            std::fs::OpenOptions::new()
-                .write(true)
-                .open(file.path())
-                .unwrap()
-                .set_len(length)
-                .unwrap();
+            world.set_length("short", length);
             let buffer = world.take(2 * MIB);
             let read = outcome(world.storage.read(&file, 0, buffer, 0..2 * MIB, Priority::Urgent));
             assert!(read.buffer.is_some(), "{}: the memory comes back", world.name);
@@ -146,17 +141,15 @@ fn requests_that_nobody_waits_for_end_all_the_same() {
 #[test]
 fn the_last_user_leaves_when_every_write_has_ended() {
     check(Settings::default(), |world| {
-        let arena = &world.arena;
-        let storage = brigade_offload::storage::Storage::new(arena, Settings::default()).unwrap();
-        let path = world.path("left");
-        let file = storage.create(&path, 8 * MIB as u64).unwrap();
+        let storage = world.second_storage();
+        let file = storage.create(&world.path("left"), 8 * MIB as u64).unwrap();
         let buffer = world.filled(8 * MIB, 3);
         let want = buffer.to_vec();
         let pending = storage.write(&file, 0, buffer, 0..8 * MIB, Priority::Background);
         drop(storage);
         assert!(pending.is_done());
         assert!(pending.wait(Duration::ZERO).result.is_ok());
-        assert_eq!(std::fs::read(&path).unwrap(), want);
+        assert_eq!(world.contents("left").unwrap(), want, "{}", world.name);
     });
 }
 
@@ -168,6 +161,6 @@ fn what_cannot_be_opened_or_does_not_fit_is_refused_at_once() {
         let huge = world.storage.create(&world.path("huge"), 1 << 43).unwrap_err();
         let is_said = huge.is_full() || huge.errno() == Some(libc::EFBIG);
         assert!(is_said, "{}: {huge}", world.name);
-        assert!(!world.path("huge").exists(), "{}", world.name);
+        assert!(world.contents("huge").is_none(), "{}", world.name);
     });
 }

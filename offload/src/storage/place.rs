@@ -1,0 +1,131 @@
+//! Where files are: in the system, or on a simulated device.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::error::{Operation, StorageError};
+use super::pieces::Grain;
+use super::simulated::SimulatedDevice;
+use super::sys;
+
+/// Makes and opens files.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    System,
+    Simulated(SimulatedDevice),
+}
+
+/// Where a file's bytes are.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// In the system: a descriptor through the page cache, and one past it where there is one.
+    System { buffered: fs::File, direct: Option<fs::File>, grain: Grain },
+    /// On a simulated device, by its path.
+    Simulated,
+}
+
+impl Place {
+    /// Make a file of `bytes` bytes with its space reserved, in the place of what was there.
+    pub(super) fn create(&self, path: &Path, bytes: u64) -> Result<Body, StorageError> {
+        let refused = |operation, e: io::Error| refused(operation, path, bytes, &e);
+        if let Place::Simulated(device) = self {
+            let made = device.create(path, bytes).map_err(io::Error::from_raw_os_error);
+            return made.map(|()| Body::Simulated).map_err(|e| refused(Operation::Allocate, e));
+        }
+        let buffered = options()
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .map_err(|e| refused(Operation::Open, e))?;
+        if let Err(e) = reserve(&buffered, bytes) {
+            drop(buffered);
+            // Ours alone, and of no use; that it could not be removed is the lesser trouble.
+            let _ = fs::remove_file(path);
+            return Err(refused(Operation::Allocate, e));
+        }
+        sync_folder(path).map_err(|e| refused(Operation::Sync, e))?;
+        Ok(body(path, buffered))
+    }
+
+    /// Open what exists; gives its length too.
+    pub(super) fn open(&self, path: &Path) -> Result<(Body, u64), StorageError> {
+        let opened = match self {
+            Place::System => options().open(path).and_then(|file| {
+                let bytes = length(&file)?;
+                Ok((body(path, file), bytes))
+            }),
+            Place::Simulated(device) => device
+                .length(path)
+                .map(|bytes| (Body::Simulated, bytes))
+                .map_err(io::Error::from_raw_os_error),
+        };
+        opened.map_err(|e| refused(Operation::Open, path, 0, &e))
+    }
+
+    /// Make a file longer, with its space reserved.
+    pub(super) fn extend(&self, path: &Path, body: &Body, bytes: u64) -> Result<(), StorageError> {
+        let extended = match (self, body) {
+            (Place::Simulated(device), _) => {
+                device.extend(path, bytes).map_err(io::Error::from_raw_os_error)
+            }
+            (Place::System, Body::System { buffered, .. }) => reserve(buffered, bytes),
+            (Place::System, Body::Simulated) => unreachable!("made by another place"),
+        };
+        extended.map_err(|e| refused(Operation::Allocate, path, bytes, &e))
+    }
+
+    /// Remove a file's name; its bytes go with the last user.
+    pub(super) fn remove(&self, path: &Path) -> Result<(), StorageError> {
+        let removed = match self {
+            Place::System => fs::remove_file(path).and_then(|()| sync_folder(path)),
+            Place::Simulated(device) => device.remove(path).map_err(io::Error::from_raw_os_error),
+        };
+        removed.map_err(|e| refused(Operation::Remove, path, 0, &e))
+    }
+}
+
+/// Open the way past the page cache too, where there is one. Not every file system has it; tmpfs
+/// does since Linux 6.6.
+fn body(path: &Path, buffered: fs::File) -> Body {
+    let direct = options().custom_flags(libc::O_DIRECT).open(path).ok();
+    let found = direct.as_ref().and_then(|_| sys::direct_grain(path));
+    let grain = found.map_or(Grain::BUFFERED, |(file, memory)| Grain::direct(file, memory));
+    Body::System { buffered, direct, grain }
+}
+
+/// Reserve the space up to `bytes`, or where the file system cannot, at least make it that long: a
+/// full device then shows when it is written.
+fn reserve(file: &fs::File, bytes: u64) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    match sys::allocate(file, bytes) {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(bytes),
+        other => other,
+    }
+}
+
+/// A name survives a loss of power once its folder was synced.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn options() -> fs::OpenOptions {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_CLOEXEC);
+    options
+}
+
+/// Its length: of a block device, how far one can seek.
+fn length(mut file: &fs::File) -> io::Result<u64> {
+    io::Seek::seek(&mut file, io::SeekFrom::End(0))
+}
+
+fn refused(operation: Operation, path: &Path, wanted_bytes: u64, e: &io::Error) -> StorageError {
+    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+    let (offset, got_bytes) = (0, 0);
+    StorageError::Refused { operation, path: path.into(), offset, wanted_bytes, got_bytes, errno }
+}
