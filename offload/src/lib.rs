@@ -3,10 +3,11 @@
 //! * [`memory`]: one arena for each process, with a hard budget
 //! * [`storage`]: transfers between arena memory and files, at the device's speed
 //! * [`layout`]: what lies where in a file, so that a crash leaves the old state or the new one
+//! * [`store`]: states in files and tensors in tiers; the files that are swapped to are the checkpoint
 //! * [`optimizer`]: updates of parameters on the host, each a single pass
 //! * [`plan`]: what lives where and what that costs, said before the first step
 //!
-//! Nothing here knows what a rank or a collective is.
+//! Nothing here knows what a collective is, and a rank is a number in the name of a file.
 #![warn(missing_docs)]
 
 pub mod layout;
@@ -14,3 +15,4 @@ pub mod memory;
 pub mod optimizer;
 pub mod plan;
 pub mod storage;
+pub mod store;

@@ -33,13 +33,13 @@ mod recover;
 mod superblock;
 mod tensor;
 
-pub use checksum::{Checksum, checksum};
+pub use checksum::{Checksum, checksum, checksum_padded};
 pub use commit::{Commit, Sealed, Step, Unsealable};
 pub use directory::{Directory, Placed, Unplaceable};
 pub use fault::{Fault, Wrong};
 pub use geometry::{ALIGNMENT, BadGeometry, Geometry, Place, SLOT_BYTES, Side};
 pub use index::{Blueprint, Entry, Generation};
 pub use overlap::{Held, Missing, Piece, pieces};
-pub use recover::{Candidate, Recovered, Unrecoverable, erase, recover};
+pub use recover::{Candidate, Recovered, Unrecoverable, erase, recover, withdraw};
 pub use superblock::{NOTE_BYTES_MAX, Superblock};
 pub use tensor::{BadHold, Dtype, Hold, Tensor};

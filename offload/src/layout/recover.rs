@@ -133,6 +133,13 @@ pub fn erase(stripes: u32) -> Vec<Step> {
     erase_slots(slots, stripes)
 }
 
+/// What to do when the commit of this generation has failed at an unknown step, before anything else
+/// is written: if it became valid on all stripes, it must not stay so while its blocks are written over.
+pub fn withdraw(stripes: u32, generation: u64) -> Vec<Step> {
+    let slot = (generation % 2) as usize;
+    erase_slots((0..stripes).map(|stripe| (stripe, slot)), stripes)
+}
+
 impl Recovered {
     /// What to do before anything is written to a state that continues from `chosen`: superblocks that
     /// say anything newer are erased, and all that was read is made to stay.

@@ -1,0 +1,120 @@
+//! What can go wrong with a state, with the path in front.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::tiers::Held;
+use crate::layout::{BadGeometry, Fault, Missing, Unplaceable, Unrecoverable, Unsealable};
+use crate::memory::OverBudget;
+use crate::storage::StorageError;
+
+/// Why a state was not read or not written. Whatever was committed before is still there.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// A transfer failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The arena has no room for the blocks that are on their way.
+    #[error("no memory to move blocks with: {0}")]
+    OverBudget(#[from] OverBudget),
+    /// Bytes in a file are not what was written there.
+    #[error("{}: {fault}", path.display())]
+    Damaged {
+        /// The file.
+        path: Arc<Path>,
+        /// Where, what was wanted and what was found.
+        fault: Fault,
+    },
+    /// A file is not as long as its superblock says.
+    #[error("{}: wanted {wanted_bytes} bytes, found {found_bytes}: truncated?", path.display())]
+    Length {
+        /// The file.
+        path: Arc<Path>,
+        /// The length that its superblock asks for.
+        wanted_bytes: u64,
+        /// Its length.
+        found_bytes: u64,
+    },
+    /// The files hold no generation that is whole.
+    #[error("{paths:?}: {why}")]
+    Unrecoverable {
+        /// The stripes, in order.
+        paths: Vec<PathBuf>,
+        /// What was found instead.
+        why: Unrecoverable,
+    },
+    /// The generation asked for is not there.
+    #[error("{paths:?}: wanted {wanted}, found generations {found:?}")]
+    NoGeneration {
+        /// The stripes, in order.
+        paths: Vec<PathBuf>,
+        /// What was asked for.
+        wanted: String,
+        /// What is there.
+        found: Vec<u64>,
+    },
+    /// The tensors make no state.
+    #[error(transparent)]
+    Unplaceable(#[from] Unplaceable),
+    /// The sizes make no state.
+    #[error(transparent)]
+    Geometry(#[from] BadGeometry),
+    /// The generation is not complete.
+    #[error(transparent)]
+    Unsealable(#[from] Unsealable),
+    /// The states hold only parts of what is wanted.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// Nobody has heard of this tensor.
+    #[error("no tensor is called {name:?}")]
+    NoTensor {
+        /// The name asked for.
+        name: String,
+    },
+    /// The tensor is lent out: it comes back with `put` or `give_back`.
+    #[error("tensor {name:?} is lent out already")]
+    Lent {
+        /// Its name.
+        name: String,
+    },
+    /// The tensor begins or ends in the middle of a block, so it cannot be moved alone.
+    #[error("tensor {name:?} shares a block with another: pack them at multiples of a block")]
+    Shared {
+        /// Its name.
+        name: String,
+    },
+    /// All memory of the store is lent out.
+    #[error("{wanted_bytes} bytes do not fit into a host tier of {limit_bytes}: {held:?}")]
+    HostFull {
+        /// Bytes asked for.
+        wanted_bytes: usize,
+        /// Most bytes that the store may hold in memory.
+        limit_bytes: usize,
+        /// Where its tensors are.
+        held: Held,
+    },
+    /// A newer draft was begun, so this one must not write any more.
+    #[error("generation {number} was begun again; this draft of it is void")]
+    Superseded {
+        /// The generation that both would become.
+        number: u64,
+    },
+    /// The files of a checkpoint are not all there.
+    #[error("{}: {what}", folder.display())]
+    Incomplete {
+        /// Where they were looked for.
+        folder: PathBuf,
+        /// What is there and what is missing.
+        what: String,
+    },
+    /// A file in another format.
+    #[error("{}: {what}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What the system or the format's reader says.
+        what: String,
+    },
+}

@@ -1,0 +1,261 @@
+//! How tensors of a [`Store`] move between memory and files, and who makes room for whom.
+
+use super::checkpoint::open_common;
+use super::error::StoreError;
+use super::run::{Broken, Run};
+use super::state::StateFile;
+use super::tiers::{Held, Shelf, Slot, Store, Tier};
+use crate::memory::Buffer;
+use crate::storage::Priority;
+
+impl Store {
+    /// Have a tensor in memory, and whether it was changed since it was last in the files.
+    pub(super) fn bring(&mut self, index: usize) -> Result<(Buffer, bool), StoreError> {
+        let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
+        let is_done = match &tier {
+            Tier::Coming(run) => run.is_done(),
+            Tier::Host { .. } | Tier::Going(_) => true,
+            Tier::File | Tier::Lent { .. } => false,
+        };
+        self.tally.hits += u64::from(is_done);
+        let run = match tier {
+            Tier::Host { buffer, is_changed } => return Ok((buffer, is_changed)),
+            Tier::Going(run) => {
+                let buffer = run.wait().map_err(|broken| self.keep(index, broken))?;
+                return Ok((buffer, false));
+            }
+            Tier::Coming(run) => {
+                self.tally.late += u64::from(!is_done);
+                run
+            }
+            Tier::File | Tier::Lent { .. } => {
+                self.tally.misses += 1;
+                let buffer = self.room(index)?;
+                match self.fetch(index, buffer, Priority::Urgent) {
+                    Ok(run) => run,
+                    Err(mut new) => {
+                        new.fill(0);
+                        return Ok((new, false));
+                    }
+                }
+            }
+        };
+        run.wait().map(|buffer| (buffer, false)).map_err(|broken| *broken.error)
+    }
+
+    /// Fetch what is needed next, as far as there is room, or something that is needed later.
+    pub(super) fn look_ahead(&mut self) -> Result<(), StoreError> {
+        for index in 0..self.slots.len() {
+            if matches!(&self.slots[index].tier, Tier::Going(run) if run.is_done()) {
+                self.settle(index)?;
+            }
+        }
+        let mut ahead = 0;
+        let fits = |index: &usize| {
+            ahead += self.slots[*index].span;
+            ahead <= self.host_bytes_max
+        };
+        let next: Vec<usize> = self.order.ahead().take_while(fits).collect();
+        for index in next {
+            if matches!(self.slots[index].tier, Tier::File) && !self.fetch_ahead(index)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetch a tensor that is needed later. False: its room is not free yet.
+    fn fetch_ahead(&mut self, index: usize) -> Result<bool, StoreError> {
+        let span = self.slots[index].span;
+        loop {
+            match self.try_room(span) {
+                Ok(buffer) => {
+                    // What nobody ever wrote is not fetched: it is zero when it is asked for.
+                    if let Ok(run) = self.fetch(index, buffer, Priority::Background) {
+                        self.slots[index].tier = Tier::Coming(run);
+                    }
+                    return Ok(true);
+                }
+                Err(_) => {
+                    let is_freed = self.evict(self.order.distance(index))?;
+                    if is_freed != Some(true) {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Write everything that is in memory alone to the next generation. It stays in memory.
+    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
+        let mut runs = Vec::new();
+        for index in 0..self.slots.len() {
+            if matches!(self.slots[index].tier, Tier::Going(_)) {
+                self.settle(index)?;
+            }
+            let is_new = !self.is_written(index);
+            let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
+            let buffer = match tier {
+                Tier::Host { buffer, is_changed } if is_changed || is_new => buffer,
+                Tier::File if is_new => {
+                    let mut buffer = self.room(index)?;
+                    buffer.fill(0);
+                    buffer
+                }
+                other => {
+                    self.slots[index].tier = other;
+                    continue;
+                }
+            };
+            let run = self.send(index, buffer).map_err(|broken| self.keep(index, broken))?;
+            runs.push(index);
+            self.slots[index].tier = Tier::Going(run);
+        }
+        for index in runs {
+            let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
+            if let Tier::Going(run) = tier {
+                let buffer = run.wait().map_err(|broken| self.keep(index, broken))?;
+                self.slots[index].tier = Tier::Host { buffer, is_changed: false };
+            }
+        }
+        Ok(())
+    }
+
+    /// Make the next generation of every shelf the newest.
+    pub(super) fn seal(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
+        for Shelf { state, draft } in &mut self.shelves {
+            state.commit_draft(draft, label, note)?;
+        }
+        for Shelf { state, draft } in &mut self.shelves {
+            *draft = state.begin()?;
+        }
+        Ok(())
+    }
+
+    /// Go back to the last commit that all shelves have.
+    pub(super) fn revert(&mut self) -> Result<(), StoreError> {
+        for slot in &mut self.slots {
+            slot.tier = Tier::File;
+        }
+        let never = self.shelves.iter().any(|shelf| shelf.state.generation().is_none());
+        if never {
+            self.shelves.iter_mut().for_each(|shelf| shelf.state.reset());
+        } else {
+            let states = open_common(&self.carrier, &self.paths)?;
+            for (shelf, state) in self.shelves.iter_mut().zip(states) {
+                shelf.state = state;
+            }
+        }
+        for Shelf { state, draft } in &mut self.shelves {
+            *draft = StateFile::begin(state)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the files know anything of a tensor.
+    fn is_written(&self, index: usize) -> bool {
+        let Slot { shelf, placed, span, .. } = &self.slots[index];
+        let shelf = &self.shelves[*shelf];
+        let first = placed.offset / shelf.state.geometry().block_bytes();
+        *span == 0 || shelf.draft.entry(first).is_some()
+    }
+
+    /// Start to read a tensor. The buffer comes back where there is nothing to be read yet.
+    fn fetch(&mut self, index: usize, buffer: Buffer, priority: Priority) -> Result<Run, Buffer> {
+        let Slot { shelf, placed, span, .. } = &self.slots[index];
+        let shelf = &self.shelves[*shelf];
+        let first = placed.offset / shelf.state.geometry().block_bytes();
+        let run = Run::read(&shelf.draft, first, buffer, priority)?;
+        self.tally.read_bytes += *span as u64;
+        Ok(run)
+    }
+
+    /// Start to write a tensor to the next generation.
+    fn send(&mut self, index: usize, mut buffer: Buffer) -> Result<Run, Broken> {
+        let Slot { shelf, placed, span, .. } = &self.slots[index];
+        let shelf = &mut self.shelves[*shelf];
+        buffer[placed.tensor.bytes() as usize..].fill(0);
+        let first = placed.offset / shelf.state.geometry().block_bytes();
+        let run = Run::write(&mut shelf.draft, first, buffer, Priority::Background)?;
+        self.tally.written_bytes += *span as u64;
+        Ok(run)
+    }
+
+    /// A write has failed: the contents stay in memory, where they are.
+    fn keep(&mut self, index: usize, Broken { error, buffer }: Broken) -> StoreError {
+        if let Some(buffer) = buffer {
+            self.slots[index].tier = Tier::Host { buffer, is_changed: true };
+        }
+        *error
+    }
+
+    /// A buffer for a tensor that is needed now.
+    fn room(&mut self, index: usize) -> Result<Buffer, StoreError> {
+        let span = self.slots[index].span;
+        loop {
+            let refused = match self.try_room(span) {
+                Ok(buffer) => return Ok(buffer),
+                Err(refused) => refused,
+            };
+            let find =
+                |wanted: fn(&Tier) -> bool| self.slots.iter().position(|slot| wanted(&slot.tier));
+            let going = find(|tier| matches!(tier, Tier::Going(_)));
+            let coming = find(|tier| matches!(tier, Tier::Coming(_)));
+            if let Some(going) = going {
+                self.settle(going)?;
+            } else if self.evict(None)?.is_none() {
+                match coming {
+                    Some(coming) => self.settle(coming)?,
+                    None => return Err(refused),
+                }
+            }
+        }
+    }
+
+    fn try_room(&self, span: usize) -> Result<Buffer, StoreError> {
+        let held = self.held();
+        let Held { clean, changed, moving, lent, .. } = held;
+        let limit_bytes = self.host_bytes_max;
+        if clean + changed + moving + lent + span > limit_bytes {
+            return Err(StoreError::HostFull { wanted_bytes: span, limit_bytes, held });
+        }
+        self.carrier.buffer(span as u64, self.category)
+    }
+
+    /// Let the tensor leave memory that is needed last, if that is after `distance` more uses. True: its
+    /// memory is free; false: it will be once it is written; None: there is no such tensor.
+    fn evict(&mut self, distance: Option<usize>) -> Result<Option<bool>, StoreError> {
+        let key = |index: &usize| self.order.distance(*index).unwrap_or(usize::MAX);
+        let is_host = |index: &usize| {
+            matches!(self.slots[*index].tier, Tier::Host { .. }) && self.slots[*index].span > 0
+        };
+        let last = (0..self.slots.len()).filter(is_host).max_by_key(key);
+        let Some(last) = last.filter(|last| distance.is_none_or(|least| key(last) > least)) else {
+            return Ok(None);
+        };
+        let tier = std::mem::replace(&mut self.slots[last].tier, Tier::File);
+        let Tier::Host { buffer, is_changed: true } = tier else { return Ok(Some(true)) };
+        let run = self.send(last, buffer).map_err(|broken| self.keep(last, broken))?;
+        self.slots[last].tier = Tier::Going(run);
+        Ok(Some(false))
+    }
+
+    /// Wait for a tensor on its way: one that comes stays in memory, one that goes leaves it.
+    fn settle(&mut self, index: usize) -> Result<(), StoreError> {
+        match std::mem::replace(&mut self.slots[index].tier, Tier::File) {
+            Tier::Going(run) => match run.wait() {
+                Ok(_) => Ok(()),
+                Err(broken) => Err(self.keep(index, broken)),
+            },
+            Tier::Coming(run) => {
+                let buffer = run.wait().map_err(|broken| *broken.error)?;
+                self.slots[index].tier = Tier::Host { buffer, is_changed: false };
+                Ok(())
+            }
+            other => {
+                self.slots[index].tier = other;
+                Ok(())
+            }
+        }
+    }
+}

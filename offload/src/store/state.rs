@@ -1,0 +1,359 @@
+//! One rank's state in its files: opened at a whole generation, read with every block checked.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::carrier::{Carrier, damaged};
+use super::draft::Draft;
+use super::error::StoreError;
+use super::gather::gather;
+use crate::layout::{
+    Blueprint, Candidate, Checksum, Directory, Entry, Fault, Generation, Geometry, Piece, Placed,
+    Recovered, SLOT_BYTES, Step, Superblock, Wrong, checksum, erase, recover, withdraw,
+};
+use crate::memory::{Buffer, Category};
+use crate::storage::{File, Pending, Priority};
+
+/// Which generation to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The newest that is whole on all stripes.
+    Newest,
+    /// The one with this number; anything newer is forgotten with the next write.
+    Number(u64),
+}
+
+/// The tensors of one rank, over one file or several.
+///
+/// One process at a time may write to a state; any number may read one that nobody writes to.
+#[derive(Debug)]
+pub struct StateFile {
+    pub(super) shared: Arc<Shared>,
+    newest: Option<Arc<Generation>>,
+    /// Numbers and labels of the whole generations that were found, the newest first.
+    found: Vec<(u64, u64)>,
+    faults: Vec<StoreError>,
+    /// What is to be done before anything is written.
+    mend: Vec<Step>,
+}
+
+/// What drafts and states have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) carrier: Carrier,
+    pub(super) files: Vec<File>,
+    pub(super) blueprint: Arc<Blueprint>,
+    /// Of the drafts begun, the last.
+    pub(super) last_draft: AtomicU64,
+}
+
+/// A block on its way into memory.
+#[derive(Debug)]
+#[must_use = "only the outcome says whether the block is what was written"]
+pub struct PendingBlock {
+    pending: Pending,
+    file: File,
+    offset: u64,
+    bytes: usize,
+    wanted: Checksum,
+}
+
+impl StateFile {
+    /// A new state with no generation yet, over one file for each path. What was at these paths is
+    /// gone. Room for two generations is reserved, so that a full device shows now.
+    ///
+    /// `block_bytes`: a power of two from 4 KiB to 64 MiB; 1 MiB is right for drives as we know them.
+    pub fn create(
+        carrier: &Carrier,
+        paths: &[impl AsRef<Path>],
+        directory: Directory,
+        block_bytes: u64,
+    ) -> Result<Self, StoreError> {
+        let blueprint = Blueprint::new(random_id(), directory, block_bytes, paths.len() as u32)?;
+        let geometry = blueprint.geometry;
+        let create = |(stripe, path): (u32, &_)| {
+            carrier.storage.create(AsRef::<Path>::as_ref(path), geometry.file_bytes(stripe))
+        };
+        let files = (0..).zip(paths).map(create).collect::<Result<Vec<_>, _>>()?;
+        let mend = erase(geometry.stripes());
+        Ok(Self::new(carrier, files, blueprint, None, mend))
+    }
+
+    /// Open a state. Reads the superblocks and the index; writes nothing.
+    ///
+    /// Errors: no generation is whole on all of the files, or they are not one state's stripes in
+    /// order, or shorter than they should be, or not to be read.
+    pub fn open(
+        carrier: &Carrier,
+        paths: &[impl AsRef<Path>],
+        which: Which,
+    ) -> Result<Self, StoreError> {
+        let owned = || paths.iter().map(|path| path.as_ref().to_path_buf()).collect::<Vec<_>>();
+        let open = |path: &_| carrier.storage.open(AsRef::<Path>::as_ref(path));
+        let files = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let recovered = recover(&slots(carrier, &files)?)
+            .map_err(|why| StoreError::Unrecoverable { paths: owned(), why })?;
+        let fault =
+            |(stripe, fault): &(u32, Fault)| damaged(&files[*stripe as usize], fault.clone());
+        let mut faults: Vec<StoreError> = recovered.faults.iter().map(fault).collect();
+        let mut found = Vec::new();
+        let mut chosen = None;
+        for candidate in &recovered.candidates {
+            match load(carrier, &files, candidate) {
+                Ok(loaded) => {
+                    found.push((candidate.number(), candidate.label()));
+                    let is_wanted = match which {
+                        Which::Newest => chosen.is_none(),
+                        Which::Number(number) => candidate.number() == number,
+                    };
+                    if is_wanted {
+                        chosen = Some((candidate, loaded));
+                    }
+                }
+                Err(error) => faults.push(error),
+            }
+        }
+        let Some((candidate, (blueprint, generation))) = chosen else {
+            return Err(nothing(which, owned(), &recovered, faults));
+        };
+        let mend = recovered.mend(candidate);
+        let state = Self::new(carrier, files, blueprint, Some(Arc::new(generation)), mend);
+        Ok(Self { found, faults, ..state })
+    }
+
+    fn new(
+        carrier: &Carrier,
+        files: Vec<File>,
+        blueprint: Arc<Blueprint>,
+        newest: Option<Arc<Generation>>,
+        mend: Vec<Step>,
+    ) -> Self {
+        let (carrier, last_draft) = (carrier.clone(), AtomicU64::new(0));
+        let shared = Arc::new(Shared { carrier, files, blueprint, last_draft });
+        Self { shared, newest, found: Vec::new(), faults: Vec::new(), mend }
+    }
+
+    /// Its tensors.
+    pub fn directory(&self) -> &Directory {
+        &self.shared.blueprint.directory
+    }
+
+    /// Its sizes.
+    pub fn geometry(&self) -> Geometry {
+        self.shared.blueprint.geometry
+    }
+
+    /// The generation that reads see; none before the first commit.
+    pub fn generation(&self) -> Option<&Generation> {
+        self.newest.as_deref()
+    }
+
+    /// Number and label of every whole generation that was found when it was opened, newest first.
+    pub fn found(&self) -> &[(u64, u64)] {
+        &self.found
+    }
+
+    /// What was damaged when it was opened, though a generation could be had without it. After a crash
+    /// in the middle of a commit, the torn superblock is named here.
+    pub fn faults(&self) -> &[StoreError] {
+        &self.faults
+    }
+
+    /// Read one block into the buffer, which has at least its size.
+    ///
+    /// Cost: one request; the sum is checked on the thread that waits. Panics: when there is no
+    /// generation, no such block, or the buffer is too small.
+    pub fn read_block(&self, block: u64, buffer: Buffer, priority: Priority) -> PendingBlock {
+        let generation = self.newest.as_ref().expect("a generation to read from");
+        let entry = &generation.entries[block as usize];
+        self.shared.read_entry(entry, block, buffer, priority)
+    }
+
+    /// Read bytes of the state, from `offset` on: those of tensors and of the gaps between them.
+    pub fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), StoreError> {
+        let bytes = target.len() as u64;
+        gather(&[self], &[Piece { source: 0, offset, target: 0, bytes }], target)
+    }
+
+    /// Read a part of a tensor, `from` so many bytes after its begin. Panics: if it ends before.
+    pub fn read_tensor(
+        &self,
+        placed: &Placed,
+        from: u64,
+        target: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let bytes = target.len() as u64;
+        assert!(from + bytes <= placed.tensor.bytes(), "{from} + {bytes} of {placed:?}");
+        self.read(placed.offset + from, target)
+    }
+
+    /// Read every block and check it. Errors: the first that is not what was written.
+    pub fn verify(&self) -> Result<(), StoreError> {
+        let geometry = self.geometry();
+        let carrier = &self.shared.carrier;
+        let mut convoy = carrier.convoy(geometry.block_bytes(), Category::Staging);
+        let mut land = |pending: PendingBlock| pending.wait(carrier);
+        for block in 0..geometry.blocks() {
+            let buffer = convoy.buffer(&mut land)?;
+            convoy.send(self.read_block(block, buffer, Priority::Background));
+        }
+        convoy.finish(&mut land)
+    }
+
+    /// Begin the next generation. Any draft begun before is void.
+    ///
+    /// Errors: the first time after opening, what is left of a broken commit could not be erased.
+    pub fn begin(&mut self) -> Result<Draft, StoreError> {
+        let Shared { carrier, files, last_draft, .. } = &*self.shared;
+        let ticket = last_draft.fetch_add(1, Ordering::AcqRel) + 1;
+        if !self.mend.is_empty() {
+            carrier.run(files, &self.mend, SLOT_BYTES)?;
+            self.mend.clear();
+        }
+        Ok(Draft::new(&self.shared, self.newest.as_deref(), ticket))
+    }
+
+    /// Make the draft the newest generation: when this returns, it survives a loss of power. `label`
+    /// and `note` are kept with it, such as the training step and where the data loader stood.
+    ///
+    /// Errors: a write of it failed, or it is not complete. The generation before it is the newest
+    /// then, in memory and, once the next draft is begun, in the files.
+    pub fn commit(
+        &mut self,
+        draft: Draft,
+        label: u64,
+        note: &[u8],
+    ) -> Result<&Generation, StoreError> {
+        self.commit_draft(&draft, label, note)
+    }
+
+    /// As [`StateFile::commit`]; the draft is void when the next one is begun.
+    pub(super) fn commit_draft(
+        &mut self,
+        draft: &Draft,
+        label: u64,
+        note: &[u8],
+    ) -> Result<&Generation, StoreError> {
+        let Shared { carrier, files, blueprint, .. } = &*self.shared;
+        let sealed = draft.seal(label, note)?;
+        let block_bytes = blueprint.geometry.block_bytes();
+        if let Err(error) = carrier.run(files, &sealed.steps, block_bytes) {
+            let stripes = blueprint.geometry.stripes();
+            self.mend = withdraw(stripes, sealed.generation.number);
+            return Err(error);
+        }
+        Ok(self.newest.insert(Arc::new(sealed.generation)))
+    }
+
+    /// Forget everything that was ever committed.
+    pub(super) fn reset(&mut self) {
+        self.newest = None;
+        self.mend = erase(self.geometry().stripes());
+    }
+
+    /// Write and commit a whole generation. `fill` gives the bytes of a tensor from the given one on.
+    pub fn save(
+        &mut self,
+        label: u64,
+        note: &[u8],
+        mut fill: impl FnMut(&Placed, u64, &mut [u8]) -> Result<(), StoreError>,
+    ) -> Result<&Generation, StoreError> {
+        let mut draft = self.begin()?;
+        draft.fill(&mut fill)?;
+        self.commit(draft, label, note)
+    }
+}
+
+impl Shared {
+    pub(super) fn read_entry(
+        &self,
+        entry: &Entry,
+        block: u64,
+        buffer: Buffer,
+        priority: Priority,
+    ) -> PendingBlock {
+        let geometry = &self.blueprint.geometry;
+        let place = geometry.place(block, entry.side);
+        let bytes = geometry.block_bytes() as usize;
+        let (file, offset) = (self.files[place.stripe as usize].clone(), place.offset);
+        let pending = self.carrier.storage.read(&file, offset, buffer, 0..bytes, priority);
+        PendingBlock { pending, file, offset, bytes, wanted: entry.checksum }
+    }
+}
+
+impl PendingBlock {
+    /// Whether waiting would end at once.
+    pub fn is_done(&self) -> bool {
+        self.pending.is_done()
+    }
+
+    /// The block, checked.
+    pub fn wait(self, carrier: &Carrier) -> Result<Buffer, StoreError> {
+        let buffer = carrier.land(self.pending)?;
+        let Checksum(found) = checksum(&buffer[..self.bytes]);
+        let Checksum(wanted) = self.wanted;
+        if found != wanted {
+            let wrong = Wrong::Checksum { what: "a block", wanted, found };
+            return Err(damaged(&self.file, Fault { offset: self.offset, wrong }));
+        }
+        Ok(buffer)
+    }
+}
+
+type Slots = [Result<Superblock, Fault>; 2];
+
+fn slots(carrier: &Carrier, files: &[File]) -> Result<Vec<Slots>, StoreError> {
+    let slot = |file, slot| -> Result<_, StoreError> {
+        let offset = Geometry::slot_offset(slot);
+        let bytes = carrier.read_all(file, offset, SLOT_BYTES, SLOT_BYTES)?;
+        Ok(Superblock::parse(&bytes, slot))
+    };
+    files.iter().map(|file| Ok([slot(file, 0)?, slot(file, 1)?])).collect()
+}
+
+fn load(
+    carrier: &Carrier,
+    files: &[File],
+    candidate: &Candidate,
+) -> Result<(Arc<Blueprint>, Generation), StoreError> {
+    let geometry = candidate.geometry();
+    for (stripe, file) in (0..).zip(files) {
+        let (wanted_bytes, found_bytes) = (geometry.file_bytes(stripe), file.bytes());
+        if found_bytes < wanted_bytes {
+            let path = file.path().into();
+            return Err(StoreError::Length { path, wanted_bytes, found_bytes });
+        }
+    }
+    let at = geometry.index_offset(candidate.number());
+    let read = |(stripe, file)| {
+        let bytes = geometry.index_bytes(stripe);
+        carrier.read_all(file, at, bytes, geometry.block_bytes())
+    };
+    let indices = (0..).zip(files).map(read).collect::<Result<Vec<_>, _>>()?;
+    Generation::parse(candidate, &indices)
+        .map_err(|(stripe, fault)| damaged(&files[stripe as usize], fault))
+}
+
+/// Why no generation was opened: the fault of the newest, if one was wanted and it is damaged.
+fn nothing(
+    which: Which,
+    paths: Vec<PathBuf>,
+    recovered: &Recovered,
+    mut faults: Vec<StoreError>,
+) -> StoreError {
+    let found: Vec<u64> = recovered.candidates.iter().map(Candidate::number).collect();
+    match which {
+        Which::Number(number) if !found.contains(&number) => {
+            StoreError::NoGeneration { paths, wanted: format!("generation {number}"), found }
+        }
+        _ => faults.pop().expect("a candidate was opened or had a fault"),
+    }
+}
+
+/// A number that no other state has, out of the keys that the standard library draws for its maps.
+fn random_id() -> u128 {
+    let draw = || RandomState::new().hash_one(std::process::id());
+    u128::from(draw()) << 64 | u128::from(draw())
+}

@@ -1,0 +1,290 @@
+//! Tensors by name in two tiers: host memory up to a limit, and files for the rest.
+//!
+//! The caller says once in which order a step uses its tensors ([`Store::expect`]). From then on what is
+//! needed next is fetched while the caller computes, and what is needed last makes room for it; a use
+//! out of order is fetched on the spot and counted, never an error. What is changed goes to the next
+//! generation of the files, which [`Store::commit`] makes a checkpoint.
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+
+use bytemuck::Pod;
+
+use super::carrier::Carrier;
+use super::checkpoint::open_common;
+use super::draft::Draft;
+use super::error::StoreError;
+use super::order::Order;
+use super::run::Run;
+use super::state::StateFile;
+use crate::layout::{ALIGNMENT, Directory, Placed, Tensor};
+use crate::memory::{Buffer, Category};
+
+/// Named tensors, some of them in host memory, all of them in files. How they move: `moves`.
+#[derive(Debug)]
+pub struct Store {
+    pub(super) carrier: Carrier,
+    pub(super) paths: Vec<Vec<PathBuf>>,
+    /// A state for each path, with whole tensors, so that every tensor is one request.
+    pub(super) shelves: Vec<Shelf>,
+    pub(super) slots: Vec<Slot>,
+    names: HashMap<String, usize>,
+    pub(super) order: Order,
+    pub(super) category: Category,
+    pub(super) host_bytes_max: usize,
+    pub(super) tally: Tally,
+}
+
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pub(super) state: StateFile,
+    pub(super) draft: Draft,
+}
+
+/// A tensor of the store.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) shelf: usize,
+    pub(super) placed: Placed,
+    /// Of its buffer: whole pages. [bytes]
+    pub(super) span: usize,
+    pub(super) tier: Tier,
+}
+
+/// Where the newest contents of a tensor are.
+#[derive(Debug)]
+pub(super) enum Tier {
+    /// In the files; or nowhere yet, then it is zero.
+    File,
+    /// On its way into memory.
+    Coming(Run),
+    /// In memory; also in the files unless it was changed.
+    Host { buffer: Buffer, is_changed: bool },
+    /// In memory, on its way to the files, to leave memory then.
+    Going(Run),
+    /// With the caller.
+    Lent { was_changed: bool },
+}
+
+/// What became of uses, and how much was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Tensors asked for.
+    pub uses: u64,
+    /// They were in memory.
+    pub hits: u64,
+    /// They were on their way, and had to be waited for.
+    pub late: u64,
+    /// They were fetched on the spot.
+    pub misses: u64,
+    /// They came out of order.
+    pub surprises: u64,
+    /// Bytes read from the files.
+    pub read_bytes: u64,
+    /// Bytes written to the files, those of the index and the superblocks left out.
+    pub written_bytes: u64,
+}
+
+/// Bytes by tier, in whole pages. Those in memory are what the arena has lent to the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// In memory, the same as in the files.
+    pub clean: usize,
+    /// In memory alone.
+    pub changed: usize,
+    /// In memory, on its way in or out.
+    pub moving: usize,
+    /// With the caller.
+    pub lent: usize,
+    /// In files alone.
+    pub file: usize,
+}
+
+/// A tensor with the caller. It goes back with [`Store::put`] or [`Store::give_back`]; dropped, it takes
+/// its contents with it, and the store lends it no more.
+#[derive(Debug)]
+#[must_use = "a tensor that is not given back is lost"]
+pub struct Loan {
+    index: usize,
+    bytes: usize,
+    buffer: Buffer,
+}
+
+impl Loan {
+    /// The tensor as numbers. Panics: when its bytes are no multiple of a number's.
+    pub fn view<T: Pod>(&self) -> &[T] {
+        bytemuck::cast_slice(self)
+    }
+
+    /// The tensor as numbers, to be changed. Panics: as [`Loan::view`].
+    pub fn view_mut<T: Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self)
+    }
+}
+
+impl Deref for Loan {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[..self.bytes]
+    }
+}
+
+impl DerefMut for Loan {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.bytes]
+    }
+}
+
+impl Store {
+    /// A new store with all tensors zero. Each goes to the path that has the least so far, as whole
+    /// blocks. At most `host_bytes` of the arena are used for tensors, as `category`.
+    pub fn create(
+        carrier: &Carrier,
+        paths: &[impl AsRef<Path>],
+        tensors: impl IntoIterator<Item = Tensor>,
+        block_bytes: u64,
+        category: Category,
+        host_bytes: usize,
+    ) -> Result<Self, StoreError> {
+        assert!(!paths.is_empty(), "a store needs a path");
+        let mut shares: Vec<(u64, Vec<Tensor>)> = paths.iter().map(|_| (0, Vec::new())).collect();
+        for tensor in tensors {
+            tensor.check().map_err(crate::layout::Unplaceable::from)?;
+            let least = shares.iter_mut().min_by_key(|(bytes, _)| *bytes).expect("not empty");
+            least.0 += tensor.bytes();
+            least.1.push(tensor);
+        }
+        let mut states = Vec::new();
+        for (path, (_, tensors)) in paths.iter().zip(shares) {
+            let directory = Directory::pack(tensors, block_bytes)?;
+            states.push(StateFile::create(carrier, &[path], directory, block_bytes)?);
+        }
+        Self::new(carrier, owned(paths), states, category, host_bytes)
+    }
+
+    /// Open the store that was committed to these paths, at the newest commit that all of them have.
+    pub fn open(
+        carrier: &Carrier,
+        paths: &[impl AsRef<Path>],
+        category: Category,
+        host_bytes: usize,
+    ) -> Result<Self, StoreError> {
+        let paths = owned(paths);
+        let states = open_common(carrier, &paths)?;
+        Self::new(carrier, paths, states, category, host_bytes)
+    }
+
+    fn new(
+        carrier: &Carrier,
+        paths: Vec<Vec<PathBuf>>,
+        states: Vec<StateFile>,
+        category: Category,
+        host_bytes_max: usize,
+    ) -> Result<Self, StoreError> {
+        let mut slots = Vec::new();
+        for (shelf, state) in states.iter().enumerate() {
+            let block_bytes = state.geometry().block_bytes();
+            for placed in state.directory().tensors() {
+                let name = &placed.tensor.name;
+                if !placed.offset.is_multiple_of(block_bytes) {
+                    return Err(StoreError::Shared { name: name.clone() });
+                }
+                let span = (placed.tensor.bytes() as usize).next_multiple_of(ALIGNMENT as usize);
+                slots.push(Slot { shelf, placed: placed.clone(), span, tier: Tier::File });
+            }
+        }
+        let named = slots.iter().enumerate();
+        let names = named.map(|(index, slot)| (slot.placed.tensor.name.clone(), index)).collect();
+        let shelve = |mut state: StateFile| Ok(Shelf { draft: state.begin()?, state });
+        let shelves = states.into_iter().map(shelve).collect::<Result<_, StoreError>>()?;
+        let (carrier, order, tally) = (carrier.clone(), Order::default(), Tally::default());
+        Ok(Self { carrier, paths, shelves, slots, names, order, category, host_bytes_max, tally })
+    }
+
+    /// Say in which order tensors will be used, over and over. The first of them are fetched at once.
+    pub fn expect(&mut self, names: &[impl AsRef<str>]) -> Result<(), StoreError> {
+        let indices = names.iter().map(|name| self.index(name.as_ref()));
+        let cycle = indices.collect::<Result<Vec<_>, _>>()?;
+        self.order = Order::new(cycle, self.slots.len());
+        self.look_ahead()
+    }
+
+    /// Borrow a tensor, and start to fetch what is needed after it.
+    ///
+    /// Errors: it is lent out, or it cannot be read, or what must leave memory for it cannot be written,
+    /// or all memory is lent out. Nothing is lost then.
+    pub fn get(&mut self, name: &str) -> Result<Loan, StoreError> {
+        let index = self.index(name)?;
+        if matches!(self.slots[index].tier, Tier::Lent { .. }) {
+            return Err(StoreError::Lent { name: name.to_owned() });
+        }
+        self.tally.uses += 1;
+        self.tally.surprises += u64::from(!self.order.used(index));
+        let (buffer, was_changed) = self.bring(index)?;
+        self.slots[index].tier = Tier::Lent { was_changed };
+        if let Err(error) = self.look_ahead() {
+            self.slots[index].tier = Tier::Host { buffer, is_changed: was_changed };
+            return Err(error);
+        }
+        let bytes = self.slots[index].placed.tensor.bytes() as usize;
+        Ok(Loan { index, bytes, buffer })
+    }
+
+    /// Give a tensor back with new contents.
+    pub fn put(&mut self, loan: Loan) {
+        self.slots[loan.index].tier = Tier::Host { buffer: loan.buffer, is_changed: true };
+    }
+
+    /// Give a tensor back as it was.
+    pub fn give_back(&mut self, loan: Loan) {
+        let slot = &mut self.slots[loan.index];
+        let is_changed = matches!(slot.tier, Tier::Lent { was_changed: true });
+        slot.tier = Tier::Host { buffer: loan.buffer, is_changed };
+    }
+
+    /// Make the contents of all tensors survive a loss of power, as one generation.
+    ///
+    /// Errors: a tensor is lent out, and nothing is done; or something could not be written, and the
+    /// store is back at the last commit, in memory as in the files.
+    pub fn commit(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
+        if let Some(lent) = self.slots.iter().find(|slot| matches!(slot.tier, Tier::Lent { .. })) {
+            return Err(StoreError::Lent { name: lent.placed.tensor.name.clone() });
+        }
+        let committed = self.flush().and_then(|()| self.seal(label, note));
+        if committed.is_err() {
+            self.revert()?;
+        }
+        committed
+    }
+
+    /// What became of uses so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Bytes by tier.
+    pub fn held(&self) -> Held {
+        let mut held = Held::default();
+        for slot in &self.slots {
+            match &slot.tier {
+                Tier::File => held.file += slot.span,
+                Tier::Coming(_) | Tier::Going(_) => held.moving += slot.span,
+                Tier::Host { is_changed: true, .. } => held.changed += slot.span,
+                Tier::Host { .. } => held.clean += slot.span,
+                Tier::Lent { .. } => held.lent += slot.span,
+            }
+        }
+        held
+    }
+
+    fn index(&self, name: &str) -> Result<usize, StoreError> {
+        let known = self.names.get(name).copied();
+        known.ok_or_else(|| StoreError::NoTensor { name: name.to_owned() })
+    }
+}
+
+fn owned(paths: &[impl AsRef<Path>]) -> Vec<Vec<PathBuf>> {
+    paths.iter().map(|path| vec![path.as_ref().to_path_buf()]).collect()
+}
