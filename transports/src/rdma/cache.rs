@@ -16,11 +16,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use brigade_verbs::{Access, MemoryRegion, ProtectionDomain};
+use brigade_verbs::{Access, MemoryRegion, ProtectionDomain, VerbsError};
 
 use super::unmap::{self, BATCH, Change, News, Watch};
 use crate::LendingStats;
-use table::{Ground, Table};
+use table::{Ground, Refusal, Table};
 
 /// After so many answers in a row that nobody could tell, nobody is asked any more. Kernels before
 /// 6.13 never tell again once a thread has failed to move memory half-way.
@@ -36,21 +36,24 @@ pub(super) struct Lent {
 pub(super) struct Cache {
     limit: usize,
     state: Mutex<State>,
+    /// In which process.
+    forks: u32,
 }
 
 enum State {
     /// Nobody has asked for anything.
     Unused,
     Used(Table<Pages>),
-    /// Memory cannot be watched here, or lending is switched off.
-    Off,
+    /// Memory cannot be watched here, or lending is switched off. What was done before that.
+    Off(LendingStats),
 }
 
 impl Cache {
     /// One that keeps at most so many bytes registered. None at all switches lending off.
     pub(super) fn new(limit: usize) -> Cache {
-        let state = if limit == 0 { State::Off } else { State::Unused };
-        Cache { limit, state: Mutex::new(state) }
+        let off = State::Off(LendingStats::default());
+        let state = Mutex::new(if limit == 0 { off } else { State::Unused });
+        Cache { limit, state, forks: unmap::forks() }
     }
 
     /// `bytes` at `address` as memory of a device, which is registered now unless it is. `None`:
@@ -66,13 +69,17 @@ impl Cache {
         address: usize,
         bytes: usize,
     ) -> Option<Lent> {
+        if self.is_elsewhere() {
+            return None;
+        }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Unused = *state {
-            *state = Pages::start(self.limit).map_or(State::Off, State::Used);
+            let off = State::Off(LendingStats::default());
+            *state = Pages::start(self.limit).map_or(off, State::Used);
         }
         let State::Used(table) = &mut *state else { return None };
-        if !table.ground().is_of_use() {
-            *state = State::Off;
+        if table.ground().unsettled >= UNSETTLED_MAX {
+            *state = State::Off(LendingStats { registered_bytes: 0, ..table.counters() });
             return None;
         }
         let region = table.region(domain, address, bytes)?;
@@ -84,7 +91,23 @@ impl Cache {
     pub(super) fn counters(&self) -> LendingStats {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Used(table) => table.counters(),
-            State::Unused | State::Off => LendingStats::default(),
+            State::Unused => LendingStats::default(),
+            State::Off(stats) => *stats,
+        }
+    }
+
+    /// Whether this is a child of the process that it was made in. What there is belongs to the
+    /// parent, down to the locks.
+    fn is_elsewhere(&self) -> bool {
+        self.forks != unmap::forks()
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        if self.is_elsewhere() {
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::replace(state, State::Unused));
         }
     }
 }
@@ -118,10 +141,6 @@ impl Pages {
         let seen = watch.now();
         Ok(Table::new(Pages { watch, seen, unsettled: 0 }, limit, unmap::page_bytes()))
     }
-
-    fn is_of_use(&self) -> bool {
-        self.unsettled < UNSETTLED_MAX && self.watch.is_here()
-    }
 }
 
 impl Ground for Pages {
@@ -134,7 +153,7 @@ impl Ground for Pages {
         news
     }
 
-    fn mapping(&self, wanted: &Range<usize>) -> Option<Range<usize>> {
+    fn mapping(&self, wanted: &Range<usize>) -> Result<Range<usize>, Range<usize>> {
         mappings::around(wanted)
     }
 
@@ -150,10 +169,15 @@ impl Ground for Pages {
         &self,
         domain: &Arc<ProtectionDomain>,
         range: &Range<usize>,
-    ) -> Option<MemoryRegion> {
+    ) -> Result<MemoryRegion, Refusal> {
         // SAFETY: peers get no key to it. Requests name only what was lent for as long as they are
         // on their way, and only read it.
-        unsafe { MemoryRegion::foreign(domain, range.start, range.len(), Access::Local) }.ok()
+        let made =
+            unsafe { MemoryRegion::foreign(domain, range.start, range.len(), Access::Local) };
+        made.map_err(|error| match error {
+            VerbsError::Call { errno: libc::ENOMEM, .. } => Refusal::Full,
+            _ => Refusal::Never,
+        })
     }
 }
 

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use self::sys::Userfault;
 use super::sys::Gong;
 
-pub(super) use self::sys::{Change, page_bytes};
+pub(super) use self::sys::{Change, forks, page_bytes};
 
 /// How many changes the journal remembers.
 const JOURNAL: usize = 512;
@@ -102,7 +102,7 @@ impl Watch {
     pub(super) fn of_this_process() -> io::Result<Arc<Watch>> {
         static CURRENT: Mutex<Weak<Watch>> = Mutex::new(Weak::new());
         let mut current = lock(&CURRENT);
-        let alive = current.upgrade().filter(|watch| watch.forks == sys::forks());
+        let alive = current.upgrade().filter(|watch| watch.forks == forks());
         if let Some(watch) = alive {
             return Ok(watch);
         }
@@ -128,16 +128,11 @@ impl Watch {
         let journal = Mutex::new(Journal { changes: [nothing; JOURNAL], count: 0 });
         let shared = Some(Arc::new(Shared { userfault: Userfault::new()?, journal }));
         let (gong, ranges) = (Arc::new(Gong::new()?), Mutex::default());
-        Ok(Watch { shared, gong, thread: None, ranges, forks: sys::forks() })
+        Ok(Watch { shared, gong, thread: None, ranges, forks: forks() })
     }
 
     fn shared(&self) -> &Shared {
         self.shared.as_ref().expect("present until it is dropped")
-    }
-
-    /// Whether this is still the process that it was made in.
-    pub(super) fn is_here(&self) -> bool {
-        self.forks == sys::forks()
     }
 
     /// How many changes there have been.
@@ -209,7 +204,7 @@ impl Drop for Watch {
         self.shared = None;
         self.gong.ring();
         // In a child there is no such thread.
-        if let Some(thread) = self.thread.take().filter(|_| self.forks == sys::forks()) {
+        if let Some(thread) = self.thread.take().filter(|_| self.forks == forks()) {
             let outcome = thread.join();
             debug_assert!(outcome.is_ok(), "the watching thread does not panic");
         }

@@ -8,24 +8,39 @@ use std::io::{BufRead, BufReader};
 use std::ops::Range;
 
 /// The largest range around `wanted` in which all memory is this process's own, and writable.
-pub(super) fn around(wanted: &Range<usize>) -> Option<Range<usize>> {
-    let file = BufReader::new(File::open("/proc/self/maps").ok()?);
-    among(file.lines().map_while(Result::ok), wanted)
+/// Errors: a range around it in which none is.
+pub(super) fn around(wanted: &Range<usize>) -> Result<Range<usize>, Range<usize>> {
+    let Ok(file) = File::open("/proc/self/maps") else { return Err(wanted.clone()) };
+    let lines = BufReader::new(file).split(b'\n').map_while(Result::ok);
+    among(lines.map(|line| String::from_utf8_lossy(&line).into_owned()), wanted)
 }
 
 /// The same, given the lines of the kernel's list, which ascends.
-fn among(lines: impl Iterator<Item = String>, wanted: &Range<usize>) -> Option<Range<usize>> {
-    let mut run: Option<Range<usize>> = None;
-    for line in lines {
-        let (range, is_own) = parse(&line)?;
-        let follows = run.as_ref().is_some_and(|run| run.end == range.start);
-        match &mut run {
-            Some(run) if is_own && follows => run.end = range.end,
-            Some(run) if run.end > wanted.start => break,
-            _ => run = is_own.then_some(range),
+fn among(
+    lines: impl Iterator<Item = String>,
+    wanted: &Range<usize>,
+) -> Result<Range<usize>, Range<usize>> {
+    // Mappings of one kind that follow one another.
+    let mut run = (0..0, false);
+    for (range, is_own) in lines.map_while(|line| parse(&line)) {
+        if run.0.end == range.start && run.1 == is_own {
+            run.0.end = range.end;
+        } else if run.0.end > wanted.start {
+            break;
+        } else {
+            run = (range, is_own);
         }
     }
-    run.filter(|run| run.start <= wanted.start && wanted.end <= run.end)
+    match run {
+        (run, is_own) if run.start <= wanted.start && wanted.end <= run.end => {
+            if is_own {
+                Ok(run)
+            } else {
+                Err(run)
+            }
+        }
+        _ => Err(wanted.clone()),
+    }
 }
 
 /// A line such as `7f0c8a000000-7f0c8a021000 rw-p 00000000 00:00 0   [heap]`: its range, and
@@ -54,15 +69,15 @@ mod tests {
         c000-d000 rw-p 00000000 00:00 0\n\
         d000-e000 rw-p 00001000 08:01 77 /bin/true\n";
 
-    fn found(wanted: Range<usize>) -> Option<Range<usize>> {
+    fn found(wanted: Range<usize>) -> Result<Range<usize>, Range<usize>> {
         among(LIST.lines().map(str::to_owned), &wanted)
     }
 
     #[test]
     fn only_private_writable_memory_of_no_file_is_found() {
-        assert_eq!(found(0x2000..0x3000), Some(0x2000..0x9000));
-        assert_eq!(found(0x5000..0x9000), Some(0x2000..0x9000));
-        assert_eq!(found(0xc000..0xd000), Some(0xc000..0xd000));
+        assert_eq!(found(0x2000..0x3000), Ok(0x2000..0x9000));
+        assert_eq!(found(0x5000..0x9000), Ok(0x2000..0x9000));
+        assert_eq!(found(0xc000..0xd000), Ok(0xc000..0xd000));
         for wanted in [
             0x1000..0x2000,
             0x1000..0x3000,
@@ -75,8 +90,15 @@ mod tests {
             0xd000..0xe000,
             0xf000..0x10000,
         ] {
-            assert_eq!(found(wanted.clone()), None, "{wanted:x?}");
+            assert!(found(wanted.clone()).is_err(), "{wanted:x?}");
         }
+    }
+
+    #[test]
+    fn what_is_refused_is_refused_altogether() {
+        assert_eq!(found(0xa000..0xb000), Err(0x9000..0xb000));
+        assert_eq!(found(0x1000..0x1800), Err(0x1000..0x2000));
+        assert_eq!(found(0x1000..0x3000), Err(0x1000..0x3000));
     }
 
     #[test]
@@ -86,16 +108,17 @@ mod tests {
         let around = around(&(start..start + vector.len())).expect("memory of our own");
         assert!(around.start <= start && around.end >= start + vector.len());
         let code = (found as fn(_) -> _) as *const () as usize;
-        assert_eq!(super::around(&(code..code + 1)), None);
+        assert!(super::around(&(code..code + 1)).is_err());
     }
 
     #[test]
     fn memory_that_others_can_change_the_pages_of_is_refused() {
         let program = std::env::current_exe().and_then(File::open).expect("this program");
         for mapped in [Mapped::shared(1 << 16), Mapped::of_file(&program, 1 << 16)] {
-            assert_eq!(around(&mapped.range()), None);
+            let refused = around(&mapped.range()).expect_err("others can");
+            assert!(refused.start <= mapped.start && mapped.range().end <= refused.end);
         }
         let mapped = Mapped::new(1 << 16);
-        assert!(around(&mapped.range()).is_some());
+        assert!(around(&mapped.range()).is_ok());
     }
 }

@@ -3,7 +3,7 @@
 //! Ranges of one device never lie within one another. So of those that begin at or before an
 //! address, the last one reaches farthest, and is the only one to look at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +12,10 @@ use crate::rdma::unmap::{BATCH, Change, News};
 
 /// How much is registered at least, if there is so much memory where it is wanted.
 const AHEAD: usize = 1 << 20;
+/// How many ranges that cannot be lent are remembered, and for how many look-ups: each is a list of
+/// all mappings to read.
+const REFUSED: usize = 8;
+const REFUSED_FOR: u64 = 4096;
 
 /// The memory that a table is about, and what knows of it.
 pub(super) trait Ground {
@@ -22,25 +26,32 @@ pub(super) trait Ground {
 
     /// The next changes of memory that was watched.
     fn news(&mut self, batch: &mut [Change; BATCH]) -> News;
-    /// The memory that can be registered around a range; `None` if that is not within.
-    fn mapping(&self, wanted: &Range<usize>) -> Option<Range<usize>>;
+    /// The memory that can be registered around a range. Errors: what cannot, around it.
+    fn mapping(&self, wanted: &Range<usize>) -> Result<Range<usize>, Range<usize>>;
     /// Have changes of a range told; whether that is possible.
     fn watch(&self, range: &Range<usize>) -> bool;
     /// Take that back, except where its memory is gone.
     fn unwatch(&self, range: &Range<usize>, gone: &[Range<usize>]);
-    /// Make a range known to a device, if that takes it.
-    fn register(&self, domain: &Arc<Self::Domain>, range: &Range<usize>) -> Option<Self::Region>;
+    /// Make a range known to a device.
+    fn register(
+        &self,
+        domain: &Arc<Self::Domain>,
+        range: &Range<usize>,
+    ) -> Result<Self::Region, Refusal>;
 }
 
 /// What is registered.
 pub(super) struct Table<G: Ground> {
     ground: G,
+    /// Falls to half of what a device refused, when it does.
     limit: usize,
     page_bytes: usize,
     /// By domain and first address.
     entries: BTreeMap<(usize, usize), Entry<G::Region>>,
     /// Dropped, but still in use.
     retired: Vec<(usize, Arc<G::Region>)>,
+    /// What could not be lent, and until when nobody asks again.
+    refused: VecDeque<(Range<usize>, u64)>,
     /// Counts look-ups.
     clock: u64,
     counters: LendingStats,
@@ -53,10 +64,12 @@ struct Entry<R> {
 }
 
 /// Why a range was not added.
-enum Refusal {
-    /// There is no room, or it cannot be watched.
-    Here,
-    Device,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It cannot be: there is no room among what is in use, or it is no memory for that.
+    Never,
+    /// The device takes no more, or the process may lock no more memory.
+    Full,
 }
 
 impl<G: Ground> Table<G> {
@@ -68,6 +81,7 @@ impl<G: Ground> Table<G> {
             page_bytes,
             entries: BTreeMap::new(),
             retired: Vec::new(),
+            refused: VecDeque::with_capacity(REFUSED),
             clock: 0,
             counters: LendingStats::default(),
         }
@@ -93,6 +107,7 @@ impl<G: Ground> Table<G> {
         }
         let end = address.checked_add(bytes)?.checked_next_multiple_of(self.page_bytes)?;
         let wanted = address & !(self.page_bytes - 1)..end;
+        self.clock += 1;
         let found = match self.find(domain, &wanted) {
             Some(region) => {
                 self.counters.hits += 1;
@@ -111,19 +126,28 @@ impl<G: Ground> Table<G> {
         if wanted.end > entry.end {
             return None;
         }
-        self.clock += 1;
         entry.used = self.clock;
         Some(Arc::clone(&entry.region))
     }
 
     /// Register a range, or more than that.
     fn add(&mut self, domain: &Arc<G::Domain>, wanted: &Range<usize>) -> Option<Arc<G::Region>> {
-        let mapping = self.ground.mapping(wanted)?;
+        if wanted.len() > self.limit || self.was_refused(wanted) {
+            return None;
+        }
+        let mapping = match self.ground.mapping(wanted) {
+            Ok(mapping) => mapping,
+            Err(range) => {
+                self.refused.truncate(REFUSED - 1);
+                self.refused.push_front((range, self.clock + REFUSED_FOR));
+                return None;
+            }
+        };
         let grown = self.grown(Arc::as_ptr(domain).addr(), wanted, &mapping);
         let region = match self.admit(domain, &grown) {
             Ok(region) => region,
             Err(refusal) => {
-                if let Refusal::Device = refusal {
+                if let Refusal::Full = refusal {
                     while self.evict() {}
                 }
                 self.admit(domain, wanted).ok()?
@@ -131,6 +155,12 @@ impl<G: Ground> Table<G> {
         };
         self.counters.misses += 1;
         Some(region)
+    }
+
+    fn was_refused(&self, wanted: &Range<usize>) -> bool {
+        self.refused.iter().any(|(range, until)| {
+            range.start <= wanted.start && wanted.end <= range.end && self.clock < *until
+        })
     }
 
     /// A range together with what it overlaps or touches, so that pieces of one buffer come to be
@@ -167,14 +197,16 @@ impl<G: Ground> Table<G> {
         };
         self.retire(|key, entry| is_within(key, entry.end), &[]);
         if !self.make_room(range.len()) || !self.ground.watch(range) {
-            return Err(Refusal::Here);
+            return Err(Refusal::Never);
         }
-        let Some(region) = self.ground.register(domain, range) else {
+        let region = self.ground.register(domain, range).inspect_err(|refusal| {
             self.ground.unwatch(range, &[]);
-            return Err(Refusal::Device);
-        };
+            if let Refusal::Full = refusal {
+                let refused = self.counters.registered_bytes as usize + range.len();
+                self.limit = self.limit.min(refused / 2);
+            }
+        })?;
         let region = Arc::new(region);
-        self.clock += 1;
         let entry = Entry { end: range.end, region: Arc::clone(&region), used: self.clock };
         let replaced = self.entries.insert((id, range.start), entry);
         assert!(replaced.is_none(), "a range that lies within this one has just been retired");

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_verbs::{
-    Completion, CompletionQueue, Limits, Memory, Path, QueuePair, Remote, VerbsError,
-};
+use brigade_verbs::{Completion, CompletionQueue, Limits, Memory, Path, QueuePair, Remote};
 
 use super::*;
 use crate::rdma::Settings;

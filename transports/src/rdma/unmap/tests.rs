@@ -12,9 +12,10 @@ const MIB: usize = 1 << 20;
 /// How long anything here may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// A watch of the test's own, whatever others do.
 fn watch() -> Option<Arc<Watch>> {
-    match Watch::of_this_process() {
-        Ok(watch) => Some(watch),
+    match Watch::start() {
+        Ok(watch) => Some(Arc::new(watch)),
         Err(error) => {
             println!("skipped: {}", why_not(&error));
             None
@@ -26,8 +27,14 @@ fn watch() -> Option<Arc<Watch>> {
 fn news_of(watch: &Watch, seen: &mut u64, range: &Range<usize>) -> Vec<Change> {
     let mut batch = [Change::Unmapped { start: 0, end: 0 }; BATCH];
     let mut found = Vec::new();
+    let started = Instant::now();
     loop {
-        let News::Changes(count) = watch.news(seen, &mut batch) else { panic!("no news") };
+        let count = match watch.news(seen, &mut batch) {
+            News::Changes(count) => count,
+            // On a busy machine, a thread may be stopped for long in the middle of a change.
+            News::Unsettled if started.elapsed() < LIMIT => continue,
+            other => panic!("{other:?}"),
+        };
         found.extend(batch[..count].iter().filter(|change| match **change {
             Change::Unmapped { start, end } | Change::Emptied { start, end } => {
                 start < range.end && range.start < end
@@ -206,7 +213,7 @@ fn is_alone(test: &str) -> bool {
 
 #[test]
 fn a_child_is_not_watched_and_keeps_nobody_waiting() {
-    let Some(watch) = watch() else { return };
+    let Ok(watch) = Watch::of_this_process() else { return println!("skipped: no userfaultfd") };
     let name = "rdma::unmap::tests::a_child_is_not_watched_and_keeps_nobody_waiting";
     if !is_alone(name) {
         return;
@@ -219,7 +226,9 @@ fn a_child_is_not_watched_and_keeps_nobody_waiting() {
     assert!(child.is_done_within(10_000), "the child hangs");
     assert_eq!(news_of(&watch, &mut seen, &range), [], "what a child does is its own affair");
     // The watch ends while the child lives. What nobody has let go of can be unmapped.
-    assert_eq!(Arc::strong_count(&watch), 1);
+    let again = Watch::of_this_process().expect("there is one");
+    assert!(Arc::ptr_eq(&watch, &again));
+    drop(again);
     drop(watch);
     within_limit(move || drop(mapped));
 }

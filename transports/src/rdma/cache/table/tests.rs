@@ -23,6 +23,10 @@ struct World {
     is_unsettled: bool,
     is_lost: bool,
     refuses: bool,
+    /// How often it was asked for a mapping.
+    asked: u32,
+    /// How much the device takes.
+    room_bytes: usize,
     registered_bytes: usize,
     /// In the order of registration.
     registered: Vec<Range<usize>>,
@@ -54,7 +58,8 @@ fn addresses(pages: Range<usize>) -> Range<usize> {
 
 impl World {
     fn new() -> Shared {
-        let mut world = World { watched: vec![false; PAGES], ..World::default() };
+        let mut world =
+            World { watched: vec![false; PAGES], room_bytes: usize::MAX, ..World::default() };
         world.pages = (0..PAGES as u64).map(Some).collect();
         world.made = PAGES as u64;
         Rc::new(RefCell::new(world))
@@ -132,16 +137,17 @@ impl Ground for Shared {
         News::Changes(count)
     }
 
-    fn mapping(&self, wanted: &Range<usize>) -> Option<Range<usize>> {
+    fn mapping(&self, wanted: &Range<usize>) -> Result<Range<usize>, Range<usize>> {
+        self.borrow_mut().asked += 1;
         let world = self.borrow();
         let Range { start, end } = numbers(wanted);
         let is_there = |page: &usize| world.pages[*page].is_some();
         if !(start..end).all(|page| is_there(&page)) {
-            return None;
+            return Err(wanted.clone());
         }
         let first = (0..start).rev().take_while(is_there).last().unwrap_or(start);
         let last = (end..PAGES).take_while(is_there).last().map_or(end, |page| page + 1);
-        Some(addresses(first..last))
+        Ok(addresses(first..last))
     }
 
     fn watch(&self, range: &Range<usize>) -> bool {
@@ -161,15 +167,16 @@ impl Ground for Shared {
         }
     }
 
-    fn register(&self, _: &Arc<()>, range: &Range<usize>) -> Option<Region> {
+    fn register(&self, _: &Arc<()>, range: &Range<usize>) -> Result<Region, Refusal> {
         let mut world = self.borrow_mut();
-        if world.refuses {
-            return None;
+        if world.registered_bytes.saturating_add(range.len()) > world.room_bytes {
+            return Err(Refusal::Full);
         }
-        let held = world.pages[numbers(range)].iter().copied().collect::<Option<_>>()?;
+        let held = world.pages[numbers(range)].iter().copied().collect::<Option<_>>();
+        let held = held.filter(|_| !world.refuses).ok_or(Refusal::Never)?;
         world.registered_bytes += range.len();
         world.registered.push(range.clone());
-        Some(Region { world: Rc::clone(self), range: range.clone(), held })
+        Ok(Region { world: Rc::clone(self), range: range.clone(), held })
     }
 }
 
@@ -332,4 +339,41 @@ fn what_is_in_use_stays_registered_after_its_memory_has_gone() {
     drop(lent);
     assert!(table.region(&domain, FIRST + 40 * PAGE, PAGE).is_some());
     assert!(world.borrow().registered_bytes <= 64 * PAGE);
+}
+
+#[test]
+fn a_device_that_takes_less_is_asked_for_less() {
+    let (world, mut table) = table(4 * PAGES);
+    world.borrow_mut().room_bytes = 40 * PAGE;
+    let domain = Arc::new(());
+    for round in 0..4 {
+        for page in 0..PAGES {
+            let found = table.region(&domain, FIRST + page * PAGE, PAGE);
+            assert!(found.is_some(), "round {round}, page {page}");
+        }
+    }
+    assert!(table.limit <= 40 * PAGE && table.limit >= 8 * PAGE, "{}", table.limit / PAGE);
+    assert!(table.counters.hits > 3 * table.counters.misses, "{:?}", table.counters);
+    world.borrow_mut().room_bytes = 0;
+    drop(table);
+    let (world, mut table) = self::table(PAGES);
+    world.borrow_mut().room_bytes = 0;
+    for _ in 0..3 {
+        assert!(table.region(&domain, FIRST, PAGE).is_none());
+    }
+    assert!(table.limit < PAGE, "a device that takes nothing is not asked any more");
+}
+
+#[test]
+fn what_cannot_be_lent_is_not_asked_for_each_time() {
+    let (world, mut table) = table(PAGES);
+    let domain = Arc::new(());
+    world.borrow_mut().unmap(0..1);
+    for _ in 0..REFUSED_FOR {
+        assert!(table.region(&domain, FIRST, PAGE).is_none());
+    }
+    assert_eq!(world.borrow().asked, 1);
+    world.borrow_mut().map(0..1);
+    assert!(table.region(&domain, FIRST, PAGE).is_some(), "it is asked for again");
+    assert_eq!(table.counters().lent_bytes as usize, PAGE);
 }
