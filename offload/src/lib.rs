@@ -5,6 +5,7 @@
 //! * [`layout`]: what lies where in a file, so that a crash leaves the old state or the new one
 //! * [`store`]: states in files and tensors in tiers; the files that are swapped to are the checkpoint
 //! * [`optimizer`]: updates of parameters on the host, each a single pass
+//! * [`step`]: an optimizer's step over state that passes through memory chunk by chunk
 //! * [`plan`]: what lives where and what that costs, said before the first step
 //!
 //! Nothing here knows what a collective is, and a rank is a number in the name of a file.
@@ -14,5 +15,6 @@ pub mod layout;
 pub mod memory;
 pub mod optimizer;
 pub mod plan;
+pub mod step;
 pub mod storage;
 pub mod store;

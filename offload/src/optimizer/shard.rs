@@ -149,16 +149,23 @@ impl<'a> Shard<'a> {
         if matches!((&self.mean, &self.square), (Moment::F32(_), Moment::Bf16(_))) {
             return Err(ShardError::NarrowSquare);
         }
-        let narrowed = self.narrowed.len();
-        if matches!(self.weights, Weights::Bf16(_)) && narrowed.is_some() {
+        if matches!(self.weights, Weights::Bf16(_)) && self.narrowed.len().is_some() {
             return Err(ShardError::NarrowedTwice);
         }
+        self.check_lengths()
+    }
+
+    /// Whether all arrays that there are have the length of the weights.
+    ///
+    /// # Errors
+    /// [`ShardError::Length`] names the first that has not.
+    pub fn check_lengths(&self) -> Result<(), ShardError> {
         let want = self.len();
         for (array, got) in [
             ("gradients", Some(self.gradients.len())),
             ("mean", self.mean.len()),
             ("square", self.square.len()),
-            ("narrowed", narrowed),
+            ("narrowed", self.narrowed.len()),
         ] {
             if let Some(got) = got.filter(|got| *got != want) {
                 return Err(ShardError::Length { array, got, want });
@@ -169,6 +176,17 @@ impl<'a> Shard<'a> {
 }
 
 impl<'a> Weights<'a> {
+    /// Those in `range`.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn part(&mut self, range: Range<usize>) -> Weights<'_> {
+        match self {
+            Self::F32(all) => Weights::F32(&mut all[range]),
+            Self::Bf16(all) => Weights::Bf16(&mut all[range]),
+        }
+    }
+
     fn split_at(self, at: usize) -> (Self, Self) {
         match self {
             Self::F32(all) => both(all.split_at_mut(at), Self::F32),
@@ -196,7 +214,7 @@ impl<'a> Gradients<'a> {
     ///
     /// # Panics
     /// When there are fewer.
-    pub fn slice(&self, range: Range<usize>) -> Self {
+    pub fn part(&self, range: Range<usize>) -> Self {
         match self {
             Self::F32(all) => Self::F32(&all[range]),
             Self::Bf16(all) => Self::Bf16(&all[range]),
@@ -205,11 +223,23 @@ impl<'a> Gradients<'a> {
     }
 
     fn split_at(self, at: usize) -> (Self, Self) {
-        (self.slice(0..at), self.slice(at..self.len()))
+        (self.part(0..at), self.part(at..self.len()))
     }
 }
 
 impl<'a> Moment<'a> {
+    /// Those in `range`; still none if there are none.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn part(&mut self, range: Range<usize>) -> Moment<'_> {
+        match self {
+            Self::None => Moment::None,
+            Self::F32(all) => Moment::F32(&mut all[range]),
+            Self::Bf16(all) => Moment::Bf16(&mut all[range]),
+        }
+    }
+
     fn len(&self) -> Option<usize> {
         match self {
             Self::None => None,
@@ -228,6 +258,18 @@ impl<'a> Moment<'a> {
 }
 
 impl<'a> Narrowed<'a> {
+    /// Those in `range`; still none if there are none.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn part(&mut self, range: Range<usize>) -> Narrowed<'_> {
+        match self {
+            Self::None => Narrowed::None,
+            Self::Bf16(all) => Narrowed::Bf16(&mut all[range]),
+            Self::F16(all) => Narrowed::F16(&mut all[range]),
+        }
+    }
+
     fn len(&self) -> Option<usize> {
         match self {
             Self::None => None,

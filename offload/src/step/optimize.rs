@@ -1,0 +1,129 @@
+//! The update of a chunk by an optimizer.
+
+use std::error::Error;
+use std::ops::Range;
+
+use super::exchange::Exchange;
+use super::pipeline::Middle;
+use crate::optimizer::{Crew, Moment, Shard, Update, Weights};
+
+/// A [`Middle`] that runs an optimizer.
+#[derive(Debug)]
+pub struct Optimize<'a, E> {
+    /// The threads that update.
+    pub crew: &'a mut Crew,
+    /// Which elements get which update, in order and without gaps: rules may differ in weight decay,
+    /// or, for rules with norms of tensors, from tensor to tensor.
+    pub groups: &'a [(Range<usize>, Update)],
+    /// Weights and moments.
+    pub state: State<'a>,
+    /// Gradients in, weights out.
+    pub exchange: &'a mut E,
+}
+
+/// Where each array of the state is. The arrays that are streamed are those of the pipeline's shape,
+/// in this order.
+#[derive(Debug)]
+pub struct State<'a> {
+    /// The weights that are updated.
+    pub weights: Tier<Weights<'a>>,
+    /// Mean of the gradients, or the momentum.
+    pub mean: Tier<Moment<'a>>,
+    /// Mean of their squares.
+    pub square: Tier<Moment<'a>>,
+}
+
+/// Where an array is.
+#[derive(Debug)]
+pub enum Tier<T> {
+    /// Here, all of it.
+    Memory(T),
+    /// It comes and goes chunk by chunk.
+    Streamed(Format),
+}
+
+/// How a streamed array is stored, in the byte order of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Four bytes an element.
+    F32,
+    /// Two.
+    Bf16,
+}
+
+impl State<'_> {
+    /// Bytes of an element in each streamed array: what a [`super::Shape`] is made from.
+    pub fn widths(&self) -> Vec<usize> {
+        let width = |format: &Format| match format {
+            Format::F32 => 4,
+            Format::Bf16 => 2,
+        };
+        let all = [self.weights.format(), self.mean.format(), self.square.format()];
+        all.iter().flatten().map(width).collect()
+    }
+
+    /// The arrays of some elements; `streamed` are those that come and go.
+    fn part<'b>(
+        &'b mut self,
+        elements: Range<usize>,
+        streamed: &'b mut [&mut [u8]],
+    ) -> (Weights<'b>, Moment<'b>, Moment<'b>) {
+        let mut streamed = streamed.iter_mut().map(|bytes| &mut **bytes);
+        let mut next = || streamed.next().expect("a streamed array for each of the shape");
+        let weights = match &mut self.weights {
+            Tier::Memory(weights) => weights.part(elements.clone()),
+            Tier::Streamed(Format::F32) => Weights::F32(bytemuck::cast_slice_mut(next())),
+            Tier::Streamed(Format::Bf16) => Weights::Bf16(bytemuck::cast_slice_mut(next())),
+        };
+        let mut moment = |tier: &'b mut Tier<Moment<'_>>| match tier {
+            Tier::Memory(moment) => moment.part(elements.clone()),
+            Tier::Streamed(Format::F32) => Moment::F32(bytemuck::cast_slice_mut(next())),
+            Tier::Streamed(Format::Bf16) => Moment::Bf16(bytemuck::cast_slice_mut(next())),
+        };
+        (weights, moment(&mut self.mean), moment(&mut self.square))
+    }
+}
+
+impl<T> Tier<T> {
+    fn format(&self) -> Option<Format> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Streamed(format) => Some(*format),
+        }
+    }
+}
+
+/// The groups leave elements out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("element {element} is in no group, or the groups are not in order")]
+struct NoGroup {
+    element: usize,
+}
+
+impl<E: Exchange> Middle for Optimize<'_, E> {
+    fn update(
+        &mut self,
+        elements: Range<usize>,
+        arrays: &mut [&mut [u8]],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let (weights, mean, square) = self.state.part(elements.clone(), arrays);
+        let (gradients, narrowed) = self.exchange.open(elements.clone())?;
+        let mut rest = Shard { weights, gradients, mean, square, narrowed };
+        rest.check_lengths()?;
+        let mut begin = elements.start;
+        let first = self.groups.partition_point(|(group, _)| group.end <= begin);
+        for (group, update) in &self.groups[first..] {
+            if begin == elements.end || !group.contains(&begin) {
+                break;
+            }
+            let end = group.end.min(elements.end);
+            let (part, after) = rest.split_at(end - begin);
+            update.apply(self.crew, part)?;
+            (rest, begin) = (after, end);
+        }
+        if begin < elements.end {
+            return Err(NoGroup { element: begin }.into());
+        }
+        Ok(self.exchange.close(elements)?)
+    }
+}
