@@ -29,8 +29,7 @@ const SMALL_BYTES: usize = 16 << 10;
 /// while another works.
 ///
 /// Dropping it leaves the group. A rank that still needs this one then gets an error that names
-/// it, which ends the world: [`Error::PeerLeft`] if it has left the world, [`Error::PeerLost`]
-/// if it has left only this group.
+/// it, [`Error::PeerLeft`], which ends the world.
 pub struct Communicator {
     shared: Arc<Shared>,
 }
@@ -199,6 +198,8 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // Before the wires close, which others might take for something worse.
+        self.shared.world.control.leave_group(self.shared.group);
         self.shared.progress.close();
     }
 }

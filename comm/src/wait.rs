@@ -150,8 +150,10 @@ impl Watch {
         Err(self.give_up(Error::PeerLeft { rank, during: still.name.to_owned() }))
     }
 
+    /// Whether a rank has left the world, or only this group.
     fn has_left(&self, rank: u32) -> bool {
-        self.control.has_left(rank as usize)
+        let rank = rank as usize;
+        self.control.has_left(rank) || self.control.has_parted(rank, self.group)
     }
 
     fn others(&self) -> String {
@@ -259,7 +261,13 @@ impl Watch {
     fn hear_about(&self, rank: u32, timeout: Duration, during: &str) -> Option<Error> {
         let deadline = Instant::now() + timeout;
         let mut left = None;
+        // Word of one who leaves only this group comes to those who ask.
+        let mut ask_at = Instant::now() + CLOSED_GRACE / 4;
         while Instant::now() < deadline {
+            if left.is_none() && Instant::now() > ask_at {
+                let _partings_come_before = self.control.waiting_reports(self.group);
+                ask_at = Instant::now() + CLOSED_GRACE;
+            }
             if let Some(verdict) = self.control.verdict() {
                 return Some(error_of(verdict, during));
             }

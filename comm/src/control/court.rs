@@ -10,6 +10,7 @@
 //! * What a rank has called is a fact that does not age. Where two ranks that have stood still say
 //!   different things about the same call of the same communicator, they disagree. The rank that is
 //!   ahead may have left that call behind: it tells its last calls, too.
+//! * Who has left a communicator is told to those who stand or ask there, and to nobody else.
 //! * The first verdict stands. What comes later only tells who is still there.
 
 use std::collections::BTreeMap;
@@ -43,6 +44,8 @@ pub(crate) struct Court {
     verdict: Option<Verdict>,
     accused: BTreeMap<usize, Accusation>,
     groups: BTreeMap<u64, BTreeMap<usize, Stand>>,
+    /// Who has left which communicator.
+    partings: BTreeMap<u64, Vec<usize>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,7 @@ impl Court {
             verdict: None,
             accused: BTreeMap::new(),
             groups: BTreeMap::new(),
+            partings: BTreeMap::new(),
         }
     }
 
@@ -117,9 +121,16 @@ impl Court {
             Frame::ReportLost { rank, how } => self.accuse(from, rank as usize, &how, now),
             Frame::ReportMismatch(verdict @ Verdict::Mismatch { .. }) => self.decide(verdict),
             Frame::Abort { why } => self.decide(Verdict::Aborted { rank: from, why }),
-            Frame::Waiting(said) => self.compare(from, Stand { since: now, said }),
+            Frame::LeaveGroup { group } => self.part(from, group),
+            Frame::Waiting(said) => {
+                let mut orders = self.partings_for(from, said.group);
+                orders.extend(self.compare(from, Stand { since: now, said }));
+                orders
+            }
             Frame::Ask { token, group } => {
-                vec![(Audience::One(from), self.answer(token, group, now))]
+                let mut orders = self.partings_for(from, group);
+                orders.push((Audience::One(from), self.answer(token, group, now)));
+                orders
             }
             _ => self.ended(from, "it sent a frame that only the root sends"),
         }
@@ -150,6 +161,28 @@ impl Court {
         self.presence[rank] = Presence::Left;
         self.accused.remove(&rank);
         vec![(Audience::All, Frame::Left { rank: wire(rank) })]
+    }
+
+    fn part(&mut self, rank: usize, group: u64) -> Vec<Order> {
+        let parted = self.partings.entry(group).or_default();
+        if !parted.contains(&rank) {
+            parted.push(rank);
+        }
+        if self.partings.len() > GROUPS_MAX {
+            // Numbers grow, so this is the one made first.
+            self.partings.pop_first();
+        }
+        let waiters = self.groups.get(&group).into_iter().flatten().map(|(waiter, _)| *waiter);
+        let left = Frame::LeftGroup { rank: wire(rank), group };
+        let others = waiters.filter(|waiter| *waiter != rank);
+        others.map(|waiter| (Audience::One(waiter), left.clone())).collect()
+    }
+
+    /// What `to` should know before it waits for anybody in `group`.
+    fn partings_for(&self, to: usize, group: u64) -> Vec<Order> {
+        let parted = self.partings.get(&group).into_iter().flatten();
+        let left = |rank: &usize| Frame::LeftGroup { rank: wire(*rank), group };
+        parted.map(|rank| (Audience::One(to), left(rank))).collect()
     }
 
     fn accuse(&mut self, by: usize, rank: usize, how: &str, now: Instant) -> Vec<Order> {
@@ -318,6 +351,25 @@ mod tests {
         assert!(court.hear(0, wild, now).is_empty() && court.due().is_none());
         let orders = court.hear(1, Frame::RootEnds, now);
         assert!(matches!(verdict(&orders), Some(Verdict::Lost { rank: 1, .. })));
+    }
+
+    #[test]
+    fn who_waits_in_a_group_hears_of_those_who_leave_it() {
+        let now = Instant::now();
+        let mut court = Court::new(4);
+        let left = |rank, group| Frame::LeftGroup { rank, group };
+        assert!(court.hear(1, Frame::LeaveGroup { group: 7 }, now).is_empty(), "nobody waits");
+        let orders = court.hear(0, waiting(5, 1, &[]), now);
+        assert_eq!(orders, [(Audience::One(0), left(1, 7))]);
+        let orders = court.hear(2, Frame::LeaveGroup { group: 7 }, now);
+        assert_eq!(orders, [(Audience::One(0), left(2, 7))]);
+        assert!(court.hear(2, Frame::LeaveGroup { group: 8 }, now).is_empty(), "another group");
+        let orders = court.hear(3, Frame::Ask { token: 1, group: 7 }, now);
+        assert_eq!(orders.len(), 3, "both partings, and the answer: {orders:?}");
+        for group in 0..2 * GROUPS_MAX as u64 {
+            court.hear(1, Frame::LeaveGroup { group }, now);
+        }
+        assert_eq!(court.partings.len(), GROUPS_MAX);
     }
 
     #[test]

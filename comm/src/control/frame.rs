@@ -106,6 +106,10 @@ pub(crate) enum Frame {
     Leave,
     /// The root tells that one did.
     Left { rank: u32 },
+    /// A rank leaves one communicator, not the world.
+    LeaveGroup { group: u64 },
+    /// The root tells that one did, to those who wait there.
+    LeftGroup { rank: u32, group: u64 },
     /// The root itself ends as it should.
     RootEnds,
     /// A rank noticed that another is gone.
@@ -155,6 +159,8 @@ impl Frame {
             Frame::Ask { .. } => 15,
             Frame::Answer { .. } => 16,
             Frame::Verdict(_) => 17,
+            Frame::LeaveGroup { .. } => 18,
+            Frame::LeftGroup { .. } => 19,
         }
     }
 
@@ -175,6 +181,11 @@ impl Frame {
             }
             Frame::Leave | Frame::RootEnds => {}
             Frame::Left { rank } => parts.u32(*rank),
+            Frame::LeaveGroup { group } => parts.u64(*group),
+            Frame::LeftGroup { rank, group } => {
+                parts.u32(*rank);
+                parts.u64(*group);
+            }
             Frame::ReportLost { rank, how } => {
                 parts.u32(*rank);
                 parts.text(how);
@@ -227,6 +238,8 @@ impl Frame {
                 Frame::Answer { token, reports: reports.collect::<Result<_, _>>()? }
             }
             17 => Frame::Verdict(Verdict::decode(&mut fields)?),
+            18 => Frame::LeaveGroup { group: fields.u64()? },
+            19 => Frame::LeftGroup { rank: fields.u32()?, group: fields.u64()? },
             _ => return Err(Malformed { what: "a frame of an unknown kind" }),
         };
         fields.end()?;

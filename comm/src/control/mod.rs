@@ -125,6 +125,19 @@ impl Control {
         self.heard.has_left(rank)
     }
 
+    /// Say that this rank leaves communicator `group`, though not the world.
+    pub(crate) fn leave_group(&self, group: u64) {
+        self.heard.forget_group(group);
+        // Without a root there is nobody to tell.
+        let _sent = self.say(&Frame::LeaveGroup { group });
+    }
+
+    /// Whether `rank` has left communicator `group`. Takes a lock. Known of those who left before
+    /// this rank last told or asked the root about the group, and of those who leave afterwards.
+    pub(crate) fn has_parted(&self, rank: usize, group: u64) -> bool {
+        self.heard.has_parted(rank, group)
+    }
+
     /// Tell the root that `rank` is out of reach. It becomes a verdict within 50 ms, unless that
     /// rank is leaving at this moment: then look at [`Control::left_ranks`].
     pub fn report_lost(&self, rank: usize, how: &str) {

@@ -20,6 +20,8 @@ pub(super) struct Heard {
     hub_rank: Option<usize>,
     verdict: OnceLock<Verdict>,
     left: Mutex<Vec<usize>>,
+    /// Who has left which communicator, as far as we have waited there.
+    partings: Mutex<Vec<(usize, u64)>>,
     /// Whether the root still listens to us and speaks to us.
     listening: AtomicBool,
     leaving: AtomicBool,
@@ -39,6 +41,7 @@ impl Heard {
             hub_rank,
             verdict: OnceLock::new(),
             left: Mutex::new(Vec::new()),
+            partings: Mutex::new(Vec::new()),
             listening: AtomicBool::new(true),
             leaving: AtomicBool::new(false),
             paper: Mutex::new(Paper::default()),
@@ -76,6 +79,15 @@ impl Heard {
 
     pub(super) fn has_left(&self, rank: usize) -> bool {
         locked(&self.left).contains(&rank)
+    }
+
+    pub(super) fn has_parted(&self, rank: usize, group: u64) -> bool {
+        locked(&self.partings).contains(&(rank, group))
+    }
+
+    /// Nobody waits there any more.
+    pub(super) fn forget_group(&self, group: u64) {
+        locked(&self.partings).retain(|(_, parted)| *parted != group);
     }
 
     pub(super) fn is_listening(&self) -> bool {
@@ -153,6 +165,13 @@ impl Heard {
         match frame {
             Frame::Verdict(verdict) => self.decide(verdict),
             Frame::Left { rank } => self.note_left(rank as usize),
+            Frame::LeftGroup { rank, group } => {
+                let parting = (rank as usize, group);
+                let mut partings = locked(&self.partings);
+                if !partings.contains(&parting) {
+                    partings.push(parting);
+                }
+            }
             Frame::RootEnds => self.stop_listening(),
             Frame::Answer { token, reports } => {
                 locked(&self.paper).answer = Some((token, reports));

@@ -1,6 +1,6 @@
 //! Ranks that leave: what they sent arrives, who still needs them is told, nothing is left behind.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brigade_comm::{Communicator, Op};
 
@@ -60,6 +60,34 @@ fn who_still_needs_a_rank_that_left_is_told() {
             let text = error.to_string();
             assert!(text.contains("rank 1 has left"), "{transport}: rank {me}: {text}");
         });
+    }
+}
+
+#[test]
+fn who_still_needs_a_rank_that_left_only_a_group_is_told() {
+    for transport in TRANSPORTS {
+        // In a group that has called something, whose wires are open, and in one that has not.
+        for has_called in [false, true] {
+            let waited = each_rank(3, &over(transport), move |member| {
+                let group = twin(&member);
+                if has_called {
+                    group.all_reduce(&mut [1f32; 10], Op::Sum).expect("all are here");
+                }
+                if member.rank() == 1 {
+                    drop(group);
+                    // It stays in the world until that ends.
+                    member.recv(&mut [0u8], 0).expect_err("nobody sends");
+                    return Duration::ZERO;
+                }
+                let started = Instant::now();
+                let error = group.all_reduce(&mut [1f32; 10], Op::Sum).expect_err("it has left");
+                let text = error.to_string();
+                assert!(text.contains("rank 1 has left"), "{transport}, {has_called}: {text}");
+                started.elapsed()
+            });
+            let worst = waited.into_iter().max().expect("three ranks");
+            assert!(worst < Duration::from_secs(3), "{transport}, {has_called}: {worst:?}");
+        }
     }
 }
 

@@ -38,6 +38,8 @@ fn one_of_each() -> Vec<Frame> {
         Frame::Refused { kind: Refusal::RanksMissing, why: "rank 3".into() },
         Frame::Leave,
         Frame::Left { rank: 4 },
+        Frame::LeaveGroup { group: 3 << 40 },
+        Frame::LeftGroup { rank: 9, group: 3 << 40 },
         Frame::RootEnds,
         Frame::ReportLost { rank: 5, how: "reset".into() },
         Frame::ReportMismatch(mismatch.clone()),
