@@ -55,6 +55,11 @@ pub(crate) trait Engine {
 
     /// One line: which engine, and how it runs.
     fn describe(&self) -> String;
+
+    /// What it found out since the last time it was asked, in sentences.
+    fn news(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Ends an engine's wait from another thread.

@@ -10,6 +10,8 @@ use super::inbox::Inbox;
 use super::pieces::Grain;
 use super::place::Body;
 
+/// Devices that are told apart; more than these share their bounds.
+pub(crate) const DEVICES: usize = 16;
 /// As a drive's, so that requests are cut on a simulated device as they are on real ones.
 const SIMULATED_GRAIN: Grain = Grain { file_bytes: 4096, memory_bytes: 512 };
 
@@ -26,6 +28,8 @@ pub(crate) struct Opened {
     path: Arc<Path>,
     /// Small, and not used again before the engine has forgotten this file.
     id: u32,
+    /// Small: which of the devices that were seen it is on.
+    device: usize,
     bytes: AtomicU64,
     body: Body,
     inbox: Arc<Inbox>,
@@ -61,8 +65,9 @@ impl File {
 impl Opened {
     pub(crate) fn new(path: &Path, bytes: u64, body: Body, inbox: &Arc<Inbox>) -> Self {
         let (id, bytes) = (inbox.next_file_id(), AtomicU64::new(bytes));
+        let device = inbox.device_number(body.device()) % DEVICES;
         let (inbox, trouble) = (Arc::clone(inbox), Mutex::default());
-        Self { path: path.into(), id, bytes, body, inbox, trouble }
+        Self { path: path.into(), id, device, bytes, body, inbox, trouble }
     }
 
     pub(crate) fn path(&self) -> Arc<Path> {
@@ -71,6 +76,10 @@ impl Opened {
 
     pub(crate) fn id(&self) -> u32 {
         self.id
+    }
+
+    pub(crate) fn device(&self) -> usize {
+        self.device
     }
 
     pub(crate) fn grow_to(&self, bytes: u64) {

@@ -25,6 +25,10 @@ pub(crate) struct Mail {
     bell: Option<Arc<dyn Wake>>,
     free_file_ids: Vec<u32>,
     files_ever: u32,
+    /// The system's numbers of the devices that were seen.
+    devices: Vec<u64>,
+    /// What the engine found out while it ran.
+    news: Vec<String>,
     /// Why nothing is taken in any more.
     stopped: Option<String>,
 }
@@ -64,9 +68,28 @@ impl Inbox {
         })
     }
 
+    /// A small number for a device: how many others were seen before it.
+    pub(crate) fn device_number(&self, device: u64) -> usize {
+        let mut mail = self.mail();
+        mail.devices.iter().position(|seen| *seen == device).unwrap_or_else(|| {
+            mail.devices.push(device);
+            mail.devices.len() - 1
+        })
+    }
+
     /// The engine knows nothing of these files any more.
     pub(crate) fn reuse(&self, file_ids: &[u32]) {
         self.mail().free_file_ids.extend_from_slice(file_ids);
+    }
+
+    /// The engine found something out.
+    pub(crate) fn report(&self, news: String) {
+        self.mail().news.push(news);
+    }
+
+    /// What the engine has found out so far.
+    pub(crate) fn news(&self) -> Vec<String> {
+        self.mail().news.clone()
     }
 
     /// How the thread is woken.

@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod file;
 mod inbox;
+mod mapped;
 mod pieces;
 mod place;
 mod queue;
@@ -23,5 +24,6 @@ mod uring;
 
 pub use error::{Operation, StorageError};
 pub use file::File;
+pub use mapped::Mapped;
 pub use request::{Outcome, Pending, Priority};
 pub use store::{EngineChoice, Settings, Storage};

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::error::{Operation, StorageError};
@@ -24,6 +24,16 @@ pub(crate) enum Body {
     System { buffered: fs::File, direct: Option<fs::File>, grain: Grain },
     /// On a simulated device, by its path.
     Simulated,
+}
+
+impl Body {
+    /// The system's number of the device under it; of a block device, its own.
+    pub(crate) fn device(&self) -> u64 {
+        let Body::System { buffered, .. } = self else { return 0 };
+        buffered.metadata().map_or(0, |found| {
+            if found.file_type().is_block_device() { found.rdev() } else { found.dev() }
+        })
+    }
 }
 
 impl Place {

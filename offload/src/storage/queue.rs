@@ -1,14 +1,16 @@
 //! Which transfer goes next. Knows neither an engine nor a thread.
 //!
-//! Reads and writes have a lane each with its own bound of bytes in flight, so that both directions
-//! of a device are busy whatever was asked for first, and small transfers may be more of them. In a lane urgent requests go before
-//! others, and requests of one priority in the order of their arrival. While an urgent request of
-//! one lane is under way, the other lane's background is held to a trickle: on a device that does
-//! one thing at a time it would take half the speed.
+//! Reads and writes have a lane each, and in each lane every device its own bound of bytes in flight:
+//! so both directions of all devices are busy whatever was asked for first, and small transfers may
+//! be more of them. In a lane urgent requests go before others, and requests of one priority in the
+//! order of their arrival. While an urgent request of one lane is open, the other lane's background
+//! on that device is held to a trickle: where a device does one thing at a time it would take half
+//! the speed.
 
 use std::collections::VecDeque;
 
 use super::engine::{Completion, Kind, Transfer};
+use super::file::DEVICES;
 use super::pieces::{Span, cut};
 use super::request::{Priority, Request};
 
@@ -16,6 +18,8 @@ use super::request::{Priority, Request};
 const TRICKLE: usize = 2;
 /// Syncs in flight.
 const SYNCS: usize = 4;
+/// Transfers that can be in flight in all, whatever one device is allowed: enough for four of them.
+const TRANSFERS_MIN: usize = 250;
 /// Transfers smaller than a block may be this many times more than blocks.
 const SMALL_FACTOR: usize = 4;
 
@@ -30,18 +34,26 @@ pub(crate) struct Queue {
     flights: Vec<Option<Flight>>,
     tokens: Vec<u32>,
     next_sequence: u64,
+    writes_first: bool,
     block_bytes: usize,
+    /// Bytes in flight each way on a device, as so many whole blocks.
+    blocks_max: usize,
 }
 
+#[derive(Default)]
 struct Lane {
-    kind: Kind,
     urgent: VecDeque<usize>,
     background: VecDeque<usize>,
+    /// By device.
+    loads: [Load; DEVICES],
+}
+
+/// What a device has to do in one lane.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
     in_flight: usize,
     in_flight_bytes: usize,
-    /// Bytes in flight at most, as so many whole blocks.
-    blocks_max: usize,
-    /// Urgent requests of this lane that are not complete.
+    /// Urgent requests that are not complete.
     urgent_open: usize,
 }
 
@@ -58,27 +70,21 @@ impl Queue {
         Self {
             requests: Vec::new(),
             vacant: Vec::new(),
-            lanes: [Kind::Read, Kind::Write].map(|kind| Lane {
-                kind,
-                urgent: VecDeque::new(),
-                background: VecDeque::new(),
-                in_flight: 0,
-                in_flight_bytes: 0,
-                blocks_max: in_flight,
-                urgent_open: 0,
-            }),
+            lanes: Default::default(),
             syncs: VecDeque::new(),
             syncs_in_flight: 0,
             flights: vec![None; tokens],
             tokens: (0..tokens as u32).rev().collect(),
             next_sequence: 0,
+            writes_first: false,
             block_bytes,
+            blocks_max: in_flight,
         }
     }
 
     /// The most transfers that an engine will hold at a time.
     pub(crate) fn transfers_max(in_flight: usize) -> usize {
-        2 * SMALL_FACTOR * in_flight + SYNCS
+        TRANSFERS_MIN.max(2 * SMALL_FACTOR * in_flight) + SYNCS
     }
 
     /// Whether every request is complete.
@@ -93,7 +99,7 @@ impl Queue {
         if request.kind != Kind::Sync && !request.has_more() {
             return request.complete();
         }
-        let (kind, priority) = (request.kind, request.priority);
+        let (kind, priority, device) = (request.kind, request.priority, request.file.device());
         let index = match self.vacant.pop() {
             Some(index) => index,
             None => {
@@ -106,7 +112,7 @@ impl Queue {
             Kind::Sync => self.syncs.push_back(index),
             Kind::Read | Kind::Write => {
                 let lane = &mut self.lanes[kind as usize];
-                lane.urgent_open += usize::from(priority == Priority::Urgent);
+                lane.loads[device].urgent_open += usize::from(priority == Priority::Urgent);
                 lane.of(priority).push_back(index);
             }
         }
@@ -114,10 +120,13 @@ impl Queue {
 
     /// The next transfer to start, if the bounds leave room for one.
     pub(crate) fn next(&mut self) -> Option<Transfer> {
+        if self.tokens.is_empty() {
+            return None;
+        }
         self.next_sync().or_else(|| {
-            // The emptier lane first, so that neither fills the device's own queue alone.
-            let reads_first = self.lanes[0].in_flight <= self.lanes[1].in_flight;
-            let order = if reads_first { [0, 1] } else { [1, 0] };
+            // In turns, so that neither lane fills the device's own queue alone.
+            self.writes_first = !self.writes_first;
+            let order = if self.writes_first { [1, 0] } else { [0, 1] };
             order.into_iter().find_map(|lane| self.next_of(lane))
         })
     }
@@ -144,8 +153,9 @@ impl Queue {
         }
         if kind != Kind::Sync {
             let lane = &mut self.lanes[kind as usize];
-            lane.in_flight -= 1;
-            lane.in_flight_bytes -= flight.span.bytes;
+            let load = &mut lane.loads[request.file.device()];
+            load.in_flight -= 1;
+            load.in_flight_bytes -= flight.span.bytes;
             let (index, queue) = (flight.request, lane.of(request.priority));
             if request.failure.is_some() {
                 queue.retain(|queued| *queued != index);
@@ -164,23 +174,12 @@ impl Queue {
         for request in self.requests.iter_mut().filter_map(Option::take) {
             request.abandon(why);
         }
-        *self = Self::new(self.block_bytes, self.lanes[0].blocks_max);
+        *self = Self::new(self.block_bytes, self.blocks_max);
     }
 
     fn next_of(&mut self, lane: usize) -> Option<Transfer> {
-        let other_is_urgent = self.lanes[1 - lane].urgent_open > 0;
+        let (index, priority) = self.first_with_room(lane)?;
         let lane = &mut self.lanes[lane];
-        let is_full = lane.in_flight_bytes + self.block_bytes > lane.blocks_max * self.block_bytes
-            || lane.in_flight >= SMALL_FACTOR * lane.blocks_max;
-        if is_full && lane.in_flight > 0 {
-            return None;
-        }
-        let is_held = other_is_urgent && lane.in_flight >= TRICKLE;
-        let (index, priority) = match (lane.urgent.front(), lane.background.front()) {
-            (Some(index), _) => (*index, Priority::Urgent),
-            (None, Some(index)) if !is_held => (*index, Priority::Background),
-            _ => return None,
-        };
         let request = self.requests[index].as_mut().expect("queued, so not complete");
         let (address, grain) = (request.address(), request.file.grain());
         let piece = match request.again.pop() {
@@ -194,10 +193,11 @@ impl Queue {
             None => cut(&mut request.left, address, grain, self.block_bytes),
         };
         request.in_flight += 1;
-        lane.in_flight += 1;
-        lane.in_flight_bytes += piece.span.bytes;
+        let load = &mut lane.loads[request.file.device()];
+        load.in_flight += 1;
+        load.in_flight_bytes += piece.span.bytes;
         if !request.has_more() {
-            lane.of(priority).pop_front();
+            lane.of(priority).retain(|queued| *queued != index);
         }
         let token = self.tokens.pop().expect("as many as the bounds allow");
         self.flights[token as usize] = Some(Flight { request: index, span: piece.span });
@@ -209,6 +209,30 @@ impl Queue {
             offset: piece.span.offset,
             window: request.window(piece.span),
         })
+    }
+
+    /// The first request of a lane whose device may have one more transfer in flight.
+    fn first_with_room(&self, lane: usize) -> Option<(usize, Priority)> {
+        let (mine, other) = (&self.lanes[lane], &self.lanes[1 - lane]);
+        let bytes_max = self.blocks_max * self.block_bytes;
+        let has_room = |index: &usize, priority| {
+            let request = self.requests[*index].as_ref().expect("queued, so not complete");
+            let device = request.file.device();
+            let load = &mine.loads[device];
+            let is_full = load.in_flight_bytes + self.block_bytes > bytes_max
+                || load.in_flight >= SMALL_FACTOR * self.blocks_max;
+            let is_held = priority == Priority::Background
+                && other.loads[device].urgent_open > 0
+                && load.in_flight >= TRICKLE;
+            !is_full && !is_held
+        };
+        let find = |queue: &VecDeque<usize>, priority| {
+            let index = queue.iter().find(|index| has_room(index, priority))?;
+            Some((*index, priority))
+        };
+        // Where an urgent request finds its device full, so does everything behind it.
+        find(&mine.urgent, Priority::Urgent)
+            .or_else(|| find(&mine.background, Priority::Background))
     }
 
     /// A sync whose file has no write under way that came before it.
@@ -248,7 +272,8 @@ impl Queue {
         self.vacant.push(index);
         if request.kind != Kind::Sync {
             let lane = &mut self.lanes[request.kind as usize];
-            lane.urgent_open -= usize::from(request.priority == Priority::Urgent);
+            let load = &mut lane.loads[request.file.device()];
+            load.urgent_open -= usize::from(request.priority == Priority::Urgent);
         }
         request.complete();
     }
@@ -256,7 +281,6 @@ impl Queue {
 
 impl Lane {
     fn of(&mut self, priority: Priority) -> &mut VecDeque<usize> {
-        debug_assert!(self.kind != Kind::Sync);
         match priority {
             Priority::Urgent => &mut self.urgent,
             Priority::Background => &mut self.background,

@@ -117,6 +117,9 @@ impl Serving {
             let limit = if is_idle { TICK } else { Duration::ZERO };
             let turned = self.engine.turn(limit, &mut done);
             self.inbox.awake();
+            for news in self.engine.news() {
+                self.inbox.report(news);
+            }
             for completion in done.drain(..) {
                 self.queue.finish(completion);
             }

@@ -36,13 +36,17 @@ pub struct Settings {
     pub engine: EngineChoice,
     /// The most bytes of one transfer: a multiple of 4 KiB, at most 4 MiB.
     pub block_bytes: usize,
-    /// Transfers in flight each way, across all requests: 1 to 128.
+    /// Blocks in flight each way on each device, across all requests: 1 to 128. Of transfers smaller
+    /// than a block there may be up to four times as many.
     pub in_flight: usize,
+    /// Look for completions instead of waiting for interrupts, on devices that can: a little faster
+    /// on a drive with queues for it, at the price of a core while transfers are under way.
+    pub is_polled: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { engine: EngineChoice::Auto, block_bytes: 1 << 20, in_flight: 8 }
+        Self { engine: EngineChoice::Auto, block_bytes: 1 << 20, in_flight: 8, is_polled: false }
     }
 }
 
@@ -77,7 +81,7 @@ impl Storage {
             if settings.engine == EngineChoice::Threads {
                 return threads(String::from("as the settings say"));
             }
-            match Uring::new(&arena, transfers) {
+            match Uring::new(&arena, transfers, settings.is_polled) {
                 Ok(ring) => Ok(Box::new(ring) as Box<dyn Engine>),
                 Err(why) if settings.engine == EngineChoice::Auto => threads(why),
                 Err(why) => Err(why),
@@ -184,9 +188,12 @@ impl Storage {
         self.hand_in(Request::sync(&file.opened, Priority::Urgent))
     }
 
-    /// One line: which engine and why, what is registered, how much is in flight.
-    pub fn describe(&self) -> &str {
-        &self.inner.description
+    /// One line: which engine and why, what is registered, how much is in flight, and what it found
+    /// out about the devices since it runs.
+    pub fn describe(&self) -> String {
+        let mut words = vec![self.inner.description.clone()];
+        words.extend(self.inbox.news());
+        words.join("; ")
     }
 
     fn hand_in(&self, (request, pending): (Request, Pending)) -> Pending {

@@ -55,6 +55,12 @@ pub(super) fn direct_grain(path: &Path) -> Option<(usize, usize)> {
     (grain.0 > 0).then_some(grain)
 }
 
+/// The file's bytes as memory.
+pub(super) fn map_to_read(file: &fs::File) -> io::Result<memmap2::Mmap> {
+    // SAFETY: the file must not change while it is mapped, which `Mapped` asks of its users.
+    unsafe { memmap2::Mmap::map(file) }
+}
+
 /// The limit on locked memory, as one says it.
 pub(super) fn memlock() -> String {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

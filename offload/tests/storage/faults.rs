@@ -14,6 +14,7 @@ const SETTINGS: Settings = Settings {
     engine: brigade_offload::storage::EngineChoice::Auto,
     block_bytes: 16 << 10,
     in_flight: 4,
+    is_polled: false,
 };
 
 fn arena() -> Arena {

@@ -1,5 +1,6 @@
 //! One suite for every engine: what goes in comes out, and nothing is claimed that did not happen.
 
 mod faults;
+mod mapped;
 mod transfers;
 mod world;

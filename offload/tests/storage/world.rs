@@ -52,6 +52,10 @@ impl World {
         }
     }
 
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self.place, Place::Device(_))
+    }
+
     /// A file's bytes, past the engine. None when it is not there.
     pub(crate) fn contents(&self, name: &str) -> Option<Vec<u8>> {
         match &self.place {
@@ -99,18 +103,25 @@ impl World {
 /// Run a check in every world that this machine has.
 pub(crate) fn check(settings: Settings, body: impl Fn(&World)) {
     let run = |storage: Storage, arena: Arena, name: String, place: Place| {
-        println!("{name}: {}", storage.describe());
-        body(&World { name, arena, storage, place });
+        let world = World { name, arena, storage, place };
+        body(&world);
+        println!("{}: {}", world.name, world.storage.describe());
     };
     let new_arena = || Arena::new(Budget::new(24 << 20)).unwrap();
     let mut parents = vec![std::env::temp_dir()];
     parents.extend(Some(PathBuf::from("/dev/shm")).filter(|path| path.is_dir()));
     for parent in parents {
-        for engine in [EngineChoice::IoUring, EngineChoice::Threads] {
+        let engines = [
+            (EngineChoice::IoUring, false),
+            (EngineChoice::IoUring, true),
+            (EngineChoice::Threads, false),
+        ];
+        for (engine, is_polled) in engines {
             let arena = new_arena();
-            match Storage::new(&arena, Settings { engine, ..settings }) {
+            match Storage::new(&arena, Settings { engine, is_polled, ..settings }) {
                 Ok(storage) => {
-                    let name = format!("{engine:?} in {}", parent.display());
+                    let polled = if is_polled { ", polled" } else { "" };
+                    let name = format!("{engine:?}{polled} in {}", parent.display());
                     run(storage, arena, name, Place::Folder(Folder::new(&parent)));
                 }
                 Err(why) => println!("skipped {engine:?}: {why}"),

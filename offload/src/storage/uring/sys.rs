@@ -49,6 +49,12 @@ impl Ring {
         Ok((Self { ring, arena: None }, mode))
     }
 
+    /// A ring whose completions are polled for. Takes direct reads and writes only.
+    pub(super) fn new_polled(entries: u32) -> io::Result<Self> {
+        let ring = IoUring::builder().setup_iopoll().build(entries)?;
+        Ok(Self { ring, arena: None })
+    }
+
     /// Register the arena's memory, in how many parts.
     pub(super) fn register_arena(&mut self, arena: &Arena) -> io::Result<usize> {
         let base = arena.base().as_ptr();
