@@ -1,0 +1,7 @@
+//! States in files, checkpoints, safetensors and tiers: on real files, and on a simulated device.
+
+mod exchange;
+mod place;
+mod ranks;
+mod states;
+mod tiers;

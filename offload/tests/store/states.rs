@@ -1,0 +1,183 @@
+//! One state: what is committed is read, what is not leaves no trace, what is damaged is named.
+
+use brigade_offload::layout::Directory;
+use brigade_offload::memory::Category;
+use brigade_offload::storage::Priority;
+use brigade_offload::storage::simulated::{Rates, SimulatedDevice};
+use brigade_offload::store::{StateFile, StoreError, Which};
+
+use crate::place::{Place, byte, directory, everywhere, filler};
+
+const BLOCK: u64 = 4096;
+
+/// All tensors of the state are those of this version.
+fn check(state: &StateFile, version: u64) {
+    let generation = state.generation().expect("a generation");
+    assert_eq!((generation.label, generation.note.as_slice()), (version * 10, &b"note"[..]));
+    for placed in state.directory().tensors() {
+        let mut bytes = vec![0; placed.tensor.bytes() as usize];
+        state.read_tensor(placed, 0, &mut bytes).unwrap();
+        for (at, found) in bytes.iter().enumerate() {
+            assert_eq!(*found, byte(&placed.tensor.name, version, at as u64), "{placed:?} {at}");
+        }
+    }
+    state.verify().unwrap();
+}
+
+#[test]
+fn what_is_committed_is_read_at_any_number_of_stripes() {
+    everywhere("commit", |place| {
+        for stripes in 1..=3 {
+            let paths = place.paths(&format!("s{stripes}"), stripes);
+            let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+            assert!(state.generation().is_none());
+            for version in 1..=3 {
+                state.save(version * 10, b"note", filler(version)).unwrap();
+                check(&state, version);
+                let opened = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap();
+                assert_eq!(opened.generation().unwrap().number, version);
+                assert!(opened.faults().is_empty());
+                check(&opened, version);
+            }
+            let older = StateFile::open(&place.carrier, &paths, Which::Number(2)).unwrap();
+            check(&older, 2);
+        }
+        assert_eq!(place.arena.ledger().total(), 0, "all staging went back");
+    });
+}
+
+#[test]
+fn a_draft_that_is_dropped_leaves_no_trace() {
+    everywhere("draft", |place| {
+        let paths = place.paths("state", 2);
+        let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+        state.save(10, b"note", filler(1)).unwrap();
+        let placed = state.directory().tensors()[3].clone();
+        let mut draft = state.begin().unwrap();
+        draft.put(&placed, 100, &[7; 5000]).unwrap();
+        drop(draft);
+        check(&state, 1);
+        check(&StateFile::open(&place.carrier, &paths, Which::Newest).unwrap(), 1);
+    });
+}
+
+#[test]
+fn parts_of_tensors_are_changed_in_place() {
+    everywhere("parts", |place| {
+        let paths = place.paths("state", 2);
+        let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+        state.save(10, b"note", filler(1)).unwrap();
+        let placed = state.directory().tensors()[3].clone();
+        for version in 2..6 {
+            let mut draft = state.begin().unwrap();
+            draft.put(&placed, 100, &[version; 9000]).unwrap();
+            draft.put(&placed, 200, &[version + 100; 10]).unwrap();
+            state.commit(draft, 10, b"note").unwrap();
+        }
+        let state = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap();
+        let mut bytes = vec![0; placed.tensor.bytes() as usize];
+        state.read_tensor(&placed, 0, &mut bytes).unwrap();
+        for (at, found) in bytes.iter().enumerate() {
+            let wanted = match at {
+                200..210 => 105,
+                100..9100 => 5,
+                _ => byte("weights", 1, at as u64),
+            };
+            assert_eq!(*found, wanted, "byte {at}");
+        }
+        state.verify().unwrap();
+    });
+}
+
+#[test]
+fn blocks_stream_through_a_draft() {
+    everywhere("stream", |place| {
+        let paths = place.paths("state", 2);
+        let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+        state.save(1, b"", filler(1)).unwrap();
+        let before = all(&state);
+        let mut draft = state.begin().unwrap();
+        for block in 0..state.geometry().blocks() {
+            let buffer = place.arena.take(BLOCK as usize, Category::Staging).unwrap();
+            let coming = state.read_block(block, buffer, Priority::Urgent);
+            let mut buffer = coming.wait(&place.carrier).unwrap();
+            buffer.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+            let going = draft.write_block(block, buffer, Priority::Background).unwrap();
+            going.wait(std::time::Duration::from_secs(10)).into_buffer().unwrap();
+        }
+        state.commit(draft, 2, b"").unwrap();
+        let after = all(&state);
+        assert!(before.iter().zip(&after).all(|(a, b)| a.wrapping_add(1) == *b));
+    });
+}
+
+fn all(state: &StateFile) -> Vec<u8> {
+    let mut bytes = vec![0; state.geometry().state_bytes() as usize];
+    state.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_draft_is_void_when_another_is_begun() {
+    let place = Place::simulated("void", &SimulatedDevice::new(Rates::default()));
+    let paths = place.paths("state", 1);
+    let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    let mut first = state.begin().unwrap();
+    let second = state.begin().unwrap();
+    let placed = state.directory().tensors()[0].clone();
+    let error = first.put(&placed, 0, &[1]).unwrap_err();
+    assert!(matches!(error, StoreError::Superseded { number: 1 }), "{error}");
+    let error = state.commit(second, 1, b"").unwrap_err().to_string();
+    assert_eq!(error, "block 0 of 12 was never written");
+}
+
+#[test]
+fn damage_is_named_with_its_place() {
+    let device = SimulatedDevice::new(Rates::default());
+    let place = Place::simulated("damage", &device);
+    let paths = place.paths("state", 2);
+    let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    state.save(10, b"note", filler(1)).unwrap();
+    let at = state.generation().unwrap().place(&state.geometry(), 3);
+    assert!(device.flip(&paths[1], at.offset + 1000, 3));
+    let error = state.verify().unwrap_err().to_string();
+    let start = format!("{}: at byte {}: checksum of a block", paths[1].display(), at.offset);
+    assert!(error.starts_with(&start), "{error}");
+    // What does not touch the block is still read.
+    state.read(0, &mut [0; 3 * BLOCK as usize]).unwrap();
+    state.read(0, &mut [0; 3 * BLOCK as usize + 1]).unwrap_err();
+
+    let bytes = device.contents(&paths[0]).unwrap().len() as u64;
+    device.truncate(&paths[0], bytes - 1);
+    let error = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap_err();
+    let wanted = format!("wanted {bytes} bytes, found {}: truncated?", bytes - 1);
+    assert!(error.to_string().ends_with(&wanted), "{error}");
+    device.truncate(&paths[0], 100);
+    let error = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap_err();
+    assert!(error.to_string().contains("100 of 4096 bytes, then the file ends"), "{error}");
+}
+
+#[test]
+fn files_that_are_no_state_are_refused() {
+    let device = SimulatedDevice::new(Rates::default());
+    let place = Place::simulated("refused", &device);
+    let paths = place.paths("state", 2);
+    let open = |paths: &[std::path::PathBuf]| {
+        StateFile::open(&place.carrier, paths, Which::Newest).unwrap_err().to_string()
+    };
+    assert!(open(&paths).contains("open of"), "{}", open(&paths));
+    let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    assert!(open(&paths).ends_with("nothing was ever committed"));
+    state.save(1, b"", filler(1)).unwrap();
+    let turned: Vec<_> = paths.iter().rev().cloned().collect();
+    assert!(open(&turned).ends_with("file 0 of 2 is stripe 1 of 2"));
+    assert!(open(&paths[..1]).ends_with("file 0 of 1 is stripe 0 of 2"));
+    let error = StateFile::open(&place.carrier, &paths, Which::Number(7)).unwrap_err();
+    assert!(error.to_string().ends_with("wanted generation 7, found generations [1]"));
+    let none = Directory::pack([], 64).unwrap();
+    let error = StateFile::create(&place.carrier, &place.paths("b", 1), none, 1000).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "block bytes: wanted a power of two from 4 KiB to 64 MiB, got 1000"
+    );
+}
