@@ -22,9 +22,9 @@ use super::unmap::{self, BATCH, Change, News, Watch};
 use crate::LendingStats;
 use table::{Ground, Refusal, Table};
 
-/// After so many answers in a row that nobody could tell, nobody is asked any more. Kernels before
-/// 6.13 never tell again once a thread has failed to move memory half-way.
-const UNSETTLED_MAX: u32 = 8;
+/// After so many answers in a row that nobody could tell, half a second's at least, nobody is asked
+/// any more: the kernel has lost count of the changes under way.
+const UNSETTLED_MAX: u32 = 2500;
 
 /// Memory that a device knows, and the place in it that was asked for.
 pub(super) struct Lent {

@@ -37,8 +37,8 @@ pub(super) use self::sys::{Change, forks, page_bytes};
 const JOURNAL: usize = 512;
 /// How many are looked at at a time.
 pub(super) const BATCH: usize = 32;
-/// How long a change under way is waited for.
-const SETTLES: Duration = Duration::from_millis(20);
+/// How long a change under way is waited for: about as long as a copy takes instead.
+const SETTLES: Duration = Duration::from_micros(200);
 
 /// What a reader of the journal learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -107,10 +107,17 @@ fn caller(place: &Place, cache: &Cache, seed: u64, rounds: usize) -> usize {
         {
             let offset = rng.usize(0..bytes - PIECE);
             let length = rng.usize(1..PIECE);
-            let Some(lent) = cache.region(&device.domain, start + offset, length) else {
-                refused += 1;
-                continue;
-            };
+            let place = start + offset;
+            // While others change memory, nobody can tell, and the caller would copy.
+            let lent = (0..1000).find_map(|_| {
+                let lent = cache.region(&device.domain, place, length);
+                refused += usize::from(lent.is_none());
+                lent.or_else(|| {
+                    std::thread::sleep(Duration::from_micros(100));
+                    None
+                })
+            });
+            let lent = lent.unwrap_or_else(|| panic!("{note}: it is never lent"));
             let held = device.read(&lent, length);
             assert!(held.iter().all(|byte| *byte == value), "{note}: {value}, not {}", held[0]);
         }
@@ -136,10 +143,8 @@ fn devices_send_what_callers_have_there_now() {
     });
     let counters = cache.counters();
     println!("{counters:?}, {refused} refused");
-    let asked = CALLERS * 2 * ROUNDS as u64;
-    assert_eq!(counters.hits + counters.misses + refused as u64, asked);
+    assert_eq!(counters.hits + counters.misses, CALLERS * 2 * ROUNDS as u64);
     assert!(counters.hits > 0 && counters.invalidated > 0 && counters.misses > 0);
-    assert!((refused as u64) < asked / 10, "{refused} of {asked} were refused");
 }
 
 #[test]

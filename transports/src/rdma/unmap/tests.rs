@@ -73,6 +73,14 @@ fn what_is_left_of_a_range() {
 }
 
 #[test]
+fn why_memory_is_not_watched_is_said_with_what_to_do() {
+    let why = |errno| why_not(&io::Error::from_raw_os_error(errno));
+    assert!(why(libc::EPERM).contains("seccomp") && why(libc::EPERM).contains("sysctl"));
+    assert!(why(libc::ENOSYS).contains("kernel") && why(libc::EINVAL).contains("Linux 5.7"));
+    assert!(why(libc::EMFILE).contains("limits"));
+}
+
+#[test]
 fn changes_are_told_by_the_time_that_they_have_returned() {
     let Some(watch) = watch() else { return };
     for deed in [Deed::Unmap, Deed::Empty, Deed::Free, Deed::MapOver] {
