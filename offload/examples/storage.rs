@@ -1,6 +1,7 @@
 //! How fast this machine's path is for the storage engine, in large requests and in small ones.
 //!
-//! `cargo run --release -p brigade-offload --example storage -- PATH [MIB] [REPEATS] [threads]`
+//! `cargo run --release -p brigade-offload --example storage -- PATH [MIB] [REPEATS]
+//! [threads|polled]`
 //! writes and reads the file PATH (512 MiB of it, 3 times) and prints GB/s and CPU seconds for each
 //! GB. The file stays, so that another program can be measured on the same one.
 
@@ -16,15 +17,16 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some(path) = words.first() else {
-        println!("storage PATH [MIB] [REPEATS] [threads]");
+        println!("storage PATH [MIB] [REPEATS] [threads|polled]");
         return Ok(());
     };
     let number = |at: usize, default: usize| words.get(at).map_or(Ok(default), |w| w.parse());
     let (mib, repeats) = (number(1, 512)?, number(2, 3)?);
-    let is_threads = words.iter().any(|word| word == "threads");
-    let engine = if is_threads { EngineChoice::Threads } else { EngineChoice::Auto };
+    let says = |what: &str| words.iter().any(|word| word == what);
+    let engine = if says("threads") { EngineChoice::Threads } else { EngineChoice::Auto };
+    let is_polled = says("polled");
     let arena = Arena::new(Budget::new(80 * MIB))?;
-    let storage = Storage::new(&arena, Settings { engine, ..Settings::default() })?;
+    let storage = Storage::new(&arena, Settings { engine, is_polled, ..Settings::default() })?;
     println!("{}\n{}", arena.describe(), storage.describe());
     let bytes = (mib * MIB) as u64;
     let file = match storage.open(Path::new(path)) {
@@ -32,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => storage.create(Path::new(path), bytes)?,
     };
     for round in 0..=repeats {
-        for (request_bytes, depth) in [(16 * MIB, 4), (MIB, 16), (64 << 10, 64)] {
+        for (request_bytes, depth) in [(16 * MIB, 4), (MIB, 32), (64 << 10, 256)] {
             for is_write in [true, false] {
                 let (gbps, cpu) =
                     pass(&arena, &storage, &file, mib, request_bytes, depth, is_write)?;
@@ -44,6 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
+    println!("{}", storage.describe());
     Ok(())
 }
 
@@ -68,19 +71,21 @@ fn pass(
         }
     };
     let buffers = (0..depth.min(requests)).map(|_| arena.take(request_bytes, Category::Staging));
-    let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
+    let mut buffers = buffers.collect::<Result<Vec<_>, _>>()?;
     let (cpu, start) = (cpu_seconds()?, Instant::now());
     let mut pending = std::collections::VecDeque::new();
     let mut next = 0;
-    for buffer in buffers {
-        pending.push_back(begin(next, buffer));
-        next += 1;
-    }
-    while let Some(first) = pending.pop_front() {
-        let buffer = first.wait(LIMIT).into_buffer()?;
-        if next < requests {
+    // Large requests follow each other; small ones are handed in together and waited for together.
+    while next < requests || !pending.is_empty() {
+        while next < requests
+            && let Some(buffer) = buffers.pop()
+        {
             pending.push_back(begin(next, buffer));
             next += 1;
+        }
+        let batch = if request_bytes >= 16 * MIB { 1 } else { pending.len() };
+        for first in pending.drain(..batch) {
+            buffers.push(first.wait(LIMIT).into_buffer()?);
         }
     }
     let seconds = start.elapsed().as_secs_f64();

@@ -44,6 +44,9 @@ impl Place {
             let made = device.create(path, bytes).map_err(io::Error::from_raw_os_error);
             return made.map(|()| Body::Simulated).map_err(|e| refused(Operation::Allocate, e));
         }
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return self.claim(path, bytes);
+        }
         let buffered = options()
             .create(true)
             .truncate(true)
@@ -57,6 +60,16 @@ impl Place {
         }
         sync_folder(path).map_err(|e| refused(Operation::Sync, e))?;
         Ok(body(path, buffered))
+    }
+
+    /// Take a block device for a file of `bytes` bytes. It keeps its name, whatever happens.
+    fn claim(&self, path: &Path, bytes: u64) -> Result<Body, StorageError> {
+        let (body, there) = self.open(path)?;
+        if there < bytes {
+            let full = io::Error::from_raw_os_error(libc::ENOSPC);
+            return Err(refused(Operation::Allocate, path, bytes, &full));
+        }
+        Ok(body)
     }
 
     /// Open what exists; gives its length too.

@@ -16,6 +16,8 @@ use super::request::{Priority, Request};
 
 /// Background transfers in flight beside an urgent request of the other lane.
 const TRICKLE: usize = 2;
+/// Where files end for the system, whose offsets have a sign.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Syncs in flight.
 const SYNCS: usize = 4;
 /// Transfers that can be in flight in all, whatever one device is allowed: enough for four of them.
@@ -30,6 +32,8 @@ pub(crate) struct Queue {
     lanes: [Lane; 2],
     syncs: VecDeque<usize>,
     syncs_in_flight: usize,
+    /// Something changed since no sync was found ready.
+    may_sync: bool,
     /// By token: what is in flight.
     flights: Vec<Option<Flight>>,
     tokens: Vec<u32>,
@@ -73,6 +77,7 @@ impl Queue {
             lanes: Default::default(),
             syncs: VecDeque::new(),
             syncs_in_flight: 0,
+            may_sync: false,
             flights: vec![None; tokens],
             tokens: (0..tokens as u32).rev().collect(),
             next_sequence: 0,
@@ -96,6 +101,10 @@ impl Queue {
     pub(crate) fn add(&mut self, mut request: Request) {
         request.sequence = self.next_sequence;
         self.next_sequence += 1;
+        let end = request.left.offset.checked_add(request.left.bytes as u64);
+        if end.is_none_or(|end| end > FILE_BYTES_MAX) {
+            request.refused(libc::EFBIG);
+        }
         if request.kind != Kind::Sync && !request.has_more() {
             return request.complete();
         }
@@ -109,7 +118,10 @@ impl Queue {
         };
         self.requests[index] = Some(request);
         match kind {
-            Kind::Sync => self.syncs.push_back(index),
+            Kind::Sync => {
+                self.syncs.push_back(index);
+                self.may_sync = true;
+            }
             Kind::Read | Kind::Write => {
                 let lane = &mut self.lanes[kind as usize];
                 lane.loads[device].urgent_open += usize::from(priority == Priority::Urgent);
@@ -148,7 +160,9 @@ impl Queue {
             }
             Ok(bytes) => land(request, flight.span, bytes),
             // The system wants the same again: nothing was transferred.
-            Err(libc::EINTR | libc::EAGAIN) => request.again.push(flight.span),
+            Err(libc::EINTR | libc::EAGAIN) if request.may_repeat() => {
+                request.again.push(flight.span);
+            }
             Err(errno) => request.refused(errno),
         }
         if kind != Kind::Sync {
@@ -178,8 +192,9 @@ impl Queue {
     }
 
     fn next_of(&mut self, lane: usize) -> Option<Transfer> {
-        let (index, priority) = self.first_with_room(lane)?;
+        let (at, priority) = self.first_with_room(lane)?;
         let lane = &mut self.lanes[lane];
+        let index = lane.of(priority)[at];
         let request = self.requests[index].as_mut().expect("queued, so not complete");
         let (address, grain) = (request.address(), request.file.grain());
         let piece = match request.again.pop() {
@@ -197,7 +212,7 @@ impl Queue {
         load.in_flight += 1;
         load.in_flight_bytes += piece.span.bytes;
         if !request.has_more() {
-            lane.of(priority).retain(|queued| *queued != index);
+            lane.of(priority).remove(at);
         }
         let token = self.tokens.pop().expect("as many as the bounds allow");
         self.flights[token as usize] = Some(Flight { request: index, span: piece.span });
@@ -211,7 +226,7 @@ impl Queue {
         })
     }
 
-    /// The first request of a lane whose device may have one more transfer in flight.
+    /// Where in a lane the first request stands whose device may have one more transfer in flight.
     fn first_with_room(&self, lane: usize) -> Option<(usize, Priority)> {
         let (mine, other) = (&self.lanes[lane], &self.lanes[1 - lane]);
         let bytes_max = self.blocks_max * self.block_bytes;
@@ -227,8 +242,7 @@ impl Queue {
             !is_full && !is_held
         };
         let find = |queue: &VecDeque<usize>, priority| {
-            let index = queue.iter().find(|index| has_room(index, priority))?;
-            Some((*index, priority))
+            Some((queue.iter().position(|index| has_room(index, priority))?, priority))
         };
         // Where an urgent request finds its device full, so does everything behind it.
         find(&mine.urgent, Priority::Urgent)
@@ -237,7 +251,7 @@ impl Queue {
 
     /// A sync whose file has no write under way that came before it.
     fn next_sync(&mut self) -> Option<Transfer> {
-        if self.syncs.is_empty() || self.syncs_in_flight == SYNCS {
+        if !self.may_sync || self.syncs.is_empty() || self.syncs_in_flight == SYNCS {
             return None;
         }
         let is_ready = |index: &usize| {
@@ -249,7 +263,10 @@ impl Queue {
             };
             !self.requests.iter().flatten().any(is_before)
         };
-        let at = self.syncs.iter().position(is_ready)?;
+        let Some(at) = self.syncs.iter().position(is_ready) else {
+            self.may_sync = false;
+            return None;
+        };
         let index = self.syncs.remove(at)?;
         let request = self.requests[index].as_mut().expect("queued, so not complete");
         let span = request.left;
@@ -270,6 +287,7 @@ impl Queue {
     fn retire(&mut self, index: usize) {
         let request = self.requests[index].take().expect("held until complete");
         self.vacant.push(index);
+        self.may_sync = true;
         if request.kind != Kind::Sync {
             let lane = &mut self.lanes[request.kind as usize];
             let load = &mut lane.loads[request.file.device()];

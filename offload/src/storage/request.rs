@@ -11,6 +11,9 @@ use super::file::Opened;
 use super::pieces::Span;
 use crate::memory::{Buffer, Window};
 
+/// How often the system may put a request's transfers off before that is its answer.
+const REPEATS_MAX: u32 = 10_000;
+
 /// Who goes first when the device is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Priority {
@@ -84,6 +87,7 @@ pub(crate) struct Request {
     pub(crate) in_flight: usize,
     pub(crate) failure: Option<StorageError>,
     done_bytes: usize,
+    repeats: u32,
     loan: Option<Loan>,
     ticket: Arc<Ticket>,
 }
@@ -190,6 +194,7 @@ impl Request {
             in_flight: 0,
             failure: None,
             done_bytes: 0,
+            repeats: 0,
             loan,
             ticket,
         };
@@ -209,6 +214,12 @@ impl Request {
     /// Whether there is something to be started.
     pub(crate) fn has_more(&self) -> bool {
         self.failure.is_none() && (self.left.bytes > 0 || !self.again.is_empty())
+    }
+
+    /// Whether a transfer that was put off may be tried once more: not for ever.
+    pub(crate) fn may_repeat(&mut self) -> bool {
+        self.repeats += 1;
+        self.repeats < REPEATS_MAX
     }
 
     /// One of its transfers has moved so many bytes.

@@ -114,7 +114,8 @@ impl Storage {
     }
 
     /// Make a file of `bytes` bytes with its space reserved, so that a full device shows now. What
-    /// was at this path before is gone; the name survives a loss of power.
+    /// was at this path before is gone; the name survives a loss of power. A block device is taken
+    /// as it is, when it is large enough.
     ///
     /// Errors: the system's. A file that does not fit is removed again.
     pub fn create(&self, path: &Path, bytes: u64) -> Result<File, StorageError> {

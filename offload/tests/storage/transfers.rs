@@ -164,3 +164,19 @@ fn what_cannot_be_opened_or_does_not_fit_is_refused_at_once() {
         assert!(world.contents("huge").is_none(), "{}", world.name);
     });
 }
+
+#[test]
+fn places_that_no_file_has_are_refused() {
+    check(Settings::default(), |world| {
+        let file = world.create("state", 4096);
+        for offset in [u64::MAX, u64::MAX - 4096, i64::MAX as u64 - 100] {
+            let write =
+                world.storage.write(&file, offset, world.take(4096), 0..4096, Priority::Background);
+            assert!(outcome(write).result.is_err(), "{}: {offset}", world.name);
+            let read =
+                world.storage.read(&file, offset, world.take(4096), 0..4096, Priority::Urgent);
+            assert!(outcome(read).result.is_err(), "{}: {offset}", world.name);
+        }
+        assert_eq!(world.contents("state").unwrap().len(), 4096, "{}", world.name);
+    });
+}

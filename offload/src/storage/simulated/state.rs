@@ -10,6 +10,9 @@ use super::{Faults, Moved};
 use crate::memory::Window;
 use crate::storage::engine::Kind;
 
+/// Where a write may begin: files lie in this machine's memory.
+const FILE_BYTES_MAX: u64 = 64 << 30;
+
 /// All that a device knows.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -110,7 +113,8 @@ impl State {
         fate: &Fate,
     ) -> Result<usize, i32> {
         let file = self.files.get(path).ok_or(libc::ENOENT)?;
-        let from = file.get(offset as usize..).unwrap_or(&[]);
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let from = file.get(start..).unwrap_or(&[]);
         let bytes = fate.bytes.min(from.len());
         window.part(0, bytes).with(|to| {
             to.copy_from_slice(&from[..bytes]);
@@ -139,6 +143,9 @@ impl State {
         }
         if bytes == 0 {
             return Err(libc::ENOSPC);
+        }
+        if offset > FILE_BYTES_MAX {
+            return Err(libc::EFBIG);
         }
         let file = self.files.get_mut(path).ok_or(libc::ENOENT)?;
         let (start, end) = (offset as usize, offset as usize + bytes);
