@@ -4,15 +4,34 @@ mod plan;
 
 use std::process::ExitCode;
 
+use brigade_bench::offload as bench;
+
 /// Train what does not fit: plan the tiers of memory, measure drives and updates.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Plan(Box<plan::Args>),
+    /// Measure what a plan rests on: drives and updates
+    #[command(subcommand)]
+    Bench(Box<bench::Command>),
 }
 
 /// Do what is asked; the exit code is 1 when a model does not fit, 2 when nothing could be begun.
 pub(crate) fn offload(command: &Command) -> ExitCode {
     match command {
         Command::Plan(args) => plan::plan(args),
+        Command::Bench(command) => measure(command),
+    }
+}
+
+fn measure(command: &bench::Command) -> ExitCode {
+    match bench::run(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("brigade offload bench: {failure}");
+            match failure {
+                bench::Failure::Usage(_) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
     }
 }

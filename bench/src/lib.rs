@@ -1,4 +1,4 @@
-//! Timing collectives: the library behind `brigade bench`.
+//! Timing collectives and offloading: what is behind `brigade bench` and `brigade offload bench`.
 //!
 //! It starts no processes: [`run_rank`] is one rank of a world that a launcher made, and
 //! [`run_threads`] is a whole world in this process. What is timed, and how, stands in
@@ -9,6 +9,7 @@ mod arena;
 mod args;
 mod kind;
 mod measure;
+pub mod offload;
 mod plot;
 mod record;
 mod reference;

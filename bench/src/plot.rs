@@ -1,4 +1,4 @@
-//! A picture of a run: times and bus bandwidths over sizes, on logarithmic axes, as SVG.
+//! A picture of a run: two quantities over sizes, on logarithmic axes, as SVG.
 
 use std::fmt::Write;
 
@@ -14,9 +14,26 @@ const TOP: f64 = 70.0;
 const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
+/// A line of the picture, in both of its panels.
+pub(crate) struct Line {
+    /// What the legend calls it.
+    pub(crate) name: String,
+    /// A size in bytes, with what the left and the right panel show of it.
+    pub(crate) points: Vec<(usize, [f64; 2])>,
+}
+
 /// Draw the records. Cases without bytes have no place on a logarithmic axis and are left out.
 pub(crate) fn draw(title: &str, records: &[Record]) -> String {
-    let series = series(records);
+    let point = |record: &&Record| (record.bytes(), [record.us(50), record.busbw()]);
+    let lines: Vec<Line> = series(records)
+        .into_iter()
+        .map(|(name, records)| Line { name, points: records.iter().map(point).collect() })
+        .collect();
+    picture(title, ["time of one call, median (us)", "bus bandwidth (GB/s)"], &lines)
+}
+
+/// Draw the lines in two panels with these titles. What is not above zero is left out.
+pub(crate) fn picture(title: &str, panels: [&str; 2], series: &[Line]) -> String {
     let mut svg = String::new();
     let legend = 18.0 * series.len().div_ceil(3) as f64;
     let height = HEIGHT + legend;
@@ -31,9 +48,10 @@ pub(crate) fn draw(title: &str, records: &[Record]) -> String {
             escape(title)
         ),
     );
-    panel(&mut svg, 70.0, "time of one call, median (us)", &series, |record| record.us(50));
-    panel(&mut svg, 550.0, "bus bandwidth (GB/s)", &series, Record::busbw);
-    for (index, (name, _)) in series.iter().enumerate() {
+    for (which, left) in [70.0, 550.0].into_iter().enumerate() {
+        panel(&mut svg, left, panels[which], series, which);
+    }
+    for (index, Line { name, .. }) in series.iter().enumerate() {
         let x = 70.0 + 300.0 * (index % 3) as f64;
         let y = HEIGHT + 18.0 * (index / 3) as f64;
         let colour = COLOURS[index % COLOURS.len()];
@@ -73,16 +91,11 @@ fn series(records: &[Record]) -> Vec<(String, Vec<&Record>)> {
 }
 
 /// One pair of axes with all lines in it.
-fn panel(
-    svg: &mut String,
-    left: f64,
-    title: &str,
-    series: &[(String, Vec<&Record>)],
-    value: impl Fn(&Record) -> f64,
-) {
-    let records = || series.iter().flat_map(|(_, line)| line.iter().copied());
-    let x = Axis::covering(records().map(|record| record.bytes() as f64), left, PANEL_WIDTH);
-    let y = Axis::covering(records().map(&value), TOP + PANEL_HEIGHT, -PANEL_HEIGHT);
+fn panel(svg: &mut String, left: f64, title: &str, series: &[Line], which: usize) {
+    let points = || series.iter().flat_map(|line| line.points.iter().copied());
+    let x = Axis::covering(points().map(|(bytes, _)| bytes as f64), left, PANEL_WIDTH);
+    let heights = points().map(|(_, values)| values[which]);
+    let y = Axis::covering(heights, TOP + PANEL_HEIGHT, -PANEL_HEIGHT);
     let (right, bottom) = (left + PANEL_WIDTH, TOP + PANEL_HEIGHT);
     put(
         svg,
@@ -100,7 +113,7 @@ fn panel(
             ),
         );
     }
-    let sizes = sizes(records());
+    let sizes = sizes(points().map(|(bytes, _)| bytes));
     for tick in sizes.iter().step_by(sizes.len().div_ceil(7).max(1)) {
         let at = x.place(*tick as f64);
         put(
@@ -122,11 +135,11 @@ fn panel(
             bottom + 38.0
         ),
     );
-    for (index, (_, line)) in series.iter().enumerate() {
-        let drawable = line.iter().filter(|record| value(record) > 0.0);
+    for (index, line) in series.iter().enumerate() {
+        let drawable = line.points.iter().filter(|(_, values)| values[which] > 0.0);
         let points: Vec<_> = drawable
-            .map(|record| {
-                format!("{:.1},{:.1}", x.place(record.bytes() as f64), y.place(value(record)))
+            .map(|(bytes, values)| {
+                format!("{:.1},{:.1}", x.place(*bytes as f64), y.place(values[which]))
             })
             .collect();
         let colour = COLOURS[index % COLOURS.len()];
@@ -141,8 +154,8 @@ fn panel(
 }
 
 /// The different sizes, in increasing order.
-fn sizes<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<usize> {
-    let mut sizes: Vec<usize> = records.map(Record::bytes).collect();
+fn sizes(sizes: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut sizes: Vec<usize> = sizes.collect();
     sizes.sort_unstable();
     sizes.dedup();
     sizes

@@ -135,9 +135,34 @@ struct Report {
 }
 
 /// A file or a stream, with the name for messages.
-struct Target {
+pub(crate) struct Target {
     name: String,
     out: Box<dyn Write>,
+}
+
+impl Target {
+    /// Where the table goes, and the lines of JSON where they are wanted: only one of the two has
+    /// standard output.
+    pub(crate) fn open(json: Option<&Path>) -> Result<(Box<dyn Write>, Option<Self>), Failure> {
+        Ok(match json {
+            None => (Box::new(io::stdout()), None),
+            Some(path) if path == Path::new("-") => {
+                let name = String::from("standard output");
+                (Box::new(io::stderr()), Some(Self { name, out: Box::new(io::stdout()) }))
+            }
+            Some(path) => {
+                let (name, out) = (path.display().to_string(), BufWriter::new(create(path)?));
+                (Box::new(io::stdout()), Some(Self { name, out: Box::new(out) }))
+            }
+        })
+    }
+
+    /// Write one object, so that whoever reads along has it at once.
+    pub(crate) fn line(&mut self, object: serde_json::Result<String>) -> Result<(), Failure> {
+        let Self { name, out } = self;
+        let written = object.map_err(io::Error::from).and_then(|line| writeln!(out, "{line}"));
+        written.and_then(|()| out.flush()).map_err(cannot_write(name))
+    }
 }
 
 impl Report {
@@ -149,19 +174,7 @@ impl Report {
             size::ranks(comm.size()),
             transport(comm)
         );
-        let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-        let mut table: Box<dyn Write> =
-            if to_stdout { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
-        let json = match &args.json {
-            _ if to_stdout => {
-                Some(Target { name: String::from("standard output"), out: Box::new(io::stdout()) })
-            }
-            Some(path) => Some(Target {
-                name: path.display().to_string(),
-                out: Box::new(BufWriter::new(create(path)?)),
-            }),
-            None => None,
-        };
+        let (mut table, json) = Target::open(args.json.as_deref())?;
         if let Some(path) = &args.plot {
             create(path)?;
         }
@@ -173,13 +186,8 @@ impl Report {
     /// Write one line, as soon as it is known.
     fn add(&mut self, records: Vec<Record>) -> Result<(), Failure> {
         table::write_row(&mut self.table, &records).map_err(cannot_write("the table"))?;
-        if let Some(Target { name, out }) = &mut self.json {
-            for record in &records {
-                let line = record.json().map_err(io::Error::from);
-                let written =
-                    line.and_then(|line| writeln!(out, "{line}")).and_then(|()| out.flush());
-                written.map_err(cannot_write(name))?;
-            }
+        if let Some(target) = &mut self.json {
+            records.iter().try_for_each(|record| target.line(record.json()))?;
         }
         self.records.extend(records);
         Ok(())
@@ -224,10 +232,10 @@ fn facts(args: &Args, comm: &Communicator, title: &str, first: &Case) -> Vec<Str
     ]
 }
 
-fn create(path: &Path) -> Result<File, Failure> {
+pub(crate) fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(cannot_write(&path.display().to_string()))
 }
 
-fn cannot_write(what: &str) -> impl Fn(io::Error) -> Failure {
+pub(crate) fn cannot_write(what: &str) -> impl Fn(io::Error) -> Failure {
     move |source| Failure::Write { what: what.to_owned(), source }
 }

@@ -1,4 +1,4 @@
-//! Processor time used, which the standard library does not tell.
+//! Processor time used and room on drives, which the standard library does not tell.
 
 use std::time::Duration;
 
@@ -24,6 +24,16 @@ impl Cpu {
         assert_eq!(code, 0, "both clocks exist on every Linux");
         Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.try_into().unwrap_or(0))
     }
+}
+
+/// Bytes that this user may still write to the file system of `folder`.
+pub fn free_bytes(folder: &std::path::Path) -> Option<u64> {
+    let path = std::ffi::CString::new(folder.as_os_str().as_encoded_bytes()).ok()?;
+    // SAFETY: all fields are numbers, for which zeros are values.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a zero, and `found` is a live value of the type that is filled.
+    let code = unsafe { libc::statvfs(path.as_ptr(), &mut found) };
+    (code == 0).then(|| u64::from(found.f_bavail).saturating_mul(u64::from(found.f_frsize)))
 }
 
 /// The name of the processor, as the system gives it.

@@ -1,11 +1,11 @@
-//! `brigade offload plan`: from a model and three budgets to what lives where, or to what is missing.
+//! `brigade offload plan`: from a model and three budgets to what lives where, or what is missing.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use brigade_bench::size;
+use brigade_bench::{offload, size};
 use brigade_offload::plan::{
     Budgets, Drive, Model, Number, Optimizer, Plan, Rate, Rates, Refusal, plan as planned,
 };
@@ -19,10 +19,10 @@ host, and the folders where files may lie. Ranks that share a machine share its 
 give each its part. Everything else follows, and is printed: what lives in which tier, the buffers,
 the bytes that each link carries in a step, the time, and how long the drives will last.
 
-A folder that exists is measured, with a file of 256 MiB that is removed again; one that does not,
-or has rates behind it, is taken as given: DIR=READ/WRITE in GB/s, or DIR=READ/WRITE/BOTH, where
-BOTH is what the drive moves when it reads and writes at once. Rates that nobody gave or measured
-are marked as assumed.
+A folder that exists is measured, with a file of 256 MiB that is gone afterwards, and its free
+room is its budget. Rates behind a folder are taken as given: DIR=READ/WRITE in GB/s, or
+DIR=READ/WRITE/BOTH, where BOTH is what the drive moves when it reads and writes at once. Rates that
+nobody gave or measured are marked as assumed.
 
 When it does not fit, the table says what each budget would have to be, and the exit code is 1.
 
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// TB that the maker of each drive stands for being written
     #[arg(long, value_name = "TB")]
     tbw: Option<f64>,
-    /// Write the plan as one JSON object to FILE; `-`: to standard output, the table to standard error
+    /// Write one JSON object to FILE; `-`: to standard output, the table to standard error
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -102,7 +102,7 @@ struct Place {
     rates: Option<(f64, f64, Option<f64>)>,
 }
 
-/// Rates of a usual drive, for one that cannot be measured: PCIe 3, as most have or exceed. In GB/s.
+/// Rates of a usual drive (PCIe 3) in GB/s, for one that cannot be measured.
 const ASSUMED_READ: f64 = 3.2;
 const ASSUMED_WRITE: f64 = 2.5;
 
@@ -167,12 +167,23 @@ fn rates(args: &Args) -> Rates {
 /// A drive with its rates: given, or measured where the folder exists, or assumed.
 fn drive(place: &Place, endurance_tb: Option<f64>) -> Result<Drive, String> {
     let name = place.path.display().to_string();
+    let is_there = place.path.is_dir();
     let mut drive = match place.rates {
         Some((read, write, both)) => {
             Drive { both, ..Drive::new(name, Rate::given(read), Rate::given(write)) }
         }
+        None if is_there => {
+            eprintln!("measuring {name} ...");
+            let found = offload::measure(&place.path)
+                .map_err(|error| format!("{error}; {name}=READ/WRITE needs no measuring"))?;
+            let (read, write) = (Rate::measured(found.read), Rate::measured(found.write));
+            Drive { both: Some(found.both), ..Drive::new(name, read, write) }
+        }
         None => Drive::new(name, Rate::assumed(ASSUMED_READ), Rate::assumed(ASSUMED_WRITE)),
     };
+    if let Some(free) = offload::free_bytes(&place.path).filter(|_| is_there) {
+        drive.capacity_bytes = free;
+    }
     drive.endurance_tb = endurance_tb;
     Ok(drive)
 }

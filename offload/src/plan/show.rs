@@ -258,7 +258,10 @@ fn wear(plan: &Plan, f: &mut Formatter<'_>) -> fmt::Result {
     let written = gb(plan.step.traffic.written);
     write!(f, "wear       {written} GB a step, {day:.2} TB a day without a pause")?;
     match plan.years() {
-        Some(years) => write!(f, "; the endurance given lasts {years:.2} years"),
+        Some(years) if years < 1.0 => {
+            write!(f, "; the endurance given lasts {:.1} days", years * 365.0)
+        }
+        Some(years) => write!(f, "; the endurance given lasts {years:.1} years"),
         None => write!(f, "; --tbw says how long a drive stands that"),
     }
 }

@@ -1,0 +1,87 @@
+//! Timing offloading: the library behind `brigade offload bench`.
+//!
+//! [`storage`] times reads and writes of a drive, [`optimizer`] times updates in memory. Each
+//! measurement is taken several times, in turn with all others, and shown as the median with the
+//! range: a machine that is slower for a while is so for all of them.
+
+pub mod optimizer;
+mod report;
+mod rig;
+pub mod storage;
+
+use std::path::Path;
+use std::time::Duration;
+
+use brigade_offload::memory::{ArenaError, OverBudget};
+use brigade_offload::storage::{Settings, StorageError};
+
+pub use crate::sys::free_bytes;
+use rig::{Direction, Rig};
+
+/// Measure what a plan rests on: drives and updates.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Reads and writes of a drive
+    Storage(storage::Args),
+    /// Updates of parameters in memory
+    Optimizer(optimizer::Args),
+}
+
+/// Why a measurement could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The flags contradict each other or the machine.
+    #[error("{0}")]
+    Usage(String),
+    /// There is no memory for the buffers.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The buffers do not fit the memory that was taken for them.
+    #[error(transparent)]
+    OverBudget(#[from] OverBudget),
+    /// A transfer failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The table or a file could not be written.
+    #[error(transparent)]
+    Output(#[from] crate::Failure),
+}
+
+/// The rates of a drive, in GB/s.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Sequential reads.
+    pub read: f64,
+    /// Sequential writes.
+    pub write: f64,
+    /// Reads and writes at once, summed.
+    pub both: f64,
+}
+
+/// Measure, and print.
+pub fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Storage(args) => storage::run(args),
+        Command::Optimizer(args) => optimizer::run(args),
+    }
+}
+
+/// Rates of the drive under `folder`, from a file of 256 MiB that has no name and is gone after it.
+///
+/// Cost: a second or so; as long as the drive takes for three times the file. Errors: the folder
+/// cannot be written, or has no room.
+pub fn measure(folder: &Path) -> Result<Measured, Failure> {
+    const BYTES: u64 = 256 << 20;
+    const REQUEST_BYTES: usize = 4 << 20;
+    const LEAST: Duration = Duration::from_millis(250);
+    let mut rig = Rig::new(folder, BYTES, Settings::default(), 64 << 20, false)?;
+    let mut rate = |directions: &[Direction]| -> Result<f64, Failure> {
+        Ok(rig.stream(directions, REQUEST_BYTES, LEAST)?.gb_s())
+    };
+    // The first pass gives the file its blocks, which later ones do not have to.
+    rate(&[Direction::Write])?;
+    let write = rate(&[Direction::Write])?;
+    let read = rate(&[Direction::Read])?;
+    let both = rate(&[Direction::Read, Direction::Write])?;
+    Ok(Measured { read, write, both })
+}

@@ -1,0 +1,112 @@
+//! `brigade offload bench` from its flags to its lines of JSON, on files that are gone afterwards.
+
+use std::path::{Path, PathBuf};
+
+use brigade_bench::offload::{Command, Failure, measure, run};
+use clap::Parser;
+use serde_json::Value;
+
+#[derive(Parser)]
+struct Flags {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// A folder that is removed with everything in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn run_with(words: &str, path: &Path) -> Result<(), Failure> {
+    let path = path.display().to_string();
+    let words: Vec<String> = words.split(' ').map(|word| word.replace("DIR", &path)).collect();
+    let flags = [String::from("bench")].into_iter().chain(words);
+    run(&Flags::try_parse_from(flags).unwrap().command)
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn storage_writes_a_line_for_each_case_and_leaves_no_file() {
+    for engine in ["", " --threads"] {
+        let folder = Folder::new(&format!("storage{}", engine.len()));
+        let words = "storage --path DIR --bytes 8M --block 64K --tensors 64K,128K --batch 8 \
+                     --turns 2 --least 1 --json DIR/out.jsonl --plot DIR/out.svg";
+        run_with(&format!("{words}{engine}"), &folder.0).unwrap();
+        let lines = lines(&folder.0.join("out.jsonl"));
+        assert_eq!(lines.len(), 6);
+        for line in &lines {
+            assert!(line["gb_s"]["median"].as_f64().unwrap() > 0.0, "{line}");
+            assert_eq!(line["sync_ms"].is_null(), line["op"] == "read", "{line}");
+            assert!(line["us_p50"].as_f64() <= line["us_max"].as_f64(), "{line}");
+        }
+        let svg = std::fs::read_to_string(folder.0.join("out.svg")).unwrap();
+        assert!(svg.contains("read, 8 tensors at once"), "{svg}");
+        let mut names = folder.names();
+        names.sort();
+        assert_eq!(names, ["out.jsonl", "out.svg"]);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_a_file_is_made() {
+    let folder = Folder::new("refused");
+    for words in [
+        "storage --path DIR --block 5000",
+        "storage --path DIR --block 8M",
+        "storage --path DIR --bytes 1M",
+        "storage --path DIR --bytes 8M --tensors 1M",
+        "storage --path DIR --tensors 1000",
+        "storage --path DIR --bytes 8388608G",
+    ] {
+        let refused = run_with(words, &folder.0);
+        assert!(matches!(refused, Err(Failure::Usage(_))), "{words}: {refused:?}");
+        assert_eq!(folder.names(), [""; 0], "{words}");
+    }
+}
+
+#[test]
+fn an_optimizer_is_measured_in_every_format() {
+    let folder = Folder::new("optimizer");
+    let words = "optimizer --rule adamw,sgd --params 10K --threads 1,2 --turns 2 --least 1 \
+                 --json DIR/out.jsonl";
+    run_with(words, &folder.0).unwrap();
+    let lines = lines(&folder.0.join("out.jsonl"));
+    assert_eq!(lines.len(), 12);
+    let bytes = |op: &str, format: &str| {
+        let mut of = lines.iter().filter(|line| line["op"] == op && line["format"] == format);
+        of.next().unwrap()["bytes_per_param"].as_u64().unwrap()
+    };
+    assert_eq!([bytes("adamw", "f32"), bytes("adamw", "mixed")], [28, 28]);
+    assert_eq!([bytes("adamw", "bf16-moments"), bytes("sgd", "f32")], [20, 20]);
+    assert!(lines.iter().all(|line| line["of_limit"].as_f64().unwrap() > 0.0));
+}
+
+#[test]
+fn a_drive_is_measured_and_nothing_is_left_of_it() {
+    let folder = Folder::new("measured");
+    let found = measure(&folder.0).unwrap();
+    assert!(found.read > 0.0 && found.write > 0.0 && found.both > 0.0, "{found:?}");
+    assert_eq!(folder.names(), [""; 0]);
+    assert!(measure(&folder.0.join("nowhere")).is_err());
+}
