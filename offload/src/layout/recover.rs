@@ -42,8 +42,8 @@ pub struct Recovered {
     pub candidates: Vec<Candidate>,
     /// Slots that are not usable, with their stripe. Empty ones are not named.
     pub faults: Vec<(u32, Fault)>,
-    /// Every generation that a slot names, with its stripe.
-    seen: Vec<(u32, u64)>,
+    /// Every slot that is not empty, with its stripe, and the generation that it names if it is whole.
+    seen: Vec<(u32, usize, Option<u64>)>,
 }
 
 /// Why there is no generation to be had.
@@ -121,9 +121,16 @@ pub fn recover(slots: &[[Result<Superblock, Fault>; 2]]) -> Result<Recovered, Un
         let found = (0..slots.len()).map(generations).collect();
         return Err(Unrecoverable::Apart { found, faults });
     }
-    let seen = (0..slots.len())
-        .flat_map(|stripe| valid(stripe).map(move |other| (stripe as u32, other.generation)));
-    let seen = seen.collect();
+    let mut seen = Vec::new();
+    for (stripe, pair) in (0..).zip(slots) {
+        for (number, slot) in pair.iter().enumerate() {
+            match slot {
+                Ok(superblock) => seen.push((stripe, number, Some(superblock.generation))),
+                Err(fault) if fault.wrong == Wrong::Empty => {}
+                Err(_) => seen.push((stripe, number, None)),
+            }
+        }
+    }
     Ok(Recovered { candidates, faults, seen })
 }
 
@@ -142,14 +149,19 @@ pub fn withdraw(stripes: u32, generation: u64) -> Vec<Step> {
 
 impl Recovered {
     /// What to do before anything is written to a state that continues from `chosen`: superblocks that
-    /// say anything newer are erased, and all that was read is made to stay.
+    /// say anything newer, or are damaged, are erased, and all that was read is made to stay.
     ///
     /// Without the erasing, a superblock that a crash left on one stripe could be taken for part of
-    /// a later generation with its number. Without the sync, a superblock that was seen after the end
-    /// of a process could be lost with the power when its predecessor is half written over already.
+    /// a later generation with its number, and one that was misread could be whole after all when
+    /// its blocks are written over. Without the sync, a superblock that was seen after the end of
+    /// a process could be lost with the power when its predecessor is half written over already.
     pub fn mend(&self, chosen: &Candidate) -> Vec<Step> {
-        let newer = self.seen.iter().filter(|(_, generation)| *generation > chosen.number());
-        let slots = newer.map(|(stripe, generation)| (*stripe, (generation % 2) as usize));
+        let is_older = |generation| generation <= Some(chosen.number());
+        let doubtful = self
+            .seen
+            .iter()
+            .filter(|(_, _, generation)| generation.is_none() || !is_older(*generation));
+        let slots = doubtful.map(|(stripe, slot, _)| (*stripe, *slot));
         erase_slots(slots, chosen.geometry().stripes())
     }
 }

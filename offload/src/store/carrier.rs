@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::error::StoreError;
 use crate::layout::{Fault, Step};
 use crate::memory::{Arena, Buffer, Category};
-use crate::storage::{File, Pending, Priority, Storage};
+use crate::storage::{File, Pending, Priority, Storage, StorageError};
 
 /// A storage, and an arena to stage blocks in. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -118,6 +118,18 @@ impl Carrier {
         }
         convoy.finish(&mut land)?;
         settle(&mut syncs)
+    }
+
+    /// Wait until nothing that was written to these files is under way any more, failed or not.
+    pub(super) fn drain(&self, files: &[File]) -> Result<(), StoreError> {
+        let syncs: Vec<Pending> = files.iter().map(|file| self.storage.sync(file)).collect();
+        for sync in syncs {
+            match sync.wait(self.wait_limit).result {
+                Ok(_) | Err(StorageError::WriteFailed { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn convoy<P>(&self, bytes: u64, category: Category) -> Convoy<'_, P> {

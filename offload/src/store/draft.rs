@@ -148,6 +148,7 @@ impl Draft {
         if self.shared.last_draft.load(Ordering::Acquire) != self.ticket {
             return Err(StoreError::Superseded { number: self.number() });
         }
+        self.shared.written_by.store(self.ticket, Ordering::Release);
         let place = self.commit.place(block);
         self.commit.written(block, sum);
         Ok(place)

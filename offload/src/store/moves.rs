@@ -3,7 +3,6 @@
 use super::checkpoint::open_common;
 use super::error::StoreError;
 use super::run::{Broken, Run};
-use super::state::StateFile;
 use super::tiers::{Held, Shelf, Slot, Store, Tier};
 use crate::memory::Buffer;
 use crate::storage::Priority;
@@ -127,7 +126,7 @@ impl Store {
             state.commit_draft(draft, label, note)?;
         }
         for Shelf { state, draft } in &mut self.shelves {
-            *draft = state.begin()?;
+            *draft = state.begin_unmended();
         }
         Ok(())
     }
@@ -147,7 +146,7 @@ impl Store {
             }
         }
         for Shelf { state, draft } in &mut self.shelves {
-            *draft = StateFile::begin(state)?;
+            *draft = state.begin_unmended();
         }
         Ok(())
     }
@@ -174,6 +173,9 @@ impl Store {
     fn send(&mut self, index: usize, mut buffer: Buffer) -> Result<Run, Broken> {
         let Slot { shelf, placed, span, .. } = &self.slots[index];
         let shelf = &mut self.shelves[*shelf];
+        if let Err(error) = shelf.state.mend() {
+            return Err(Broken { error: Box::new(error), buffer: Some(buffer) });
+        }
         buffer[placed.tensor.bytes() as usize..].fill(0);
         let first = placed.offset / shelf.state.geometry().block_bytes();
         let run = Run::write(&mut shelf.draft, first, buffer, Priority::Background)?;

@@ -47,6 +47,8 @@ pub(super) struct Shared {
     pub(super) blueprint: Arc<Blueprint>,
     /// Of the drafts begun, the last.
     pub(super) last_draft: AtomicU64,
+    /// The draft that has written something since the last commit; 0 for none.
+    pub(super) written_by: AtomicU64,
 }
 
 /// A block on its way into memory.
@@ -131,7 +133,8 @@ impl StateFile {
         mend: Vec<Step>,
     ) -> Self {
         let (carrier, last_draft) = (carrier.clone(), AtomicU64::new(0));
-        let shared = Arc::new(Shared { carrier, files, blueprint, last_draft });
+        let written_by = AtomicU64::new(0);
+        let shared = Arc::new(Shared { carrier, files, blueprint, last_draft, written_by });
         Self { shared, newest, found: Vec::new(), faults: Vec::new(), mend }
     }
 
@@ -204,15 +207,33 @@ impl StateFile {
 
     /// Begin the next generation. Any draft begun before is void.
     ///
-    /// Errors: the first time after opening, what is left of a broken commit could not be erased.
+    /// Errors: what is left of a broken commit could not be erased, or of a dropped draft not waited for.
     pub fn begin(&mut self) -> Result<Draft, StoreError> {
-        let Shared { carrier, files, last_draft, .. } = &*self.shared;
-        let ticket = last_draft.fetch_add(1, Ordering::AcqRel) + 1;
+        let draft = self.begin_unmended();
+        self.mend()?;
+        Ok(draft)
+    }
+
+    /// As [`StateFile::begin`]; before the draft writes anything, [`StateFile::mend`] must be called.
+    pub(super) fn begin_unmended(&mut self) -> Draft {
+        let ticket = self.shared.last_draft.fetch_add(1, Ordering::AcqRel) + 1;
+        Draft::new(&self.shared, self.newest.as_deref(), ticket)
+    }
+
+    /// Do what must be done before anything is written. Cost: nothing the second time.
+    pub(super) fn mend(&mut self) -> Result<(), StoreError> {
+        let Shared { carrier, files, last_draft, written_by, .. } = &*self.shared;
+        let writer = written_by.load(Ordering::Acquire);
+        if writer != 0 && writer != last_draft.load(Ordering::Acquire) {
+            // Writes of a draft that was dropped may be under way still, to the same places.
+            carrier.drain(files)?;
+            written_by.store(0, Ordering::Release);
+        }
         if !self.mend.is_empty() {
             carrier.run(files, &self.mend, SLOT_BYTES)?;
             self.mend.clear();
         }
-        Ok(Draft::new(&self.shared, self.newest.as_deref(), ticket))
+        Ok(())
     }
 
     /// Make the draft the newest generation: when this returns, it survives a loss of power. `label`
@@ -244,6 +265,7 @@ impl StateFile {
             self.mend = withdraw(stripes, sealed.generation.number);
             return Err(error);
         }
+        self.shared.written_by.store(0, Ordering::Release);
         Ok(self.newest.insert(Arc::new(sealed.generation)))
     }
 
@@ -304,11 +326,21 @@ impl PendingBlock {
 
 type Slots = [Result<Superblock, Fault>; 2];
 
+/// How often something is read before it is believed to be damaged: falling back to an older generation
+/// because of one misread bit would be a pity.
+const READS: usize = 3;
+
 fn slots(carrier: &Carrier, files: &[File]) -> Result<Vec<Slots>, StoreError> {
     let slot = |file, slot| -> Result<_, StoreError> {
-        let offset = Geometry::slot_offset(slot);
-        let bytes = carrier.read_all(file, offset, SLOT_BYTES, SLOT_BYTES)?;
-        Ok(Superblock::parse(&bytes, slot))
+        let read = || carrier.read_all(file, Geometry::slot_offset(slot), SLOT_BYTES, SLOT_BYTES);
+        let mut parsed = Superblock::parse(&read()?, slot);
+        for _ in 1..READS {
+            if parsed.is_ok() || parsed == Err(empty(slot)) {
+                break;
+            }
+            parsed = Superblock::parse(&read()?, slot);
+        }
+        Ok(parsed)
     };
     files.iter().map(|file| Ok([slot(file, 0)?, slot(file, 1)?])).collect()
 }
@@ -331,9 +363,23 @@ fn load(
         let bytes = geometry.index_bytes(stripe);
         carrier.read_all(file, at, bytes, geometry.block_bytes())
     };
-    let indices = (0..).zip(files).map(read).collect::<Result<Vec<_>, _>>()?;
-    Generation::parse(candidate, &indices)
-        .map_err(|(stripe, fault)| damaged(&files[stripe as usize], fault))
+    let mut reads = 0;
+    loop {
+        let indices = (0..).zip(files).map(read).collect::<Result<Vec<_>, _>>()?;
+        reads += 1;
+        match Generation::parse(candidate, &indices) {
+            Ok(loaded) => return Ok(loaded),
+            Err((stripe, fault)) if reads == READS => {
+                return Err(damaged(&files[stripe as usize], fault));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// What an empty slot is parsed as.
+fn empty(slot: usize) -> Fault {
+    Fault { offset: Geometry::slot_offset(slot), wrong: Wrong::Empty }
 }
 
 /// Why no generation was opened: the fault of the newest, if one was wanted and it is damaged.

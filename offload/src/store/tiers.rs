@@ -197,7 +197,7 @@ impl Store {
         }
         let named = slots.iter().enumerate();
         let names = named.map(|(index, slot)| (slot.placed.tensor.name.clone(), index)).collect();
-        let shelve = |mut state: StateFile| Ok(Shelf { draft: state.begin()?, state });
+        let shelve = |mut state: StateFile| Ok(Shelf { draft: state.begin_unmended(), state });
         let shelves = states.into_iter().map(shelve).collect::<Result<_, StoreError>>()?;
         let (carrier, order, tally) = (carrier.clone(), Order::default(), Tally::default());
         Ok(Self { carrier, paths, shelves, slots, names, order, category, host_bytes_max, tally })

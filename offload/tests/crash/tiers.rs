@@ -1,0 +1,129 @@
+//! A store of tensors in tiers, on devices that fail, and with the power cut in its commits.
+
+use std::path::PathBuf;
+
+use brigade_offload::layout::{Dtype, Tensor};
+use brigade_offload::memory::Category;
+use brigade_offload::storage::simulated::{Faults, SimulatedDevice, Unsynced};
+use brigade_offload::store::{Store, StoreError};
+
+use crate::world::{carrier, device, paths};
+
+const TENSORS: usize = 5;
+const BYTES: usize = 10_000;
+const HOST_BYTES: usize = 2 * 12_288;
+
+fn name(index: usize) -> String {
+    format!("tensor {index}")
+}
+
+fn create(device: &SimulatedDevice, paths: &[PathBuf]) -> Store {
+    let tensors = (0..TENSORS).map(|index| Tensor::whole(name(index), Dtype::U8, &[BYTES as u64]));
+    let carrier = carrier(device);
+    Store::create(&carrier, paths, tensors, 4096, Category::Other, HOST_BYTES).unwrap()
+}
+
+/// Set every tensor to this version, and commit.
+fn advance(store: &mut Store, version: u8) -> Result<(), StoreError> {
+    for index in 0..TENSORS {
+        let mut loan = store.get(&name(index))?;
+        loan.fill(version);
+        store.put(loan);
+    }
+    store.commit(u64::from(version), b"")
+}
+
+/// The one version that all tensors have. Panics if there are two.
+fn version_of(store: &mut Store) -> Result<u8, StoreError> {
+    let mut versions = Vec::new();
+    for index in 0..TENSORS {
+        let loan = store.get(&name(index))?;
+        versions.extend_from_slice(&loan);
+        store.give_back(loan);
+    }
+    assert!(versions.iter().all(|version| *version == versions[0]), "a mix of versions");
+    Ok(versions[0])
+}
+
+#[test]
+fn every_cut_leaves_one_version_of_all_tensors() {
+    let device = device();
+    let paths = paths(2);
+    let mut store = create(&device, &paths);
+    advance(&mut store, 1).unwrap();
+    device.start_record();
+    advance(&mut store, 2).unwrap();
+    let done = device.cuts();
+    advance(&mut store, 3).unwrap();
+    for at in 0..=device.cuts() {
+        for unsynced in [Unsynced::Kept, Unsynced::Lost, Unsynced::Tossed(at as u64)] {
+            let after = device.after_cut(at, unsynced);
+            let opened = Store::open(&carrier(&after), &paths, Category::Other, HOST_BYTES);
+            let mut opened = opened.unwrap_or_else(|error| panic!("cut {at}: {error}"));
+            let version = version_of(&mut opened).unwrap();
+            let allowed = if at < done { [1, 2] } else { [2, 3] };
+            assert!(allowed.contains(&version), "{version} at cut {at}, {unsynced:?}");
+        }
+    }
+}
+
+#[test]
+fn a_commit_that_fails_leaves_the_one_before() {
+    let mut failed = 0;
+    for seed in 0..150 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let device = device();
+        let paths = paths(2);
+        let mut store = create(&device, &paths);
+        advance(&mut store, 1).unwrap();
+        let mut version = 1;
+        for next in 2..6 {
+            let chances = 40_000;
+            let faults = match rng.usize(..3) {
+                0 => Faults { write_refused: chances, ..Faults::default() },
+                1 => Faults { sync_refused: chances * 5, ..Faults::default() },
+                _ => Faults { full_after_bytes: Some(rng.u64(..150_000)), ..Faults::default() },
+            };
+            device.set_faults(Faults { seed: rng.u64(..), ..faults });
+            let advanced = advance(&mut store, next);
+            device.set_faults(Faults::default());
+            if advanced.is_ok() {
+                version = next;
+                continue;
+            }
+            failed += 1;
+            drop(store);
+            store = Store::open(&carrier(&device), &paths, Category::Other, HOST_BYTES)
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let found = version_of(&mut store).unwrap();
+            // The last sync may have failed after everything was written.
+            assert!([version, next].contains(&found), "seed {seed}: {found}");
+            version = found;
+        }
+    }
+    assert!(failed > 100, "{failed}");
+}
+
+#[test]
+fn a_store_goes_on_after_a_commit_that_failed() {
+    let device = device();
+    let mut store = create(&device, &paths(2));
+    advance(&mut store, 1).unwrap();
+    device.set_faults(Faults { sync_refused: 1_000_000, ..Faults::default() });
+    let error = advance(&mut store, 2).unwrap_err();
+    assert!(error.to_string().contains("sync of"), "{error}");
+    device.set_faults(Faults::default());
+    let found = version_of(&mut store);
+    // Going back needs the device as well; once it works again, so does the store.
+    let version = match found {
+        Ok(version) => version,
+        Err(_) => {
+            let error = store.commit(9, b"").unwrap_err();
+            println!("{error}");
+            version_of(&mut store).unwrap()
+        }
+    };
+    assert_eq!(version, 1);
+    advance(&mut store, 3).unwrap();
+    assert_eq!(version_of(&mut store).unwrap(), 3);
+}
