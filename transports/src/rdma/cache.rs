@@ -59,8 +59,8 @@ impl Cache {
     /// `bytes` at `address` as memory of a device, which is registered now unless it is. `None`:
     /// it cannot be, so the caller copies.
     ///
-    /// The answer names pages that were there when the memory was last changed by `munmap` and the
-    /// like, however long ago it was registered. The memory must not be changed so while it is used.
+    /// The answer names the pages that are there now, however long ago they were registered. The
+    /// memory must not be unmapped, emptied or moved while the answer is used.
     ///
     /// Costs about a microsecond when it is found.
     pub(super) fn region(

@@ -1,5 +1,5 @@
-//! Raw calls that the standard library does not offer: the kernel's word when memory of this process
-//! goes away.
+//! Raw calls that the standard library does not offer: the kernel's word when memory of this
+//! process goes away.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
