@@ -3,9 +3,9 @@
 //! To send from where bytes lie, a device must know their pages. That takes a system call, pins the
 //! pages, and costs more than to copy a few of them; so what was registered stays so until its
 //! place is needed, or its memory goes away. Memory may be registered that was not lent: around
-//! what was, in the same mapping, so that the next piece of a large buffer is found. What becomes of
-//! memory is looked at when something is lent: until then, pages that were freed stay pinned, within
-//! the same bound.
+//! what was, in the same mapping, so that the next piece of a large buffer is found. What becomes
+//! of memory is looked at when something is lent: until then, pages that were freed stay pinned,
+//! within the same bound.
 //!
 //! * `table`: which ranges are known to which device, and which of them go; no system in it
 //! * `mappings`: what kind of memory there is at an address
