@@ -9,8 +9,7 @@ use brigade_transports::LendingStats;
 use crate::call::{Buffers, Call};
 use crate::control::History;
 use crate::drive::Driver;
-use crate::engine::{Engine, Shards, UpdateMemory};
-use crate::middle::Middle;
+use crate::engine::Engine;
 use crate::select::Selector;
 use crate::wait::Watch;
 use crate::waiting::Waiting;
@@ -125,25 +124,6 @@ impl Communicator {
     pub fn run(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Error> {
         self.shared.progress.drain();
         self.shared.run_now(call, buffers).map_err(|error| *error)
-    }
-
-    /// Carry out a sharded update; returns when it is complete on this rank.
-    ///
-    /// # Safety
-    ///
-    /// `memory` holds what `shards` says, which nothing else touches meanwhile.
-    pub(crate) unsafe fn run_update(
-        &self,
-        shards: &Shards,
-        memory: UpdateMemory,
-        middle: &mut dyn Middle,
-    ) -> Result<(), Error> {
-        self.shared.progress.drain();
-        let mut engine = self.shared.lock();
-        // SAFETY: the caller's promise.
-        let outcome = unsafe { engine.update(shards, memory, middle) };
-        self.shared.count(&engine, outcome.is_ok());
-        outcome.map_err(|error| *error)
     }
 
     /// The algorithm that a call of this shape is carried out by.

@@ -18,8 +18,8 @@ use crate::{Error, Op};
 ///
 /// A function of a range, gradients and weights is one, which is always ready.
 pub trait ShardUpdate<G, W> {
-    /// Whether this part of the shard can be updated now. If not, other parts of the call go on, and
-    /// it is asked again at least every millisecond.
+    /// Whether this part of the shard can be updated now. If not, other parts of the call go on,
+    /// and it is asked again at least every millisecond.
     fn is_ready(&mut self, part: Range<usize>) -> bool {
         let _always = part;
         true
@@ -42,9 +42,9 @@ impl Communicator {
         Shards::shard(elems, self.size() as u32, self.rank() as u32)
     }
 
-    /// Fold `gradients` over all ranks, let `update` change this rank's shard of `weights`, and give
-    /// every rank the weights of all: `[elems]` each, on every rank. Of the weights only the rank's
-    /// own shard is read. Of the gradients the shard comes out folded, and the rest as it may.
+    /// Fold `gradients` over all ranks, let `update` change this rank's shard of `weights`, and
+    /// give every rank the weights of all: `[elems]` each, on every rank. Of the weights only the
+    /// rank's own shard is read. Of the gradients the shard comes out folded, and the rest as it may.
     ///
     /// Comes to the same, bit by bit, as a reduce-scatter, the update and an all-gather.
     ///
@@ -78,9 +78,14 @@ impl Communicator {
             weights: weights.as_mut_ptr().cast(),
         };
         let mut typed = Typed { update };
+        let shared = self.shared();
+        shared.progress.drain();
+        let mut engine = shared.lock();
         // SAFETY: two slices of the types and the length that the call names, borrowed until it is
         // over.
-        unsafe { self.run_update(&shards, memory, &mut typed) }
+        let outcome = unsafe { engine.update(&shards, memory, &mut typed) };
+        shared.count(&engine, outcome.is_ok());
+        outcome.map_err(|error| *error)
     }
 }
 

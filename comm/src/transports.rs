@@ -23,8 +23,8 @@ pub const NAMES: [&str; 3] = ["shm", "rdma", "tcp"];
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] for a name that is none, with the names that are; or a setting of RDMA that is
-/// out of its bounds.
+/// [`Error::Invalid`] for a name that is none, with the names that are; or a setting of RDMA that
+/// is out of its bounds.
 pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error> {
     let asked = settings.transport.trim();
     let names: Vec<&str> = match asked {

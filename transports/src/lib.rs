@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 
 pub use bells::Bells;
 pub use error::{TransportError, Unavailable};
-pub use lending::{LendingStats, Lending};
+pub use lending::{Lending, LendingStats};
 
 /// What a transport is good for, asked before it is used.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -19,7 +19,7 @@ use super::window::{self, Descriptor, Imported};
 use super::wire::{Receiver, Sender};
 use super::{caps, failed};
 use crate::{
-    Caps, LendingStats, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire,
+    Caps, Doorbell, Endpoint, LendingStats, LocalWindow, RecvWire, RemoteWindow, SendWire,
     TransportError, Windows,
 };
 

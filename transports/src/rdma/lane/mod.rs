@@ -3,8 +3,8 @@
 //! Bytes are copied into a ring of registered memory and written from there to the same place of
 //! the receiver's ring, in pieces. A piece stays in the ring until the receiver has said that it
 //! has consumed it, so it can be sent again. Long pieces of memory that the caller lends are not
-//! copied: the device reads them where they lie, and they are held until it has. The receiver's word comes as a number: the lines of 64
-//! bytes that it has consumed so far, modulo 2^32.
+//! copied: the device reads them where they lie, and they are held until it has. The receiver's
+//! word comes as a number: the lines of 64 bytes that it has consumed so far, modulo 2^32.
 //!
 //! A lane is used by the thread that pushes, and by the exchange's thread, which looks for failed
 //! queue pairs and sends again what they may have lost. Hence the lock, which nobody else wants
