@@ -44,7 +44,7 @@ impl Communicator {
 
     /// Fold `gradients` over all ranks, let `update` change this rank's shard of `weights`, and
     /// give every rank the weights of all: `[elems]` each, on every rank. Of the weights only the
-    /// rank's own shard is read. Of the gradients the shard comes out folded, and the rest as it may.
+    /// rank's own shard is read. Of the gradients the shard comes out folded, the rest as it may.
     ///
     /// Comes to the same, bit by bit, as a reduce-scatter, the update and an all-gather.
     ///
