@@ -20,7 +20,8 @@ impl Store {
         let run = match tier {
             Tier::Host { buffer, is_changed } => return Ok((buffer, is_changed)),
             Tier::Going(run) => {
-                let buffer = run.wait().map_err(|broken| self.keep(index, broken))?;
+                let buffer =
+                    run.wait(self.carrier.wait_limit).map_err(|broken| self.keep(index, broken))?;
                 return Ok((buffer, false));
             }
             Tier::Coming(run) => {
@@ -39,7 +40,9 @@ impl Store {
                 }
             }
         };
-        run.wait().map(|buffer| (buffer, false)).map_err(|broken| *broken.error)
+        run.wait(self.carrier.wait_limit)
+            .map(|buffer| (buffer, false))
+            .map_err(|broken| *broken.error)
     }
 
     /// Fetch what is needed next, as far as there is room, or something that is needed later.
@@ -113,7 +116,8 @@ impl Store {
         for index in runs {
             let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
             if let Tier::Going(run) = tier {
-                let buffer = run.wait().map_err(|broken| self.keep(index, broken))?;
+                let buffer =
+                    run.wait(self.carrier.wait_limit).map_err(|broken| self.keep(index, broken))?;
                 self.slots[index].tier = Tier::Host { buffer, is_changed: false };
             }
         }
@@ -164,7 +168,7 @@ impl Store {
         let Slot { shelf, placed, span, .. } = &self.slots[index];
         let shelf = &self.shelves[*shelf];
         let first = placed.offset / shelf.state.geometry().block_bytes();
-        let run = Run::read(&shelf.draft, first, buffer, priority)?;
+        let run = Run::read(&shelf.draft, first, *span, buffer, priority)?;
         self.tally.read_bytes += *span as u64;
         Ok(run)
     }
@@ -178,7 +182,7 @@ impl Store {
         }
         buffer[placed.tensor.bytes() as usize..].fill(0);
         let first = placed.offset / shelf.state.geometry().block_bytes();
-        let run = Run::write(&mut shelf.draft, first, buffer, Priority::Background)?;
+        let run = Run::write(&mut shelf.draft, first, *span, buffer, Priority::Background)?;
         self.tally.written_bytes += *span as u64;
         Ok(run)
     }
@@ -245,12 +249,12 @@ impl Store {
     /// Wait for a tensor on its way: one that comes stays in memory, one that goes leaves it.
     fn settle(&mut self, index: usize) -> Result<(), StoreError> {
         match std::mem::replace(&mut self.slots[index].tier, Tier::File) {
-            Tier::Going(run) => match run.wait() {
+            Tier::Going(run) => match run.wait(self.carrier.wait_limit) {
                 Ok(_) => Ok(()),
                 Err(broken) => Err(self.keep(index, broken)),
             },
             Tier::Coming(run) => {
-                let buffer = run.wait().map_err(|broken| *broken.error)?;
+                let buffer = run.wait(self.carrier.wait_limit).map_err(|broken| *broken.error)?;
                 self.slots[index].tier = Tier::Host { buffer, is_changed: false };
                 Ok(())
             }

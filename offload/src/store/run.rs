@@ -1,22 +1,24 @@
-//! A whole tensor on its way between one buffer and its blocks, without a copy.
+//! Many blocks on their way between one buffer and the files, without a copy.
 //!
-//! Where its blocks lie behind one another, which is the rule, the whole tensor is one request. Where
-//! they do not, its segments go one after the other: a buffer is lent to one request at a time.
+//! Where they lie behind one another they are one request: on a state of one stripe, that is the rule.
+//! Where they do not, their segments go one after the other: a buffer is lent to one request at a time.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::carrier::damaged;
 use super::draft::Draft;
 use super::error::StoreError;
 use super::state::Shared;
-use crate::layout::{Entry, Fault, Geometry, Place, Wrong, checksum_padded};
+use crate::layout::{Entry, Fault, Geometry, Place, Placed, Unsealable, Wrong, checksum_padded};
 use crate::memory::Buffer;
 use crate::storage::{Pending, Priority};
 
-/// A tensor on its way.
+/// Blocks on their way: [`Draft::read_part`], [`Draft::write_part`].
 #[derive(Debug)]
-pub(super) struct Run {
+#[must_use = "only the outcome says whether the bytes were moved"]
+pub struct Run {
     shared: Arc<Shared>,
     priority: Priority,
     is_write: bool,
@@ -24,6 +26,8 @@ pub(super) struct Run {
     /// Of the segments, how many were handed in.
     sent: usize,
     now: Now,
+    /// Bytes of the buffer that are moved.
+    bytes: usize,
     /// Of a read: the first block, and what its blocks should sum to.
     wanted: (u64, Vec<Entry>),
 }
@@ -45,9 +49,11 @@ struct Segment {
 
 /// What is left when a run fails: the error, and the buffer unless the system still has it.
 #[derive(Debug)]
-pub(super) struct Broken {
-    pub(super) error: Box<StoreError>,
-    pub(super) buffer: Option<Buffer>,
+pub struct Broken {
+    /// What has failed.
+    pub error: Box<StoreError>,
+    /// The memory.
+    pub buffer: Option<Buffer>,
 }
 
 impl Broken {
@@ -56,89 +62,143 @@ impl Broken {
     }
 }
 
+impl Draft {
+    /// Read a part of a tensor, `from` so many bytes after its begin, to the begin of the buffer: what this
+    /// draft has written there, if that has landed, or else what the newest generation has.
+    ///
+    /// The part begins with a block, and ends with one or with its tensor, which was packed at blocks.
+    /// Cost: one request where the blocks lie behind one another. Errors: the blocks are shared with
+    /// others, or nobody ever wrote one of them.
+    pub fn read_part(
+        &self,
+        placed: &Placed,
+        from: u64,
+        bytes: usize,
+        buffer: Buffer,
+        priority: Priority,
+    ) -> Result<Run, Broken> {
+        match self.first_block(placed, from, bytes) {
+            Err(error) => Err(Broken::new(error, Some(buffer))),
+            Ok(first) => Run::read(self, first, bytes, buffer, priority).map_err(|buffer| {
+                let blocks = self.geometry().blocks();
+                Broken::new(Unsealable::Unwritten { block: first, blocks }, Some(buffer))
+            }),
+        }
+    }
+
+    /// Write a part of a tensor from the begin of the buffer. Which parts: as [`Draft::read_part`].
+    ///
+    /// Cost: a sum over the part on this thread, and the request. Errors: the blocks are shared with
+    /// others, or a newer draft was begun.
+    pub fn write_part(
+        &mut self,
+        placed: &Placed,
+        from: u64,
+        bytes: usize,
+        buffer: Buffer,
+        priority: Priority,
+    ) -> Result<Run, Broken> {
+        match self.first_block(placed, from, bytes) {
+            Err(error) => Err(Broken::new(error, Some(buffer))),
+            Ok(first) => Run::write(self, first, bytes, buffer, priority),
+        }
+    }
+
+    fn first_block(&self, placed: &Placed, from: u64, bytes: usize) -> Result<u64, StoreError> {
+        let block_bytes = self.geometry().block_bytes();
+        let (begin, end) = (placed.offset + from, placed.offset + from + bytes as u64);
+        assert!(end <= placed.end(), "{from} + {bytes} of {placed:?}");
+        let is_whole = begin.is_multiple_of(block_bytes)
+            && (end.is_multiple_of(block_bytes) || end == placed.end())
+            && placed.offset.is_multiple_of(block_bytes);
+        match is_whole {
+            true => Ok(begin / block_bytes),
+            false => Err(StoreError::Shared { name: placed.tensor.name.clone() }),
+        }
+    }
+}
+
 impl Run {
-    /// Read blocks from `first` on until the buffer is full. None, with the buffer: nobody ever wrote
-    /// one of them.
+    /// Read blocks from `first` on. The buffer comes back where nobody ever wrote one of them.
     pub(super) fn read(
         draft: &Draft,
         first: u64,
+        bytes: usize,
         buffer: Buffer,
         priority: Priority,
     ) -> Result<Self, Buffer> {
         let geometry = draft.geometry();
-        let blocks = first..first + (buffer.len() as u64).div_ceil(geometry.block_bytes());
+        let blocks = first..first + (bytes as u64).div_ceil(geometry.block_bytes());
         let Some(entries) = blocks.map(|block| draft.entry(block)).collect::<Option<Vec<_>>>()
         else {
             return Err(buffer);
         };
         let places =
             (first..).zip(&entries).map(|(block, entry)| geometry.place(block, entry.side));
-        let segments = segments(&geometry, places, buffer.len());
-        Ok(Self::start(draft, segments, buffer, priority, false, (first, entries)))
+        let segments = segments(&geometry, places, bytes);
+        let shared = draft.shared().clone();
+        let now = Now::Still(buffer);
+        let wanted = (first, entries);
+        let is_write = false;
+        Ok(Self { shared, priority, is_write, segments, sent: 0, now, bytes, wanted }.start())
     }
 
-    /// Write the whole buffer to blocks from `first` on. What is behind its end in the last of them is
-    /// zero and stays so.
+    /// Write to blocks from `first` on. What is behind the end in the last of them is zero and stays so.
     ///
     /// Errors: a newer draft was begun.
     pub(super) fn write(
         draft: &mut Draft,
         first: u64,
+        bytes: usize,
         buffer: Buffer,
         priority: Priority,
     ) -> Result<Self, Broken> {
         let geometry = draft.geometry();
         let block_bytes = geometry.block_bytes() as usize;
         let mut places = Vec::new();
-        for (block, part) in (first..).zip(buffer.chunks(block_bytes)) {
+        for (block, part) in (first..).zip(buffer[..bytes].chunks(block_bytes)) {
             match draft.note(block, checksum_padded(part, block_bytes)) {
                 Ok(place) => places.push(place),
                 Err(error) => return Err(Broken::new(error, Some(buffer))),
             }
         }
-        let segments = segments(&geometry, places.into_iter(), buffer.len());
-        Ok(Self::start(draft, segments, buffer, priority, true, (first, Vec::new())))
+        let segments = segments(&geometry, places.into_iter(), bytes);
+        let shared = draft.shared().clone();
+        let now = Now::Still(buffer);
+        let wanted = (first, Vec::new());
+        let is_write = true;
+        Ok(Self { shared, priority, is_write, segments, sent: 0, now, bytes, wanted }.start())
     }
 
-    fn start(
-        draft: &Draft,
-        segments: Vec<Segment>,
-        buffer: Buffer,
-        priority: Priority,
-        is_write: bool,
-        wanted: (u64, Vec<Entry>),
-    ) -> Self {
-        let shared = draft.shared().clone();
-        let mut run =
-            Self { shared, priority, is_write, segments, sent: 0, now: Now::Still(buffer), wanted };
-        run.now = match run.now {
-            Now::Still(buffer) if !run.segments.is_empty() => {
-                let pending = run.shared.hand_in(&run.segments[0], buffer, priority, is_write);
-                run.sent = 1;
-                Now::UnderWay(pending)
+    fn start(mut self) -> Self {
+        self.now = match self.now {
+            Now::Still(buffer) if !self.segments.is_empty() => {
+                self.sent = 1;
+                let first = &self.segments[0];
+                Now::UnderWay(self.shared.hand_in(first, buffer, self.priority, self.is_write))
             }
             now => now,
         };
-        run
+        self
     }
 
     /// Whether waiting would end at once.
-    pub(super) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         match &self.now {
             Now::Still(_) => true,
             Now::UnderWay(pending) => self.sent == self.segments.len() && pending.is_done(),
         }
     }
 
-    /// The buffer, once all of it was moved, and checked if it was read.
-    pub(super) fn wait(self) -> Result<Buffer, Broken> {
-        let Self { shared, priority, is_write, segments, sent, mut now, wanted } = self;
+    /// The buffer, once all was moved, and checked if it was read. Each segment may take `limit`.
+    pub fn wait(self, limit: Duration) -> Result<Buffer, Broken> {
+        let Self { shared, priority, is_write, segments, sent, mut now, bytes, wanted } = self;
         let mut rest = segments[sent..].iter();
         let buffer = loop {
             now = match now {
                 Now::Still(buffer) => break buffer,
                 Now::UnderWay(pending) => {
-                    let outcome = pending.wait(shared.carrier.wait_limit);
+                    let outcome = pending.wait(limit);
                     match (outcome.result, outcome.buffer) {
                         (Ok(_), Some(buffer)) => match rest.next() {
                             None => Now::Still(buffer),
@@ -152,7 +212,7 @@ impl Run {
                 }
             }
         };
-        match shared.check(wanted, &buffer) {
+        match shared.check(wanted, &buffer[..bytes]) {
             Ok(()) => Ok(buffer),
             Err(error) => Err(Broken::new(error, Some(buffer))),
         }

@@ -3,6 +3,7 @@
 mod cuts;
 mod damage;
 mod kill;
+mod steps;
 mod tiers;
 mod trials;
 mod world;

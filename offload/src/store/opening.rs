@@ -1,0 +1,95 @@
+//! What is read when a state is opened: superblocks first, then the index of a whole generation.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::carrier::{Carrier, damaged};
+use super::error::StoreError;
+use super::state::Which;
+use crate::layout::{
+    Blueprint, Candidate, Fault, Generation, Geometry, Recovered, SLOT_BYTES, Superblock, Wrong,
+};
+use crate::storage::File;
+
+pub(super) type Slots = [Result<Superblock, Fault>; 2];
+
+/// How often something is read before it is believed to be damaged: falling back to an older generation
+/// because of one misread bit would be a pity.
+const READS: usize = 3;
+
+/// What the two slots of each stripe say.
+pub(super) fn slots(carrier: &Carrier, files: &[File]) -> Result<Vec<Slots>, StoreError> {
+    let slot = |file, slot| -> Result<_, StoreError> {
+        let read = || carrier.read_all(file, Geometry::slot_offset(slot), SLOT_BYTES, SLOT_BYTES);
+        let mut parsed = Superblock::parse(&read()?, slot);
+        for _ in 1..READS {
+            if parsed.is_ok() || parsed == Err(empty(slot)) {
+                break;
+            }
+            parsed = Superblock::parse(&read()?, slot);
+        }
+        Ok(parsed)
+    };
+    files.iter().map(|file| Ok([slot(file, 0)?, slot(file, 1)?])).collect()
+}
+
+/// The index of a generation, from all stripes.
+pub(super) fn load(
+    carrier: &Carrier,
+    files: &[File],
+    candidate: &Candidate,
+) -> Result<(Arc<Blueprint>, Generation), StoreError> {
+    let geometry = candidate.geometry();
+    for (stripe, file) in (0..).zip(files) {
+        let (wanted_bytes, found_bytes) = (geometry.file_bytes(stripe), file.bytes());
+        if found_bytes < wanted_bytes {
+            let path = file.path().into();
+            return Err(StoreError::Length { path, wanted_bytes, found_bytes });
+        }
+    }
+    let at = geometry.index_offset(candidate.number());
+    let read = |(stripe, file)| {
+        let bytes = geometry.index_bytes(stripe);
+        carrier.read_all(file, at, bytes, geometry.block_bytes())
+    };
+    let mut reads = 0;
+    loop {
+        let indices = (0..).zip(files).map(read).collect::<Result<Vec<_>, _>>()?;
+        reads += 1;
+        match Generation::parse(candidate, &indices) {
+            Ok(loaded) => return Ok(loaded),
+            Err((stripe, fault)) if reads == READS => {
+                return Err(damaged(&files[stripe as usize], fault));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// What an empty slot is parsed as.
+fn empty(slot: usize) -> Fault {
+    Fault { offset: Geometry::slot_offset(slot), wrong: Wrong::Empty }
+}
+
+/// Why no generation was opened: the fault of the newest, if one was wanted and it is damaged.
+pub(super) fn nothing(
+    which: Which,
+    paths: Vec<PathBuf>,
+    recovered: &Recovered,
+    mut faults: Vec<StoreError>,
+) -> StoreError {
+    let found: Vec<u64> = recovered.candidates.iter().map(Candidate::number).collect();
+    match which {
+        Which::Number(number) if !found.contains(&number) => {
+            StoreError::NoGeneration { paths, wanted: format!("generation {number}"), found }
+        }
+        _ => faults.pop().expect("a candidate was opened or had a fault"),
+    }
+}
+
+/// A number that no other state has, out of the keys that the standard library draws for its maps.
+pub(super) fn random_id() -> u128 {
+    let draw = || RandomState::new().hash_one(std::process::id());
+    u128::from(draw()) << 64 | u128::from(draw())
+}

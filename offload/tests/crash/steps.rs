@@ -1,0 +1,138 @@
+//! The streamed step through drafts: power fails in the middle of a step, and the state is that of
+//! a whole step, bit by bit.
+
+use std::time::Duration;
+
+use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
+use brigade_offload::memory::Buffer;
+use brigade_offload::step::{Arrival, Home, Piece, Pipeline, Shape};
+use brigade_offload::storage::Priority;
+use brigade_offload::storage::simulated::Unsynced;
+use brigade_offload::store::{Draft, Run, StateFile, StoreError, Which};
+
+use crate::world::{arena, carrier, device, paths};
+
+const ELEMENTS: usize = 10_000;
+/// Four blocks of an array.
+const CHUNK_ELEMENTS: usize = 4096;
+
+/// Arrays that are tensors of a state: read from the newest generation, written to the next.
+struct Tensors {
+    draft: Draft,
+    arrays: Vec<Placed>,
+}
+
+struct OnItsWay(Run);
+
+impl Home for Tensors {
+    type Error = StoreError;
+    type Read = OnItsWay;
+    type Write = OnItsWay;
+
+    fn read(&mut self, piece: Piece, memory: Buffer) -> Result<OnItsWay, StoreError> {
+        let Piece { array, offset, bytes, .. } = piece;
+        let (placed, priority) = (&self.arrays[array], Priority::Background);
+        let run = self.draft.read_part(placed, offset, bytes, memory, priority);
+        run.map(OnItsWay).map_err(|broken| *broken.error)
+    }
+
+    fn write(&mut self, piece: Piece, memory: Buffer) -> Result<OnItsWay, StoreError> {
+        let Piece { array, offset, bytes, .. } = piece;
+        let (placed, priority) = (&self.arrays[array], Priority::Background);
+        let run = self.draft.write_part(placed, offset, bytes, memory, priority);
+        run.map(OnItsWay).map_err(|broken| *broken.error)
+    }
+}
+
+impl Arrival for OnItsWay {
+    type Error = StoreError;
+
+    fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+
+    fn wait(self, limit: Duration) -> (Option<Buffer>, Result<(), StoreError>) {
+        match self.0.wait(limit) {
+            Ok(buffer) => (Some(buffer), Ok(())),
+            Err(broken) => (broken.buffer, Err(*broken.error)),
+        }
+    }
+}
+
+/// What a step does to a weight and its momentum.
+fn update(weight: &mut f32, momentum: &mut f32) {
+    *momentum = 0.9 * *momentum + *weight;
+    *weight -= 0.01 * *momentum;
+}
+
+/// Both arrays after so many steps.
+fn reference(steps: u64) -> [Vec<f32>; 2] {
+    let mut weights: Vec<f32> = (0..ELEMENTS).map(|at| at as f32).collect();
+    let mut momenta = vec![0.0; ELEMENTS];
+    for _ in 0..steps {
+        weights.iter_mut().zip(&mut momenta).for_each(|(w, m)| update(w, m));
+    }
+    [weights, momenta]
+}
+
+fn arrays(state: &StateFile) -> Result<[Vec<f32>; 2], StoreError> {
+    let mut arrays = [vec![0.0; ELEMENTS], vec![0.0; ELEMENTS]];
+    for (placed, array) in state.directory().tensors().iter().zip(&mut arrays) {
+        state.read_tensor(placed, 0, bytemuck::cast_slice_mut(array))?;
+    }
+    Ok(arrays)
+}
+
+fn step(state: &mut StateFile, pipeline: &mut Pipeline, label: u64) {
+    let arrays = state.directory().tensors().to_vec();
+    let mut home = Tensors { draft: state.begin().unwrap(), arrays };
+    let mut middle = |_, arrays: &mut [&mut [u8]]| {
+        let [weights, momenta] = arrays else { unreachable!("two arrays are streamed") };
+        let weights: &mut [f32] = bytemuck::cast_slice_mut(weights);
+        let momenta: &mut [f32] = bytemuck::cast_slice_mut(momenta);
+        weights.iter_mut().zip(momenta).for_each(|(w, m)| update(w, m));
+        Ok(())
+    };
+    pipeline.run(&mut home, &mut middle).unwrap();
+    state.commit(home.draft, label, b"").unwrap();
+}
+
+#[test]
+fn a_cut_in_a_step_leaves_a_whole_step() {
+    for stripes in 1..=2 {
+        let device = device();
+        let tensors =
+            ["weights", "momenta"].map(|name| Tensor::whole(name, Dtype::F32, &[ELEMENTS as u64]));
+        let directory = Directory::pack(tensors, 4096).unwrap();
+        let there = carrier(&device);
+        let mut state = StateFile::create(&there, &paths(stripes), directory, 4096).unwrap();
+        let start = reference(0);
+        let fill = |placed: &Placed, from: u64, target: &mut [u8]| {
+            let array = &start[usize::from(placed.tensor.name == "momenta")];
+            let bytes: &[u8] = bytemuck::cast_slice(array);
+            target.copy_from_slice(&bytes[from as usize..from as usize + target.len()]);
+            Ok(())
+        };
+        state.save(0, b"", fill).unwrap();
+        let shape = Shape::cut(ELEMENTS, &[4, 4], CHUNK_ELEMENTS);
+        let mut pipeline = Pipeline::with_slots(&arena(), shape, 3).unwrap();
+        device.start_record();
+        let mut ends = vec![0];
+        for label in 1..=3 {
+            step(&mut state, &mut pipeline, label);
+            ends.push(device.cuts());
+        }
+        assert_eq!(arrays(&state).unwrap(), reference(3));
+        for at in 0..=device.cuts() {
+            for unsynced in [Unsynced::Kept, Unsynced::Lost, Unsynced::Tossed(at as u64)] {
+                let after = device.after_cut(at, unsynced);
+                let state = StateFile::open(&carrier(&after), &paths(stripes), Which::Newest)
+                    .unwrap_or_else(|error| panic!("cut {at}: {error}"));
+                let label = state.generation().unwrap().label;
+                let done = ends.iter().rposition(|end| *end <= at).unwrap() as u64;
+                assert!((done..=(done + 1).min(3)).contains(&label), "{label} at cut {at}");
+                assert_eq!(arrays(&state).unwrap(), reference(label), "cut {at}");
+            }
+        }
+    }
+}
