@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::StorageError;
 use super::inbox::Inbox;
+use super::namespace::Namespace;
 use super::pieces::Grain;
 use super::place::Body;
 
@@ -119,6 +120,11 @@ impl Opened {
     pub(crate) fn grain(&self) -> Grain {
         match &self.body {
             Body::System { grain, .. } => *grain,
+            Body::Namespace { namespace, .. } => Grain {
+                file_bytes: namespace.block_bytes as usize,
+                // Drives take any multiple of four.
+                memory_bytes: 4,
+            },
             Body::Simulated => SIMULATED_GRAIN,
         }
     }
@@ -128,7 +134,24 @@ impl Opened {
         match &self.body {
             Body::System { direct: Some(direct), .. } if is_direct => direct.as_raw_fd(),
             Body::System { buffered, .. } => buffered.as_raw_fd(),
+            Body::Namespace { device, .. } => device.as_raw_fd(),
             Body::Simulated => -1,
+        }
+    }
+
+    /// The longest transfer that it takes in whole, of blocks of so many bytes.
+    pub(crate) fn block_bytes(&self, block_bytes: usize) -> usize {
+        match &self.body {
+            Body::Namespace { namespace, .. } => block_bytes.min(namespace.transfer_bytes_max),
+            _ => block_bytes,
+        }
+    }
+
+    /// What commands to its drive need, where it is a namespace.
+    pub(crate) fn namespace(&self) -> Option<&Namespace> {
+        match &self.body {
+            Body::Namespace { namespace, .. } => Some(namespace),
+            _ => None,
         }
     }
 }

@@ -11,6 +11,7 @@ mod error;
 mod file;
 mod inbox;
 mod mapped;
+mod namespace;
 mod pieces;
 mod place;
 mod queue;

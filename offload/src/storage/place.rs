@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::error::{Operation, StorageError};
+use super::namespace::Namespace;
 use super::pieces::Grain;
 use super::simulated::SimulatedDevice;
 use super::sys;
@@ -22,6 +23,8 @@ pub(super) enum Place {
 pub(crate) enum Body {
     /// In the system: a descriptor through the page cache, and one past it where there is one.
     System { buffered: fs::File, direct: Option<fs::File>, grain: Grain },
+    /// A drive's namespace, by commands to the drive.
+    Namespace { device: fs::File, namespace: Namespace },
     /// On a simulated device, by its path.
     Simulated,
 }
@@ -29,10 +32,12 @@ pub(crate) enum Body {
 impl Body {
     /// The system's number of the device under it; of a block device, its own.
     pub(crate) fn device(&self) -> u64 {
-        let Body::System { buffered, .. } = self else { return 0 };
-        buffered.metadata().map_or(0, |found| {
-            if found.file_type().is_block_device() { found.rdev() } else { found.dev() }
-        })
+        let file = match self {
+            Body::System { buffered, .. } => buffered,
+            Body::Namespace { device, .. } => device,
+            Body::Simulated => return 0,
+        };
+        file.metadata().map_or(0, |found| if found.is_file() { found.dev() } else { found.rdev() })
     }
 }
 
@@ -62,7 +67,7 @@ impl Place {
         Ok(body(path, buffered))
     }
 
-    /// Take a block device for a file of `bytes` bytes. It keeps its name, whatever happens.
+    /// Take a device for a file of `bytes` bytes. It keeps its name, whatever happens.
     fn claim(&self, path: &Path, bytes: u64) -> Result<Body, StorageError> {
         let (body, there) = self.open(path)?;
         if there < bytes {
@@ -76,6 +81,10 @@ impl Place {
     pub(super) fn open(&self, path: &Path) -> Result<(Body, u64), StorageError> {
         let opened = match self {
             Place::System => options().open(path).and_then(|file| {
+                if let Some(namespace) = Namespace::find(path)? {
+                    let bytes = namespace.bytes();
+                    return Ok((Body::Namespace { device: file, namespace }, bytes));
+                }
                 let bytes = length(&file)?;
                 Ok((body(path, file), bytes))
             }),
@@ -94,7 +103,7 @@ impl Place {
                 device.extend(path, bytes).map_err(io::Error::from_raw_os_error)
             }
             (Place::System, Body::System { buffered, .. }) => reserve(buffered, bytes),
-            (Place::System, Body::Simulated) => unreachable!("made by another place"),
+            (Place::System, _) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
         };
         extended.map_err(|e| refused(Operation::Allocate, path, bytes, &e))
     }

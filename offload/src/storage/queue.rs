@@ -197,15 +197,16 @@ impl Queue {
         let index = lane.of(priority)[at];
         let request = self.requests[index].as_mut().expect("queued, so not complete");
         let (address, grain) = (request.address(), request.file.grain());
+        let block_bytes = request.file.block_bytes(self.block_bytes);
         let piece = match request.again.pop() {
             Some(mut span) => {
-                let piece = cut(&mut span, address, grain, self.block_bytes);
+                let piece = cut(&mut span, address, grain, block_bytes);
                 if span.bytes > 0 {
                     request.again.push(span);
                 }
                 piece
             }
-            None => cut(&mut request.left, address, grain, self.block_bytes),
+            None => cut(&mut request.left, address, grain, block_bytes),
         };
         request.in_flight += 1;
         let load = &mut lane.loads[request.file.device()];

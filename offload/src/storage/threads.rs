@@ -115,6 +115,10 @@ impl Wake for Shared {
 }
 
 fn run(transfer: &Transfer) -> std::io::Result<usize> {
+    if transfer.file.namespace().is_some() {
+        // Commands to a drive go by io_uring only.
+        return Err(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+    }
     let descriptor = transfer.file.descriptor(transfer.is_direct);
     match (transfer.kind, transfer.window) {
         (Kind::Read, Some(window)) => sys::read_at(descriptor, window, transfer.offset),

@@ -2,5 +2,6 @@
 
 mod faults;
 mod mapped;
+mod namespace;
 mod transfers;
 mod world;

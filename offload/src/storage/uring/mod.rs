@@ -1,15 +1,19 @@
 //! The engine on io_uring: registered memory, registered files, one wait for all completions.
 
+mod passthrough;
 mod polled;
 mod sys;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::passthrough::Passthrough;
 use self::polled::Polled;
 pub(super) use self::sys::TRANSFER_BYTES_MAX;
 use self::sys::{Ring, TransferEntry};
 use super::engine::{Completion, Engine, Transfer, Wake};
+use super::namespace::Namespace;
 use super::sys::Bell;
 use crate::memory::Arena;
 
@@ -17,14 +21,22 @@ use crate::memory::Arena;
 const FILES: u32 = 256;
 /// What the bell's completions carry, which no transfer does.
 const BELL: u64 = u64::MAX;
+/// What says that the ring of commands has completions.
+const COMMANDS: u64 = u64::MAX - 1;
 
-/// One ring, and perhaps a polled one, used by the thread that made them.
+/// One ring, perhaps a polled one, and one of commands, used by the thread that made them.
 pub(super) struct Uring {
     main: Main,
     polled: Option<Polled>,
+    /// Made for the first transfer that needs it.
+    passthrough: Option<Passthrough>,
+    arena: Arena,
+    transfers: usize,
     bell: Arc<Bell>,
     description: String,
     news: Vec<String>,
+    /// What was answered without the kernel.
+    refused: Vec<Completion>,
 }
 
 /// The ring that takes everything.
@@ -35,6 +47,13 @@ struct Main {
     holds_files: bool,
 }
 
+/// What a wait ended with, beside transfers.
+#[derive(Default)]
+struct Rings {
+    bell: bool,
+    commands: bool,
+}
+
 impl Uring {
     /// A ring for up to `transfers` transfers at a time, with the arena's memory registered.
     ///
@@ -42,7 +61,7 @@ impl Uring {
     pub(super) fn new(arena: &Arena, transfers: usize, is_polled: bool) -> Result<Self, String> {
         let bell = Bell::new().map_err(|e| format!("no eventfd: {e}"))?;
         let (mut ring, mode) =
-            Ring::new(transfers as u32 + 1).map_err(|e| format!("no io_uring: {e}"))?;
+            Ring::new(transfers as u32 + 2).map_err(|e| format!("no io_uring: {e}"))?;
         let memory = match ring.register_arena(arena) {
             Ok(parts) => format!("memory registered in {parts} part(s)"),
             Err(e) => format!("memory not registered ({e}; {})", super::sys::memlock()),
@@ -60,7 +79,56 @@ impl Uring {
         });
         ring.watch(bell.descriptor(), BELL);
         let main = Main { ring, held: vec![false; FILES as usize], holds_files };
-        Ok(Self { main, polled, bell: Arc::new(bell), description, news: Vec::new() })
+        let (bell, arena) = (Arc::new(bell), arena.clone());
+        let (passthrough, news, refused) = (None, Vec::new(), Vec::new());
+        Ok(Self { main, polled, passthrough, arena, transfers, bell, description, news, refused })
+    }
+
+    fn turn_rings(&mut self, limit: Duration, done: &mut Vec<Completion>) -> io::Result<()> {
+        done.append(&mut self.refused);
+        if let Some(passthrough) = &mut self.passthrough {
+            passthrough.turn(done)?;
+        }
+        let mut limit = if done.is_empty() { limit } else { Duration::ZERO };
+        if let Some(polled) = self.polled.as_mut().filter(|polled| !polled.is_idle()) {
+            let main = &mut self.main;
+            polled.turn(limit, done, |refused| main.push(refused), &mut self.news)?;
+            limit = Duration::ZERO;
+        }
+        let rings = self.main.turn(limit, done)?;
+        if rings.bell {
+            self.bell.quiet();
+            self.main.ring.watch(self.bell.descriptor(), BELL);
+        }
+        if rings.commands
+            && let Some(passthrough) = &mut self.passthrough
+        {
+            passthrough.turn(done)?;
+            self.main.ring.watch(passthrough.descriptor(), COMMANDS);
+        }
+        Ok(())
+    }
+
+    /// Take a transfer in that is to be a command.
+    fn push_command(&mut self, transfer: &Transfer, namespace: &Namespace) {
+        if self.passthrough.is_none() {
+            let path = transfer.file.path();
+            match Passthrough::new(&self.arena, self.transfers) {
+                Ok(made) => {
+                    self.main.ring.watch(made.descriptor(), COMMANDS);
+                    self.passthrough = Some(made);
+                    self.news.push(format!("{} by commands to the drive", path.display()));
+                }
+                Err(e) => {
+                    self.news.push(format!("{}: no commands to the drive: {e}", path.display()));
+                    let result = Err(e.raw_os_error().unwrap_or(libc::EOPNOTSUPP));
+                    return self.refused.push(Completion { token: transfer.token, result });
+                }
+            }
+        }
+        if let Some(passthrough) = &mut self.passthrough {
+            passthrough.push(transfer, namespace);
+        }
     }
 }
 
@@ -82,24 +150,28 @@ impl Main {
         Some(2 * file.id() + u32::from(transfer.is_direct))
     }
 
-    /// Wait for one completion. Says whether the bell was among them.
-    fn turn(&mut self, limit: Duration, done: &mut Vec<Completion>) -> Result<bool, String> {
-        self.ring.enter(limit).map_err(|e| format!("io_uring_enter failed: {e}"))?;
-        let mut is_rung = false;
-        self.ring.completions(|data, result| {
-            if data == BELL {
-                is_rung = true;
-            } else {
+    /// Wait for one completion.
+    fn turn(&mut self, limit: Duration, done: &mut Vec<Completion>) -> io::Result<Rings> {
+        self.ring.enter(limit)?;
+        let mut rings = Rings::default();
+        self.ring.completions(|data, result| match data {
+            BELL => rings.bell = true,
+            COMMANDS => rings.commands = true,
+            _ => {
                 let result = usize::try_from(result).map_err(|_| -result);
                 done.push(Completion { token: data as u32, result });
             }
         });
-        Ok(is_rung)
+        Ok(rings)
     }
 }
 
 impl Engine for Uring {
     fn push(&mut self, transfer: Transfer) {
+        let file = Arc::clone(&transfer.file);
+        if let Some(namespace) = file.namespace() {
+            return self.push_command(&transfer, namespace);
+        }
         let left = match &mut self.polled {
             Some(polled) => polled.push(transfer),
             None => Some(transfer),
@@ -110,19 +182,7 @@ impl Engine for Uring {
     }
 
     fn turn(&mut self, limit: Duration, done: &mut Vec<Completion>) -> Result<(), String> {
-        let mut limit = limit;
-        if let Some(polled) = self.polled.as_mut().filter(|polled| !polled.is_idle()) {
-            let main = &mut self.main;
-            polled
-                .turn(limit, done, |refused| main.push(refused), &mut self.news)
-                .map_err(|e| format!("io_uring_enter failed: {e}"))?;
-            limit = Duration::ZERO;
-        }
-        if self.main.turn(limit, done)? {
-            self.bell.quiet();
-            self.main.ring.watch(self.bell.descriptor(), BELL);
-        }
-        Ok(())
+        self.turn_rings(limit, done).map_err(|e| format!("io_uring_enter failed: {e}"))
     }
 
     fn forget(&mut self, file_id: u32) {

@@ -1,12 +1,14 @@
 //! The wall to io_uring: entries that refer to windows, and the ring that takes them.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::super::engine::{Kind, Transfer};
+use super::passthrough::Command;
 use crate::memory::{Arena, Window};
 
 /// The most memory that one registered part may have.
@@ -23,8 +25,12 @@ pub(super) struct TransferEntry {
 }
 
 /// A ring. Must be used by the thread that made it.
-pub(super) struct Ring {
-    ring: IoUring,
+pub(super) struct Ring<S = squeue::Entry, C = cqueue::Entry>
+where
+    S: squeue::EntryMarker,
+    C: cqueue::EntryMarker,
+{
+    ring: IoUring<S, C>,
     /// What is registered, kept until the ring is gone.
     arena: Option<Arena>,
 }
@@ -55,23 +61,6 @@ impl Ring {
         Ok(Self { ring, arena: None })
     }
 
-    /// Register the arena's memory, in how many parts.
-    pub(super) fn register_arena(&mut self, arena: &Arena) -> io::Result<usize> {
-        let base = arena.base().as_ptr();
-        let parts: Vec<libc::iovec> = (0..arena.capacity())
-            .step_by(PART_STRIDE)
-            .map(|start| libc::iovec {
-                iov_base: base.wrapping_add(start).cast(),
-                iov_len: PART_BYTES.min(arena.capacity() - start),
-            })
-            .collect();
-        // SAFETY: the parts lie within the arena's mapping, which `self.arena` keeps until the ring
-        // is gone.
-        unsafe { self.ring.submitter().register_buffers(&parts)? };
-        self.arena = Some(arena.clone());
-        Ok(parts.len())
-    }
-
     /// Make an empty table of `files` places.
     pub(super) fn register_file_table(&mut self, files: u32) -> io::Result<()> {
         self.ring.submitter().register_files_sparse(files)
@@ -95,6 +84,52 @@ impl Ring {
         let entry = prepare(&transfer, held_file, part);
         self.submit(&entry.user_data(u64::from(transfer.token)));
     }
+}
+
+impl Ring<squeue::Entry128, cqueue::Entry32> {
+    /// A ring for commands to NVMe drives.
+    pub(super) fn new_commands(entries: u32) -> io::Result<Self> {
+        Ok(Self { ring: IoUring::builder().build(entries)?, arena: None })
+    }
+
+    /// What another ring can watch to learn of completions here.
+    pub(super) fn descriptor(&self) -> i32 {
+        self.ring.as_raw_fd()
+    }
+
+    /// Take a transfer in, as a command for its device. Its completion carries its token.
+    pub(super) fn push_command(&mut self, transfer: &Transfer, command: Command) {
+        let part = transfer.window.and_then(|window| self.part(window));
+        let Some(memory) = transfer.window.map(|window| window.pointer().addr() as u64) else {
+            return self.push_bytes(transfer, command.bytes(0), None);
+        };
+        self.push_bytes(transfer, command.bytes(memory), part);
+    }
+
+    fn push_bytes(&mut self, transfer: &Transfer, bytes: [u8; 80], part: Option<u16>) {
+        let file = Fd(transfer.file.descriptor(true));
+        let entry = opcode::UringCmd80::new(file, Command::CODE).cmd(bytes).buf_index(part);
+        self.submit(&entry.build().user_data(u64::from(transfer.token)));
+    }
+}
+
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
+    /// Register the arena's memory, in how many parts.
+    pub(super) fn register_arena(&mut self, arena: &Arena) -> io::Result<usize> {
+        let base = arena.base().as_ptr();
+        let parts: Vec<libc::iovec> = (0..arena.capacity())
+            .step_by(PART_STRIDE)
+            .map(|start| libc::iovec {
+                iov_base: base.wrapping_add(start).cast(),
+                iov_len: PART_BYTES.min(arena.capacity() - start),
+            })
+            .collect();
+        // SAFETY: the parts lie within the arena's mapping, which `self.arena` keeps until the ring
+        // is gone.
+        unsafe { self.ring.submitter().register_buffers(&parts)? };
+        self.arena = Some(arena.clone());
+        Ok(parts.len())
+    }
 
     /// Hand everything to the kernel and wait until one completion is there or `limit` has passed.
     pub(super) fn enter(&mut self, limit: Duration) -> io::Result<()> {
@@ -111,7 +146,10 @@ impl Ring {
 
     /// Take every completion out: what it carries, and the system's result.
     pub(super) fn completions(&mut self, mut each: impl FnMut(u64, i32)) {
-        self.ring.completion().for_each(|c: cqueue::Entry| each(c.user_data(), c.result()));
+        for completion in self.ring.completion() {
+            let completion: cqueue::Entry = completion.into();
+            each(completion.user_data(), completion.result());
+        }
     }
 
     /// Which registered part a window lies in.
@@ -122,7 +160,7 @@ impl Ring {
         is_inside.then(|| u16::try_from(start / PART_STRIDE).ok()).flatten()
     }
 
-    fn submit(&mut self, entry: &squeue::Entry) {
+    fn submit(&mut self, entry: &S) {
         // SAFETY: an entry refers to a window, whose maker keeps the memory until the completion,
         // or to no memory at all.
         let pushed = unsafe { self.ring.submission().push(entry) };

@@ -1,0 +1,138 @@
+//! Transfers as commands straight to an NVMe drive: past the block layer, and past any file system.
+//!
+//! The path is a namespace's generic device, as /dev/ng0n1: whole blocks of the drive only, no page
+//! cache beside it, and nobody else to know what lies where.
+
+use std::io;
+
+use io_uring::{cqueue, squeue};
+
+use super::super::engine::{Completion, Kind, Transfer};
+use super::super::namespace::Namespace;
+use super::sys::Ring;
+use crate::memory::Arena;
+
+const FLUSH: u8 = 0x00;
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+
+/// A ring that carries commands instead of transfers on files.
+pub(super) struct Passthrough {
+    ring: Ring<squeue::Entry128, cqueue::Entry32>,
+    /// By token: how many bytes are right when the drive says that all went well.
+    wanted: Vec<usize>,
+    /// What was answered without the drive.
+    answered: Vec<Completion>,
+}
+
+/// The kernel's `struct nvme_uring_cmd`, as far as reads, writes and flushes use it.
+pub(super) struct Command {
+    operation: u8,
+    namespace: u32,
+    data_bytes: u32,
+    first_block: u64,
+    /// One less than there are, as the drive counts.
+    last_block: u16,
+}
+
+impl Command {
+    /// `NVME_URING_CMD_IO`, that is `_IOWR('N', 0x80, struct nvme_uring_cmd)` of 72 bytes.
+    pub(super) const CODE: u32 = 0xC048_4E80;
+
+    /// The command's bytes, for data at this address.
+    pub(super) fn bytes(&self, address: u64) -> [u8; 80] {
+        let mut bytes = [0; 80];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &[self.operation]);
+        put(4, &self.namespace.to_ne_bytes());
+        put(24, &address.to_ne_bytes());
+        put(36, &self.data_bytes.to_ne_bytes());
+        put(40, &self.first_block.to_ne_bytes());
+        put(48, &u32::from(self.last_block).to_ne_bytes());
+        bytes
+    }
+}
+
+impl Passthrough {
+    pub(super) fn new(arena: &Arena, transfers: usize) -> io::Result<Self> {
+        let mut ring = Ring::new_commands(transfers as u32)?;
+        // Without it the kernel looks each page up every time: slower, not wrong.
+        let _ = ring.register_arena(arena);
+        Ok(Self { ring, wanted: vec![0; transfers], answered: Vec::new() })
+    }
+
+    pub(super) fn descriptor(&self) -> i32 {
+        self.ring.descriptor()
+    }
+
+    /// Take a transfer in. One that is no whole blocks of the drive is answered at once.
+    pub(super) fn push(&mut self, transfer: &Transfer, namespace: &Namespace) {
+        let token = transfer.token;
+        match command(transfer, namespace) {
+            Ok(command) => {
+                self.wanted[token as usize] = command.data_bytes as usize;
+                self.ring.push_command(transfer, command);
+            }
+            Err(result) => self.answered.push(Completion { token, result }),
+        }
+    }
+
+    /// Hand everything over, and take out what has completed. Does not wait.
+    pub(super) fn turn(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        done.append(&mut self.answered);
+        self.ring.enter(std::time::Duration::ZERO)?;
+        let wanted = &self.wanted;
+        self.ring.completions(|token, result| {
+            // Above zero is the drive's own status: it has no number in the system.
+            let result = match result {
+                0 => Ok(wanted[token as usize]),
+                status if status > 0 => Err(libc::EIO),
+                errno => Err(-errno),
+            };
+            done.push(Completion { token: token as u32, result });
+        });
+        Ok(())
+    }
+}
+
+/// What the drive is to do, or what the answer is without it.
+fn command(transfer: &Transfer, namespace: &Namespace) -> Result<Command, Result<usize, i32>> {
+    let Namespace { id, block_bytes, blocks, .. } = *namespace;
+    let (operation, bytes) = match (transfer.kind, transfer.window) {
+        (Kind::Read, Some(window)) => (READ, window.bytes()),
+        (Kind::Write, Some(window)) => (WRITE, window.bytes()),
+        _ => {
+            let (data_bytes, first_block, last_block) = (0, 0, 0);
+            let operation = FLUSH;
+            return Ok(Command { operation, namespace: id, data_bytes, first_block, last_block });
+        }
+    };
+    if !transfer.is_direct {
+        return Err(Err(libc::EINVAL));
+    }
+    let (first_block, count) = (transfer.offset / block_bytes, bytes as u64 / block_bytes);
+    if first_block + count > blocks {
+        // As a file answers: nothing to read there, no space to write.
+        return Err(if operation == READ { Ok(0) } else { Err(libc::ENOSPC) });
+    }
+    let last_block = u16::try_from(count - 1).map_err(|_| Err(libc::EINVAL))?;
+    Ok(Command { operation, namespace: id, data_bytes: bytes as u32, first_block, last_block })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_lies_in_memory_as_the_kernel_reads_it() {
+        let (operation, namespace, data_bytes) = (READ, 7, 4096);
+        let (first_block, last_block) = (0x1_0000_0002, 7);
+        let command = Command { operation, namespace, data_bytes, first_block, last_block };
+        let bytes = command.bytes(0x1122_3344_5566_7788);
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!(bytes[0], 2);
+        assert_eq!([word(4), word(36), word(40), word(44), word(48)], [7, 4096, 2, 1, 7]);
+        assert_eq!(u64::from_ne_bytes(bytes[24..32].try_into().unwrap()), 0x1122_3344_5566_7788);
+        assert_eq!(bytes[72..], [0; 8]);
+    }
+}
