@@ -93,6 +93,7 @@ fn rdma(settings: &Settings) -> Result<Rdma, Error> {
         traffic_class,
         timeout,
         retries,
+        reconnect,
     } = settings.rdma.clone();
     settings.rdma.check()?;
     Ok(Rdma::new(rdma::Settings {
@@ -103,6 +104,7 @@ fn rdma(settings: &Settings) -> Result<Rdma, Error> {
         traffic_class,
         timeout,
         retries,
+        reconnect: reconnect.min(settings.timeout / 2),
         interface: settings.interface.clone(),
         ports: settings.ports.map(|(first, last)| first..=last),
         ..rdma::Settings::default()
@@ -139,6 +141,7 @@ mod tests {
         assert_eq!(usize::from(ours.queue_pairs), theirs.queue_pairs);
         assert_eq!((ours.devices, ours.gid_index), (theirs.devices, theirs.gid_index));
         assert_eq!((ours.timeout, ours.retries), (theirs.timeout, theirs.retries));
+        assert_eq!(ours.reconnect, theirs.reconnect);
         assert_eq!(ours.service_level, theirs.service_level);
         assert_eq!(ours.traffic_class, theirs.traffic_class);
     }

@@ -2,6 +2,7 @@
 //! a device.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use crate::Error;
 
@@ -28,6 +29,10 @@ pub struct RdmaSettings {
     pub timeout: u8,
     /// How often to try again without an answer, at most 6. `BRIGADE_RDMA_RETRIES`.
     pub retries: u8,
+    /// How long to try to replace queue pairs that have failed when no other works, and at most
+    /// half as long as a call may stand still; zero not to replace any.
+    /// `BRIGADE_RDMA_RECONNECT_MS`.
+    pub reconnect: Duration,
 }
 
 impl Default for RdmaSettings {
@@ -40,12 +45,13 @@ impl Default for RdmaSettings {
             traffic_class: 0,
             timeout: 15,
             retries: 6,
+            reconnect: Duration::from_secs(10),
         }
     }
 }
 
 /// How many settings there are.
-pub(super) const COUNT: usize = 7;
+pub(super) const COUNT: usize = 8;
 
 /// The variables, with their meanings.
 pub(super) const TABLE: [(&str, &str); COUNT] = [
@@ -56,6 +62,7 @@ pub(super) const TABLE: [(&str, &str); COUNT] = [
     ("BRIGADE_RDMA_TRAFFIC_CLASS", "traffic class of RoCE's headers: 4 x DSCP + ECN"),
     ("BRIGADE_RDMA_TIMEOUT", "a packet waits 4.096 us x 2^this for its answer"),
     ("BRIGADE_RDMA_RETRIES", "how often a packet without an answer is sent again"),
+    ("BRIGADE_RDMA_RECONNECT_MS", "a link may be down so long before a call fails"),
 ];
 
 const QUEUE_PAIRS: RangeInclusive<u8> = 0..=8;
@@ -82,6 +89,12 @@ impl RdmaSettings {
             "BRIGADE_RDMA_TRAFFIC_CLASS" => self.traffic_class = within(0..=u8::MAX)?,
             "BRIGADE_RDMA_TIMEOUT" => self.timeout = within(TIMEOUTS)?,
             "BRIGADE_RDMA_RETRIES" => self.retries = within(RETRIES)?,
+            "BRIGADE_RDMA_RECONNECT_MS" => {
+                let millis = value.parse().map_err(|_| {
+                    Error::invalid(format!("{name}={value:?} is not a whole number"))
+                })?;
+                self.reconnect = Duration::from_millis(millis);
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -118,6 +131,7 @@ impl RdmaSettings {
             self.traffic_class.to_string(),
             self.timeout.to_string(),
             self.retries.to_string(),
+            self.reconnect.as_millis().to_string(),
         ]
     }
 }

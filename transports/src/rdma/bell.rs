@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use brigade_verbs::{CompletionChannel, CompletionQueue, Device};
@@ -31,7 +31,8 @@ struct Hung {
 }
 
 struct Hanging {
-    queue: Arc<CompletionQueue>,
+    /// Whose user has gone, its place is the next one's.
+    queue: Weak<CompletionQueue>,
     is_armed: bool,
     /// Whether anybody cares for it now.
     is_wanted: Option<Arc<AtomicBool>>,
@@ -69,10 +70,15 @@ impl Chimes {
                 channel
             }
         };
-        let token = hung.queues.len();
+        let free = hung.queues.iter().position(|it| it.queue.strong_count() == 0);
+        let token = free.unwrap_or(hung.queues.len());
         let queue = CompletionQueue::new(device, entries, Some((&channel, token)));
         let queue = queue.map_err(super::failed)?;
-        hung.queues.push(Hanging { queue: Arc::clone(&queue), is_armed: false, is_wanted });
+        let hanging = Hanging { queue: Arc::downgrade(&queue), is_armed: false, is_wanted };
+        match free {
+            Some(token) => hung.queues[token] = hanging,
+            None => hung.queues.push(hanging),
+        }
         Ok(queue)
     }
 
@@ -91,9 +97,10 @@ impl Chimes {
             }
         }
         for Hanging { queue, is_armed, is_wanted } in queues.iter_mut() {
-            if !*is_armed && is_wanted.as_ref().is_none_or(|flag| flag.load(Ordering::Relaxed)) {
+            let is_wanted = is_wanted.as_ref().is_none_or(|flag| flag.load(Ordering::Relaxed));
+            if !*is_armed && is_wanted {
                 // A queue that cannot be armed is broken, which shows when it is polled.
-                *is_armed = queue.arm().is_ok();
+                *is_armed = queue.upgrade().is_some_and(|queue| queue.arm().is_ok());
             }
         }
         Ok(())

@@ -1,20 +1,19 @@
 //! One communicator's share: its peers, its wires and its bell.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use brigade_verbs::{Access, CompletionQueue, Limits, Memory, MemoryRegion, Remote};
+use brigade_verbs::{Access, CompletionQueue, Memory, MemoryRegion, Remote};
 
 use super::bell::{Bell, Chimes};
-use super::card::{Address, Card, choose};
+use super::card::{Card, choose};
 use super::exchange::{Accepted, Exchange, Hand, Request};
 use super::frame::{Frame, OfferedStripe, RING_BYTES_MIN, STRIPES_MAX};
-use super::lane::{CREDITS, Lane, SENDS};
+use super::lane::Lane;
 use super::path::{End, domain};
 use super::port::Local;
 use super::shared::{Peer, Regions, Shared};
-use super::stripe::Stripe;
+use super::stripe::{Prepared, Stripe};
 use super::window::{self, Descriptor, Imported};
 use super::wire::{Receiver, Sender};
 use super::{caps, failed};
@@ -29,10 +28,6 @@ const STRIPES_UNASKED: usize = 4;
 const DOOR: Duration = Duration::from_secs(20);
 /// How long an answer may take beyond the time that its asker has.
 const ANSWER: Duration = Duration::from_millis(20);
-/// What the sending end of a queue pair holds. Small pieces travel with the request: 220 bytes are
-/// what fits into a request of four cache lines of the usual hardware.
-const LIMITS_OUT: Limits = Limits { sends: SENDS, receives: CREDITS, inline_bytes: 220 };
-
 /// One communicator.
 pub(super) struct RdmaEndpoint {
     me: usize,
@@ -59,7 +54,7 @@ impl RdmaEndpoint {
         let fair = local.settings.inbound_bytes / others;
         let least = (RING_BYTES_MIN as usize).min(local.settings.ring_bytes);
         let ring_bytes = (1 << fair.max(1).ilog2()).clamp(least, local.settings.ring_bytes);
-        let shared = Arc::new(Shared::new(local, peers, Arc::clone(&chimes)));
+        let shared = Arc::new(Shared::new(local, me, peers, Arc::clone(&chimes)));
         let exchange = Exchange::start(tcp, &shared)?;
         Ok(RdmaEndpoint { me, ring_bytes, shared, bell: Bell(chimes), exchange })
     }
@@ -75,31 +70,6 @@ impl RdmaEndpoint {
             0 => automatic.clamp(1, STRIPES_UNASKED),
             set => set.min(STRIPES_MAX),
         }
-    }
-
-    /// Prepare our ends of the queue pairs to a peer: the offer, and each end with the address of
-    /// the other.
-    fn prepare(
-        &self,
-        peer: &Peer,
-        has_lent: &Arc<AtomicBool>,
-    ) -> Result<(Vec<OfferedStripe>, Vec<Prepared>), TransportError> {
-        let Shared { local, chimes, .. } = &*self.shared;
-        let (mut offered, mut prepared) = (Vec::new(), Vec::new());
-        for index in 0..self.stripes(&peer.card) {
-            let chosen = choose(&local.card, &peer.card, self.me, peer.index, index);
-            let (place, theirs) = chosen.ok_or_else(|| TransportError::Refused {
-                why: format!("no address of member {} can be reached from here", peer.index),
-            })?;
-            let device = &local.places[place].device;
-            let arrivals = chimes.queue(device, LIMITS_OUT.receives, None)?;
-            let sends = chimes.queue(device, LIMITS_OUT.sends, Some(Arc::clone(has_lent)))?;
-            let end = End::with(local, place, LIMITS_OUT, (sends, arrivals))?;
-            let (number, start) = (end.pair.number(), end.start);
-            offered.push(OfferedStripe { ours: place as u8, theirs: theirs as u8, number, start });
-            prepared.push(Prepared { end, place, theirs: peer.card.addresses[theirs] });
-        }
-        Ok((offered, prepared))
     }
 
     /// Offer something to a peer and wait for its answer.
@@ -121,13 +91,6 @@ impl RdmaEndpoint {
     }
 }
 
-/// Our end of a queue pair that has no other end yet.
-struct Prepared {
-    end: End,
-    place: usize,
-    theirs: Address,
-}
-
 impl Endpoint for RdmaEndpoint {
     fn caps(&self) -> Caps {
         caps(self.shared.local.gbit, self.ring_bytes)
@@ -140,7 +103,10 @@ impl Endpoint for RdmaEndpoint {
     ) -> Result<Box<dyn SendWire>, TransportError> {
         let peer = Arc::clone(self.shared.peer(to));
         let has_lent = Arc::default();
-        let (offered, prepared) = self.prepare(&peer, &has_lent)?;
+        let stripes = 0..self.stripes(&peer.card);
+        let prepare = |stripe| Prepared::new(&self.shared, &peer, &has_lent, stripe);
+        let prepared: Vec<Prepared> = stripes.map(prepare).collect::<Result<_, _>>()?;
+        let offered = prepared.iter().map(|it| it.offered).collect();
         let frame = Frame::Offer { ring_bytes: self.ring_bytes as u32, stripes: offered };
         let (address, accepted) = self.ask(to, frame, deadline)?;
         if accepted.len() != prepared.len() {
@@ -151,9 +117,9 @@ impl Endpoint for RdmaEndpoint {
         let memory = Memory::zeroed(self.ring_bytes);
         let mut regions = Regions::new(&memory, Access::Local);
         let mut stripes = Vec::with_capacity(prepared.len());
-        for (Prepared { end, place, theirs }, accepted) in prepared.into_iter().zip(accepted) {
-            end.connect(local, &theirs, accepted.number, accepted.start)?;
-            let source = regions.of(domain(local, place))?;
+        for (Prepared { mut end, theirs, .. }, accepted) in prepared.into_iter().zip(accepted) {
+            end.connect(local, &theirs, &accepted.half)?;
+            let source = regions.of(end.domain(local))?;
             let target = Remote { address, key: accepted.key };
             stripes.push(Stripe::new(end, source, target, theirs));
         }
@@ -216,12 +182,11 @@ impl Windows for RdmaEndpoint {
         let device = &local.places[place].device;
         let arrivals =
             CompletionQueue::new(device, window::LIMITS.receives, None).map_err(failed)?;
-        let end = End::open(local, place, window::LIMITS, arrivals)?;
-        let (number, start) = (end.pair.number(), end.start);
-        let stripe = OfferedStripe { ours: place as u8, theirs: row as u8, number, start };
+        let mut end = End::open(local, place, window::LIMITS, arrivals)?;
+        let stripe = OfferedStripe { ours: place as u8, theirs: row as u8, half: end.half() };
         let (_, accepted) = self.ask(peer, Frame::Door { stripe }, Instant::now() + DOOR)?;
         let [accepted] = accepted[..] else { return Err(corrupt("a door of several")) };
-        end.connect(local, &theirs, accepted.number, accepted.start)?;
+        end.connect(local, &theirs, &accepted.half)?;
         let staging = MemoryRegion::new(domain(local, place), &Imported::staging(), Access::Local);
         let staging = staging.map_err(failed)?;
         let whom = (Arc::clone(local), peer, theirs);

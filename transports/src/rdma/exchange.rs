@@ -1,8 +1,8 @@
 //! The thread that talks with the peers of an endpoint, and looks after what is on its way to them.
 //!
 //! It owns the endpoint of TCP. It dials when one of our wires is wanted, answers when a peer wants
-//! one of its own, carries news of failed queue pairs, and learns from a connection's end that the
-//! peer has left or died. It never waits for a peer's thread, only for listeners, so two of them
+//! one of its own, carries news of failed queue pairs and has them replaced, and learns from a
+//! connection's end that the peer has left or died. It never waits for a peer's thread, only for listeners, so two of them
 //! cannot wait for each other.
 
 use std::os::fd::AsFd;
@@ -11,8 +11,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::frame::{AcceptedStripe, Frame};
+use super::frame::{AcceptedStripe, Frame, Turn};
 use super::lane::Lane;
+use super::mend::Mender;
 use super::shared::{Gone, Shared};
 use super::sys::Gong;
 use crate::{Endpoint, RecvWire, SendWire, TransportError};
@@ -43,9 +44,9 @@ pub(super) enum Request {
     /// Look after this lane from now on.
     Tend { peer: usize, lane: Arc<Lane> },
     /// One of our queue pairs to a peer has failed.
-    Stop { peer: usize, stripe: u8 },
+    Stop { peer: usize, turn: Turn },
     /// One of our queue pairs from a peer has failed.
-    Broken { peer: usize, stripe: u8 },
+    Broken { peer: usize, turn: Turn },
     /// Wake a peer, whose window was signalled.
     Knock { peer: usize },
     /// Leave.
@@ -93,7 +94,8 @@ impl Exchange {
             None => Ok(None),
         });
         let links = links.collect::<Result<_, _>>()?;
-        let talk = Talk { shared: Arc::clone(shared), tcp, links, requests, lanes: Vec::new() };
+        let (lanes, mender) = (Vec::new(), Mender::default());
+        let talk = Talk { shared: Arc::clone(shared), tcp, links, requests, lanes, mender };
         let thread = std::thread::Builder::new()
             .name("brigade-rdma".into())
             .spawn(move || talk.run())
@@ -152,6 +154,7 @@ struct Talk {
     links: Vec<Option<Link>>,
     requests: mpsc::Receiver<Request>,
     lanes: Vec<(usize, Arc<Lane>)>,
+    mender: Mender,
 }
 
 impl Talk {
@@ -171,6 +174,9 @@ impl Talk {
                 has_moved |= self.listen(peer);
                 has_moved |= self.links[peer].as_mut().is_some_and(Link::flush);
             }
+            for (peer, offer) in self.mender.tick(&self.shared) {
+                self.say(peer, &offer);
+            }
             let all_settled = self.tend();
             if leaving.is_some_and(|until| all_settled || Instant::now() >= until) {
                 return self.say_farewell();
@@ -181,7 +187,7 @@ impl Talk {
             }
             let nap = match leaving {
                 Some(_) => Duration::from_millis(1),
-                None if all_settled => IDLE,
+                None if all_settled && self.mender.is_idle() => IDLE,
                 None => LOOK,
             };
             if self.tcp.doorbell().wait(nap).is_err() {
@@ -206,8 +212,8 @@ impl Talk {
                 let _heard = answer.send(Err(refused));
             }
             Request::Tend { peer, lane } => self.lanes.push((peer, lane)),
-            Request::Stop { peer, stripe } => self.say(peer, &Frame::Stop { stripe }),
-            Request::Broken { peer, stripe } => self.say(peer, &Frame::Broken { stripe }),
+            Request::Stop { peer, turn } => self.say(peer, &Frame::Stop(turn)),
+            Request::Broken { peer, turn } => self.say(peer, &Frame::Broken(turn)),
             Request::Knock { peer } => self.say(peer, &Frame::Knock),
             Request::Leave => unreachable!("taken by the loop"),
         }
@@ -303,20 +309,36 @@ impl Talk {
                 let why = format!("member {peer} cannot take a wire or a door: {why}");
                 let _heard = answer.send(Err(TransportError::Refused { why }));
             }
-            Frame::Stop { stripe } => {
-                self.shared.stop(peer, stripe.into());
-                self.say(peer, &Frame::Stopped { stripe });
+            Frame::Stop(turn) => {
+                self.shared.stop(peer, turn);
+                self.say(peer, &Frame::Stopped(turn));
             }
-            Frame::Stopped { stripe } => {
-                for (_, lane) in self.lanes.iter().filter(|(to, _)| *to == peer) {
-                    lane.lock().send_again(stripe.into());
+            Frame::Stopped(turn) => {
+                if let Some(lane) = self.lane(peer)
+                    && lane.lock().stopped(turn)
+                {
+                    self.mender.begin(peer, lane, turn.stripe.into());
                 }
             }
-            Frame::Broken { stripe } => {
-                for (_, lane) in self.lanes.iter().filter(|(to, _)| *to == peer) {
-                    lane.lock().fail(stripe.into(), brigade_verbs::Status::BROKEN_AT_PEER);
+            Frame::Broken(turn) => {
+                if let Some(lane) = self.lane(peer) {
+                    lane.lock().fail_there(turn);
                 }
             }
+            Frame::Replace(turn, offered) => {
+                let reply = match self.shared.replace(peer, turn, &offered) {
+                    Ok(accepted) => Frame::Replaced(turn, accepted),
+                    Err(error) => Frame::Kept { turn, why: error.to_string() },
+                };
+                self.say(peer, &reply);
+            }
+            Frame::Replaced(turn, accepted) => {
+                if self.mender.replaced(&self.shared, (peer, turn), &accepted) {
+                    self.say(peer, &Frame::Linked(turn));
+                }
+            }
+            Frame::Kept { turn, why } => self.mender.kept(peer, turn, why),
+            Frame::Linked(turn) => self.shared.link(peer, turn),
             Frame::Bye { pieces } => {
                 let how = "it has left the communicator".into();
                 let pieces = Some(pieces);
@@ -324,6 +346,11 @@ impl Talk {
             }
         }
         Ok(())
+    }
+
+    /// The sending end of the wire to a peer, if there is one.
+    fn lane(&self, peer: usize) -> Option<Arc<Lane>> {
+        self.lanes.iter().find(|(to, _)| *to == peer).map(|(_, lane)| Arc::clone(lane))
     }
 
     fn answer(&mut self, peer: usize, accepted: Result<Accepted, TransportError>) {
@@ -350,8 +377,7 @@ impl Talk {
             let Some(link) = &self.links[peer] else { continue };
             let was_heard_of = link.to.is_some() || self.shared.has_incoming(peer);
             if was_heard_of && link.from.is_some() {
-                let lane = self.lanes.iter().find(|(to, _)| *to == peer);
-                let pieces = lane.map_or(0, |(_, lane)| lane.lock().sent());
+                let pieces = self.lane(peer).map_or(0, |lane| lane.lock().sent());
                 self.say(peer, &Frame::Bye { pieces });
             }
         }

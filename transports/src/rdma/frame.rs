@@ -22,33 +22,97 @@ pub(super) struct OfferedStripe {
     pub(super) ours: u8,
     /// Where its other end shall be, as a row of the receiver's card.
     pub(super) theirs: u8,
+    pub(super) half: Half,
+}
+
+/// What one end of a connection must know of the other one's queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Half {
     pub(super) number: u32,
     /// Where its packets begin to count.
     pub(super) start: u32,
+    /// The largest packet, as verbs count it, that its port sends now; of an answer, that is used.
+    pub(super) mtu: u8,
+}
+
+const HALF_BYTES: usize = 9;
+
+impl Half {
+    fn serialise(&self, target: &mut Vec<u8>) {
+        target.extend(self.number.to_le_bytes());
+        target.extend(self.start.to_le_bytes());
+        target.push(self.mtu);
+    }
+
+    fn parse([a, b, c, d, e, f, g, h, mtu]: [u8; HALF_BYTES]) -> Option<Half> {
+        let (number, start) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        (1..=5).contains(&mtu).then_some(Half { number, start, mtu })
+    }
 }
 
 impl OfferedStripe {
+    const BYTES: usize = 2 + HALF_BYTES;
+
     fn serialise(&self, target: &mut Vec<u8>) {
         target.extend([self.ours, self.theirs]);
-        target.extend(self.number.to_le_bytes());
-        target.extend(self.start.to_le_bytes());
+        self.half.serialise(target);
     }
 
     /// `None` for one that names an address that no card has room for.
-    fn parse([ours, theirs, a, b, c, d, e, f, g, h]: [u8; 10]) -> Option<OfferedStripe> {
-        let (number, start) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+    fn parse([ours, theirs, half @ ..]: [u8; Self::BYTES]) -> Option<OfferedStripe> {
         let exists = usize::from(ours.max(theirs)) < ADDRESSES_MAX;
-        exists.then_some(OfferedStripe { ours, theirs, number, start })
+        Half::parse(half).filter(|_| exists).map(|half| OfferedStripe { ours, theirs, half })
     }
 }
 
 /// One queue pair that the receiving end has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AcceptedStripe {
-    pub(super) number: u32,
-    pub(super) start: u32,
+    pub(super) half: Half,
     /// The key to the ring, for this queue pair's device.
     pub(super) key: u32,
+}
+
+impl AcceptedStripe {
+    const BYTES: usize = HALF_BYTES + 4;
+
+    fn serialise(&self, target: &mut Vec<u8>) {
+        self.half.serialise(target);
+        target.extend(self.key.to_le_bytes());
+    }
+
+    fn parse([half @ .., a, b, c, d]: [u8; Self::BYTES]) -> Option<AcceptedStripe> {
+        let key = u32::from_le_bytes([a, b, c, d]);
+        Half::parse(half).map(|half| AcceptedStripe { half, key })
+    }
+}
+
+/// One of a wire's queue pairs: whose turn it is at which stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    pub(super) stripe: u8,
+    /// Counts attempts to replace it, from 0.
+    pub(super) turn: u32,
+}
+
+impl Turn {
+    const BYTES: usize = 5;
+
+    fn serialise(&self, target: &mut Vec<u8>) {
+        target.push(self.stripe);
+        target.extend(self.turn.to_le_bytes());
+    }
+
+    fn parse([stripe, a, b, c, d]: [u8; Self::BYTES]) -> Option<Turn> {
+        let turn = u32::from_le_bytes([a, b, c, d]);
+        (usize::from(stripe) < STRIPES_MAX).then_some(Turn { stripe, turn })
+    }
+
+    /// A turn, and what comes after it.
+    fn take(body: &[u8]) -> Option<(Turn, &[u8])> {
+        let (turn, rest) = body.split_first_chunk()?;
+        Some((Turn::parse(*turn)?, rest))
+    }
 }
 
 /// What is said.
@@ -61,11 +125,19 @@ pub(super) enum Frame {
     /// There will be none.
     Refuse { why: String },
     /// A queue pair of the wire from me to you has failed: stop its other end and say so.
-    Stop { stripe: u8 },
+    Stop(Turn),
     /// It is stopped: nothing that was sent through it arrives any more.
-    Stopped { stripe: u8 },
+    Stopped(Turn),
     /// A queue pair of the wire from you to me has failed.
-    Broken { stripe: u8 },
+    Broken(Turn),
+    /// I want to replace one that is stopped by this one.
+    Replace(Turn, OfferedStripe),
+    /// Here is its other end.
+    Replaced(Turn, AcceptedStripe),
+    /// There is none now.
+    Kept { turn: Turn, why: String },
+    /// My end of the new one takes your words.
+    Linked(Turn),
     /// I want to reach your windows through this queue pair.
     Door { stripe: OfferedStripe },
     /// I have signalled in a window of yours.
@@ -87,28 +159,23 @@ impl Frame {
             }
             Frame::Accept { address, stripes } => {
                 target.extend(address.to_le_bytes());
-                for stripe in stripes {
-                    target.extend(stripe.number.to_le_bytes());
-                    target.extend(stripe.start.to_le_bytes());
-                    target.extend(stripe.key.to_le_bytes());
-                }
+                stripes.iter().for_each(|stripe| stripe.serialise(target));
                 2
             }
             Frame::Refuse { why } => {
-                let fits = why.len().min(BODY_BYTES_MAX);
-                target.extend(&why.as_bytes()[..fits]);
+                serialise_text(why, target);
                 3
             }
-            Frame::Stop { stripe } => {
-                target.push(*stripe);
+            Frame::Stop(turn) => {
+                turn.serialise(target);
                 4
             }
-            Frame::Stopped { stripe } => {
-                target.push(*stripe);
+            Frame::Stopped(turn) => {
+                turn.serialise(target);
                 5
             }
-            Frame::Broken { stripe } => {
-                target.push(*stripe);
+            Frame::Broken(turn) => {
+                turn.serialise(target);
                 6
             }
             Frame::Bye { pieces } => {
@@ -120,6 +187,25 @@ impl Frame {
                 8
             }
             Frame::Knock => 9,
+            Frame::Replace(turn, stripe) => {
+                turn.serialise(target);
+                stripe.serialise(target);
+                10
+            }
+            Frame::Replaced(turn, stripe) => {
+                turn.serialise(target);
+                stripe.serialise(target);
+                11
+            }
+            Frame::Kept { turn, why } => {
+                turn.serialise(target);
+                serialise_text(why, target);
+                12
+            }
+            Frame::Linked(turn) => {
+                turn.serialise(target);
+                13
+            }
         };
         let body_bytes = target.len() - begin - HEADER_BYTES;
         assert!(body_bytes <= BODY_BYTES_MAX);
@@ -144,60 +230,66 @@ impl Frame {
     }
 
     fn parse(kind: u8, body: &[u8]) -> Result<Frame, &'static str> {
-        let wrong = "a frame that makes no sense";
-        let stripe = || match *body {
-            [stripe] if usize::from(stripe) < STRIPES_MAX => Ok(stripe),
-            _ => Err(wrong),
-        };
-        match kind {
+        if !(1..=13).contains(&kind) {
+            return Err("a frame of a kind that there is not");
+        }
+        Frame::of_body(kind, body).ok_or("a frame that makes no sense")
+    }
+
+    fn of_body(kind: u8, body: &[u8]) -> Option<Frame> {
+        let turn = || body.try_into().ok().and_then(Turn::parse);
+        Some(match kind {
             1 => {
-                let (ring_bytes, rows) = body.split_first_chunk().ok_or(wrong)?;
+                let (ring_bytes, rows) = body.split_first_chunk()?;
                 let ring_bytes = u32::from_le_bytes(*ring_bytes);
                 let possible = RING_BYTES_MIN..=RING_BYTES_MAX;
-                let stripes = rows_of(rows, wrong)?.map(OfferedStripe::parse);
-                let stripes = stripes.collect::<Option<Vec<_>>>().ok_or(wrong)?;
                 if !possible.contains(&ring_bytes) || !ring_bytes.is_power_of_two() {
-                    return Err(wrong);
+                    return None;
                 }
-                Ok(Frame::Offer { ring_bytes, stripes })
+                let stripes = rows_of(rows)?.map(OfferedStripe::parse).collect::<Option<_>>()?;
+                Frame::Offer { ring_bytes, stripes }
             }
             2 => {
-                let (address, rows) = body.split_first_chunk().ok_or(wrong)?;
-                let stripes = rows_of::<12>(rows, wrong)?
-                    .map(|[a, b, c, d, e, f, g, h, i, j, k, l]| AcceptedStripe {
-                        number: u32::from_le_bytes([a, b, c, d]),
-                        start: u32::from_le_bytes([e, f, g, h]),
-                        key: u32::from_le_bytes([i, j, k, l]),
-                    })
-                    .collect();
-                Ok(Frame::Accept { address: u64::from_le_bytes(*address), stripes })
+                let (address, rows) = body.split_first_chunk()?;
+                let stripes = rows_of(rows)?.map(AcceptedStripe::parse).collect::<Option<_>>()?;
+                Frame::Accept { address: u64::from_le_bytes(*address), stripes }
             }
-            3 => Ok(Frame::Refuse { why: String::from_utf8_lossy(body).into_owned() }),
-            4 => Ok(Frame::Stop { stripe: stripe()? }),
-            5 => Ok(Frame::Stopped { stripe: stripe()? }),
-            6 => Ok(Frame::Broken { stripe: stripe()? }),
-            7 => {
-                let pieces = u32::from_le_bytes(body.try_into().map_err(|_| wrong)?);
-                Ok(Frame::Bye { pieces })
+            3 => Frame::Refuse { why: String::from_utf8_lossy(body).into_owned() },
+            4 => Frame::Stop(turn()?),
+            5 => Frame::Stopped(turn()?),
+            6 => Frame::Broken(turn()?),
+            7 => Frame::Bye { pieces: u32::from_le_bytes(body.try_into().ok()?) },
+            8 => Frame::Door { stripe: OfferedStripe::parse(body.try_into().ok()?)? },
+            9 => Frame::Knock,
+            10 => {
+                let (turn, stripe) = Turn::take(body)?;
+                Frame::Replace(turn, OfferedStripe::parse(stripe.try_into().ok()?)?)
             }
-            8 => {
-                let row = body.try_into().map_err(|_| wrong)?;
-                Ok(Frame::Door { stripe: OfferedStripe::parse(row).ok_or(wrong)? })
+            11 => {
+                let (turn, stripe) = Turn::take(body)?;
+                Frame::Replaced(turn, AcceptedStripe::parse(stripe.try_into().ok()?)?)
             }
-            9 => Ok(Frame::Knock),
-            _ => Err("a frame of a kind that there is not"),
-        }
+            12 => {
+                let (turn, why) = Turn::take(body)?;
+                Frame::Kept { turn, why: String::from_utf8_lossy(why).into_owned() }
+            }
+            13 => Frame::Linked(turn()?),
+            _ => return None,
+        })
     }
 }
 
+/// Append what fits of a text.
+fn serialise_text(text: &str, target: &mut Vec<u8>) {
+    let fits = text.len().min(BODY_BYTES_MAX - Turn::BYTES);
+    target.extend(&text.as_bytes()[..fits]);
+}
+
 /// Between one and [`STRIPES_MAX`] rows of `N` bytes.
-fn rows_of<const N: usize>(
-    bytes: &[u8],
-    wrong: &'static str,
-) -> Result<impl Iterator<Item = [u8; N]>, &'static str> {
+fn rows_of<const N: usize>(bytes: &[u8]) -> Option<impl Iterator<Item = [u8; N]>> {
     match bytes.as_chunks::<N>() {
-        (rows, []) if (1..=STRIPES_MAX).contains(&rows.len()) => Ok(rows.iter().copied()),
-        _ => Err(wrong),
+        (rows, []) if (1..=STRIPES_MAX).contains(&rows.len()) => Some(rows.iter().copied()),
+        _ => None,
     }
 }
 
@@ -206,18 +298,24 @@ mod tests {
     use super::*;
 
     fn all() -> Vec<Frame> {
-        let offered = OfferedStripe { ours: 1, theirs: 2, number: 77, start: 0x00ff_ffff };
-        let accepted = AcceptedStripe { number: 78, start: 5, key: 0xdead_beef };
+        let half = Half { number: 77, start: 0x00ff_ffff, mtu: 3 };
+        let offered = OfferedStripe { ours: 1, theirs: 2, half };
+        let accepted = AcceptedStripe { half, key: 0xdead_beef };
+        let turn = Turn { stripe: STRIPES_MAX as u8 - 1, turn: 1 << 30 };
         vec![
             Frame::Offer { ring_bytes: 1 << 18, stripes: vec![offered; 2] },
             Frame::Accept { address: 1 << 47, stripes: vec![accepted; STRIPES_MAX] },
             Frame::Refuse { why: "no memory".into() },
-            Frame::Stop { stripe: 0 },
-            Frame::Stopped { stripe: 7 },
-            Frame::Broken { stripe: 3 },
+            Frame::Stop(turn),
+            Frame::Stopped(turn),
+            Frame::Broken(turn),
             Frame::Bye { pieces: u32::MAX },
             Frame::Door { stripe: offered },
             Frame::Knock,
+            Frame::Replace(turn, offered),
+            Frame::Replaced(turn, accepted),
+            Frame::Kept { turn, why: "the port is not active".into() },
+            Frame::Linked(turn),
         ]
     }
 
@@ -243,11 +341,16 @@ mod tests {
             let mut noise: Vec<u8> = (0..random.usize(..64)).map(|_| random.u8(..)).collect();
             while let Ok(Some(_)) = Frame::take(&mut noise) {}
         }
+        let turn = Turn { stripe: STRIPES_MAX as u8, turn: 0 };
+        let half = Half { number: 1, start: 1, mtu: 6 };
         for hostile in [
             Frame::Offer { ring_bytes: 0, stripes: vec![] },
             Frame::Offer { ring_bytes: (1 << 18) + 1, stripes: vec![] },
             Frame::Accept { address: 0, stripes: vec![] },
-            Frame::Stop { stripe: STRIPES_MAX as u8 },
+            Frame::Stop(turn),
+            Frame::Linked(turn),
+            Frame::Accept { address: 0, stripes: vec![AcceptedStripe { half, key: 0 }] },
+            Frame::Replaced(Turn { stripe: 0, ..turn }, AcceptedStripe { half, key: 0 }),
         ] {
             let mut bytes = Vec::new();
             hostile.serialise(&mut bytes);

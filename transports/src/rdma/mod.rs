@@ -11,8 +11,9 @@
 //! * `exchange`: the thread that talks with the peers and looks after what is on its way
 //! * `path`: opening a queue pair between two addresses
 //! * `lane`, `stripe`: the sending end: pieces, credit, memory that is lent, and sending again over
-//!   another queue pair
-//! * `ring`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot path
+//!   another queue pair; `mend`: replacing one that has failed
+//! * `ring`, `inlets`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot
+//!   path
 //! * `window`: memory that peers reach on their own
 //! * `cache`: registrations of memory that is lent; `unmap`: what becomes of that memory;
 //!   `dmabuf`: memory of other devices
@@ -21,7 +22,8 @@
 //! Each piece of the stream is written with a number that comes out at the receiver after the
 //! bytes have landed. Numbers put pieces of several queue pairs in order, and tell pieces that come
 //! twice. A queue pair that fails is stopped at both ends before what it may not have delivered is
-//! sent again over another one: so no byte is lost, and no late packet lands in a later piece.
+//! sent again over another one: so no byte is lost, and no late packet lands in a later piece. It is
+//! replaced as well: a link that was gone for a moment does not end a job that has no other.
 
 mod bell;
 mod cache;
@@ -30,7 +32,9 @@ mod dmabuf;
 mod endpoint;
 mod exchange;
 mod frame;
+mod inlets;
 mod lane;
+mod mend;
 mod path;
 mod port;
 mod ring;
@@ -42,6 +46,7 @@ mod window;
 mod wire;
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use brigade_verbs::VerbsError;
 
@@ -75,6 +80,9 @@ pub struct Settings {
     pub retries: u8,
     /// How often to try again when a receiver is not ready, at most 6.
     pub receiver_retries: u8,
+    /// How long to try to replace queue pairs that have failed when no other works, before the
+    /// wire fails; zero not to replace any.
+    pub reconnect: Duration,
     /// InfiniBand's service level, or RoCE's priority, at most 15.
     pub service_level: u8,
     /// The traffic class of routed headers: on RoCE, differentiated services and congestion bits.
@@ -100,6 +108,7 @@ impl Default for Settings {
             timeout: 15,
             retries: 6,
             receiver_retries: 6,
+            reconnect: Duration::from_secs(10),
             service_level: 0,
             traffic_class: 0,
             interface: None,

@@ -6,6 +6,7 @@ use brigade_verbs::{CompletionQueue, Limits, Path, ProtectionDomain, QueuePair, 
 
 use super::card::Address;
 use super::failed;
+use super::frame::Half;
 use super::port::{Local, Place};
 use crate::TransportError;
 
@@ -21,6 +22,8 @@ pub(super) struct End {
     pub(super) arrivals: Arc<CompletionQueue>,
     /// Where our packets begin to count.
     pub(super) start: u32,
+    /// The largest packet, as verbs count it: that may go out, and once connected, that do.
+    mtu: u8,
     /// Which row of our card.
     place: usize,
 }
@@ -53,7 +56,14 @@ impl End {
             pair.post_receive(0).map_err(failed)?;
         }
         let start = fastrand::u32(..1 << START_BITS);
-        Ok(End { pair, sends, arrivals, start, place })
+        // It may have changed since the card was written.
+        let mtu = at.port_now().map_or(at.address.mtu, |now| now.mtu.min(at.address.mtu));
+        Ok(End { pair, sends, arrivals, start, mtu, place })
+    }
+
+    /// What the other end must know.
+    pub(super) fn half(&self) -> Half {
+        Half { number: self.pair.number(), start: self.start, mtu: self.mtu }
     }
 
     /// The domain that it belongs to.
@@ -61,25 +71,25 @@ impl End {
         domain(local, self.place)
     }
 
-    /// Connect it to the queue pair `number` of a peer, whose packets count from `start`.
+    /// Connect it to a queue pair of a peer's at one of its addresses.
     pub(super) fn connect(
-        &self,
+        &mut self,
         local: &Local,
         theirs: &Address,
-        number: u32,
-        start: u32,
+        half: &Half,
     ) -> Result<(), TransportError> {
         let Local { settings, places, .. } = local;
-        let Place { device, port, gid_index, address, .. } = &places[self.place];
+        let Place { device, port, gid_index, .. } = &places[self.place];
+        self.mtu = self.mtu.min(theirs.mtu).min(half.mtu);
         let path = Path {
             port: *port,
             gid_index: *gid_index,
-            mtu: address.mtu.min(theirs.mtu),
+            mtu: self.mtu,
             gid: theirs.gid,
             lid: theirs.lid,
-            number,
+            number: half.number,
             our_start: self.start,
-            their_start: start & ((1 << START_BITS) - 1),
+            their_start: half.start & ((1 << START_BITS) - 1),
             timeout: settings.timeout,
             retries: settings.retries,
             receiver_retries: settings.receiver_retries,
@@ -91,17 +101,14 @@ impl End {
     }
 
     /// What has become of our port since the path was opened, if that may be why it failed.
-    pub(super) fn fact(&self, local: &Local, theirs: &Address) -> Option<String> {
-        let Place { device, port, address, .. } = &local.places[self.place];
-        let Ok(ports) = device.ports() else {
+    pub(super) fn fact(&self, local: &Local) -> Option<String> {
+        let Some(now) = local.places[self.place].port_now() else {
             return Some("the device does not answer any more, ".into());
         };
-        let now = ports.into_iter().find(|now| now.number == *port)?;
-        let opened = address.mtu.min(theirs.mtu);
         if !now.is_active {
             Some("the port is not active: look at its cable and its interface; ".into())
-        } else if now.mtu < opened {
-            let (now, opened) = (128_u32 << now.mtu, 128_u32 << opened);
+        } else if now.mtu < self.mtu {
+            let (now, opened) = (128_u32 << now.mtu, 128_u32 << self.mtu);
             Some(format!("the port's MTU is {now} now, the path was opened with {opened}; "))
         } else {
             None
@@ -117,7 +124,7 @@ impl End {
         status: Status,
     ) -> TransportError {
         let Place { device, port, address, .. } = &local.places[self.place];
-        let fact = self.fact(local, theirs).unwrap_or_default();
+        let fact = self.fact(local).unwrap_or_default();
         let how = format!(
             "{status}; {fact}on queue pair {} of {} port {port}, from GID {} to GID {} of member \
              {peer}",
@@ -133,6 +140,16 @@ impl End {
         }
         TransportError::PeerGone { peer, how }
     }
+}
+
+/// An error of [`End::blame`] with more to say.
+pub(super) fn also(mut error: TransportError, more: &str) -> TransportError {
+    if let TransportError::PeerGone { how: text, .. } | TransportError::System { what: text, .. } =
+        &mut error
+    {
+        text.push_str(more);
+    }
+    error
 }
 
 /// The domain of the `place`-th of our addresses.

@@ -29,6 +29,20 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// The port as it is now; `None` if its device does not answer.
+    pub(super) fn port_now(&self) -> Option<PortState> {
+        self.device.ports().ok()?.into_iter().find(|now| now.number == self.port)
+    }
+
+    /// Errors: its port cannot be used now.
+    pub(super) fn check(&self) -> Result<(), TransportError> {
+        if self.port_now().is_some_and(|now| now.is_active) {
+            return Ok(());
+        }
+        let why = format!("port {} of {} is not active", self.port, self.device.name());
+        Err(TransportError::Refused { why })
+    }
+
     pub(super) fn describe(&self) -> String {
         let Place { device, port, address, why, .. } = self;
         let mtu = 128_u32 << address.mtu;

@@ -2,63 +2,26 @@
 //! has arrived, put in order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use brigade_verbs::{Completion, Limits, Memory, MemoryRegion, Status};
+use brigade_verbs::{Completion, Memory, Status};
 
-use super::card::Address;
 use super::exchange::{Hand, Request};
+use super::frame::Turn;
+use super::inlets::{Incoming, Inlet, LIMITS};
 use super::lane::{CREDITS, PIECES, piece_bytes};
-use super::path::End;
+use super::path::also;
 use super::port::Local;
 use super::wire::LINE_BYTES;
 use crate::TransportError;
 
 /// How many completions are taken at a time.
 const BATCH: usize = 16;
-
-/// What the receiving end of a queue pair holds.
-pub(super) const LIMITS: Limits =
-    Limits { sends: CREDITS, receives: PIECES as u32 + CREDITS, inline_bytes: 0 };
-
-/// The receiving end of one queue pair.
-pub(super) struct Inlet {
-    pub(super) end: End,
-    /// Where the other end is.
-    pub(super) theirs: Address,
-    /// Keeps the ring known to the device.
-    pub(super) region: Arc<MemoryRegion>,
-    /// Nothing comes out of it any more, and nothing is posted on it.
-    is_stopped: AtomicBool,
-}
-
-impl Inlet {
-    pub(super) fn new(end: End, theirs: Address, region: Arc<MemoryRegion>) -> Inlet {
-        Inlet { end, theirs, region, is_stopped: AtomicBool::new(false) }
-    }
-
-    fn works(&self) -> bool {
-        !self.is_stopped.load(Ordering::Relaxed)
-    }
-}
-
-/// What the exchange makes when a peer wants to send, for the wire to take.
-pub(super) struct Incoming {
-    pub(super) memory: Arc<Memory>,
-    pub(super) ring_bytes: usize,
-    pub(super) inlets: Vec<Inlet>,
-}
-
-impl Incoming {
-    /// Let nothing arrive through an inlet any more.
-    pub(super) fn stop(&self, index: usize) {
-        if let Some(inlet) = self.inlets.get(index) {
-            inlet.is_stopped.store(true, Ordering::Relaxed);
-            // A device that does not answer does not write either.
-            let _stopped = inlet.end.pair.stop();
-        }
-    }
-}
+/// The most inlets that were replaced and have not given back all their receives yet: a device that
+/// is gone never does.
+const RETIRED_MAX: usize = 16;
+/// How much longer than the sender we wait for a queue pair, so that it says why there is none.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// The ring as its reader sees it.
 pub(super) struct Ring {
@@ -66,6 +29,11 @@ pub(super) struct Ring {
     local: Arc<Local>,
     peer: usize,
     hand: Hand,
+    mouths: Vec<Mouth>,
+    /// How many inlets were taken.
+    known: u32,
+    /// Whose successors are in use. What has arrived through them counts.
+    retired: Vec<Mouth>,
     /// Lengths of pieces that have arrived, by number modulo their count; 0 for those that have
     /// not.
     lengths: [u32; PIECES],
@@ -77,32 +45,55 @@ pub(super) struct Ring {
     consumed: u32,
     told: u32,
     pieces_untold: u32,
-    /// Words to the sender that are posted and not completed, by inlet.
-    posted: Vec<u32>,
-    /// How the first inlet failed, if one has.
-    failed: Option<(usize, Status)>,
-    /// Which inlets have, a bit each.
-    dead_inlets: u32,
+    /// Words may have been lost.
+    must_tell: bool,
+    /// Why an inlet failed, the first since something arrived; and whether that is known.
+    cause: Option<(TransportError, bool)>,
+    /// Since when nothing has arrived because no inlet works.
+    dead: Option<Instant>,
+    /// When an inlet was last replaced.
+    mended: Option<Instant>,
+}
+
+/// An inlet in use.
+struct Mouth {
+    inlet: Arc<Inlet>,
+    /// Words to the sender that are posted and not completed.
+    words: u32,
+    /// Receives that are posted and not completed.
+    receives: u32,
+    is_dead: bool,
+}
+
+impl Mouth {
+    fn new(inlet: Arc<Inlet>) -> Mouth {
+        Mouth { inlet, words: 0, receives: LIMITS.receives, is_dead: false }
+    }
 }
 
 impl Ring {
     pub(super) fn new(incoming: Arc<Incoming>, local: Arc<Local>, peer: usize, hand: Hand) -> Ring {
-        let posted = vec![0; incoming.inlets.len()];
-        Ring {
+        let mut ring = Ring {
             incoming,
             local,
             peer,
             hand,
+            mouths: Vec::new(),
+            known: 0,
+            retired: Vec::new(),
             lengths: [0; PIECES],
             next: 0,
             offset: 0,
             consumed: 0,
             told: 0,
             pieces_untold: 0,
-            posted,
-            failed: None,
-            dead_inlets: 0,
-        }
+            must_tell: false,
+            cause: None,
+            dead: None,
+            mended: None,
+        };
+        ring.adopt();
+        ring
     }
 
     /// Where the piece that is read lies and how long it is, once it has arrived.
@@ -146,21 +137,25 @@ impl Ring {
     /// Whether enough was consumed that the sender should know.
     fn has_news(&self) -> bool {
         let untold_bytes = self.consumed.wrapping_sub(self.told) as usize * LINE_BYTES;
-        untold_bytes >= self.incoming.ring_bytes / 4 || self.pieces_untold >= PIECES as u32 / 4
+        untold_bytes >= self.incoming.ring_bytes / 4
+            || self.pieces_untold >= PIECES as u32 / 4
+            || self.must_tell
     }
 
-    /// Tell the sender what was consumed, over the first inlet that works.
+    /// Tell the sender what was consumed, over the first inlet that works. If none does, there is
+    /// still news when one has come.
     fn tell(&mut self) {
-        for index in 0..self.incoming.inlets.len() {
+        for index in 0..self.mouths.len() {
             self.look_at_words(index);
-            let inlet = &self.incoming.inlets[index];
-            if !inlet.works() || self.posted[index] == CREDITS {
+            let mouth = &mut self.mouths[index];
+            if !mouth.inlet.takes_words() || mouth.words == CREDITS {
                 continue;
             }
-            match inlet.end.pair.post_number(0, self.consumed) {
+            match mouth.inlet.end.pair.post_number(0, self.consumed) {
                 Ok(()) => {
-                    self.posted[index] += 1;
+                    mouth.words += 1;
                     (self.told, self.pieces_untold) = (self.consumed, 0);
+                    self.must_tell = false;
                     return;
                 }
                 Err(_) => self.fail(index, Status::REFUSED),
@@ -171,9 +166,10 @@ impl Ring {
     /// What came of the words that were posted on an inlet.
     fn look_at_words(&mut self, index: usize) {
         let mut batch = [Completion::default(); BATCH];
-        let polled = self.incoming.inlets[index].end.sends.poll(&mut batch);
+        let polled = self.mouths[index].inlet.end.sends.poll(&mut batch);
         for completion in &batch[..polled.unwrap_or(0)] {
-            self.posted[index] = self.posted[index].saturating_sub(1);
+            let mouth = &mut self.mouths[index];
+            mouth.words = mouth.words.saturating_sub(1);
             if !completion.status().is_success() {
                 self.fail(index, completion.status());
             }
@@ -182,11 +178,16 @@ impl Ring {
 
     /// Take the numbers of what has arrived.
     pub(super) fn look(&mut self) -> Result<(), TransportError> {
-        for index in 0..self.incoming.inlets.len() {
+        if self.incoming.count() != self.known {
+            self.adopt();
+        }
+        for index in 0..self.mouths.len() {
             let mut batch = [Completion::default(); BATCH];
             loop {
-                let polled = self.incoming.inlets[index].end.arrivals.poll(&mut batch);
-                let count = polled.map_err(super::failed)?;
+                let Ok(count) = self.mouths[index].inlet.end.arrivals.poll(&mut batch) else {
+                    self.fail(index, Status::DEVICE_FAILED);
+                    break;
+                };
                 for completion in &batch[..count] {
                     self.arrive(index, completion)?;
                 }
@@ -194,6 +195,9 @@ impl Ring {
                     break;
                 }
             }
+        }
+        if !self.retired.is_empty() {
+            self.look_at_retired()?;
         }
         if self.has_news() {
             self.tell();
@@ -203,14 +207,27 @@ impl Ring {
 
     #[inline]
     fn arrive(&mut self, index: usize, completion: &Completion) -> Result<(), TransportError> {
+        let mouth = &mut self.mouths[index];
+        mouth.receives = mouth.receives.saturating_sub(1);
         if !completion.status().is_success() {
             self.fail(index, completion.status());
             return Ok(());
         }
-        let inlet = &self.incoming.inlets[index];
-        if inlet.works() && inlet.end.pair.post_receive(0).is_err() {
-            self.fail(index, Status::REFUSED);
+        if mouth.inlet.works() {
+            match mouth.inlet.end.pair.post_receive(0) {
+                Ok(()) => mouth.receives += 1,
+                Err(_) => self.fail(index, Status::REFUSED),
+            }
         }
+        if self.dead.is_some() {
+            self.revive(index);
+        }
+        self.note(completion)
+    }
+
+    /// A piece has arrived.
+    #[inline]
+    fn note(&mut self, completion: &Completion) -> Result<(), TransportError> {
         let Some(number) = completion.immediate() else { return Ok(()) };
         // A piece that was sent again although it had arrived is one that is here or was read.
         if number.wrapping_sub(self.next) as usize >= PIECES {
@@ -225,37 +242,118 @@ impl Ring {
         Ok(())
     }
 
+    /// Take inlets that are new.
+    #[cold]
+    fn adopt(&mut self) {
+        for (stripe, inlet) in self.incoming.take_fresh() {
+            self.known = self.known.wrapping_add(1);
+            let mouth = Mouth::new(inlet);
+            if stripe == self.mouths.len() {
+                self.mouths.push(mouth);
+                continue;
+            }
+            let before = std::mem::replace(&mut self.mouths[stripe], mouth);
+            if self.retired.len() == RETIRED_MAX {
+                self.retired.remove(0);
+            }
+            self.retired.push(before);
+            // What was told through that one may be lost.
+            self.must_tell = true;
+            self.mended = Some(Instant::now());
+            if self.dead.is_none() {
+                self.cause = None;
+            }
+        }
+    }
+
+    /// What arrived through inlets before they were stopped, until each has given back all its
+    /// receives.
+    #[cold]
+    fn look_at_retired(&mut self) -> Result<(), TransportError> {
+        for index in 0..self.retired.len() {
+            let mut batch = [Completion::default(); BATCH];
+            loop {
+                let mouth = &mut self.retired[index];
+                let Ok(count) = mouth.inlet.end.arrivals.poll(&mut batch) else {
+                    mouth.receives = 0;
+                    break;
+                };
+                mouth.receives = mouth.receives.saturating_sub(count as u32);
+                for completion in batch[..count].iter().filter(|it| it.status().is_success()) {
+                    self.note(completion)?;
+                }
+                if count < BATCH {
+                    break;
+                }
+            }
+        }
+        self.retired.retain(|mouth| mouth.receives > 0);
+        Ok(())
+    }
+
+    /// Something has arrived through an inlet that works.
+    #[cold]
+    fn revive(&mut self, index: usize) {
+        if self.mouths[index].inlet.works() {
+            (self.dead, self.cause) = (None, None);
+        }
+    }
+
     /// An inlet has failed: tell the sender, who stops it and sends again what it may have lost.
     #[cold]
     fn fail(&mut self, index: usize, status: Status) {
-        let was_known = self.failed.is_some_and(|(_, known)| known != Status::FLUSHED);
-        if !was_known {
-            self.failed = Some((index, status));
+        let was_dead = std::mem::replace(&mut self.mouths[index].is_dead, true);
+        // All that was posted is thrown away, so that is said often.
+        if !was_dead || status != Status::FLUSHED {
+            self.learn(index, status);
         }
-        if self.dead_inlets & 1 << index != 0 {
+        if was_dead {
             return;
         }
-        self.dead_inlets |= 1 << index;
+        let inlet = Arc::clone(&self.mouths[index].inlet);
         if status == Status::FLUSHED {
             // What was thrown away may be found before what failed.
             self.look_at_words(index);
         }
-        if self.incoming.inlets[index].works() {
-            self.incoming.stop(index);
-            self.hand.ask(Request::Broken { peer: self.peer, stripe: index as u8 });
+        if inlet.works() {
+            inlet.stop();
+            let turn = Turn { stripe: index as u8, turn: inlet.turn };
+            self.hand.ask(Request::Broken { peer: self.peer, turn });
         }
         // A word that went this way may be lost: say it again.
+        self.must_tell = true;
         self.tell();
     }
 
-    /// Why nothing arrives any more, when no inlet works.
+    /// Note why an inlet failed, unless more is known of one that failed before.
     #[cold]
-    pub(super) fn dead(&self) -> Option<TransportError> {
-        if self.incoming.inlets.iter().any(Inlet::works) {
+    fn learn(&mut self, index: usize, status: Status) {
+        if self.cause.as_ref().is_none_or(|(_, is_known)| !is_known) {
+            let Inlet { end, theirs, .. } = &*self.mouths[index].inlet;
+            let is_known = status != Status::FLUSHED || end.fact(&self.local).is_some();
+            self.cause = Some((end.blame(&self.local, theirs, self.peer, status), is_known));
+        }
+    }
+
+    /// Why nothing arrives any more, when no inlet works and none has come for too long.
+    #[cold]
+    pub(super) fn dead(&mut self) -> Option<TransportError> {
+        if self.mouths.iter().any(|mouth| mouth.inlet.works()) {
             return None;
         }
-        let (index, status) = self.failed.unwrap_or((0, Status::FLUSHED));
-        let inlet = &self.incoming.inlets[index];
-        Some(inlet.end.blame(&self.local, &inlet.theirs, self.peer, status))
+        let patience = self.local.settings.reconnect;
+        if self.mended.take_if(|mended| mended.elapsed() > patience).is_some() {
+            // It was all well in between, with nothing to receive.
+            self.dead = None;
+        }
+        let waited = self.dead.get_or_insert_with(Instant::now).elapsed();
+        if !patience.is_zero() && waited < patience + LAST_WORD {
+            return None;
+        }
+        self.learn(0, Status::FLUSHED);
+        let (cause, _) = self.cause.clone()?;
+        let waited = waited.as_secs_f64();
+        let tale = format!("; the sender has not replaced the queue pair within {waited:.1} s");
+        Some(if patience.is_zero() { cause } else { also(cause, &tale) })
     }
 }

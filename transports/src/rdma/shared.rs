@@ -9,10 +9,10 @@ use super::bell::Chimes;
 use super::card::{Address, Card, Way};
 use super::exchange::Accepted;
 use super::failed;
-use super::frame::{AcceptedStripe, OfferedStripe};
-use super::path::{End, domain};
+use super::frame::{AcceptedStripe, OfferedStripe, Turn};
+use super::inlets::{Incoming, Inlet, LIMITS};
+use super::path::End;
 use super::port::Local;
-use super::ring::{Incoming, Inlet, LIMITS};
 use crate::TransportError;
 
 /// How a peer went away.
@@ -57,6 +57,8 @@ impl Peer {
 /// What wires, the endpoint and the exchange look at.
 pub(super) struct Shared {
     pub(super) local: Arc<Local>,
+    /// Which member we are.
+    pub(super) me: usize,
     pub(super) peers: Vec<Option<Arc<Peer>>>,
     pub(super) chimes: Arc<Chimes>,
     /// Ends of queue pairs through which peers reach our windows.
@@ -66,10 +68,11 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(
         local: Arc<Local>,
+        me: usize,
         peers: Vec<Option<Arc<Peer>>>,
         chimes: Arc<Chimes>,
     ) -> Shared {
-        Shared { local, peers, chimes, doors: Mutex::default() }
+        Shared { local, me, peers, chimes, doors: Mutex::default() }
     }
 
     /// # Panics
@@ -94,9 +97,17 @@ impl Shared {
     }
 
     /// Let nothing arrive any more through one of a peer's queue pairs.
-    pub(super) fn stop(&self, peer: usize, stripe: usize) {
+    pub(super) fn stop(&self, peer: usize, turn: Turn) {
         if let Some(incoming) = self.peer(peer).incoming() {
-            incoming.stop(stripe);
+            incoming.stop(turn);
+        }
+        self.chimes.strike();
+    }
+
+    /// A peer's end of a queue pair takes words now.
+    pub(super) fn link(&self, peer: usize, turn: Turn) {
+        if let Some(incoming) = self.peer(peer).incoming() {
+            incoming.link(turn);
         }
         self.chimes.strike();
     }
@@ -117,22 +128,52 @@ impl Shared {
         let mut regions = Regions::new(&memory, Access::Write);
         let (mut inlets, mut accepted) = (Vec::new(), Vec::new());
         for stripe in offered {
-            let (ours, there) = self.addresses(peer, stripe)?;
-            let arrivals =
-                self.chimes.queue(&self.local.places[ours].device, LIMITS.receives, None)?;
-            let end = End::open(&self.local, ours, LIMITS, arrivals)?;
-            end.connect(&self.local, &there, stripe.number, stripe.start)?;
-            let region = regions.of(domain(&self.local, ours))?;
-            let (number, start) = (end.pair.number(), end.start);
-            accepted.push(AcceptedStripe { number, start, key: region.remote_key() });
-            inlets.push(Inlet::new(end, there, region));
+            let (end, there) = self.receiving_end(peer, stripe)?;
+            let region = regions.of(end.domain(&self.local))?;
+            accepted.push(AcceptedStripe { half: end.half(), key: region.remote_key() });
+            inlets.push(Inlet::new(end, there, region, 0));
         }
         let address = inlets[0].region.address();
-        let incoming = Arc::new(Incoming { memory, ring_bytes, inlets });
+        let incoming = Arc::new(Incoming::new(memory, ring_bytes, inlets));
         let made = peer.incoming.set(incoming).is_ok();
         assert!(made, "only the exchange's thread makes rings");
         self.chimes.strike();
         Ok((address, accepted))
+    }
+
+    /// A peer wants to replace a queue pair of its wire that has failed.
+    pub(super) fn replace(
+        &self,
+        peer: usize,
+        turn: Turn,
+        offered: &OfferedStripe,
+    ) -> Result<AcceptedStripe, TransportError> {
+        let refused = |why: &str| TransportError::Refused { why: why.into() };
+        let peer = self.peer(peer);
+        let incoming = peer.incoming().ok_or_else(|| refused("it has no wire"))?;
+        incoming.may_replace(turn).map_err(refused)?;
+        let (end, there) = self.receiving_end(peer, offered)?;
+        let region = incoming.region(&self.local, end.domain(&self.local))?;
+        let accepted = AcceptedStripe { half: end.half(), key: region.remote_key() };
+        incoming.replace(turn.stripe.into(), Inlet::new(end, there, region, turn.turn));
+        self.chimes.strike();
+        Ok(accepted)
+    }
+
+    /// Our end of a queue pair that a peer wants to send over, connected; and where its other end
+    /// is.
+    fn receiving_end(
+        &self,
+        peer: &Peer,
+        offered: &OfferedStripe,
+    ) -> Result<(End, Address), TransportError> {
+        let (ours, there) = self.addresses(peer, offered)?;
+        let place = &self.local.places[ours];
+        place.check()?;
+        let arrivals = self.chimes.queue(&place.device, LIMITS.receives, None)?;
+        let mut end = End::open(&self.local, ours, LIMITS, arrivals)?;
+        end.connect(&self.local, &there, &offered.half)?;
+        Ok((end, there))
     }
 
     /// A peer wants to reach our windows: make the end of a queue pair that nobody looks at.
@@ -145,9 +186,9 @@ impl Shared {
         let device = &self.local.places[ours].device;
         let limits = Limits { sends: 1, receives: 1, inline_bytes: 0 };
         let arrivals = CompletionQueue::new(device, 1, None).map_err(failed)?;
-        let end = End::open(&self.local, ours, limits, arrivals)?;
-        end.connect(&self.local, &there, stripe.number, stripe.start)?;
-        let accepted = AcceptedStripe { number: end.pair.number(), start: end.start, key: 0 };
+        let mut end = End::open(&self.local, ours, limits, arrivals)?;
+        end.connect(&self.local, &there, &stripe.half)?;
+        let accepted = AcceptedStripe { half: end.half(), key: 0 };
         self.doors.lock().unwrap_or_else(PoisonError::into_inner).push(end);
         Ok((0, vec![accepted]))
     }

@@ -13,7 +13,7 @@ use brigade_verbs::{
 };
 
 use crate::fabric::Fabric;
-use crate::world::{LIMIT, SECRET, contents, impatient, join, open};
+use crate::world::{LIMIT, PATIENCE, SECRET, contents, impatient, join, open};
 
 /// How many receives it posts.
 const RECEIVES: u32 = 2;
@@ -90,9 +90,9 @@ impl Miser {
         let ring = Memory::zeroed(ring_bytes);
         let region = MemoryRegion::new(&domain, &ring, Access::Write).expect("a region");
         let mut body = region.address().to_le_bytes().to_vec();
-        for number in [pair.number(), 0, region.remote_key()] {
-            body.extend(number.to_le_bytes());
-        }
+        body.extend(pair.number().to_le_bytes());
+        body.extend([0, 0, 0, 0, state.mtu]);
+        body.extend(region.remote_key().to_le_bytes());
         let mut to = endpoint.sender(0, deadline).expect("a wire");
         let mut frame = vec![2];
         frame.extend((body.len() as u16).to_le_bytes());
@@ -125,7 +125,7 @@ fn hear(wire: &mut dyn RecvWire) -> Vec<u8> {
 #[test]
 fn a_receiver_that_posts_no_receives_is_named() {
     let Some(_fabric) = Fabric::take() else { return };
-    let settings = Settings { receiver_retries: 2, ..impatient(Some("rxe0")) };
+    let settings = Settings { receiver_retries: 2, ..impatient(Some("rxe0"), PATIENCE) };
     let (port, miser) = (open(&settings), Miser::new());
     let cards = [port.card(), miser.card()];
     let (ending, end) = mpsc::channel();

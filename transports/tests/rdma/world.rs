@@ -11,9 +11,12 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 /// The job's secret in tests.
 pub(crate) const SECRET: [u8; 32] = [0x3c; 32];
 
-/// Settings that give a path up after half a second.
-pub(crate) fn impatient(devices: Option<&str>) -> Settings {
-    Settings { timeout: 14, devices: devices.map(Into::into), ..Settings::default() }
+/// How long a wire tries to replace its queue pairs where that shall come to nothing.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Settings that give a queue pair up after half a second, and a wire after `reconnect`.
+pub(crate) fn impatient(devices: Option<&str>, reconnect: Duration) -> Settings {
+    Settings { timeout: 14, reconnect, devices: devices.map(Into::into), ..Settings::default() }
 }
 
 /// What is sent at `at` of the stream `key`.

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use brigade_verbs::{Completion, Status};
 
-use super::{BATCH, CAUSE, LINE_BYTES, PIECES, State};
+use super::{BATCH, LINE_BYTES, PIECES, State};
 use crate::TransportError;
-use crate::rdma::stripe::{Stripe, blame};
+use crate::rdma::stripe::Stripe;
 
 impl State {
     /// Take completions: what has landed, what has been consumed, what has failed.
@@ -30,10 +30,7 @@ impl State {
         if let Some(since) = self.doomed
             && self.fault.is_none()
         {
-            let (fault, status) = blame(&self.stripes, &self.local, self.peer);
-            if status != Status::FLUSHED || since.elapsed() > CAUSE {
-                self.fault = Some(fault);
-            }
+            self.judge(since);
         }
     }
 
@@ -47,6 +44,9 @@ impl State {
                 let stripe = &mut self.stripes[index];
                 stripe.posted = stripe.posted.saturating_sub(1);
                 if completion.status().is_success() {
+                    if stripe.trouble.is_some() {
+                        self.recover(index);
+                    }
                     let number = completion.id() as u32;
                     if number.wrapping_sub(self.oldest) < self.next.wrapping_sub(self.oldest) {
                         let piece = &mut self.pieces[number as usize % PIECES];

@@ -103,6 +103,7 @@ impl Lane {
             freed: 0,
             consumed: 0,
             doomed: None,
+            mended: None,
             fault: None,
         };
         Lane { state: Mutex::new(state), is_busy: AtomicBool::new(false) }
@@ -149,8 +150,10 @@ pub(super) struct State {
     tail: u64,
     freed: u64,
     consumed: u64,
-    /// Since when no stripe works.
+    /// Since when nothing has landed because no stripe works.
     doomed: Option<Instant>,
+    /// When a queue pair was last replaced.
+    mended: Option<Instant>,
     fault: Option<TransportError>,
 }
 
@@ -181,6 +184,11 @@ impl State {
     /// How many pieces were sent, modulo 2^32.
     pub(super) fn sent(&self) -> u32 {
         self.next
+    }
+
+    /// What is set while memory is held.
+    pub(super) fn has_lent(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_lent)
     }
 
     /// How many of `wanted` bytes may be sent as one piece now: all, or a multiple of the line.
