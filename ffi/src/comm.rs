@@ -1,0 +1,312 @@
+//! Communicators: made, divided, asked, ended.
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use ::brigade_comm::bootstrap::Root;
+use ::brigade_comm::launch::Launch;
+use ::brigade_comm::{Communicator, Settings};
+
+use crate::error::{Failure, Outcome, brigade_result_t, enter};
+use crate::handle::{Noun, close, pin, register};
+use crate::id::brigade_unique_id_t;
+use crate::pointer::{Out, text};
+use crate::settings::{brigade_config_t, settings, sized};
+use crate::thread;
+
+/// A group of ranks that make the same calls in the same order. What is inside is nobody's.
+pub struct brigade_comm {
+    _nobody: (),
+}
+
+/// A communicator. The value is a handle, never an address: one that was destroyed, or made by
+/// the process that forked this one, is refused.
+pub type brigade_comm_t = *mut brigade_comm;
+
+/// The colour of a rank that takes part in a division, but in no new communicator.
+pub const BRIGADE_SPLIT_NOCOLOR: c_int = -1;
+
+/// What stands behind a handle.
+pub(crate) struct Comm {
+    /// In front of the root, which it must not outlive.
+    pub(crate) communicator: Communicator,
+    root: Option<Arc<Root>>,
+}
+
+impl Noun for Comm {
+    const KIND: u8 = 1;
+    const NAME: &'static str = "communicator";
+}
+
+/// Counters of one communicator on one rank. Begin with BRIGADE_STATS_INIT; members are only ever
+/// added at the end.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct brigade_stats_t {
+    /// sizeof(brigade_stats_t).
+    pub struct_size: usize,
+    /// Payload bytes sent to other ranks, without headers and framing.
+    pub sent_bytes: u64,
+    /// Calls carried out.
+    pub calls: u64,
+}
+
+/// Join the world of those who have the same unique id, as rank `rank` of `nranks`, with the
+/// settings of the environment. Returns when all have come, or BRIGADE_JOIN_TIMEOUT_MS has passed.
+/// `comm` is NULL after an error.
+///
+/// Threads: from any thread. Several ranks of one process need as many threads, or
+/// brigade_comm_init_all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_init_rank(
+    comm: *mut brigade_comm_t,
+    nranks: c_int,
+    unique_id: brigade_unique_id_t,
+    rank: c_int,
+) -> brigade_result_t {
+    // SAFETY: the caller's promise.
+    unsafe { brigade_comm_init_rank_config(comm, nranks, unique_id, rank, std::ptr::null()) }
+}
+
+/// Like brigade_comm_init_rank, with settings that count instead of the environment's. `config` may
+/// be NULL.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_init_rank_config(
+    comm: *mut brigade_comm_t,
+    nranks: c_int,
+    unique_id: brigade_unique_id_t,
+    rank: c_int,
+    config: *const brigade_config_t,
+) -> brigade_result_t {
+    let join = |settings| {
+        let wrong = || Failure::argument(format!("rank {rank} of {nranks} ranks"));
+        let ranks = usize::try_from(nranks).map_err(|_| wrong())?;
+        let rank = usize::try_from(rank).map_err(|_| wrong())?;
+        let (id, root) = unique_id.open()?;
+        let communicator = Communicator::from_id(&id, rank, ranks, settings)?;
+        unique_id.joined();
+        Ok(Comm { communicator, root })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { init(comm, config, join) }
+}
+
+/// Join the world that the environment describes: that of `brigade run`, torchrun, mpirun, srun, a
+/// Kubernetes indexed job, or BRIGADE_RANK and its sisters; without any of them a world of one
+/// rank. `config` may be NULL. `comm` is NULL after an error.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_init_from_env(
+    comm: *mut brigade_comm_t,
+    config: *const brigade_config_t,
+) -> brigade_result_t {
+    let join = |settings| {
+        let launch = Launch::discover().map_err(|error| Failure::argument(error.to_string()))?;
+        let communicator = Communicator::join(launch, settings)?;
+        Ok(Comm { communicator, root: None })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { init(comm, config, join) }
+}
+
+/// `nranks` communicators of one world within this process, `comms[r]` being rank r's. Blocking
+/// calls on them need a thread for each, or a group that holds the calls of all.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_init_all(
+    comms: *mut brigade_comm_t,
+    nranks: c_int,
+    config: *const brigade_config_t,
+) -> brigade_result_t {
+    enter(|| {
+        may_wait("brigade_comm_init_all")?;
+        let ranks = usize::try_from(nranks).unwrap_or_default();
+        if ranks == 0 || ranks > isize::MAX as usize / size_of::<brigade_comm_t>() {
+            return Err(Failure::argument(format!("{nranks} ranks")));
+        }
+        let places = (0..ranks).map(|rank| Out::new(comms.wrapping_add(rank), "comms"));
+        let places = places.collect::<Outcome<Vec<_>>>()?;
+        for place in &places {
+            // SAFETY: C passes room for so many.
+            unsafe { place.put(std::ptr::null_mut()) };
+        }
+        // SAFETY: C passes NULL or a config.
+        let settings = unsafe { settings(config) }?;
+        let mut handles = Vec::with_capacity(ranks);
+        for communicator in Communicator::local_world(ranks, &settings)? {
+            match register(Arc::new(Comm { communicator, root: None })) {
+                Ok(handle) => handles.push(handle),
+                Err(failure) => {
+                    handles.into_iter().try_for_each(close::<Comm>)?;
+                    return Err(failure);
+                }
+            }
+        }
+        for (place, handle) in places.into_iter().zip(handles) {
+            // SAFETY: as above.
+            unsafe { place.put(as_comm(handle)) };
+        }
+        Ok(())
+    })
+}
+
+/// Divide a group: ranks that give the same colour, 0 or more, become a new communicator, in the
+/// order of `key` and then of rank. With BRIGADE_SPLIT_NOCOLOR a rank gets NULL. Every rank must
+/// call it.
+///
+/// Threads: from any thread; calls on one communicator are carried out one after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_split(
+    comm: brigade_comm_t,
+    color: c_int,
+    key: c_int,
+    new_comm: *mut brigade_comm_t,
+) -> brigade_result_t {
+    enter(|| {
+        may_wait("brigade_comm_split")?;
+        let parent = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(new_comm, "new_comm")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(std::ptr::null_mut()) };
+        let color = match color {
+            BRIGADE_SPLIT_NOCOLOR => None,
+            color => Some(u32::try_from(color).map_err(|_| {
+                Failure::argument(format!("color {color}: 0 or more, or BRIGADE_SPLIT_NOCOLOR"))
+            })?),
+        };
+        if let Some(communicator) = parent.communicator.split(color, key)? {
+            let handle = register(Arc::new(Comm { communicator, root: parent.root.clone() }))?;
+            // SAFETY: as above.
+            unsafe { out.put(as_comm(handle)) };
+        }
+        Ok(())
+    })
+}
+
+/// End the world of this communicator on all its ranks: calls in flight, here and there, end with
+/// BRIGADE_ABORTED and this reason, which may be NULL. The communicator must still be destroyed.
+///
+/// Threads: from any thread, also while another one is inside a call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_abort(
+    comm: brigade_comm_t,
+    reason: *const c_char,
+) -> brigade_result_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let reason = match reason.is_null() {
+            true => "brigade_comm_abort was called",
+            // SAFETY: C passes text.
+            false => unsafe { text(reason, "reason") }?,
+        };
+        comm.communicator.abort(reason);
+        Ok(())
+    })
+}
+
+/// Leave the group, after the calls that were started on it have ended. The handle ends at once; if
+/// another thread is inside a call, the rest ends with that call.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_destroy(comm: brigade_comm_t) -> brigade_result_t {
+    enter(|| {
+        thread::refuse_in_group("brigade_comm_destroy")?;
+        close::<Comm>(comm.addr() as u64)
+    })
+}
+
+/// This rank's number in the group.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_rank(
+    comm: brigade_comm_t,
+    rank: *mut c_int,
+) -> brigade_result_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(rank, "rank")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(comm.communicator.rank() as c_int) };
+        Ok(())
+    })
+}
+
+/// How many ranks the group has.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_size(
+    comm: brigade_comm_t,
+    size: *mut c_int,
+) -> brigade_result_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(size, "size")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(comm.communicator.size() as c_int) };
+        Ok(())
+    })
+}
+
+/// Read the counters of a communicator.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_stats(
+    comm: brigade_comm_t,
+    stats: *mut brigade_stats_t,
+) -> brigade_result_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        // SAFETY: C passes NULL or a struct that begins with its size.
+        let asked: brigade_stats_t = unsafe { sized(stats.cast(), "stats") }?;
+        let now = comm.communicator.stats();
+        let struct_size = asked.struct_size;
+        let told = brigade_stats_t { struct_size, sent_bytes: now.sent_bytes, calls: now.calls };
+        let bytes = struct_size.min(size_of::<brigade_stats_t>());
+        // SAFETY: C's struct has as many bytes as it says, and ours has no fewer than these.
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const told).cast::<u8>(), stats.cast(), bytes)
+        };
+        Ok(())
+    })
+}
+
+/// Make a communicator, and a handle for it.
+///
+/// # Safety
+///
+/// `comm` and `config` are what C must pass.
+unsafe fn init(
+    comm: *mut brigade_comm_t,
+    config: *const brigade_config_t,
+    join: impl FnOnce(Settings) -> Outcome<Comm>,
+) -> brigade_result_t {
+    enter(|| {
+        may_wait("making a communicator")?;
+        let out = Out::new(comm, "comm")?;
+        // SAFETY: the caller's promise.
+        unsafe { out.put(std::ptr::null_mut()) };
+        // SAFETY: the caller's promise.
+        let settings = unsafe { settings(config) }?;
+        let handle = register(Arc::new(join(settings)?))?;
+        // SAFETY: the caller's promise.
+        unsafe { out.put(as_comm(handle)) };
+        Ok(())
+    })
+}
+
+fn may_wait(what: &str) -> Outcome {
+    thread::refuse_in_operator()?;
+    thread::refuse_in_group(what)
+}
+
+fn as_comm(handle: u64) -> brigade_comm_t {
+    std::ptr::without_provenance_mut(handle as usize)
+}

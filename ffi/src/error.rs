@@ -1,0 +1,214 @@
+//! What calls end with: a number, and a sentence for each thread.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use brigade_comm::Error;
+
+use crate::group;
+
+/// How a call ended. Results that NCCL knows have NCCL's numbers.
+///
+/// After BRIGADE_INVALID_ARGUMENT and BRIGADE_INVALID_USAGE everything is as it was before the
+/// call. After any other error of a call on a communicator that communicator can only be destroyed:
+/// the other ranks get an error too, and every later call returns the first error again.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum brigade_result_t {
+    /// It did what it says.
+    BRIGADE_SUCCESS = 0,
+    /// The operating system or a device failed.
+    BRIGADE_SYSTEM_ERROR = 2,
+    /// A mistake in the library itself.
+    BRIGADE_INTERNAL_ERROR = 3,
+    /// An argument makes no sense by itself.
+    BRIGADE_INVALID_ARGUMENT = 4,
+    /// The call makes no sense here and now.
+    BRIGADE_INVALID_USAGE = 5,
+    /// The process of a rank ended, or cannot be reached any more.
+    BRIGADE_PEER_LOST = 6,
+    /// Not an error: the call goes on.
+    BRIGADE_IN_PROGRESS = 7,
+    /// Nothing moved until the deadline (BRIGADE_TIMEOUT_MS).
+    BRIGADE_TIMEOUT = 8,
+    /// A rank destroyed its communicator while another one needs it.
+    BRIGADE_PEER_LEFT = 9,
+    /// Ranks are in different calls.
+    BRIGADE_MISMATCH = 10,
+    /// A rank called brigade_comm_abort.
+    BRIGADE_ABORTED = 11,
+    /// The ranks could not come together.
+    BRIGADE_JOIN_FAILED = 12,
+}
+
+use brigade_result_t::*;
+
+impl brigade_result_t {
+    const ALL: [(Self, &'static [u8]); 12] = [
+        (BRIGADE_SUCCESS, b"success\0"),
+        (BRIGADE_SYSTEM_ERROR, b"the system or a device failed\0"),
+        (BRIGADE_INTERNAL_ERROR, b"internal error: please report it\0"),
+        (BRIGADE_INVALID_ARGUMENT, b"invalid argument\0"),
+        (BRIGADE_INVALID_USAGE, b"invalid usage\0"),
+        (BRIGADE_PEER_LOST, b"a rank is lost\0"),
+        (BRIGADE_IN_PROGRESS, b"in progress\0"),
+        (BRIGADE_TIMEOUT, b"nothing moved until the deadline\0"),
+        (BRIGADE_PEER_LEFT, b"a rank has left\0"),
+        (BRIGADE_MISMATCH, b"ranks are in different calls\0"),
+        (BRIGADE_ABORTED, b"a rank aborted\0"),
+        (BRIGADE_JOIN_FAILED, b"the ranks could not come together\0"),
+    ];
+}
+
+/// Any number where C says `brigade_result_t`.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct ResultCode(c_int);
+
+/// A few words for a result; never NULL, and good for ever.
+///
+/// Threads: from any thread, at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn brigade_error_string(result: ResultCode) -> *const c_char {
+    let known = brigade_result_t::ALL.iter().find(|(code, _)| *code as c_int == result.0);
+    known.map_or(&b"not a result of Brigade\0"[..], |(_, words)| words).as_ptr().cast()
+}
+
+/// The whole sentence of the last call that failed on this thread: what, where, which rank, the
+/// number that was wrong. Never NULL; empty if none has failed. It is good until the next call
+/// fails on this thread, or the thread ends.
+///
+/// Threads: each thread has its own.
+#[unsafe(no_mangle)]
+pub extern "C" fn brigade_last_error() -> *const c_char {
+    let last = LAST.try_with(|last| last.try_borrow().ok()?.as_ref().map(|text| text.as_ptr()));
+    // A thread that is ending has no sentences any more.
+    last.ok().flatten().unwrap_or(c"".as_ptr())
+}
+
+thread_local! {
+    static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
+}
+
+/// A call that ends with an error, on its way to C.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) result: brigade_result_t,
+    pub(crate) sentence: String,
+}
+
+/// Successes are one word that is null.
+pub(crate) type Outcome<T = ()> = Result<T, Box<Failure>>;
+
+impl Failure {
+    pub(crate) fn argument(sentence: impl Into<String>) -> Box<Self> {
+        Box::new(Self { result: BRIGADE_INVALID_ARGUMENT, sentence: sentence.into() })
+    }
+
+    pub(crate) fn usage(sentence: impl Into<String>) -> Box<Self> {
+        Box::new(Self { result: BRIGADE_INVALID_USAGE, sentence: sentence.into() })
+    }
+
+    pub(crate) fn system(sentence: impl Into<String>) -> Box<Self> {
+        Box::new(Self { result: BRIGADE_SYSTEM_ERROR, sentence: sentence.into() })
+    }
+
+    /// Keep the sentence for whoever asks on this thread.
+    #[cold]
+    fn report(self) -> brigade_result_t {
+        group::spoil(&self);
+        let sentence = CString::new(self.sentence.replace('\0', " ")).unwrap_or_default();
+        // A thread that is ending still gets the number.
+        let _ = LAST.try_with(|last| {
+            if let Ok(mut last) = last.try_borrow_mut() {
+                *last = Some(sentence);
+            }
+        });
+        self.result
+    }
+}
+
+impl From<Error> for Box<Failure> {
+    #[cold]
+    fn from(error: Error) -> Self {
+        let result = match &error {
+            Error::Invalid { .. } => BRIGADE_INVALID_ARGUMENT,
+            Error::Mismatch { .. } => BRIGADE_MISMATCH,
+            Error::PeerLost { .. } => BRIGADE_PEER_LOST,
+            Error::PeerLeft { .. } => BRIGADE_PEER_LEFT,
+            Error::Timeout { .. } => BRIGADE_TIMEOUT,
+            Error::Aborted { .. } => BRIGADE_ABORTED,
+            Error::Transport { .. } => BRIGADE_SYSTEM_ERROR,
+            Error::Join { .. } => BRIGADE_JOIN_FAILED,
+            _ => BRIGADE_INTERNAL_ERROR,
+        };
+        Box::new(Failure { result, sentence: error.to_string() })
+    }
+}
+
+/// The wall: what every function of the library does inside. No panic gets through.
+#[inline]
+pub(crate) fn enter(body: impl FnOnce() -> Outcome) -> brigade_result_t {
+    enter_for(|| body().map(|()| BRIGADE_SUCCESS))
+}
+
+/// Like [`enter`], for calls that have more than one way to go well.
+#[inline]
+pub(crate) fn enter_for(body: impl FnOnce() -> Outcome<brigade_result_t>) -> brigade_result_t {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(result)) => result,
+        Ok(Err(failure)) => failure.report(),
+        Err(panic) => panicked(&*panic).report(),
+    }
+}
+
+#[cold]
+fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+    let sentence = format!("a panic inside the library: {text}");
+    Failure { result: BRIGADE_INTERNAL_ERROR, sentence }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: the sentence is good until the next call fails on this thread.
+        unsafe { CStr::from_ptr(brigade_last_error()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_is_a_result_with_its_words() {
+        assert_eq!(enter(|| panic!("boom {}", 1)), BRIGADE_INTERNAL_ERROR);
+        assert!(last().ends_with("boom 1"), "{}", last());
+    }
+
+    #[test]
+    fn sentences_are_kept_for_each_thread_and_without_zeros() {
+        assert_eq!(enter(|| Err(Failure::argument("a\0b"))), BRIGADE_INVALID_ARGUMENT);
+        assert_eq!(enter(|| Ok(())), BRIGADE_SUCCESS);
+        assert_eq!(last(), "a b");
+        std::thread::spawn(|| assert_eq!(last(), "")).join().unwrap();
+    }
+
+    #[test]
+    fn every_result_has_its_words_and_every_number_has_some() {
+        for (code, words) in brigade_result_t::ALL {
+            let told = brigade_error_string(ResultCode(code as c_int));
+            // SAFETY: the words end with a zero and live for ever.
+            let told = unsafe { CStr::from_ptr(told) };
+            assert_eq!(told.to_bytes_with_nul(), words);
+        }
+        for wrong in [-1, 1, 13, c_int::MAX] {
+            // SAFETY: as above.
+            let told = unsafe { CStr::from_ptr(brigade_error_string(ResultCode(wrong))) };
+            assert_eq!(told, c"not a result of Brigade");
+        }
+    }
+}

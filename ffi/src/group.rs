@@ -1,0 +1,227 @@
+//! Groups: calls that are listed first and carried out together.
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use brigade_comm::{Call, Dtype, Messages, Work};
+
+use crate::comm::Comm;
+use crate::error::{Failure, Outcome, brigade_result_t, enter};
+use crate::handle::Pinned;
+use crate::memory::Memory;
+use crate::pointer::Out;
+use crate::thread::{is_plain, open_groups, refuse_in_operator, set_open_groups};
+use crate::work::{Works, brigade_work_t, register};
+
+/// Begin a group: from here to brigade_group_end this thread's calls are only listed. Groups may
+/// lie within groups; the outermost one counts.
+///
+/// Threads: each thread has its own groups.
+#[unsafe(no_mangle)]
+pub extern "C" fn brigade_group_start() -> brigade_result_t {
+    enter(|| {
+        refuse_in_operator()?;
+        set_open_groups(open_groups() + 1);
+        Ok(())
+    })
+}
+
+/// Carry out the calls of the group. Of each communicator first its collectives, in their order,
+/// and then its messages, all at once, which must be of one type; different communicators at the
+/// same time. With `work` NULL it returns when all are done; else `work` is one handle for all of
+/// them. If a call in the group failed when it was listed, none is carried out.
+///
+/// Threads: each thread has its own groups.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade_result_t {
+    enter(|| {
+        refuse_in_operator()?;
+        match open_groups() {
+            0 => Err(Failure::usage("brigade_group_end without brigade_group_start")),
+            1 => {
+                set_open_groups(0);
+                let group = GROUP.with(RefCell::take);
+                // SAFETY: the caller's promise.
+                unsafe { group.carry_out(work) }
+            }
+            count if work.is_null() => {
+                set_open_groups(count - 1);
+                Ok(())
+            }
+            _ => Err(Failure::usage("only the outermost group has a work")),
+        }
+    })
+}
+
+/// What is to be done.
+pub(crate) enum What {
+    Collective { call: Call, memory: Memory },
+    Send { dtype: Dtype, memory: Memory, peer: c_int },
+    Recv { dtype: Dtype, memory: Memory, peer: c_int },
+}
+
+/// What a thread has listed.
+#[derive(Default)]
+struct Group {
+    /// By communicator, in the order in which they were first named.
+    shares: Vec<Share>,
+    /// Why nothing will be carried out.
+    spoilt: Option<String>,
+}
+
+/// What a group holds for one communicator.
+struct Share {
+    comm: Arc<Comm>,
+    collectives: Vec<(Call, Memory)>,
+    messages: Vec<What>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+/// Note that a call of an open group was refused.
+pub(crate) fn spoil(failure: &Failure) {
+    if open_groups() > 0 {
+        // A thread that is ending has no groups any more.
+        let _ = GROUP.try_with(|group| {
+            if let Ok(mut group) = group.try_borrow_mut() {
+                group.spoilt.get_or_insert_with(|| failure.sentence.clone());
+            }
+        });
+    }
+}
+
+/// What is not a plain collective: list it in the open group, or start it, or carry out a message.
+///
+/// # Safety
+///
+/// The memory is what C must pass, until the call has ended; so is the place of the work.
+#[cold]
+pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What, work: *mut brigade_work_t) -> Outcome {
+    refuse_in_operator()?;
+    if is_plain() {
+        let mut share = Share::of(comm.share());
+        share.list(what);
+        let group = Group { shares: vec![share], spoilt: None };
+        // SAFETY: the caller's promise.
+        return unsafe { group.carry_out(work) };
+    }
+    if !work.is_null() {
+        return Err(Failure::usage(
+            "in a group work must be NULL: brigade_group_end gives one for all its calls",
+        ));
+    }
+    GROUP.with_borrow_mut(|group| {
+        let comm = comm.share();
+        let known = group.shares.iter().position(|share| Arc::ptr_eq(&share.comm, &comm));
+        let place = known.unwrap_or_else(|| {
+            group.shares.push(Share::of(comm));
+            group.shares.len() - 1
+        });
+        group.shares[place].list(what);
+    });
+    Ok(())
+}
+
+impl Group {
+    /// # Safety
+    ///
+    /// The memory is what C must pass, until the calls have ended; so is the place of the work.
+    unsafe fn carry_out(self, work: *mut brigade_work_t) -> Outcome {
+        if let Some(why) = self.spoilt {
+            let sentence = format!("nothing of the group was carried out: {why}");
+            return Err(Failure::usage(sentence));
+        }
+        if work.is_null() && self.shares.len() == 1 {
+            // SAFETY: the caller's promise.
+            return self.shares.into_iter().try_for_each(|share| unsafe { share.run() });
+        }
+        let out = if work.is_null() { None } else { Some(Out::new(work, "work")?) };
+        let mut works = Works(Vec::new());
+        for share in self.shares {
+            // SAFETY: the caller's promise; what was started is waited for, here or by C.
+            if let Err(failure) = unsafe { share.start(&mut works.0) } {
+                // That something could not be started is what is told; it came first.
+                let _ended = works.wait();
+                return Err(failure);
+            }
+        }
+        match out {
+            None => works.wait(),
+            Some(out) => {
+                let handle = register(works)?;
+                // SAFETY: the caller's promise.
+                unsafe { out.put(handle) };
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Share {
+    fn of(comm: Arc<Comm>) -> Self {
+        Self { comm, collectives: Vec::new(), messages: Vec::new() }
+    }
+
+    fn list(&mut self, what: What) {
+        match what {
+            What::Collective { call, memory } => self.collectives.push((call, memory)),
+            message => self.messages.push(message),
+        }
+    }
+
+    /// Carry all out on this thread.
+    ///
+    /// # Safety
+    ///
+    /// The memory is what C must pass.
+    unsafe fn run(&self) -> Outcome {
+        for (call, memory) in &self.collectives {
+            // SAFETY: the caller's promise.
+            self.comm.communicator.run(call, unsafe { memory.buffers() })?;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.messages() }.run()?;
+        Ok(())
+    }
+
+    /// Start all.
+    ///
+    /// # Safety
+    ///
+    /// The memory is what C must pass, until the works have ended.
+    unsafe fn start(&self, works: &mut Vec<Work<'static>>) -> Outcome {
+        for (call, memory) in &self.collectives {
+            // SAFETY: the caller's promise.
+            works.push(unsafe { self.comm.communicator.start(call.clone(), memory.buffers()) }?);
+        }
+        // SAFETY: the caller's promise.
+        works.extend(unsafe { self.messages().start() }?);
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Share::run`].
+    unsafe fn messages(&self) -> Messages<'_> {
+        let mut messages = self.comm.communicator.messages();
+        for what in &self.messages {
+            // One that no group has stays one that no group has.
+            let number = |peer: c_int| usize::try_from(peer).unwrap_or(usize::MAX);
+            messages = match what {
+                What::Send { dtype, memory, peer } => {
+                    // SAFETY: the caller's promise.
+                    messages.send_bytes(*dtype, unsafe { memory.read() }, number(*peer))
+                }
+                What::Recv { dtype, memory, peer } => {
+                    // SAFETY: the caller's promise.
+                    messages.recv_bytes(*dtype, unsafe { memory.written() }, number(*peer))
+                }
+                What::Collective { .. } => messages,
+            };
+        }
+        messages
+    }
+}

@@ -1,0 +1,31 @@
+//! libbrigade: what Rust users have, for C and everything that can call C.
+//!
+//! Only this crate knows C. `include/brigade.h` is made of its public items, by the test
+//! `tests/header.rs`, so their words are written for whoever reads the header.
+//!
+//! What comes in is hostile until parsed: a handle is a number that is looked up and never followed
+//! (`handle.rs`), a pointer is compared with NULL and its alignment before it is used
+//! (`pointer.rs`), and a panic ends at the wall (`error.rs`). What cannot be seen from here is
+//! whether a pointer that is neither NULL nor misaligned leads to enough memory.
+
+#![allow(non_camel_case_types, reason = "the names are C's")]
+#![allow(clippy::missing_safety_doc, reason = "the header says once what all pointers owe")]
+
+pub mod collective;
+pub mod comm;
+pub mod dtype;
+pub mod error;
+pub mod group;
+pub mod id;
+pub mod message;
+pub mod op;
+pub mod rooted;
+pub mod settings;
+pub mod version;
+pub mod work;
+
+mod call;
+mod handle;
+mod memory;
+mod pointer;
+mod thread;

@@ -1,0 +1,155 @@
+//! Settings: the same names in C as in the environment.
+
+use std::ffi::{CString, c_char, c_int};
+use std::sync::OnceLock;
+
+use brigade_comm::Settings;
+
+use crate::comm::{Comm, brigade_comm_t};
+use crate::error::{Failure, Outcome, brigade_result_t, enter};
+use crate::handle::pin;
+use crate::pointer::{Out, list, text};
+
+/// One setting: the name of its environment variable, and its value as text.
+/// `brigade doctor --settings` lists them all.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct brigade_setting_t {
+    /// BRIGADE_TIMEOUT_MS, say.
+    pub name: *const c_char,
+    /// What would stand in the environment; empty for what does stand there.
+    pub value: *const c_char,
+}
+
+/// How a communicator shall be. Begin with BRIGADE_CONFIG_INIT; members are only ever added at the
+/// end, and a library knows by struct_size which of them its caller knew.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct brigade_config_t {
+    /// sizeof(brigade_config_t).
+    pub struct_size: usize,
+    /// Settings that count instead of the environment's; may be NULL if there are none.
+    pub settings: *const brigade_setting_t,
+    /// How many.
+    pub setting_count: usize,
+}
+
+/// No struct of ours will ever be larger.
+const STRUCT_BYTES_MAX: usize = 4096;
+/// More are a mistake: there are not so many names.
+const SETTINGS_MAX: usize = 1024;
+
+/// The settings of the environment, and over them those of `config`, which may be NULL.
+///
+/// # Safety
+///
+/// `config` is NULL, misaligned, or leads to a config and its settings.
+pub(crate) unsafe fn settings(config: *const brigade_config_t) -> Outcome<Settings> {
+    let mut settings = Settings::from_env()?;
+    if config.is_null() {
+        return Ok(settings);
+    }
+    // SAFETY: the caller's promise.
+    let config: brigade_config_t = unsafe { sized(config.cast(), "config") }?;
+    if config.setting_count > SETTINGS_MAX {
+        let count = config.setting_count;
+        return Err(Failure::argument(format!("config: {count} settings, at most {SETTINGS_MAX}")));
+    }
+    // SAFETY: the caller's promise.
+    let pairs = unsafe { list(config.settings, config.setting_count, "config: settings") }?;
+    for pair in pairs {
+        // SAFETY: the caller's promise, for both.
+        let name = unsafe { text(pair.name, "config: the name of a setting") }?;
+        // SAFETY: as above.
+        let value = unsafe { text(pair.value, name) }?.trim();
+        if !value.is_empty() {
+            settings.set(name, value)?;
+        } else if !settings.table().iter().any(|row| row.name == name) {
+            return Err(Failure::argument(format!("{name} is not a setting of Brigade")));
+        }
+    }
+    Ok(settings)
+}
+
+/// A struct that begins with its size, from a caller who may know fewer members or more: those that
+/// it does not know are zero, and those that we do not know must be.
+///
+/// # Safety
+///
+/// The pointer is NULL, misaligned, or leads to as many bytes as the first word says.
+pub(crate) unsafe fn sized<T: Copy>(start: *const usize, name: &str) -> Outcome<T> {
+    // SAFETY: the caller's promise.
+    let bytes = *unsafe { crate::pointer::read(start, name) }?;
+    let known = size_of::<T>();
+    if bytes < size_of::<usize>() || bytes > STRUCT_BYTES_MAX {
+        return Err(Failure::argument(format!(
+            "{name}: struct_size is {bytes}, not {known}: begin with its _INIT"
+        )));
+    }
+    // SAFETY: the caller's promise, now that the size is one.
+    let theirs = unsafe { list(start.cast::<u8>(), bytes, name) }?;
+    if let Some(at) = theirs.iter().skip(known).position(|byte| *byte != 0) {
+        return Err(Failure::argument(format!(
+            "{name}: this library does not know what stands at byte {}: it is older than the \
+             header that the program was compiled with",
+            known + at
+        )));
+    }
+    let mut ours = std::mem::MaybeUninit::<T>::zeroed();
+    let common = bytes.min(known);
+    // SAFETY: both have so many bytes. Structs of C are numbers and pointers, so zeros and any
+    // other bytes are one; `T` is one of those in this crate.
+    Ok(unsafe {
+        std::ptr::copy_nonoverlapping(theirs.as_ptr(), ours.as_mut_ptr().cast(), common);
+        ours.assume_init()
+    })
+}
+
+/// Write the value that a setting has in a communicator, as text with a zero at its end, to
+/// `value`, which has room for `bytes` bytes. If that is too little the error tells how many it
+/// takes.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_setting(
+    comm: brigade_comm_t,
+    name: *const c_char,
+    value: *mut c_char,
+    bytes: usize,
+) -> brigade_result_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        Out::new(value, "value")?;
+        // SAFETY: C passes text.
+        let name = unsafe { text(name, "name") }?;
+        let row = comm.communicator.settings().table().into_iter().find(|row| row.name == name);
+        let Some(row) = row else {
+            return Err(Failure::argument(format!("{name} is not a setting of Brigade")));
+        };
+        let text = row.current.as_bytes();
+        if bytes <= text.len() {
+            let needed = text.len() + 1;
+            return Err(Failure::argument(format!("{name} takes {needed} bytes, not {bytes}")));
+        }
+        // SAFETY: C passes room for so many bytes, and the text with its zero is not longer.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), value.cast(), text.len());
+            value.add(text.len()).write(0);
+        }
+        Ok(())
+    })
+}
+
+/// The name of a setting, by its number from 0; NULL behind the last one.
+///
+/// Threads: from any thread, at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn brigade_setting_name(number: c_int) -> *const c_char {
+    static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
+    let names = NAMES.get_or_init(|| {
+        let rows = Settings::default().table();
+        rows.into_iter().filter_map(|row| CString::new(row.name).ok()).collect()
+    });
+    let name = usize::try_from(number).ok().and_then(|number| names.get(number));
+    name.map_or(std::ptr::null(), |name| name.as_ptr())
+}

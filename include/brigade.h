@@ -1,0 +1,574 @@
+/*
+ * Brigade: collective communication between processes, for C and everything that can call C.
+ *
+ * This file is made of the sources in ffi/src; change those.
+ *
+ * What holds for every function:
+ *
+ * - Functions that can fail return BRIGADE_SUCCESS, or what went wrong; brigade_last_error() then
+ *   has the whole sentence for this thread. NULL where something is needed, a handle that is none
+ *   (or no longer, or from before a fork), and a struct of a wrong size are errors, never crashes.
+ * - A pointer must lead to as much memory as its function says, for as long as the call lasts. A
+ *   pointer to no elements may be NULL. Counts are elements, and zero is a count. Send and receive
+ *   buffers lie apart, or are one where the function says "in place".
+ * - Calls on one communicator are carried out in the order in which they are made, and every rank
+ *   must make the same ones. Calls from two threads come one after the other.
+ * - Where NCCL's functions take a stream last, these take a pointer to a brigade_work_t: with NULL
+ *   they return when the call is done, else at once.
+ * - Nothing here installs signal handlers, ends the process, or runs before it is called.
+ */
+
+#ifndef BRIGADE_H
+#define BRIGADE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The version that a program was compiled with, as brigade_version() tells that of the library.
+#define BRIGADE_VERSION \
+    (10000 * BRIGADE_VERSION_MAJOR + 100 * BRIGADE_VERSION_MINOR + BRIGADE_VERSION_PATCH)
+
+// How a brigade_config_t begins: nothing set.
+#define BRIGADE_CONFIG_INIT { sizeof(brigade_config_t), 0, 0 }
+
+// How a brigade_stats_t begins.
+#define BRIGADE_STATS_INIT { sizeof(brigade_stats_t), 0, 0 }
+
+// The first number of the version of this header.
+#define BRIGADE_VERSION_MAJOR 0
+
+// The second number.
+#define BRIGADE_VERSION_MINOR 1
+
+// The third number.
+#define BRIGADE_VERSION_PATCH 0
+
+// Bytes of a unique id.
+#define BRIGADE_UNIQUE_ID_BYTES 128
+
+// The colour of a rank that takes part in a division, but in no new communicator.
+#define BRIGADE_SPLIT_NOCOLOR -1
+
+// How a call ended. Results that NCCL knows have NCCL's numbers.
+//
+// After BRIGADE_INVALID_ARGUMENT and BRIGADE_INVALID_USAGE everything is as it was before the
+// call. After any other error of a call on a communicator that communicator can only be destroyed:
+// the other ranks get an error too, and every later call returns the first error again.
+typedef enum {
+    // It did what it says.
+    BRIGADE_SUCCESS = 0,
+    // The operating system or a device failed.
+    BRIGADE_SYSTEM_ERROR = 2,
+    // A mistake in the library itself.
+    BRIGADE_INTERNAL_ERROR = 3,
+    // An argument makes no sense by itself.
+    BRIGADE_INVALID_ARGUMENT = 4,
+    // The call makes no sense here and now.
+    BRIGADE_INVALID_USAGE = 5,
+    // The process of a rank ended, or cannot be reached any more.
+    BRIGADE_PEER_LOST = 6,
+    // Not an error: the call goes on.
+    BRIGADE_IN_PROGRESS = 7,
+    // Nothing moved until the deadline (BRIGADE_TIMEOUT_MS).
+    BRIGADE_TIMEOUT = 8,
+    // A rank destroyed its communicator while another one needs it.
+    BRIGADE_PEER_LEFT = 9,
+    // Ranks are in different calls.
+    BRIGADE_MISMATCH = 10,
+    // A rank called brigade_comm_abort.
+    BRIGADE_ABORTED = 11,
+    // The ranks could not come together.
+    BRIGADE_JOIN_FAILED = 12,
+} brigade_result_t;
+
+// The type of one element. Types that NCCL knows have NCCL's numbers.
+typedef enum {
+    // Signed 8-bit integer.
+    BRIGADE_INT8 = 0,
+    // Unsigned 8-bit integer.
+    BRIGADE_UINT8 = 1,
+    // Signed 32-bit integer.
+    BRIGADE_INT32 = 2,
+    // Unsigned 32-bit integer.
+    BRIGADE_UINT32 = 3,
+    // Signed 64-bit integer.
+    BRIGADE_INT64 = 4,
+    // Unsigned 64-bit integer.
+    BRIGADE_UINT64 = 5,
+    // IEEE 754 binary16; folded in 32 bits, rounded once per fold.
+    BRIGADE_FLOAT16 = 6,
+    // IEEE 754 binary32.
+    BRIGADE_FLOAT32 = 7,
+    // IEEE 754 binary64.
+    BRIGADE_FLOAT64 = 8,
+    // The upper half of a binary32; folded in 32 bits, rounded once per fold.
+    BRIGADE_BFLOAT16 = 9,
+    // OCP FP8, 4 exponent and 3 mantissa bits.
+    BRIGADE_FLOAT8E4M3 = 10,
+    // OCP FP8, 5 exponent and 2 mantissa bits.
+    BRIGADE_FLOAT8E5M2 = 11,
+    // Signed 16-bit integer.
+    BRIGADE_INT16 = 12,
+    // One byte: zero is false, anything else is true; results are 0 or 1.
+    BRIGADE_BOOL = 13,
+} brigade_dtype_t;
+
+// A group of ranks that make the same calls in the same order. What is inside is nobody's.
+typedef struct brigade_comm brigade_comm;
+
+// Calls in flight. What is inside is nobody's.
+typedef struct brigade_work brigade_work;
+
+// Where ranks meet, and the secret that lets them in: hand it on as one hands on a password.
+typedef struct {
+    // To be copied as they are.
+    uint8_t bytes[BRIGADE_UNIQUE_ID_BYTES];
+} brigade_unique_id_t;
+
+// A communicator. The value is a handle, never an address: one that was destroyed, or made by
+// the process that forked this one, is refused.
+typedef brigade_comm *brigade_comm_t;
+
+// One setting: the name of its environment variable, and its value as text.
+// `brigade doctor --settings` lists them all.
+typedef struct {
+    // BRIGADE_TIMEOUT_MS, say.
+    const char *name;
+    // What would stand in the environment; empty for what does stand there.
+    const char *value;
+} brigade_setting_t;
+
+// How a communicator shall be. Begin with BRIGADE_CONFIG_INIT; members are only ever added at the
+// end, and a library knows by struct_size which of them its caller knew.
+typedef struct {
+    // sizeof(brigade_config_t).
+    size_t struct_size;
+    // Settings that count instead of the environment's; may be NULL if there are none.
+    const brigade_setting_t *settings;
+    // How many.
+    size_t setting_count;
+} brigade_config_t;
+
+// Counters of one communicator on one rank. Begin with BRIGADE_STATS_INIT; members are only ever
+// added at the end.
+typedef struct {
+    // sizeof(brigade_stats_t).
+    size_t struct_size;
+    // Payload bytes sent to other ranks, without headers and framing.
+    uint64_t sent_bytes;
+    // Calls carried out.
+    uint64_t calls;
+} brigade_stats_t;
+
+// How two elements become one: one of the constants below, or a handle of brigade_op_create or
+// brigade_op_create_pre_mul_sum. Operators that NCCL knows have NCCL's numbers.
+typedef uint64_t brigade_op_t;
+
+// An operator of the user's: accumulator[i] = accumulator[i] (op) arriving[i] for `count`
+// elements, both aligned to their type. It must be associative, give the same bytes for the same
+// bytes, and also be commutative unless BRIGADE_ORDERED is set. It runs on a thread that is inside
+// a call, maybe on several at once: it must not call functions of this library that wait, and must
+// neither throw nor jump out.
+typedef void (*brigade_fold_t)(const void *arriving,
+                               void *accumulator,
+                               size_t count,
+                               brigade_dtype_t dtype,
+                               void *user);
+
+// A handle of calls in flight. Functions that carry out calls take a pointer to one last, where
+// NCCL's take a stream: with NULL they return when the call is done; else they return at once,
+// and the memory of the call belongs to it until brigade_work_test or brigade_work_wait tells its
+// end.
+typedef brigade_work *brigade_work_t;
+
+// The sum. Integers wrap around; of booleans it is "or".
+#define BRIGADE_SUM 0
+
+// The product; of booleans "and".
+#define BRIGADE_PROD 1
+
+// The greatest; NaN if one is NaN.
+#define BRIGADE_MAX 2
+
+// The least; NaN if one is NaN.
+#define BRIGADE_MIN 3
+
+// The sum divided by the number of ranks: rounded once for floats, truncated for integers.
+#define BRIGADE_AVG 4
+
+// Bitwise and, of integers and booleans.
+#define BRIGADE_BAND 5
+
+// Bitwise or, of integers and booleans.
+#define BRIGADE_BOR 6
+
+// Bitwise exclusive or, of integers and booleans.
+#define BRIGADE_BXOR 7
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The version of the library that was loaded: 10000 * major + 100 * minor + patch.
+//
+// Threads: from any thread, at any time.
+int brigade_version(void);
+
+// A few words for a result; never NULL, and good for ever.
+//
+// Threads: from any thread, at any time.
+const char *brigade_error_string(brigade_result_t result);
+
+// The whole sentence of the last call that failed on this thread: what, where, which rank, the
+// number that was wrong. Never NULL; empty if none has failed. It is good until the next call
+// fails on this thread, or the thread ends.
+//
+// Threads: each thread has its own.
+const char *brigade_last_error(void);
+
+// Draw an id for one world. One process calls this, and brings the id to all ranks by any way it
+// has. A thread of this process then waits for the ranks, so the process stays until they have
+// come; it need not be a rank itself.
+//
+// Threads: from any thread, at any time.
+brigade_result_t brigade_get_unique_id(brigade_unique_id_t *unique_id);
+
+// Write the value that a setting has in a communicator, as text with a zero at its end, to
+// `value`, which has room for `bytes` bytes. If that is too little the error tells how many it
+// takes.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_setting(brigade_comm_t comm,
+                                      const char *name,
+                                      char *value,
+                                      size_t bytes);
+
+// The name of a setting, by its number from 0; NULL behind the last one.
+//
+// Threads: from any thread, at any time.
+const char *brigade_setting_name(int number);
+
+// Join the world of those who have the same unique id, as rank `rank` of `nranks`, with the
+// settings of the environment. Returns when all have come, or BRIGADE_JOIN_TIMEOUT_MS has passed.
+// `comm` is NULL after an error.
+//
+// Threads: from any thread. Several ranks of one process need as many threads, or
+// brigade_comm_init_all.
+brigade_result_t brigade_comm_init_rank(brigade_comm_t *comm,
+                                        int nranks,
+                                        brigade_unique_id_t unique_id,
+                                        int rank);
+
+// Like brigade_comm_init_rank, with settings that count instead of the environment's. `config` may
+// be NULL.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_init_rank_config(brigade_comm_t *comm,
+                                               int nranks,
+                                               brigade_unique_id_t unique_id,
+                                               int rank,
+                                               const brigade_config_t *config);
+
+// Join the world that the environment describes: that of `brigade run`, torchrun, mpirun, srun, a
+// Kubernetes indexed job, or BRIGADE_RANK and its sisters; without any of them a world of one
+// rank. `config` may be NULL. `comm` is NULL after an error.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_init_from_env(brigade_comm_t *comm,
+                                            const brigade_config_t *config);
+
+// `nranks` communicators of one world within this process, `comms[r]` being rank r's. Blocking
+// calls on them need a thread for each, or a group that holds the calls of all.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_init_all(brigade_comm_t *comms,
+                                       int nranks,
+                                       const brigade_config_t *config);
+
+// Divide a group: ranks that give the same colour, 0 or more, become a new communicator, in the
+// order of `key` and then of rank. With BRIGADE_SPLIT_NOCOLOR a rank gets NULL. Every rank must
+// call it.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_comm_split(brigade_comm_t comm,
+                                    int color,
+                                    int key,
+                                    brigade_comm_t *new_comm);
+
+// End the world of this communicator on all its ranks: calls in flight, here and there, end with
+// BRIGADE_ABORTED and this reason, which may be NULL. The communicator must still be destroyed.
+//
+// Threads: from any thread, also while another one is inside a call.
+brigade_result_t brigade_comm_abort(brigade_comm_t comm,
+                                    const char *reason);
+
+// Leave the group, after the calls that were started on it have ended. The handle ends at once; if
+// another thread is inside a call, the rest ends with that call.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_destroy(brigade_comm_t comm);
+
+// This rank's number in the group.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_rank(brigade_comm_t comm,
+                                   int *rank);
+
+// How many ranks the group has.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_size(brigade_comm_t comm,
+                                   int *size);
+
+// Read the counters of a communicator.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_stats(brigade_comm_t comm,
+                                    brigade_stats_t *stats);
+
+// Bytes of one element; 0 for what is no element type.
+//
+// Threads: from any thread, at any time.
+size_t brigade_dtype_size(brigade_dtype_t dtype);
+
+// Make an operator of a function. `user` is handed to it as it is. Ranks whose operators have
+// different names nearly always notice.
+//
+// Threads: from any thread.
+brigade_result_t brigade_op_create(brigade_op_t *op,
+                                   const char *name,
+                                   brigade_fold_t fold,
+                                   void *user);
+
+// Make the operator that multiplies each rank's input by `factor` and then sums. Ranks may give
+// different factors. The factor is converted to float for types up to 32 bits, and truncated for
+// integers.
+//
+// Threads: from any thread.
+brigade_result_t brigade_op_create_pre_mul_sum(brigade_op_t *op,
+                                               double factor);
+
+// End an operator that was made. Calls that were begun with it may still use its function.
+//
+// Threads: from any thread.
+brigade_result_t brigade_op_destroy(brigade_op_t op);
+
+// How the work ended; BRIGADE_IN_PROGRESS if it has not.
+//
+// Threads: from any thread.
+brigade_result_t brigade_work_test(brigade_work_t work);
+
+// Wait for the end of the work, at most `timeout_ms`, or as long as it takes if that is negative.
+// Returns how it ended, or BRIGADE_IN_PROGRESS if it has not: then it goes on. A call ends at its
+// own deadline (BRIGADE_TIMEOUT_MS) at the latest.
+//
+// Threads: from any thread, also from several at once.
+brigade_result_t brigade_work_wait(brigade_work_t work,
+                                   int64_t timeout_ms);
+
+// End a handle. Work that has not ended goes on, and still needs its memory.
+//
+// Threads: from any thread.
+brigade_result_t brigade_work_free(brigade_work_t work);
+
+// recvbuf of every rank = the fold of the sendbufs of all ranks, `count` elements each; with the
+// same bits everywhere. In place: sendbuf == recvbuf.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_all_reduce(const void *sendbuf,
+                                    void *recvbuf,
+                                    size_t count,
+                                    brigade_dtype_t dtype,
+                                    brigade_op_t op,
+                                    brigade_comm_t comm,
+                                    brigade_work_t *work);
+
+// recvbuf of rank r = block r of the fold of the sendbufs of all ranks. sendbuf: nranks *
+// recvcount elements, recvbuf: recvcount. In place: recvbuf == sendbuf + rank * recvcount.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_reduce_scatter(const void *sendbuf,
+                                        void *recvbuf,
+                                        size_t recvcount,
+                                        brigade_dtype_t dtype,
+                                        brigade_op_t op,
+                                        brigade_comm_t comm,
+                                        brigade_work_t *work);
+
+// Like brigade_reduce_scatter with recvcounts[r] elements for rank r, the same list on all ranks.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_reduce_scatter_v(const void *sendbuf,
+                                          void *recvbuf,
+                                          const size_t *recvcounts,
+                                          brigade_dtype_t dtype,
+                                          brigade_op_t op,
+                                          brigade_comm_t comm,
+                                          brigade_work_t *work);
+
+// recvbuf of every rank = the sendbufs of all ranks, in their order. sendbuf: sendcount elements,
+// recvbuf: nranks * sendcount. In place: sendbuf == recvbuf + rank * sendcount.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_all_gather(const void *sendbuf,
+                                    void *recvbuf,
+                                    size_t sendcount,
+                                    brigade_dtype_t dtype,
+                                    brigade_comm_t comm,
+                                    brigade_work_t *work);
+
+// Like brigade_all_gather with sendcounts[r] elements from rank r, the same list on all ranks.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_all_gather_v(const void *sendbuf,
+                                      void *recvbuf,
+                                      const size_t *sendcounts,
+                                      brigade_dtype_t dtype,
+                                      brigade_comm_t comm,
+                                      brigade_work_t *work);
+
+// Block s of recvbuf of rank t = block t of sendbuf of rank s. Both hold nranks * count elements.
+// In place: sendbuf == recvbuf.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_all_to_all(const void *sendbuf,
+                                    void *recvbuf,
+                                    size_t count,
+                                    brigade_dtype_t dtype,
+                                    brigade_comm_t comm,
+                                    brigade_work_t *work);
+
+// Like brigade_all_to_all with sendcounts[r] elements to rank r and recvcounts[r] from it, one
+// block behind the other. In place: sendbuf == recvbuf, with as many elements out as in.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_all_to_all_v(const void *sendbuf,
+                                      const size_t *sendcounts,
+                                      void *recvbuf,
+                                      const size_t *recvcounts,
+                                      brigade_dtype_t dtype,
+                                      brigade_comm_t comm,
+                                      brigade_work_t *work);
+
+// Wait until every rank has come here.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_barrier(brigade_comm_t comm,
+                                 brigade_work_t *work);
+
+// recvbuf of every rank = sendbuf of rank `root`, `count` elements. sendbuf counts only there. In
+// place: sendbuf == recvbuf.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_broadcast(const void *sendbuf,
+                                   void *recvbuf,
+                                   size_t count,
+                                   brigade_dtype_t dtype,
+                                   int root,
+                                   brigade_comm_t comm,
+                                   brigade_work_t *work);
+
+// recvbuf of rank `root` = the fold of the sendbufs of all ranks, `count` elements each. recvbuf
+// counts only there. In place: sendbuf == recvbuf.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_reduce(const void *sendbuf,
+                                void *recvbuf,
+                                size_t count,
+                                brigade_dtype_t dtype,
+                                brigade_op_t op,
+                                int root,
+                                brigade_comm_t comm,
+                                brigade_work_t *work);
+
+// recvbuf of rank `root` = the sendbufs of all ranks, in their order. sendbuf: sendcount elements,
+// recvbuf: nranks * sendcount, which counts only there. In place: sendbuf == recvbuf + rank *
+// sendcount.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_gather(const void *sendbuf,
+                                void *recvbuf,
+                                size_t sendcount,
+                                brigade_dtype_t dtype,
+                                int root,
+                                brigade_comm_t comm,
+                                brigade_work_t *work);
+
+// Like brigade_gather with sendcounts[r] elements from rank r. Rank `root` needs the whole list
+// right; elsewhere only the rank's own count matters.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_gather_v(const void *sendbuf,
+                                  void *recvbuf,
+                                  const size_t *sendcounts,
+                                  brigade_dtype_t dtype,
+                                  int root,
+                                  brigade_comm_t comm,
+                                  brigade_work_t *work);
+
+// recvbuf of rank r = block r of sendbuf of rank `root`. recvbuf: recvcount elements, sendbuf:
+// nranks * recvcount, which counts only there. In place: recvbuf == sendbuf + rank * recvcount.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_scatter(const void *sendbuf,
+                                 void *recvbuf,
+                                 size_t recvcount,
+                                 brigade_dtype_t dtype,
+                                 int root,
+                                 brigade_comm_t comm,
+                                 brigade_work_t *work);
+
+// Like brigade_scatter with recvcounts[r] elements for rank r. Rank `root` needs the whole list
+// right; elsewhere only the rank's own count matters.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_scatter_v(const void *sendbuf,
+                                   void *recvbuf,
+                                   const size_t *recvcounts,
+                                   brigade_dtype_t dtype,
+                                   int root,
+                                   brigade_comm_t comm,
+                                   brigade_work_t *work);
+
+// Send `count` elements to rank `peer`, which must receive as many of the same type. Returns when
+// sendbuf may be used again, which may be before they have arrived. Messages between two ranks
+// keep their order. Ranks that send to each other first and receive afterwards may wait for each
+// other: put both into a group.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_send(const void *sendbuf,
+                              size_t count,
+                              brigade_dtype_t dtype,
+                              int peer,
+                              brigade_comm_t comm,
+                              brigade_work_t *work);
+
+// Receive `count` elements from rank `peer`.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_recv(void *recvbuf,
+                              size_t count,
+                              brigade_dtype_t dtype,
+                              int peer,
+                              brigade_comm_t comm,
+                              brigade_work_t *work);
+
+// Begin a group: from here to brigade_group_end this thread's calls are only listed. Groups may
+// lie within groups; the outermost one counts.
+//
+// Threads: each thread has its own groups.
+brigade_result_t brigade_group_start(void);
+
+// Carry out the calls of the group. Of each communicator first its collectives, in their order,
+// and then its messages, all at once, which must be of one type; different communicators at the
+// same time. With `work` NULL it returns when all are done; else `work` is one handle for all of
+// them. If a call in the group failed when it was listed, none is carried out.
+//
+// Threads: each thread has its own groups.
+brigade_result_t brigade_group_end(brigade_work_t *work);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* BRIGADE_H */
