@@ -10,32 +10,37 @@
 //! chunk 2                   read   | update | write   chunk c uses slot c mod slots
 //! ```
 //!
-//! Three sides can be exchanged:
+//! Two sides can be exchanged. A [`Home`] is where arrays of state lie: [`Files`], a generation
+//! of a state file in the making ([`Drafted`]), or whatever else reads and writes pieces. A
+//! [`Middle`] is what happens to a chunk: [`Whole`] runs an optimizer over gradients that are all
+//! there, and any function over the arrays is one.
 //!
-//! * a [`Home`] is where arrays of state lie: [`Files`], or whatever else reads and writes pieces
-//! * a [`Middle`] is what happens to a chunk: [`Optimize`], or any function over its arrays
-//! * an [`Exchange`] is where [`Optimize`] gets gradients and leaves weights: [`InMemory`], or a
-//!   collective that delivers the one and takes the other chunk by chunk
+//! [`Pipeline::run`] goes through all chunks and waits where it must. Somebody else may hold the
+//! reins instead, such as a collective that brings gradients and takes weights some elements at a
+//! time: [`Pipeline::begin`] starts the reads, [`Running::is_ready`] never waits, and
+//! [`Running::update`] lends the arrays of any elements in order ([`Optimize::part`] updates them).
 //!
 //! Gradients are never written to a device. Which arrays are streamed and which stay in memory is
 //! chosen one by one ([`State`]). Bytes moved: `elements · width` of each streamed array each way,
 //! and not one more ([`Moved`] counts them).
 //!
-//! This room does not know what a tensor is, nor what makes a state survive a crash.
+//! This room does not know what a tensor is to a model, nor what makes a state survive a crash.
 
+mod drafted;
 mod error;
-mod exchange;
 mod files;
 mod home;
 mod optimize;
 mod pipeline;
 mod ring;
+mod running;
 mod shape;
 
+pub use drafted::{Drafted, Misplaced};
 pub use error::{Doing, StepError};
-pub use exchange::{Exchange, InMemory};
 pub use files::{Files, Span};
 pub use home::{Arrival, Home, Piece};
-pub use optimize::{Format, Optimize, State, Tier};
+pub use optimize::{Format, Optimize, OptimizeError, State, Tier, Whole};
 pub use pipeline::{Middle, Moved, Pipeline};
+pub use running::Running;
 pub use shape::Shape;

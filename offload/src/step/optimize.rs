@@ -3,26 +3,48 @@
 use std::error::Error;
 use std::ops::Range;
 
-use super::exchange::Exchange;
 use super::pipeline::Middle;
-use crate::optimizer::{Crew, Moment, Shard, Update, Weights};
+use crate::optimizer::{Crew, Gradients, Moment, Narrowed, Shard, ShardError, Update, Weights};
 
-/// A [`Middle`] that runs an optimizer.
+/// An optimizer over state of which some arrays are streamed.
 #[derive(Debug)]
-pub struct Optimize<'a, E> {
+pub struct Optimize<'a> {
     /// The threads that update.
     pub crew: &'a mut Crew,
-    /// Which elements get which update, in order and without gaps: rules may differ in weight decay,
-    /// or, for rules with norms of tensors, from tensor to tensor.
+    /// Which elements get which update, in order and without gaps: rules may differ in weight
+    /// decay, or, where norms of tensors matter, from tensor to tensor.
     pub groups: &'a [(Range<usize>, Update)],
     /// Weights and moments.
     pub state: State<'a>,
-    /// Gradients in, weights out.
-    pub exchange: &'a mut E,
 }
 
-/// Where each array of the state is. The arrays that are streamed are those of the pipeline's shape,
-/// in this order.
+/// A [`Middle`] with gradients that are all there, and memory for all narrowed weights.
+#[derive(Debug)]
+pub struct Whole<'a> {
+    /// What updates.
+    pub optimize: Optimize<'a>,
+    /// Of all elements.
+    pub gradients: Gradients<'a>,
+    /// For all elements, or none.
+    pub narrowed: Narrowed<'a>,
+}
+
+/// Elements that could not be updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptimizeError {
+    /// The arrays do not fit together or the rule.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The groups leave elements out.
+    #[error("element {element} is in no group, or the groups are not in order")]
+    NoGroup {
+        /// The first such.
+        element: usize,
+    },
+}
+
+/// Where each array of the state is. The arrays that are streamed are those of the pipeline's
+/// shape, in this order.
 #[derive(Debug)]
 pub struct State<'a> {
     /// The weights that are updated.
@@ -93,21 +115,23 @@ impl<T> Tier<T> {
     }
 }
 
-/// The groups leave elements out.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("element {element} is in no group, or the groups are not in order")]
-struct NoGroup {
-    element: usize,
-}
-
-impl<E: Exchange> Middle for Optimize<'_, E> {
-    fn update(
+impl Optimize<'_> {
+    /// Update some elements: `arrays` are what is streamed of them, `gradients` theirs, and
+    /// `narrowed` is where their narrowed weights go.
+    ///
+    /// # Errors
+    /// The arrays do not fit, or elements are in no group; those before them have been updated.
+    ///
+    /// # Panics
+    /// With fewer arrays than are streamed, or an array in memory that ends before the elements.
+    pub fn part(
         &mut self,
         elements: Range<usize>,
         arrays: &mut [&mut [u8]],
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        gradients: Gradients<'_>,
+        narrowed: Narrowed<'_>,
+    ) -> Result<(), OptimizeError> {
         let (weights, mean, square) = self.state.part(elements.clone(), arrays);
-        let (gradients, narrowed) = self.exchange.open(elements.clone())?;
         let mut rest = Shard { weights, gradients, mean, square, narrowed };
         rest.check_lengths()?;
         let mut begin = elements.start;
@@ -121,9 +145,21 @@ impl<E: Exchange> Middle for Optimize<'_, E> {
             update.apply(self.crew, part)?;
             (rest, begin) = (after, end);
         }
-        if begin < elements.end {
-            return Err(NoGroup { element: begin }.into());
+        match begin < elements.end {
+            true => Err(OptimizeError::NoGroup { element: begin }),
+            false => Ok(()),
         }
-        Ok(self.exchange.close(elements)?)
+    }
+}
+
+impl Middle for Whole<'_> {
+    fn update(
+        &mut self,
+        elements: Range<usize>,
+        arrays: &mut [&mut [u8]],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let gradients = self.gradients.part(elements.clone());
+        let narrowed = self.narrowed.part(elements.clone());
+        Ok(self.optimize.part(elements, arrays, gradients, narrowed)?)
     }
 }

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::error::{Doing, StepError};
+use super::error::StepError;
 use super::home::Home;
-use super::ring::{Slot, Trouble};
+use super::running::Running;
 use super::shape::Shape;
 use crate::memory::{Arena, Buffer, Category, OverBudget};
 
@@ -33,7 +33,8 @@ pub struct Pipeline {
 /// What happens to a chunk between reading and writing.
 pub trait Middle {
     /// Update the streamed arrays of some elements in place. The arrays come in the order of the
-    /// shape's widths, each as long as the elements; the chunks come in order, each once.
+    /// shape's widths, each as long as the elements; elements come in order, each once, and never
+    /// those of two chunks together.
     ///
     /// It may wait for what it needs from elsewhere, with a deadline of its own: transfers of other
     /// chunks go on meanwhile.
@@ -112,84 +113,51 @@ impl Pipeline {
     /// Cost: what the home's transfers cost, and one small allocation for each chunk.
     ///
     /// # Errors
-    /// The first read, update or write that failed: see [`StepError::Stopped`] for what that leaves.
+    /// The first read, update or write that failed: [`StepError::Stopped`] says what that leaves.
     pub fn run<H: Home>(
         &mut self,
         home: &mut H,
         middle: &mut impl Middle,
     ) -> Result<Moved, StepError> {
+        let elements = 0..self.shape.elements();
+        let mut running = self.begin(home)?;
+        running.update(elements, middle)?;
+        running.finish()
+    }
+
+    /// Begin to read, and leave it to the caller what is updated when.
+    ///
+    /// # Errors
+    /// Memory that an earlier step gave up on could not be replaced.
+    pub fn begin<'a, H: Home>(&'a mut self, home: &'a mut H) -> Result<Running<'a, H>, StepError> {
         self.refill()?;
-        let taken = self.buffers.iter_mut().map(|slot| slot.iter_mut().filter_map(Option::take));
-        let mut slots: Vec<Slot<H>> = taken.map(|slot| Slot::new(slot.collect())).collect();
-        let mut updated = 0;
-        let mut outcome = self.stream(&mut slots, home, middle, &mut updated);
-        for slot in &mut slots {
-            // After a first trouble the others only follow from it, or come too late to matter.
-            outcome = outcome.and(slot.settle(self.limit));
-        }
-        self.buffers = slots.into_iter().map(Slot::into_buffers).collect();
-        let chunks = self.shape.chunks();
-        outcome.map_err(|(chunk, doing, cause)| StepError::Stopped {
-            chunk,
-            chunks,
-            doing,
-            updated,
-            cause,
-        })?;
-        let bytes = self.shape.bytes();
-        Ok(Moved { read_bytes: bytes, written_bytes: bytes })
+        Ok(Running::new(self, home))
     }
 
-    /// The steady state. Slots may be left in any phase.
-    fn stream<H: Home>(
-        &self,
-        slots: &mut [Slot<H>],
-        home: &mut H,
-        middle: &mut impl Middle,
-        updated: &mut usize,
-    ) -> Result<(), Trouble> {
-        let (shape, count) = (&self.shape, slots.len());
-        let mut next = 0;
-        for chunk in 0..shape.chunks() {
-            // Read ahead into every slot whose last write has ended; wait for one only if this very
-            // chunk has no slot yet.
-            while next < shape.chunks().min(chunk + count) {
-                let slot = &mut slots[next % count];
-                if next > chunk && !slot.is_still() {
-                    break;
-                }
-                slot.settle(self.limit)?;
-                slot.read(home, shape, next)?;
-                next += 1;
-            }
-            let slot = &mut slots[chunk % count];
-            slot.settle(self.limit)?;
-            self.update(slot, chunk, middle)?;
-            *updated = chunk + 1;
-            slot.write(home, shape)?;
-        }
-        Ok(())
+    /// How many chunks there is memory for.
+    pub fn slots(&self) -> usize {
+        self.buffers.len()
     }
 
-    fn update<H: Home>(
-        &self,
-        slot: &mut Slot<H>,
-        chunk: usize,
-        middle: &mut impl Middle,
-    ) -> Result<(), Trouble> {
-        let elements = self.shape.range(chunk);
-        let widths = self.shape.widths();
-        let cut = |(buffer, width): (_, &usize)| {
-            let all: &mut Buffer = buffer;
-            &mut all[..elements.len() * width]
-        };
-        let mut arrays: Vec<&mut [u8]> = slot.arrays().zip(widths).map(cut).collect();
-        middle.update(elements.clone(), &mut arrays).map_err(|cause| (chunk, Doing::Update, cause))
+    /// How long one transfer may take.
+    pub(super) fn patience(&self) -> Duration {
+        self.limit
+    }
+
+    /// The memory, for the duration of a step.
+    pub(super) fn lend(&mut self) -> Vec<Vec<Buffer>> {
+        let slots = self.buffers.iter_mut();
+        slots.map(|slot| slot.iter_mut().filter_map(Option::take).collect()).collect()
+    }
+
+    /// The memory that came back.
+    pub(super) fn take_back(&mut self, buffers: Vec<Vec<Option<Buffer>>>) {
+        self.buffers = buffers;
     }
 
     /// Take memory for whatever slot has none.
     fn refill(&mut self) -> Result<(), OverBudget> {
-        let chunk_elements = self.shape.chunk_elements().min(self.shape.elements());
+        let chunk_elements = self.shape.chunk_elements();
         for slot in &mut self.buffers {
             for (buffer, width) in slot.iter_mut().zip(self.shape.widths()) {
                 if buffer.is_none() {

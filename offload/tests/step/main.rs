@@ -3,5 +3,7 @@
 mod device;
 mod faults;
 mod overlap;
+mod reins;
 mod same;
+mod simulated;
 mod state;

@@ -1,11 +1,11 @@
 //! The streamed step has the same bits as the step in memory, wherever the state lies.
 
 use super::device::Device;
-use super::state::{Numbers, bytes};
+use super::state::{Numbers, bytes, numbers};
 use brigade_offload::memory::{Arena, Budget, Category};
 use brigade_offload::optimizer::{Crew, Gradients, Moment, Narrowed, Weights};
 use brigade_offload::step::{
-    Doing, Files, Format, InMemory, Optimize, Pipeline, Shape, Span, State, StepError, Tier,
+    Doing, Files, Format, Optimize, Pipeline, Shape, Span, State, StepError, Tier, Whole,
 };
 use brigade_offload::storage::{File, Priority, Settings, Storage};
 use std::path::PathBuf;
@@ -43,12 +43,11 @@ fn check_streamed(is_streamed: [bool; 3], count: usize, chunk: usize, slots: usi
         };
         let shape = Shape::cut(count, &state.widths(), chunk);
         let mut pipeline = Pipeline::with_slots(&arena(), shape, slots).expect("it fits");
-        let mut exchange = InMemory {
+        let mut middle = Whole {
+            optimize: Optimize { crew: &mut crew, groups: &groups, state },
             gradients: Gradients::Bf16(&got.gradients),
             narrowed: Narrowed::Bf16(&mut got.narrowed),
         };
-        let mut middle =
-            Optimize { crew: &mut crew, groups: &groups, state, exchange: &mut exchange };
         let moved = pipeline.run(&mut device, &mut middle).expect("nothing is broken");
         let bytes_each_way = 4 * count as u64 * device.old.len() as u64;
         assert_eq!([moved.read_bytes, moved.written_bytes], [bytes_each_way; 2]);
@@ -63,11 +62,6 @@ fn check_streamed(is_streamed: [bool; 3], count: usize, chunk: usize, slots: usi
         }
         assert!(got == want, "{is_streamed:?}, {count} in chunks of {chunk}, step {t}");
     }
-}
-
-fn numbers(bytes: &[u8]) -> Vec<f32> {
-    let (numbers, _) = bytes.as_chunks::<4>();
-    numbers.iter().map(|number| f32::from_ne_bytes(*number)).collect()
 }
 
 #[test]
@@ -101,12 +95,11 @@ fn groups_with_gaps_stop_the_step() {
     let mut device = Device::new(arrays, 1.0, 1.0);
     let mut pipeline =
         Pipeline::new(&arena(), Shape::cut(1000, &state().widths(), 64)).expect("it fits");
-    let mut exchange = InMemory {
+    let mut middle = Whole {
+        optimize: Optimize { crew: &mut crew, groups: &groups, state: state() },
         gradients: Gradients::Bf16(&got.gradients),
         narrowed: Narrowed::Bf16(&mut got.narrowed),
     };
-    let (crew, state) = (&mut crew, state());
-    let mut middle = Optimize { crew, groups: &groups, state, exchange: &mut exchange };
     let error = pipeline.run(&mut device, &mut middle).expect_err("element 399 is in no group");
     assert!(error.to_string().contains("element 399 is in no group"), "{error}");
     assert!(matches!(error, StepError::Stopped { doing: Doing::Update, chunk: 6, .. }), "{error}");
@@ -175,12 +168,11 @@ fn files_give_the_same_bits_too() {
             mean: Tier::Streamed(Format::F32),
             square: Tier::Streamed(Format::F32),
         };
-        let mut exchange = InMemory {
+        let mut middle = Whole {
+            optimize: Optimize { crew: &mut crew, groups: &groups, state },
             gradients: Gradients::Bf16(&got.gradients),
             narrowed: Narrowed::Bf16(&mut got.narrowed),
         };
-        let (crew, exchange) = (&mut crew, &mut exchange);
-        let mut middle = Optimize { crew, groups: &groups, state, exchange };
         let moved = pipeline.run(&mut files, &mut middle).expect("nothing is broken");
         assert_eq!(moved.read_bytes, 12 * count as u64);
         let all = [0, 1, 2].map(|array| {

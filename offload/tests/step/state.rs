@@ -57,3 +57,9 @@ impl Numbers {
 pub(crate) fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
+
+/// And back.
+pub(crate) fn numbers(bytes: &[u8]) -> Vec<f32> {
+    let (numbers, _) = bytes.as_chunks::<4>();
+    numbers.iter().map(|number| f32::from_ne_bytes(*number)).collect()
+}
