@@ -39,7 +39,7 @@ impl Ranges {
         self.free.values().copied().max().unwrap_or(0)
     }
 
-    /// The start of a range of `span` bytes, the first that fits. Costs a walk over the free ranges.
+    /// The start of a range of `span` bytes, the first that fits. Cost: a walk over the free ones.
     pub(super) fn take(&mut self, span: usize) -> Option<usize> {
         assert!(span > 0 && span.is_multiple_of(ALIGNMENT));
         let (start, bytes) = self.free.iter().find(|(_, bytes)| **bytes >= span)?;

@@ -1,10 +1,14 @@
 //! Transfers between arena memory and files: io_uring, or threads where it is forbidden.
 //!
 //! One thread for each [`Storage`] keeps one engine busy: requests come in through `inbox`, become
-//! transfers of at most a block in `queue`, and go to an [`engine`](self) that completes them in any
-//! order. A buffer is handed in with its request and comes back with the outcome, so nobody can
+//! transfers of at most a block in `queue` and `pieces`, and go to an engine that completes them in
+//! any order. A buffer is handed in with its request and comes back with the outcome, so nobody can
 //! touch memory that the system still transfers into. Every result is looked at: what was not
 //! transferred is an error that names the file, the place and the numbers.
+//!
+//! There are three engines behind the one trait of `engine`: `uring` (with rings of their own for
+//! polling and for commands straight to a drive), `threads`, and [`simulated`] devices. What a file's
+//! bytes mean is not known here; [`crate::layout`] knows.
 
 mod engine;
 mod error;

@@ -1,11 +1,11 @@
 //! Which transfer goes next. Knows neither an engine nor a thread.
 //!
-//! Reads and writes have a lane each, and in each lane every device its own bound of bytes in flight:
-//! so both directions of all devices are busy whatever was asked for first, and small transfers may
-//! be more of them. In a lane urgent requests go before others, and requests of one priority in the
-//! order of their arrival. While an urgent request of one lane is open, the other lane's background
-//! on that device is held to a trickle: where a device does one thing at a time it would take half
-//! the speed.
+//! Reads and writes have a lane each, and in each lane every device its own bound of bytes in
+//! flight: so both directions of all devices are busy whatever was asked for first, and small
+//! transfers may be more of them. In a lane urgent requests go before others, and requests of one
+//! priority in the order of their arrival. While an urgent request of one lane is open, the other
+//! lane's background on that device is held to a trickle: where a device does one thing at a time
+//! it would take half the speed.
 
 use std::collections::VecDeque;
 

@@ -36,8 +36,8 @@ pub struct Settings {
     pub engine: EngineChoice,
     /// The most bytes of one transfer: a multiple of 4 KiB, at most 4 MiB.
     pub block_bytes: usize,
-    /// Blocks in flight each way on each device, across all requests: 1 to 128. Of transfers smaller
-    /// than a block there may be up to four times as many.
+    /// Blocks in flight each way on each device, across all requests: 1 to 128. Of transfers
+    /// smaller than a block there may be up to four times as many.
     pub in_flight: usize,
     /// Look for completions instead of waiting for interrupts, on devices that can: a little faster
     /// on a drive with queues for it, at the price of a core while transfers are under way.
@@ -123,7 +123,8 @@ impl Storage {
         Ok(File { opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)) })
     }
 
-    /// Open a file or a block device that exists, to read and write.
+    /// Open a file, a block device, or an NVMe namespace's generic device (as /dev/ng0n1, which
+    /// takes commands past the block layer) that exists, to read and write.
     ///
     /// Errors: the system's.
     pub fn open(&self, path: &Path) -> Result<File, StorageError> {
@@ -152,7 +153,8 @@ impl Storage {
     /// Read `range.len()` bytes at `offset` of the file into that range of the buffer.
     ///
     /// Cost: one allocation and one hand-over to the storage's thread, then a transfer for each
-    /// block. Any offset and length will do; whole pages from page boundaries go past the page cache.
+    /// block. Any offset and length will do: whole pages from page boundaries go past the page
+    /// cache, the rest through it. Only a drive's namespace takes nothing but whole blocks.
     /// Errors, in the outcome. Panics: when the range is not within the buffer.
     pub fn read(
         &self,

@@ -68,9 +68,12 @@ fn trial(seed: u64, faults: Faults) {
         let buffer = arena.take(piece, Category::Staging).unwrap();
         let offset = (n * piece) as u64;
         let read = outcome(storage.read(&file, offset, buffer, 0..piece, Priority::Urgent));
-        if read.result.is_ok() {
-            let read = read.buffer.unwrap();
-            assert_eq!(read[..], want[n * piece..][..piece], "seed {seed}: {result:?}");
+        match read.result {
+            Ok(_) => {
+                let read = read.buffer.unwrap();
+                assert_eq!(read[..], want[n * piece..][..piece], "seed {seed}: {result:?}");
+            }
+            Err(why) => assert_eq!(why.errno(), Some(libc::EIO), "seed {seed}: {why}"),
         }
     }
     drop(storage);

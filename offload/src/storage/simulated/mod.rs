@@ -68,7 +68,7 @@ pub struct Faults {
     pub read_flipped: u32,
     /// Writes that store one wrong bit and say nothing.
     pub write_flipped: u32,
-    /// Writes refused with ENOSPC from this many written bytes on. The one that crosses it is short.
+    /// Writes refused with ENOSPC from so many written bytes on. The one that crosses it is short.
     pub full_after_bytes: Option<u64>,
     /// No file can be made or extended beyond this many bytes in all.
     pub capacity_bytes: Option<u64>,
