@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use brigade_comm::Settings;
 use brigade_comm::transports::{NAMES, details, transports};
 
-use crate::{machine, sys};
+use crate::{machine, offload, sys};
 
 /// Say what this machine has, which transports work, and why the others do not.
 #[derive(clap::Args)]
@@ -30,6 +30,7 @@ pub(crate) fn doctor(args: &Args) -> ExitCode {
         print_machine();
         healthy &= print_transports();
         print_interfaces();
+        offload::print_memory_and_storage();
     }
     healthy &= print_settings();
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }

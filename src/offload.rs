@@ -5,6 +5,8 @@ mod plan;
 use std::process::ExitCode;
 
 use brigade_bench::offload as bench;
+use brigade_offload::memory::{Arena, Budget};
+use brigade_offload::storage::{Settings, Storage};
 
 /// Train what does not fit: plan the tiers of memory, measure drives and updates.
 #[derive(clap::Subcommand)]
@@ -20,6 +22,20 @@ pub(crate) fn offload(command: &Command) -> ExitCode {
     match command {
         Command::Plan(args) => plan::plan(args),
         Command::Bench(command) => measure(command),
+    }
+}
+
+/// The doctor's lines: which pages buffers get here, and what moves bytes between them and files.
+pub(crate) fn print_memory_and_storage() {
+    println!("\noffload");
+    let arena = match Arena::new(Budget::new(8 << 20)) {
+        Ok(arena) => arena,
+        Err(error) => return println!("  {:<14} none: {error}", "memory"),
+    };
+    println!("  {:<14} {}", "memory", arena.describe());
+    match Storage::new(&arena, Settings::default()) {
+        Ok(storage) => println!("  {:<14} {}", "storage", storage.describe()),
+        Err(error) => println!("  {:<14} none: {error}", "storage"),
     }
 }
 

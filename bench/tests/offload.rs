@@ -78,6 +78,7 @@ fn what_makes_no_sense_is_refused_before_a_file_is_made() {
         "storage --path DIR --bytes 8M --tensors 1M",
         "storage --path DIR --tensors 1000",
         "storage --path DIR --bytes 8388608G",
+        "step --path DIR --params 0",
     ] {
         let refused = run_with(words, &folder.0);
         assert!(matches!(refused, Err(Failure::Usage(_))), "{words}: {refused:?}");
@@ -100,6 +101,31 @@ fn an_optimizer_is_measured_in_every_format() {
     assert_eq!([bytes("adamw", "f32"), bytes("adamw", "mixed")], [28, 28]);
     assert_eq!([bytes("adamw", "bf16-moments"), bytes("sgd", "f32")], [20, 20]);
     assert!(lines.iter().all(|line| line["of_limit"].as_f64().unwrap() > 0.0));
+}
+
+#[test]
+fn a_step_moves_what_its_state_weighs() {
+    let folder = Folder::new("step");
+    for place in ["--path DIR", "--simulate 0.5/0.5"] {
+        let words = "--rule adamw,lion --format mixed,bf16-moments --params 100K --turns 2 \
+                     --threads 1 --json DIR/out.jsonl --plot DIR/out.svg";
+        run_with(&format!("step {place} {words}"), &folder.0).unwrap();
+        let lines = lines(&folder.0.join("out.jsonl"));
+        assert_eq!(lines.len(), 4);
+        for line in &lines {
+            let width = match (line["rule"].as_str(), line["format"].as_str()) {
+                (Some("adamw"), Some("mixed")) => 12,
+                (Some("adamw"), _) | (_, Some("mixed")) => 8,
+                _ => 6,
+            };
+            assert_eq!(line["read_bytes"], 100 * 1024 * width, "{line}");
+            assert_eq!(line["written_bytes"], line["read_bytes"], "{line}");
+            assert!(line["of_max"].as_f64().unwrap() > 0.0, "{line}");
+        }
+        let mut names = folder.names();
+        names.sort();
+        assert_eq!(names, ["out.jsonl", "out.svg"]);
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The planner's promises: parts sum to the whole, budgets hold, more is never slower, and where it
 //! stops fitting is exact.
 
+use brigade_offload::memory::{Arena, Budget, Category};
 use brigade_offload::plan::{
     Budgets, Drive, Model, Number, Optimizer, Plan, Rate, Rates, Refusal, Tier, What, plan,
 };
+use brigade_offload::step::{Pipeline, Shape};
 
 const GIB: u64 = 1 << 30;
 
@@ -241,6 +243,34 @@ fn drives_that_hinder_each_other_take_both_times() {
         (read + written) / 3.0
     });
     check(vec![drive(3.0, 2.0), drive(4.0, 1.0)], |_, written| written / 3.0);
+}
+
+/// What is planned is what the streamed step takes and moves.
+#[test]
+fn chunks_are_those_of_the_streamed_step() {
+    for params in [1, 4096, 100_000, 10_000_000, 124_439_808, 7_000_000_000] {
+        let shape = Shape::new(params, &[4, 4, 4]);
+        let model = Model::of_size(params as u64);
+        assert_eq!(shape.chunk_elements() as u64, model.chunk_params(), "{params}");
+    }
+    let model = Model::transformer(4, 256, 1000, 128);
+    let params = model.params as usize;
+    let arena = Arena::new(Budget::new(64 << 20)).unwrap();
+    let pipeline = Pipeline::new(&arena, Shape::new(params, &[4, 4, 4])).unwrap();
+    let rates = Rates::assumed(false);
+    let mut budgets = Budgets { device_bytes: 0, host_bytes: 1 << 20, drives: Vec::new() };
+    let refusal = plan(&model, &budgets, &rates).unwrap_err();
+    let Refusal::DoesNotFit(shortage) = refusal else { panic!("{refusal}") };
+    budgets.host_bytes = shortage.rows[0].wants;
+    let whole = plan(&model, &budgets, &rates).unwrap();
+    assert_eq!(whole.bytes(What::Chunks, Tier::Pinned), 0, "nothing is streamed from memory");
+    budgets.host_bytes -= 1;
+    budgets.drives.push(drive(1.0, 1.0));
+    let spilled = plan(&model, &budgets, &rates).unwrap();
+    assert_eq!(spilled.bytes(What::Weights, Tier::File), 0, "{spilled}");
+    let held = arena.ledger().held(Category::Staging) as u64;
+    assert_eq!(spilled.bytes(What::Chunks, Tier::Pinned), held, "{spilled}");
+    drop(pipeline);
 }
 
 #[test]

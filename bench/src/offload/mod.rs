@@ -1,30 +1,35 @@
 //! Timing offloading: the library behind `brigade offload bench`.
 //!
-//! [`storage`] times reads and writes of a drive, [`optimizer`] times updates in memory. Each
+//! [`storage`] times reads and writes of a drive, [`optimizer`] updates in memory, [`step`] updates
+//! of state that is streamed from a drive and back. Each
 //! measurement is taken several times, in turn with all others, and shown as the median with the
 //! range: a machine that is slower for a while is so for all of them.
 
 pub mod optimizer;
 mod report;
 mod rig;
+pub mod step;
 pub mod storage;
 
 use std::path::Path;
 use std::time::Duration;
 
 use brigade_offload::memory::{ArenaError, OverBudget};
+use brigade_offload::step::StepError;
 use brigade_offload::storage::{Settings, StorageError};
 
 pub use crate::sys::free_bytes;
 use rig::{Direction, Rig};
 
-/// Measure what a plan rests on: drives and updates.
+/// Measure what a plan rests on: drives, updates, and both at once.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Reads and writes of a drive
     Storage(storage::Args),
     /// Updates of parameters in memory
     Optimizer(optimizer::Args),
+    /// Updates of state that is streamed from a drive and back
+    Step(step::Args),
 }
 
 /// Why a measurement could not be made.
@@ -42,6 +47,9 @@ pub enum Failure {
     /// A transfer failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// A streamed step failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
     /// The table or a file could not be written.
     #[error(transparent)]
     Output(#[from] crate::Failure),
@@ -63,6 +71,7 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Storage(args) => storage::run(args),
         Command::Optimizer(args) => optimizer::run(args),
+        Command::Step(args) => step::run(args),
     }
 }
 

@@ -14,7 +14,8 @@ use serde::Serialize;
 use super::Failure;
 use super::report::{Record, Report, Spread};
 use crate::size;
-use state::{Format, State};
+pub use state::Format;
+use state::State;
 
 /// Time updates of parameters in memory.
 #[derive(clap::Args, Clone, Debug)]
@@ -95,7 +96,7 @@ const COLUMNS: [&str; 11] = [
 const PANELS: [&str; 2] = ["time of an update, median (us)", "bandwidth of memory (GB/s)"];
 
 impl Rule {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Adamw => "adamw",
             Self::Adam => "adam",
@@ -104,14 +105,14 @@ impl Rule {
         }
     }
 
-    fn moments(self) -> usize {
+    pub(super) fn moments(self) -> usize {
         match self {
             Self::Adamw | Self::Adam => 2,
             Self::Sgd | Self::Lion => 1,
         }
     }
 
-    fn at(self, t: u64) -> Update {
+    pub(super) fn at(self, t: u64) -> Update {
         let (lr, beta1, beta2, eps, decay) = (1e-3, 0.9, 0.999, 1e-8, 0.01);
         match self {
             Self::Adamw => AdamW { lr, beta1, beta2, eps, decay }.at(t, 1.0),

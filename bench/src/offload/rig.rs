@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use brigade_offload::memory::{Arena, Budget, Buffer, Category};
+use brigade_offload::storage::simulated::SimulatedDevice;
 use brigade_offload::storage::{File, Pending, Priority, Settings, Storage};
 
 use super::Failure;
@@ -34,8 +35,8 @@ pub(super) struct Sample {
 
 /// The file is removed when this goes.
 pub(super) struct Rig {
-    storage: Storage,
-    arena: Arena,
+    pub(super) storage: Storage,
+    pub(super) arena: Arena,
     file: File,
     /// The file's name, while it has one.
     path: Option<PathBuf>,
@@ -74,22 +75,23 @@ impl Rig {
         memory: usize,
         has_name: bool,
     ) -> Result<Self, Failure> {
-        if free_bytes(folder).is_some_and(|free| free < bytes) {
-            let folder = folder.display();
-            return Err(Failure::Usage(format!(
-                "{folder} has no room for a file of {bytes} bytes"
-            )));
-        }
         let arena = Arena::new(Budget::new(memory))?;
         let storage = Storage::new(&arena, settings)?;
-        let number = FILES.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!(".brigade-bench-{}-{number}", std::process::id()));
-        let file = storage.create(&path, bytes)?;
-        if !has_name {
-            std::fs::remove_file(&path).map_err(cannot_write(&path.display().to_string()))?;
-        }
-        let path = has_name.then_some(path);
+        let (file, path) = create(&storage, folder, bytes, has_name)?;
         Ok(Self { storage, arena, file, path, settings })
+    }
+
+    /// The same on a device that exists in memory only.
+    pub(super) fn simulated(
+        device: &SimulatedDevice,
+        bytes: u64,
+        settings: Settings,
+        memory: usize,
+    ) -> Result<Self, Failure> {
+        let arena = Arena::new(Budget::new(memory))?;
+        let storage = Storage::simulated(device, settings)?;
+        let file = storage.create(Path::new("rig"), bytes)?;
+        Ok(Self { storage, arena, file, path: None, settings })
     }
 
     /// The file's name, where it was made with one.
@@ -194,6 +196,26 @@ impl Rig {
             }
         }
     }
+}
+
+/// A file of `bytes` in `folder`, with its name if it shall have one.
+pub(super) fn create(
+    storage: &Storage,
+    folder: &Path,
+    bytes: u64,
+    has_name: bool,
+) -> Result<(File, Option<PathBuf>), Failure> {
+    if free_bytes(folder).is_some_and(|free| free < bytes) {
+        let folder = folder.display();
+        return Err(Failure::Usage(format!("{folder} has no room for a file of {bytes} bytes")));
+    }
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!(".brigade-bench-{}-{number}", std::process::id()));
+    let file = storage.create(&path, bytes)?;
+    if !has_name {
+        std::fs::remove_file(&path).map_err(cannot_write(&path.display().to_string()))?;
+    }
+    Ok((file, has_name.then_some(path)))
 }
 
 impl Drop for Rig {

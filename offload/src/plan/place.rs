@@ -57,9 +57,8 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// Chunks in flight: three or so read ahead, one updated, the others written behind. With two or
-/// three arrays of one block each, that is the 8 to 16 blocks that fill a drive's queue.
-pub(super) const SLOTS: u64 = 8;
+/// Chunks in flight, as in the streamed step: two being read, one updated, two being written.
+pub(super) const SLOTS: u64 = 5;
 /// Files keep the state before the step until the state after it is whole.
 const GENERATIONS: u64 = 2;
 /// The device takes so many parts out of `QUARTERS` of each kind.
@@ -166,7 +165,8 @@ fn settle(model: &Model, budgets: &Budgets, choice: Choice) -> Option<Placement>
     let has_device = budgets.has_device();
     let is_moving = is_spilling || (has_device && at.splits().iter().any(|split| split.host > 0));
     if is_moving {
-        at.ring = ring_bytes(model);
+        let are_weights_moving = has_device || !matches!(choice.spill, Spill::State);
+        at.ring = ring_bytes(model, has_device, are_weights_moving);
     }
     // With everything that may leave the host counted out of it, the rest must fit.
     let (split, unit_bytes) = match choice.spill {
@@ -190,10 +190,12 @@ fn settle(model: &Model, budgets: &Budgets, choice: Choice) -> Option<Placement>
     at.fits(model, budgets).then_some(at)
 }
 
-/// Bytes of all chunks in flight: state, the weights made of it, and the gradients that change it.
-fn ring_bytes(model: &Model) -> u64 {
-    let each = model.state_bytes() + model.weights.bytes() + model.gradients.bytes();
-    SLOTS * model.chunk_params() * each
+/// Bytes of all chunks in flight: state, and what of gradients and weights comes from or goes to
+/// somewhere else.
+fn ring_bytes(model: &Model, are_gradients_moving: bool, are_weights_moving: bool) -> u64 {
+    let gradients = if are_gradients_moving { model.gradients.bytes() } else { 0 };
+    let weights = if are_weights_moving { model.weights.bytes() } else { 0 };
+    SLOTS * model.chunk_params() * (model.state_bytes() + gradients + weights)
 }
 
 impl Split {

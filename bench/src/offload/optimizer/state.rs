@@ -31,7 +31,7 @@ pub(super) struct State {
 }
 
 impl Format {
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::offload) fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::Mixed => "mixed",
@@ -39,7 +39,7 @@ impl Format {
         }
     }
 
-    fn gradient_bytes(self) -> usize {
+    pub(in crate::offload) fn gradient_bytes(self) -> usize {
         if self == Self::F32 { 4 } else { 2 }
     }
 
@@ -47,8 +47,23 @@ impl Format {
         if self == Self::Bf16Moments { 2 } else { 4 }
     }
 
-    fn narrowed_bytes(self) -> usize {
+    pub(in crate::offload) fn narrowed_bytes(self) -> usize {
         if self == Self::F32 { 0 } else { 2 }
+    }
+
+    /// Ordinary numbers everywhere: zeros, infinities and subnormals take other times.
+    pub(in crate::offload) fn fill_gradients(self, gradients: &mut Buffer) {
+        let gradient = |at: usize| (at % 251) as f32 * 1e-3 - 0.125;
+        match self {
+            Self::F32 => {
+                let all = gradients.view_mut::<f32>().iter_mut().enumerate();
+                all.for_each(|(at, value)| *value = gradient(at));
+            }
+            Self::Mixed | Self::Bf16Moments => {
+                let all = gradients.view_mut::<bf16>().iter_mut().enumerate();
+                all.for_each(|(at, value)| *value = bf16::from_f32(gradient(at)));
+            }
+        }
     }
 }
 
@@ -75,28 +90,11 @@ impl State {
                 .collect::<Result<_, _>>()?,
             narrowed: take(format.narrowed_bytes(), Category::Parameters)?,
         };
-        state.fill();
+        state.weights.view_mut::<f32>().fill(0.5);
+        state.moments.iter_mut().for_each(|moment| moment.fill(0));
+        state.narrowed.fill(0);
+        format.fill_gradients(&mut state.gradients);
         Ok(state)
-    }
-
-    /// Ordinary numbers everywhere: zeros, infinities and subnormals take other times.
-    fn fill(&mut self) {
-        let gradient = |at: usize| (at % 251) as f32 * 1e-3 - 0.125;
-        self.weights.view_mut::<f32>().fill(0.5);
-        for moment in &mut self.moments {
-            moment.fill(0);
-        }
-        self.narrowed.fill(0);
-        match self.format {
-            Format::F32 => {
-                let all = self.gradients.view_mut::<f32>().iter_mut().enumerate();
-                all.for_each(|(at, value)| *value = gradient(at));
-            }
-            Format::Mixed | Format::Bf16Moments => {
-                let all = self.gradients.view_mut::<bf16>().iter_mut().enumerate();
-                all.for_each(|(at, value)| *value = bf16::from_f32(gradient(at)));
-            }
-        }
     }
 
     pub(super) fn format(&self) -> Format {
