@@ -7,8 +7,8 @@
 //! transferred is an error that names the file, the place and the numbers.
 //!
 //! There are three engines behind the one trait of `engine`: `uring` (with rings of their own for
-//! polling and for commands straight to a drive), `threads`, and [`simulated`] devices. What a file's
-//! bytes mean is not known here; [`crate::layout`] knows.
+//! polling and for commands straight to a drive), `threads`, and [`simulated`] devices. What a
+//! file's bytes mean is not known here; [`crate::layout`] knows.
 
 mod engine;
 mod error;

@@ -12,9 +12,11 @@ use super::queue::Queue;
 use super::request::Request;
 
 /// How long an engine may wait before the thread looks around.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
 /// How long requests may take to end after the last user of the storage has gone.
-const CLOSE_LIMIT: Duration = Duration::from_secs(60);
+const CLOSE_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 60_000 });
+/// How long the thread itself may take after that; printing a panic's trace is the slowest.
+const CLOSE_GRACE: Duration = Duration::from_secs(10);
 
 /// Makes an engine on the thread that will use it.
 pub(super) type Maker = Box<dyn FnOnce() -> Result<Box<dyn Engine>, String> + Send>;
@@ -63,7 +65,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.inbox.close();
-        let limit = CLOSE_LIMIT + 5 * TICK;
+        let limit = CLOSE_LIMIT + CLOSE_GRACE;
         // A device that never answers must not hold its user for ever: the thread is left behind,
         // with the memory that the device may still write into.
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -143,5 +145,99 @@ impl Drop for Serving {
         if std::thread::panicking() {
             self.stop("its thread panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::engine::{Kind, Transfer, Wake};
+    use super::super::error::StorageError;
+    use super::super::file::Opened;
+    use super::super::place::Body;
+    use super::super::request::{Outcome, Priority};
+    use super::*;
+    use crate::memory::{Arena, Budget, Category};
+
+    /// An engine that never completes anything, in one of these ways.
+    #[derive(Clone, Copy)]
+    enum Dead {
+        Silent,
+        Broken,
+        Panicking,
+    }
+
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(&self) {}
+    }
+
+    impl Engine for Dead {
+        fn push(&mut self, _transfer: Transfer) {}
+
+        fn turn(&mut self, limit: Duration, _done: &mut Vec<Completion>) -> Result<(), String> {
+            std::thread::sleep(limit.min(TICK));
+            match self {
+                Dead::Silent => Ok(()),
+                Dead::Broken => Err(String::from("it is broken")),
+                Dead::Panicking => panic!("an engine that panics, as the test wants"),
+            }
+        }
+
+        fn forget(&mut self, _file_id: u32) {}
+
+        fn bell(&self) -> Arc<dyn Wake> {
+            Arc::new(Nobody)
+        }
+
+        fn describe(&self) -> String {
+            String::from("dead")
+        }
+    }
+
+    /// Write by a dead engine, wait for the end of everything, and say what was told.
+    fn told(engine: Dead) -> (Outcome, Arena) {
+        let inbox = Arc::new(Inbox::default());
+        let make: Maker = Box::new(move || Ok(Box::new(engine)));
+        let (server, words) = Server::start(&inbox, make, Queue::new(4096, 2)).unwrap();
+        assert_eq!(words, "dead");
+        let arena = Arena::new(Budget::new(1 << 20)).unwrap();
+        let file = Arc::new(Opened::new(Path::new("state"), 1 << 20, Body::Simulated, &inbox));
+        let buffer = arena.take(100_000, Category::Staging).unwrap();
+        let priority = Priority::Background;
+        let (write, pending) =
+            Request::transfer(Kind::Write, &file, 0, buffer, 0..100_000, priority);
+        inbox.leave(write);
+        drop(server);
+        assert!(pending.is_done(), "the end came before the outcome");
+        (pending.wait(Duration::ZERO), arena)
+    }
+
+    #[test]
+    fn a_device_that_never_answers_holds_neither_its_user_nor_its_caller() {
+        for engine in [Dead::Silent, Dead::Broken, Dead::Panicking] {
+            let (outcome, arena) = told(engine);
+            assert!(matches!(outcome.result, Err(StorageError::Stopped { .. })), "{outcome:?}");
+            assert!(outcome.buffer.is_none(), "the device may still read it");
+            assert_eq!(arena.ledger().held(Category::Staging), 100_000, "nobody gets it again");
+        }
+    }
+
+    #[test]
+    fn what_is_handed_in_after_the_end_is_told_so() {
+        let inbox = Arc::new(Inbox::default());
+        let make: Maker = Box::new(|| Ok(Box::new(Dead::Broken)));
+        let (server, _) = Server::start(&inbox, make, Queue::new(4096, 2)).unwrap();
+        drop(server);
+        let file = Arc::new(Opened::new(Path::new("state"), 0, Body::Simulated, &inbox));
+        let (sync, pending) = Request::sync(&file, Priority::Urgent);
+        inbox.leave(sync);
+        let told = pending.wait(Duration::ZERO).result.unwrap_err();
+        assert!(matches!(told, StorageError::Stopped { .. }), "{told}");
+        let make: Maker = Box::new(|| Err(String::from("not on this machine")));
+        let refused = Server::start(&inbox, make, Queue::new(4096, 2)).err();
+        assert_eq!(refused.as_deref(), Some("not on this machine"));
     }
 }
