@@ -160,12 +160,17 @@ mod tests {
     use super::*;
     use crate::memory::{Arena, Budget, Category};
 
-    /// An engine that never completes anything, in one of these ways.
+    /// An engine that dies of its first transfer, in one of these ways.
     #[derive(Clone, Copy)]
-    enum Dead {
+    enum Death {
         Silent,
         Broken,
         Panicking,
+    }
+
+    struct Mortal {
+        death: Death,
+        has_transfer: bool,
     }
 
     struct Nobody;
@@ -174,15 +179,17 @@ mod tests {
         fn wake(&self) {}
     }
 
-    impl Engine for Dead {
-        fn push(&mut self, _transfer: Transfer) {}
+    impl Engine for Mortal {
+        fn push(&mut self, _transfer: Transfer) {
+            self.has_transfer = true;
+        }
 
         fn turn(&mut self, limit: Duration, _done: &mut Vec<Completion>) -> Result<(), String> {
             std::thread::sleep(limit.min(TICK));
-            match self {
-                Dead::Silent => Ok(()),
-                Dead::Broken => Err(String::from("it is broken")),
-                Dead::Panicking => panic!("an engine that panics, as the test wants"),
+            match self.death {
+                Death::Broken if self.has_transfer => Err(String::from("it is broken")),
+                Death::Panicking if self.has_transfer => panic!("as the test wants"),
+                _ => Ok(()),
             }
         }
 
@@ -193,16 +200,20 @@ mod tests {
         }
 
         fn describe(&self) -> String {
-            String::from("dead")
+            String::from("mortal")
         }
     }
 
-    /// Write by a dead engine, wait for the end of everything, and say what was told.
-    fn told(engine: Dead) -> (Outcome, Arena) {
+    fn start(death: Death, inbox: &Arc<Inbox>) -> (Server, String) {
+        let make: Maker = Box::new(move || Ok(Box::new(Mortal { death, has_transfer: false })));
+        Server::start(inbox, make, Queue::new(4096, 2)).unwrap()
+    }
+
+    /// Write by a mortal engine, wait for the end of everything, and say what was told.
+    fn told(death: Death) -> (Outcome, Arena) {
         let inbox = Arc::new(Inbox::default());
-        let make: Maker = Box::new(move || Ok(Box::new(engine)));
-        let (server, words) = Server::start(&inbox, make, Queue::new(4096, 2)).unwrap();
-        assert_eq!(words, "dead");
+        let (server, words) = start(death, &inbox);
+        assert_eq!(words, "mortal");
         let arena = Arena::new(Budget::new(1 << 20)).unwrap();
         let file = Arc::new(Opened::new(Path::new("state"), 1 << 20, Body::Simulated, &inbox));
         let buffer = arena.take(100_000, Category::Staging).unwrap();
@@ -217,8 +228,8 @@ mod tests {
 
     #[test]
     fn a_device_that_never_answers_holds_neither_its_user_nor_its_caller() {
-        for engine in [Dead::Silent, Dead::Broken, Dead::Panicking] {
-            let (outcome, arena) = told(engine);
+        for death in [Death::Silent, Death::Broken, Death::Panicking] {
+            let (outcome, arena) = told(death);
             assert!(matches!(outcome.result, Err(StorageError::Stopped { .. })), "{outcome:?}");
             assert!(outcome.buffer.is_none(), "the device may still read it");
             assert_eq!(arena.ledger().held(Category::Staging), 100_000, "nobody gets it again");
@@ -228,9 +239,7 @@ mod tests {
     #[test]
     fn what_is_handed_in_after_the_end_is_told_so() {
         let inbox = Arc::new(Inbox::default());
-        let make: Maker = Box::new(|| Ok(Box::new(Dead::Broken)));
-        let (server, _) = Server::start(&inbox, make, Queue::new(4096, 2)).unwrap();
-        drop(server);
+        drop(start(Death::Silent, &inbox));
         let file = Arc::new(Opened::new(Path::new("state"), 0, Body::Simulated, &inbox));
         let (sync, pending) = Request::sync(&file, Priority::Urgent);
         inbox.leave(sync);

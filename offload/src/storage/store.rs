@@ -51,7 +51,11 @@ impl Default for Settings {
 }
 
 /// Moves bytes between the buffers of an arena and files. Cheap to clone, and every clone can be
-/// used by any thread. When the last clone goes, it waits until every request has ended.
+/// used by any thread. When the last clone goes, it waits until every request has ended, for up to a
+/// minute.
+///
+/// Requests are not ordered among each other: a read may overtake a write of the same bytes that
+/// was handed in before it. What must follow waits for what it follows; only a sync waits by itself.
 #[derive(Clone)]
 pub struct Storage {
     inner: Arc<Inner>,
@@ -168,8 +172,9 @@ impl Storage {
         self.hand_in(read)
     }
 
-    /// Write that range of the buffer at `offset` of the file. Done means that the device has it;
-    /// that it survives a loss of power is what a [`Storage::sync`] after it means.
+    /// Write that range of the buffer at `offset` of the file. Done means that the system has taken
+    /// it and reads show it; that it survives a loss of power is what a [`Storage::sync`] after it
+    /// means.
     ///
     /// Cost, errors, panics: as [`Storage::read`].
     pub fn write(
