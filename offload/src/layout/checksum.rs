@@ -1,7 +1,7 @@
 //! The sum over a block: CRC-64/NVME, the one that drives themselves use for data in flight.
 //!
-//! A CRC finds every burst of up to 64 flipped bits, and misses anything else once in 2^64. It is no
-//! defence against somebody who writes into the files on purpose.
+//! A CRC finds every burst of up to 64 flipped bits, and misses anything else once in 2^64. It is
+//! no defence against somebody who writes into the files on purpose.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

@@ -1,8 +1,9 @@
 //! The commit protocol, as data: what is written and synced, in which order.
 //!
-//! A write waits for every sync before it, and a sync waits for every write before it on its stripe;
-//! everything between two syncs may go at once and in any order. Blocks come first and are the
-//! caller's ([`Commit::place`], [`Commit::written`]); the rest follows from them ([`Commit::seal`]).
+//! A write waits for every sync before it, and a sync waits for every write before it on its
+//! stripe; everything between two syncs may go at once and in any order. Blocks come first and are
+//! the caller's ([`Commit::place`], [`Commit::written`]); the rest follows from them
+//! ([`Commit::seal`]).
 
 use std::sync::Arc;
 

@@ -4,7 +4,8 @@ use thiserror::Error;
 
 use super::fault::{Fault, Wrong};
 
-/// Everything that is written begins and ends at a multiple of this, so that O_DIRECT takes it. [bytes]
+/// Everything that is written begins and ends at a multiple of this, so that O_DIRECT takes it.
+/// [bytes]
 pub const ALIGNMENT: u64 = 4096;
 /// A superblock. [bytes]
 pub const SLOT_BYTES: u64 = ALIGNMENT;

@@ -1,7 +1,7 @@
 //! Which bytes of whose files make up what is wanted: loading at another number of ranks.
 //!
-//! A part of a tensor is a list of *runs* in row-major order: one for a flat range, one for each row
-//! (or plane, or all) of a box. Two parts overlap where their runs do, whatever their kinds.
+//! A part of a tensor is a list of *runs* in row-major order: one for a flat range, one for each
+//! row (or plane, or all) of a box. Two parts overlap where their runs do, whatever their kinds.
 
 use thiserror::Error;
 
@@ -70,8 +70,8 @@ struct Run {
     local: u64,
 }
 
-/// What to copy so that all of `want` is there, in the order of its bytes. Where several hold the same
-/// elements, the first in `held` gives them; those of other names are passed over.
+/// What to copy so that all of `want` is there, in the order of its bytes. Where several hold the
+/// same elements, the first in `held` gives them; those of other names are passed over.
 pub fn pieces(want: &Tensor, held: &[Held]) -> Result<Vec<Piece>, Missing> {
     let size = want.dtype.bytes();
     let mut open: Vec<Run> = Runs::of(want).collect();
@@ -110,16 +110,17 @@ pub fn pieces(want: &Tensor, held: &[Held]) -> Result<Vec<Piece>, Missing> {
     Ok(pieces)
 }
 
-/// Report what `open` and `runs` share, as (place in open, place in runs, elements); what is left of
-/// `open`. Both are in ascending order.
-fn meet(open: Vec<Run>, runs: Runs, mut share: impl FnMut(u64, u64, u64)) -> Vec<Run> {
+/// Report what `open` and `runs` share, as (place in open, place in runs, elements); what is left
+/// of `open`. Both are in ascending order.
+fn meet(open: Vec<Run>, mut runs: Runs, mut share: impl FnMut(u64, u64, u64)) -> Vec<Run> {
     let mut left = Vec::new();
-    let mut runs = runs.peekable();
+    let mut next = runs.next();
     for mut want in open {
-        while let Some(run) = runs.peek() {
+        while let Some(run) = next {
             let end = run.start + run.count;
             if end <= want.start {
-                runs.next();
+                runs.seek(want.start);
+                next = runs.next();
                 continue;
             }
             let start = run.start.max(want.start);
@@ -149,8 +150,11 @@ fn meet(open: Vec<Run>, runs: Runs, mut share: impl FnMut(u64, u64, u64)) -> Vec
 struct Runs {
     /// The next one.
     next: Run,
-    /// How many are left.
+    /// How many are left, of how many.
     left: u64,
+    runs: u64,
+    /// The first element of all.
+    first: u64,
     /// The dimensions that are walked through, outermost first.
     outer: Vec<Dimension>,
 }
@@ -168,11 +172,12 @@ impl Runs {
         let (start, extent) = match &tensor.hold {
             Hold::Flat { start, count } => {
                 let next = Run { start: *start, count: *count, local: 0 };
-                return Self { next, left: u64::from(*count > 0), outer: Vec::new() };
+                let runs = u64::from(*count > 0);
+                return Self { next, left: runs, runs, first: *start, outer: Vec::new() };
             }
             Hold::Box { start, extent } => (start, extent),
         };
-        let (mut first, mut stride, mut run, mut left) = (0, 1, 1, 1);
+        let (mut first, mut stride, mut run, mut runs) = (0, 1, 1, 1);
         let mut outer = Vec::new();
         let mut is_whole = true;
         for ((start, extent), size) in start.iter().zip(extent).zip(&tensor.shape).rev() {
@@ -180,15 +185,37 @@ impl Runs {
             if is_whole {
                 run *= extent;
             } else {
-                left *= extent;
+                runs *= extent;
                 outer.push(Dimension { at: 0, extent: *extent, stride });
             }
             is_whole &= extent == size;
             stride *= size;
         }
         outer.reverse();
-        let left = if run == 0 { 0 } else { left };
-        Self { next: Run { start: first, count: run, local: 0 }, left, outer }
+        let runs = if run == 0 { 0 } else { runs };
+        let next = Run { start: first, count: run, local: 0 };
+        Self { next, left: runs, runs, first, outer }
+    }
+}
+
+impl Runs {
+    /// Pass over runs that end before this element; perhaps not over the last of them.
+    fn seek(&mut self, element: u64) {
+        let (mut at, mut number) = (self.first, 0);
+        for Dimension { extent, stride, .. } in &self.outer {
+            let steps = (element.saturating_sub(at) / stride).min(extent - 1);
+            at += steps * stride;
+            number = number * extent + steps;
+        }
+        if number > self.runs - self.left {
+            let mut rest = number;
+            for dimension in self.outer.iter_mut().rev() {
+                dimension.at = rest % dimension.extent;
+                rest /= dimension.extent;
+            }
+            self.left = self.runs - number;
+            self.next = Run { start: at, local: number * self.next.count, ..self.next };
+        }
     }
 }
 

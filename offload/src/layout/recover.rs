@@ -42,7 +42,8 @@ pub struct Recovered {
     pub candidates: Vec<Candidate>,
     /// Slots that are not usable, with their stripe. Empty ones are not named.
     pub faults: Vec<(u32, Fault)>,
-    /// Every slot that is not empty, with its stripe, and the generation that it names if it is whole.
+    /// Every slot that is not empty, with its stripe, and the generation that it names if it is
+    /// whole.
     seen: Vec<(u32, usize, Option<u64>)>,
 }
 
@@ -89,7 +90,6 @@ fn first(faults: &[(u32, Fault)]) -> String {
 /// Find the generations that all stripes have, the newest first. `slots`: what
 /// [`Superblock::parse`] made of the two slots of each stripe.
 pub fn recover(slots: &[[Result<Superblock, Fault>; 2]]) -> Result<Recovered, Unrecoverable> {
-    assert!(!slots.is_empty(), "a state has at least one stripe");
     let valid = |stripe: usize| slots[stripe].iter().flatten();
     let mut faults = Vec::new();
     for (stripe, pair) in (0..).zip(slots) {
@@ -140,16 +140,17 @@ pub fn erase(stripes: u32) -> Vec<Step> {
     erase_slots(slots, stripes)
 }
 
-/// What to do when the commit of this generation has failed at an unknown step, before anything else
-/// is written: if it became valid on all stripes, it must not stay so while its blocks are written over.
+/// What to do when the commit of this generation has failed at an unknown step, before anything
+/// else is written: if it became valid on all stripes, it must not stay so while its blocks are
+/// written over.
 pub fn withdraw(stripes: u32, generation: u64) -> Vec<Step> {
     let slot = (generation % 2) as usize;
     erase_slots((0..stripes).map(|stripe| (stripe, slot)), stripes)
 }
 
 impl Recovered {
-    /// What to do before anything is written to a state that continues from `chosen`: superblocks that
-    /// say anything newer, or are damaged, are erased, and all that was read is made to stay.
+    /// What to do before anything is written to a state that continues from `chosen`: superblocks
+    /// that say anything newer, or are damaged, are erased, and all that was read is made to stay.
     ///
     /// Without the erasing, a superblock that a crash left on one stripe could be taken for part of
     /// a later generation with its number, and one that was misread could be whole after all when

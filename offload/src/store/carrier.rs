@@ -81,7 +81,8 @@ impl Carrier {
         Ok(all)
     }
 
-    /// Do the steps of a protocol: a write waits for every sync before it, and a sync for every write.
+    /// Do the steps of a protocol: a write waits for every sync before it, and a sync for every
+    /// write.
     pub(super) fn run(
         &self,
         files: &[File],

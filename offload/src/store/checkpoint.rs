@@ -1,8 +1,8 @@
 //! The states of all ranks of a job, read at any number of ranks.
 //!
-//! Every rank commits its own state when it pleases; nobody waits for anybody. Broken off in between,
-//! some ranks are one generation ahead, but they still have the one before, so the newest generation
-//! that *all* have is whole. It is found by looking, not by agreement.
+//! Every rank commits its own state when it pleases; nobody waits for anybody. Broken off in
+//! between, some ranks are one generation ahead, but they still have the one before, so the newest
+//! generation that *all* have is whole. It is found by looking, not by agreement.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,8 +37,8 @@ impl Checkpoint {
         Ok(Self { states: open_common(carrier, ranks)? })
     }
 
-    /// Open the checkpoint in these folders, which [`rank_paths`] has named the files of. Where there
-    /// are several, of different numbers of ranks, the one with the highest label.
+    /// Open the checkpoint in these folders, which [`rank_paths`] has named the files of. Where
+    /// there are several, of different numbers of ranks, the one with the highest label.
     pub fn find(carrier: &Carrier, folders: &[impl AsRef<Path>]) -> Result<Self, StoreError> {
         let Some(folder) = folders.first().map(AsRef::as_ref) else {
             let (folder, what) = (PathBuf::new(), String::from("no folder to look in"));

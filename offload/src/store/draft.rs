@@ -34,8 +34,8 @@ impl Draft {
 
     /// Write one block from the begin of the buffer, which has at least its size.
     ///
-    /// Cost: a sum over the block on this thread, and one request. What has failed is in the outcome,
-    /// and again in the error of the commit. Errors: a newer draft was begun.
+    /// Cost: a sum over the block on this thread, and one request. What has failed is in the
+    /// outcome, and again in the error of the commit. Errors: a newer draft was begun.
     pub fn write_block(
         &mut self,
         block: u64,
@@ -88,8 +88,8 @@ impl Draft {
         convoy.finish(&mut land)
     }
 
-    /// Change a part of a tensor. Blocks that it covers only in part are read, changed and written; those
-    /// that nobody ever wrote are taken for zeros.
+    /// Change a part of a tensor. Blocks that it covers only in part are read, changed and written;
+    /// those that nobody ever wrote are taken for zeros.
     pub fn put(&mut self, placed: &Placed, from: u64, source: &[u8]) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let Shared { carrier, blueprint, .. } = &*shared;

@@ -18,7 +18,8 @@ struct Part {
     bytes: usize,
 }
 
-/// Read these pieces, of which each names one of the states, into the target. All blocks are checked.
+/// Read these pieces, of which each names one of the states, into the target. All blocks are
+/// checked.
 pub(super) fn gather(
     states: &[&StateFile],
     pieces: &[Piece],

@@ -45,25 +45,48 @@ impl Store {
             .map_err(|broken| *broken.error)
     }
 
-    /// Fetch what is needed next, as far as there is room, or something that is needed later.
+    /// Fetch what is needed next, as far as there is room or something that is needed later makes
+    /// it; and write what was changed and will have to make room, before its room is needed.
     pub(super) fn look_ahead(&mut self) -> Result<(), StoreError> {
         for index in 0..self.slots.len() {
             if matches!(&self.slots[index].tier, Tier::Going(run) if run.is_done()) {
                 self.settle(index)?;
             }
         }
-        let mut ahead = 0;
-        let fits = |index: &usize| {
-            ahead += self.slots[*index].span;
-            ahead <= self.host_bytes_max
-        };
-        let next: Vec<usize> = self.order.ahead().take_while(fits).collect();
+        let mut is_next = vec![self.order.is_empty(); self.slots.len()];
+        let next = self.needed_next(&mut is_next);
+        for (index, is_next) in is_next.into_iter().enumerate() {
+            let is_changed = matches!(self.slots[index].tier, Tier::Host { is_changed: true, .. });
+            if is_changed && !is_next {
+                self.leave(index)?;
+            }
+        }
         for index in next {
             if matches!(self.slots[index].tier, Tier::File) && !self.fetch_ahead(index)? {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// What fits into memory of that which is needed from here on, beside what is lent out; marked
+    /// in `is_next` as well.
+    fn needed_next(&self, is_next: &mut [bool]) -> Vec<usize> {
+        let mut bytes = self.held().lent;
+        let mut next = Vec::new();
+        for index in self.order.ahead() {
+            let Slot { span, tier, .. } = &self.slots[index];
+            if matches!(tier, Tier::Lent { .. }) || is_next[index] {
+                continue;
+            }
+            bytes += span;
+            if bytes > self.host_bytes_max {
+                break;
+            }
+            is_next[index] = true;
+            next.push(index);
+        }
+        next
     }
 
     /// Fetch a tensor that is needed later. False: its room is not free yet.
@@ -228,8 +251,9 @@ impl Store {
         self.carrier.buffer(span as u64, self.category)
     }
 
-    /// Let the tensor leave memory that is needed last, if that is after `distance` more uses. True: its
-    /// memory is free; false: it will be once it is written; None: there is no such tensor.
+    /// Let the tensor leave memory that is needed last, if that is after `distance` more uses.
+    /// True: its memory is free; false: it will be once it is written; None: there is no such
+    /// tensor.
     fn evict(&mut self, distance: Option<usize>) -> Result<Option<bool>, StoreError> {
         let key = |index: &usize| self.order.distance(*index).unwrap_or(usize::MAX);
         let is_host = |index: &usize| {
@@ -239,11 +263,16 @@ impl Store {
         let Some(last) = last.filter(|last| distance.is_none_or(|least| key(last) > least)) else {
             return Ok(None);
         };
-        let tier = std::mem::replace(&mut self.slots[last].tier, Tier::File);
-        let Tier::Host { buffer, is_changed: true } = tier else { return Ok(Some(true)) };
-        let run = self.send(last, buffer).map_err(|broken| self.keep(last, broken))?;
-        self.slots[last].tier = Tier::Going(run);
-        Ok(Some(false))
+        self.leave(last).map(Some)
+    }
+
+    /// Let a tensor leave memory. False: it must be written first.
+    fn leave(&mut self, index: usize) -> Result<bool, StoreError> {
+        let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
+        let Tier::Host { buffer, is_changed: true } = tier else { return Ok(true) };
+        let run = self.send(index, buffer).map_err(|broken| self.keep(index, broken))?;
+        self.slots[index].tier = Tier::Going(run);
+        Ok(false)
     }
 
     /// Wait for a tensor on its way: one that comes stays in memory, one that goes leaves it.

@@ -14,8 +14,8 @@ use crate::storage::File;
 
 pub(super) type Slots = [Result<Superblock, Fault>; 2];
 
-/// How often something is read before it is believed to be damaged: falling back to an older generation
-/// because of one misread bit would be a pity.
+/// How often something is read before it is believed to be damaged: falling back to an older
+/// generation because of one misread bit would be a pity.
 const READS: usize = 3;
 
 /// What the two slots of each stripe say.

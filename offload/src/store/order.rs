@@ -19,8 +19,13 @@ impl Order {
         Self { cycle, at: 0, places }
     }
 
-    /// Note that a tensor is used now. False if another one was expected: the order goes on behind this
-    /// tensor's next place then.
+    /// Nothing is known of what will be needed.
+    pub fn is_empty(&self) -> bool {
+        self.cycle.is_empty()
+    }
+
+    /// Note that a tensor is used now. False if another one was expected: the order goes on behind
+    /// this tensor's next place then.
     pub fn used(&mut self, tensor: usize) -> bool {
         let Some(distance) = self.distance(tensor) else { return self.cycle.is_empty() };
         self.at = (self.at + distance + 1) % self.cycle.len();

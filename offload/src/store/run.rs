@@ -1,7 +1,8 @@
 //! Many blocks on their way between one buffer and the files, without a copy.
 //!
-//! Where they lie behind one another they are one request: on a state of one stripe, that is the rule.
-//! Where they do not, their segments go one after the other: a buffer is lent to one request at a time.
+//! Where they lie behind one another they are one request: on a state of one stripe, that is the
+//! rule. Where they do not, their segments go one after the other: a buffer is lent to one request
+//! at a time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,12 +64,13 @@ impl Broken {
 }
 
 impl Draft {
-    /// Read a part of a tensor, `from` so many bytes after its begin, to the begin of the buffer: what this
-    /// draft has written there, if that has landed, or else what the newest generation has.
+    /// Read a part of a tensor, `from` so many bytes after its begin, to the begin of the buffer:
+    /// what this draft has written there, if that has landed, or else what the newest generation
+    /// has.
     ///
-    /// The part begins with a block, and ends with one or with its tensor, which was packed at blocks.
-    /// Cost: one request where the blocks lie behind one another. Errors: the blocks are shared with
-    /// others, or nobody ever wrote one of them.
+    /// The part begins with a block, and ends with one or with its tensor, which was packed at
+    /// blocks. Cost: one request where the blocks lie behind one another. Errors: the blocks are
+    /// shared with others, or nobody ever wrote one of them.
     pub fn read_part(
         &self,
         placed: &Placed,
@@ -88,8 +90,8 @@ impl Draft {
 
     /// Write a part of a tensor from the begin of the buffer. Which parts: as [`Draft::read_part`].
     ///
-    /// Cost: a sum over the part on this thread, and the request. Errors: the blocks are shared with
-    /// others, or a newer draft was begun.
+    /// Cost: a sum over the part on this thread, and the request. Errors: the blocks are shared
+    /// with others, or a newer draft was begun.
     pub fn write_part(
         &mut self,
         placed: &Placed,
@@ -143,7 +145,8 @@ impl Run {
         Ok(Self { shared, priority, is_write, segments, sent: 0, now, bytes, wanted }.start())
     }
 
-    /// Write to blocks from `first` on. What is behind the end in the last of them is zero and stays so.
+    /// Write to blocks from `first` on. What is behind the end in the last of them is zero and
+    /// stays so.
     ///
     /// Errors: a newer draft was begun.
     pub(super) fn write(

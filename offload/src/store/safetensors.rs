@@ -22,7 +22,8 @@ const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// The checkpoint's label, in the file's metadata.
 const LABEL: &str = "brigade.label";
 
-/// Write the whole tensors of a checkpoint into one file. It bears its name only once it is complete.
+/// Write the whole tensors of a checkpoint into one file. It bears its name only once it is
+/// complete.
 pub fn export(checkpoint: &Checkpoint, path: &Path) -> Result<(), StoreError> {
     let foreign = |what: String| StoreError::Foreign { path: path.to_path_buf(), what };
     let io = |e: std::io::Error| foreign(e.to_string());
@@ -56,8 +57,8 @@ pub fn export(checkpoint: &Checkpoint, path: &Path) -> Result<(), StoreError> {
     folder.sync_all().map_err(io)
 }
 
-/// Make a state of the tensors in a file. `share` gives the part of a whole tensor that this state shall
-/// hold, so every rank can take its own out of one file.
+/// Make a state of the tensors in a file. `share` gives the part of a whole tensor that this state
+/// shall hold, so every rank can take its own out of one file.
 ///
 /// Errors: the file is not what its header says, or the state cannot be written.
 pub fn import(

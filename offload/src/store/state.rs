@@ -66,7 +66,8 @@ impl StateFile {
     /// A new state with no generation yet, over one file for each path. What was at these paths is
     /// gone. Room for two generations is reserved, so that a full device shows now.
     ///
-    /// `block_bytes`: a power of two from 4 KiB to 64 MiB; 1 MiB is right for drives as we know them.
+    /// `block_bytes`: a power of two from 4 KiB to 64 MiB; 1 MiB is right for drives as we know
+    /// them.
     pub fn create(
         carrier: &Carrier,
         paths: &[impl AsRef<Path>],
@@ -158,13 +159,14 @@ impl StateFile {
         &self.found
     }
 
-    /// What was damaged when it was opened, though a generation could be had without it. After a crash
-    /// in the middle of a commit, the torn superblock is named here.
+    /// What was damaged when it was opened, though a generation could be had without it. After a
+    /// crash in the middle of a commit, the torn superblock is named here.
     pub fn faults(&self) -> &[StoreError] {
         &self.faults
     }
 
-    /// Read one block into the buffer, which has at least its size.
+    /// Read one block into the buffer, which has at least its size. Wait for it before the draft
+    /// after the next one writes: it takes the places of this generation.
     ///
     /// Cost: one request; the sum is checked on the thread that waits. Panics: when there is no
     /// generation, no such block, or the buffer is too small.
@@ -207,14 +209,16 @@ impl StateFile {
 
     /// Begin the next generation. Any draft begun before is void.
     ///
-    /// Errors: what is left of a broken commit could not be erased, or of a dropped draft not waited for.
+    /// Errors: what is left of a broken commit could not be erased, or of a dropped draft not
+    /// waited for.
     pub fn begin(&mut self) -> Result<Draft, StoreError> {
         let draft = self.begin_unmended();
         self.mend()?;
         Ok(draft)
     }
 
-    /// As [`StateFile::begin`]; before the draft writes anything, [`StateFile::mend`] must be called.
+    /// As [`StateFile::begin`]; before the draft writes anything, [`StateFile::mend`] must be
+    /// called.
     pub(super) fn begin_unmended(&mut self) -> Draft {
         let ticket = self.shared.last_draft.fetch_add(1, Ordering::AcqRel) + 1;
         Draft::new(&self.shared, self.newest.as_deref(), ticket)
@@ -236,8 +240,9 @@ impl StateFile {
         Ok(())
     }
 
-    /// Make the draft the newest generation: when this returns, it survives a loss of power. `label`
-    /// and `note` are kept with it, such as the training step and where the data loader stood.
+    /// Make the draft the newest generation: when this returns, it survives a loss of power.
+    /// `label` and `note` are kept with it, such as the training step and where the data loader
+    /// stood.
     ///
     /// Errors: a write of it failed, or it is not complete. The generation before it is the newest
     /// then, in memory and, once the next draft is begun, in the files.
@@ -275,7 +280,8 @@ impl StateFile {
         self.mend = erase(self.geometry().stripes());
     }
 
-    /// Write and commit a whole generation. `fill` gives the bytes of a tensor from the given one on.
+    /// Write and commit a whole generation. `fill` gives the bytes of a tensor from the given one
+    /// on.
     pub fn save(
         &mut self,
         label: u64,

@@ -1,9 +1,9 @@
 //! Tensors by name in two tiers: host memory up to a limit, and files for the rest.
 //!
-//! The caller says once in which order a step uses its tensors ([`Store::expect`]). From then on what is
-//! needed next is fetched while the caller computes, and what is needed last makes room for it; a use
-//! out of order is fetched on the spot and counted, never an error. What is changed goes to the next
-//! generation of the files, which [`Store::commit`] makes a checkpoint.
+//! The caller says once in which order a step uses its tensors ([`Store::expect`]). From then on
+//! what is needed next is fetched while the caller computes, and what is needed last makes room for
+//! it; a use out of order is fetched on the spot and counted, never an error. What is changed goes
+//! to the next generation of the files, which [`Store::commit`] makes a checkpoint.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -101,8 +101,8 @@ pub struct Held {
     pub file: usize,
 }
 
-/// A tensor with the caller. It goes back with [`Store::put`] or [`Store::give_back`]; dropped, it takes
-/// its contents with it, and the store lends it no more.
+/// A tensor with the caller. It goes back with [`Store::put`] or [`Store::give_back`]; dropped, it
+/// takes its contents with it, and the store lends it no more.
 #[derive(Debug)]
 #[must_use = "a tensor that is not given back is lost"]
 pub struct Loan {
@@ -164,7 +164,8 @@ impl Store {
         Self::new(carrier, owned(paths), states, category, host_bytes)
     }
 
-    /// Open the store that was committed to these paths, at the newest commit that all of them have.
+    /// Open the store that was committed to these paths, at the newest commit that all of them
+    /// have.
     pub fn open(
         carrier: &Carrier,
         paths: &[impl AsRef<Path>],
@@ -203,7 +204,8 @@ impl Store {
         Ok(Self { carrier, paths, shelves, slots, names, order, category, host_bytes_max, tally })
     }
 
-    /// Say in which order tensors will be used, over and over. The first of them are fetched at once.
+    /// Say in which order tensors will be used, over and over. The first of them are fetched at
+    /// once.
     pub fn expect(&mut self, names: &[impl AsRef<str>]) -> Result<(), StoreError> {
         let indices = names.iter().map(|name| self.index(name.as_ref()));
         let cycle = indices.collect::<Result<Vec<_>, _>>()?;
@@ -213,8 +215,8 @@ impl Store {
 
     /// Borrow a tensor, and start to fetch what is needed after it.
     ///
-    /// Errors: it is lent out, or it cannot be read, or what must leave memory for it cannot be written,
-    /// or all memory is lent out. Nothing is lost then.
+    /// Errors: it is lent out, or it cannot be read, or what must leave memory for it cannot be
+    /// written, or all memory is lent out. Nothing is lost then.
     pub fn get(&mut self, name: &str) -> Result<Loan, StoreError> {
         let index = self.index(name)?;
         if matches!(self.slots[index].tier, Tier::Lent { .. }) {
@@ -246,8 +248,8 @@ impl Store {
 
     /// Make the contents of all tensors survive a loss of power, as one generation.
     ///
-    /// Errors: a tensor is lent out, and nothing is done; or something could not be written, and the
-    /// store is back at the last commit, in memory as in the files.
+    /// Errors: a tensor is lent out, and nothing is done; or something could not be written, and
+    /// the store is back at the last commit, in memory as in the files.
     pub fn commit(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
         if let Some(lent) = self.slots.iter().find(|slot| matches!(slot.tier, Tier::Lent { .. })) {
             return Err(StoreError::Lent { name: lent.placed.tensor.name.clone() });

@@ -1,4 +1,5 @@
-//! Power cut at every block boundary of real commits, with what was not synced kept, lost or tossed.
+//! Power cut at every block boundary of real commits, with what was not synced kept, lost or
+//! tossed.
 
 use brigade_offload::storage::simulated::{SimulatedDevice, Unsynced};
 use brigade_offload::store::StateFile;

@@ -1,4 +1,5 @@
-//! Whatever goes wrong with a device or a process, a state is a whole generation or says what is wrong.
+//! Whatever goes wrong with a device or a process, a state is a whole generation or says what is
+//! wrong.
 
 mod cuts;
 mod damage;

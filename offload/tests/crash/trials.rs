@@ -1,5 +1,5 @@
-//! A thousand seeded devices that refuse, run full, transfer less than asked or turn bits over, while a
-//! state is committed, opened and read; and power is cut somewhere on top.
+//! A thousand seeded devices that refuse, run full, transfer less than asked or turn bits over,
+//! while a state is committed, opened and read; and power is cut somewhere on top.
 
 use brigade_offload::storage::simulated::{Faults, SimulatedDevice, Unsynced};
 use brigade_offload::store::{StateFile, Which};
@@ -22,8 +22,8 @@ struct Trial {
     device: SimulatedDevice,
     stripes: usize,
     attempts: Vec<Attempt>,
-    /// Whether the device may store something else than what was written without a word, or has kept
-    /// superblocks from being read: older generations may be found then.
+    /// Whether the device may store something else than what was written without a word, or has
+    /// kept superblocks from being read: older generations may be found then.
     is_lying: bool,
     reported: u32,
 }

@@ -144,8 +144,9 @@ impl Trial {
         Ok(disks)
     }
 
-    /// Two generations, then a third that changes only some blocks. Each commit is cut everywhere, and
-    /// each is also broken off everywhere by the end of its process and followed by another one.
+    /// Two generations, then a third that changes only some blocks. Each commit is cut everywhere,
+    /// and each is also broken off everywhere by the end of its process and followed by another
+    /// one.
     fn run(&mut self) -> Result<(), String> {
         let blocks = self.blueprint.geometry.blocks();
         let all: Vec<u64> = (0..blocks).collect();
@@ -166,8 +167,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The process ended here. The next one recovers from what it sees, mends, and commits again, under
-    /// power cuts, while writes of the first process may still be lost.
+    /// The process ended here. The next one recovers from what it sees, mends, and commits again,
+    /// under power cuts, while writes of the first process may still be lost.
     fn go_on(
         &mut self,
         broken: &Disk,
@@ -235,6 +236,24 @@ fn going_back_erases_what_was_newer() {
     assert_eq!(disk.unsynced(), 0, "mending ends with a sync");
     assert_eq!(trial.found(&disk).unwrap(), Some(first));
     assert_eq!(recover_from(&disk).unwrap().candidates.len(), 1);
+}
+
+/// What was misread may be whole: it must not come back when its blocks are written over.
+#[test]
+fn a_superblock_that_cannot_be_read_is_erased() {
+    let trial = Trial::new(4, 1, Mutant::None);
+    let mut disk = Disk::new(1);
+    let (first, steps) = trial.script(None, 1, &[0, 1, 2, 3]);
+    steps.iter().for_each(|step| disk.apply(step));
+    let (second, steps) = trial.script(Some(&first), 2, &[0, 1, 2, 3]);
+    steps.iter().for_each(|step| disk.apply(step));
+    let mut misread = disk.clone();
+    misread.change(0, 50, |byte| *byte ^= 1);
+    let recovered = recover_from(&misread).unwrap();
+    assert_eq!(recovered.candidates[0].number(), 1);
+    assert_eq!(trial.found(&disk).unwrap(), Some(second), "though it is whole");
+    recovered.mend(&recovered.candidates[0]).iter().for_each(|step| disk.apply(step));
+    assert_eq!(trial.found(&disk).unwrap(), Some(first));
 }
 
 /// A superblock that a crash left on one stripe has the number of a later generation, but not its

@@ -1,4 +1,5 @@
-//! The layout of state files: every crash leaves one generation whole, and hostile bytes are refused.
+//! The layout of state files: every crash leaves one generation whole, and hostile bytes are
+//! refused.
 
 mod cuts;
 mod disk;

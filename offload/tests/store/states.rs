@@ -1,6 +1,6 @@
 //! One state: what is committed is read, what is not leaves no trace, what is damaged is named.
 
-use brigade_offload::layout::Directory;
+use brigade_offload::layout::{Directory, Dtype, Tensor};
 use brigade_offload::memory::Category;
 use brigade_offload::storage::Priority;
 use brigade_offload::storage::simulated::{Rates, SimulatedDevice};
@@ -43,6 +43,26 @@ fn what_is_committed_is_read_at_any_number_of_stripes() {
             check(&older, 2);
         }
         assert_eq!(place.arena.ledger().total(), 0, "all staging went back");
+    });
+}
+
+#[test]
+fn a_state_may_have_fewer_blocks_than_stripes_and_none_at_all() {
+    everywhere("few", |place| {
+        for (name, tensors) in
+            [("none", vec![]), ("one", vec![Tensor::whole("t", Dtype::F32, &[2])])]
+        {
+            let directory = Directory::pack(tensors, 64).unwrap();
+            let paths = place.paths(name, 3);
+            let mut state = StateFile::create(&place.carrier, &paths, directory, BLOCK).unwrap();
+            (1..4).for_each(|version| {
+                state.save(version * 10, b"note", filler(version)).unwrap();
+            });
+            check(&StateFile::open(&place.carrier, &paths, Which::Newest).unwrap(), 3);
+        }
+        let none: [&str; 0] = [];
+        let error = StateFile::open(&place.carrier, &none, Which::Newest).unwrap_err();
+        assert!(error.to_string().ends_with("nothing was ever committed"), "{error}");
     });
 }
 
