@@ -23,6 +23,8 @@
 //! | a world of threads | [`Communicator::local_world`] |
 //! | a collective | [`Communicator::all_reduce`] and its sisters |
 //! | a collective while you do something else | [`Communicator::scope`], [`Work`] |
+//! | an optimizer step whose state is sharded | [`Communicator::sharded_update`] |
+//! | state that does not fit into memory | [`offload`] |
 //! | messages between two ranks | [`Communicator::messages`] |
 //! | smaller groups | [`Communicator::split`] |
 //! | know what a call will do | [`Communicator::algorithm_for`], [`schedule`] |
@@ -33,13 +35,18 @@
 pub use brigade_comm::bootstrap::UniqueId;
 pub use brigade_comm::launch::Launch;
 pub use brigade_comm::{
-    Buffers, Call, Communicator, Counts, CustomOp, Dtype, Element, Error, F8e4m3, F8e5m2, Messages,
-    Op, Scope, Settings, Stats, Work,
+    Buffers, Call, Communicator, Counts, CustomOp, Dtype, Element, Error, F8e4m3, F8e5m2,
+    LendingStats, Messages, Op, Scope, Settings, ShardUpdate, Stats, Work,
 };
 
 /// Collectives as data: algorithms, their proofs, prices and pictures.
 pub mod schedule {
     pub use brigade_schedule::*;
+}
+
+/// Tiers of memory, storage, and optimizers on the host.
+pub mod offload {
+    pub use brigade_offload::*;
 }
 
 /// How bytes move between two ranks, for those who bring a transport of their own.

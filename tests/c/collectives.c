@@ -2,29 +2,9 @@
  * Every collective, in place and out of place, started by any launcher. Each rank checks what it
  * got and prints one line when all of it was right.
  */
-#include <brigade.h>
+#include "check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define CHECK(call)                                                                         \
-    do {                                                                                    \
-        brigade_result_t result_ = (call);                                                  \
-        if (result_ != BRIGADE_SUCCESS) {                                                   \
-            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,               \
-                    brigade_error_string(result_), brigade_last_error());                   \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
-
-#define REQUIRE(condition)                                                                  \
-    do {                                                                                    \
-        if (!(condition)) {                                                                 \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
 
 enum { COUNT = 1000, RANKS_MAX = 16 };
 
