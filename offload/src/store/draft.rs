@@ -1,7 +1,7 @@
 //! A generation in the making.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::carrier::Carrier;
 use super::error::StoreError;
@@ -19,12 +19,14 @@ pub struct Draft {
     shared: Arc<Shared>,
     commit: Commit,
     ticket: u64,
+    /// How many of its runs have segments that are not handed in yet.
+    unsent: Arc<AtomicUsize>,
 }
 
 impl Draft {
     pub(super) fn new(shared: &Arc<Shared>, newest: Option<&Generation>, ticket: u64) -> Self {
         let commit = Commit::begin(&shared.blueprint, newest);
-        Self { shared: shared.clone(), commit, ticket }
+        Self { shared: shared.clone(), commit, ticket, unsent: Arc::default() }
     }
 
     /// The number of the generation that it will be.
@@ -138,6 +140,10 @@ impl Draft {
         &self.shared
     }
 
+    pub(super) fn unsent(&self) -> &Arc<AtomicUsize> {
+        &self.unsent
+    }
+
     /// The copy of a block that this draft has so far.
     pub(super) fn entry(&self, block: u64) -> Option<Entry> {
         self.commit.entry(block)
@@ -158,6 +164,9 @@ impl Draft {
         if self.shared.last_draft.load(Ordering::Acquire) != self.ticket {
             return Err(StoreError::Superseded { number: self.number() });
         }
-        Ok(self.commit.clone().seal(label, note)?)
+        match self.unsent.load(Ordering::Acquire) {
+            0 => Ok(self.commit.clone().seal(label, note)?),
+            runs => Err(StoreError::Unsent { runs }),
+        }
     }
 }

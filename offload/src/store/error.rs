@@ -95,6 +95,12 @@ pub enum StoreError {
         /// Where its tensors are.
         held: Held,
     },
+    /// Parts of the draft were not waited for, and not all of their blocks are handed in.
+    #[error("{runs} parts of the draft were not waited for until they were written")]
+    Unsent {
+        /// How many.
+        runs: usize,
+    },
     /// A newer draft was begun, so this one must not write any more.
     #[error("generation {number} was begun again; this draft of it is void")]
     Superseded {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::carrier::damaged;
@@ -31,6 +32,8 @@ pub struct Run {
     bytes: usize,
     /// Of a read: the first block, and what its blocks should sum to.
     wanted: (u64, Vec<Entry>),
+    /// Of a write: how many runs of its draft have segments that are not handed in yet.
+    unsent: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -91,7 +94,7 @@ impl Draft {
     /// Write a part of a tensor from the begin of the buffer. Which parts: as [`Draft::read_part`].
     ///
     /// Cost: a sum over the part on this thread, and the request. Errors: the blocks are shared
-    /// with others, or a newer draft was begun.
+    /// with others, or a newer draft was begun. A run that is not waited for may fail the commit.
     pub fn write_part(
         &mut self,
         placed: &Placed,
@@ -138,11 +141,11 @@ impl Run {
         let places =
             (first..).zip(&entries).map(|(block, entry)| geometry.place(block, entry.side));
         let segments = segments(&geometry, places, bytes);
-        let shared = draft.shared().clone();
-        let now = Now::Still(buffer);
-        let wanted = (first, entries);
+        let (shared, unsent) = (draft.shared().clone(), Arc::default());
+        let (now, wanted, sent) = (Now::Still(buffer), (first, entries), 0);
         let is_write = false;
-        Ok(Self { shared, priority, is_write, segments, sent: 0, now, bytes, wanted }.start())
+        let run = Self { shared, priority, is_write, segments, sent, now, bytes, wanted, unsent };
+        Ok(run.start())
     }
 
     /// Write to blocks from `first` on. What is behind the end in the last of them is zero and
@@ -166,14 +169,18 @@ impl Run {
             }
         }
         let segments = segments(&geometry, places.into_iter(), bytes);
-        let shared = draft.shared().clone();
-        let now = Now::Still(buffer);
-        let wanted = (first, Vec::new());
+        let (shared, unsent) = (draft.shared().clone(), draft.unsent().clone());
+        let (now, wanted, sent) = (Now::Still(buffer), (first, Vec::new()), 0);
         let is_write = true;
-        Ok(Self { shared, priority, is_write, segments, sent: 0, now, bytes, wanted }.start())
+        let run = Self { shared, priority, is_write, segments, sent, now, bytes, wanted, unsent };
+        Ok(run.start())
     }
 
     fn start(mut self) -> Self {
+        if self.segments.len() > 1 {
+            // Taken back when the last one is handed in; dropped before, it fails the commit.
+            self.unsent.fetch_add(1, Ordering::AcqRel);
+        }
         self.now = match self.now {
             Now::Still(buffer) if !self.segments.is_empty() => {
                 self.sent = 1;
@@ -194,28 +201,27 @@ impl Run {
     }
 
     /// The buffer, once all was moved, and checked if it was read. Each segment may take `limit`.
-    pub fn wait(self, limit: Duration) -> Result<Buffer, Broken> {
-        let Self { shared, priority, is_write, segments, sent, mut now, bytes, wanted } = self;
-        let mut rest = segments[sent..].iter();
+    pub fn wait(mut self, limit: Duration) -> Result<Buffer, Broken> {
         let buffer = loop {
-            now = match now {
+            let pending = match self.now {
                 Now::Still(buffer) => break buffer,
-                Now::UnderWay(pending) => {
-                    let outcome = pending.wait(limit);
-                    match (outcome.result, outcome.buffer) {
-                        (Ok(_), Some(buffer)) => match rest.next() {
-                            None => Now::Still(buffer),
-                            Some(next) => {
-                                Now::UnderWay(shared.hand_in(next, buffer, priority, is_write))
-                            }
-                        },
-                        (Ok(_), None) => unreachable!("a transfer gives its buffer back"),
-                        (Err(error), buffer) => return Err(Broken::new(error, buffer)),
-                    }
-                }
+                Now::UnderWay(pending) => pending,
+            };
+            let outcome = pending.wait(limit);
+            let buffer = match (outcome.result, outcome.buffer) {
+                (Ok(_), Some(buffer)) => buffer,
+                (Ok(_), None) => unreachable!("a transfer gives its buffer back"),
+                (Err(error), buffer) => return Err(Broken::new(error, buffer)),
+            };
+            let Some(next) = self.segments.get(self.sent) else { break buffer };
+            self.now =
+                Now::UnderWay(self.shared.hand_in(next, buffer, self.priority, self.is_write));
+            self.sent += 1;
+            if self.sent == self.segments.len() {
+                self.unsent.fetch_sub(1, Ordering::AcqRel);
             }
         };
-        match shared.check(wanted, &buffer[..bytes]) {
+        match self.shared.check(self.wanted, &buffer[..self.bytes]) {
             Ok(()) => Ok(buffer),
             Err(error) => Err(Broken::new(error, Some(buffer))),
         }

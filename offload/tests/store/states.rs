@@ -1,10 +1,12 @@
 //! One state: what is committed is read, what is not leaves no trace, what is damaged is named.
 
+use std::time::Duration;
+
 use brigade_offload::layout::{Directory, Dtype, Tensor};
 use brigade_offload::memory::Category;
 use brigade_offload::storage::Priority;
 use brigade_offload::storage::simulated::{Rates, SimulatedDevice};
-use brigade_offload::store::{StateFile, StoreError, Which};
+use brigade_offload::store::{Draft, StateFile, StoreError, Which};
 
 use crate::place::{Place, byte, directory, everywhere, filler};
 
@@ -123,7 +125,7 @@ fn blocks_stream_through_a_draft() {
             let mut buffer = coming.wait(&place.carrier).unwrap();
             buffer.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
             let going = draft.write_block(block, buffer, Priority::Background).unwrap();
-            going.wait(std::time::Duration::from_secs(10)).into_buffer().unwrap();
+            going.wait(Duration::from_secs(10)).into_buffer().unwrap();
         }
         state.commit(draft, 2, b"").unwrap();
         let after = all(&state);
@@ -149,6 +151,38 @@ fn a_draft_is_void_when_another_is_begun() {
     assert!(matches!(error, StoreError::Superseded { number: 1 }), "{error}");
     let error = state.commit(second, 1, b"").unwrap_err().to_string();
     assert_eq!(error, "block 0 of 12 was never written");
+}
+
+/// On two stripes a part goes block by block, each when the one before has ended.
+#[test]
+fn a_part_that_is_not_waited_for_fails_the_commit() {
+    everywhere("parts-unsent", |place| {
+        let paths = place.paths("state", 2);
+        let tensor = Tensor::whole("t", Dtype::U8, &[5 * BLOCK - 100]);
+        let directory = Directory::pack([tensor], BLOCK).unwrap();
+        let mut state = StateFile::create(&place.carrier, &paths, directory, BLOCK).unwrap();
+        let placed = state.directory().tensors()[0].clone();
+        let bytes = placed.tensor.bytes() as usize;
+        let write = |draft: &mut Draft, value: u8| {
+            let mut buffer = place.arena.take(bytes, Category::Other).unwrap();
+            buffer.fill(value);
+            draft.write_part(&placed, 0, bytes, buffer, Priority::Background).unwrap()
+        };
+        let limit = Duration::from_secs(10);
+        let mut draft = state.begin().unwrap();
+        let buffer = write(&mut draft, 1).wait(limit).unwrap();
+        state.commit(draft, 1, b"").unwrap();
+        let mut draft = state.begin().unwrap();
+        drop(write(&mut draft, 2));
+        let error = state.commit(draft, 2, b"").unwrap_err();
+        assert!(matches!(error, StoreError::Unsent { runs: 1 }), "{error}");
+        let draft = state.begin().unwrap();
+        let coming = draft.read_part(&placed, 0, bytes, buffer, Priority::Urgent).unwrap();
+        assert!(coming.wait(limit).unwrap().iter().all(|byte| *byte == 1));
+        let buffer = place.arena.take(bytes, Category::Other).unwrap();
+        let broken = draft.read_part(&placed, 100, 100, buffer, Priority::Urgent).unwrap_err();
+        assert!(matches!(*broken.error, StoreError::Shared { .. }) && broken.buffer.is_some());
+    });
 }
 
 #[test]
