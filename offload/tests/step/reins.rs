@@ -5,6 +5,7 @@ use brigade_offload::memory::{Arena, Budget, Category};
 use brigade_offload::step::{Doing, Pipeline, Shape, StepError};
 use std::error::Error;
 use std::ops::Range;
+use std::rc::Rc;
 
 const COUNT: usize = 40_000;
 const CHUNK: usize = 1000;
@@ -84,7 +85,7 @@ fn trouble_is_told_by_the_next_update_and_by_every_one_after_it() {
     let (arena, mut device) = (arena(), device());
     let fault = Fault::Failed { is_write: false, array: 1, chunk: 3 };
     device.fault = Some(fault);
-    let clock = device.clock.clone();
+    let (clock, under_way) = (device.clock.clone(), Rc::clone(&device.under_way));
     let mut pipeline = Pipeline::new(&arena, Shape::cut(COUNT, &[4, 2], CHUNK)).expect("it fits");
     let mut running = pipeline.begin(&mut device).expect("there is memory");
     clock.set(1 << 30);
@@ -94,11 +95,11 @@ fn trouble_is_told_by_the_next_update_and_by_every_one_after_it() {
     let StepError::Stopped { chunk: 3, doing: Doing::Read(1), updated: 3, .. } = error else {
         panic!("{error}");
     };
+    assert_eq!(under_way.borrow().now, 0, "a transfer is still under way");
     assert!(running.is_ready(3 * CHUNK..COUNT));
     let error = running.update(3 * CHUNK..COUNT, &mut update).expect_err("it is over");
     assert!(error.to_string().contains("had stopped before"), "{error}");
     assert!(running.finish().is_err());
-    assert_eq!(device.under_way.borrow().now, 0);
 }
 
 #[test]

@@ -58,11 +58,11 @@ fn efficiency(rate: f64) -> f64 {
 
 #[test]
 fn a_step_takes_as_long_as_the_device_needs_one_way() {
-    // In real time on a machine that may be busy: the best of some tries is what counts. Reading
-    // and writing one after the other would reach a half.
+    // In real time, on a machine that may be busy: chunks take 20 ms so that a thread may be late,
+    // and the best of some tries is what counts. Reading and then writing would reach a half.
     let mut best = 0.0_f64;
-    for _ in 0..8 {
-        best = best.max(efficiency(64e6));
+    for _ in 0..5 {
+        best = best.max(efficiency(20e6));
         if best >= 0.95 {
             return;
         }
