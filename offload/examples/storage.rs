@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use brigade_offload::memory::{Arena, Budget, Buffer, Category};
-use brigade_offload::storage::{EngineChoice, File, Priority, Settings, Storage};
+use brigade_offload::storage::{EngineChoice, File, Priority, Settings, Storage, wait_all};
 
 const MIB: usize = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -84,8 +84,8 @@ fn pass(
             next += 1;
         }
         let batch = if request_bytes >= 16 * MIB { 1 } else { pending.len() };
-        for first in pending.drain(..batch) {
-            buffers.push(first.wait(LIMIT).into_buffer()?);
+        for outcome in wait_all(pending.drain(..batch).collect(), LIMIT) {
+            buffers.push(outcome.into_buffer()?);
         }
     }
     let seconds = start.elapsed().as_secs_f64();

@@ -42,10 +42,16 @@ pub(crate) trait Engine {
     fn push(&mut self, transfer: Transfer);
 
     /// Start what was pushed and wait until something completes, somebody calls the engine's
-    /// [`Wake`], or `limit` has passed. Completions are appended to `done`.
+    /// [`Wake`], or `limit` has passed. Completions are appended to `done`. With `is_deep` there is
+    /// so much in flight that the engine may wait a little longer for more than one.
     ///
     /// Errors: the engine is broken and will complete nothing more; it says why.
-    fn turn(&mut self, limit: Duration, done: &mut Vec<Completion>) -> Result<(), String>;
+    fn turn(
+        &mut self,
+        limit: Duration,
+        is_deep: bool,
+        done: &mut Vec<Completion>,
+    ) -> Result<(), String>;
 
     /// This file will not be used any more: let go of whatever was registered for it.
     fn forget(&mut self, file_id: u32);

@@ -30,5 +30,5 @@ mod uring;
 pub use error::{Operation, StorageError};
 pub use file::File;
 pub use mapped::Mapped;
-pub use request::{Outcome, Pending, Priority};
+pub use request::{Outcome, Pending, Priority, wait_all};
 pub use store::{EngineChoice, Settings, Storage};

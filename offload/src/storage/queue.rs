@@ -18,6 +18,8 @@ use super::request::{Priority, Request};
 const TRICKLE: usize = 2;
 /// Where files end for the system, whose offsets have a sign.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// From so many transfers in flight on, a device stays busy while two of them are taken at once.
+const DEEP: usize = 6;
 /// Syncs in flight.
 const SYNCS: usize = 4;
 /// Transfers that can be in flight in all, whatever one device is allowed: enough for four of them.
@@ -95,6 +97,13 @@ impl Queue {
     /// Whether every request is complete.
     pub(crate) fn is_empty(&self) -> bool {
         self.vacant.len() == self.requests.len()
+    }
+
+    /// Whether nobody waits, and enough is in flight that a few completions at once will do.
+    pub(crate) fn is_deep(&self) -> bool {
+        let in_flight = self.flights.len() - self.tokens.len();
+        let is_urgent = |load: &Load| load.urgent_open > 0;
+        in_flight >= DEEP && !self.lanes.iter().any(|lane| lane.loads.iter().any(is_urgent))
     }
 
     /// Take a request in.

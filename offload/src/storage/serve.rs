@@ -117,7 +117,7 @@ impl Serving {
             }
             let is_idle = self.inbox.fall_asleep(!self.queue.is_empty());
             let limit = if is_idle { TICK } else { Duration::ZERO };
-            let turned = self.engine.turn(limit, &mut done);
+            let turned = self.engine.turn(limit, self.queue.is_deep(), &mut done);
             self.inbox.awake();
             for news in self.engine.news() {
                 self.inbox.report(news);
@@ -184,7 +184,12 @@ mod tests {
             self.has_transfer = true;
         }
 
-        fn turn(&mut self, limit: Duration, _done: &mut Vec<Completion>) -> Result<(), String> {
+        fn turn(
+            &mut self,
+            limit: Duration,
+            _is_deep: bool,
+            _done: &mut Vec<Completion>,
+        ) -> Result<(), String> {
             std::thread::sleep(limit.min(TICK));
             match self.death {
                 Death::Broken if self.has_transfer => Err(String::from("it is broken")),

@@ -57,7 +57,12 @@ impl Engine for Threads {
         self.shared.work.notify_one();
     }
 
-    fn turn(&mut self, limit: Duration, done: &mut Vec<Completion>) -> Result<(), String> {
+    fn turn(
+        &mut self,
+        limit: Duration,
+        _is_deep: bool,
+        done: &mut Vec<Completion>,
+    ) -> Result<(), String> {
         let state = lock(&self.shared.done);
         let is_nothing = |state: &mut Done| state.completions.is_empty() && !state.is_rung;
         let (mut state, _) = self

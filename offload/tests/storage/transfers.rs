@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brigade_offload::storage::{Priority, Settings, StorageError};
+use brigade_offload::storage::{Priority, Settings, StorageError, wait_all};
 
 use crate::world::{LIMIT, check, done, outcome};
 
@@ -87,8 +87,8 @@ fn many_requests_at_once_all_complete_with_their_own_bytes() {
                 world.storage.read(file, offset, buffer, 0..piece, Priority::Background)
             })
             .collect();
-        for (n, read) in reads.into_iter().enumerate() {
-            let read = done(read);
+        for (n, read) in wait_all(reads, LIMIT).into_iter().enumerate() {
+            let read = read.into_buffer().unwrap();
             let mut want = vec![0; piece];
             fastrand::Rng::with_seed(n as u64).fill(&mut want);
             assert_eq!(read[..], want[..], "{}: request {n}", world.name);

@@ -85,7 +85,12 @@ impl Engine for Simulation {
         self.under_way.push(Reverse(UnderWay { due, number, since, transfer }));
     }
 
-    fn turn(&mut self, limit: Duration, done: &mut Vec<Completion>) -> Result<(), String> {
+    fn turn(
+        &mut self,
+        limit: Duration,
+        _is_deep: bool,
+        done: &mut Vec<Completion>,
+    ) -> Result<(), String> {
         let due = self.under_way.peek().map(|Reverse(first)| first.due);
         if !self.wait_until(due, limit) {
             return Ok(());

@@ -80,7 +80,7 @@ impl Passthrough {
     /// Hand everything over, and take out what has completed. Does not wait.
     pub(super) fn turn(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         done.append(&mut self.answered);
-        self.ring.enter(std::time::Duration::ZERO)?;
+        self.ring.enter(1, std::time::Duration::ZERO)?;
         let wanted = &self.wanted;
         self.ring.completions(|token, result| {
             // Above zero is the drive's own status: it has no number in the system.

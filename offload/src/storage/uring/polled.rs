@@ -62,7 +62,7 @@ impl Polled {
         mut refused: impl FnMut(Transfer),
         news: &mut Vec<String>,
     ) -> io::Result<()> {
-        self.ring.enter(limit)?;
+        self.ring.enter(1, limit)?;
         let (under_way, devices, in_flight) =
             (&mut self.under_way, &mut self.devices, &mut self.in_flight);
         self.ring.completions(|token, result| {

@@ -131,11 +131,12 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         Ok(parts.len())
     }
 
-    /// Hand everything to the kernel and wait until one completion is there or `limit` has passed.
-    pub(super) fn enter(&mut self, limit: Duration) -> io::Result<()> {
+    /// Hand everything to the kernel and wait until so many completions are there or `limit` has
+    /// passed.
+    pub(super) fn enter(&mut self, completions: usize, limit: Duration) -> io::Result<()> {
         let limit = Timespec::from(limit);
         let arguments = SubmitArgs::new().timespec(&limit);
-        match self.ring.submitter().submit_with_args(1, &arguments) {
+        match self.ring.submitter().submit_with_args(completions, &arguments) {
             Ok(_) => Ok(()),
             Err(e) => match e.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
