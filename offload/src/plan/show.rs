@@ -65,7 +65,11 @@ impl Display for Model {
             self.moments.name(),
             self.weights.bytes() + self.gradients.bytes() + self.state_bytes()
         )?;
-        write!(f, "  shard 1 of {}, {} tokens a step", self.shards, self.tokens)
+        let shards = match self.shards {
+            1 => String::from("in one shard"),
+            many => format!("one of {many} shards"),
+        };
+        write!(f, "  {shards}, {} tokens a step", self.tokens)
     }
 }
 
@@ -139,7 +143,7 @@ fn places(plan: &Plan) -> Table {
     ];
     table.row([String::from("budget")].into_iter().chain(limits));
     let used = |used: u64, of: u64| match of {
-        0 => String::from("-"),
+        0 | u64::MAX => String::from("-"),
         _ => format!("{:.0} %", 100.0 * used as f64 / of as f64),
     };
     let largest = |tiers: &[Tier]| {
