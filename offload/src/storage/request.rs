@@ -126,8 +126,14 @@ impl Pending {
     /// Errors, in the outcome: [`StorageError::Late`] after `limit`. The request goes on then
     /// without an observer; use [`Pending::wait_until_done`] to be able to wait again.
     pub fn wait(self, limit: Duration) -> Outcome {
-        if self.wait_until_done(limit) {
-            return self.ticket.slot().outcome.take().expect("done, and only this taker");
+        self.wait_until_done(limit);
+        self.outcome(limit)
+    }
+
+    /// The outcome, or that it was not there when `limit` had passed.
+    fn outcome(self, limit: Duration) -> Outcome {
+        if let Some(outcome) = self.ticket.slot().outcome.take() {
+            return outcome;
         }
         let late = StorageError::Late {
             operation: self.ticket.operation,
@@ -140,15 +146,16 @@ impl Pending {
     }
 }
 
-/// Wait for all of them, each at most `limit`, and give their outcomes in the same order.
+/// Wait for all of them, at most `limit`, and give their outcomes in the same order.
 ///
 /// Cheaper than one after the other: the last is waited for first, so the caller sleeps once or
 /// twice instead of once for each.
 pub fn wait_all(pending: Vec<Pending>, limit: Duration) -> Vec<Outcome> {
+    let start = Instant::now();
     for one in pending.iter().rev() {
-        one.wait_until_done(limit);
+        one.wait_until_done(limit.saturating_sub(start.elapsed()));
     }
-    pending.into_iter().map(|one| one.wait(Duration::ZERO)).collect()
+    pending.into_iter().map(|one| one.outcome(limit)).collect()
 }
 
 impl Request {

@@ -51,11 +51,12 @@ impl Default for Settings {
 }
 
 /// Moves bytes between the buffers of an arena and files. Cheap to clone, and every clone can be
-/// used by any thread. When the last clone goes, it waits until every request has ended, for up to a
-/// minute.
+/// used by any thread. When the last clone goes, it waits until every request has ended, for up to
+/// a minute.
 ///
 /// Requests are not ordered among each other: a read may overtake a write of the same bytes that
-/// was handed in before it. What must follow waits for what it follows; only a sync waits by itself.
+/// was handed in before it. What must follow waits for what it follows; only a sync waits by
+/// itself.
 #[derive(Clone)]
 pub struct Storage {
     inner: Arc<Inner>,

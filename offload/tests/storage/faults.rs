@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use brigade_offload::memory::{Arena, Budget, Category};
 use brigade_offload::storage::simulated::{Clock, Faults, Moved, Rates, SimulatedDevice, Unsynced};
-use brigade_offload::storage::{Operation, Priority, Settings, Storage, StorageError};
+use brigade_offload::storage::{Operation, Priority, Settings, Storage, StorageError, wait_all};
 
 use crate::world::{LIMIT, done, outcome};
 
@@ -263,7 +263,7 @@ fn a_wait_that_is_too_short_says_so_and_the_request_goes_on() {
     let write = storage.write(&file, 0, buffer, 0..200_000, Priority::Background);
     assert!(!write.is_done());
     assert!(!write.wait_until_done(Duration::from_millis(5)));
-    let late = write.wait(Duration::from_millis(5));
+    let late = wait_all(vec![write], Duration::from_millis(5)).remove(0);
     assert!(late.buffer.is_none());
     assert!(matches!(late.result, Err(StorageError::Late { waited_ms: 5, .. })), "{late:?}");
     assert!(arena.ledger().total() >= 200_000, "the memory is the device's until it is done");
