@@ -33,7 +33,7 @@ pub fn free_bytes(folder: &std::path::Path) -> Option<u64> {
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: the path ends with a zero, and `found` is a live value of the type that is filled.
     let code = unsafe { libc::statvfs(path.as_ptr(), &mut found) };
-    (code == 0).then(|| u64::from(found.f_bavail).saturating_mul(u64::from(found.f_frsize)))
+    (code == 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// The name of the processor, as the system gives it.

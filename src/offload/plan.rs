@@ -237,7 +237,7 @@ fn parse_count(text: &str) -> Result<u64, String> {
     };
     let number: f64 = digits.parse().map_err(|_| wrong())?;
     let count = (number * unit).round();
-    if count >= 1.0 && count < 1e18 { Ok(count as u64) } else { Err(wrong()) }
+    if (1.0..1e18).contains(&count) { Ok(count as u64) } else { Err(wrong()) }
 }
 
 /// `DIR`, `DIR=READ/WRITE` or `DIR=READ/WRITE/BOTH`.
