@@ -1,6 +1,7 @@
 //! The directory: which tensors a state holds, and where each begins among the state's bytes.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use thiserror::Error;
 
@@ -104,6 +105,22 @@ impl Directory {
     pub fn named(&self, name: &str) -> impl Iterator<Item = &Placed> {
         let indices = self.named.get(name).map_or(&[][..], Vec::as_slice);
         indices.iter().map(|index| &self.tensors[*index])
+    }
+
+    /// What no tensor covers from byte `begin` of the state to byte `end`, in ascending order.
+    ///
+    /// Cost: the logarithm of all tensors, and a step for each one there.
+    pub fn gaps(&self, begin: u64, end: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = self.tensors.partition_point(|placed| placed.end() <= begin);
+        let inside = self.tensors[first..].iter().take_while(move |placed| placed.offset < end);
+        let mut at = begin;
+        inside.map(|placed| (placed.offset, placed.end())).chain([(end, end)]).filter_map(
+            move |(next, behind)| {
+                let gap = (next > at).then_some(at..next);
+                at = at.max(behind);
+                gap
+            },
+        )
     }
 
     /// Of all tensors, with the gaps between them. [bytes]
@@ -235,6 +252,22 @@ mod tests {
         let longer = [bytes.as_slice(), &[0]].concat();
         let error = Directory::parse(&longer, 10, directory.state_bytes()).unwrap_err();
         assert_eq!(error, Fault::new(10 + bytes.len() as u64, Wrong::Extra { extra: 1 }));
+    }
+
+    #[test]
+    fn gaps_are_what_no_tensor_covers() {
+        let directory = sample();
+        let all = directory.state_bytes() + 100;
+        let covers = |at: u64| {
+            directory.tensors().iter().any(|placed| (placed.offset..placed.end()).contains(&at))
+        };
+        for begin in 0..all {
+            for end in [begin, begin + 1, begin + 64, all.max(begin)] {
+                let gaps: Vec<u64> = directory.gaps(begin, end).flatten().collect();
+                let wanted: Vec<u64> = (begin..end).filter(|at| !covers(*at)).collect();
+                assert_eq!(gaps, wanted, "{begin} to {end}");
+            }
+        }
     }
 
     /// What passes is a directory that could have been written.

@@ -34,17 +34,22 @@ impl Draft {
         self.commit.number()
     }
 
-    /// Write one block from the begin of the buffer, which has at least its size.
+    /// Write one block from the begin of the buffer, which has at least its size. What no tensor
+    /// covers is made zero in it, so that equal tensors make equal files.
     ///
     /// Cost: a sum over the block on this thread, and one request. What has failed is in the
     /// outcome, and again in the error of the commit. Errors: a newer draft was begun.
     pub fn write_block(
         &mut self,
         block: u64,
-        buffer: Buffer,
+        mut buffer: Buffer,
         priority: Priority,
     ) -> Result<Pending, StoreError> {
-        let bytes = self.geometry().block_bytes() as usize;
+        let block_bytes = self.geometry().block_bytes();
+        let (begin, bytes) = (block * block_bytes, block_bytes as usize);
+        for gap in self.shared.blueprint.directory.gaps(begin, begin + block_bytes) {
+            buffer[(gap.start - begin) as usize..(gap.end - begin) as usize].fill(0);
+        }
         let place = self.note(block, checksum(&buffer[..bytes]))?;
         let Shared { carrier, files, .. } = &*self.shared;
         let file = &files[place.stripe as usize];
@@ -77,7 +82,6 @@ impl Draft {
         for block in 0..blueprint.geometry.blocks() {
             let mut buffer = convoy.buffer(&mut land)?;
             let (begin, end) = (block * block_bytes, (block + 1) * block_bytes);
-            buffer[..block_bytes as usize].fill(0);
             let behind = tensors.iter().take_while(|placed| placed.end() <= begin).count();
             tensors = &tensors[behind..];
             for placed in tensors.iter().take_while(|placed| placed.offset < end) {

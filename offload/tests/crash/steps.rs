@@ -1,63 +1,16 @@
 //! The streamed step through drafts: power fails in the middle of a step, and the state is that of
 //! a whole step, bit by bit.
 
-use std::time::Duration;
-
 use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
-use brigade_offload::memory::Buffer;
-use brigade_offload::step::{Arrival, Home, Piece, Pipeline, Shape};
-use brigade_offload::storage::Priority;
+use brigade_offload::step::{Drafted, Pipeline, Shape};
 use brigade_offload::storage::simulated::Unsynced;
-use brigade_offload::store::{Draft, Run, StateFile, StoreError, Which};
+use brigade_offload::store::{Carrier, StateFile, StoreError, Which};
 
 use crate::world::{arena, carrier, device, paths};
 
 const ELEMENTS: usize = 10_000;
-/// Four blocks of an array.
-const CHUNK_ELEMENTS: usize = 4096;
-
-/// Arrays that are tensors of a state: read from the newest generation, written to the next.
-struct Tensors {
-    draft: Draft,
-    arrays: Vec<Placed>,
-}
-
-struct OnItsWay(Run);
-
-impl Home for Tensors {
-    type Error = StoreError;
-    type Read = OnItsWay;
-    type Write = OnItsWay;
-
-    fn read(&mut self, piece: Piece, memory: Buffer) -> Result<OnItsWay, StoreError> {
-        let Piece { array, offset, bytes, .. } = piece;
-        let (placed, priority) = (&self.arrays[array], Priority::Background);
-        let run = self.draft.read_part(placed, offset, bytes, memory, priority);
-        run.map(OnItsWay).map_err(|broken| *broken.error)
-    }
-
-    fn write(&mut self, piece: Piece, memory: Buffer) -> Result<OnItsWay, StoreError> {
-        let Piece { array, offset, bytes, .. } = piece;
-        let (placed, priority) = (&self.arrays[array], Priority::Background);
-        let run = self.draft.write_part(placed, offset, bytes, memory, priority);
-        run.map(OnItsWay).map_err(|broken| *broken.error)
-    }
-}
-
-impl Arrival for OnItsWay {
-    type Error = StoreError;
-
-    fn is_done(&self) -> bool {
-        self.0.is_done()
-    }
-
-    fn wait(self, limit: Duration) -> (Option<Buffer>, Result<(), StoreError>) {
-        match self.0.wait(limit) {
-            Ok(buffer) => (Some(buffer), Ok(())),
-            Err(broken) => (broken.buffer, Err(*broken.error)),
-        }
-    }
-}
+/// A block of an array.
+const CHUNK_ELEMENTS: usize = 1024;
 
 /// What a step does to a weight and its momentum.
 fn update(weight: &mut f32, momentum: &mut f32) {
@@ -83,9 +36,10 @@ fn arrays(state: &StateFile) -> Result<[Vec<f32>; 2], StoreError> {
     Ok(arrays)
 }
 
-fn step(state: &mut StateFile, pipeline: &mut Pipeline, label: u64) {
-    let arrays = state.directory().tensors().to_vec();
-    let mut home = Tensors { draft: state.begin().unwrap(), arrays };
+fn step(carrier: &Carrier, state: &mut StateFile, pipeline: &mut Pipeline, label: u64) {
+    let mut draft = state.begin().unwrap();
+    let tensors: Vec<&Placed> = state.directory().tensors().iter().collect();
+    let mut home = Drafted::new(carrier, state, &mut draft, &tensors).unwrap();
     let mut middle = |_, arrays: &mut [&mut [u8]]| {
         let [weights, momenta] = arrays else { unreachable!("two arrays are streamed") };
         let weights: &mut [f32] = bytemuck::cast_slice_mut(weights);
@@ -94,7 +48,7 @@ fn step(state: &mut StateFile, pipeline: &mut Pipeline, label: u64) {
         Ok(())
     };
     pipeline.run(&mut home, &mut middle).unwrap();
-    state.commit(home.draft, label, b"").unwrap();
+    state.commit(draft, label, b"").unwrap();
 }
 
 #[test]
@@ -119,7 +73,7 @@ fn a_cut_in_a_step_leaves_a_whole_step() {
         device.start_record();
         let mut ends = vec![0];
         for label in 1..=3 {
-            step(&mut state, &mut pipeline, label);
+            step(&there, &mut state, &mut pipeline, label);
             ends.push(device.cuts());
         }
         assert_eq!(arrays(&state).unwrap(), reference(3));
