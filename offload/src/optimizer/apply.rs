@@ -9,9 +9,9 @@ use super::shard::{Gradients, Moment, Narrowed, Shard, Weights};
 /// elsewhere delays only its own.
 pub(super) const PARTS: usize = 64;
 
-/// Parts begin at multiples of this many elements. Half as much again is faster done than handed
-/// over.
-const GRAIN: usize = 8192;
+/// Parts begin at multiples of this many elements: to wake a thread for fewer takes longer than to
+/// update them.
+const GRAIN: usize = 16384;
 
 /// The elements of each part but the last, from the number of elements alone.
 pub(super) fn part_len(count: usize) -> usize {

@@ -4,7 +4,7 @@ use super::numbers::{Format, Numbers, RULES, Rule};
 use brigade_offload::optimizer::{Crew, Gradients, Isa, square_sum};
 
 /// Counts around the widths of vectors, of interleaved sums and of parts.
-const COUNTS: [usize; 9] = [0, 1, 7, 16, 31, 33, 1000, 8193, 3 * 8192 + 5];
+const COUNTS: [usize; 9] = [0, 1, 7, 16, 31, 33, 1000, 16385, 2 * 16384 + 5];
 
 /// Every crew that this machine can have, the plainest first.
 fn crews() -> Vec<Crew> {
@@ -100,7 +100,7 @@ fn nothing_outside_a_shard_is_touched() {
 #[test]
 fn norms_have_the_same_bits_in_every_crew() {
     for (seed, is_wild) in [(1, false), (2, true)] {
-        for count in COUNTS.into_iter().chain([64 * 8192 - 1, 64 * 8192 + 1, 1_000_003]) {
+        for count in COUNTS.into_iter().chain([64 * 16384 - 1, 64 * 16384 + 1]) {
             for format in [Format::F32, Format::Bf16, Format::F16] {
                 let formats = [Format::F32, format, Format::None, Format::None, Format::None];
                 let mut numbers = Numbers::new(seed, count, formats, is_wild && count < 20);
