@@ -10,6 +10,10 @@ use crate::layout::{Fault, Step};
 use crate::memory::{Arena, Buffer, Category};
 use crate::storage::{File, Pending, Priority, Storage, StorageError};
 
+/// Superblocks and indices are staged in pieces of this size, so that a commit finds room in an
+/// arena that is used up but for one of them. [bytes]
+const STAGING_BYTES: usize = 64 << 10;
+
 /// A storage, and an arena to stage blocks in. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Carrier {
@@ -61,17 +65,16 @@ impl Carrier {
         file: &File,
         offset: u64,
         bytes: u64,
-        staging_bytes: u64,
     ) -> Result<Vec<u8>, StoreError> {
         let mut all = vec![0; bytes as usize];
-        let mut convoy = self.convoy(staging_bytes, Category::Staging);
+        let mut convoy = self.convoy(STAGING_BYTES as u64, Category::Staging);
         let mut land = |(at, end, pending): (usize, usize, Pending)| {
             let buffer = self.land(pending)?;
             all[at..end].copy_from_slice(&buffer[..end - at]);
             Ok(buffer)
         };
-        for at in (0..bytes as usize).step_by(staging_bytes as usize) {
-            let end = (at + staging_bytes as usize).min(bytes as usize);
+        for at in (0..bytes as usize).step_by(STAGING_BYTES) {
+            let end = (at + STAGING_BYTES).min(bytes as usize);
             let buffer = convoy.buffer(&mut land)?;
             let (from, priority) = (offset + at as u64, Priority::Urgent);
             let pending = self.storage.read(file, from, buffer, 0..end - at, priority);
@@ -83,13 +86,8 @@ impl Carrier {
 
     /// Do the steps of a protocol: a write waits for every sync before it, and a sync for every
     /// write.
-    pub(super) fn run(
-        &self,
-        files: &[File],
-        steps: &[Step],
-        staging_bytes: u64,
-    ) -> Result<(), StoreError> {
-        let mut convoy = self.convoy(staging_bytes, Category::Staging);
+    pub(super) fn run(&self, files: &[File], steps: &[Step]) -> Result<(), StoreError> {
+        let mut convoy = self.convoy(STAGING_BYTES as u64, Category::Staging);
         let mut land = |pending| self.land(pending);
         let mut syncs: Vec<Pending> = Vec::new();
         let settle = |syncs: &mut Vec<Pending>| -> Result<(), StoreError> {
@@ -102,8 +100,8 @@ impl Carrier {
             match step {
                 Step::Write { stripe, offset, bytes } => {
                     settle(&mut syncs)?;
-                    let parts = (*offset..).step_by(staging_bytes as usize);
-                    for (at, part) in parts.zip(bytes.chunks(staging_bytes as usize)) {
+                    let parts = (*offset..).step_by(STAGING_BYTES);
+                    for (at, part) in parts.zip(bytes.chunks(STAGING_BYTES)) {
                         let mut buffer = convoy.buffer(&mut land)?;
                         buffer[..part.len()].copy_from_slice(part);
                         let (file, priority) = (&files[*stripe as usize], Priority::Urgent);

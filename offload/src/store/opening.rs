@@ -21,7 +21,7 @@ const READS: usize = 3;
 /// What the two slots of each stripe say.
 pub(super) fn slots(carrier: &Carrier, files: &[File]) -> Result<Vec<Slots>, StoreError> {
     let slot = |file, slot| -> Result<_, StoreError> {
-        let read = || carrier.read_all(file, Geometry::slot_offset(slot), SLOT_BYTES, SLOT_BYTES);
+        let read = || carrier.read_all(file, Geometry::slot_offset(slot), SLOT_BYTES);
         let mut parsed = Superblock::parse(&read()?, slot);
         for _ in 1..READS {
             if parsed.is_ok() || parsed == Err(empty(slot)) {
@@ -49,10 +49,7 @@ pub(super) fn load(
         }
     }
     let at = geometry.index_offset(candidate.number());
-    let read = |(stripe, file)| {
-        let bytes = geometry.index_bytes(stripe);
-        carrier.read_all(file, at, bytes, geometry.block_bytes())
-    };
+    let read = |(stripe, file)| carrier.read_all(file, at, geometry.index_bytes(stripe));
     let mut reads = 0;
     loop {
         let indices = (0..).zip(files).map(read).collect::<Result<Vec<_>, _>>()?;

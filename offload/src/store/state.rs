@@ -10,8 +10,8 @@ use super::error::StoreError;
 use super::gather::gather;
 use super::opening::{load, nothing, random_id, slots};
 use crate::layout::{
-    Blueprint, Checksum, Directory, Entry, Fault, Generation, Geometry, Piece, Placed, SLOT_BYTES,
-    Step, Wrong, checksum, erase, recover, withdraw,
+    Blueprint, Checksum, Directory, Entry, Fault, Generation, Geometry, Piece, Placed, Step, Wrong,
+    checksum, erase, recover, withdraw,
 };
 use crate::memory::{Buffer, Category};
 use crate::storage::{File, Pending, Priority};
@@ -234,7 +234,7 @@ impl StateFile {
             written_by.store(0, Ordering::Release);
         }
         if !self.mend.is_empty() {
-            carrier.run(files, &self.mend, SLOT_BYTES)?;
+            carrier.run(files, &self.mend)?;
             self.mend.clear();
         }
         Ok(())
@@ -264,8 +264,7 @@ impl StateFile {
     ) -> Result<&Generation, StoreError> {
         let Shared { carrier, files, blueprint, .. } = &*self.shared;
         let sealed = draft.seal(label, note)?;
-        let block_bytes = blueprint.geometry.block_bytes();
-        if let Err(error) = carrier.run(files, &sealed.steps, block_bytes) {
+        if let Err(error) = carrier.run(files, &sealed.steps) {
             let stripes = blueprint.geometry.stripes();
             self.mend = withdraw(stripes, sealed.generation.number);
             return Err(error);

@@ -6,7 +6,7 @@ use brigade_offload::layout::{Directory, Dtype, Tensor};
 use brigade_offload::memory::Category;
 use brigade_offload::storage::Priority;
 use brigade_offload::storage::simulated::{Rates, SimulatedDevice};
-use brigade_offload::store::{Draft, StateFile, StoreError, Which};
+use brigade_offload::store::{Checkpoint, Draft, StateFile, Store, StoreError, Which};
 
 use crate::place::{Place, byte, directory, everywhere, filler};
 
@@ -144,6 +144,30 @@ fn all(state: &StateFile) -> Vec<u8> {
     let mut bytes = vec![0; state.geometry().state_bytes() as usize];
     state.read(0, &mut bytes).unwrap();
     bytes
+}
+
+/// Who streams through all of the arena but a little can commit all the same.
+#[test]
+fn a_commit_needs_little_memory() {
+    let place = Place::simulated("little", &SimulatedDevice::new(Rates::default()));
+    let paths = place.paths("state", 2);
+    let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    state.save(10, b"note", filler(1)).unwrap();
+    let draft = state.begin().unwrap();
+    let most = place.arena.take(place.arena.capacity() - (72 << 10), Category::Other).unwrap();
+    state.commit(draft, 10, b"note").unwrap();
+    let opened = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap();
+    check(&opened, 1);
+    drop(most);
+}
+
+#[test]
+fn what_is_shared_between_threads_may_be() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<StateFile>();
+    is_shared::<Checkpoint>();
+    is_shared::<Store>();
+    is_shared::<Draft>();
 }
 
 #[test]
