@@ -177,7 +177,10 @@ impl StateFile {
     }
 
     /// Read bytes of the state, from `offset` on: those of tensors and of the gaps between them.
+    ///
+    /// Errors: nothing was ever committed, or a block of them is damaged or cannot be read.
     pub fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), StoreError> {
+        self.must_have_generation()?;
         let bytes = target.len() as u64;
         gather(&[self], &[Piece { source: 0, offset, target: 0, bytes }], target)
     }
@@ -196,6 +199,7 @@ impl StateFile {
 
     /// Read every block and check it. Errors: the first that is not what was written.
     pub fn verify(&self) -> Result<(), StoreError> {
+        self.must_have_generation()?;
         let geometry = self.geometry();
         let carrier = &self.shared.carrier;
         let mut convoy = carrier.convoy(geometry.block_bytes(), Category::Staging);
@@ -205,6 +209,15 @@ impl StateFile {
             convoy.send(self.read_block(block, buffer, Priority::Background));
         }
         convoy.finish(&mut land)
+    }
+
+    fn must_have_generation(&self) -> Result<(), StoreError> {
+        if self.newest.is_none() {
+            let paths = self.shared.files.iter().map(|file| file.path().to_path_buf()).collect();
+            let (wanted, found) = (String::from("any generation"), Vec::new());
+            return Err(StoreError::NoGeneration { paths, wanted, found });
+        }
+        Ok(())
     }
 
     /// Begin the next generation. Any draft begun before is void.
@@ -245,7 +258,8 @@ impl StateFile {
     /// stood.
     ///
     /// Errors: a write of it failed, or it is not complete. The generation before it is the newest
-    /// then, in memory and, once the next draft is begun, in the files.
+    /// then, in memory and, once the next draft is begun, in the files. Panics: a draft of another
+    /// state.
     pub fn commit(
         &mut self,
         draft: Draft,
@@ -262,6 +276,8 @@ impl StateFile {
         label: u64,
         note: &[u8],
     ) -> Result<&Generation, StoreError> {
+        assert!(Arc::ptr_eq(&self.shared, draft.shared()), "a draft of another state");
+        self.mend()?;
         let Shared { carrier, files, blueprint, .. } = &*self.shared;
         let sealed = draft.seal(label, note)?;
         if let Err(error) = carrier.run(files, &sealed.steps) {

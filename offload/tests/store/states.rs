@@ -33,6 +33,8 @@ fn what_is_committed_is_read_at_any_number_of_stripes() {
             let paths = place.paths(&format!("s{stripes}"), stripes);
             let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
             assert!(state.generation().is_none());
+            let error = state.read(0, &mut [0]).unwrap_err();
+            assert!(error.to_string().ends_with("any generation, found generations []"), "{error}");
             for version in 1..=3 {
                 state.save(version * 10, b"note", filler(version)).unwrap();
                 check(&state, version);
