@@ -51,6 +51,15 @@ pub struct brigade_stats_t {
     pub calls: u64,
 }
 
+/// The same numbers as in tests/c/layout.c.
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<brigade_stats_t>() == 24 && size_of::<brigade_comm_t>() == 8);
+    assert!(offset_of!(brigade_stats_t, struct_size) == 0);
+    assert!(offset_of!(brigade_stats_t, sent_bytes) == 8);
+    assert!(offset_of!(brigade_stats_t, calls) == 16);
+};
+
 /// Join the world of those who have the same unique id, as rank `rank` of `nranks`, with the
 /// settings of the environment. Returns when all have come, or BRIGADE_JOIN_TIMEOUT_MS has passed.
 /// `comm` is NULL after an error.

@@ -45,6 +45,9 @@ pub enum brigade_result_t {
 
 use brigade_result_t::*;
 
+/// The same number as in tests/c/layout.c.
+const _: () = assert!(size_of::<brigade_result_t>() == 4);
+
 impl brigade_result_t {
     const ALL: [(Self, &'static [u8]); 12] = [
         (BRIGADE_SUCCESS, b"success\0"),

@@ -19,6 +19,9 @@ pub struct brigade_unique_id_t {
     pub bytes: [u8; BRIGADE_UNIQUE_ID_BYTES],
 }
 
+/// The same number as in tests/c/layout.c.
+const _: () = assert!(size_of::<brigade_unique_id_t>() == BRIGADE_UNIQUE_ID_BYTES);
+
 /// Draw an id for one world. One process calls this, and brings the id to all ranks by any way it
 /// has. A thread of this process then waits for the ranks, so the process stays until they have
 /// come; it need not be a rank itself.

@@ -34,6 +34,17 @@ pub struct brigade_config_t {
     pub setting_count: usize,
 }
 
+/// The same numbers as in tests/c/layout.c, where they are told to compilers of C.
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<brigade_setting_t>() == 16 && size_of::<brigade_config_t>() == 24);
+    assert!(offset_of!(brigade_setting_t, name) == 0);
+    assert!(offset_of!(brigade_setting_t, value) == 8);
+    assert!(offset_of!(brigade_config_t, struct_size) == 0);
+    assert!(offset_of!(brigade_config_t, settings) == 8);
+    assert!(offset_of!(brigade_config_t, setting_count) == 16);
+};
+
 /// No struct of ours will ever be larger.
 const STRUCT_BYTES_MAX: usize = 4096;
 /// More are a mistake: there are not so many names.

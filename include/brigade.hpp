@@ -1,0 +1,189 @@
+// Brigade for C++11 and later: brigade.h with owners, types and exceptions. Nothing to link beside
+// libbrigade. Whoever wants something that is not here calls brigade.h with `get()`.
+#ifndef BRIGADE_HPP
+#define BRIGADE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade.h"
+
+namespace brigade {
+
+// What a call of brigade.h failed with: its number, and the whole sentence.
+class Error : public std::runtime_error {
+public:
+    explicit Error(brigade_result_t result)
+        : std::runtime_error(brigade_last_error()), result_(result) {}
+
+    brigade_result_t result() const noexcept { return result_; }
+
+private:
+    brigade_result_t result_;
+};
+
+inline void check(brigade_result_t result) {
+    if (result != BRIGADE_SUCCESS) throw Error(result);
+}
+
+// The element type that a C++ type stands for. Give narrow floats of your own one like this.
+template <typename T>
+struct Dtype;
+template <> struct Dtype<std::int8_t> { static constexpr brigade_dtype_t value = BRIGADE_INT8; };
+template <> struct Dtype<std::uint8_t> { static constexpr brigade_dtype_t value = BRIGADE_UINT8; };
+template <> struct Dtype<std::int16_t> { static constexpr brigade_dtype_t value = BRIGADE_INT16; };
+template <> struct Dtype<std::int32_t> { static constexpr brigade_dtype_t value = BRIGADE_INT32; };
+template <> struct Dtype<std::uint32_t> { static constexpr brigade_dtype_t value = BRIGADE_UINT32; };
+template <> struct Dtype<std::int64_t> { static constexpr brigade_dtype_t value = BRIGADE_INT64; };
+template <> struct Dtype<std::uint64_t> { static constexpr brigade_dtype_t value = BRIGADE_UINT64; };
+template <> struct Dtype<float> { static constexpr brigade_dtype_t value = BRIGADE_FLOAT32; };
+template <> struct Dtype<double> { static constexpr brigade_dtype_t value = BRIGADE_FLOAT64; };
+template <> struct Dtype<bool> { static constexpr brigade_dtype_t value = BRIGADE_BOOL; };
+
+// Calls in flight. The memory they use must outlive them: the destructor waits.
+class Work {
+public:
+    Work() noexcept = default;
+    Work(Work &&other) noexcept : handle_(other.release()) {}
+    Work &operator=(Work &&other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+    ~Work() {
+        if (handle_ != nullptr) {
+            brigade_work_wait(handle_, -1);
+            brigade_work_free(handle_);
+        }
+    }
+
+    // Whether it has ended; throws what it failed with.
+    bool done() const { return ended(brigade_work_test(handle_)); }
+    void wait() const { check(brigade_work_wait(handle_, -1)); }
+    // Whether it has ended within this time.
+    bool wait_for(std::int64_t ms) const { return ended(brigade_work_wait(handle_, ms < 0 ? 0 : ms)); }
+
+    brigade_work_t get() const noexcept { return handle_; }
+    brigade_work_t *put() noexcept { return &handle_; }
+    brigade_work_t release() noexcept {
+        brigade_work_t handle = handle_;
+        handle_ = nullptr;
+        return handle;
+    }
+
+private:
+    static bool ended(brigade_result_t result) {
+        if (result == BRIGADE_IN_PROGRESS) return false;
+        check(result);
+        return true;
+    }
+
+    brigade_work_t handle_ = nullptr;
+};
+
+// A group of ranks. Counts are elements; "in place" is what brigade.h says of it.
+class Communicator {
+public:
+    using Settings = std::vector<std::pair<std::string, std::string>>;
+
+    // Takes the handle over.
+    explicit Communicator(brigade_comm_t handle) noexcept : handle_(handle) {}
+    Communicator(Communicator &&other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
+    Communicator &operator=(Communicator &&other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+    ~Communicator() {
+        if (handle_ != nullptr) brigade_comm_destroy(handle_);
+    }
+
+    static Communicator from_env(const Settings &settings = Settings()) {
+        std::vector<brigade_setting_t> list;
+        const brigade_config_t config = configure(settings, list);
+        brigade_comm_t handle = nullptr;
+        check(brigade_comm_init_from_env(&handle, &config));
+        return Communicator(handle);
+    }
+    static Communicator from_id(const brigade_unique_id_t &id, int rank, int size,
+                                const Settings &settings = Settings()) {
+        std::vector<brigade_setting_t> list;
+        const brigade_config_t config = configure(settings, list);
+        brigade_comm_t handle = nullptr;
+        check(brigade_comm_init_rank_config(&handle, size, id, rank, &config));
+        return Communicator(handle);
+    }
+    // With BRIGADE_SPLIT_NOCOLOR the result has no handle.
+    Communicator split(int color, int key) const {
+        brigade_comm_t handle = nullptr;
+        check(brigade_comm_split(handle_, color, key, &handle));
+        return Communicator(handle);
+    }
+
+    int rank() const { return number(brigade_comm_rank); }
+    int size() const { return number(brigade_comm_size); }
+    brigade_comm_t get() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    void abort(const char *reason = nullptr) const { check(brigade_comm_abort(handle_, reason)); }
+    void barrier() const { check(brigade_barrier(handle_, nullptr)); }
+
+    template <typename T>
+    void all_reduce(const T *send, T *recv, std::size_t count, brigade_op_t op = BRIGADE_SUM) const {
+        check(brigade_all_reduce(send, recv, count, Dtype<T>::value, op, handle_, nullptr));
+    }
+    template <typename T>
+    Work start_all_reduce(const T *send, T *recv, std::size_t count,
+                          brigade_op_t op = BRIGADE_SUM) const {
+        Work work;
+        check(brigade_all_reduce(send, recv, count, Dtype<T>::value, op, handle_, work.put()));
+        return work;
+    }
+    template <typename T>
+    void reduce_scatter(const T *send, T *recv, std::size_t recvcount,
+                        brigade_op_t op = BRIGADE_SUM) const {
+        check(brigade_reduce_scatter(send, recv, recvcount, Dtype<T>::value, op, handle_, nullptr));
+    }
+    template <typename T>
+    void all_gather(const T *send, T *recv, std::size_t sendcount) const {
+        check(brigade_all_gather(send, recv, sendcount, Dtype<T>::value, handle_, nullptr));
+    }
+    template <typename T>
+    void all_to_all(const T *send, T *recv, std::size_t count) const {
+        check(brigade_all_to_all(send, recv, count, Dtype<T>::value, handle_, nullptr));
+    }
+    template <typename T>
+    void broadcast(T *data, std::size_t count, int root) const {
+        check(brigade_broadcast(data, data, count, Dtype<T>::value, root, handle_, nullptr));
+    }
+    template <typename T>
+    void send(const T *data, std::size_t count, int peer) const {
+        check(brigade_send(data, count, Dtype<T>::value, peer, handle_, nullptr));
+    }
+    template <typename T>
+    void recv(T *data, std::size_t count, int peer) const {
+        check(brigade_recv(data, count, Dtype<T>::value, peer, handle_, nullptr));
+    }
+
+private:
+    static brigade_config_t configure(const Settings &settings, std::vector<brigade_setting_t> &list) {
+        for (const auto &setting : settings)
+            list.push_back(brigade_setting_t{setting.first.c_str(), setting.second.c_str()});
+        brigade_config_t config = BRIGADE_CONFIG_INIT;
+        config.settings = list.data();
+        config.setting_count = list.size();
+        return config;
+    }
+    int number(brigade_result_t (*ask)(brigade_comm_t, int *)) const {
+        int number = 0;
+        check(ask(handle_, &number));
+        return number;
+    }
+
+    brigade_comm_t handle_ = nullptr;
+};
+
+}  // namespace brigade
+
+#endif  // BRIGADE_HPP

@@ -1,0 +1,9 @@
+//! libbrigade as programs in C and C++ meet it: installed, found, compiled against, linked, run.
+//!
+//! What a machine lacks (a compiler, valgrind, mpirun, cmake) is skipped with a sentence.
+
+mod cost;
+mod install;
+mod library;
+mod programs;
+mod symbols;
