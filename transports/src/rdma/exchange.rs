@@ -2,8 +2,8 @@
 //!
 //! It owns the endpoint of TCP. It dials when one of our wires is wanted, answers when a peer wants
 //! one of its own, carries news of failed queue pairs and has them replaced, and learns from a
-//! connection's end that the peer has left or died. It never waits for a peer's thread, only for listeners, so two of them
-//! cannot wait for each other.
+//! connection's end that the peer has left or died. It never waits for a peer's thread, only for
+//! listeners, so two of them cannot wait for each other.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use super::frame::{AcceptedStripe, Frame, Turn};
 use super::lane::Lane;
+use super::link::Link;
 use super::mend::Mender;
 use super::shared::{Gone, Shared};
 use super::sys::Gong;
-use crate::{Endpoint, RecvWire, SendWire, TransportError};
+use crate::{Endpoint, TransportError};
 
 /// How often lanes are looked after while something is on its way.
 const LOOK: Duration = Duration::from_millis(50);
@@ -47,6 +48,8 @@ pub(super) enum Request {
     Stop { peer: usize, turn: Turn },
     /// One of our queue pairs from a peer has failed.
     Broken { peer: usize, turn: Turn },
+    /// Our wire to a peer has failed for this reason.
+    Lost { peer: usize, why: String },
     /// Wake a peer, whose window was signalled.
     Knock { peer: usize },
     /// Leave.
@@ -110,39 +113,6 @@ impl Drop for Exchange {
         if let Some(thread) = self.thread.take() {
             let outcome = thread.join();
             debug_assert!(outcome.is_ok(), "the exchange does not panic");
-        }
-    }
-}
-
-/// The connection to one peer.
-struct Link {
-    /// None once it has ended.
-    from: Option<Box<dyn RecvWire>>,
-    to: Option<Box<dyn SendWire>>,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
-    /// Who waits for the answer to our offer.
-    answer: Option<mpsc::Sender<Result<Accepted, TransportError>>>,
-}
-
-impl Link {
-    fn new(from: Box<dyn RecvWire>) -> Link {
-        Link { from: Some(from), to: None, inbox: Vec::new(), outbox: Vec::new(), answer: None }
-    }
-
-    /// Send what can be sent now. Returns whether that was anything.
-    fn flush(&mut self) -> bool {
-        let Some(to) = self.to.as_mut().filter(|_| !self.outbox.is_empty()) else { return false };
-        match to.push(&self.outbox) {
-            Ok(count) => {
-                self.outbox.drain(..count);
-                count > 0
-            }
-            // The other direction says why.
-            Err(_) => {
-                self.outbox.clear();
-                false
-            }
         }
     }
 }
@@ -214,6 +184,10 @@ impl Talk {
             Request::Tend { peer, lane } => self.lanes.push((peer, lane)),
             Request::Stop { peer, turn } => self.say(peer, &Frame::Stop(turn)),
             Request::Broken { peer, turn } => self.say(peer, &Frame::Broken(turn)),
+            Request::Lost { peer, why } => {
+                self.shared.chimes.strike();
+                self.say(peer, &Frame::Lost { why });
+            }
             Request::Knock { peer } => self.say(peer, &Frame::Knock),
             Request::Leave => unreachable!("taken by the loop"),
         }
@@ -318,6 +292,7 @@ impl Talk {
                     && lane.lock().stopped(turn)
                 {
                     self.mender.begin(peer, lane, turn.stripe.into());
+                    self.shared.chimes.strike();
                 }
             }
             Frame::Broken(turn) => {
@@ -335,10 +310,12 @@ impl Talk {
             Frame::Replaced(turn, accepted) => {
                 if self.mender.replaced(&self.shared, (peer, turn), &accepted) {
                     self.say(peer, &Frame::Linked(turn));
+                    self.shared.chimes.strike();
                 }
             }
             Frame::Kept { turn, why } => self.mender.kept(peer, turn, why),
             Frame::Linked(turn) => self.shared.link(peer, turn),
+            Frame::Lost { why } => self.shared.forsake(peer, why),
             Frame::Bye { pieces } => {
                 let how = "it has left the communicator".into();
                 let pieces = Some(pieces);

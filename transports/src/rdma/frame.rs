@@ -138,6 +138,8 @@ pub(super) enum Frame {
     Kept { turn: Turn, why: String },
     /// My end of the new one takes your words.
     Linked(Turn),
+    /// The wire from me to you has failed for good.
+    Lost { why: String },
     /// I want to reach your windows through this queue pair.
     Door { stripe: OfferedStripe },
     /// I have signalled in a window of yours.
@@ -206,6 +208,10 @@ impl Frame {
                 turn.serialise(target);
                 13
             }
+            Frame::Lost { why } => {
+                serialise_text(why, target);
+                14
+            }
         };
         let body_bytes = target.len() - begin - HEADER_BYTES;
         assert!(body_bytes <= BODY_BYTES_MAX);
@@ -230,7 +236,7 @@ impl Frame {
     }
 
     fn parse(kind: u8, body: &[u8]) -> Result<Frame, &'static str> {
-        if !(1..=13).contains(&kind) {
+        if !(1..=14).contains(&kind) {
             return Err("a frame of a kind that there is not");
         }
         Frame::of_body(kind, body).ok_or("a frame that makes no sense")
@@ -274,6 +280,7 @@ impl Frame {
                 Frame::Kept { turn, why: String::from_utf8_lossy(why).into_owned() }
             }
             13 => Frame::Linked(turn()?),
+            14 => Frame::Lost { why: String::from_utf8_lossy(body).into_owned() },
             _ => return None,
         })
     }
@@ -316,6 +323,7 @@ mod tests {
             Frame::Replaced(turn, accepted),
             Frame::Kept { turn, why: "the port is not active".into() },
             Frame::Linked(turn),
+            Frame::Lost { why: "transport retries exceeded".into() },
         ]
     }
 

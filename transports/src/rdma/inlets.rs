@@ -2,7 +2,7 @@
 //! the ring's reader to take.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use brigade_verbs::{Access, Limits, Memory, MemoryRegion, ProtectionDomain};
 
@@ -19,7 +19,7 @@ pub(super) const LIMITS: Limits =
     Limits { sends: CREDITS, receives: PIECES as u32 + CREDITS, inline_bytes: 0 };
 
 /// The most replacements that the reader has not taken yet.
-const FRESH_MAX: usize = 32;
+pub(super) const FRESH_MAX: usize = 8;
 
 /// The receiving end of one queue pair.
 pub(super) struct Inlet {
@@ -66,6 +66,8 @@ pub(super) struct Incoming {
     inlets: Mutex<Inlets>,
     /// How many inlets there have been.
     count: AtomicU32,
+    /// Why the sender has given up, if it has.
+    lost: OnceLock<String>,
 }
 
 #[derive(Default)]
@@ -80,7 +82,8 @@ impl Incoming {
         let present: Vec<_> = inlets.into_iter().map(Arc::new).collect();
         let count = AtomicU32::new(present.len() as u32);
         let fresh = present.iter().cloned().enumerate().collect();
-        Incoming { memory, ring_bytes, inlets: Mutex::new(Inlets { present, fresh }), count }
+        let inlets = Mutex::new(Inlets { present, fresh });
+        Incoming { memory, ring_bytes, inlets, count, lost: OnceLock::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inlets> {
@@ -115,6 +118,16 @@ impl Incoming {
         {
             inlet.is_linked.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The sender has given up. What was known first stays.
+    pub(super) fn forsake(&self, why: String) {
+        let _known = self.lost.set(why);
+    }
+
+    /// Why the sender has given up, if it has.
+    pub(super) fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
     }
 
     /// Whether a peer may replace an inlet now. Errors: why not.

@@ -8,12 +8,12 @@
 //!
 //! * `card`, `frame`: bytes from the network, read as hostile; `card` also chooses addresses
 //! * `port`: devices; `endpoint`: one communicator
-//! * `exchange`: the thread that talks with the peers and looks after what is on its way
+//! * `exchange`, `link`: the thread that talks with the peers and looks after what is on its way
 //! * `path`: opening a queue pair between two addresses
 //! * `lane`, `stripe`: the sending end: pieces, credit, memory that is lent, and sending again over
 //!   another queue pair; `mend`: replacing one that has failed
-//! * `ring`, `inlets`: the receiving end: arrivals put in order; `wire`: both ends as wires, the hot
-//!   path
+//! * `ring`, `inlets`: the receiving end: arrivals put in order
+//! * `wire`: both ends as wires, the hot path
 //! * `window`: memory that peers reach on their own
 //! * `cache`: registrations of memory that is lent; `unmap`: what becomes of that memory;
 //!   `dmabuf`: memory of other devices
@@ -22,8 +22,8 @@
 //! Each piece of the stream is written with a number that comes out at the receiver after the
 //! bytes have landed. Numbers put pieces of several queue pairs in order, and tell pieces that come
 //! twice. A queue pair that fails is stopped at both ends before what it may not have delivered is
-//! sent again over another one: so no byte is lost, and no late packet lands in a later piece. It is
-//! replaced as well: a link that was gone for a moment does not end a job that has no other.
+//! sent again over another one: so no byte is lost, and no late packet lands in a later piece. It
+//! is replaced as well: a link that was gone for a moment does not end a job that has no other.
 
 mod bell;
 mod cache;
@@ -34,6 +34,7 @@ mod exchange;
 mod frame;
 mod inlets;
 mod lane;
+mod link;
 mod mend;
 mod path;
 mod port;

@@ -8,7 +8,7 @@ use brigade_verbs::{Completion, Memory, Status};
 
 use super::exchange::{Hand, Request};
 use super::frame::Turn;
-use super::inlets::{Incoming, Inlet, LIMITS};
+use super::inlets::{FRESH_MAX, Incoming, Inlet, LIMITS};
 use super::lane::{CREDITS, PIECES, piece_bytes};
 use super::path::also;
 use super::port::Local;
@@ -20,6 +20,7 @@ const BATCH: usize = 16;
 /// The most inlets that were replaced and have not given back all their receives yet: a device that
 /// is gone never does.
 const RETIRED_MAX: usize = 16;
+const _: () = assert!(FRESH_MAX <= RETIRED_MAX);
 /// How much longer than the sender we wait for a queue pair, so that it says why there is none.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
@@ -49,10 +50,8 @@ pub(super) struct Ring {
     must_tell: bool,
     /// Why an inlet failed, the first since something arrived; and whether that is known.
     cause: Option<(TransportError, bool)>,
-    /// Since when nothing has arrived because no inlet works.
+    /// Since when no inlet works.
     dead: Option<Instant>,
-    /// When an inlet was last replaced.
-    mended: Option<Instant>,
 }
 
 /// An inlet in use.
@@ -90,7 +89,6 @@ impl Ring {
             must_tell: false,
             cause: None,
             dead: None,
-            mended: None,
         };
         ring.adopt();
         ring
@@ -219,7 +217,7 @@ impl Ring {
                 Err(_) => self.fail(index, Status::REFUSED),
             }
         }
-        if self.dead.is_some() {
+        if self.cause.is_some() {
             self.revive(index);
         }
         self.note(completion)
@@ -252,17 +250,10 @@ impl Ring {
                 self.mouths.push(mouth);
                 continue;
             }
-            let before = std::mem::replace(&mut self.mouths[stripe], mouth);
-            if self.retired.len() == RETIRED_MAX {
-                self.retired.remove(0);
-            }
-            self.retired.push(before);
+            self.retired.push(std::mem::replace(&mut self.mouths[stripe], mouth));
             // What was told through that one may be lost.
             self.must_tell = true;
-            self.mended = Some(Instant::now());
-            if self.dead.is_none() {
-                self.cause = None;
-            }
+            self.dead = None;
         }
     }
 
@@ -288,6 +279,8 @@ impl Ring {
             }
         }
         self.retired.retain(|mouth| mouth.receives > 0);
+        let surplus = self.retired.len().saturating_sub(RETIRED_MAX);
+        self.retired.drain(..surplus);
         Ok(())
     }
 
@@ -335,17 +328,18 @@ impl Ring {
         }
     }
 
-    /// Why nothing arrives any more, when no inlet works and none has come for too long.
+    /// Why nothing arrives any more: the sender has given up, or no inlet works and none has come
+    /// for too long.
     #[cold]
     pub(super) fn dead(&mut self) -> Option<TransportError> {
+        if let Some(why) = self.incoming.lost() {
+            let how = format!("it has given up sending, since for it {why}");
+            return Some(TransportError::PeerGone { peer: self.peer, how });
+        }
         if self.mouths.iter().any(|mouth| mouth.inlet.works()) {
             return None;
         }
         let patience = self.local.settings.reconnect;
-        if self.mended.take_if(|mended| mended.elapsed() > patience).is_some() {
-            // It was all well in between, with nothing to receive.
-            self.dead = None;
-        }
         let waited = self.dead.get_or_insert_with(Instant::now).elapsed();
         if !patience.is_zero() && waited < patience + LAST_WORD {
             return None;

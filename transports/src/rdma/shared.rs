@@ -112,6 +112,14 @@ impl Shared {
         self.chimes.strike();
     }
 
+    /// A peer will not send any more, although it has not left.
+    pub(super) fn forsake(&self, peer: usize, why: String) {
+        if let Some(incoming) = self.peer(peer).incoming() {
+            incoming.forsake(why);
+        }
+        self.chimes.strike();
+    }
+
     /// A peer wants to send: make a ring for it, and queue pairs that end there.
     pub(super) fn accept(
         &self,

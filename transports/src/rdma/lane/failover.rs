@@ -1,8 +1,8 @@
 //! What becomes of pieces whose queue pair has failed, and of memory that is held for them.
 //!
 //! A stripe that has failed is stopped at both ends, and its pieces are sent again over others that
-//! work. Meanwhile the exchange tries to replace its queue pair; when none works, the wire waits for
-//! that, so long and no longer. A new queue pair counts as good once something has landed over it.
+//! work. Meanwhile the exchange tries to replace its queue pair; when none works, the wire waits
+//! for that, so long and no longer. A new one counts as good once something has landed over it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,11 +46,6 @@ impl State {
         stripe.learn(&self.local, self.peer);
         self.hand.ask(Request::Stop { peer: self.peer, turn: stripe.turn(index) });
         if !self.stripes.iter().any(Stripe::works) {
-            let patience = self.local.settings.reconnect;
-            if self.mended.take_if(|mended| mended.elapsed() > patience).is_some() {
-                // It was all well in between, with nothing to send.
-                self.doomed = None;
-            }
             self.doomed.get_or_insert_with(Instant::now);
         }
     }
@@ -174,7 +169,10 @@ impl State {
         let (turn, trouble) = (before.turn, before.trouble.take());
         // With the queue pair that goes, its device lets go of all that it worked on.
         *before = Stripe { turn, trouble, ..Stripe::new(end, source, target, theirs) };
-        self.mended = Some(Instant::now());
+        if self.all_landed() {
+            // There is nothing that might prove it, and nobody who waits.
+            self.recover(index);
+        }
         self.send_again(&lost);
         self.let_go_of_what_failed();
         Ok(())
@@ -200,6 +198,7 @@ impl State {
         }
         let (fault, is_known) = blame(&mut self.stripes, &self.local, self.peer);
         if is_known || since.elapsed() > CAUSE {
+            self.hand.ask(Request::Lost { peer: self.peer, why: fault.to_string() });
             self.fault = Some(fault);
         }
     }

@@ -103,7 +103,6 @@ impl Lane {
             freed: 0,
             consumed: 0,
             doomed: None,
-            mended: None,
             fault: None,
         };
         Lane { state: Mutex::new(state), is_busy: AtomicBool::new(false) }
@@ -152,8 +151,6 @@ pub(super) struct State {
     consumed: u64,
     /// Since when nothing has landed because no stripe works.
     doomed: Option<Instant>,
-    /// When a queue pair was last replaced.
-    mended: Option<Instant>,
     fault: Option<TransportError>,
 }
 
