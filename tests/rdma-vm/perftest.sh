@@ -5,7 +5,7 @@
 #   tests/rdma-vm/rdma-vm run -- tests/rdma-vm/perftest.sh BRIGADE EXAMPLE [--judge] [ROUNDS]
 #
 # BRIGADE is the command, EXAMPLE the example program `perftest` of brigade-transports. The medians
-# of ROUNDS rounds (5) are printed with their ratios. With --judge it fails where a wire moves less
+# of ROUNDS rounds (9) are printed with their ratios. With --judge it fails where a wire moves less
 # than 0.9 of what perftest moves, or a short message takes more than 1.3 times as long: to be asked
 # of a quiet machine only. The command's own row also pays for calls that are waited for one by one.
 #
@@ -20,7 +20,7 @@ if [ "${1:-}" = --judge ]; then
     JUDGE=1
     shift
 fi
-ROUNDS=${1:-5}
+ROUNDS=${1:-9}
 FROM=${FROM:-rxe0}
 TO=${TO:-rxe1}
 ADDRESS=${ADDRESS:-10.77.0.2}
@@ -79,8 +79,8 @@ for round in $(seq "$ROUNDS"); do
     write_lat >>"$LOG/lat.theirs"
     "$EXAMPLE" latency 8 1000 >>"$LOG/lat.ours"
     for bytes in 65536 1048576; do
-        messages=$((16777216 / bytes))
-        write_bw $bytes -n $((messages < 100 ? 100 : messages)) >>"$LOG/one-way.$bytes.theirs"
+        messages=$((33554432 / bytes))
+        write_bw $bytes -n $messages >>"$LOG/one-way.$bytes.theirs"
         "$EXAMPLE" bandwidth $bytes $messages >>"$LOG/one-way.$bytes.ours"
         write_bw $bytes -n 100 -b >>"$LOG/both-ways.$bytes.theirs"
         send_recv $bytes $((messages < 64 ? messages : 64)) >>"$LOG/both-ways.$bytes.ours"
