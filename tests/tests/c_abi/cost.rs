@@ -8,7 +8,9 @@ use crate::library::{Installed, bounded, run};
 use crate::programs::link;
 
 const ROUNDS: usize = 9;
-const CALLS: u32 = 1_000_000;
+/// As in `latency.c`: so short that many stretches meet nobody else on the core.
+const STRETCHES: usize = 500;
+const CALLS: u32 = 2000;
 /// Below a tenth of what 8 bytes take between two ranks over shared memory.
 const ADDED_NS_MAX: f64 = 20.0;
 
@@ -31,9 +33,12 @@ fn a_call_through_c_adds_at_most_twenty_nanoseconds() {
 
 fn rust_ns(comm: &Communicator) -> f64 {
     let mut data = [1.0_f64];
-    let begun = Instant::now();
-    for _ in 0..CALLS {
-        comm.all_reduce(std::hint::black_box(&mut data), Op::Max).expect("a call of one rank");
-    }
-    begun.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    let mut stretch_ns = || {
+        let begun = Instant::now();
+        for _ in 0..CALLS {
+            comm.all_reduce(std::hint::black_box(&mut data), Op::Max).expect("a call of one rank");
+        }
+        begun.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    };
+    (0..STRETCHES).map(|_| stretch_ns()).fold(f64::INFINITY, f64::min)
 }
