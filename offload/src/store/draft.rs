@@ -13,7 +13,8 @@ use crate::memory::{Buffer, Category};
 use crate::storage::{Pending, Priority};
 
 /// The next generation of a state, while its blocks are written. Blocks that are not written keep
-/// their old contents. Dropped, it leaves no trace.
+/// their old contents. Dropped, it leaves no trace; the last of a state and its drafts to be
+/// dropped waits for what is still under way.
 #[derive(Debug)]
 pub struct Draft {
     shared: Arc<Shared>,

@@ -326,6 +326,17 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    /// When nobody holds the state or its drafts any more, nothing is under way to its places: who
+    /// opens it next may write there at once.
+    fn drop(&mut self) {
+        if *self.written_by.get_mut() != 0 {
+            // What failed belongs to a draft that is void; nobody is left to be told.
+            let _ = self.carrier.drain(&self.files);
+        }
+    }
+}
+
 impl PendingBlock {
     /// Whether waiting would end at once.
     pub fn is_done(&self) -> bool {
