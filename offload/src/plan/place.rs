@@ -2,7 +2,7 @@
 //!
 //! A placement is a few choices from small sets (tokens at once, keep or recompute, quarters of
 //! each kind on the device, what leaves the host for files), and one quantity that follows: how
-//! much of the last kind to leave still has room in the host. More of a budget never takes a choice
+//! much of the last kind to leave still has room in the host. More memory never takes a choice
 //! away and never moves that quantity towards the files, so the best placement is never slower.
 
 use super::budget::Budgets;

@@ -285,12 +285,13 @@ fn update_traffic(model: &Model, at: &Placement, has_device: bool) -> Traffic {
 
 /// The longest way through the stages: all of one, a piece of each other.
 fn pipeline(stages: [Stage; 5], both_s: f64, traffic: Traffic) -> Phase {
-    let pieces: f64 = stages.iter().map(|stage| stage.piece_s).sum();
-    let drives = |stage: &&Stage| matches!(stage.limit, Limit::Read | Limit::Write);
-    let of_drives: f64 = stages.iter().filter(drives).map(|stage| stage.piece_s).sum();
-    let mut longest = (both_s + pieces - of_drives, Limit::ReadAndWrite);
+    let pieces = |is_meant: &dyn Fn(Limit) -> bool| -> f64 {
+        stages.iter().filter(|stage| is_meant(stage.limit)).map(|stage| stage.piece_s).sum()
+    };
+    let beside_drives = pieces(&|limit| !matches!(limit, Limit::Read | Limit::Write));
+    let mut longest = (both_s + beside_drives, Limit::ReadAndWrite);
     for stage in &stages {
-        let seconds = stage.seconds + pieces - stage.piece_s;
+        let seconds = stage.seconds + pieces(&|limit| limit != stage.limit);
         // On a tie the stage itself says more than both directions together.
         if seconds >= longest.0 {
             longest = (seconds, stage.limit);
