@@ -46,6 +46,8 @@ pub unsafe extern "C" fn brigade_get_unique_id(
 /// A root of this process: kept until the first rank joins here, then with the ranks that have.
 struct Kept {
     id: [u8; ID_BYTES],
+    /// A child of `fork` inherits the list, but not the thread behind a root.
+    process: u32,
     waiting: Option<Arc<Root>>,
     serving: Weak<Root>,
 }
@@ -57,7 +59,13 @@ fn keep(id: [u8; ID_BYTES], root: Root) {
     let serving = Arc::downgrade(&root);
     let mut roots = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
     roots.retain(|kept| kept.serving.strong_count() > 0);
-    roots.push(Kept { id, waiting: Some(root), serving });
+    roots.push(Kept { id, process: std::process::id(), waiting: Some(root), serving });
+}
+
+impl Kept {
+    fn is(&self, id: &[u8; ID_BYTES]) -> bool {
+        self.id == *id && self.process == std::process::id()
+    }
 }
 
 impl brigade_unique_id_t {
@@ -66,14 +74,14 @@ impl brigade_unique_id_t {
         let wrong = |error| Failure::argument(format!("unique_id: {error}"));
         let id = UniqueId::from_bytes(self.bytes).map_err(wrong)?;
         let roots = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let root = roots.iter().find(|kept| kept.id == self.bytes);
+        let root = roots.iter().find(|kept| kept.is(&self.bytes));
         Ok((id, root.and_then(|kept| kept.serving.upgrade())))
     }
 
     /// A rank of this process has joined: from now on the root lives as long as such ranks do.
     pub(crate) fn joined(&self) {
         let mut roots = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = roots.iter_mut().find(|kept| kept.id == self.bytes);
+        let kept = roots.iter_mut().find(|kept| kept.is(&self.bytes));
         let root = kept.and_then(|kept| kept.waiting.take());
         drop(roots);
         // The caller holds another reference, so this ends nothing.

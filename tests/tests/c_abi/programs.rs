@@ -12,7 +12,7 @@ fn c_programs_compile_as_every_standard_by_every_compiler() {
     let library = Installed::get();
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has(compiler)) {
         for standard in ["c99", "c11", "c17"] {
-            for program in ["layout.c", "collectives.c", "hostile.c", "latency.c"] {
+            for program in ["layout.c", "collectives.c", "hostile.c", "ids.c", "latency.c"] {
                 compile(&library, compiler, standard, program);
             }
         }
@@ -73,6 +73,13 @@ fn whatever_a_program_gets_wrong_it_is_told_so() {
     let library = Installed::get();
     let binary = link(&library, "gcc", "hostile.c", "plain", &[]);
     assert_eq!(run(&mut bounded(&binary)), "all refused as it should be\n");
+}
+
+#[test]
+fn unique_ids_lead_threads_and_forked_processes_together() {
+    let library = Installed::get();
+    let binary = link(&library, "gcc", "ids.c", "plain", &[]);
+    assert_eq!(run(&mut bounded(&binary)), "ids led where they should\n");
 }
 
 /// Of the library only what it does with the program's memory is seen, for it is compiled without.
