@@ -42,14 +42,14 @@ pub(crate) trait Engine {
     fn push(&mut self, transfer: Transfer);
 
     /// Start what was pushed and wait until something completes, somebody calls the engine's
-    /// [`Wake`], or `limit` has passed. Completions are appended to `done`. With `is_deep` there is
-    /// so much in flight that the engine may wait a little longer for more than one.
+    /// [`Wake`], or `limit` has passed. Completions are appended to `done`. There is so much in
+    /// flight that the engine may wait a little longer for this many of them `together`.
     ///
     /// Errors: the engine is broken and will complete nothing more; it says why.
     fn turn(
         &mut self,
         limit: Duration,
-        is_deep: bool,
+        together: usize,
         done: &mut Vec<Completion>,
     ) -> Result<(), String>;
 

@@ -20,6 +20,8 @@ const TRICKLE: usize = 2;
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// From so many transfers in flight on, a device stays busy while two of them are taken at once.
 const DEEP: usize = 6;
+/// The most completions that are taken together.
+const TOGETHER_MAX: usize = 8;
 /// Syncs in flight.
 const SYNCS: usize = 4;
 /// Transfers that can be in flight in all, whatever one device is allowed: enough for four of them.
@@ -99,11 +101,16 @@ impl Queue {
         self.vacant.len() == self.requests.len()
     }
 
-    /// Whether nobody waits, and enough is in flight that a few completions at once will do.
-    pub(crate) fn is_deep(&self) -> bool {
+    /// How many completions to take together: one where somebody waits or little is in flight, else
+    /// few enough that the device keeps most of its work.
+    pub(crate) fn together(&self) -> usize {
         let in_flight = self.flights.len() - self.tokens.len();
         let is_urgent = |load: &Load| load.urgent_open > 0;
-        in_flight >= DEEP && !self.lanes.iter().any(|lane| lane.loads.iter().any(is_urgent))
+        let is_deep = in_flight >= DEEP;
+        match is_deep && !self.lanes.iter().any(|lane| lane.loads.iter().any(is_urgent)) {
+            true => (in_flight / 4).clamp(2, TOGETHER_MAX),
+            false => 1,
+        }
     }
 
     /// Take a request in.

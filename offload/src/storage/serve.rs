@@ -117,7 +117,7 @@ impl Serving {
             }
             let is_idle = self.inbox.fall_asleep(!self.queue.is_empty());
             let limit = if is_idle { TICK } else { Duration::ZERO };
-            let turned = self.engine.turn(limit, self.queue.is_deep(), &mut done);
+            let turned = self.engine.turn(limit, self.queue.together(), &mut done);
             self.inbox.awake();
             for news in self.engine.news() {
                 self.inbox.report(news);
@@ -187,7 +187,7 @@ mod tests {
         fn turn(
             &mut self,
             limit: Duration,
-            _is_deep: bool,
+            _together: usize,
             _done: &mut Vec<Completion>,
         ) -> Result<(), String> {
             std::thread::sleep(limit.min(TICK));

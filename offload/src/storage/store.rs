@@ -46,7 +46,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { engine: EngineChoice::Auto, block_bytes: 1 << 20, in_flight: 8, is_polled: false }
+        Self { engine: EngineChoice::Auto, block_bytes: 1 << 20, in_flight: 16, is_polled: false }
     }
 }
 

@@ -60,7 +60,7 @@ impl Engine for Threads {
     fn turn(
         &mut self,
         limit: Duration,
-        _is_deep: bool,
+        _together: usize,
         done: &mut Vec<Completion>,
     ) -> Result<(), String> {
         let state = lock(&self.shared.done);

@@ -88,7 +88,7 @@ impl Engine for Simulation {
     fn turn(
         &mut self,
         limit: Duration,
-        _is_deep: bool,
+        _together: usize,
         done: &mut Vec<Completion>,
     ) -> Result<(), String> {
         let due = self.under_way.peek().map(|Reverse(first)| first.due);

@@ -24,8 +24,8 @@ const BELL: u64 = u64::MAX;
 /// What says that the ring of commands has completions.
 const COMMANDS: u64 = u64::MAX - 1;
 
-/// How long a completion may wait for a second one.
-const SECOND_LIMIT: Duration = Duration::from_millis(20);
+/// How long a completion may wait for others.
+const TOGETHER_LIMIT: Duration = Duration::from_millis(2);
 
 /// One ring, perhaps a polled one, and one of commands, used by the thread that made them.
 pub(super) struct Uring {
@@ -90,7 +90,7 @@ impl Uring {
     fn turn_rings(
         &mut self,
         limit: Duration,
-        is_deep: bool,
+        together: usize,
         done: &mut Vec<Completion>,
     ) -> io::Result<()> {
         done.append(&mut self.refused);
@@ -105,7 +105,8 @@ impl Uring {
         }
         // Transfers that run on other rings are not counted here.
         let is_alone = self.passthrough.is_none() && self.polled.is_none();
-        let rings = self.main.turn(limit, is_deep && is_alone, done)?;
+        let together = if is_alone { together } else { 1 };
+        let rings = self.main.turn(limit, together, done)?;
         if rings.bell {
             self.bell.quiet();
             self.main.ring.watch(self.bell.descriptor(), BELL);
@@ -160,16 +161,16 @@ impl Main {
         Some(2 * file.id() + u32::from(transfer.is_direct))
     }
 
-    /// Wait for one completion, or when many are under way a moment for a second one: half as many
-    /// waits cost a third less.
+    /// Wait for one completion, or when many are under way a moment for some together: each wait
+    /// costs a switch of threads.
     fn turn(
         &mut self,
         limit: Duration,
-        is_deep: bool,
+        together: usize,
         done: &mut Vec<Completion>,
     ) -> io::Result<Rings> {
-        if is_deep && done.is_empty() {
-            self.ring.enter(2, limit.min(SECOND_LIMIT))?;
+        if together > 1 && done.is_empty() {
+            self.ring.enter(together, limit.min(TOGETHER_LIMIT))?;
         } else {
             self.ring.enter(1, limit)?;
         }
@@ -204,10 +205,10 @@ impl Engine for Uring {
     fn turn(
         &mut self,
         limit: Duration,
-        is_deep: bool,
+        together: usize,
         done: &mut Vec<Completion>,
     ) -> Result<(), String> {
-        self.turn_rings(limit, is_deep, done).map_err(|e| format!("io_uring_enter failed: {e}"))
+        self.turn_rings(limit, together, done).map_err(|e| format!("io_uring_enter failed: {e}"))
     }
 
     fn forget(&mut self, file_id: u32) {
