@@ -20,7 +20,7 @@ use crate::work::brigade_work_t;
 /// # Safety
 ///
 /// The memory is what C must pass, until the call has ended.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn carry_out(
     comm: &Pinned<Comm>,
     call: Call,

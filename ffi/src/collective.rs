@@ -143,8 +143,7 @@ pub unsafe extern "C" fn brigade_all_to_all(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let call = Call::moving(Collective::AllToAll, dtype.parse()?, count);
-        let elems = count.checked_mul(comm.communicator.size());
-        let lengths = Lengths::equal(elems.unwrap_or(usize::MAX));
+        let lengths = Lengths::equal(count.saturating_mul(comm.communicator.size()));
         // SAFETY: the caller's promise.
         unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
     })
@@ -171,8 +170,7 @@ pub unsafe extern "C" fn brigade_all_to_all_v(
         let to = unsafe { list(sendcounts, ranks, "sendcounts") }?;
         // SAFETY: the caller's promise.
         let from = unsafe { list(recvcounts, ranks, "recvcounts") }?;
-        let all = |counts| sum(counts).unwrap_or(usize::MAX);
-        let lengths = Lengths::apart(all(to), all(from));
+        let lengths = Lengths::apart(sum(to), sum(from));
         let counts = Counts::PerPair { to: to.into(), from: from.into() };
         let call = moving(Collective::AllToAll, dtype.parse()?, counts);
         // SAFETY: the caller's promise.

@@ -6,47 +6,50 @@ use brigade_comm::{Buffers, Dtype};
 
 use crate::error::{Failure, Outcome};
 
-/// How many elements a call reads and writes on this rank.
+/// How many elements a call reads and writes on this rank. A number that cannot be counted is the
+/// largest there is, which no memory holds.
 #[derive(Clone, Copy)]
 pub(crate) struct Lengths {
-    input: Option<usize>,
-    output: Option<usize>,
+    input: usize,
+    output: usize,
     /// In a buffer with one block of each rank: the elements in front of this rank's.
-    own: Option<usize>,
+    own: usize,
 }
 
 impl Lengths {
     /// As many elements in as out.
     #[inline]
     pub(crate) fn equal(count: usize) -> Self {
-        Self { input: Some(count), output: Some(count), own: Some(0) }
+        Self { input: count, output: count, own: 0 }
     }
 
     /// So many in, and so many out.
     #[inline]
     pub(crate) fn apart(input: usize, output: usize) -> Self {
-        Self { input: Some(input), output: Some(output), own: Some(0) }
+        Self { input, output, own: 0 }
     }
 
     /// One block in, a block of each rank out.
+    #[inline]
     pub(crate) fn gathering(count: usize, ranks: usize, rank: usize) -> Self {
-        Self { input: Some(count), output: count.checked_mul(ranks), own: count.checked_mul(rank) }
+        Self { input: count, output: count.saturating_mul(ranks), own: count.saturating_mul(rank) }
     }
 
     /// One block in, a block of each rank out; all of their own lengths.
     pub(crate) fn gathering_v(counts: &[usize], rank: usize) -> Self {
-        Self { input: Some(counts[rank]), output: sum(counts), own: sum(&counts[..rank]) }
+        Self { input: counts[rank], output: sum(counts), own: sum(&counts[..rank]) }
     }
 
     /// A block of each rank in, one block out.
+    #[inline]
     pub(crate) fn reversed(self) -> Self {
         Self { input: self.output, output: self.input, own: self.own }
     }
 }
 
-/// The sum of counts, if there is one.
-pub(crate) fn sum(counts: &[usize]) -> Option<usize> {
-    counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count))
+/// The sum of counts.
+pub(crate) fn sum(counts: &[usize]) -> usize {
+    counts.iter().fold(0_usize, |sum, count| sum.saturating_add(*count))
 }
 
 /// Memory that was looked at, as far as it can be.
@@ -65,21 +68,20 @@ unsafe impl Send for Memory {}
 impl Memory {
     /// In place is what NCCL calls so: both pointers lead to the same elements, where the shorter
     /// buffer lies at this rank's block of the longer one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         send: *const c_void,
         recv: *mut c_void,
         lengths: Lengths,
         dtype: Dtype,
     ) -> Outcome<Self> {
-        let bytes = |elems: Option<usize>| {
-            let bytes = elems.and_then(|elems| elems.checked_mul(dtype.size()));
-            bytes.filter(|bytes| *bytes <= isize::MAX as usize)
-        };
-        let all = (bytes(lengths.input), bytes(lengths.output), bytes(lengths.own));
-        let (Some(input_bytes), Some(output_bytes), Some(own)) = all else {
-            return Err(Failure::argument("no memory holds so many elements"));
-        };
+        // Sizes are 1, 2, 4 or 8, so what overflows is larger than any memory anyway.
+        let bytes = |elems: usize| elems.saturating_mul(dtype.size());
+        let (input_bytes, output_bytes) = (bytes(lengths.input), bytes(lengths.output));
+        let own = bytes(lengths.own);
+        if input_bytes.max(output_bytes) > isize::MAX as usize {
+            return Err(too_long(&lengths));
+        }
         let (input, output) = (send.cast::<u8>(), recv.cast::<u8>());
         if (input.is_null() && input_bytes > 0) || (output.is_null() && output_bytes > 0) {
             return Err(null(input_bytes, output_bytes, input.is_null()));
@@ -131,7 +133,7 @@ impl Memory {
     /// # Safety
     ///
     /// For `'a` what is read stays as it is, and nobody else touches what is written.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn buffers<'a>(&self) -> Buffers<'a> {
         // SAFETY: the caller's promise; no pointer with a length is null, and the two lie apart
         // unless they are one.
@@ -166,6 +168,12 @@ impl Memory {
 }
 
 #[cold]
+fn too_long(lengths: &Lengths) -> Box<Failure> {
+    let Lengths { input, output, .. } = lengths;
+    Failure::argument(format!("no memory holds {input} elements to send or {output} to receive"))
+}
+
+#[cold]
 fn null(input_bytes: usize, output_bytes: usize, input_is: bool) -> Box<Failure> {
     let (name, bytes) = if input_is { ("sendbuf", input_bytes) } else { ("recvbuf", output_bytes) };
     Failure::argument(format!("{name} is NULL, but it must hold {bytes} bytes"))
@@ -174,7 +182,7 @@ fn null(input_bytes: usize, output_bytes: usize, input_is: bool) -> Box<Failure>
 /// # Safety
 ///
 /// So many bytes can be read and stay as they are for `'a`; null will do for none.
-#[inline]
+#[inline(always)]
 unsafe fn slice<'a>(start: *const u8, bytes: usize) -> &'a [u8] {
     if bytes == 0 {
         return &[];
@@ -186,7 +194,7 @@ unsafe fn slice<'a>(start: *const u8, bytes: usize) -> &'a [u8] {
 /// # Safety
 ///
 /// So many bytes can be written, and nobody else touches them for `'a`; null will do for none.
-#[inline]
+#[inline(always)]
 unsafe fn slice_mut<'a>(start: *mut u8, bytes: usize) -> &'a mut [u8] {
     if bytes == 0 {
         return &mut [];

@@ -112,7 +112,7 @@ impl Noun for Op {
 }
 
 /// The operator that C means.
-#[inline]
+#[inline(always)]
 pub(crate) fn parse(op: brigade_op_t) -> Outcome<Op> {
     Ok(match op {
         BRIGADE_SUM => Op::Sum,
@@ -123,8 +123,13 @@ pub(crate) fn parse(op: brigade_op_t) -> Outcome<Op> {
         BRIGADE_BAND => Op::Band,
         BRIGADE_BOR => Op::Bor,
         BRIGADE_BXOR => Op::Bxor,
-        handle => pin::<Op>(handle)?.clone(),
+        handle => made(handle)?,
     })
+}
+
+/// An operator that a handle stands for.
+fn made(handle: u64) -> Outcome<Op> {
+    Ok(pin::<Op>(handle)?.clone())
 }
 
 /// A function of C's with its user's pointer.
