@@ -54,8 +54,8 @@ pub(crate) fn pair(settings: &Settings, body: impl Fn(usize, &mut Member) + Sync
 pub(crate) type Outcome = [Result<(), TransportError>; 2];
 
 /// Both members send to each other at the same time, in portions of random lengths, and check each
-/// that arrives. `strike` runs on a thread of its own once `strike_at` bytes have arrived at member
-/// 1; when it returns, `more` go each way. Who has all, or comes to an error, leaves.
+/// that arrives. `strike` runs on a thread of its own once member 0 has sent `strike_at`
+/// bytes; when it returns, `more` go each way. Who has all, or comes to an error, leaves.
 pub(crate) fn trial(
     settings: &Settings,
     seed: u64,
@@ -72,7 +72,9 @@ pub(crate) fn trial(
             scope.spawn(move || Member::new(join(port, me, cards), 1 - me).stream(me, stream))
         });
         let sent = || stream.sent.each_ref().map(|count| count.load(Ordering::Relaxed));
-        while sent()[0] < strike_at && !members.iter().any(|member| member.is_finished()) {
+        // Who sends has both its wires.
+        let is_due = || sent()[0] >= strike_at.max(1) && sent()[1] > 0;
+        while !is_due() && !members.iter().any(|member| member.is_finished()) {
             std::thread::sleep(Duration::from_millis(1));
         }
         strike();
