@@ -3,7 +3,7 @@
 //! * [`memory`]: one arena for each process, with a hard budget
 //! * [`storage`]: transfers between arena memory and files, at the device's speed
 //! * [`layout`]: what lies where in a file, so that a crash leaves the old state or the new one
-//! * [`store`]: states in files and tensors in tiers; the files that are swapped to are the checkpoint
+//! * [`store`]: states in files, tensors in tiers; the files that are swapped to are a checkpoint
 //! * [`optimizer`]: updates of parameters on the host, each a single pass
 //! * [`step`]: an optimizer's step over state that passes through memory chunk by chunk
 //! * [`plan`]: what lives where and what that costs, said before the first step
