@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "version",
     "error",
     "id",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 11] = [
     "collective",
     "rooted",
     "message",
+    "group",
 ];
 
 #[test]

@@ -5,14 +5,14 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// An installed library. The folder goes with the last test that uses it.
-pub struct Installed {
+pub(crate) struct Installed {
     /// What `--prefix` was.
-    pub prefix: PathBuf,
+    pub(crate) prefix: PathBuf,
 }
 
 impl Installed {
     /// The library of this build, installed unless another test has just done so.
-    pub fn get() -> Arc<Self> {
+    pub(crate) fn get() -> Arc<Self> {
         static LAST: Mutex<Weak<Installed>> = Mutex::new(Weak::new());
         let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(installed) = last.upgrade() {
@@ -29,12 +29,12 @@ impl Installed {
     }
 
     /// Where the libraries are.
-    pub fn lib(&self) -> PathBuf {
+    pub(crate) fn lib(&self) -> PathBuf {
         self.prefix.join("lib")
     }
 
     /// Where the headers are.
-    pub fn include(&self) -> PathBuf {
+    pub(crate) fn include(&self) -> PathBuf {
         self.prefix.join("include")
     }
 }
@@ -47,17 +47,17 @@ impl Drop for Installed {
 }
 
 /// The folder of the project.
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
 }
 
 /// A source in `tests/c`.
-pub fn source(name: &str) -> PathBuf {
+pub(crate) fn source(name: &str) -> PathBuf {
     root().join("tests/c").join(name)
 }
 
 /// The `brigade` command.
-pub fn brigade() -> PathBuf {
+pub(crate) fn brigade() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build("brigade").join("brigade")).clone()
 }
@@ -87,7 +87,7 @@ fn build(package: &str) -> PathBuf {
 }
 
 /// Whether a program can be started; says so if it cannot.
-pub fn has(program: &str) -> bool {
+pub(crate) fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
         println!("skipped: there is no {program} here");
@@ -96,7 +96,7 @@ pub fn has(program: &str) -> bool {
 }
 
 /// A command that is ended after two minutes, and knows of no world but its own.
-pub fn bounded(program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub(crate) fn bounded(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "120"]).arg(program);
     for (name, _) in std::env::vars_os() {
@@ -109,14 +109,14 @@ pub fn bounded(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// Run a command that must succeed; what it printed.
 #[track_caller]
-pub fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().expect("the command can be started");
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, words(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// All that a command said.
-pub fn words(output: &Output) -> String {
+pub(crate) fn words(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes);
     format!("{}{}", text(&output.stdout), text(&output.stderr))
 }

@@ -139,7 +139,7 @@ fn compile(library: &Installed, compiler: &str, standard: &str, program: &str) {
 
 /// A program linked to the shared library.
 #[track_caller]
-pub fn link(
+pub(crate) fn link(
     library: &Installed,
     compiler: &str,
     program: &str,
