@@ -11,7 +11,7 @@ use crate::control::History;
 use crate::drive::Driver;
 use crate::engine::Engine;
 use crate::select::Selector;
-use crate::wait::Watch;
+use crate::wait::{Watch, error_of};
 use crate::waiting::Waiting;
 use crate::work::Progress;
 use crate::world::World;
@@ -169,6 +169,12 @@ impl Communicator {
     /// End this world on all ranks: whoever waits gets [`Error::Aborted`] with this reason.
     pub fn abort(&self, why: &str) {
         self.shared.world.control.abort(why);
+    }
+
+    /// Why this world cannot go on, once that is known: a lost rank, an abort, a mismatch. For
+    /// those who watch while another thread is inside a call; costs a load as long as all is well.
+    pub fn ended(&self) -> Option<Error> {
+        self.shared.world.control.verdict().map(|verdict| error_of(verdict, "no call"))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

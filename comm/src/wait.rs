@@ -292,7 +292,7 @@ pub(crate) fn judge_joining(control: &Control, error: &TransportError, name: &st
 }
 
 /// A verdict as the error of a call.
-fn error_of(verdict: &Verdict, during: &str) -> Error {
+pub(crate) fn error_of(verdict: &Verdict, during: &str) -> Error {
     let during = during.to_owned();
     match verdict {
         Verdict::Lost { rank, how } => {
