@@ -302,6 +302,14 @@ brigade_result_t brigade_comm_split(brigade_comm_t comm,
 brigade_result_t brigade_comm_abort(brigade_comm_t comm,
                                     const char *reason);
 
+// Whether the world of this communicator goes on: `result` is BRIGADE_SUCCESS, or what ended it (a
+// lost rank, an abort, a mismatch), as soon as that is known. For those who watch while another
+// thread is inside a call.
+//
+// Threads: from any thread, also while another one is inside a call.
+brigade_result_t brigade_comm_get_async_error(brigade_comm_t comm,
+                                              brigade_result_t *result);
+
 // Leave the group, after the calls that were started on it have ended. The handle ends at once; if
 // another thread is inside a call, the rest ends with that call.
 //

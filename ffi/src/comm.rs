@@ -217,6 +217,27 @@ pub unsafe extern "C" fn brigade_comm_abort(
     })
 }
 
+/// Whether the world of this communicator goes on: `result` is BRIGADE_SUCCESS, or what ended it (a
+/// lost rank, an abort, a mismatch), as soon as that is known. For those who watch while another
+/// thread is inside a call.
+///
+/// Threads: from any thread, also while another one is inside a call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_get_async_error(
+    comm: brigade_comm_t,
+    result: *mut brigade_result_t,
+) -> brigade_result_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(result, "result")?;
+        let ended = comm.communicator.ended();
+        let told = ended.map_or(brigade_result_t::BRIGADE_SUCCESS, |error| (&error).into());
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(told) };
+        Ok(())
+    })
+}
+
 /// Leave the group, after the calls that were started on it have ended. The handle ends at once; if
 /// another thread is inside a call, the rest ends with that call.
 ///

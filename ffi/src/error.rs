@@ -133,10 +133,9 @@ impl Failure {
     }
 }
 
-impl From<Error> for Box<Failure> {
-    #[cold]
-    fn from(error: Error) -> Self {
-        let result = match &error {
+impl From<&Error> for brigade_result_t {
+    fn from(error: &Error) -> Self {
+        match error {
             Error::Invalid { .. } => BRIGADE_INVALID_ARGUMENT,
             Error::Mismatch { .. } => BRIGADE_MISMATCH,
             Error::PeerLost { .. } => BRIGADE_PEER_LOST,
@@ -146,8 +145,14 @@ impl From<Error> for Box<Failure> {
             Error::Transport { .. } => BRIGADE_SYSTEM_ERROR,
             Error::Join { .. } => BRIGADE_JOIN_FAILED,
             _ => BRIGADE_INTERNAL_ERROR,
-        };
-        Box::new(Failure { result, sentence: error.to_string() })
+        }
+    }
+}
+
+impl From<Error> for Box<Failure> {
+    #[cold]
+    fn from(error: Error) -> Self {
+        Box::new(Failure { result: (&error).into(), sentence: error.to_string() })
     }
 }
 

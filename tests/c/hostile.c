@@ -37,6 +37,7 @@ static void nulls(void) {
     REFUSED(brigade_comm_stats(comm, NULL));
     REFUSED(brigade_comm_setting(comm, NULL, NULL, 0));
     REFUSED(brigade_comm_abort(NULL, NULL));
+    REFUSED(brigade_comm_get_async_error(comm, NULL));
     REFUSED(brigade_comm_destroy(NULL));
     REFUSED(brigade_work_test(NULL));
     REFUSED(brigade_work_wait(NULL, 0));
@@ -254,6 +255,7 @@ static void operators(void) {
 static void endings(int destroy_first) {
     struct call call;
     brigade_comm_t comms[2];
+    brigade_result_t ended;
     pthread_t thread;
     int rank;
     memset(&call, 0, sizeof call);
@@ -265,10 +267,14 @@ static void endings(int destroy_first) {
         CHECK(brigade_comm_destroy(comms[0]));
         REFUSED(brigade_comm_rank(comms[0], &rank));
     }
+    CHECK(brigade_comm_get_async_error(comms[1], &ended));
+    REQUIRE(ended == BRIGADE_SUCCESS);
     CHECK(brigade_comm_abort(comms[destroy_first], "enough"));
     pthread_join(thread, NULL);
     REQUIRE(call.result == BRIGADE_ABORTED && strstr(call.sentence, "enough") != NULL);
     RESULT(BRIGADE_ABORTED, reduce_one(comms[1]));
+    CHECK(brigade_comm_get_async_error(comms[1], &ended));
+    REQUIRE(ended == BRIGADE_ABORTED);
     if (!destroy_first)
         CHECK(brigade_comm_destroy(comms[0]));
     CHECK(brigade_comm_destroy(comms[1]));
