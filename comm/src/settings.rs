@@ -248,7 +248,7 @@ mod tests {
     fn every_setting_of_the_table_can_be_set_and_is_shown() {
         let values = [
             "tcp", "ring", "1", "5", "6", "7", "65536", "lo", "100-200", "3", "mlx5_0", "8", "255",
-            "15", "104", "31", "5", "0",
+            "15", "104", "31", "5", "0", "4096",
         ];
         let value =
             |name: &str| rows().position(|row| row.0 == name).map(|row| values[row].to_owned());
@@ -291,6 +291,7 @@ mod tests {
             ("BRIGADE_RDMA_TIMEOUT", "0"),
             ("BRIGADE_RDMA_RETRIES", "7"),
             ("BRIGADE_RDMA_RECONNECT_MS", "soon"),
+            ("BRIGADE_RDMA_CACHE_BYTES", "1M"),
         ] {
             let error = settings.set(name, value).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");

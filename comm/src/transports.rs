@@ -94,10 +94,12 @@ fn rdma(settings: &Settings) -> Result<Rdma, Error> {
         timeout,
         retries,
         reconnect,
+        cache_bytes,
     } = settings.rdma.clone();
     settings.rdma.check()?;
     Ok(Rdma::new(rdma::Settings {
         devices,
+        cache_bytes,
         queue_pairs: queue_pairs.into(),
         gid_index,
         service_level,

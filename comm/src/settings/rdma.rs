@@ -33,6 +33,9 @@ pub struct RdmaSettings {
     /// half as long as a call may stand still; zero not to replace any.
     /// `BRIGADE_RDMA_RECONNECT_MS`.
     pub reconnect: Duration,
+    /// How much of the callers' memory may be registered at once, so that devices send from where
+    /// bytes lie; zero to copy all of them. `BRIGADE_RDMA_CACHE_BYTES`.
+    pub cache_bytes: usize,
 }
 
 impl Default for RdmaSettings {
@@ -46,12 +49,13 @@ impl Default for RdmaSettings {
             timeout: 15,
             retries: 6,
             reconnect: Duration::from_secs(10),
+            cache_bytes: 256 << 20,
         }
     }
 }
 
 /// How many settings there are.
-pub(super) const COUNT: usize = 8;
+pub(super) const COUNT: usize = 9;
 
 /// The variables, with their meanings.
 pub(super) const TABLE: [(&str, &str); COUNT] = [
@@ -63,6 +67,7 @@ pub(super) const TABLE: [(&str, &str); COUNT] = [
     ("BRIGADE_RDMA_TIMEOUT", "a packet waits 4.096 us x 2^this for its answer"),
     ("BRIGADE_RDMA_RETRIES", "how often a packet without an answer is sent again"),
     ("BRIGADE_RDMA_RECONNECT_MS", "a link may be down so long before a call fails"),
+    ("BRIGADE_RDMA_CACHE_BYTES", "memory that may stay registered, 0 = copy what is sent"),
 ];
 
 const QUEUE_PAIRS: RangeInclusive<u8> = 0..=8;
@@ -94,6 +99,11 @@ impl RdmaSettings {
                     Error::invalid(format!("{name}={value:?} is not a whole number"))
                 })?;
                 self.reconnect = Duration::from_millis(millis);
+            }
+            "BRIGADE_RDMA_CACHE_BYTES" => {
+                self.cache_bytes = value.parse().map_err(|_| {
+                    Error::invalid(format!("{name}={value:?} is not a whole number"))
+                })?;
             }
             _ => return Ok(false),
         }
@@ -132,6 +142,7 @@ impl RdmaSettings {
             self.timeout.to_string(),
             self.retries.to_string(),
             self.reconnect.as_millis().to_string(),
+            self.cache_bytes.to_string(),
         ]
     }
 }
