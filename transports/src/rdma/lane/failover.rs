@@ -209,8 +209,11 @@ impl State {
         if self.held_bytes() == 0 {
             return;
         }
-        let why = "a call was broken off while its memory was lent".into();
-        self.fault.get_or_insert(TransportError::Refused { why });
+        if self.fault.is_none() {
+            let why = String::from("a call was broken off while its memory was lent");
+            self.hand.ask(Request::Lost { peer: self.peer, why: why.clone() });
+            self.fault = Some(TransportError::Refused { why });
+        }
         for index in 0..self.stripes.len() {
             self.fail(index, Status::FLUSHED);
         }
