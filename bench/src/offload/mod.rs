@@ -83,7 +83,9 @@ pub fn measure(folder: &Path) -> Result<Measured, Failure> {
     const BYTES: u64 = 256 << 20;
     const REQUEST_BYTES: usize = 4 << 20;
     const LEAST: Duration = Duration::from_millis(250);
-    let mut rig = Rig::new(folder, BYTES, Settings::default(), 64 << 20, false)?;
+    let settings = Settings::default();
+    let memory = rig::stream_bytes(&settings, REQUEST_BYTES, 2).next_multiple_of(2 << 20);
+    let mut rig = Rig::new(folder, BYTES, settings, memory, false)?;
     let mut rate = |directions: &[Direction]| -> Result<f64, Failure> {
         Ok(rig.stream(directions, REQUEST_BYTES, LEAST)?.gb_s())
     };

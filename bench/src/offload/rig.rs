@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use brigade_offload::memory::{Arena, Budget, Buffer, Category};
+use brigade_offload::memory::{Arena, Budget, Buffer, Category, span_bytes};
 use brigade_offload::storage::simulated::SimulatedDevice;
 use brigade_offload::storage::{File, Pending, Priority, Settings, Storage};
 
@@ -119,8 +119,7 @@ impl Rig {
         request_bytes: usize,
         least: Duration,
     ) -> Result<Sample, Failure> {
-        let ahead = 2 * self.settings.in_flight * self.settings.block_bytes;
-        let ahead = (ahead.div_ceil(request_bytes) + 1) * directions.len();
+        let ahead = requests_ahead(&self.settings, request_bytes) * directions.len();
         let part_bytes = self.file.bytes() / directions.len() as u64;
         let in_part = (part_bytes / request_bytes as u64).max(1);
         let mut free: Vec<Buffer> = (0..ahead)
@@ -225,4 +224,14 @@ impl Drop for Rig {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Requests of a stream that are handed in at once, each way: twice what is in flight.
+fn requests_ahead(settings: &Settings, request_bytes: usize) -> usize {
+    (2 * settings.in_flight * settings.block_bytes).div_ceil(request_bytes) + 1
+}
+
+/// Memory that streams in so many directions take together.
+pub(super) fn stream_bytes(settings: &Settings, request_bytes: usize, directions: usize) -> usize {
+    directions * requests_ahead(settings, request_bytes) * span_bytes(request_bytes)
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::Failure;
 use super::optimizer::{Format, Rule};
 use super::report::{Record, Report, Spread};
-use super::rig::{Direction, Rig};
+use super::rig::{Direction, Rig, stream_bytes};
 use crate::size;
 use streamed::Streamed;
 
@@ -139,8 +139,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 fn rig(args: &Args, rule: Rule, format: Format, params: usize) -> Result<Rig, Failure> {
     let settings = Settings::default();
-    let stream = 2 * settings.in_flight * settings.block_bytes / REQUEST_BYTES + 1;
-    let memory = Streamed::memory(rule, format, params) + (2 * stream + 1) * REQUEST_BYTES;
+    let memory = Streamed::memory(rule, format, params) + stream_bytes(&settings, REQUEST_BYTES, 2);
     let memory = memory.next_multiple_of(2 << 20);
     let bytes = Streamed::state_bytes(rule, format, params);
     let bytes = bytes.next_multiple_of(2 * REQUEST_BYTES as u64);

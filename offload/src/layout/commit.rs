@@ -21,7 +21,7 @@ pub enum Step {
     Write {
         /// Which file.
         stripe: u32,
-        /// Where in it. [bytes]
+        /// Where in it. \[bytes\]
         offset: u64,
         /// What.
         bytes: Vec<u8>,

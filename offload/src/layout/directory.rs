@@ -17,12 +17,12 @@ const TENSORS_MAX: u64 = 1 << 24;
 pub struct Placed {
     /// What it is.
     pub tensor: Tensor,
-    /// Where it begins among the state's bytes. [bytes]
+    /// Where it begins among the state's bytes. \[bytes\]
     pub offset: u64,
 }
 
 impl Placed {
-    /// Where it ends among the state's bytes. [bytes]
+    /// Where it ends among the state's bytes. \[bytes\]
     pub fn end(&self) -> u64 {
         self.offset + self.tensor.bytes()
     }
@@ -123,7 +123,7 @@ impl Directory {
         )
     }
 
-    /// Of all tensors, with the gaps between them. [bytes]
+    /// Of all tensors, with the gaps between them. \[bytes\]
     pub fn state_bytes(&self) -> u64 {
         self.tensors.last().map_or(0, Placed::end)
     }

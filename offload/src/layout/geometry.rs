@@ -5,16 +5,16 @@ use thiserror::Error;
 use super::fault::{Fault, Wrong};
 
 /// Everything that is written begins and ends at a multiple of this, so that O_DIRECT takes it.
-/// [bytes]
+/// \[bytes\]
 pub const ALIGNMENT: u64 = 4096;
-/// A superblock. [bytes]
+/// A superblock. \[bytes\]
 pub const SLOT_BYTES: u64 = ALIGNMENT;
 
 /// The two slots are this far apart: a drive that rewrites a larger unit when it writes one sector
-/// must not tear both. [bytes]
+/// must not tear both. \[bytes\]
 const SLOT_STRIDE: u64 = 64 << 10;
 const INDEX_OFFSET: u64 = 2 * SLOT_STRIDE;
-/// Blocks begin at multiples of this or of their own size, whichever is less. [bytes]
+/// Blocks begin at multiples of this or of their own size, whichever is less. \[bytes\]
 const DATA_ALIGNMENT: u64 = 1 << 20;
 
 const BLOCK_BYTES_MAX: u64 = 64 << 20;
@@ -56,7 +56,7 @@ impl Side {
 pub struct Place {
     /// Which file.
     pub stripe: u32,
-    /// Where in it. [bytes]
+    /// Where in it. \[bytes\]
     pub offset: u64,
 }
 
@@ -104,17 +104,17 @@ impl Geometry {
         Ok(Self { state_bytes, block_bytes, directory_bytes, stripes })
     }
 
-    /// Of all tensors, with the gaps between them. [bytes]
+    /// Of all tensors, with the gaps between them. \[bytes\]
     pub fn state_bytes(&self) -> u64 {
         self.state_bytes
     }
 
-    /// Of one block, the last one included: it is filled up with zeros. [bytes]
+    /// Of one block, the last one included: it is filled up with zeros. \[bytes\]
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
-    /// Of the encoded directory. [bytes]
+    /// Of the encoded directory. \[bytes\]
     pub fn directory_bytes(&self) -> u64 {
         self.directory_bytes
     }
@@ -147,23 +147,23 @@ impl Geometry {
         Place { stripe, offset: first + block / stripes * self.block_bytes }
     }
 
-    /// Where the superblock of a generation with this parity lies. [bytes]
+    /// Where the superblock of a generation with this parity lies. \[bytes\]
     pub fn slot_offset(slot: usize) -> u64 {
         assert!(slot < 2, "slot {slot} of 2");
         slot as u64 * SLOT_STRIDE
     }
 
-    /// Where the index of this generation lies, on every stripe. [bytes]
+    /// Where the index of this generation lies, on every stripe. \[bytes\]
     pub fn index_offset(&self, generation: u64) -> u64 {
         INDEX_OFFSET + generation % 2 * self.index_capacity()
     }
 
-    /// Of the index of this stripe, without what fills it up. [bytes]
+    /// Of the index of this stripe, without what fills it up. \[bytes\]
     pub fn index_bytes(&self, stripe: u32) -> u64 {
         self.directory_bytes + self.blocks_of(stripe) * ENTRY_BYTES
     }
 
-    /// How long the file of this stripe is. [bytes]
+    /// How long the file of this stripe is. \[bytes\]
     pub fn file_bytes(&self, stripe: u32) -> u64 {
         self.data_offset() + 2 * self.blocks_of(stripe) * self.block_bytes
     }

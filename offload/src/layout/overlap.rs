@@ -22,11 +22,11 @@ pub struct Held<'a> {
 pub struct Piece {
     /// From which state.
     pub source: usize,
-    /// Where among that state's bytes. [bytes]
+    /// Where among that state's bytes. \[bytes\]
     pub offset: u64,
-    /// To where in the wanted part. [bytes]
+    /// To where in the wanted part. \[bytes\]
     pub target: u64,
-    /// How many. [bytes]
+    /// How many. \[bytes\]
     pub bytes: u64,
 }
 
@@ -163,7 +163,7 @@ struct Dimension {
     /// Where we are, from 0.
     at: u64,
     extent: u64,
-    /// From one index to the next. [elements]
+    /// From one index to the next. \[elements\]
     stride: u64,
 }
 

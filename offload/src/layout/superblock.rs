@@ -5,7 +5,7 @@ use super::checksum::{Checksum, checksum, checksum_of};
 use super::fault::{Fault, Wrong};
 use super::geometry::{Geometry, SLOT_BYTES};
 
-/// Most bytes of a caller's own note in a generation. [bytes]
+/// Most bytes of a caller's own note in a generation. \[bytes\]
 pub const NOTE_BYTES_MAX: usize = 3 << 10;
 
 const MARK: [u8; 8] = *b"brigade\n";

@@ -49,7 +49,7 @@ impl Dtype {
         Dtype::F8E5M2,
     ];
 
-    /// Of one element. [bytes]
+    /// Of one element. \[bytes\]
     pub fn bytes(self) -> u64 {
         match self {
             Dtype::F64 | Dtype::I64 | Dtype::U64 => 8,
@@ -156,7 +156,7 @@ impl Tensor {
         }
     }
 
-    /// Of what is held. [bytes]
+    /// Of what is held. \[bytes\]
     pub fn bytes(&self) -> u64 {
         self.count() * self.dtype.bytes()
     }

@@ -22,9 +22,9 @@ pub struct Files {
 pub struct Span {
     /// The file of both.
     pub file: File,
-    /// Where the array begins now. [bytes]
+    /// Where the array begins now. \[bytes\]
     pub read_at: u64,
-    /// Where it begins after the step; may be the same. [bytes]
+    /// Where it begins after the step; may be the same. \[bytes\]
     pub write_at: u64,
 }
 

@@ -12,7 +12,7 @@ pub struct Piece {
     pub array: usize,
     /// Which chunk of it.
     pub chunk: usize,
-    /// Where it begins in the array. [bytes]
+    /// Where it begins in the array. \[bytes\]
     pub offset: u64,
     /// How long it is; the memory may be longer.
     pub bytes: usize,

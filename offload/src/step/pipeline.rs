@@ -64,9 +64,9 @@ where
 /// What a step has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// From homes into memory. [bytes]
+    /// From homes into memory. \[bytes\]
     pub read_bytes: u64,
-    /// From memory to homes. [bytes]
+    /// From memory to homes. \[bytes\]
     pub written_bytes: u64,
 }
 

@@ -24,7 +24,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// `elements` in arrays of these widths [bytes], in chunks of a size that suits drives.
+    /// `elements` in arrays of these widths \[bytes\], in chunks of a size that suits drives.
     pub fn new(elements: usize, widths: &[usize]) -> Self {
         let chunk = elements.div_ceil(CHUNKS).next_multiple_of(CHUNK_GRAIN);
         Self::cut(elements, widths, chunk.clamp(CHUNK_GRAIN, CHUNK_ELEMENTS_MAX))

@@ -11,7 +11,7 @@ use crate::memory::{Arena, Buffer, Category};
 use crate::storage::{File, Pending, Priority, Storage, StorageError};
 
 /// Superblocks and indices are staged in pieces of this size, so that a commit finds room in an
-/// arena that is used up but for one of them. [bytes]
+/// arena that is used up but for one of them. \[bytes\]
 const STAGING_BYTES: usize = 64 << 10;
 
 /// A storage, and an arena to stage blocks in. Cheap to clone.

@@ -11,9 +11,9 @@ use crate::storage::Priority;
 struct Part {
     source: usize,
     block: u64,
-    /// Where in the block. [bytes]
+    /// Where in the block. \[bytes\]
     within: usize,
-    /// Where in the target. [bytes]
+    /// Where in the target. \[bytes\]
     target: usize,
     bytes: usize,
 }

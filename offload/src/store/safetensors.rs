@@ -15,9 +15,9 @@ use super::state::StateFile;
 use crate::layout::{Directory, Dtype, Held, Placed, Tensor, pieces};
 use crate::memory::Category;
 
-/// As much of a tensor as is in memory at once. [bytes]
+/// As much of a tensor as is in memory at once. \[bytes\]
 const CHUNK_BYTES: u64 = 4 << 20;
-/// The longest header that the format's own reader takes. [bytes]
+/// The longest header that the format's own reader takes. \[bytes\]
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// The checkpoint's label, in the file's metadata.
 const LABEL: &str = "brigade.label";

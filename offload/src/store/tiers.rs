@@ -47,7 +47,7 @@ pub(super) struct Shelf {
 pub(super) struct Slot {
     pub(super) shelf: usize,
     pub(super) placed: Placed,
-    /// Of its buffer: whole pages. [bytes]
+    /// Of its buffer: whole pages. \[bytes\]
     pub(super) span: usize,
     pub(super) tier: Tier,
 }
