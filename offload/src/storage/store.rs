@@ -52,7 +52,7 @@ impl Default for Settings {
 
 /// Moves bytes between the buffers of an arena and files. Cheap to clone, and every clone can be
 /// used by any thread. When the last clone goes, it waits until every request has ended, for up to
-/// a minute.
+/// a minute; the kernel may hold registered memory for a moment longer, and count it as ours.
 ///
 /// Requests are not ordered among each other: a read may overtake a write of the same bytes that
 /// was handed in before it. What must follow waits for what it follows; only a sync waits by
