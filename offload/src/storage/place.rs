@@ -133,6 +133,12 @@ fn reserve(file: &fs::File, bytes: u64) -> io::Result<()> {
     if bytes == 0 {
         return Ok(());
     }
+    // Asked first, because file systems take all that there is before they say that it is not
+    // enough, and others would find the device full meanwhile.
+    let held_bytes = 512 * file.metadata()?.blocks();
+    if bytes.saturating_sub(held_bytes) > sys::free_bytes(file)? {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
     match sys::allocate(file, bytes) {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(bytes),
         other => other,

@@ -38,6 +38,17 @@ pub(super) fn allocate(file: &fs::File, bytes: u64) -> io::Result<()> {
     check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, file_offset(bytes)?) })
 }
 
+/// Bytes that this process could still put on the file's device.
+pub(super) fn free_bytes(file: &fs::File) -> io::Result<u64> {
+    // SAFETY: all fields of statvfs are plain numbers, for which zero is a value.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `found` is writable for as long as the call.
+    check(unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut found) })?;
+    // File systems without a size of their own count no blocks at all.
+    let is_counted = found.f_blocks > 0;
+    Ok(if is_counted { found.f_bavail.saturating_mul(found.f_frsize) } else { u64::MAX })
+}
+
 /// What direct transfers of this file need: multiples of bytes in the file and in memory. None when
 /// the kernel says that there are none; zeros when it does not say.
 pub(super) fn direct_grain(path: &Path) -> Option<(usize, usize)> {
