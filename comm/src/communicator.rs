@@ -157,7 +157,7 @@ impl Communicator {
     /// the transports of this one. All zero over transports that copy.
     pub fn lending(&self) -> LendingStats {
         let engine = self.shared.lock();
-        let all = engine.driver.endpoints.iter().map(|endpoint| endpoint.counters());
+        let all = engine.driver.endpoints.iter().map(|endpoint| endpoint.lending());
         all.fold(LendingStats::default(), LendingStats::plus)
     }
 
@@ -184,9 +184,10 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // Calls on their way end first: others wait for what this rank still sends in them.
+        self.shared.progress.close();
         // Before the wires close, which others might take for something worse.
         self.shared.world.control.leave_group(self.shared.group);
-        self.shared.progress.close();
     }
 }
 

@@ -149,7 +149,7 @@ pub trait Endpoint: Send {
     fn windows(&mut self) -> Option<&mut dyn Windows>;
 
     /// What became of memory that was lent to this rank's wires, for people to look at.
-    fn counters(&self) -> LendingStats {
+    fn lending(&self) -> LendingStats {
         LendingStats::default()
     }
 }

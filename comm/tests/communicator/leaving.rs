@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Communicator, Op};
+use brigade_comm::{Buffers, Call, Communicator, Dtype, Op};
+use brigade_schedule::Collective;
 
 use crate::world::{TRANSPORTS, each_rank, over};
 
@@ -88,6 +89,33 @@ fn who_still_needs_a_rank_that_left_only_a_group_is_told() {
             let worst = waited.into_iter().max().expect("three ranks");
             assert!(worst < Duration::from_secs(3), "{transport}, {has_called}: {worst:?}");
         }
+    }
+}
+
+/// The first rank drops its handle while its call is still on its way: it has not left before the
+/// call has ended, so the third, which waits for it until the last one comes, must not think so.
+#[test]
+fn a_call_on_its_way_ends_well_though_its_handle_is_dropped() {
+    for transport in TRANSPORTS {
+        each_rank(4, &over(transport), move |member| {
+            let group = twin(&member);
+            match group.rank() {
+                0 => {
+                    let call = Call::moving(Collective::Barrier, Dtype::U8, 0);
+                    let buffers = Buffers::OutOfPlace { input: &[], output: &mut [] };
+                    // SAFETY: a barrier has no memory.
+                    let work = unsafe { group.start(call, buffers) }.expect("it starts");
+                    drop(group);
+                    work.wait().expect("nothing is wrong");
+                }
+                1 | 2 => group.barrier().expect("nothing is wrong"),
+                _ => {
+                    std::thread::sleep(Duration::from_millis(2_000));
+                    group.barrier().expect("nothing is wrong");
+                }
+            }
+            member.barrier().expect("the world goes on");
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use brigade_comm::{Communicator, Op, Settings};
 
-use crate::library::{Installed, bounded, run};
+use crate::library::{Installed, bounded, has, run};
 use crate::programs::link;
 
 const ROUNDS: usize = 9;
@@ -17,6 +17,9 @@ const ADDED_NS_MAX: f64 = 20.0;
 #[test]
 #[ignore = "a benchmark: it wants an optimised build and a quiet machine"]
 fn a_call_through_c_adds_at_most_twenty_nanoseconds() {
+    if !has("gcc") {
+        return;
+    }
     let library = Installed::get();
     let binary = link(&library, "gcc", "latency.c", "cost", &[]);
     let world = Communicator::local_world(1, &Settings::default()).expect("a world of one");

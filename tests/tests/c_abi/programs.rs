@@ -31,6 +31,9 @@ fn cpp_programs_compile_as_every_standard_by_every_compiler() {
 
 #[test]
 fn ranks_of_the_launcher_run_programs_with_the_shared_library() {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
     let library = Installed::get();
     for (compiler, program) in [("gcc", "collectives.c"), ("g++", "gradients.cpp")] {
         let binary = link(&library, compiler, program, "launched", &[]);
@@ -44,6 +47,9 @@ fn ranks_of_the_launcher_run_programs_with_the_shared_library() {
 
 #[test]
 fn ranks_run_programs_with_the_library_inside() {
+    if !has("gcc") {
+        return;
+    }
     let library = Installed::get();
     let archive = library.lib().join("libbrigade.a");
     let extra = [archive.to_str().expect("a path in UTF-8"), "-lgcc_s", "-lpthread", "-ldl", "-lm"];
@@ -57,7 +63,7 @@ fn ranks_run_programs_with_the_library_inside() {
 
 #[test]
 fn ranks_of_mpirun_run_programs() {
-    if !has("mpirun") {
+    if !has("mpirun") || !has("g++") {
         return;
     }
     let library = Installed::get();
@@ -70,6 +76,9 @@ fn ranks_of_mpirun_run_programs() {
 
 #[test]
 fn whatever_a_program_gets_wrong_it_is_told_so() {
+    if !has("gcc") {
+        return;
+    }
     let library = Installed::get();
     let binary = link(&library, "gcc", "hostile.c", "plain", &[]);
     assert_eq!(run(&mut bounded(&binary)), "all refused as it should be\n");
@@ -77,6 +86,9 @@ fn whatever_a_program_gets_wrong_it_is_told_so() {
 
 #[test]
 fn unique_ids_lead_threads_and_forked_processes_together() {
+    if !has("gcc") {
+        return;
+    }
     let library = Installed::get();
     let binary = link(&library, "gcc", "ids.c", "plain", &[]);
     assert_eq!(run(&mut bounded(&binary)), "ids led where they should\n");
@@ -85,6 +97,9 @@ fn unique_ids_lead_threads_and_forked_processes_together() {
 /// Of the library only what it does with the program's memory is seen, for it is compiled without.
 #[test]
 fn address_and_undefined_behaviour_sanitizers_have_nothing_to_say() {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
     let library = Installed::get();
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"];
     let probe = library.prefix.join("probe.c");
@@ -106,7 +121,7 @@ fn address_and_undefined_behaviour_sanitizers_have_nothing_to_say() {
 
 #[test]
 fn valgrind_has_nothing_to_say() {
-    if !has("valgrind") {
+    if !has("valgrind") || !has("gcc") {
         return;
     }
     let library = Installed::get();

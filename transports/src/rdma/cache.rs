@@ -81,7 +81,7 @@ impl Cache {
         }
         let State::Used(table) = &mut *state else { return None };
         if table.ground().unsettled >= UNSETTLED_MAX {
-            *state = State::Off(LendingStats { registered_bytes: 0, ..table.counters() });
+            *state = State::Off(LendingStats { registered_bytes: 0, ..table.lending() });
             return None;
         }
         let region = table.region(domain, address, bytes)?;
@@ -90,9 +90,9 @@ impl Cache {
     }
 
     /// What has been done so far.
-    pub(super) fn counters(&self) -> LendingStats {
+    pub(super) fn lending(&self) -> LendingStats {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Used(table) => table.counters(),
+            State::Used(table) => table.lending(),
             State::Unused => LendingStats::default(),
             State::Off(stats) => *stats,
         }

@@ -149,8 +149,8 @@ impl Endpoint for RdmaEndpoint {
         Ok(())
     }
 
-    fn counters(&self) -> LendingStats {
-        self.shared.local.cache.counters()
+    fn lending(&self) -> LendingStats {
+        self.shared.local.cache.lending()
     }
 
     fn windows(&mut self) -> Option<&mut dyn Windows> {

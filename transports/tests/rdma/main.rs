@@ -21,7 +21,7 @@ use fabric::{Cable, Fabric};
 use world::{LIMIT, Member, PATIENCE, contents, impatient, join, open, pair};
 
 /// Trials of the random cutter.
-const TRIALS: u64 = 20;
+const TRIALS: u64 = 50;
 
 /// Send `bytes` one way, pieces of random lengths, while the other end checks each; `cutter` runs
 /// once so many have arrived. Then one byte goes back.

@@ -91,7 +91,7 @@ impl<G: Ground> Table<G> {
         &self.ground
     }
 
-    pub(super) fn counters(&self) -> LendingStats {
+    pub(super) fn lending(&self) -> LendingStats {
         self.counters
     }
 

@@ -141,7 +141,7 @@ fn devices_send_what_callers_have_there_now() {
             .collect();
         callers.into_iter().map(|caller| caller.join().expect("no panic")).sum()
     });
-    let counters = cache.counters();
+    let counters = cache.lending();
     println!("{counters:?}, {refused} refused");
     assert_eq!(counters.hits + counters.misses, CALLERS * 2 * ROUNDS as u64);
     assert!(counters.hits > 0 && counters.invalidated > 0 && counters.misses > 0);
@@ -161,5 +161,5 @@ fn what_cannot_be_lent_is_refused() {
     assert!(cache.region(&device.domain, start, 0).is_none(), "nothing");
     let off = Cache::new(0);
     assert!(off.region(&device.domain, start, vector.len()).is_none(), "it is switched off");
-    assert_eq!(off.counters(), LendingStats::default());
+    assert_eq!(off.lending(), LendingStats::default());
 }

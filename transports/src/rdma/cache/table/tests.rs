@@ -322,8 +322,8 @@ fn the_longest_unused_goes_first_and_what_is_in_use_stays() {
     assert!(table.region(&domain, FIRST + 10 * PAGE, PAGE).is_none(), "all of it is in use");
     drop((first, lent));
     assert!(table.region(&domain, FIRST + 10 * PAGE, PAGE).is_some());
-    assert_eq!(table.counters().evicted, 2);
-    assert_eq!(table.counters().registered_bytes_max as usize, 4 * PAGE);
+    assert_eq!(table.lending().evicted, 2);
+    assert_eq!(table.lending().registered_bytes_max as usize, 4 * PAGE);
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn what_is_in_use_stays_registered_after_its_memory_has_gone() {
     world.borrow_mut().map(0..1);
     let next = table.region(&domain, FIRST, PAGE).expect("there is room");
     assert!(!Arc::ptr_eq(&lent, &next) && lent.held[0] != next.held[0]);
-    assert_eq!(table.counters().invalidated, 1);
+    assert_eq!(table.lending().invalidated, 1);
     assert_eq!(world.borrow().registered_bytes, lent.range.len() + next.range.len());
     drop(lent);
     assert!(table.region(&domain, FIRST + 40 * PAGE, PAGE).is_some());
@@ -375,5 +375,5 @@ fn what_cannot_be_lent_is_not_asked_for_each_time() {
     assert_eq!(world.borrow().asked, 1);
     world.borrow_mut().map(0..1);
     assert!(table.region(&domain, FIRST, PAGE).is_some(), "it is asked for again");
-    assert_eq!(table.counters().lent_bytes as usize, PAGE);
+    assert_eq!(table.lending().lent_bytes as usize, PAGE);
 }
