@@ -3,10 +3,12 @@
 mod bytes;
 mod collectives;
 mod deadlines;
+mod done;
 mod groups;
 mod leaving;
 mod messages;
 mod operators;
+mod owned;
 mod panics;
 mod refusals;
 mod scope;
