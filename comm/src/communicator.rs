@@ -186,6 +186,8 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         // Calls on their way end first: others wait for what this rank still sends in them.
         self.shared.progress.close();
+        // What follows them may still use what the caller keeps with the communicator.
+        self.shared.progress.callbacks.close(self.shared.settings.timeout);
         // Before the wires close, which others might take for something worse.
         self.shared.world.control.leave_group(self.shared.group);
     }
@@ -233,6 +235,21 @@ impl Communicator {
     ///
     /// Those of a call, and [`Error::Join`] if the new group cannot come together.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Communicator>, Error> {
+        self.split_with(color, key, self.settings().clone())
+    }
+
+    /// Like [`Communicator::split`], with other settings than this communicator's. Those about
+    /// transports mean nothing here: they were opened when the world came together.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::split`].
+    pub fn split_with(
+        &self,
+        color: Option<u32>,
+        key: i32,
+        settings: Settings,
+    ) -> Result<Option<Communicator>, Error> {
         let number = self.shared.splits.fetch_add(1, Ordering::Relaxed);
         let wish: SplitWish = [color.map_or(-1, i64::from), i64::from(key)];
         let mut wishes = vec![0i64; 2 * self.size()];
@@ -247,8 +264,7 @@ impl Communicator {
         chosen.sort_by_key(|&(key, _)| key);
         let members: Arc<[u32]> = chosen.into_iter().map(|(_, rank)| rank).collect();
         let group = derive_group(self.shared.group, number, u64::from(color));
-        let settings = Arc::clone(&self.shared.settings);
-        Self::of_members(&self.shared.world, members, group, settings).map(Some)
+        Self::of_members(&self.shared.world, members, group, Arc::new(settings)).map(Some)
     }
 }
 

@@ -274,13 +274,9 @@ impl Engine {
     /// # Panics
     ///
     /// When a transport does. The other ranks are told, and the communicator is broken.
-    pub(crate) unsafe fn messages(
-        &mut self,
-        messages: &[Message],
-        dtype: Dtype,
-    ) -> Result<(), Box<Error>> {
+    pub(crate) unsafe fn messages(&mut self, messages: &[Message]) -> Result<(), Box<Error>> {
         self.admit()?;
-        let index = self.prepare_messages(messages, dtype);
+        let index = self.prepare_messages(messages);
         let index = index.map_err(|error| self.remember(Err(error)).expect_err("it was one"))?;
         let prepared = &self.message_plans[index];
         let null = std::ptr::null_mut();
@@ -292,11 +288,10 @@ impl Engine {
             unsafe { driver.drive(prepared, 0, &memory, &mut functions) }
         }));
         self.sent_bytes += prepared.plan.sent_bytes;
-        if dtype == Dtype::Bool {
-            for message in messages.iter().filter(|message| message.is_receive()) {
-                // SAFETY: the place is good for its bytes, by the caller's promise.
-                unsafe { settle_bools(memory.at(message.place), message.bytes as usize) };
-            }
+        let bools = |message: &&Message| message.is_receive() && message.dtype == Dtype::Bool;
+        for message in messages.iter().filter(bools) {
+            // SAFETY: the place is good for its bytes, by the caller's promise.
+            unsafe { settle_bools(memory.at(message.place), message.bytes as usize) };
         }
         let why = "a transport panicked during a message";
         let outcome = outcome.unwrap_or_else(|panic| self.panicked(why, panic));
@@ -304,18 +299,14 @@ impl Engine {
     }
 
     /// The plan for a group of messages: one of the same shape, moved to these places, or new.
-    fn prepare_messages(
-        &mut self,
-        messages: &[Message],
-        dtype: Dtype,
-    ) -> Result<usize, Box<Error>> {
-        let header = Header::of_message(dtype, self.group);
+    fn prepare_messages(&mut self, messages: &[Message]) -> Result<usize, Box<Error>> {
+        let header = Header::of_message(self.group);
         let known = self.message_plans.iter_mut().position(|p| p.plan.rebind(messages, header));
         if let Some(index) = known {
             return Ok(index);
         }
-        let plan = link_messages(messages, header, dtype.size());
-        let prepared = Prepared { plan, name: messages_name(messages, dtype) };
+        let plan = link_messages(messages, header);
+        let prepared = Prepared { plan, name: messages_name(messages) };
         self.driver.open_wires(&prepared, self.settings.join_timeout)?;
         let index = self.next_message_plan;
         self.next_message_plan = (index + 1) % MESSAGE_PLANS_MAX;
@@ -346,9 +337,9 @@ fn enough(scratch: &mut Vec<u64>, plan: &Plan) -> *mut u8 {
 }
 
 /// A group of messages as it is named in errors.
-fn messages_name(messages: &[Message], dtype: Dtype) -> String {
+fn messages_name(messages: &[Message]) -> String {
     let list: Vec<String> = messages.iter().map(Message::to_string).collect();
-    format!("{} of {}", list.join(", "), dtype.name())
+    list.join(", ")
 }
 
 /// Make booleans of bytes: what a peer sent must not become a `bool` that is neither.

@@ -76,16 +76,21 @@ impl Header {
         self
     }
 
-    /// The header of a point-to-point message. Such messages concern two ranks only, so they carry
-    /// no sequence number of the group.
-    pub(crate) fn of_message(dtype: Dtype, group: u64) -> Self {
+    /// The header of a point-to-point message, without its type. Such messages concern two ranks
+    /// only, so they carry no sequence number of the group.
+    pub(crate) fn of_message(group: u64) -> Self {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = MAGIC;
         bytes[2] = SEND_RECV;
-        bytes[3] = dtype.code();
         bytes[6..8].copy_from_slice(&NO_ROOT.to_le_bytes());
         bytes[12..16].copy_from_slice(&(group as u32).to_le_bytes());
         Self(bytes)
+    }
+
+    /// The same header with an element type.
+    pub(crate) fn of_type(mut self, dtype: Dtype) -> Self {
+        self.0[3] = dtype.code();
+        self
     }
 
     /// The same header with the call's number in the group.
@@ -240,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_message_speaks_of_itself_and_a_collective_of_its_wire() {
-        let message = Header::of_message(Dtype::U8, 1).for_wire(40);
+        let message = Header::of_message(1).of_type(Dtype::U8).for_wire(40);
         assert_eq!(message.describe_wire(), "40 bytes in this message");
         let call = Call::moving(Collective::AllGather, Dtype::U8, 40);
         let header = Header::of_call(&call, code(Algorithm::Ring), 1, Window::at_most(4096));

@@ -8,11 +8,11 @@ use crate::work::Work;
 use crate::{Dtype, Error};
 
 /// Sends and receives that are carried out together, so that their order among different peers
-/// does not matter. Between the same two ranks messages keep their order.
+/// does not matter. Between the same two ranks messages keep their order. Each has a type of its
+/// own.
 pub struct Messages<'a> {
     communicator: &'a Communicator,
     listed: List<'a>,
-    dtype: Option<Dtype>,
     problem: Option<Error>,
 }
 
@@ -20,8 +20,8 @@ pub struct Messages<'a> {
 #[derive(Default)]
 struct List<'a> {
     wired: Vec<Message>,
-    to_self: Vec<&'a [u8]>,
-    from_self: Vec<&'a mut [u8]>,
+    to_self: Vec<(Dtype, &'a [u8])>,
+    from_self: Vec<(Dtype, &'a mut [u8])>,
 }
 
 impl Communicator {
@@ -46,7 +46,7 @@ impl Communicator {
 
     /// A group of messages: add them, then [`run`](Messages::run).
     pub fn messages(&self) -> Messages<'_> {
-        Messages { communicator: self, listed: List::default(), dtype: None, problem: None }
+        Messages { communicator: self, listed: List::default(), problem: None }
     }
 }
 
@@ -67,9 +67,9 @@ impl<'a> Messages<'a> {
             let place =
                 Place { space: Space::Absolute, at: data.as_ptr().expose_provenance() as u64 };
             let (channel, bytes) = (Channel::To(to as u32), data.len() as u64);
-            self.listed.wired.push(Message { channel, place, bytes });
+            self.listed.wired.push(Message { channel, dtype, place, bytes });
         } else {
-            self.listed.to_self.push(data);
+            self.listed.to_self.push((dtype, data));
         }
         self
     }
@@ -80,9 +80,9 @@ impl<'a> Messages<'a> {
             let place =
                 Place { space: Space::Absolute, at: data.as_mut_ptr().expose_provenance() as u64 };
             let (channel, bytes) = (Channel::From(from as u32), data.len() as u64);
-            self.listed.wired.push(Message { channel, place, bytes });
+            self.listed.wired.push(Message { channel, dtype, place, bytes });
         } else {
-            self.listed.from_self.push(data);
+            self.listed.from_self.push((dtype, data));
         }
         self
     }
@@ -92,10 +92,6 @@ impl<'a> Messages<'a> {
         let size = self.communicator.size();
         if peer >= size {
             self.problem = Some(Error::invalid(format!("message: rank {peer} of {size} ranks")));
-        }
-        if *self.dtype.get_or_insert(dtype) != dtype {
-            let what = "messages of one group have one element type".to_owned();
-            self.problem = Some(Error::invalid(what));
         }
         if !bytes.is_multiple_of(dtype.size()) {
             let what = format!("message: {bytes} bytes are no whole elements of {dtype}");
@@ -113,10 +109,13 @@ impl<'a> Messages<'a> {
     /// received in the same group; otherwise those of a call.
     pub fn run(self) -> Result<(), Error> {
         let communicator = self.communicator;
-        let Some((list, dtype)) = self.checked()? else { return Ok(()) };
+        let list = self.checked()?;
+        if list.is_empty() {
+            return Ok(());
+        }
         let shared = communicator.shared();
         shared.progress.drain();
-        list.run_now(dtype, shared)
+        list.run_now(shared)
     }
 
     /// Start all of them, like [`Communicator::start`]. Without a message there is no work.
@@ -131,36 +130,43 @@ impl<'a> Messages<'a> {
     /// As for [`Communicator::start`], of the memory of all messages.
     pub unsafe fn start(self) -> Result<Option<Work<'static>>, Error> {
         let communicator = self.communicator;
-        let Some((list, dtype)) = self.checked()? else { return Ok(None) };
-        let run = Box::new(move |shared: &Shared| list.run_now(dtype, shared));
+        let list = self.checked()?;
+        if list.is_empty() {
+            return Ok(None);
+        }
+        let run = Box::new(move |shared: &Shared| list.run_now(shared));
         // SAFETY: the caller's promise.
         unsafe { communicator.start_body(run) }.map(Some)
     }
 
-    /// The messages, unless there are none, if they make sense by themselves.
-    fn checked(self) -> Result<Option<(List<'a>, Dtype)>, Error> {
+    /// The messages, if they make sense by themselves.
+    fn checked(self) -> Result<List<'a>, Error> {
         if let Some(problem) = self.problem {
             return Err(problem);
         }
         let List { to_self, from_self, .. } = &self.listed;
-        let lengths = to_self.iter().map(|data| data.len());
-        if !lengths.eq(from_self.iter().map(|data| data.len())) {
+        let sent = to_self.iter().map(|(dtype, data)| (*dtype, data.len()));
+        if !sent.eq(from_self.iter().map(|(dtype, data)| (*dtype, data.len()))) {
             return Err(Error::invalid("messages to oneself must be received in the same group"));
         }
-        Ok(self.dtype.map(|dtype| (self.listed, dtype)))
+        Ok(self.listed)
     }
 }
 
 impl List<'_> {
+    fn is_empty(&self) -> bool {
+        self.wired.is_empty() && self.to_self.is_empty()
+    }
+
     /// Carry them out on this thread, without regard to the queue.
-    fn run_now(self, dtype: Dtype, shared: &Shared) -> Result<(), Error> {
-        for (target, source) in self.from_self.into_iter().zip(self.to_self) {
+    fn run_now(self, shared: &Shared) -> Result<(), Error> {
+        for ((_, target), (_, source)) in self.from_self.into_iter().zip(self.to_self) {
             target.copy_from_slice(source);
         }
         let mut engine = shared.lock();
         // SAFETY: every place is the whole of a slice that is borrowed until we return, and the
         // slices to be written are borrowed exclusively, so none overlaps another.
-        let outcome = unsafe { engine.messages(&self.wired, dtype) };
+        let outcome = unsafe { engine.messages(&self.wired) };
         shared.count(&engine, outcome.is_ok());
         outcome.map_err(|error| *error)
     }

@@ -116,7 +116,7 @@ impl Run {
             holds: false,
             settled: pump.first,
             head: 0,
-            header: header.for_wire(plan.headed_bytes(pump, pump.first)),
+            header: plan.heading(header, pump, pump.first),
             arriving: [0; HEADER_BYTES],
         }));
         self.live = plan.pumps.len();
@@ -310,9 +310,10 @@ impl Turn<'_, '_> {
     fn begin_next(&mut self) {
         self.position.step += 1;
         self.position.taken = 0;
-        if self.plan.heads_each_step && self.position.step != self.pump.last {
-            let bytes = self.plan.headed_bytes(self.pump, self.position.step);
-            (self.position.head, self.position.header) = (0, self.position.header.for_wire(bytes));
+        let (plan, step) = (self.plan, self.position.step);
+        if !plan.message_types.is_empty() && step != self.pump.last {
+            self.position.head = 0;
+            self.position.header = plan.heading(&self.position.header, self.pump, step);
         }
     }
 

@@ -4,13 +4,9 @@
 //! the scope does not end before every call in it has. The calls of a communicator run in order,
 //! one after the other, on a progress thread of its own that is started by the first such call.
 
-use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use brigade_schedule::Collective;
 
@@ -19,6 +15,17 @@ use crate::communicator::{Communicator, Shared};
 use crate::dtype::Element;
 use crate::{Error, Op};
 
+mod callbacks;
+mod outcome;
+mod progress;
+mod sys;
+
+use callbacks::Callbacks;
+pub use outcome::Event;
+use outcome::{Listener, Outcome, Whole};
+pub(crate) use progress::Progress;
+use progress::{Body, Job};
+
 /// A call in flight.
 #[derive(Clone)]
 pub struct Work<'scope> {
@@ -26,17 +33,27 @@ pub struct Work<'scope> {
     scope: PhantomData<&'scope ()>,
 }
 
-/// What became of a call, and a way to wait for it.
-#[derive(Default)]
-struct Outcome {
-    result: Mutex<Option<Result<(), Error>>>,
-    done: Condvar,
-}
+impl<'scope> Work<'scope> {
+    /// One work of several, which may be those of different communicators: it ends when all of them
+    /// have, with the error of the one named first among those that failed. No works are a work
+    /// that has ended.
+    pub fn all(works: impl IntoIterator<Item = Work<'scope>>) -> Work<'scope> {
+        let outcomes: Vec<_> = works.into_iter().map(|work| work.outcome).collect();
+        let outcome = match &outcomes[..] {
+            [] => {
+                let outcome = Outcome::new(Callbacks::unattended());
+                outcome.settle(Ok(()));
+                outcome
+            }
+            [only] => Arc::clone(only),
+            several => Whole::of(several),
+        };
+        Work { outcome, scope: PhantomData }
+    }
 
-impl Work<'_> {
     /// Whether the call has ended, well or not.
     pub fn is_done(&self) -> bool {
-        lock(&self.outcome.result).is_some()
+        self.outcome.is_done()
     }
 
     /// Wait for the end of the call. It ends at its deadline at the latest.
@@ -45,13 +62,7 @@ impl Work<'_> {
     ///
     /// Those of the call.
     pub fn wait(&self) -> Result<(), Error> {
-        let mut result = lock(&self.outcome.result);
-        loop {
-            if let Some(result) = &*result {
-                return result.clone();
-            }
-            result = self.outcome.done.wait(result).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.outcome.wait()
     }
 
     /// Wait for the end of the call, but no longer than `timeout`: `None` if it still goes on.
@@ -60,134 +71,38 @@ impl Work<'_> {
     ///
     /// Those of the call.
     pub fn wait_for(&self, timeout: Duration) -> Option<Result<(), Error>> {
-        // A point in time that cannot be told is too far away to come.
-        let Some(deadline) = Instant::now().checked_add(timeout) else { return Some(self.wait()) };
-        let mut result = lock(&self.outcome.result);
-        loop {
-            if let Some(result) = &*result {
-                return Some(result.clone());
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            let woken = self.outcome.done.wait_timeout(result, left);
-            result = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        self.outcome.wait_for(timeout)
     }
-}
 
-/// What the progress thread does for a call.
-pub(crate) type Body<'a> = Box<dyn FnOnce(&Shared) -> Result<(), Error> + Send + 'a>;
-
-/// A call on its way to the progress thread.
-pub(crate) struct Job {
-    run: Body<'static>,
-    outcome: Arc<Outcome>,
-}
-
-/// The progress thread of a communicator and what it has to do.
-#[derive(Default)]
-pub(crate) struct Progress {
-    queue: Mutex<Queue>,
-    changed: Condvar,
-    /// Jobs that are queued or being done. Written under the lock; a blocking call only looks.
-    unsettled: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    closed: bool,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Progress {
-    /// Queue a job, starting the thread if there is none. If that fails the job is not queued.
-    fn submit(&self, shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
-        let mut queue = lock(&self.queue);
-        if queue.thread.is_none() {
-            let weak = Arc::downgrade(shared);
-            let progress = Arc::clone(&shared.progress);
-            let body = move || progress.serve(&weak);
-            let name = format!("brigade-{}", shared.rank);
-            let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|error| {
-                Error::invalid(format!(
-                    "no thread can be started for calls in a scope: {error}; make calls that \
-                     block, or raise the limit on processes"
-                ))
-            });
-            queue.thread = Some(thread?);
-        }
-        queue.jobs.push_back(job);
-        self.unsettled.fetch_add(1, Ordering::Relaxed);
-        drop(queue);
-        self.changed.notify_all();
+    /// Call `function` with the result of the call once it has ended, which may be now. It runs on
+    /// a thread that this communicator keeps for such functions, never on the caller's and never
+    /// behind another such function, so it may call collectives and wait for them. Dropping the
+    /// communicator waits for it (no longer than a call may take), except in such a function.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no thread can be started.
+    pub fn on_done(
+        &self,
+        function: impl FnOnce(Result<(), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        self.outcome.callbacks.promise().map_err(|error| {
+            let what = format!("no thread can be started for what follows a call: {error}");
+            Error::invalid(what)
+        })?;
+        self.outcome.listen(Listener::Function(Box::new(function)));
         Ok(())
     }
 
-    fn serve(&self, shared: &std::sync::Weak<Shared>) {
-        loop {
-            let mut queue = lock(&self.queue);
-            let job = loop {
-                if let Some(job) = queue.jobs.pop_front() {
-                    break job;
-                }
-                if queue.closed {
-                    return;
-                }
-                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            };
-            drop(queue);
-            // Whoever queued the job waits for it within the communicator's lifetime.
-            if let Some(shared) = shared.upgrade() {
-                let run = AssertUnwindSafe(|| (job.run)(&shared));
-                // The panic of an operator has been printed; whoever waits gets an error of it.
-                let result = catch_unwind(run).unwrap_or_else(|_| Err(shared.broken()));
-                *lock(&job.outcome.result) = Some(result);
-            }
-            self.settle();
-            job.outcome.done.notify_all();
-            self.changed.notify_all();
-        }
-    }
-
-    /// One job is done.
-    fn settle(&self) {
-        let _queue = lock(&self.queue);
-        self.unsettled.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Wait until nothing is queued, so that a blocking call keeps its place in the order.
-    #[inline]
-    pub(crate) fn drain(&self) {
-        if self.unsettled.load(Ordering::Acquire) > 0 {
-            self.wait_for_queue();
-        }
-    }
-
-    #[cold]
-    fn wait_for_queue(&self) {
-        let mut queue = lock(&self.queue);
-        while self.unsettled.load(Ordering::Acquire) > 0 {
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// End the thread; everything queued has been waited for.
-    pub(crate) fn close(&self) {
-        let thread = {
-            let mut queue = lock(&self.queue);
-            queue.closed = true;
-            queue.thread.take()
-        };
-        self.changed.notify_all();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // A panic there has already been printed, and there is nobody to hand it to.
-            let _ = thread.join();
-        }
+    /// A file descriptor that can be read from once the call has ended. Each time another one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the system has none to give.
+    pub fn event(&self) -> Result<Event, Error> {
+        let event = Event::new()?;
+        self.outcome.listen(Listener::Event(event.clone()));
+        Ok(event)
     }
 }
 
@@ -243,7 +158,7 @@ impl<'scope> Scope<'scope, '_> {
 ///
 /// What the body borrows is neither freed nor used in another way until the outcome is there.
 unsafe fn submit(shared: &Arc<Shared>, run: Body<'_>) -> Result<Arc<Outcome>, Error> {
-    let outcome = Arc::new(Outcome::default());
+    let outcome = Outcome::new(Arc::clone(&shared.progress.callbacks));
     // SAFETY: only the lifetime of the box changes, and the caller vouches for what it borrows.
     let run = unsafe { std::mem::transmute::<Body<'_>, Body<'static>>(run) };
     shared.progress.submit(shared, Job { run, outcome: Arc::clone(&outcome) })?;

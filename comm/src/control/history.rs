@@ -61,7 +61,7 @@ mod tests {
         for sequence in 1..=100 {
             history.note(&header, sequence);
         }
-        history.note(&Header::of_message(crate::Dtype::U8, 1), 0);
+        history.note(&Header::of_message(1), 0);
         assert_eq!(history.next(), 101);
         let oldest = 101 - PAST_CALLS_MAX as u32;
         assert!(history.at(oldest).is_some() && history.at(oldest - 1).is_none());

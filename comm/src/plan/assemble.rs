@@ -4,8 +4,9 @@ use super::{Channel, Kind, Message, Need, Place, Plan, Pump, Step};
 use crate::header::Header;
 
 /// A plan for messages between pairs, which keep their order on each wire.
-pub(crate) fn link_messages(messages: &[Message], header: Header, elem_bytes: usize) -> Plan {
-    let steps = messages.iter().enumerate().map(|(number, &Message { channel, place, bytes })| {
+pub(crate) fn link_messages(messages: &[Message], header: Header) -> Plan {
+    let steps = messages.iter().enumerate().map(|(number, message)| {
+        let Message { channel, place, bytes, .. } = *message;
         let kind = if matches!(channel, Channel::To(_)) { Kind::Send } else { Kind::Recv };
         Draft {
             channel,
@@ -18,19 +19,24 @@ pub(crate) fn link_messages(messages: &[Message], header: Header, elem_bytes: us
             chunk: 0,
         }
     });
-    let plan = assemble(steps.collect(), header, elem_bytes, 0, messages.len() as u32);
-    Plan { heads_each_step: true, ..plan }
+    // Nothing is folded, so elements need not stay whole.
+    let plan = assemble(steps.collect(), header, 1, 0, messages.len() as u32);
+    let types = plan.steps.iter().map(|step| messages[step.number as usize].dtype);
+    Plan { message_types: types.collect(), ..plan }
 }
 
 impl Plan {
-    /// Use this plan of messages for others between the same peers, of the same lengths, which
-    /// lie elsewhere. If they are not such messages, say so and change nothing.
+    /// Use this plan of messages for others between the same peers, of the same types and lengths,
+    /// which lie elsewhere. If they are not such messages, say so and change nothing.
     pub(crate) fn rebind(&mut self, messages: &[Message], header: Header) -> bool {
         let shared = self.header == header && self.steps.len() == messages.len();
         let fits = |pump: &Pump| {
-            self.steps[pump.first as usize..pump.last as usize].iter().all(|step| {
+            (pump.first as usize..pump.last as usize).all(|at| {
+                let step = &self.steps[at];
                 let message = &messages[step.number as usize];
-                message.channel == pump.channel && message.bytes == step.bytes
+                message.channel == pump.channel
+                    && message.bytes == step.bytes
+                    && message.dtype == self.message_types[at]
             })
         };
         if !shared || !self.pumps.iter().all(fits) {
@@ -112,7 +118,7 @@ pub(super) fn assemble(
         needs: needs.into(),
         pumps: pumps.into(),
         header,
-        heads_each_step: false,
+        message_types: Box::default(),
         elem_bytes,
         scratch_bytes,
         sent_bytes,

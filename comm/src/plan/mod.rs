@@ -16,6 +16,7 @@ pub(crate) use link::link;
 
 use std::fmt;
 
+use crate::Dtype;
 use crate::header::Header;
 
 /// One of the three memories of a call.
@@ -112,6 +113,7 @@ pub(crate) struct Pump {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) channel: Channel,
+    pub(crate) dtype: Dtype,
     pub(crate) place: Place,
     pub(crate) bytes: u64,
 }
@@ -125,10 +127,11 @@ impl Message {
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.channel {
-            Channel::To(peer) => write!(f, "send to {peer}"),
-            Channel::From(peer) => write!(f, "receive from {peer}"),
-            Channel::Within => f.write_str("message to oneself"),
+            Channel::To(peer) => write!(f, "send to {peer}")?,
+            Channel::From(peer) => write!(f, "receive from {peer}")?,
+            Channel::Within => f.write_str("message to oneself")?,
         }
+        write!(f, " of {}", self.dtype.name())
     }
 }
 
@@ -139,11 +142,12 @@ pub(crate) struct Plan {
     pub(crate) needs: Box<[Need]>,
     pub(crate) pumps: Box<[Pump]>,
     /// What every wire of a collective starts with, and every message between two ranks, but for
-    /// the call's number and the payload bytes.
+    /// the call's number, the type of a message, and the payload bytes.
     pub(crate) header: Header,
-    /// Whether every step has a header of its own, so that a peer may group its messages in another
-    /// way; otherwise there is one for each wire.
-    pub(crate) heads_each_step: bool,
+    /// The types of messages between two ranks, by step: each step then has a header of its own, so
+    /// that a peer may group its messages in another way. Empty for a collective, which has one
+    /// header for each wire.
+    pub(crate) message_types: Box<[Dtype]>,
     /// Bytes of an element.
     pub(crate) elem_bytes: usize,
     pub(crate) scratch_bytes: u64,
@@ -154,8 +158,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The payload bytes that the header in front of `step` announces.
-    pub(crate) fn headed_bytes(&self, pump: &Pump, step: u32) -> u64 {
-        if self.heads_each_step { self.steps[step as usize].bytes } else { pump.bytes }
+    /// `header` as it stands in front of `step`.
+    pub(crate) fn heading(&self, header: &Header, pump: &Pump, step: u32) -> Header {
+        match self.message_types.get(step as usize) {
+            Some(dtype) => header.of_type(*dtype).for_wire(self.steps[step as usize].bytes),
+            None => header.for_wire(pump.bytes),
+        }
     }
 }

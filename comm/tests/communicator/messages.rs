@@ -134,6 +134,42 @@ fn single_messages_keep_their_order_among_collectives() {
     }
 }
 
+#[test]
+fn messages_of_a_group_have_types_of_their_own() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            let (me, next, last) =
+                (member.rank(), (member.rank() + 1) % 3, (member.rank() + 2) % 3);
+            for round in 0..4u8 {
+                let (floats, bytes, flags) = ([me as f64; 3], [round; 7], [round % 2 == 0; 2]);
+                let (mut float, mut byte, mut flag, mut own) =
+                    ([9.0; 3], [9; 7], [false; 2], [0; 3]);
+                // Alternating, so that types change on every wire.
+                let group = member.messages().send(&floats, next).send(&bytes, next);
+                let group = group.send(&flags, next).send(&bytes[..3], me).recv(&mut own, me);
+                let group = group.recv(&mut float, last).recv(&mut byte, last);
+                group.recv(&mut flag, last).run().expect("a group of three types");
+                assert_eq!((float, byte, flag), ([last as f64; 3], bytes, flags), "{transport}");
+                assert_eq!(own, [round; 3]);
+            }
+        });
+    }
+}
+
+/// The second message of a group has the right length and another type.
+#[test]
+fn a_message_of_another_type_behind_others_is_noticed() {
+    for transport in TRANSPORTS {
+        disagree(
+            transport,
+            |m| m.messages().send(&[1u8; 4], 1).send(&[1f32; 10], 1).run(),
+            Communicator::barrier,
+            |m| m.messages().recv(&mut [0u8; 4], 0).recv(&mut [0i32; 10], 0).run(),
+            ["f32", "i32"],
+        );
+    }
+}
+
 /// Which peer is served first is up to the wires, not to the order in which messages were added.
 #[test]
 fn messages_of_different_peers_do_not_wait_for_each_other() {
@@ -261,13 +297,13 @@ fn messages_that_make_no_sense_are_refused_and_leave_everything_as_it_was() {
     for transport in TRANSPORTS {
         each_rank(2, &over(transport), move |member| {
             let me = member.rank();
-            let (mut bytes, mut words) = ([0u8; 4], [0u32; 4]);
+            let mut bytes = [0u8; 4];
             let refused = [
                 member.send(&[1u8], 2),
                 member.recv(&mut bytes, 7),
                 member.send(&[1u8], me),
                 member.messages().send(&[1u8; 3], me).recv(&mut bytes, me).run(),
-                member.messages().send(&[1u8], 1 - me).recv(&mut words, 1 - me).run(),
+                member.messages().send(&[1u32], me).recv(&mut bytes, me).run(),
             ];
             for outcome in refused {
                 assert!(matches!(outcome, Err(Error::Invalid { .. })), "{outcome:?}");
@@ -275,7 +311,7 @@ fn messages_that_make_no_sense_are_refused_and_leave_everything_as_it_was() {
             member.messages().run().expect("no messages at all");
             let mut sum = [me as u8 + 1];
             member.all_reduce(&mut sum, Op::Sum).expect("the communicator is as good as before");
-            assert_eq!((sum, bytes, words), ([3], [0; 4], [0; 4]));
+            assert_eq!((sum, bytes), ([3], [0; 4]));
         });
     }
 }

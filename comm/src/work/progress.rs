@@ -1,0 +1,129 @@
+//! The progress thread of a communicator: it carries out calls while their callers do something
+//! else, in order, one after the other.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use super::callbacks::Callbacks;
+use super::lock;
+use super::outcome::{Ending, Outcome};
+use crate::Error;
+use crate::communicator::Shared;
+
+/// What the progress thread does for a call.
+pub(crate) type Body<'a> = Box<dyn FnOnce(&Shared) -> Ending + Send + 'a>;
+
+/// A call on its way to the progress thread.
+pub(super) struct Job {
+    pub(super) run: Body<'static>,
+    pub(super) outcome: Arc<Outcome>,
+}
+
+/// The progress thread of a communicator and what it has to do.
+#[derive(Default)]
+pub(crate) struct Progress {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Jobs that are queued or being done. Written under the lock; a blocking call only looks.
+    unsettled: AtomicUsize,
+    /// Where functions run that are to be called when a job has ended.
+    pub(crate) callbacks: Arc<Callbacks>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    closed: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Queue a job, starting the thread if there is none. If that fails the job is not queued.
+    pub(super) fn submit(&self, shared: &Arc<Shared>, job: Job) -> Result<(), Error> {
+        let mut queue = lock(&self.queue);
+        if queue.thread.is_none() {
+            let weak = Arc::downgrade(shared);
+            let progress = Arc::clone(&shared.progress);
+            let body = move || progress.serve(&weak);
+            let name = format!("brigade-{}", shared.rank);
+            let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|error| {
+                Error::invalid(format!(
+                    "no thread can be started for calls in a scope: {error}; make calls that \
+                     block, or raise the limit on processes"
+                ))
+            });
+            queue.thread = Some(thread?);
+        }
+        queue.jobs.push_back(job);
+        self.unsettled.fetch_add(1, Ordering::Relaxed);
+        drop(queue);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn serve(&self, shared: &Weak<Shared>) {
+        loop {
+            let mut queue = lock(&self.queue);
+            let job = loop {
+                if let Some(job) = queue.jobs.pop_front() {
+                    break job;
+                }
+                if queue.closed {
+                    return;
+                }
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(queue);
+            // Whoever queued the job waits for it within the communicator's lifetime.
+            if let Some(shared) = shared.upgrade() {
+                let run = AssertUnwindSafe(|| (job.run)(&shared));
+                // The panic of an operator has been printed; whoever waits gets an error of it.
+                job.outcome.settle(catch_unwind(run).unwrap_or_else(|_| Err(shared.broken())));
+            }
+            self.settle();
+            job.outcome.announce();
+            self.changed.notify_all();
+        }
+    }
+
+    /// One job is done.
+    fn settle(&self) {
+        let _queue = lock(&self.queue);
+        self.unsettled.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Wait until nothing is queued, so that a blocking call keeps its place in the order.
+    #[inline]
+    pub(crate) fn drain(&self) {
+        if self.unsettled.load(Ordering::Acquire) > 0 {
+            self.wait_for_queue();
+        }
+    }
+
+    #[cold]
+    fn wait_for_queue(&self) {
+        let mut queue = lock(&self.queue);
+        while self.unsettled.load(Ordering::Acquire) > 0 {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// End the thread; everything queued is carried out first.
+    pub(crate) fn close(&self) {
+        let thread = {
+            let mut queue = lock(&self.queue);
+            queue.closed = true;
+            queue.thread.take()
+        };
+        self.changed.notify_all();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic there has already been printed, and there is nobody to hand it to.
+            let _ = thread.join();
+        }
+    }
+}
