@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use brigade_offload::memory::{Arena, Budget, Buffer, Category, span_bytes};
 use brigade_offload::storage::simulated::SimulatedDevice;
-use brigade_offload::storage::{File, Pending, Priority, Settings, Storage};
+use brigade_offload::storage::{File, Pending, Priority, Settings, Storage, wait_all};
 
 use super::Failure;
 use crate::session::cannot_write;
@@ -169,8 +169,8 @@ impl Rig {
                 pending.push(self.request(direction, offset, buffer));
                 offset += tensor_bytes as u64;
             }
-            for next in pending.drain(..) {
-                buffers.push(next.wait(DEADLINE).into_buffer()?);
+            for outcome in wait_all(std::mem::take(&mut pending), DEADLINE) {
+                buffers.push(outcome.into_buffer()?);
             }
             waits_ns.push(handed_in.elapsed().as_nanos() as u64);
             count += 1;

@@ -129,6 +129,7 @@ fn hint(errno: i32) -> &'static str {
     match errno {
         libc::ENOSPC | libc::EDQUOT => ": free space or give another path",
         libc::EIO => ": the device reports damage, see the kernel's log",
+        libc::EAGAIN => ": the device put it off again and again",
         libc::EFBIG => ": the file system or a limit does not take files of this size",
         _ => "",
     }

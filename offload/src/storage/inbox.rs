@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::engine::Wake;
@@ -14,6 +14,9 @@ pub(crate) struct Inbox {
     mail: Mutex<Mail>,
     /// The thread waits, or is about to: whoever leaves mail has to ring.
     is_asleep: AtomicBool,
+    /// But not for requests that go one of these ways: they could not be started before something
+    /// completes, and that wakes the thread anyway.
+    full_ways: AtomicU64,
 }
 
 /// Everything left since the last look.
@@ -41,8 +44,11 @@ impl Inbox {
             drop(mail);
             return request.abandon(&why);
         }
+        let way = request.way();
         mail.requests.push_back(request);
-        self.ring(mail);
+        if way & self.full_ways.load(Ordering::Relaxed) == 0 {
+            self.ring(mail);
+        }
     }
 
     /// This file will not be used any more.
@@ -105,11 +111,14 @@ impl Inbox {
         mail.is_closing
     }
 
-    /// The thread is going to wait, so mail has to be announced from now on. False when there is
-    /// something to do already: mail, or, without open requests, the end.
-    pub(crate) fn fall_asleep(&self, has_open_requests: bool) -> bool {
+    /// The thread is going to wait, so mail has to be announced from now on, but for requests that
+    /// go a full way. False when there is something to do already: mail, or, without open requests,
+    /// the end.
+    pub(crate) fn fall_asleep(&self, has_open_requests: bool, full_ways: u64) -> bool {
         self.is_asleep.store(true, Ordering::SeqCst);
         let mail = self.mail();
+        // Under the lock, under which it is read as well: who leaves mail after this look sees it.
+        self.full_ways.store(full_ways, Ordering::Relaxed);
         let has_mail = !mail.requests.is_empty() || !mail.forgotten.is_empty();
         !(has_mail || mail.is_closing && !has_open_requests)
     }
@@ -144,5 +153,59 @@ impl Inbox {
 impl fmt::Debug for Inbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Inbox")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::super::engine::Kind;
+    use super::super::file::Opened;
+    use super::super::place::Body;
+    use super::super::request::{Priority, way};
+    use super::*;
+    use crate::memory::{Arena, Budget, Category};
+
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Wake for Counting {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often the thread is woken by a request of this kind, when writes in the background are
+    /// not possible on device 0.
+    fn rings(kind: Kind, priority: Priority) -> usize {
+        let (inbox, bell) = (Arc::new(Inbox::default()), Arc::new(Counting::default()));
+        inbox.set_bell(bell.clone());
+        let arena = Arena::new(Budget::new(1 << 20)).unwrap();
+        let file = Arc::new(Opened::new(Path::new("state"), 1 << 20, Body::Simulated, &inbox));
+        assert!(inbox.fall_asleep(true, way(Kind::Write, Priority::Background, file.device())));
+        let (request, pending) = match kind {
+            Kind::Sync => Request::sync(&file, priority),
+            _ => {
+                let buffer = arena.take(4096, Category::Staging).unwrap();
+                Request::transfer(kind, &file, 0, buffer, 0..4096, priority)
+            }
+        };
+        inbox.leave(request);
+        let mut requests = VecDeque::new();
+        inbox.take(&mut requests, &mut Vec::new());
+        assert_eq!(requests.len(), 1, "rung or not, it is there");
+        requests.into_iter().for_each(|request| request.abandon("the test is over"));
+        assert!(pending.is_done());
+        bell.0.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn the_thread_is_woken_only_for_what_it_can_start() {
+        assert_eq!(rings(Kind::Write, Priority::Background), 0);
+        assert_eq!(rings(Kind::Write, Priority::Urgent), 1);
+        assert_eq!(rings(Kind::Read, Priority::Background), 1);
+        assert_eq!(rings(Kind::Sync, Priority::Urgent), 1);
     }
 }

@@ -12,15 +12,16 @@ use std::collections::VecDeque;
 use super::engine::{Completion, Kind, Transfer};
 use super::file::DEVICES;
 use super::pieces::{Span, cut};
-use super::request::{Priority, Request};
+use super::request::{Awaited, Priority, Request, way};
 
 /// Background transfers in flight beside an urgent request of the other lane.
 const TRICKLE: usize = 2;
 /// Where files end for the system, whose offsets have a sign.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// From so many transfers in flight on, a device stays busy while two of them are taken at once.
+/// From so many transfers in flight on, a device stays busy while a quarter of them, and at least
+/// two, are taken together.
 const DEEP: usize = 6;
-/// The most completions that are taken together.
+/// The most completions that are taken together, however many are in flight.
 const TOGETHER_MAX: usize = 8;
 /// Syncs in flight.
 const SYNCS: usize = 4;
@@ -113,8 +114,25 @@ impl Queue {
         }
     }
 
-    /// Take a request in.
-    pub(crate) fn add(&mut self, mut request: Request) {
+    /// Which requests could not be started before something completes: a bit for each
+    /// [`Request::way`].
+    pub(crate) fn full_ways(&self) -> u64 {
+        let mut full = 0;
+        for (kind, lane) in [Kind::Read, Kind::Write].into_iter().zip(&self.lanes) {
+            for (device, load) in lane.loads.iter().enumerate() {
+                if self.is_full(load) {
+                    full |= way(kind, Priority::Background, device);
+                    if self.together() == 1 {
+                        full |= way(kind, Priority::Urgent, device);
+                    }
+                }
+            }
+        }
+        full
+    }
+
+    /// Take a request in. It may be complete already.
+    pub(crate) fn add(&mut self, mut request: Request) -> Option<Awaited> {
         request.sequence = self.next_sequence;
         self.next_sequence += 1;
         let end = request.left.offset.checked_add(request.left.bytes as u64);
@@ -144,6 +162,7 @@ impl Queue {
                 lane.of(priority).push_back(index);
             }
         }
+        None
     }
 
     /// The next transfer to start, if the bounds leave room for one.
@@ -160,7 +179,7 @@ impl Queue {
     }
 
     /// Take a completion in. Completes its request when that was the last of it.
-    pub(crate) fn finish(&mut self, completion: Completion) {
+    pub(crate) fn finish(&mut self, completion: Completion) -> Option<Awaited> {
         let token = completion.token as usize;
         let flight = self.flights[token].take().expect("completed once, after its start");
         self.tokens.push(completion.token);
@@ -194,9 +213,8 @@ impl Queue {
                 queue.push_front(index);
             }
         }
-        if request.in_flight == 0 && !request.has_more() {
-            self.retire(flight.request);
-        }
+        let is_last = request.in_flight == 0 && !request.has_more();
+        is_last.then(|| self.retire(flight.request)).flatten()
     }
 
     /// The engine is broken: tell every caller.
@@ -246,17 +264,14 @@ impl Queue {
     /// Where in a lane the first request stands whose device may have one more transfer in flight.
     fn first_with_room(&self, lane: usize) -> Option<(usize, Priority)> {
         let (mine, other) = (&self.lanes[lane], &self.lanes[1 - lane]);
-        let bytes_max = self.blocks_max * self.block_bytes;
         let has_room = |index: &usize, priority| {
             let request = self.requests[*index].as_ref().expect("queued, so not complete");
             let device = request.file.device();
             let load = &mine.loads[device];
-            let is_full = load.in_flight_bytes + self.block_bytes > bytes_max
-                || load.in_flight >= SMALL_FACTOR * self.blocks_max;
             let is_held = priority == Priority::Background
                 && other.loads[device].urgent_open > 0
                 && load.in_flight >= TRICKLE;
-            !is_full && !is_held
+            !self.is_full(load) && !is_held
         };
         let find = |queue: &VecDeque<usize>, priority| {
             Some((queue.iter().position(|index| has_room(index, priority))?, priority))
@@ -264,6 +279,12 @@ impl Queue {
         // Where an urgent request finds its device full, so does everything behind it.
         find(&mine.urgent, Priority::Urgent)
             .or_else(|| find(&mine.background, Priority::Background))
+    }
+
+    /// Whether a device may have no more transfers in flight in this lane.
+    fn is_full(&self, load: &Load) -> bool {
+        load.in_flight_bytes + self.block_bytes > self.blocks_max * self.block_bytes
+            || load.in_flight >= SMALL_FACTOR * self.blocks_max
     }
 
     /// A sync whose file has no write under way that came before it.
@@ -301,7 +322,7 @@ impl Queue {
         })
     }
 
-    fn retire(&mut self, index: usize) {
+    fn retire(&mut self, index: usize) -> Option<Awaited> {
         let request = self.requests[index].take().expect("held until complete");
         self.vacant.push(index);
         self.may_sync = true;
@@ -310,7 +331,7 @@ impl Queue {
             let load = &mut lane.loads[request.file.device()];
             load.urgent_open -= usize::from(request.priority == Priority::Urgent);
         }
-        request.complete();
+        request.complete()
     }
 }
 

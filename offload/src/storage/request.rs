@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::Kind;
 use super::error::{Operation, StorageError};
-use super::file::Opened;
+use super::file::{DEVICES, Opened};
 use super::pieces::Span;
 use crate::memory::{Buffer, Window};
 
@@ -92,6 +92,12 @@ pub(crate) struct Request {
     ticket: Arc<Ticket>,
 }
 
+/// Somebody sleeps until a request is done that is done now.
+#[must_use = "the sleeper has to be woken"]
+pub(crate) struct Awaited {
+    ticket: Arc<Ticket>,
+}
+
 /// A buffer that transfers may see. Dropped before [`Loan::end`], it leaks the buffer, because the
 /// system may still write into it.
 struct Loan {
@@ -158,6 +164,18 @@ pub fn wait_all(pending: Vec<Pending>, limit: Duration) -> Vec<Outcome> {
     pending.into_iter().map(|one| one.outcome(limit)).collect()
 }
 
+/// A bit for each kind of transfer, priority and device, because each has bounds of its own; none
+/// for syncs, which have no device's.
+pub(crate) fn way(kind: Kind, priority: Priority, device: usize) -> u64 {
+    const { assert!(4 * DEVICES <= u64::BITS as usize) };
+    let lane = match kind {
+        Kind::Read => 0,
+        Kind::Write => 1,
+        Kind::Sync => return 0,
+    };
+    1 << ((2 * lane + priority as usize) * DEVICES + device)
+}
+
 impl Request {
     /// A read or write of `range` of the buffer at `offset` of the file.
     ///
@@ -219,6 +237,11 @@ impl Request {
         (request, pending)
     }
 
+    /// Which way it goes: what may be full.
+    pub(crate) fn way(&self) -> u64 {
+        way(self.kind, self.priority, self.file.device())
+    }
+
     /// The memory of this part. None for a sync.
     pub(crate) fn window(&self, span: Span) -> Option<Window> {
         self.loan.as_ref().map(|loan| loan.window.part(span.start, span.bytes))
@@ -269,8 +292,9 @@ impl Request {
         self.failure.get_or_insert(why);
     }
 
-    /// Nothing of it is in flight: give the memory back and tell the caller.
-    pub(crate) fn complete(mut self) {
+    /// Nothing of it is in flight: give the memory back and leave the outcome. Who waits for it is
+    /// the caller's to wake, so that whoever waits for several in turn is woken once.
+    pub(crate) fn complete(mut self) -> Option<Awaited> {
         assert!(self.in_flight == 0, "completed with transfers in flight");
         let result = match self.failure.take() {
             Some(why) => Err(why),
@@ -288,7 +312,8 @@ impl Request {
             (_, result) => result,
         };
         let buffer = self.loan.take().and_then(Loan::end);
-        self.ticket.settle(Outcome { buffer, result });
+        let is_awaited = self.ticket.settle(Outcome { buffer, result });
+        is_awaited.then_some(Awaited { ticket: self.ticket })
     }
 
     /// The engine is broken and transfers may be in flight for ever: keep the memory from
@@ -299,18 +324,25 @@ impl Request {
             _ => None,
         };
         let result = Err(StorageError::Stopped { why: why.into() });
-        self.ticket.settle(Outcome { buffer, result });
+        if self.ticket.settle(Outcome { buffer, result }) {
+            self.ticket.changed.notify_all();
+        }
+    }
+}
+
+impl Awaited {
+    pub(crate) fn wake(self) {
+        self.ticket.changed.notify_all();
     }
 }
 
 impl Ticket {
-    fn settle(&self, outcome: Outcome) {
+    /// Leave the outcome. True: somebody sleeps, and must be woken.
+    fn settle(&self, outcome: Outcome) -> bool {
         let mut slot = self.slot();
         slot.outcome = Some(outcome);
         self.is_done.store(true, Ordering::Release);
-        if slot.has_waiter {
-            self.changed.notify_all();
-        }
+        slot.has_waiter
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::engine::{Completion, Engine};
 use super::inbox::Inbox;
 use super::queue::Queue;
-use super::request::Request;
+use super::request::{Awaited, Request};
 
 /// How long an engine may wait before the thread looks around.
 const TICK: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
@@ -48,7 +48,8 @@ impl Server {
             inside.set_bell(engine.bell());
             // The starter waits for this line, or has gone with its whole thread.
             let _ = report.send(Ok(engine.describe()));
-            Serving { inbox: inside, engine, queue, requests: VecDeque::new() }.run();
+            let (requests, awaited) = (VecDeque::new(), Vec::new());
+            Serving { inbox: inside, queue, requests, awaited, engine }.run();
         };
         let thread = std::thread::Builder::new()
             .name("brigade-storage".into())
@@ -84,6 +85,8 @@ struct Serving {
     inbox: Arc<Inbox>,
     queue: Queue,
     requests: VecDeque<Request>,
+    /// Who is to be woken.
+    awaited: Vec<Awaited>,
     engine: Box<dyn Engine>,
 }
 
@@ -97,8 +100,9 @@ impl Serving {
                 closing_since.get_or_insert_with(Instant::now);
             }
             for request in self.requests.drain(..) {
-                self.queue.add(request);
+                self.awaited.extend(self.queue.add(request));
             }
+            self.wake();
             if !forgotten.is_empty() {
                 forgotten.iter().for_each(|id| self.engine.forget(*id));
                 self.inbox.reuse(&forgotten);
@@ -115,7 +119,7 @@ impl Serving {
                 }
                 _ => {}
             }
-            let is_idle = self.inbox.fall_asleep(!self.queue.is_empty());
+            let is_idle = self.inbox.fall_asleep(!self.queue.is_empty(), self.queue.full_ways());
             let limit = if is_idle { TICK } else { Duration::ZERO };
             let turned = self.engine.turn(limit, self.queue.together(), &mut done);
             self.inbox.awake();
@@ -123,15 +127,22 @@ impl Serving {
                 self.inbox.report(news);
             }
             for completion in done.drain(..) {
-                self.queue.finish(completion);
+                self.awaited.extend(self.queue.finish(completion));
             }
+            self.wake();
             if let Err(why) = turned {
                 return self.stop(&why);
             }
         }
     }
 
+    /// After all outcomes of a turn were left: who waits for several finds them all.
+    fn wake(&mut self) {
+        self.awaited.drain(..).for_each(Awaited::wake);
+    }
+
     fn stop(&mut self, why: &str) {
+        self.wake();
         self.requests.append(&mut self.inbox.stop(why));
         for request in self.requests.drain(..) {
             request.abandon(why);

@@ -1,6 +1,7 @@
 //! The engine on io_uring: registered memory, registered files, one wait for all completions.
 
 mod passthrough;
+mod patience;
 mod polled;
 mod sys;
 

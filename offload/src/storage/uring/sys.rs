@@ -2,13 +2,14 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::super::engine::{Kind, Transfer};
 use super::passthrough::Command;
+use super::patience::Patience;
 use crate::memory::{Arena, Window};
 
 /// The most memory that one registered part may have.
@@ -33,6 +34,7 @@ where
     ring: IoUring<S, C>,
     /// What is registered, kept until the ring is gone.
     arena: Option<Arena>,
+    patience: Patience,
 }
 
 impl Ring {
@@ -52,13 +54,12 @@ impl Ring {
         if !ring.params().is_feature_ext_arg() {
             return Err(io::Error::other("older than Linux 5.11: no waits with a limit"));
         }
-        Ok((Self { ring, arena: None }, mode))
+        Ok((Self::around(ring), mode))
     }
 
     /// A ring whose completions are polled for. Takes direct reads and writes only.
     pub(super) fn new_polled(entries: u32) -> io::Result<Self> {
-        let ring = IoUring::builder().setup_iopoll().build(entries)?;
-        Ok(Self { ring, arena: None })
+        Ok(Self::around(IoUring::builder().setup_iopoll().build(entries)?))
     }
 
     /// Make an empty table of `files` places.
@@ -89,7 +90,7 @@ impl Ring {
 impl Ring<squeue::Entry128, cqueue::Entry32> {
     /// A ring for commands to NVMe drives.
     pub(super) fn new_commands(entries: u32) -> io::Result<Self> {
-        Ok(Self { ring: IoUring::builder().build(entries)?, arena: None })
+        Ok(Self::around(IoUring::builder().build(entries)?))
     }
 
     /// What another ring can watch to learn of completions here.
@@ -114,6 +115,10 @@ impl Ring<squeue::Entry128, cqueue::Entry32> {
 }
 
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
+    fn around(ring: IoUring<S, C>) -> Self {
+        Self { ring, arena: None, patience: Patience::default() }
+    }
+
     /// Register the arena's memory, in how many parts.
     pub(super) fn register_arena(&mut self, arena: &Arena) -> io::Result<usize> {
         let base = arena.base().as_ptr();
@@ -133,16 +138,21 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
 
     /// Hand everything to the kernel and wait until so many completions are there or `limit` has
     /// passed.
+    ///
+    /// Errors: the kernel's; also when it has taken nothing in for so long that it never will.
     pub(super) fn enter(&mut self, completions: usize, limit: Duration) -> io::Result<()> {
         let limit = Timespec::from(limit);
         let arguments = SubmitArgs::new().timespec(&limit);
-        match self.ring.submitter().submit_with_args(completions, &arguments) {
-            Ok(_) => Ok(()),
-            Err(e) => match e.raw_os_error() {
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
-                _ => Err(e),
-            },
+        if let Err(e) = self.ring.submitter().submit_with_args(completions, &arguments) {
+            match e.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR) => {}
+                // No memory for requests, or for their completions, at this moment.
+                Some(libc::EBUSY | libc::EAGAIN) => return self.patience.bear(Instant::now(), &e),
+                _ => return Err(e),
+            }
         }
+        self.patience.calm();
+        Ok(())
     }
 
     /// Take every completion out: what it carries, and the system's result.
