@@ -37,6 +37,7 @@ mod error;
 mod lending;
 pub mod loopback;
 mod pieces;
+pub mod plugin;
 pub mod proof;
 pub mod rdma;
 pub mod shm;

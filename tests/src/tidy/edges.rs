@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use super::{Offence, Tree};
 
 /// Our crates, each with those it may build on. Everything points down.
-const EDGES: [(&str, &[&str]); 10] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("brigade-schedule", &[]),
     ("brigade-verbs", &[]),
     ("brigade-offload", &[]),
     ("brigade-transports", &["brigade-verbs"]),
     ("brigade-comm", &["brigade-schedule", "brigade-transports"]),
     ("brigade-ffi", &["brigade-comm", "brigade-schedule"]),
+    ("brigade-net", &["brigade-comm", "brigade-transports"]),
     ("brigade-bench", &["brigade-comm", "brigade-offload", "brigade-schedule"]),
     ("brigade-trainer", &["brigade-comm", "brigade-offload", "brigade-schedule"]),
     (

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Install the network plugin under the name by which NCCL looks for it.
+set -eu
+
+usage() {
+    cat <<'END'
+usage: ffi/net/install.sh [--libdir DIR] [--from DIR]
+  --libdir DIR   where libraries go (default /usr/local/lib)
+  --from DIR     take libnccl_net_brigade.so from here (default: cargo build --release)
+END
+}
+
+libdir=/usr/local/lib from=
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --libdir) libdir=$2 ;;
+        --from) from=$2 ;;
+        *) usage; [ "$1" = --help ] && exit 0 || exit 2 ;;
+    esac
+    shift 2
+done
+
+cd "$(dirname "$0")"
+if [ -z "$from" ]; then
+    cargo build --release --package brigade-net
+    from=${CARGO_TARGET_DIR:-../../target}/release
+fi
+mkdir -p "$libdir"
+install -m 755 "$from/libnccl_net_brigade.so" "$libdir/libnccl-net-brigade.so"
+echo "NCCL finds $libdir/libnccl-net-brigade.so with NCCL_NET_PLUGIN=brigade and this folder in LD_LIBRARY_PATH"

@@ -1,0 +1,2 @@
+//! Network plugins of NCCL.
+pub mod sys;
