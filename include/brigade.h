@@ -181,6 +181,13 @@ typedef void (*brigade_fold_t)(const void *arriving,
 // end.
 typedef brigade_work *brigade_work_t;
 
+// A function that is called when work has ended: `result` as brigade_work_wait would tell it, and
+// the whole sentence, empty after BRIGADE_SUCCESS and good until the function returns. It must
+// neither throw nor jump out.
+typedef void (*brigade_done_t)(brigade_result_t result,
+                               const char *sentence,
+                               void *user);
+
 // The sum. Integers wrap around; of booleans it is "or".
 #define BRIGADE_SUM 0
 
@@ -295,8 +302,20 @@ brigade_result_t brigade_comm_split(brigade_comm_t comm,
                                     int key,
                                     brigade_comm_t *new_comm);
 
+// Like brigade_comm_split, with settings for the new communicator that count instead of the old
+// one's. `config` may be NULL. Those about transports mean nothing here: they were opened when the
+// world came together.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_comm_split_config(brigade_comm_t comm,
+                                           int color,
+                                           int key,
+                                           brigade_comm_t *new_comm,
+                                           const brigade_config_t *config);
+
 // End the world of this communicator on all its ranks: calls in flight, here and there, end with
 // BRIGADE_ABORTED and this reason, which may be NULL. The communicator must still be destroyed.
+// Returns at once, or within a second if the network is stuck; it waits for no call.
 //
 // Threads: from any thread, also while another one is inside a call.
 brigade_result_t brigade_comm_abort(brigade_comm_t comm,
@@ -373,6 +392,26 @@ brigade_result_t brigade_work_test(brigade_work_t work);
 // Threads: from any thread, also from several at once.
 brigade_result_t brigade_work_wait(brigade_work_t work,
                                    int64_t timeout_ms);
+
+// Call `done` once when the work has ended, well or not, which may be now. It runs on a thread
+// that the communicator keeps for such functions: never on the caller's, never on one that carries
+// calls out, and never behind another such function. So it may call collectives, also of the same
+// communicator, wait for works, and destroy the communicator. The handle of the work may be freed
+// before. brigade_comm_destroy waits for such functions (BRIGADE_TIMEOUT_MS at most), except in
+// one: a caller that holds a lock that they need lets go of it first.
+//
+// Threads: from any thread.
+brigade_result_t brigade_work_on_done(brigade_work_t work,
+                                      brigade_done_t done,
+                                      void *user);
+
+// A file descriptor that can be read from (POLLIN, EPOLLIN) once the work has ended, well or not;
+// what is read means nothing. The same one each time. It belongs to the handle: brigade_work_free
+// closes it.
+//
+// Threads: from any thread.
+brigade_result_t brigade_work_fd(brigade_work_t work,
+                                 int *fd);
 
 // End a handle. Work that has not ended goes on, and still needs its memory.
 //
@@ -568,8 +607,7 @@ brigade_result_t brigade_recv(void *recvbuf,
 brigade_result_t brigade_group_start(void);
 
 // Carry out the calls of the group. Of each communicator first its collectives, in their order,
-// and then its messages, all at once, which must be of one type; different communicators at the
-// same time. With `work` NULL it returns when all are done; else `work` is one handle for all of
+// and then its messages, all at once; different communicators at the same time. With `work` NULL it returns when all are done; else `work` is one handle for all of
 // them. If a call in the group failed when it was listed, none is carried out.
 //
 // Threads: each thread has its own groups.

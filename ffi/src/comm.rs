@@ -11,7 +11,7 @@ use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::handle::{Noun, close, pin, register};
 use crate::id::brigade_unique_id_t;
 use crate::pointer::{Out, text};
-use crate::settings::{brigade_config_t, settings, sized};
+use crate::settings::{brigade_config_t, settings, settings_over, sized};
 use crate::thread;
 
 /// A group of ranks that make the same calls in the same order. What is inside is nobody's.
@@ -175,6 +175,23 @@ pub unsafe extern "C" fn brigade_comm_split(
     key: c_int,
     new_comm: *mut brigade_comm_t,
 ) -> brigade_result_t {
+    // SAFETY: the caller's promise.
+    unsafe { brigade_comm_split_config(comm, color, key, new_comm, std::ptr::null()) }
+}
+
+/// Like brigade_comm_split, with settings for the new communicator that count instead of the old
+/// one's. `config` may be NULL. Those about transports mean nothing here: they were opened when the
+/// world came together.
+///
+/// Threads: from any thread; calls on one communicator are carried out one after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_split_config(
+    comm: brigade_comm_t,
+    color: c_int,
+    key: c_int,
+    new_comm: *mut brigade_comm_t,
+    config: *const brigade_config_t,
+) -> brigade_result_t {
     enter(|| {
         may_wait("brigade_comm_split")?;
         let parent = pin::<Comm>(comm.addr() as u64)?;
@@ -187,7 +204,10 @@ pub unsafe extern "C" fn brigade_comm_split(
                 Failure::argument(format!("color {color}: 0 or more, or BRIGADE_SPLIT_NOCOLOR"))
             })?),
         };
-        if let Some(communicator) = parent.communicator.split(color, key)? {
+        let inherited = parent.communicator.settings().clone();
+        // SAFETY: C passes NULL or a config.
+        let settings = unsafe { settings_over(inherited, config) }?;
+        if let Some(communicator) = parent.communicator.split_with(color, key, settings)? {
             let handle = register(Arc::new(Comm { communicator, root: parent.root.clone() }))?;
             // SAFETY: as above.
             unsafe { out.put(as_comm(handle)) };
@@ -198,6 +218,7 @@ pub unsafe extern "C" fn brigade_comm_split(
 
 /// End the world of this communicator on all its ranks: calls in flight, here and there, end with
 /// BRIGADE_ABORTED and this reason, which may be NULL. The communicator must still be destroyed.
+/// Returns at once, or within a second if the network is stuck; it waits for no call.
 ///
 /// Threads: from any thread, also while another one is inside a call.
 #[unsafe(no_mangle)]

@@ -12,7 +12,7 @@ use crate::handle::Pinned;
 use crate::memory::Memory;
 use crate::pointer::Out;
 use crate::thread::{is_plain, open_groups, refuse_in_operator, set_open_groups};
-use crate::work::{Works, brigade_work_t, register};
+use crate::work::{brigade_work_t, register};
 
 /// Begin a group: from here to brigade_group_end this thread's calls are only listed. Groups may
 /// lie within groups; the outermost one counts.
@@ -28,8 +28,7 @@ pub extern "C" fn brigade_group_start() -> brigade_result_t {
 }
 
 /// Carry out the calls of the group. Of each communicator first its collectives, in their order,
-/// and then its messages, all at once, which must be of one type; different communicators at the
-/// same time. With `work` NULL it returns when all are done; else `work` is one handle for all of
+/// and then its messages, all at once; different communicators at the same time. With `work` NULL it returns when all are done; else `work` is one handle for all of
 /// them. If a call in the group failed when it was listed, none is carried out.
 ///
 /// Threads: each thread has its own groups.
@@ -139,19 +138,19 @@ impl Group {
             return self.shares.into_iter().try_for_each(|share| unsafe { share.run() });
         }
         let out = if work.is_null() { None } else { Some(Out::new(work, "work")?) };
-        let mut works = Works(Vec::new());
-        for share in self.shares {
-            // SAFETY: the caller's promise; what was started is waited for, here or by C.
-            if let Err(failure) = unsafe { share.start(&mut works.0) } {
-                // That something could not be started is what is told; it came first.
-                let _ended = works.wait();
-                return Err(failure);
-            }
+        let mut works = Vec::new();
+        // SAFETY: the caller's promise; what was started is waited for, here or by C.
+        let started = self.shares.iter().try_for_each(|share| unsafe { share.start(&mut works) });
+        let work = Work::all(works);
+        if let Err(failure) = started {
+            // That something could not be started is what is told; it came first.
+            let _ended = work.wait();
+            return Err(failure);
         }
         match out {
-            None => works.wait(),
+            None => Ok(work.wait()?),
             Some(out) => {
-                let handle = register(works)?;
+                let handle = register(work)?;
                 // SAFETY: the caller's promise.
                 unsafe { out.put(handle) };
                 Ok(())

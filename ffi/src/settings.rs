@@ -54,9 +54,21 @@ const SETTINGS_MAX: usize = 1024;
 ///
 /// # Safety
 ///
-/// `config` is NULL, misaligned, or leads to a config and its settings.
+/// As for [`settings_over`].
 pub(crate) unsafe fn settings(config: *const brigade_config_t) -> Outcome<Settings> {
-    let mut settings = Settings::from_env()?;
+    // SAFETY: the caller's promise.
+    unsafe { settings_over(Settings::from_env()?, config) }
+}
+
+/// Settings, and over them those of `config`, which may be NULL.
+///
+/// # Safety
+///
+/// `config` is NULL, misaligned, or leads to a config and its settings.
+pub(crate) unsafe fn settings_over(
+    mut settings: Settings,
+    config: *const brigade_config_t,
+) -> Outcome<Settings> {
     if config.is_null() {
         return Ok(settings);
     }

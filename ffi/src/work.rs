@@ -1,13 +1,16 @@
 //! Works: calls that go on while their caller does something else.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use brigade_comm::Work;
+use brigade_comm::{Event, Work};
 
 use crate::error::brigade_result_t::{BRIGADE_IN_PROGRESS, BRIGADE_SUCCESS};
-use crate::error::{Outcome, brigade_result_t, enter, enter_for};
+use crate::error::{Failure, Outcome, brigade_result_t, enter, enter_for};
 use crate::handle::{Noun, close, pin};
+use crate::pointer::Out;
 use crate::thread;
 
 /// Calls in flight. What is inside is nobody's.
@@ -21,10 +24,21 @@ pub struct brigade_work {
 /// end.
 pub type brigade_work_t = *mut brigade_work;
 
-/// What stands behind a handle.
-pub(crate) struct Works(pub(crate) Vec<Work<'static>>);
+/// A function that is called when work has ended: `result` as brigade_work_wait would tell it, and
+/// the whole sentence, empty after BRIGADE_SUCCESS and good until the function returns. It must
+/// neither throw nor jump out.
+pub type brigade_done_t = Option<
+    unsafe extern "C" fn(result: brigade_result_t, sentence: *const c_char, user: *mut c_void),
+>;
 
-impl Noun for Works {
+/// What stands behind a handle.
+pub(crate) struct InFlight {
+    work: Work<'static>,
+    /// Made when it is first asked for.
+    event: Mutex<Option<Event>>,
+}
+
+impl Noun for InFlight {
     const KIND: u8 = 2;
     const NAME: &'static str = "work";
 }
@@ -35,11 +49,10 @@ impl Noun for Works {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_work_test(work: brigade_work_t) -> brigade_result_t {
     enter_for(|| {
-        let works = pin::<Works>(work.addr() as u64)?;
-        if works.0.iter().all(Work::is_done) {
-            works.wait().map(|()| BRIGADE_SUCCESS)
-        } else {
-            Ok(BRIGADE_IN_PROGRESS)
+        let flight = pin::<InFlight>(work.addr() as u64)?;
+        match flight.work.wait_for(Duration::ZERO) {
+            Some(ending) => Ok(ending.map(|()| BRIGADE_SUCCESS)?),
+            None => Ok(BRIGADE_IN_PROGRESS),
         }
     })
 }
@@ -56,18 +69,67 @@ pub unsafe extern "C" fn brigade_work_wait(
 ) -> brigade_result_t {
     enter_for(|| {
         thread::refuse_in_operator()?;
-        let works = pin::<Works>(work.addr() as u64)?;
-        let Ok(timeout_ms) = u64::try_from(timeout_ms) else {
-            return works.wait().map(|()| BRIGADE_SUCCESS);
+        let flight = pin::<InFlight>(work.addr() as u64)?;
+        let ending = match u64::try_from(timeout_ms) {
+            Err(_) => Some(flight.work.wait()),
+            Ok(timeout_ms) => flight.work.wait_for(Duration::from_millis(timeout_ms)),
         };
-        let timeout = Duration::from_millis(timeout_ms);
-        let begun = Instant::now();
-        for one in &works.0 {
-            if one.wait_for(timeout.saturating_sub(begun.elapsed())).is_none() {
-                return Ok(BRIGADE_IN_PROGRESS);
-            }
+        match ending {
+            Some(ending) => Ok(ending.map(|()| BRIGADE_SUCCESS)?),
+            None => Ok(BRIGADE_IN_PROGRESS),
         }
-        works.wait().map(|()| BRIGADE_SUCCESS)
+    })
+}
+
+/// Call `done` once when the work has ended, well or not, which may be now. It runs on a thread
+/// that the communicator keeps for such functions: never on the caller's, never on one that carries
+/// calls out, and never behind another such function. So it may call collectives, also of the same
+/// communicator, wait for works, and destroy the communicator. The handle of the work may be freed
+/// before. brigade_comm_destroy waits for such functions (BRIGADE_TIMEOUT_MS at most), except in
+/// one: a caller that holds a lock that they need lets go of it first.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_work_on_done(
+    work: brigade_work_t,
+    done: brigade_done_t,
+    user: *mut c_void,
+) -> brigade_result_t {
+    enter(|| {
+        let flight = pin::<InFlight>(work.addr() as u64)?;
+        let done = done.ok_or_else(|| Failure::argument("done is NULL"))?;
+        let user = User(user);
+        flight.work.on_done(move |ending| {
+            let (result, sentence) = match ending {
+                Ok(()) => (BRIGADE_SUCCESS, String::new()),
+                Err(error) => ((&error).into(), error.to_string()),
+            };
+            let sentence = CString::new(sentence.replace('\0', " ")).unwrap_or_default();
+            // SAFETY: the text is good until the function returns; the rest is C's promise.
+            unsafe { done(result, sentence.as_ptr(), user.pointer()) };
+        })?;
+        Ok(())
+    })
+}
+
+/// A file descriptor that can be read from (POLLIN, EPOLLIN) once the work has ended, well or not;
+/// what is read means nothing. The same one each time. It belongs to the handle: brigade_work_free
+/// closes it.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_work_fd(work: brigade_work_t, fd: *mut c_int) -> brigade_result_t {
+    enter(|| {
+        let flight = pin::<InFlight>(work.addr() as u64)?;
+        let out = Out::new(fd, "fd")?;
+        let mut event = flight.event.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = match &mut *event {
+            Some(event) => event,
+            none => none.insert(flight.work.event()?),
+        };
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(event.as_fd().as_raw_fd()) };
+        Ok(())
     })
 }
 
@@ -76,27 +138,28 @@ pub unsafe extern "C" fn brigade_work_wait(
 /// Threads: from any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_work_free(work: brigade_work_t) -> brigade_result_t {
-    enter(|| close::<Works>(work.addr() as u64))
+    enter(|| close::<InFlight>(work.addr() as u64))
 }
 
-impl Works {
-    /// Wait for all, and then tell the first error.
-    pub(crate) fn wait(&self) -> Outcome {
-        let mut outcome = Ok(());
-        for one in &self.0 {
-            outcome = outcome.and(one.wait());
-        }
-        Ok(outcome?)
+/// A user's pointer on its way to a function of theirs.
+struct User(*mut c_void);
+
+// SAFETY: it is only handed to the function, which runs on another thread: that is what
+// `brigade_work_on_done` says.
+unsafe impl Send for User {}
+
+impl User {
+    fn pointer(&self) -> *mut c_void {
+        self.0
     }
 }
 
-/// A handle for works. If there is none to be had, they are waited for: nobody else could.
-pub(crate) fn register(works: Works) -> Outcome<brigade_work_t> {
-    let works = Arc::new(works);
-    let handle = crate::handle::register(Arc::clone(&works));
-    let handle = handle.inspect_err(|_| {
+/// A handle for work. If there is none to be had, it is waited for: nobody else could.
+pub(crate) fn register(work: Work<'static>) -> Outcome<brigade_work_t> {
+    let flight = Arc::new(InFlight { work: work.clone(), event: Mutex::default() });
+    let handle = crate::handle::register(flight).inspect_err(|_| {
         // The want of a handle is what is told; it came first.
-        let _ended = works.wait();
+        let _ended = work.wait();
     })?;
     Ok(std::ptr::without_provenance_mut(handle as usize))
 }

@@ -42,6 +42,8 @@ static void nulls(void) {
     REFUSED(brigade_work_test(NULL));
     REFUSED(brigade_work_wait(NULL, 0));
     REFUSED(brigade_work_free(NULL));
+    REFUSED(brigade_work_fd(NULL, NULL));
+    REFUSED(brigade_work_on_done(NULL, NULL, NULL));
     REFUSED(brigade_op_create(NULL, "op", NULL, NULL));
     REFUSED(brigade_op_create(&op, NULL, NULL, NULL));
     REFUSED(brigade_op_create(&op, "op", NULL, NULL));

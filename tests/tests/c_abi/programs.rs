@@ -12,7 +12,9 @@ fn c_programs_compile_as_every_standard_by_every_compiler() {
     let library = Installed::get();
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has(compiler)) {
         for standard in ["c99", "c11", "c17"] {
-            for program in ["layout.c", "collectives.c", "hostile.c", "ids.c", "latency.c"] {
+            for program in
+                ["layout.c", "collectives.c", "hostile.c", "ids.c", "latency.c", "works.c"]
+            {
                 compile(&library, compiler, standard, program);
             }
         }
@@ -35,7 +37,9 @@ fn ranks_of_the_launcher_run_programs_with_the_shared_library() {
         return;
     }
     let library = Installed::get();
-    for (compiler, program) in [("gcc", "collectives.c"), ("g++", "gradients.cpp")] {
+    for (compiler, program) in
+        [("gcc", "collectives.c"), ("gcc", "works.c"), ("g++", "gradients.cpp")]
+    {
         let binary = link(&library, compiler, program, "launched", &[]);
         for ranks in [1, 2, 4] {
             let mut launch = bounded(brigade());
