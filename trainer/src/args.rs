@@ -2,30 +2,12 @@
 
 use crate::error::Error;
 use crate::layout::Config;
-use crate::parallel::Lanes;
+use crate::parallel::{Lanes, Stage};
 use brigade_comm::transports;
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
-
-/// How the ranks share the work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StrategyName {
-    /// Each rank holds the whole model and a part of the batch; gradients are summed.
-    #[default]
-    Ddp,
-}
-
-impl fmt::Display for StrategyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StrategyName::Ddp => f.write_str("ddp"),
-        }
-    }
-}
 
 /// Train a small GPT on text, byte by byte.
 ///
@@ -50,9 +32,9 @@ pub struct Args {
     /// End after this step already, as if interrupted there
     #[arg(long, value_name = "STEP")]
     pub stop_at: Option<usize>,
-    /// How the ranks share the work
+    /// What the ranks hold in parts: nothing, moments, also gradients, also parameters
     #[arg(long, value_enum, default_value_t)]
-    pub strategy: StrategyName,
+    pub strategy: Stage,
     /// What carries the bytes; without it, what the environment asks for.
     #[arg(long, value_name = "NAMES", help = transport_help())]
     pub transport: Option<String>,
@@ -63,6 +45,9 @@ pub struct Args {
     /// Parts of a batch whose gradients --ordered adds in order; --ranks must divide it
     #[arg(long, default_value_t = 4)]
     pub lanes: usize,
+    /// Parts of a rank's share of a batch that are computed one after the other, in less memory
+    #[arg(long, default_value_t = 1, value_name = "PARTS", conflicts_with = "ordered")]
+    pub accumulate: usize,
     /// Text to train on, a file or a folder (without hidden files); Moby-Dick if not given
     #[arg(long, value_name = "PATH")]
     pub text: Option<PathBuf>,
@@ -90,9 +75,6 @@ pub struct Args {
     /// Threads per rank; all cores shared evenly if not given
     #[arg(long)]
     pub threads: Option<usize>,
-    /// Most gradients per all-reduce, in MiB
-    #[arg(long, default_value_t = 25.0, value_name = "MIB")]
-    pub bucket_mb: f64,
     /// Write the training state to this file (safetensors) at the end
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
@@ -129,6 +111,7 @@ impl Args {
         let positive = [
             ("batch", Some(self.batch)),
             ("lanes", Some(self.lanes)),
+            ("accumulate", Some(self.accumulate)),
             ("ranks", Some(ranks)),
             ("steps", Some(self.steps)),
             ("stop-at", self.stop_at),
@@ -144,10 +127,7 @@ impl Args {
             let problem = format!("{} were asked for, but {ranks} were started", self.ranks);
             return Err(Error::setting("ranks", problem));
         }
-        // Not-a-number fails these comparisons too.
-        if !(self.bucket_mb > 0.0 && self.bucket_mb <= 1e6) {
-            return Err(Error::setting("bucket-mb", "must be above 0, in MiB".to_string()));
-        }
+        // Not-a-number fails this comparison too.
         if !(self.lr > 0.0 && self.lr.is_finite()) {
             return Err(Error::setting("lr", "must be above 0".to_string()));
         }
@@ -159,7 +139,7 @@ impl Args {
 
     /// The samples that `rank` of `ranks` takes of each batch.
     pub(crate) fn share_of(&self, rank: usize, ranks: usize) -> Result<Lanes, Error> {
-        let lanes = if self.ordered { self.lanes } else { ranks };
+        let lanes = if self.ordered { self.lanes } else { ranks * self.accumulate };
         Lanes::new(self.batch, lanes, rank, ranks)
     }
 
@@ -221,7 +201,8 @@ mod tests {
             ("--stop-at 0", 1, "--stop-at"),
             ("--threads 0", 1, "--threads"),
             ("--lr nan", 1, "--lr"),
-            ("--bucket-mb inf", 1, "--bucket-mb"),
+            ("--accumulate 0", 1, "--accumulate"),
+            ("--accumulate 5", 2, "--batch"),
             ("--checkpoint x --checkpoint-every 0", 1, "--checkpoint-every"),
             ("--prompt=", 1, "--prompt"),
         ] {

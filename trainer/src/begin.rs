@@ -1,17 +1,18 @@
 //! From settings to a run that may take its first step: text, model, state, strategy, a table.
 
-use crate::args::{Args, StrategyName};
+use crate::args::Args;
 use crate::checkpoint::{self, Course};
 use crate::data::Corpus;
 use crate::error::Error;
 use crate::model::Gpt;
-use crate::optim::{AdamW, Hyper};
-use crate::parallel::{Ddp, Lanes, Ordered, Single, Strategy};
+use crate::optim::{Hyper, Optimizer};
+use crate::parallel::{DataParallel, Memory, Sharing, Strategy};
 use crate::report::{Report, grouped, megabytes};
 use crate::runlog::RunLog;
-use crate::tape::Tape;
+use crate::state::State;
 use crate::train::Run;
 use brigade_comm::Communicator;
+use clap::ValueEnum;
 use serde::Serialize;
 use std::io::Write;
 
@@ -23,104 +24,95 @@ pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
     Corpus::open(args.text.as_deref())?.require(args.context)
 }
 
-/// How the gradients of all lanes become one in this run.
+/// The state that a run starts from, the same on every rank, and the settings of the run that wrote
+/// it if that was another. Collective.
+pub(crate) fn state(
+    args: &Args,
+    model: &Gpt,
+    world: Option<&Communicator>,
+) -> Result<(State, Option<Course>), Error> {
+    let is_first = world.is_none_or(|comm| comm.rank() == 0);
+    let (mut state, mut resumed) = (State::new(model.initial(args.seed)), None);
+    if let Some(path) = args.resume.as_ref().filter(|_| is_first) {
+        let (found, course) = checkpoint::load(path, model.layout())?;
+        (state, resumed) = (found, Some(course));
+    }
+    if let Some(comm) = world {
+        share_start(comm, args.resume.is_some(), &mut state)?;
+    }
+    if args.last_step() <= state.steps {
+        let problem = format!("the checkpoint has {} behind it: ask for more", state.steps);
+        return Err(Error::setting("steps", problem));
+    }
+    Ok((state, resumed))
+}
+
+/// How the ranks train, from a state that is the same on all of them.
 pub(crate) fn strategy<'a>(
     args: &Args,
     model: &'a Gpt,
-    lanes: Lanes,
     world: Option<&'a Communicator>,
+    state: &State,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
-    let params = model.layout().len();
-    let bucket = (args.bucket_mb * (1 << 18) as f64) as usize;
-    Ok(match (args.strategy, world) {
-        (StrategyName::Ddp, world) if args.ordered => {
-            Box::new(Ordered::new(model.kernels(), world, params, bucket, lanes.slots())?)
-        }
-        (StrategyName::Ddp, Some(comm)) => Box::new(Ddp::new(comm, params, bucket)?),
-        (StrategyName::Ddp, None) => Box::new(Single::new(params)),
-    })
+    let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
+    let lanes = args.share_of(rank, ranks)?;
+    let sharing = Sharing { stage: args.strategy, is_ordered: args.ordered, slots: lanes.slots() };
+    let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
+    Ok(Box::new(DataParallel::new(model, world, lanes, sharing, optimizer, state)?))
 }
 
 impl<'a> Run<'a> {
-    /// Everything but the strategy. Collective: every rank of the world calls it.
+    /// Everything around a strategy.
     pub(crate) fn new(
         args: &'a Args,
         model: &'a Gpt,
-        lanes: Lanes,
         world: Option<&'a Communicator>,
+        strategy: Box<dyn Strategy + 'a>,
+        resumed: Option<Course>,
         out: &'a mut (dyn Write + Send),
     ) -> Result<Run<'a>, Error> {
         let corpus = Corpus::open(args.text.as_deref())?;
         corpus.require(args.context)?;
-        let is_first = lanes.is_first();
+        let is_first = world.is_none_or(|comm| comm.rank() == 0);
         if let Some(path) = args.checkpoint.as_ref().filter(|_| is_first) {
             checkpoint::probe(path)?;
         }
         let log = RunLog::open(args.log.as_deref().filter(|_| is_first))?;
-        let mut params = model.initial(args.seed);
-        let mut adam = AdamW::new(Hyper::default(), model.layout());
-        let resumed = match args.resume.as_ref().filter(|_| is_first) {
-            Some(path) => Some(checkpoint::load(path, model.layout(), &mut params, &mut adam)?),
-            None => None,
-        };
-        if let Some(comm) = world {
-            share_start(comm, args.resume.is_some(), &mut params, &mut adam)?;
-        }
-        if args.last_step() <= adam.steps {
-            let problem = format!("the checkpoint has {} behind it: ask for more", adam.steps);
-            return Err(Error::setting("steps", problem));
-        }
-        let tokens = vec![0; lanes.samples() * args.context];
-        Ok(Run {
-            report: Report::new(out, is_first, args.quiet, adam.steps + 1, args.last_step()),
-            corpus,
-            params,
-            adam,
-            tape: Tape::new(model.layout().config(), lanes.samples(), args.context),
-            targets: tokens.clone(),
-            tokens,
-            losses: vec![0.0; lanes.slots()],
-            log,
-            args,
-            model,
-            lanes,
-            world,
-            resumed,
-        })
+        let (first, last) = (strategy.steps() + 1, args.last_step());
+        let report = Report::new(out, is_first, args.quiet, first, last);
+        Ok(Run { args, model, world, is_first, corpus, strategy, resumed, report, log })
     }
 
     /// Settings, before the first step.
-    pub(crate) fn announce(&mut self, strategy: &dyn Strategy) -> Result<(), Error> {
+    pub(crate) fn announce(&mut self) -> Result<(), Error> {
         #[derive(Serialize)]
         struct Start<'a> {
             world: usize,
             parameters: usize,
             settings: &'a Args,
         }
-        let rows = self.rows(strategy);
+        let rows = self.rows();
         self.report.table(&rows)?;
         let world = self.world.map_or(1, Communicator::size);
-        let parameters = self.params.len();
+        let parameters = self.model.layout().len();
         self.log.write("start", &Start { world, parameters, settings: self.args })
     }
 
     /// The table of settings.
-    fn rows(&self, strategy: &dyn Strategy) -> Vec<(&'static str, String)> {
+    fn rows(&self) -> Vec<(&'static str, String)> {
         let Args { batch, context, lr, seed, steps, .. } = *self.args;
         let ranks = self.world.map_or(1, Communicator::size);
-        let parameters = grouped(self.params.len() as u64);
-        // Parameters and two moments.
-        let state_bytes = 12 * self.params.len() as u64 + strategy.held_bytes();
+        let parameters = grouped(self.model.layout().len() as u64);
         let threads = match self.model.kernels().threads() {
             1 => "1 thread".to_string(),
             threads => format!("{threads} threads"),
         };
-        let (first, last) = (self.adam.steps + 1, self.args.last_step());
+        let (first, last) = (self.strategy.steps() + 1, self.args.last_step());
         let text_bytes = grouped(self.corpus.len() as u64);
         let mut rows = vec![
             ("text", format!("{}, {text_bytes} bytes", self.corpus.name())),
             ("model", format!("{parameters} parameters, {}", self.model.layout().config())),
-            ("memory", format!("{} a rank, and activations", megabytes(state_bytes))),
+            ("memory", memory_row(self.strategy.memory())),
             ("batch", format!("{batch} samples of {context} bytes, {} a rank", batch / ranks)),
             ("ranks", format!("{ranks}, each with {threads}")),
             ("learning rate", format!("up to {lr}, seed {seed}")),
@@ -132,16 +124,33 @@ impl<'a> Run<'a> {
                 true => format!(" --ordered --lanes {}", self.args.lanes),
                 false => String::new(),
             };
-            let strategy_name = self.args.strategy;
-            rows.push(("strategy", format!("{strategy_name}{mode} over {}", wires.join(" and "))));
-            let sent = grouped(strategy.formula_bytes());
+            let name = self.args.strategy.to_possible_value().expect("no strategy is hidden");
+            let (name, wires) = (name.get_name().to_string(), wires.join(" and "));
+            rows.push(("strategy", format!("{name}{mode} over {wires}")));
+            let sent = grouped(self.strategy.formula_bytes());
             rows.push(("formula", format!("rank 0 sends {sent} bytes a step")));
         }
         if let Some(written) = &self.resumed {
-            rows.push(("resumed", departure(self.adam.steps, written, &self.args.course())));
+            rows.push(("resumed", departure(self.strategy.steps(), written, &self.args.course())));
         }
         rows
     }
+}
+
+/// What a rank holds, by kind.
+fn memory_row(memory: Memory) -> String {
+    let Memory { params, grads, moments, calls, activations } = memory;
+    let kinds = [
+        ("parameters", params),
+        ("gradients", grads),
+        ("moments", moments),
+        ("calls", calls),
+        ("activations", activations),
+    ];
+    let kinds = kinds.iter().filter(|(_, bytes)| *bytes > 0);
+    let kinds: Vec<_> =
+        kinds.map(|(kind, bytes)| format!("{kind} {}", megabytes(*bytes))).collect();
+    format!("{} a rank: {}", megabytes(memory.total()), kinds.join(", "))
 }
 
 /// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
@@ -157,19 +166,14 @@ fn departure(step: usize, written: &Course, now: &Course) -> String {
 }
 
 /// Everyone starts from rank 0's state: its weights and, when resuming, its moments and step.
-fn share_start(
-    comm: &Communicator,
-    resumed: bool,
-    params: &mut [f32],
-    adam: &mut AdamW,
-) -> Result<(), Error> {
-    comm.broadcast(params, 0)?;
+fn share_start(comm: &Communicator, resumed: bool, state: &mut State) -> Result<(), Error> {
+    comm.broadcast(&mut state.params, 0)?;
     if resumed {
-        comm.broadcast(&mut adam.mean, 0)?;
-        comm.broadcast(&mut adam.square, 0)?;
-        let mut steps = [adam.steps as u64];
+        comm.broadcast(&mut state.mean, 0)?;
+        comm.broadcast(&mut state.square, 0)?;
+        let mut steps = [state.steps as u64];
         comm.broadcast(&mut steps, 0)?;
-        adam.steps = steps[0] as usize;
+        state.steps = steps[0] as usize;
     }
     Ok(())
 }

@@ -132,6 +132,21 @@ impl Layout {
     pub fn head(&self) -> Range<usize> {
         self.head.clone()
     }
+
+    /// How many units there are: the embedding, the blocks, the head. A unit is what is computed,
+    /// gathered and sent as one.
+    pub fn units(&self) -> usize {
+        self.blocks.len() + 2
+    }
+
+    /// One unit's tensors; units are counted in forward order.
+    pub fn unit(&self, unit: usize) -> Range<usize> {
+        match unit {
+            0 => self.embed(),
+            unit if unit <= self.blocks.len() => self.block(unit - 1),
+            _ => self.head(),
+        }
+    }
 }
 
 /// Elements of the two embedding tables, in order: tokens, positions.

@@ -1,7 +1,7 @@
 //! A small GPT trained over Brigade: `brigade train`.
 //!
-//! Read in this order: `layout` (one flat buffer), `model` (forward and backward by hand),
-//! `kernels`, `parallel` (what ranks do with gradients), `train` (the loop).
+//! Read in this order: `layout` (names and places), `model` (forward and backward by hand),
+//! `kernels`, `parallel` (who computes and holds what), `train` (the loop).
 
 mod args;
 mod begin;
@@ -16,10 +16,11 @@ pub mod parallel;
 mod report;
 pub mod runlog;
 pub mod sample;
+pub mod state;
 pub mod tape;
 mod train;
 
-pub use args::{Args, StrategyName};
+pub use args::Args;
 pub use begin::check;
 pub use error::Error;
 pub use train::{Outcome, train};

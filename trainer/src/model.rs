@@ -1,37 +1,15 @@
 //! A GPT (Radford et al. 2019) whose backward is written out by hand, layer under layer.
 //!
-//! Parameters come in as one flat buffer and gradients leave in one, cut by `Layout`. Backward
-//! fills the gradients from the end of the buffer to its start and says after every module from
-//! where on they are final, so that whoever owns the buffer can already send that part away.
+//! A model is computed unit by unit: the embedding, each block, the head. A unit gets its own
+//! parameters and writes its own gradients, so that whoever owns them may fetch the former just in
+//! time and send the latter away while the units before are still computed.
 //!
-//! Not here: memory (`Tape` and the caller own it), optimizers, ranks, text.
+//! Not here: memory (`Tape`, `Scratch` and the caller own it), optimizers, ranks, text.
 
 use crate::error::Error;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};
-use crate::tape::{BlockTape, Gradients, Tape};
-
-/// Owner of a gradient buffer while backward fills it.
-pub trait GradientSync {
-    /// The part of the buffer that is not final yet: always a prefix of it.
-    fn open(&mut self) -> &mut [f32];
-
-    /// Everything from element `start` on is final now; backward will not touch it again.
-    fn ready(&mut self, start: usize) -> Result<(), Error>;
-}
-
-/// The trivial owner: one process keeps its gradients to itself.
-pub struct Local<'a>(pub &'a mut [f32]);
-
-impl GradientSync for Local<'_> {
-    fn open(&mut self) -> &mut [f32] {
-        self.0
-    }
-
-    fn ready(&mut self, _start: usize) -> Result<(), Error> {
-        Ok(())
-    }
-}
+use crate::tape::{BlockTape, Scratch, Tape};
 
 /// A model: its layout and the kernels that compute it.
 pub struct Gpt {
@@ -78,22 +56,30 @@ impl Gpt {
         params
     }
 
-    /// Fill the tape up to the logits. tokens: [batch × time], each below the vocabulary size.
-    pub fn forward(&self, params: &[f32], tape: &mut Tape, tokens: &[u32]) {
-        assert_eq!(params.len(), self.layout.len(), "one parameter buffer");
+    /// From the output of the unit before, or the tokens, to this unit's: the tape takes it. The
+    /// head's are the logits. tokens: [batch × time], each below the vocabulary size.
+    pub fn forward(&self, unit: usize, params: &[f32], tape: &mut Tape, tokens: &[u32]) {
         assert_eq!(tokens.len(), tape.tokens(), "tokens of a pass");
-        let config = self.layout.config();
-        let [wte, wpe] = cut(&params[self.layout.embed()], embed_lens(config));
-        self.kernels.embed(&mut tape.stream[0], tokens, wte, wpe, tape.heads);
-        for layer in 0..config.layers {
-            let (before, after) = tape.stream.split_at_mut(layer + 1);
-            let block = &params[self.layout.block(layer)];
-            self.block(&mut after[0], &before[layer], block, &mut tape.blocks[layer], tape.heads);
+        let (k, config, heads) = (&self.kernels, self.layout.config(), tape.heads);
+        let at = unit - tape.first;
+        let (before, after) = tape.stream.split_at_mut(at + 1);
+        if unit == 0 {
+            let [wte, wpe] = cut(params, embed_lens(config));
+            k.embed(&mut after[0], tokens, wte, wpe, heads);
+        } else if unit <= config.layers {
+            self.block(&mut after[0], &before[at], params, &mut tape.blocks[at], heads);
+        } else {
+            let [gain, bias, head] = cut(params, head_lens(config));
+            k.layernorm(&mut tape.lnf, &mut tape.statsf, &before[at], gain, bias);
+            k.linear(&mut tape.logits, &tape.lnf, head, &[], config.width, None);
         }
-        let [gain, bias, head] = cut(&params[self.layout.head()], head_lens(config));
-        let stream = &tape.stream[config.layers];
-        self.kernels.layernorm(&mut tape.lnf, &mut tape.statsf, stream, gain, bias);
-        self.kernels.linear(&mut tape.logits, &tape.lnf, head, &[], config.width, None);
+    }
+
+    /// All units after each other, from parameters that lie together. params: [layout.len()].
+    pub fn forward_all(&self, params: &[f32], tape: &mut Tape, tokens: &[u32]) {
+        for unit in 0..self.layout.units() {
+            self.forward(unit, &params[self.layout.unit(unit)], tape, tokens);
+        }
     }
 
     /// Sum over all tokens of −log p(target). Leaves `scale` times its gradient in place of the
@@ -104,23 +90,34 @@ impl Gpt {
         tape.losses.iter().map(|&loss| f64::from(loss)).sum()
     }
 
-    /// From the logits' gradient to every parameter's. Writes the whole buffer of `sync`, last
-    /// module first. Errors: those of `sync`.
+    /// From the gradient of the unit's output to those of its input, which takes its place in
+    /// `scratch`, and of its parameters, which are written to `grads`. The head begins at the
+    /// gradient of the logits. Units go backwards, last to first.
     pub fn backward(
         &self,
+        unit: usize,
         params: &[f32],
-        tape: &mut Tape,
+        grads: &mut [f32],
+        tape: &Tape,
+        scratch: &mut Scratch,
         tokens: &[u32],
-        sync: &mut dyn GradientSync,
-    ) -> Result<(), Error> {
-        self.head_backward(params, tape, sync)?;
-        for layer in (0..self.layout.config().layers).rev() {
-            self.block_backward(layer, params, tape, sync)?;
+    ) {
+        let (k, config) = (&self.kernels, self.layout.config());
+        let x = &tape.stream[unit - tape.first];
+        if unit == 0 {
+            let [dwte, dwpe] = cut_mut(grads, embed_lens(config));
+            k.embed_backward(dwte, dwpe, &scratch.residual, tokens, tape.heads);
+        } else if unit <= config.layers {
+            let block = &tape.blocks[unit - tape.first];
+            self.block_backward(x, params, grads, block, tape.heads, scratch);
+        } else {
+            let [gain, _, head] = cut(params, head_lens(config));
+            let [dgain, dbias, dhead] = cut_mut(grads, head_lens(config));
+            let Scratch { residual, narrow, .. } = scratch;
+            k.linear_backward(narrow, dhead, &mut [], &tape.logits, &tape.lnf, head, config.width);
+            residual.fill(0.0);
+            k.layernorm_backward(residual, dgain, dbias, narrow, x, &tape.statsf, gain);
         }
-        let range = self.layout.embed();
-        let [dwte, dwpe] = cut_mut(&mut sync.open()[range], embed_lens(self.layout.config()));
-        self.kernels.embed_backward(dwte, dwpe, &tape.grads.residual, tokens, tape.heads);
-        sync.ready(0)
     }
 
     /// x → x + attention(norm(x)) → that + perceptron(norm(that)). x, y: [n × c]; what lies
@@ -140,39 +137,23 @@ impl Gpt {
         k.linear(y, &t.active, out_w, out_b, 4 * c, Some(&t.middle));
     }
 
-    fn head_backward(
-        &self,
-        params: &[f32],
-        tape: &mut Tape,
-        sync: &mut dyn GradientSync,
-    ) -> Result<(), Error> {
-        let (k, config, range) = (&self.kernels, self.layout.config(), self.layout.head());
-        let [gain, _, head] = cut(&params[range.clone()], head_lens(config));
-        let [dgain, dbias, dhead] = cut_mut(&mut sync.open()[range.clone()], head_lens(config));
-        let Gradients { residual, narrow, .. } = &mut tape.grads;
-        k.linear_backward(narrow, dhead, &mut [], &tape.logits, &tape.lnf, head, config.width);
-        residual.fill(0.0);
-        let stream = &tape.stream[config.layers];
-        k.layernorm_backward(residual, dgain, dbias, narrow, stream, &tape.statsf, gain);
-        sync.ready(range.start)
-    }
-
     /// The block's lines in reverse. `residual`, [n × c], enters as the gradient of the block's
     /// output and leaves as that of its input; both branches add to it.
     fn block_backward(
         &self,
-        layer: usize,
+        x: &[f32],
         params: &[f32],
-        tape: &mut Tape,
-        sync: &mut dyn GradientSync,
-    ) -> Result<(), Error> {
-        let (k, config, range) = (&self.kernels, self.layout.config(), self.layout.block(layer));
-        let (c, heads, t, x) = (config.width, tape.heads, &tape.blocks[layer], &tape.stream[layer]);
+        grads: &mut [f32],
+        t: &BlockTape,
+        heads: Heads,
+        scratch: &mut Scratch,
+    ) {
+        let (k, config, c) = (&self.kernels, self.layout.config(), heads.width);
         let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
-            cut(&params[range.clone()], block_lens(config));
+            cut(params, block_lens(config));
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
-            cut_mut(&mut sync.open()[range.clone()], block_lens(config));
-        let Gradients { residual, narrow, wide, scores } = &mut tape.grads;
+            cut_mut(grads, block_lens(config));
+        let Scratch { residual, narrow, wide, scores } = scratch;
 
         k.linear_backward(wide, dout_w, dout_b, residual, &t.active, out_w, 4 * c);
         k.gelu_backward(wide, &t.hidden);
@@ -184,7 +165,6 @@ impl Gpt {
         k.attention_backward(dqkv, scores, narrow, &t.qkv, &t.probs, heads);
         k.linear_backward(narrow, dqkv_w, dqkv_b, dqkv, &t.ln1, qkv_w, c);
         k.layernorm_backward(residual, dg1, db1, narrow, x, &t.stats1, gain1);
-        sync.ready(range.start)
     }
 }
 

@@ -32,7 +32,7 @@ pub fn sample(model: &Gpt, params: &[f32], prompt: &[u8], count: usize, draw: Dr
         for (token, &byte) in window.iter_mut().zip(recent) {
             *token = u32::from(byte);
         }
-        model.forward(params, &mut tape, &window);
+        model.forward_all(params, &mut tape, &window);
         let logits = &tape.logits()[(recent.len() - 1) * config.vocab..][..config.vocab];
         text.push(choose(logits, draw, &mut rng) as u8);
     }

@@ -2,6 +2,7 @@
 
 use crate::kernels::Heads;
 use crate::layout::Config;
+use std::ops::Range;
 
 /// Saved activations of one block. n = batch · time rows, c = width.
 pub(crate) struct BlockTape {
@@ -24,8 +25,8 @@ pub(crate) struct BlockTape {
     pub(crate) active: Vec<f32>,
 }
 
-/// Gradients on their way down; each block reuses them.
-pub(crate) struct Gradients {
+/// Gradients on their way down; each unit and each micro-batch reuses them.
+pub struct Scratch {
     /// [n × c], of the residual stream.
     pub(crate) residual: Vec<f32>,
     /// [n × c], of whatever fed a linear layer.
@@ -37,62 +38,102 @@ pub(crate) struct Gradients {
     pub(crate) scores: Vec<f32>,
 }
 
-/// Activations of one forward pass over `batch` samples of `time` tokens.
+impl Scratch {
+    /// Allocate for `batch` samples of `time` tokens. Cost: 4·n·(6c) bytes and a little.
+    pub fn new(config: &Config, batch: usize, time: usize) -> Scratch {
+        let heads = Heads { time, heads: config.heads, width: config.width };
+        let (n, c) = (batch * time, config.width);
+        Scratch {
+            residual: vec![0.0; n * c],
+            narrow: vec![0.0; n * c],
+            wide: vec![0.0; n * 4 * c],
+            scores: vec![0.0; batch * heads.scratch()],
+        }
+    }
+
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        let Scratch { residual, narrow, wide, scores } = self;
+        4 * (residual.len() + narrow.len() + wide.len() + scores.len()) as u64
+    }
+}
+
+/// Activations of one forward pass over `batch` samples of `time` tokens, through some units.
 pub struct Tape {
     pub(crate) heads: Heads,
     pub(crate) batch: usize,
-    /// The residual stream before each block and after the last: [layers + 1][n × c].
+    /// The first of the units.
+    pub(crate) first: usize,
+    /// What goes into each unit and what comes out of the last: [units + 1][n × c]. Nothing of the
+    /// kind goes into the embedding, and logits come out of the head: those are empty.
     pub(crate) stream: Vec<Vec<f32>>,
+    /// Of each unit; those of the embedding and the head are empty.
     pub(crate) blocks: Vec<BlockTape>,
     /// [n × c], final norm's output, and its [n × 2] statistics.
     pub(crate) lnf: Vec<f32>,
     pub(crate) statsf: Vec<f32>,
     /// [n × vocab]; the loss turns it into its own gradient.
     pub(crate) logits: Vec<f32>,
-    /// [n]
+    /// `[n]`
     pub(crate) losses: Vec<f32>,
-    pub(crate) grads: Gradients,
 }
 
 impl Tape {
-    /// Allocate for `batch` samples of `time` tokens. Cost: about 4·n·(layers·(16c + heads·time) +
-    /// vocab) bytes.
+    /// Allocate for `batch` samples of `time` tokens through the whole model. Cost: about
+    /// 4·n·(layers·(16c + heads·time) + vocab) bytes.
     pub fn new(config: &Config, batch: usize, time: usize) -> Tape {
+        Tape::of_units(config, 0..config.layers + 2, batch, time)
+    }
+
+    /// Allocate for some units that follow each other.
+    pub fn of_units(config: &Config, units: Range<usize>, batch: usize, time: usize) -> Tape {
         assert!(
             batch > 0 && time > 0 && time <= config.context,
             "{batch} samples of {time} tokens"
         );
-        let heads = Heads { time, heads: config.heads, width: config.width };
-        let (n, c) = (batch * time, config.width);
-        let zeros = |len: usize| vec![0.0f32; len];
-        let block = || BlockTape {
-            ln1: zeros(n * c),
-            stats1: zeros(n * 2),
-            qkv: zeros(n * 3 * c),
-            probs: zeros(batch * config.heads * time * time),
-            mixed: zeros(n * c),
-            middle: zeros(n * c),
-            ln2: zeros(n * c),
-            stats2: zeros(n * 2),
-            hidden: zeros(n * 4 * c),
-            active: zeros(n * 4 * c),
+        let (n, c, end) = (batch * time, config.width, config.layers + 2);
+        let zeros = |len: usize, is_there: bool| vec![0.0f32; if is_there { len } else { 0 }];
+        let block = |unit: usize| {
+            let zeros = |len| zeros(len, unit > 0 && unit + 1 < end);
+            BlockTape {
+                ln1: zeros(n * c),
+                stats1: zeros(n * 2),
+                qkv: zeros(n * 3 * c),
+                probs: zeros(batch * config.heads * time * time),
+                mixed: zeros(n * c),
+                middle: zeros(n * c),
+                ln2: zeros(n * c),
+                stats2: zeros(n * 2),
+                hidden: zeros(n * 4 * c),
+                active: zeros(n * 4 * c),
+            }
         };
+        let has_head = units.end == end;
         Tape {
-            heads,
+            heads: Heads { time, heads: config.heads, width: c },
             batch,
-            stream: (0..=config.layers).map(|_| zeros(n * c)).collect(),
-            blocks: (0..config.layers).map(|_| block()).collect(),
-            lnf: zeros(n * c),
-            statsf: zeros(n * 2),
-            logits: zeros(n * config.vocab),
-            losses: zeros(n),
-            grads: Gradients {
-                residual: zeros(n * c),
-                narrow: zeros(n * c),
-                wide: zeros(n * 4 * c),
-                scores: zeros(batch * heads.scratch()),
-            },
+            first: units.start,
+            stream: (units.start..=units.end)
+                .map(|unit| zeros(n * c, unit > 0 && unit < end))
+                .collect(),
+            blocks: units.map(block).collect(),
+            lnf: zeros(n * c, has_head),
+            statsf: zeros(n * 2, has_head),
+            logits: zeros(n * config.vocab, has_head),
+            losses: zeros(n, has_head),
         }
+    }
+
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        let of_block = |t: &BlockTape| {
+            let narrow = t.ln1.len() + t.mixed.len() + t.middle.len() + t.ln2.len();
+            let wide = t.qkv.len() + t.probs.len() + t.hidden.len() + t.active.len();
+            narrow + wide + t.stats1.len() + t.stats2.len()
+        };
+        let head = self.lnf.len() + self.statsf.len() + self.logits.len() + self.losses.len();
+        let stream: usize = self.stream.iter().map(Vec::len).sum();
+        4 * (stream + head + self.blocks.iter().map(of_block).sum::<usize>()) as u64
     }
 
     /// Tokens that a pass takes: batch · time.

@@ -14,7 +14,7 @@ struct Command {
 /// A model small enough for seconds, with a parameter count that no rank count divides.
 fn args(more: &str) -> Args {
     let base = "train --batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 --quiet \
-                --sample 0 --threads 1 --bucket-mb 0.02";
+                --sample 0 --threads 1";
     Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
 }
 
@@ -42,18 +42,29 @@ fn bits(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
 
+const STAGES: [&str; 4] = ["ddp", "zero1", "zero2", "fsdp"];
+
 #[test]
-fn ordered_losses_have_the_same_bits_at_every_number_of_ranks() {
-    let args = args("--ordered --steps 6");
-    let alone = train(&args, None).unwrap();
-    for ranks in [2, 3, 4] {
-        for (rank, outcome) in world(ranks, &args).iter().enumerate() {
-            assert_eq!(bits(&outcome.losses), bits(&alone.losses), "rank {rank} of {ranks}");
-            let held_out = outcome.held_out.to_bits();
-            assert_eq!(held_out, alone.held_out.to_bits(), "rank {rank} of {ranks}");
-            assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "rank {rank} of {ranks}");
+fn ordered_losses_have_the_same_bits_at_every_stage_and_number_of_ranks() {
+    let alone = train(&args("--ordered --steps 6"), None).unwrap();
+    for stage in STAGES {
+        let args = args(&format!("--ordered --steps 6 --strategy {stage}"));
+        for ranks in [2, 3, 4] {
+            for (rank, outcome) in world(ranks, &args).iter().enumerate() {
+                let what = format!("{stage}, rank {rank} of {ranks}");
+                assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{what}");
+                assert_eq!(outcome.held_out.to_bits(), alone.held_out.to_bits(), "{what}");
+                assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}");
+            }
         }
     }
+}
+
+#[test]
+fn lanes_one_after_the_other_are_the_lanes_of_as_many_ranks() {
+    let alone = train(&Args { lanes: 4, ..args("--ordered --steps 6") }, None).unwrap();
+    let one_by_one = train(&args("--accumulate 4 --steps 6"), None).unwrap();
+    assert_eq!(bits(&one_by_one.losses), bits(&alone.losses));
 }
 
 #[test]
@@ -66,10 +77,19 @@ fn fast_losses_agree_after_fifty_steps() {
         alone[0],
         alone[49]
     );
-    for ranks in [2, 3, 4] {
-        let outcomes = world(ranks, &args);
+    for (ranks, more) in [
+        (2, ""),
+        (3, ""),
+        (4, ""),
+        (3, "--strategy zero1"),
+        (2, "--strategy zero1 --accumulate 3"),
+        (3, "--strategy zero2 --accumulate 2"),
+        (4, "--strategy fsdp"),
+        (2, "--strategy zero3 --accumulate 2"),
+    ] {
+        let outcomes = world(ranks, &self::args(&format!("--steps 50 {more}")));
         let (got, want) = (outcomes[0].losses[49], alone[49]);
-        assert!((got - want).abs() / want < 1e-5, "{ranks} ranks: {got}, alone {want}");
+        assert!((got - want).abs() / want < 1e-5, "{ranks} ranks {more}: {got}, alone {want}");
         assert!(outcomes.iter().all(|one| bits(&one.losses) == bits(&outcomes[0].losses)));
     }
 }
@@ -135,15 +155,18 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
 }
 
 #[test]
-fn a_checkpoint_may_go_on_with_another_number_of_ranks() {
+fn a_checkpoint_may_go_on_at_another_stage_with_another_number_of_ranks() {
     let folder = Folder::new("regroup");
     let all = args("--steps 7 --ordered");
     let whole = train(&all, None).unwrap().losses;
-    let first = Args { checkpoint: folder.file("first"), stop_at: Some(3), ..all.clone() };
-    world(2, &first);
-    let second = Args { resume: folder.file("first"), ..all };
-    for outcome in world(3, &second) {
-        assert_eq!(bits(&outcome.losses), bits(&whole[3..]));
+    for (before, after) in [("ddp", "fsdp"), ("fsdp", "zero1"), ("zero2", "ddp")] {
+        let flags = |stage| args(&format!("--steps 7 --ordered --strategy {stage}"));
+        let first = Args { checkpoint: folder.file("first"), stop_at: Some(3), ..flags(before) };
+        world(2, &first);
+        let second = Args { resume: folder.file("first"), ..flags(after) };
+        for outcome in world(3, &second) {
+            assert_eq!(bits(&outcome.losses), bits(&whole[3..]), "{before}, then {after}");
+        }
     }
 }
 
@@ -167,15 +190,16 @@ fn what_ends_one_rank_ends_the_others_with_its_reason() {
 
 #[test]
 fn every_rank_sends_what_the_formulas_say() {
-    // Buckets of many elements, of few that go by another algorithm, and in several slots.
-    for (bucket_mb, more) in [(25.0, ""), (0.001, ""), (0.02, "--ordered")] {
-        let args = args(&format!("--steps 2 {more}"));
-        let args = Args { batch: 60, lanes: 60, bucket_mb, ..args };
-        for ranks in [2, 3, 4, 5] {
-            for (rank, outcome) in world(ranks, &args).iter().enumerate() {
-                assert!(outcome.formula_bytes > 0);
-                let what = format!("rank {rank} of {ranks}, buckets of {bucket_mb} MiB {more}");
-                assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}");
+    for stage in STAGES {
+        for more in ["", "--accumulate 3", "--ordered"] {
+            let args = args(&format!("--steps 2 --strategy {stage} {more}"));
+            let args = Args { batch: 180, lanes: 60, ..args };
+            for ranks in [2, 3, 4, 5] {
+                for (rank, outcome) in world(ranks, &args).iter().enumerate() {
+                    assert!(outcome.formula_bytes > 0);
+                    let what = format!("rank {rank} of {ranks}, {stage} {more}");
+                    assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}");
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 //! both.
 
 use super::gemm::{Mat, parallel_product};
-use super::{AdamStep, Heads, Kernels, attention, norm, pointwise};
+use super::{Heads, Kernels, attention, norm, pointwise};
 use rayon::prelude::*;
 
 /// Kernels that run on the rayon pool of the calling thread.
@@ -204,15 +204,6 @@ impl Kernels for Cpu {
         assert_eq!(total.len(), part.len());
         let part = part.par_chunks(ELEMENTS);
         total.par_chunks_mut(ELEMENTS).zip(part).for_each(|(sum, part)| pointwise::add(sum, part));
-    }
-
-    fn adamw(&self, w: &mut [f32], m: &mut [f32], v: &mut [f32], grads: &[f32], step: &AdamStep) {
-        assert!(w.len() == m.len() && w.len() == v.len() && w.len() == grads.len());
-        w.par_chunks_mut(ELEMENTS)
-            .zip(m.par_chunks_mut(ELEMENTS))
-            .zip(v.par_chunks_mut(ELEMENTS))
-            .zip(grads.par_chunks(ELEMENTS))
-            .for_each(|(((w, m), v), grads)| pointwise::adamw(w, m, v, grads, step));
     }
 
     fn threads(&self) -> usize {

@@ -1,4 +1,4 @@
-//! What a GPT asks of the machine: fourteen operations, forward and backward.
+//! What a GPT asks of the machine: thirteen operations, forward and backward.
 //!
 //! A kernel sees slices and shapes. It does not know layers, ranks or steps, and it owns no memory.
 //! The unit of every slice is one f32 and every matrix is row-major.
@@ -36,25 +36,6 @@ impl Heads {
     pub fn scratch(&self) -> usize {
         Heads::ROWS.min(self.time) * self.time
     }
-}
-
-/// One AdamW step, for all elements alike.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamStep {
-    /// Learning rate.
-    pub lr: f32,
-    /// Memory of the mean gradient.
-    pub beta1: f32,
-    /// Memory of the mean squared gradient.
-    pub beta2: f32,
-    /// Keeps the division finite.
-    pub eps: f32,
-    /// Decoupled weight decay.
-    pub decay: f32,
-    /// 1 − beta1ᵗ at step t.
-    pub bias1: f32,
-    /// 1 − beta2ᵗ at step t.
-    pub bias2: f32,
 }
 
 /// The operations of a GPT's training step.
@@ -141,9 +122,6 @@ pub trait Kernels: Sync {
 
     /// `total += part`, element by element.
     fn add(&self, total: &mut [f32], part: &[f32]);
-
-    /// AdamW (Loshchilov and Hutter 2019) on one range of parameters and its moments.
-    fn adamw(&self, w: &mut [f32], m: &mut [f32], v: &mut [f32], grads: &[f32], step: &AdamStep);
 
     /// Worker threads, for the settings table.
     fn threads(&self) -> usize;

@@ -1,6 +1,5 @@
-//! Loops over elements and rows: GELU, softmax, cross-entropy, column sums, AdamW.
+//! Loops over elements and rows: GELU, softmax, cross-entropy, column sums.
 
-use super::AdamStep;
 use super::simd::{exp, max, sum, sum3, tanh, widened};
 
 /// √(2/π), of GELU's tanh form.
@@ -122,20 +121,6 @@ widened! {
     fn add(total: &mut [f32], part: &[f32]) {
         for (total, part) in total.iter_mut().zip(part) {
             *total += part;
-        }
-    }
-}
-
-widened! {
-    /// One AdamW step; torch's order of operations, so that trajectories can be compared.
-    fn adamw(w: &mut [f32], m: &mut [f32], v: &mut [f32], grads: &[f32], step: &AdamStep) {
-        let AdamStep { lr, beta1, beta2, eps, decay, bias1, bias2 } = *step;
-        let (shrink, rate, root) = (1.0 - lr * decay, lr / bias1, 1.0 / bias2.sqrt());
-        let states = w.iter_mut().zip(m.iter_mut()).zip(v.iter_mut());
-        for (((w, m), v), g) in states.zip(grads) {
-            *m = beta1 * *m + (1.0 - beta1) * g;
-            *v = beta2 * *v + (1.0 - beta2) * g * g;
-            *w = *w * shrink - rate * *m / (v.sqrt() * root + eps);
         }
     }
 }

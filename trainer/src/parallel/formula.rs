@@ -9,28 +9,36 @@
 //! Not here: what was really sent. `Communicator::stats` counts that, and a step prints both.
 
 use crate::error::Error;
-use brigade_comm::{Call, Communicator, Dtype, Op};
-use brigade_schedule::{Collective, Program, program, sent_bytes};
+use brigade_comm::{Call, Communicator, Counts};
+use brigade_schedule::{Program, program, sent_bytes};
 
-/// Bytes that this rank sends in one call with `elems` elements in every block.
+/// Bytes that this rank sends in `call`.
 ///
 /// Errors: those of a call that no algorithm can do.
-pub(super) fn call_bytes(
-    comm: &Communicator,
-    collective: Collective,
-    dtype: Dtype,
-    elems: usize,
-) -> Result<u64, Error> {
+pub(super) fn call_bytes(comm: &Communicator, call: &Call) -> Result<u64, Error> {
     let (ranks, rank) = (comm.size() as u32, comm.rank() as u32);
-    let algorithm = comm.algorithm_for(&Call::new(collective, dtype, Op::Sum, elems))?;
-    let program = program(collective, algorithm, ranks, rank);
+    let program = program(call.collective, comm.algorithm_for(call)?, ranks, rank);
     let program = program.expect("comm chooses an algorithm that has a program");
-    let elem_bytes = dtype.size() as u64;
-    let blocks = u64::from(collective.blocks(ranks));
-    let window = (comm.settings().window() / elem_bytes / blocks).max(64);
-    let (elems, window) = (elems as u64, window.next_multiple_of(64));
-    let whole = elems / window * window_elems(&program, window);
-    Ok(elem_bytes * (whole + window_elems(&program, elems % window)))
+    let elem_bytes = call.dtype.size() as u64;
+    let elems = match &call.counts {
+        Counts::Even(elems) => {
+            let blocks = u64::from(call.collective.blocks(ranks));
+            let window = (comm.settings().window() / elem_bytes / blocks).max(64);
+            let (elems, window) = (*elems as u64, window.next_multiple_of(64));
+            let whole = elems / window * window_elems(&program, window);
+            whole + window_elems(&program, elems % window)
+        }
+        // Blocks of different lengths are not cut any further, and travel alone.
+        Counts::PerRank(counts) => {
+            let lengths: Vec<u64> = counts.iter().map(|&count| count as u64).collect();
+            sent_bytes(&program, &lengths)
+        }
+        Counts::PerPair { to, .. } => {
+            let others = to.iter().enumerate().filter(|(peer, _)| *peer != comm.rank());
+            others.map(|(_, &count)| count as u64).sum()
+        }
+    };
+    Ok(elem_bytes * elems)
 }
 
 /// Elements sent of a window of `elems` elements of every block, which is cut into pieces.
@@ -48,7 +56,9 @@ fn window_elems(program: &Program, elems: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use brigade_comm::Settings;
+    use brigade_comm::{Dtype, Op, Settings};
+    use brigade_schedule::Collective;
+    use std::sync::Arc;
 
     /// What each rank sends in one call, as `comm` counts it and as the formula says.
     fn sent(
@@ -61,7 +71,8 @@ mod tests {
         let settings = Settings { transport, window_bytes, ..Settings::default() };
         let comms = Communicator::local_world(ranks, &settings).unwrap();
         let call = |comm: Communicator| {
-            let formula = call_bytes(&comm, collective, Dtype::F32, elems).unwrap();
+            let call = Call::new(collective, Dtype::F32, Op::Sum, elems);
+            let formula = call_bytes(&comm, &call).unwrap();
             let mut data = vec![1.0f32; elems];
             match collective {
                 Collective::AllReduce => comm.all_reduce(&mut data, Op::Sum).unwrap(),
@@ -94,6 +105,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn blocks_of_different_lengths_are_counted_too() {
+        let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+        let counts: Arc<[usize]> = Arc::from([700, 0, 90_001]);
+        let run = |comm: Communicator| {
+            let me = comm.rank();
+            let of = |collective| Call {
+                counts: Counts::PerRank(Arc::clone(&counts)),
+                ..Call::new(collective, Dtype::F32, Op::Sum, 0)
+            };
+            let (to, from) = (Arc::clone(&counts), vec![counts[me]; 3].into());
+            let pairs = Counts::PerPair { to, from };
+            let all =
+                Call { counts: pairs, ..Call::new(Collective::AllToAll, Dtype::F32, Op::Sum, 0) };
+            for call in [of(Collective::AllGather), of(Collective::ReduceScatter), all] {
+                let before = comm.stats().sent_bytes;
+                let (input, output) = call.buffer_elems(3, me as u32);
+                let owned = comm.start_owned(call.clone(), vec![1.0f32; input], vec![0.0; output]);
+                owned.unwrap().wait().unwrap();
+                let sent = comm.stats().sent_bytes - before;
+                assert_eq!(sent, call_bytes(&comm, &call).unwrap(), "{call}, rank {me}");
+            }
+        };
+        std::thread::scope(|scope| {
+            for comm in Communicator::local_world(3, &settings).unwrap() {
+                scope.spawn(move || run(comm));
+            }
+        });
     }
 
     #[test]

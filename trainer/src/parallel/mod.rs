@@ -1,140 +1,119 @@
-//! What ranks do with a step: who takes which samples, and how gradients become one.
+//! What ranks do with a step: who computes what, and who holds which part of the state.
 //!
-//! A global batch is cut into *lanes* of equally many samples. Rank r takes lanes r, r + R, r + 2R,
-//! ..., one in each *slot* of the step. In fast mode there is one lane per rank. In ordered mode
-//! the number of lanes is a setting of its own, so a lane's gradient has the same bits wherever it
-//! is computed.
+//! `lanes` says which samples are whose, `shards` who holds what among ranks that share their data,
+//! `data` computes a step with both. `formula` predicts every byte that is sent.
 
-mod buckets;
-mod ddp;
+mod data;
 mod formula;
-mod local;
-mod ordered;
+mod gradients;
+mod lanes;
+mod mesh;
+mod shards;
 
-pub use ddp::Ddp;
-pub use local::Single;
-pub use ordered::Ordered;
+pub use data::DataParallel;
+pub use lanes::Lanes;
+pub use mesh::{Axis, Groups, Mesh};
+pub use shards::{Shards, Sharing, Stage};
 
+use crate::data::Corpus;
 use crate::error::Error;
-use crate::model::GradientSync;
-use brigade_comm::{Communicator, Dtype};
+use crate::state::State;
+use brigade_comm::{Call, Communicator, Dtype};
 use brigade_schedule::Collective;
-use std::ops::Range;
 use std::time::Duration;
 
-/// The backward of one lane, as a strategy calls it: once, with the owner of the gradients.
-pub type Backward<'a> = dyn FnMut(&mut dyn GradientSync) -> Result<(), Error> + 'a;
-
-/// How the gradients of all lanes become one.
+/// A way to train one model on all ranks of a world. Every call is collective.
 pub trait Strategy {
-    /// Run the backward of this rank's lane of `slot`, and bring its gradients together with the
-    /// other ranks', meanwhile if possible. Returns how long communication held the step up after
-    /// backward had ended.
-    fn reduce(&mut self, slot: usize, backward: &mut Backward<'_>) -> Result<Duration, Error>;
+    /// One update from one global batch.
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error>;
 
-    /// After the last slot: the sum of all lanes' gradients, the same bits on every rank.
-    fn gradients(&self) -> &[f32];
+    /// The whole training state, on every rank.
+    fn gather(&mut self) -> Result<State, Error>;
 
-    /// Sum of all lanes' losses, in lane order. mine: `[slots]`.
-    fn loss(&mut self, mine: &[f64]) -> Result<f64, Error>;
+    /// Updates made.
+    fn steps(&self) -> usize;
 
     /// Payload bytes that one step makes this rank send, by the formulas of its calls.
     fn formula_bytes(&self) -> u64;
 
-    /// Bytes of gradients, and of whatever else the strategy holds beside them.
-    fn held_bytes(&self) -> u64;
-
     /// Payload bytes that this rank has sent since it started.
     fn sent_bytes(&self) -> u64;
+
+    /// What this rank holds.
+    fn memory(&self) -> Memory;
 }
 
-/// Which samples of the global batch are this rank's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lanes {
-    rank: usize,
-    ranks: usize,
-    lanes: usize,
-    samples: usize,
+/// The samples of one step.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    /// Where they come from.
+    pub corpus: &'a Corpus,
+    /// Chooses them.
+    pub seed: u64,
+    /// Counts from 0.
+    pub step: usize,
+    /// In all.
+    pub samples: usize,
+    /// Bytes of each.
+    pub context: usize,
 }
 
-impl Lanes {
-    /// Cut `batch` samples into `lanes`, for this rank of `ranks`.
-    ///
-    /// Errors: `Setting`, with the nearest value that works, if something does not divide.
-    pub fn new(batch: usize, lanes: usize, rank: usize, ranks: usize) -> Result<Lanes, Error> {
-        assert!(rank < ranks && lanes > 0, "rank {rank} of {ranks}, {lanes} lanes");
-        if !lanes.is_multiple_of(ranks) {
-            let next = lanes.next_multiple_of(ranks);
-            let problem =
-                format!("{ranks} ranks do not divide {lanes} lanes; --lanes {next} works");
-            return Err(Error::setting("lanes", problem));
-        }
-        if batch == 0 || !batch.is_multiple_of(lanes) {
-            let next = batch.max(1).next_multiple_of(lanes);
-            let parts = if lanes == ranks { "ranks" } else { "lanes" };
-            let problem =
-                format!("{lanes} {parts} cannot share {batch} samples evenly; --batch {next} can");
-            return Err(Error::setting("batch", problem));
-        }
-        Ok(Lanes { rank, ranks, lanes, samples: batch / lanes })
-    }
-
-    /// Lanes that this rank computes in each step.
-    pub fn slots(&self) -> usize {
-        self.lanes / self.ranks
-    }
-
-    /// Whether this is rank 0, which prints and writes files for all.
-    pub fn is_first(&self) -> bool {
-        self.rank == 0
-    }
-
-    /// Samples per lane.
-    pub fn samples(&self) -> usize {
-        self.samples
-    }
-
-    /// Global indices of the samples of this rank's lane in `slot`.
-    pub fn range(&self, slot: usize) -> Range<usize> {
-        let lane = slot * self.ranks + self.rank;
-        lane * self.samples..(lane + 1) * self.samples
+impl Batch<'_> {
+    /// What makes sums over all tokens means.
+    pub(crate) fn scale(&self) -> f32 {
+        1.0 / (self.samples * self.context) as f32
     }
 }
 
-/// Sum over all ranks and slots in lane order, the same bits on every rank. mine: [slots].
-fn gather_losses(comm: &Communicator, mine: &[f64]) -> Result<f64, Error> {
-    let mut all = vec![0.0; comm.size() * mine.len()];
-    comm.all_gather(mine, &mut all)?;
-    let lane = |lane: usize| all[lane % comm.size() * mine.len() + lane / comm.size()];
+/// What a step came to on this rank, and where its time went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Mean over the global batch, before the update; the same bits on every rank.
+    pub loss: f64,
+    /// Forward and loss.
+    pub forward: Duration,
+    /// Backward.
+    pub backward: Duration,
+    /// Waiting for other ranks, wherever it fell.
+    pub exposed: Duration,
+    /// The update.
+    pub optimizer: Duration,
+}
+
+/// Bytes that a rank holds in every step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Parameters.
+    pub params: u64,
+    /// Gradients of all lanes.
+    pub grads: u64,
+    /// The optimizer's moments.
+    pub moments: u64,
+    /// Memory of calls on their way.
+    pub calls: u64,
+    /// What forward keeps for backward, and backward's scratch.
+    pub activations: u64,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        let Memory { params, grads, moments, calls, activations } = self;
+        params + grads + moments + calls + activations
+    }
+}
+
+/// Sum over all ranks and slots in lane order, the same bits on every rank. mine: `[slots]`.
+fn gather_losses(group: Option<&Communicator>, mine: &[f64]) -> Result<f64, Error> {
+    let Some(group) = group else { return Ok(mine.iter().sum()) };
+    let mut all = vec![0.0; group.size() * mine.len()];
+    group.all_gather(mine, &mut all)?;
+    let lane = |lane: usize| all[lane % group.size() * mine.len() + lane / group.size()];
     Ok((0..all.len()).map(lane).sum())
 }
 
 /// What `gather_losses` makes this rank send.
-fn loss_bytes(comm: &Communicator, slots: usize) -> Result<u64, Error> {
-    formula::call_bytes(comm, Collective::AllGather, Dtype::F64, slots)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_sample_is_taken_once_and_slots_follow_lane_order() {
-        for ranks in [1, 2, 3, 4, 6, 12] {
-            let worlds: Vec<Lanes> =
-                (0..ranks).map(|rank| Lanes::new(24, 12, rank, ranks).unwrap()).collect();
-            let slots = 0..worlds[0].slots();
-            let order =
-                slots.flat_map(|slot| worlds.iter().flat_map(move |lanes| lanes.range(slot)));
-            assert!(order.eq(0..24), "{ranks} ranks");
-        }
-    }
-
-    #[test]
-    fn what_does_not_divide_is_refused_with_a_value_that_works() {
-        let problem =
-            |batch, lanes, ranks| Lanes::new(batch, lanes, 0, ranks).unwrap_err().to_string();
-        assert!(problem(16, 4, 3).contains("--lanes 6"));
-        assert!(problem(10, 4, 2).contains("--batch 12"));
-    }
+fn loss_bytes(group: Option<&Communicator>, slots: usize) -> Result<u64, Error> {
+    let call = Call::moving(Collective::AllGather, Dtype::F64, slots);
+    group.map_or(Ok(0), |group| formula::call_bytes(group, &call))
 }

@@ -1,5 +1,0 @@
-//! Updates over ranges of the flat buffer.
-
-mod adamw;
-
-pub use adamw::{AdamW, Hyper, learning_rate};

@@ -1,0 +1,161 @@
+//! Data-parallel training: every rank computes the whole model on its own lanes.
+
+use super::{Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, gather_losses, loss_bytes};
+use crate::data::fill;
+use crate::error::Error;
+use crate::model::Gpt;
+use crate::optim::Optimizer;
+use crate::state::State;
+use crate::tape::{Scratch, Tape};
+use brigade_comm::Communicator;
+use std::time::{Duration, Instant};
+
+/// One rank of DDP (Li et al. 2020), ZeRO or FSDP, or a process alone.
+pub struct DataParallel<'a> {
+    model: &'a Gpt,
+    group: Option<&'a Communicator>,
+    lanes: Lanes,
+    shards: Shards<'a>,
+    optimizer: Optimizer,
+    tape: Tape,
+    scratch: Scratch,
+    /// [samples of a lane × context], and the byte after each.
+    tokens: Vec<u32>,
+    targets: Vec<u32>,
+    /// Summed loss of each of this rank's lanes: `[slots]`.
+    losses: Vec<f64>,
+    formula_bytes: u64,
+}
+
+impl<'a> DataParallel<'a> {
+    /// This rank's part, from `state`, which is the same on every rank.
+    ///
+    /// Errors: those of calls that the group cannot do.
+    pub fn new(
+        model: &'a Gpt,
+        group: Option<&'a Communicator>,
+        lanes: Lanes,
+        sharing: Sharing,
+        optimizer: Optimizer,
+        state: &State,
+    ) -> Result<DataParallel<'a>, Error> {
+        let (layout, config) = (model.layout(), model.layout().config());
+        let (samples, time) = (lanes.samples(), config.context);
+        let units = 0..layout.units();
+        let shards = Shards::new(model.kernels(), group, sharing, layout, units, state);
+        let tokens = vec![0; samples * time];
+        Ok(DataParallel {
+            formula_bytes: shards.formula_bytes()? + loss_bytes(group, lanes.slots())?,
+            tape: Tape::new(config, samples, time),
+            scratch: Scratch::new(config, samples, time),
+            targets: tokens.clone(),
+            losses: vec![0.0; lanes.slots()],
+            tokens,
+            model,
+            group,
+            lanes,
+            shards,
+            optimizer,
+        })
+    }
+
+    /// Forward of this rank's lane of `slot`. The last unit stays for backward.
+    fn forward(&mut self, slot: usize, batch: &Batch<'_>) -> Result<(), Error> {
+        let DataParallel { model, shards, tape, tokens, targets, .. } = self;
+        let windows = self.lanes.range(slot);
+        let windows =
+            windows.map(|index| batch.corpus.sample(batch.seed, batch.step, index, batch.context));
+        fill(windows, tokens, targets, batch.context);
+        let units = model.layout().units();
+        for unit in 0..units {
+            shards.prefetch(unit)?;
+            shards.prefetch(unit + 1)?;
+            model.forward(unit, shards.fetch(unit)?, tape, tokens);
+            if unit + 1 < units {
+                shards.release(unit);
+            }
+        }
+        self.losses[slot] = model.loss(tape, targets, batch.scale());
+        Ok(())
+    }
+
+    /// Backward of the same. The first unit stays for the forward of the next slot.
+    fn backward(&mut self, slot: usize) -> Result<(), Error> {
+        let DataParallel { model, shards, tape, scratch, tokens, .. } = self;
+        for unit in (0..model.layout().units()).rev() {
+            if unit > 0 {
+                shards.prefetch(unit - 1)?;
+            }
+            let (params, grads) = shards.open(unit, slot)?;
+            model.backward(unit, params, grads, tape, scratch, tokens);
+            shards.close(unit, slot)?;
+            if unit > 0 || slot + 1 == self.lanes.slots() {
+                shards.release(unit);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Strategy for DataParallel<'_> {
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+        let mut spent = Spent::default();
+        for slot in 0..self.lanes.slots() {
+            let from = Instant::now();
+            self.forward(slot, batch)?;
+            spent.add_forward(from, self.shards.take_waited());
+            let from = Instant::now();
+            self.backward(slot)?;
+            spent.add_backward(from, self.shards.take_waited());
+        }
+        let from = Instant::now();
+        let sum = gather_losses(self.group, &self.losses)?;
+        spent.loss = sum * f64::from(batch.scale());
+        spent.exposed += from.elapsed();
+
+        let from = Instant::now();
+        self.shards.update(&mut self.optimizer, lr)?;
+        self.optimizer.steps += 1;
+        let waited = self.shards.take_waited();
+        spent.optimizer = from.elapsed().saturating_sub(waited);
+        spent.exposed += waited;
+        Ok(spent)
+    }
+
+    fn gather(&mut self) -> Result<State, Error> {
+        let mut state = State::room(self.model.layout());
+        self.shards.gather(&mut state)?;
+        state.steps = self.optimizer.steps;
+        Ok(state)
+    }
+
+    fn steps(&self) -> usize {
+        self.optimizer.steps
+    }
+
+    fn formula_bytes(&self) -> u64 {
+        self.formula_bytes
+    }
+
+    fn sent_bytes(&self) -> u64 {
+        self.group.map_or(0, |group| group.stats().sent_bytes)
+    }
+
+    fn memory(&self) -> Memory {
+        let [params, grads, moments, calls] = self.shards.bytes();
+        let activations = self.tape.bytes() + self.scratch.bytes();
+        Memory { params, grads, moments, calls, activations }
+    }
+}
+
+impl Spent {
+    pub(super) fn add_forward(&mut self, from: Instant, waited: Duration) {
+        self.forward += from.elapsed().saturating_sub(waited);
+        self.exposed += waited;
+    }
+
+    pub(super) fn add_backward(&mut self, from: Instant, waited: Duration) {
+        self.backward += from.elapsed().saturating_sub(waited);
+        self.exposed += waited;
+    }
+}

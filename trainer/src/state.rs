@@ -1,0 +1,30 @@
+//! The whole training state of a model, in the order of its layout: what a run starts from, what a
+//! checkpoint holds, and what ranks put together from their parts.
+
+use crate::layout::Layout;
+
+/// Parameters and both moments, each `[parameters]`, and how many updates they have behind them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// Parameters.
+    pub params: Vec<f32>,
+    /// Mean of the gradients.
+    pub mean: Vec<f32>,
+    /// Mean of their squares.
+    pub square: Vec<f32>,
+    /// Updates made.
+    pub steps: usize,
+}
+
+impl State {
+    /// The state before the first step.
+    pub fn new(params: Vec<f32>) -> State {
+        let zeros = vec![0.0; params.len()];
+        State { params, mean: zeros.clone(), square: zeros, steps: 0 }
+    }
+
+    /// Room for the state of a model, to be filled.
+    pub fn room(layout: &Layout) -> State {
+        State::new(vec![0.0; layout.len()])
+    }
+}
