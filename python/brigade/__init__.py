@@ -1,0 +1,1 @@
+"""Brigade: collectives between processes."""

@@ -1,0 +1,219 @@
+// Messages from one rank to another: a communicator of the two, made when the first message is
+// sent, and a thread that sends or receives. So messages wait neither for collectives nor for those
+// of other peers, nor for those that go the other way.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lane.hpp"
+#include "operation.hpp"
+#include "tensors.hpp"
+#include "world.hpp"
+
+namespace brigade {
+
+// Where and how two ranks meet.
+struct Meeting {
+    c10::intrusive_ptr<c10d::Store> store;
+    std::string key;
+    int rank;
+    Millis timeout;
+    // Throws if waiting is in vain.
+    std::function<void()> check_world;
+};
+
+class Channel {
+public:
+    using Work = c10::intrusive_ptr<Operation>;
+
+    Channel(Meeting meeting, bool sends) : meeting_(std::move(meeting)), sends_(sends) {}
+    ~Channel() { close(); }
+
+    void send(Work work, Run run, int tag) {
+        lane_.post([this, work = std::move(work), run = std::move(run), tag] {
+            const auto body = [&] {
+                meet();
+                const Header header = {tag, run.bytes()};
+                check(brigade_send(&header, sizeof header, BRIGADE_UINT8, 1, comm_, nullptr),
+                      meeting_.rank);
+                check(brigade_send(run.data(), run.bytes(), BRIGADE_UINT8, 1, comm_, nullptr),
+                      meeting_.rank);
+            };
+            work->carry_out(body);
+        });
+    }
+
+    void receive(Work work, Run run, int tag) {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            posted_.push_back({std::move(work), std::move(run), tag});
+        }
+        lane_.post([this] { take_one(); });
+    }
+
+    bool drain(Pool::Clock::time_point deadline) { return lane_.drain(deadline); }
+
+    // Make everything that waits fail.
+    void abort(const char *reason) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        stop_ = true;
+        if (comm_ != nullptr) brigade_comm_abort(comm_, reason);
+    }
+
+    void close() {
+        lane_.close();
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (comm_ != nullptr) brigade_comm_destroy(std::exchange(comm_, nullptr));
+    }
+
+private:
+    // What goes in front of every message.
+    struct Header {
+        int64_t tag;
+        uint64_t bytes;
+    };
+    struct Posted {
+        Work work;
+        Run run;
+        int tag;
+    };
+
+    void await(const std::string &key) const {
+        const auto deadline = Pool::Clock::now() + meeting_.timeout;
+        auto pause = std::chrono::microseconds(100);
+        while (!meeting_.store->check({key})) {
+            TORCH_CHECK_WITH(DistBackendError, !stop_, "brigade, rank ", meeting_.rank,
+                             ": the group ended before a message met its peer");
+            TORCH_CHECK_WITH(DistBackendError, Pool::Clock::now() < deadline, "brigade, rank ",
+                             meeting_.rank, ": no peer came to a message (", meeting_.key,
+                             ") within ", meeting_.timeout.count(), " ms");
+            meeting_.check_world();
+            std::this_thread::sleep_for(pause);
+            pause = std::min(2 * pause, std::chrono::microseconds(5000));
+        }
+    }
+
+    // The receiver says that it is there, then the sender draws an id: nobody waits within
+    // brigade.h for a rank that may never come.
+    void meet() {
+        if (comm_ != nullptr) return;
+        const std::string ready = meeting_.key + "/ready", id = meeting_.key + "/id";
+        std::vector<uint8_t> bytes;
+        if (sends_) {
+            await(ready);
+            bytes = draw_id(meeting_.rank);
+            meeting_.store->set(id, bytes);
+        } else {
+            meeting_.store->set(ready, std::vector<uint8_t>{1});
+            await(id);
+            bytes = meeting_.store->get(id);
+        }
+        brigade_comm_t comm = join(bytes, sends_ ? 0 : 1, 2, meeting_.timeout);
+        const std::lock_guard<std::mutex> lock(mutex_);
+        comm_ = comm;
+        if (stop_) brigade_comm_abort(comm_, "the group has ended");
+    }
+
+    void receive_bytes(void *data, size_t bytes) const {
+        check(brigade_recv(data, bytes, BRIGADE_UINT8, 0, comm_, nullptr), meeting_.rank);
+    }
+
+    // Receive until one of the posted messages is there. As often as it is called, messages have
+    // been posted.
+    void take_one() {
+        try {
+            meet();
+            while (!deliver_kept()) {
+                Header header;
+                receive_bytes(&header, sizeof header);
+                if (auto posted = find(header.tag)) return finish(*posted, header);
+                // Somebody may want it later.
+                std::vector<uint8_t> bytes(header.bytes);
+                receive_bytes(bytes.data(), bytes.size());
+                const std::lock_guard<std::mutex> lock(mutex_);
+                kept_[header.tag].push_back(std::move(bytes));
+            }
+        } catch (...) {
+            std::list<Posted> posted;
+            {
+                const std::lock_guard<std::mutex> lock(mutex_);
+                posted.swap(posted_);
+            }
+            for (auto &one : posted) one.work->settle(std::current_exception());
+        }
+    }
+
+    std::unique_ptr<Posted> find(int64_t tag) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        for (auto one = posted_.begin(); one != posted_.end(); ++one) {
+            if (one->tag != tag) continue;
+            auto found = std::make_unique<Posted>(std::move(*one));
+            posted_.erase(one);
+            return found;
+        }
+        return nullptr;
+    }
+
+    void finish(const Posted &posted, const Header &header) const {
+        const auto body = [&] {
+            if (header.bytes == posted.run.bytes()) {
+                receive_bytes(posted.run.data(), header.bytes);
+                return posted.run.bring_back();
+            }
+            std::vector<uint8_t> lost(header.bytes);
+            receive_bytes(lost.data(), lost.size());
+            check_size(posted, header.bytes);
+        };
+        posted.work->carry_out(body);
+    }
+
+    // Whether a message that had come earlier was one of those that are posted now.
+    bool deliver_kept() {
+        std::unique_ptr<Posted> posted;
+        std::vector<uint8_t> bytes;
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            for (auto one = posted_.begin(); one != posted_.end() && !posted; ++one) {
+                const auto kept = kept_.find(one->tag);
+                if (kept == kept_.end()) continue;
+                bytes = std::move(kept->second.front());
+                kept->second.pop_front();
+                if (kept->second.empty()) kept_.erase(kept);
+                posted = std::make_unique<Posted>(std::move(*one));
+                posted_.erase(one);
+                break;
+            }
+        }
+        if (!posted) return false;
+        const auto body = [&] {
+            check_size(*posted, bytes.size());
+            if (!bytes.empty()) std::memcpy(posted->run.data(), bytes.data(), bytes.size());
+            posted->run.bring_back();
+        };
+        posted->work->carry_out(body);
+        return true;
+    }
+
+    void check_size(const Posted &posted, uint64_t bytes) const {
+        TORCH_CHECK_WITH(DistBackendError, bytes == posted.run.bytes(), "brigade, rank ",
+                         meeting_.rank, ": a message of ", bytes, " bytes came for a tensor of ",
+                         posted.run.bytes());
+    }
+
+    const Meeting meeting_;
+    const bool sends_;
+    std::atomic<bool> stop_{false};
+    std::mutex mutex_;
+    brigade_comm_t comm_ = nullptr;
+    std::list<Posted> posted_;
+    std::map<int64_t, std::deque<std::vector<uint8_t>>> kept_;
+    Lane lane_;
+};
+
+}  // namespace brigade

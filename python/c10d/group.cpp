@@ -1,0 +1,223 @@
+// How groups begin and end, how calls are carried out, and messages. The collectives themselves are
+// in collectives.cpp.
+#include "group.hpp"
+
+#include <Python.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <set>
+
+namespace brigade {
+namespace {
+
+// How long calls that go on at the end of a group may take.
+constexpr auto GRACE = std::chrono::seconds(10);
+
+// The groups of this process that have not ended.
+std::mutex groups_mutex;
+std::set<Group *> &groups() {
+    static auto *groups = new std::set<Group *>;
+    return *groups;
+}
+
+// Callbacks need the interpreter's lock; who waits for them must not hold it.
+class Unlocked {
+public:
+    Unlocked() {
+        if (Py_IsInitialized() && PyGILState_Check()) state_ = PyEval_SaveThread();
+    }
+    ~Unlocked() {
+        if (state_ != nullptr) PyEval_RestoreThread(state_);
+    }
+
+private:
+    PyThreadState *state_ = nullptr;
+};
+
+}  // namespace
+
+Group::Group(Ptr<Store> store, int rank, int size, Millis timeout)
+    : Backend(rank, size),
+      store_(std::move(store)),
+      options_(c10::make_intrusive<Options>("brigade", timeout)),
+      timeout_(timeout) {
+    static std::once_flag once;
+    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forks++; }); });
+    // Groups that come one after the other may have the same store.
+    const int64_t turn = store_->add("brigade/turn/" + std::to_string(rank), 1);
+    key_ = "brigade/" + std::to_string(turn);
+    std::vector<uint8_t> id;
+    if (rank == 0) {
+        id = draw_id(rank);
+        store_->set(key_, id);
+    } else {
+        id = store_->get(key_);
+    }
+    comm_ = join(id, rank, size, timeout);
+    init();
+    const std::lock_guard<std::mutex> lock(groups_mutex);
+    groups().insert(this);
+}
+
+Group::~Group() { shutdown(); }
+
+void Group::end_all() {
+    for (;;) {
+        Ptr<Group> group;
+        {
+            const std::lock_guard<std::mutex> lock(groups_mutex);
+            if (groups().empty()) break;
+            group = Ptr<Group>::unsafe_reclaim_from_nonowning(*groups().begin());
+        }
+        group->shutdown();
+    }
+}
+
+// Calls that were begun have some time to end; then whatever still waits is made to fail.
+void Group::shutdown() {
+    {
+        const std::lock_guard<std::mutex> lock(groups_mutex);
+        if (groups().erase(this) == 0) return;
+    }
+    std::map<std::pair<int, bool>, std::unique_ptr<Channel>> channels;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        has_ended_ = true;
+        channels.swap(channels_);
+    }
+    if (born_ != forks.load()) {
+        // The threads are the parent's.
+        for (auto &channel : channels) channel.second.release();
+        return;
+    }
+    const Unlocked unlocked;
+    const auto deadline = Pool::Clock::now() + GRACE;
+    bool is_quiet = lane_.drain(deadline);
+    if (!is_quiet) brigade_comm_abort(comm_, "the group ended while calls went on");
+    for (auto &channel : channels) {
+        is_quiet = channel.second->drain(is_quiet ? deadline : Pool::Clock::now());
+        if (!is_quiet) channel.second->abort("the group ended while messages were awaited");
+    }
+    lane_.close();
+    channels.clear();
+    Pool::the().drain(deadline);
+    brigade_comm_destroy(comm_);
+}
+
+void Group::abort() {
+    check_alive();
+    brigade_comm_abort(comm_, "torch aborted the group");
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto &channel : channels_) channel.second->abort("torch aborted the group");
+}
+
+c10d::ErrorType Group::getError() {
+    brigade_result_t result = BRIGADE_SUCCESS;
+    if (brigade_comm_get_async_error(comm_, &result) != BRIGADE_SUCCESS) {
+        return c10d::ErrorType::COMM_ERROR;
+    }
+    switch (result) {
+        case BRIGADE_SUCCESS: return c10d::ErrorType::SUCCESS;
+        case BRIGADE_TIMEOUT: return c10d::ErrorType::TIMEOUT;
+        case BRIGADE_PEER_LOST:
+        case BRIGADE_PEER_LEFT: return c10d::ErrorType::REMOTE_ERROR;
+        default: return c10d::ErrorType::COMM_ERROR;
+    }
+}
+
+void Group::check_alive() const {
+    TORCH_CHECK_WITH(DistBackendError, born_ == forks.load(),
+                     "this group belongs to the process that forked this one");
+    TORCH_CHECK_WITH(DistBackendError, !has_ended_, "this group has been shut down");
+}
+
+void Group::check_peer(int64_t peer) const {
+    TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "rank ", peer, " of a group of ", size_);
+}
+
+bool Group::is_shorter(Millis timeout) const {
+    const Millis limit = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+    return limit.count() > 0 && limit < timeout_;
+}
+
+Group::Ptr<Operation> Group::operation(c10d::OpType type, Title title, Tensors outputs) {
+    check_alive();
+    auto operation =
+        c10::make_intrusive<Operation>(rank_, type, title, std::move(outputs), ++sequence_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (batch_) operation->join(batch_);
+    return operation;
+}
+
+void Group::startCoalescing() {
+    check_alive();
+    auto whole =
+        c10::make_intrusive<Operation>(rank_, c10d::OpType::COALESCED, nullptr, Tensors(), sequence_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK_VALUE(!batch_, "calls of this group are being coalesced already");
+    batch_ = std::make_shared<Batch>(std::move(whole));
+}
+
+Group::Work Group::endCoalescing() {
+    std::shared_ptr<Batch> batch;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        batch.swap(batch_);
+    }
+    TORCH_CHECK_VALUE(batch != nullptr, "no calls of this group are being coalesced");
+    return batch->close();
+}
+
+Channel &Group::channel(int peer, bool sends) {
+    check_peer(peer);
+    TORCH_CHECK_VALUE(peer != rank_, "rank ", peer, " cannot send to itself");
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto &channel = channels_[{peer, sends}];
+    if (!channel) {
+        const int from = sends ? rank_ : peer, to = sends ? peer : rank_;
+        const auto key = key_ + "/" + std::to_string(from) + "-" + std::to_string(to);
+        const auto check_world = [this] {
+            brigade_result_t result = BRIGADE_SUCCESS;
+            check(brigade_comm_get_async_error(comm_, &result), rank_);
+            TORCH_CHECK_WITH(DistBackendError, result == BRIGADE_SUCCESS, "brigade, rank ", rank_,
+                             ": ", brigade_error_string(result));
+        };
+        // Waiting on a store that others use would make them wait too.
+        const Meeting meeting = {store_->clone(), key, rank_, timeout_, check_world};
+        channel = std::make_unique<Channel>(meeting, sends);
+    }
+    return *channel;
+}
+
+Group::Work Group::send(Tensors &tensors, int peer, int tag) {
+    auto run = Run::input(tensors);
+    Channel &to = channel(peer, true);
+    auto work = operation(c10d::OpType::SEND, "brigade:send", tensors);
+    to.send(work, std::move(run), tag);
+    return work;
+}
+
+Group::Work Group::recv(Tensors &tensors, int peer, int tag) {
+    auto run = Run::output(tensors);
+    Channel &from = channel(peer, false);
+    auto work = operation(c10d::OpType::RECV, "brigade:recv", tensors);
+    from.receive(work, std::move(run), tag);
+    return work;
+}
+
+Group::Ptr<c10d::Backend> Group::split(const Ptr<Store> &store, const std::vector<int> &ranks,
+                                       const Ptr<Options> &opts) {
+    check_alive();
+    const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+    if (mine == ranks.end()) return nullptr;
+    const int rank = static_cast<int>(mine - ranks.begin());
+    return merge(store, opts, rank, static_cast<int>(ranks.size()));
+}
+
+Group::Ptr<c10d::Backend> Group::merge(const Ptr<Store> &store, const Ptr<Options> &opts,
+                                       const int &rank, const int &size) {
+    return c10::make_intrusive<Group>(store->clone(), rank, size, opts->timeout);
+}
+
+}  // namespace brigade

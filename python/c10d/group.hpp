@@ -1,0 +1,146 @@
+// A process group of torch over a communicator of Brigade.
+//
+// Collectives of a group are carried out in their order: those that their caller waits for on its
+// own thread, if nothing is in front of them, others on the group's lane. Messages have channels.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "channel.hpp"
+#include "lane.hpp"
+#include "operation.hpp"
+#include "tensors.hpp"
+#include "watchdog.hpp"
+#include "world.hpp"
+
+namespace brigade {
+
+class Group final : public c10d::Backend {
+    template <typename T>
+    using Ptr = c10::intrusive_ptr<T>;
+    using Work = Ptr<c10d::Work>;
+    using Tensors = std::vector<at::Tensor>;
+    using TensorLists = std::vector<Tensors>;
+    using Store = c10d::Store;
+
+public:
+    // Meet the others in the store. Returns when all have come.
+    Group(Ptr<Store> store, int rank, int size, Millis timeout);
+    ~Group() override;
+
+    // End all groups of this process: for its end, while threads may still run callbacks.
+    static void end_all();
+
+    Work allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) override;
+    Work allreduce_coalesced(Tensors &tensors,
+                             const c10d::AllreduceCoalescedOptions &opts) override;
+    Work reduce(Tensors &tensors, const c10d::ReduceOptions &opts) override;
+    Work broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) override;
+    Work allgather(TensorLists &outputs, Tensors &inputs,
+                   const c10d::AllgatherOptions &opts) override;
+    Work allgather_coalesced(TensorLists &outputs, Tensors &inputs,
+                             const c10d::AllgatherOptions &opts) override;
+    Work all_gather_single(at::Tensor &output, at::Tensor &input,
+                           const c10d::AllgatherOptions &opts) override;
+    Work all_gather_single_coalesced(Tensors &outputs, Tensors &inputs,
+                                     const c10d::AllgatherOptions &opts) override;
+    Work gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts) override;
+    Work gather_single(at::Tensor &output, at::Tensor &input,
+                       const c10d::GatherOptions &opts) override;
+    Work scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &opts) override;
+    Work reduce_scatter(Tensors &outputs, TensorLists &inputs,
+                        const c10d::ReduceScatterOptions &opts) override;
+    Work reduce_scatter_single(at::Tensor &output, at::Tensor &input,
+                               const c10d::ReduceScatterOptions &opts) override;
+    Work reduce_scatter_single_coalesced(Tensors &outputs, Tensors &inputs,
+                                         const c10d::ReduceScatterOptions &opts) override;
+    Work all_to_all_single(at::Tensor &output, at::Tensor &input,
+                           std::vector<int64_t> &output_splits, std::vector<int64_t> &input_splits,
+                           const c10d::AllToAllOptions &opts) override;
+    Work alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts) override;
+    Work barrier(const c10d::BarrierOptions &opts) override;
+    Work send(Tensors &tensors, int peer, int tag) override;
+    Work recv(Tensors &tensors, int peer, int tag) override;
+
+    bool supportsCoalescing() const override { return true; }
+    void startCoalescing() override;
+    Work endCoalescing() override;
+
+    bool supportsSplitting() const override { return true; }
+    Ptr<Backend> split(const Ptr<Store> &store, const std::vector<int> &ranks,
+                       const Ptr<Options> &opts) override;
+    Ptr<Backend> merge(const Ptr<Store> &store, const Ptr<Options> &opts, const int &rank,
+                       const int &size) override;
+
+    const std::string getBackendName() const override { return "brigade"; }
+    Ptr<Options> getBackendOptions() override { return options_; }
+    uint64_t getSequenceNumberForGroup() override { return sequence_; }
+    void setTimeout(Millis timeout) override { options_->timeout = timeout; }
+    c10d::ErrorType getError() override;
+    void abort() override;
+    void shutdown() override;
+
+private:
+    using Title = const char *;
+    using Counts = std::vector<size_t>;
+
+    template <typename Body>
+    Work submit(c10d::OpType type, Title title, bool is_async, Millis timeout, Tensors outputs,
+                Body body);
+    Ptr<Operation> operation(c10d::OpType type, Title title, Tensors outputs);
+    Channel &channel(int peer, bool sends);
+    void check_alive() const;
+    void check_peer(int64_t peer) const;
+    bool is_shorter(Millis timeout) const;
+    void all_reduce(const Run &run, const Op &op, Element element) const;
+    void all_gather(const Run &input, const Run &output) const;
+    void reduce_scatter(const Run &input, const Run &output, const Op &op, Element element) const;
+
+    Work all_to_all(Run input, Run output, Counts sent, Counts received,
+                    const c10d::AllToAllOptions &opts, Tensors outputs);
+
+    const Ptr<Store> store_;
+    const Ptr<Options> options_;
+    // What the communicator was made with.
+    const Millis timeout_;
+    const unsigned born_ = forks.load();
+    std::string key_;
+    brigade_comm_t comm_ = nullptr;
+    std::atomic<uint64_t> sequence_{0};
+    // Channels by peer and direction, and what is being coalesced.
+    std::mutex mutex_;
+    std::map<std::pair<int, bool>, std::unique_ptr<Channel>> channels_;
+    std::shared_ptr<Batch> batch_;
+    bool has_ended_ = false;
+    Lane lane_;
+};
+
+template <typename Body>
+Group::Work Group::submit(c10d::OpType type, Title title, bool is_async, Millis timeout,
+                          Tensors outputs, Body body) {
+    auto work = operation(type, title, std::move(outputs));
+    auto whole = [this, timeout, body = std::move(body)]() mutable {
+        if (is_shorter(timeout)) {
+            const Millis limit = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+            const Watchdog::Watch watch(comm_, limit);
+            return body();
+        }
+        body();
+    };
+    if (!is_async && !work->is_part() && lane_.enter()) {
+        work->carry_out(whole);
+        lane_.leave();
+    } else {
+        auto shared = std::make_shared<decltype(whole)>(std::move(whole));
+        lane_.post([work, shared] { work->carry_out(*shared); });
+    }
+    return work;
+}
+
+}  // namespace brigade

@@ -1,0 +1,100 @@
+// Jobs that are done one after the other: on a thread of their own, or by who waits for them anyway
+// and finds nothing in front of it.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "pool.hpp"
+
+namespace brigade {
+
+class Lane {
+public:
+    using Job = std::function<void()>;
+
+    Lane() = default;
+    Lane(const Lane &) = delete;
+    Lane &operator=(const Lane &) = delete;
+    ~Lane() { close(); }
+
+    // Whether the caller may do its job itself, now. Then it must leave afterwards.
+    bool enter() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (busy_ || !jobs_.empty()) return false;
+        busy_ = true;
+        return true;
+    }
+
+    void leave() {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            busy_ = false;
+        }
+        changed_.notify_all();
+    }
+
+    // Queue a job, which must not throw.
+    void post(Job job) {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            jobs_.push_back(std::move(job));
+            if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+        }
+        changed_.notify_all();
+    }
+
+    // Wait until nothing is queued or being done; false if that is not so at the deadline.
+    bool drain(Pool::Clock::time_point deadline) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        return changed_.wait_until(lock, deadline, [this] { return !busy_ && jobs_.empty(); });
+    }
+
+    // Do what is queued and end the thread.
+    void close() {
+        std::thread thread;
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            closed_ = true;
+            thread.swap(thread_);
+        }
+        changed_.notify_all();
+        if (!thread.joinable()) return;
+        if (born_ == forks.load() && thread.get_id() != std::this_thread::get_id()) {
+            thread.join();
+        } else {
+            thread.detach();
+        }
+    }
+
+private:
+    void serve() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (;;) {
+            changed_.wait(lock, [this] { return !busy_ && (closed_ || !jobs_.empty()); });
+            if (jobs_.empty()) return;
+            Job job = std::move(jobs_.front());
+            jobs_.pop_front();
+            busy_ = true;
+            lock.unlock();
+            job();
+            job = nullptr;
+            lock.lock();
+            busy_ = false;
+            changed_.notify_all();
+        }
+    }
+
+    const unsigned born_ = forks.load();
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Job> jobs_;
+    bool busy_ = false, closed_ = false;
+    std::thread thread_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,26 @@
+// What Python sees.
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "group.hpp"
+
+namespace {
+
+namespace py = pybind11;
+
+c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store> &store, int rank,
+                                         int size, std::chrono::duration<float> timeout) {
+    const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
+    return c10::make_intrusive<brigade::Group>(store, rank, size, millis);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+    module.doc() = "torch.distributed over libbrigade";
+    module.def("create", &create, "Meet the other ranks in the store.", py::arg("store"),
+               py::arg("rank"), py::arg("size"), py::arg("timeout"),
+               py::call_guard<py::gil_scoped_release>());
+    module.def("end_all", &brigade::Group::end_all, "End the groups of this process.",
+               py::call_guard<py::gil_scoped_release>());
+}

@@ -1,0 +1,132 @@
+// What torch waits for: one call, or all that was begun between startCoalescing and endCoalescing.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "pool.hpp"
+
+namespace brigade {
+
+class Operation;
+
+// Calls that end as one. It counts those that go on, and itself as long as calls are added.
+class Batch {
+public:
+    explicit Batch(c10::intrusive_ptr<Operation> whole) : whole_(std::move(whole)) {}
+
+    void add(const std::vector<at::Tensor> &outputs);
+    void ended(const std::exception_ptr &error);
+    c10::intrusive_ptr<Operation> close();
+
+private:
+    std::mutex mutex_;
+    size_t going_on_ = 1;
+    std::exception_ptr first_;
+    std::vector<at::Tensor> outputs_;
+    c10::intrusive_ptr<Operation> whole_;
+};
+
+class Operation final : public c10d::Work {
+public:
+    Operation(int rank, c10d::OpType type, const char *title, std::vector<at::Tensor> outputs,
+              uint64_t sequence)
+        : Work(rank, type, title), outputs_(std::move(outputs)), sequence_(sequence) {}
+
+    // Its end is also that of a part of the batch.
+    void join(std::shared_ptr<Batch> batch) {
+        batch->add(outputs_);
+        batch_ = std::move(batch);
+    }
+
+    bool is_part() const { return batch_ != nullptr; }
+
+    // Run the body; whatever it throws is how the operation ends.
+    template <typename Body>
+    void carry_out(Body &body) {
+        std::exception_ptr error;
+        try {
+            body();
+        } catch (...) {
+            error = std::current_exception();
+        }
+        settle(error);
+    }
+
+    void settle(std::exception_ptr error) {
+        finish(error);
+        c10::intrusive_ptr<c10::ivalue::Future> future;
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            settled_ = true;
+            future = future_;
+        }
+        if (future) {
+            auto task = [future, error, outputs = outputs_] { complete(*future, error, outputs); };
+            Pool::the().post(std::move(task));
+        }
+        if (batch_) std::exchange(batch_, nullptr)->ended(error);
+    }
+
+    void returns(std::vector<at::Tensor> outputs) { outputs_ = std::move(outputs); }
+
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+        // Made when it is asked for: most calls never are.
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (!future_) {
+            future_ = c10::make_intrusive<c10::ivalue::Future>(
+                c10::ListType::create(c10::TensorType::get()));
+            // Nothing can hang on it yet.
+            if (settled_) complete(*future_, exception_, outputs_);
+        }
+        return future_;
+    }
+
+    std::vector<at::Tensor> result() override { return outputs_; }
+    uint64_t getSequencenumber() const override { return sequence_; }
+
+private:
+    static void complete(c10::ivalue::Future &future, const std::exception_ptr &error,
+                         const std::vector<at::Tensor> &outputs) {
+        if (error) {
+            future.setError(error);
+        } else {
+            future.markCompleted(c10::IValue(outputs));
+        }
+    }
+
+    std::vector<at::Tensor> outputs_;
+    const uint64_t sequence_;
+    bool settled_ = false;
+    c10::intrusive_ptr<c10::ivalue::Future> future_;
+    std::shared_ptr<Batch> batch_;
+};
+
+inline void Batch::add(const std::vector<at::Tensor> &outputs) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    going_on_++;
+    outputs_.insert(outputs_.end(), outputs.begin(), outputs.end());
+}
+
+inline void Batch::ended(const std::exception_ptr &error) {
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (error && !first_) first_ = error;
+        if (--going_on_ > 0) return;
+    }
+    whole_->returns(std::move(outputs_));
+    whole_->settle(first_);
+}
+
+inline c10::intrusive_ptr<Operation> Batch::close() {
+    auto whole = whole_;
+    ended(nullptr);
+    return whole;
+}
+
+}  // namespace brigade

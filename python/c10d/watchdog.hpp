@@ -1,0 +1,90 @@
+// Ends worlds whose calls take longer than they may. brigade.h has one timeout for a communicator,
+// torch one for every call and one that changes; this is for those that are shorter.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "brigade.h"
+#include "pool.hpp"
+
+namespace brigade {
+
+class Watchdog {
+    using Clock = std::chrono::steady_clock;
+    struct Watched {
+        Clock::time_point deadline;
+        brigade_comm_t comm;
+        std::string reason;
+    };
+
+public:
+    // Watches from here to the end of the scope.
+    class Watch {
+    public:
+        Watch() = default;
+        Watch(brigade_comm_t comm, std::chrono::milliseconds timeout) : dog_(&the()) {
+            const auto reason = "a call took longer than its timeout of " +
+                                std::to_string(timeout.count()) + " ms";
+            const std::lock_guard<std::mutex> lock(dog_->mutex_);
+            place_ = dog_->watched_.insert(dog_->watched_.end(),
+                                           {Clock::now() + timeout, comm, reason});
+            dog_->changed_.notify_one();
+        }
+        Watch(const Watch &) = delete;
+        Watch &operator=(const Watch &) = delete;
+        ~Watch() {
+            if (dog_ == nullptr) return;
+            const std::lock_guard<std::mutex> lock(dog_->mutex_);
+            dog_->watched_.erase(place_);
+        }
+
+    private:
+        Watchdog *dog_ = nullptr;
+        std::list<Watched>::iterator place_;
+    };
+
+private:
+    static Watchdog &the() {
+        static std::mutex mutex;
+        static Watchdog *dog = nullptr;
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (dog == nullptr || dog->born_ != forks.load()) dog = new Watchdog;
+        return *dog;
+    }
+
+    Watchdog() {
+        std::thread([this] { serve(); }).detach();
+    }
+
+    void serve() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (;;) {
+            auto next = Clock::time_point::max();
+            for (auto &watched : watched_) {
+                if (watched.deadline <= Clock::now()) {
+                    // Its call ends now, and leaves the list.
+                    brigade_comm_abort(watched.comm, watched.reason.c_str());
+                    watched.deadline = Clock::time_point::max();
+                }
+                next = std::min(next, watched.deadline);
+            }
+            if (next == Clock::time_point::max()) {
+                changed_.wait(lock);
+            } else {
+                changed_.wait_until(lock, next);
+            }
+        }
+    }
+
+    const unsigned born_ = forks.load();
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::list<Watched> watched_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,45 @@
+// How ranks that share a c10d::Store become a communicator.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "brigade.h"
+#include "result.hpp"
+
+namespace brigade {
+
+using Millis = std::chrono::milliseconds;
+
+inline std::vector<uint8_t> draw_id(int rank) {
+    brigade_unique_id_t id;
+    check(brigade_get_unique_id(&id), rank);
+    return std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes);
+}
+
+// Join as `rank` of `size`. Calls may stand still for `timeout`, and so may the joining.
+inline brigade_comm_t join(const std::vector<uint8_t> &bytes, int rank, int size, Millis timeout) {
+    brigade_unique_id_t id;
+    TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof id.bytes, "brigade, rank ", rank,
+                     ": the store holds ", bytes.size(), " bytes where a unique id should be");
+    std::memcpy(id.bytes, bytes.data(), sizeof id.bytes);
+    constexpr int64_t day = 24 * 3600 * 1000;
+    const int64_t limit = std::max<int64_t>(timeout.count(), 1);
+    const std::string stand = std::to_string(limit), come = std::to_string(std::min(limit, day));
+    const brigade_setting_t settings[] = {{"BRIGADE_TIMEOUT_MS", stand.c_str()},
+                                          {"BRIGADE_JOIN_TIMEOUT_MS", come.c_str()}};
+    brigade_config_t config = BRIGADE_CONFIG_INIT;
+    config.settings = settings;
+    config.setting_count = 2;
+    brigade_comm_t comm = nullptr;
+    check(brigade_comm_init_rank_config(&comm, size, id, rank, &config), rank);
+    return comm;
+}
+
+}  // namespace brigade
