@@ -3,8 +3,8 @@
 //! Fast: a rank adds up its own lanes, and the ranks' sums are all-reduced, or reduced and
 //! scattered so that each rank gets a part. Ordered: ranks exchange parts of every lane, and
 //! whoever a part belongs to adds the lanes one by one, so that the bits depend on the lanes alone:
-//! ((lane 0 + lane 1) + lane 2) + ... Lane `slot · R + r` belongs to rank r, so after each
-//! slot the next R lanes in order are at hand and a running sum of the part is all that is kept.
+//! ((lane 0 + lane 1) + lane 2) + ... Lane `slot · R + r` belongs to rank r, so after each slot the
+//! next R lanes in order are at hand and a running sum of the part is all that is kept.
 //!
 //! Cost, with n elements, R ranks and s slots, in elements sent per rank and step: 2 (R − 1)/R · n
 //! fast and whole, (R − 1)/R · n fast and in parts (s times that if parts are taken each slot),
