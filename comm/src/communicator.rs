@@ -270,7 +270,7 @@ impl Communicator {
 
 /// A number for a new group that all its members derive alike, and that differs from those of
 /// other groups except with the chance of a 64-bit collision.
-fn derive_group(parent: u64, number: u64, color: u64) -> u64 {
+pub(crate) fn derive_group(parent: u64, number: u64, color: u64) -> u64 {
     // The finaliser of MurmurHash3, by which every input bit changes half of the output bits.
     let mix = |mut x: u64| {
         x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -33,6 +33,7 @@ mod say;
 mod select;
 mod settings;
 mod sharded;
+mod shrink;
 mod typed;
 mod wait;
 mod waiting;

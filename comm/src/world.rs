@@ -17,7 +17,8 @@ pub(crate) struct World {
     pub(crate) control: Arc<Control>,
     /// The root of this world if it runs in this process; it ends after the last member here.
     _root: Option<Arc<Root>>,
-    ports: Ports,
+    /// Shared with worlds of survivors of this one.
+    ports: Arc<Ports>,
     /// The cards of every rank, one for each of our ports, in their order.
     cards: Vec<Vec<Option<Vec<u8>>>>,
     /// The running system of every rank, where it said so: ranks with the same one share its
@@ -117,12 +118,46 @@ impl World {
             Settings::warn_of_unknown_variables();
             ports.refused.iter().for_each(|reason| say::warn(reason));
         }
+        Self::with_ports(rank, Arc::new(ports), all_cards, control, root)
+    }
+
+    fn with_ports(
+        rank: u32,
+        ports: Arc<Ports>,
+        all_cards: &[Vec<u8>],
+        control: Control,
+        root: Option<Arc<Root>>,
+    ) -> Self {
         let find = |(name, _): &(&'static str, Box<dyn Port>)| {
             all_cards.iter().map(|bytes| card_of(name, bytes)).collect()
         };
         let cards = ports.open.iter().map(find).collect();
         let hosts = all_cards.iter().map(|bytes| card_of(HOST, bytes)).collect();
         Self { rank, control: Arc::new(control), _root: root, ports, cards, hosts }
+    }
+
+    /// The same ranks and ports without anybody who judges: for those who go on when this world has
+    /// ended, until they have a judge of their own.
+    pub(crate) fn unjudged(&self) -> Self {
+        let (cards, hosts) = (self.cards.clone(), self.hosts.clone());
+        let (ports, control) = (Arc::clone(&self.ports), Arc::new(Control::alone()));
+        Self { rank: self.rank, control, _root: None, ports, cards, hosts }
+    }
+
+    /// What this rank shows of itself to those with whom it makes another world of these ports.
+    pub(crate) fn own_cards(&self) -> Vec<u8> {
+        self.ports.cards()
+    }
+
+    /// Another world of these ports, in which this one is rank `rank`.
+    pub(crate) fn anew(
+        &self,
+        rank: u32,
+        all_cards: &[Vec<u8>],
+        control: Control,
+        root: Option<Arc<Root>>,
+    ) -> Self {
+        Self::with_ports(rank, Arc::clone(&self.ports), all_cards, control, root)
     }
 
     /// Join a group: each member by the first transport that reaches it.

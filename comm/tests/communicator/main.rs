@@ -13,6 +13,7 @@ mod panics;
 mod refusals;
 mod scope;
 mod sharded;
+mod shrink;
 mod soak;
 mod typed;
 mod unordered;

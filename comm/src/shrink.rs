@@ -1,0 +1,95 @@
+//! How the survivors of a world that has ended go on without those who were lost.
+//!
+//! A verdict stands for ever, so the survivors make a world of their own, with a root and a control
+//! star of their own. They meet over the wires that they still have: first in a group that nobody
+//! judges, in which the first survivor tells the others where its new root is; then there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::bootstrap::{ID_BYTES, Root, UniqueId, rendezvous_with};
+use crate::communicator::{Communicator, derive_group};
+use crate::launch::{Launch, RootSpec};
+use crate::{Error, Settings};
+
+impl Communicator {
+    /// A communicator of this group's ranks but those in `excluded`, in a world of their own: what
+    /// becomes of the excluded ranks, or has become of them, does not concern it. All ranks that
+    /// are not excluded call this with the same list, whatever has happened to this communicator;
+    /// the excluded ones, dead or alive, do not. Ranks keep their order.
+    ///
+    /// Cost: joining, twice.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a list that makes no sense; [`Error::Join`] and those of a call if
+    /// the others cannot come together in time, for instance because one more is lost.
+    pub fn shrink(&self, excluded: &[usize]) -> Result<Communicator, Error> {
+        self.shrink_with(excluded, self.settings().clone())
+    }
+
+    /// Like [`Communicator::shrink`], with other settings than this communicator's. Those about
+    /// transports mean nothing here: they were opened when the world came together.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::shrink`].
+    pub fn shrink_with(
+        &self,
+        excluded: &[usize],
+        settings: Settings,
+    ) -> Result<Communicator, Error> {
+        let (me, size) = (self.rank(), self.size());
+        if let Some(wrong) = excluded.iter().find(|rank| **rank >= size) {
+            return Err(Error::invalid(format!("shrink: rank {wrong} of {size} ranks")));
+        }
+        if excluded.contains(&me) {
+            let what = format!("shrink: rank {me} excludes itself; the others go on without it");
+            return Err(Error::invalid(what));
+        }
+        let shared = self.shared();
+        let deadline = Instant::now() + settings.join_timeout;
+        let left: Vec<usize> = (0..size).filter(|rank| !excluded.contains(rank)).collect();
+        let members: Arc<[u32]> = left.iter().map(|&rank| shared.members[rank]).collect();
+        let number = shared.splits.fetch_add(1, Ordering::Relaxed);
+        // Colours of divisions have 32 bits, so these groups are other ones.
+        let digest =
+            members.iter().fold(1, |digest, &rank| derive_group(digest, u64::from(rank), 0));
+        let group = derive_group(shared.group, number, digest | 1 << 63);
+
+        let unjudged = Arc::new(shared.world.unjudged());
+        let patience = Settings { timeout: settings.join_timeout, ..settings.clone() };
+        let meeting = Self::of_members(&unjudged, members, group, Arc::new(patience))?;
+        let (root, spec) = meeting.share_root()?;
+        let (rank, ranks) = (meeting.rank(), meeting.size());
+        let launch = Launch { rank, ranks, local_rank: None, root: spec };
+        let mut cards = |_: &[u8; 32]| Ok(shared.world.own_cards());
+        let joined = rendezvous_with(&launch, &mut cards, deadline).map_err(Error::join)?;
+        let world = shared.world.anew(rank as u32, &joined.cards, joined.control, root);
+        let everybody: Arc<[u32]> = (0..ranks as u32).collect();
+        let anew = derive_group(group, number, digest);
+        Self::of_members(&Arc::new(world), everybody, anew, Arc::new(settings))
+    }
+
+    /// The first rank opens a root; all learn where it is.
+    fn share_root(&self) -> Result<(Option<Arc<Root>>, RootSpec), Error> {
+        if self.size() == 1 {
+            return Ok((None, RootSpec::Alone));
+        }
+        let (mut bytes, mut root) = ([0; ID_BYTES], Ok(None));
+        if self.rank() == 0 {
+            match UniqueId::create(None) {
+                Ok((id, opened)) => (bytes, root) = (id.to_bytes(), Ok(Some(Arc::new(opened)))),
+                // The others get an id that is none, and need not wait for long.
+                Err(error) => root = Err(Error::join(error)),
+            }
+        }
+        self.broadcast(&mut bytes, 0)?;
+        let root = root?;
+        let id = UniqueId::from_bytes(bytes).map_err(|error| {
+            Error::join(format!("the first of the remaining ranks has opened no root: {error}"))
+        })?;
+        Ok((root, RootSpec::Id(id)))
+    }
+}

@@ -1,0 +1,88 @@
+//! How those who are left go on.
+
+use std::time::Duration;
+
+use brigade_comm::{Communicator, Error, Op};
+
+use crate::world::{each_rank, over};
+
+/// What can be shrunk in one process.
+const TRANSPORTS: [&str; 4] = ["loopback", "shm", "tcp", "shm,tcp"];
+
+/// The sum of the ranks that the members had in the old group.
+fn sum_of(part: &Communicator, old: usize) -> usize {
+    let mut sum = [old as u64];
+    part.all_reduce(&mut sum, Op::Sum).expect("an all-reduce of those who are left");
+    sum[0] as usize
+}
+
+#[test]
+fn survivors_of_a_rank_that_left_go_on() {
+    for transport in TRANSPORTS {
+        each_rank(4, &over(transport), move |member| {
+            let old = member.rank();
+            member.barrier().expect("all are there");
+            if old == 1 {
+                return;
+            }
+            let ending = member.barrier().expect_err("one is missing");
+            assert!(!ending.is_recoverable(), "{transport}: {ending}");
+            let part = member.shrink(&[1]).expect("three are left");
+            assert_eq!(part.size(), 3);
+            assert_eq!(part.rank(), [0, 9, 1, 2][old]);
+            assert_eq!(sum_of(&part, old), 5, "{transport}");
+            drop(member);
+            assert_eq!(sum_of(&part, old), 5, "{transport}: the old one is of no concern");
+            let half = part.split(Some(u32::from(old > 2)), 0).expect("a split").expect("a part");
+            assert_eq!(sum_of(&half, old), if old > 2 { 3 } else { 2 });
+        });
+    }
+}
+
+/// The root of the first world goes with rank 0.
+#[test]
+fn survivors_of_the_first_rank_and_its_abort_go_on() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            let old = member.rank();
+            if old == 0 {
+                return member.abort("enough");
+            }
+            let ending = member.barrier().expect_err("it was aborted");
+            assert!(matches!(ending, Error::Aborted { rank: 0, .. }), "{transport}: {ending}");
+            let part = member.shrink(&[0]).expect("two are left");
+            assert_eq!(sum_of(&part, old), 3);
+            // And from two to one, while all are well.
+            if old == 1 {
+                let alone = part.shrink(&[1]).expect("one is left");
+                assert_eq!((alone.size(), sum_of(&alone, old)), (1, 1));
+            }
+            assert_eq!(sum_of(&part, old), 3, "{transport}: the old one is as it was");
+        });
+    }
+}
+
+#[test]
+fn ranks_that_do_not_come_are_a_matter_of_time() {
+    each_rank(3, &over("shm"), |member| {
+        let mut settings = member.settings().clone();
+        settings.join_timeout = Duration::from_millis(300);
+        if member.rank() == 0 {
+            let ending = member.shrink_with(&[1], settings).map(drop).expect_err("rank 2 is away");
+            assert!(!matches!(ending, Error::Invalid { .. }), "{ending}");
+        }
+        member.barrier().expect("the old one is as it was");
+    });
+}
+
+#[test]
+fn lists_that_make_no_sense_are_refused() {
+    each_rank(2, &over("loopback"), |member| {
+        for wrong in [&[2][..], &[member.rank()], &[0, 1], &[usize::MAX]] {
+            let refused = member.shrink(wrong).map(drop);
+            assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+        }
+        let both = member.shrink(&[]).expect("none is excluded");
+        assert_eq!(sum_of(&both, member.rank()), 1);
+    });
+}
