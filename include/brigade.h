@@ -313,6 +313,24 @@ brigade_result_t brigade_comm_split_config(brigade_comm_t comm,
                                            brigade_comm_t *new_comm,
                                            const brigade_config_t *config);
 
+// A communicator of this group's ranks but the `count` ones in `excluded`, in a world of their own:
+// what has become of the excluded ranks, or will, does not concern it. All others call this with
+// the same list, whatever has happened to `comm`, which stays as it is; the excluded ones do not.
+// `config` may be NULL, and counts as for brigade_comm_split_config.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_shrink(brigade_comm_t comm,
+                                     const int *excluded,
+                                     size_t count,
+                                     brigade_comm_t *new_comm,
+                                     const brigade_config_t *config);
+
+// Wait until all ranks have come here, and all their calls have ended. After that no rank needs
+// another one any more, and brigade_comm_destroy disturbs nobody.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_comm_finalize(brigade_comm_t comm);
+
 // End the world of this communicator on all its ranks: calls in flight, here and there, end with
 // BRIGADE_ABORTED and this reason, which may be NULL. The communicator must still be destroyed.
 // Returns at once, or within a second if the network is stuck; it waits for no call.
@@ -612,6 +630,19 @@ brigade_result_t brigade_group_start(void);
 //
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_end(brigade_work_t *work);
+
+// Allocate `bytes` bytes of zeros that begin on a page, as transports like their buffers best; any
+// other memory will do as well, and none has to be registered: what devices need to know of it
+// they are told when a call first uses it. `memory` is NULL after an error, and for no bytes.
+//
+// Threads: from any thread, at any time.
+brigade_result_t brigade_mem_alloc(void **memory,
+                                   size_t bytes);
+
+// Free what brigade_mem_alloc allocated, once no call uses it any more. NULL is nothing.
+//
+// Threads: from any thread, at any time.
+brigade_result_t brigade_mem_free(void *memory);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -9,11 +9,11 @@ use brigade_schedule::Collective;
 use crate::comm::Comm;
 use crate::error::Outcome;
 use crate::group::{self, What};
-use crate::handle::Pinned;
-use crate::memory::{Lengths, Memory};
-use crate::pointer::list;
 use crate::thread;
 use crate::work::brigade_work_t;
+use brigade_wall::handle::Pinned;
+use brigade_wall::memory::{Lengths, Memory};
+use brigade_wall::pointer::list;
 
 /// Carry a call out, or list it in the open group, or start it.
 ///

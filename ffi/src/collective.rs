@@ -9,11 +9,11 @@ use crate::call::{carry_out, moving};
 use crate::comm::{Comm, brigade_comm_t};
 use crate::dtype::DtypeCode;
 use crate::error::{brigade_result_t, enter};
-use crate::handle::pin;
-use crate::memory::{Lengths, sum};
 use crate::op::{brigade_op_t, parse};
-use crate::pointer::list;
 use crate::work::brigade_work_t;
+use brigade_wall::handle::pin;
+use brigade_wall::memory::{Lengths, sum};
+use brigade_wall::pointer::list;
 
 /// recvbuf of every rank = the fold of the sendbufs of all ranks, `count` elements each; with the
 /// same bits everywhere. In place: sendbuf == recvbuf.

@@ -7,12 +7,13 @@ use ::brigade_comm::bootstrap::Root;
 use ::brigade_comm::launch::Launch;
 use ::brigade_comm::{Communicator, Settings};
 
+use crate::call::rank_number;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
-use crate::handle::{Noun, close, pin, register};
 use crate::id::brigade_unique_id_t;
-use crate::pointer::{Out, text};
 use crate::settings::{brigade_config_t, settings, settings_over, sized};
 use crate::thread;
+use brigade_wall::handle::{Noun, close, pin, register};
+use brigade_wall::pointer::{Out, list, text};
 
 /// A group of ranks that make the same calls in the same order. What is inside is nobody's.
 pub struct brigade_comm {
@@ -213,6 +214,53 @@ pub unsafe extern "C" fn brigade_comm_split_config(
             unsafe { out.put(as_comm(handle)) };
         }
         Ok(())
+    })
+}
+
+/// A communicator of this group's ranks but the `count` ones in `excluded`, in a world of their own:
+/// what has become of the excluded ranks, or will, does not concern it. All others call this with
+/// the same list, whatever has happened to `comm`, which stays as it is; the excluded ones do not.
+/// `config` may be NULL, and counts as for brigade_comm_split_config.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_shrink(
+    comm: brigade_comm_t,
+    excluded: *const c_int,
+    count: usize,
+    new_comm: *mut brigade_comm_t,
+    config: *const brigade_config_t,
+) -> brigade_result_t {
+    enter(|| {
+        may_wait("brigade_comm_shrink")?;
+        let parent = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(new_comm, "new_comm")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(std::ptr::null_mut()) };
+        // SAFETY: C passes so many numbers.
+        let excluded = unsafe { list(excluded, count, "excluded") }?;
+        let ranks = excluded.iter().map(|rank| rank_number(*rank) as usize);
+        let ranks: Vec<usize> = ranks.collect();
+        let inherited = parent.communicator.settings().clone();
+        // SAFETY: C passes NULL or a config.
+        let settings = unsafe { settings_over(inherited, config) }?;
+        let communicator = parent.communicator.shrink_with(&ranks, settings)?;
+        let handle = register(Arc::new(Comm { communicator, root: None }))?;
+        // SAFETY: as above.
+        unsafe { out.put(as_comm(handle)) };
+        Ok(())
+    })
+}
+
+/// Wait until all ranks have come here, and all their calls have ended. After that no rank needs
+/// another one any more, and brigade_comm_destroy disturbs nobody.
+///
+/// Threads: from any thread; calls on one communicator are carried out one after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_finalize(comm: brigade_comm_t) -> brigade_result_t {
+    enter(|| {
+        may_wait("brigade_comm_finalize")?;
+        Ok(pin::<Comm>(comm.addr() as u64)?.communicator.barrier()?)
     })
 }
 

@@ -1,11 +1,11 @@
 //! What calls end with: a number, and a sentence for each thread.
 
-use std::any::Any;
-use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::{c_char, c_int};
 
 use brigade_comm::Error;
+use brigade_wall::Cause;
+use brigade_wall::failure::{guard, last_sentence};
+pub(crate) use brigade_wall::{Failure, Outcome};
 
 use crate::group;
 
@@ -86,73 +86,29 @@ pub extern "C" fn brigade_error_string(result: ResultCode) -> *const c_char {
 /// Threads: each thread has its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn brigade_last_error() -> *const c_char {
-    let last = LAST.try_with(|last| last.try_borrow().ok()?.as_ref().map(|text| text.as_ptr()));
-    // A thread that is ending has no sentences any more.
-    last.ok().flatten().unwrap_or(c"".as_ptr())
+    last_sentence()
 }
 
-thread_local! {
-    static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
-}
-
-/// A call that ends with an error, on its way to C.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) result: brigade_result_t,
-    pub(crate) sentence: String,
-}
-
-/// Successes are one word that is null.
-pub(crate) type Outcome<T = ()> = Result<T, Box<Failure>>;
-
-impl Failure {
-    pub(crate) fn argument(sentence: impl Into<String>) -> Box<Self> {
-        Box::new(Self { result: BRIGADE_INVALID_ARGUMENT, sentence: sentence.into() })
-    }
-
-    pub(crate) fn usage(sentence: impl Into<String>) -> Box<Self> {
-        Box::new(Self { result: BRIGADE_INVALID_USAGE, sentence: sentence.into() })
-    }
-
-    pub(crate) fn system(sentence: impl Into<String>) -> Box<Self> {
-        Box::new(Self { result: BRIGADE_SYSTEM_ERROR, sentence: sentence.into() })
-    }
-
-    /// Keep the sentence for whoever asks on this thread.
-    #[cold]
-    fn report(self) -> brigade_result_t {
-        group::spoil(&self);
-        let sentence = CString::new(self.sentence.replace('\0', " ")).unwrap_or_default();
-        // A thread that is ending still gets the number.
-        let _ = LAST.try_with(|last| {
-            if let Ok(mut last) = last.try_borrow_mut() {
-                *last = Some(sentence);
-            }
-        });
-        self.result
+impl From<Cause> for brigade_result_t {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Argument => BRIGADE_INVALID_ARGUMENT,
+            Cause::Usage => BRIGADE_INVALID_USAGE,
+            Cause::System => BRIGADE_SYSTEM_ERROR,
+            Cause::Internal => BRIGADE_INTERNAL_ERROR,
+            Cause::Mismatch => BRIGADE_MISMATCH,
+            Cause::PeerLost => BRIGADE_PEER_LOST,
+            Cause::PeerLeft => BRIGADE_PEER_LEFT,
+            Cause::Timeout => BRIGADE_TIMEOUT,
+            Cause::Aborted => BRIGADE_ABORTED,
+            Cause::Join => BRIGADE_JOIN_FAILED,
+        }
     }
 }
 
 impl From<&Error> for brigade_result_t {
     fn from(error: &Error) -> Self {
-        match error {
-            Error::Invalid { .. } => BRIGADE_INVALID_ARGUMENT,
-            Error::Mismatch { .. } => BRIGADE_MISMATCH,
-            Error::PeerLost { .. } => BRIGADE_PEER_LOST,
-            Error::PeerLeft { .. } => BRIGADE_PEER_LEFT,
-            Error::Timeout { .. } => BRIGADE_TIMEOUT,
-            Error::Aborted { .. } => BRIGADE_ABORTED,
-            Error::Transport { .. } => BRIGADE_SYSTEM_ERROR,
-            Error::Join { .. } => BRIGADE_JOIN_FAILED,
-            _ => BRIGADE_INTERNAL_ERROR,
-        }
-    }
-}
-
-impl From<Error> for Box<Failure> {
-    #[cold]
-    fn from(error: Error) -> Self {
-        Box::new(Failure { result: (&error).into(), sentence: error.to_string() })
+        Cause::from(error).into()
     }
 }
 
@@ -165,19 +121,15 @@ pub(crate) fn enter(body: impl FnOnce() -> Outcome) -> brigade_result_t {
 /// Like [`enter`], for calls that have more than one way to go well.
 #[inline]
 pub(crate) fn enter_for(body: impl FnOnce() -> Outcome<brigade_result_t>) -> brigade_result_t {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(result)) => result,
-        Ok(Err(failure)) => failure.report(),
-        Err(panic) => panicked(&*panic).report(),
-    }
+    guard(body).unwrap_or_else(|failure| report(&failure))
 }
 
+/// Keep the sentence for whoever asks on this thread.
 #[cold]
-fn panicked(panic: &(dyn Any + Send)) -> Failure {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
-    let sentence = format!("a panic inside the library: {text}");
-    Failure { result: BRIGADE_INTERNAL_ERROR, sentence }
+fn report(failure: &Failure) -> brigade_result_t {
+    group::spoil(failure);
+    failure.note();
+    failure.cause.into()
 }
 
 #[cfg(test)]

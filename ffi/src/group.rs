@@ -8,11 +8,11 @@ use brigade_comm::{Call, Dtype, Messages, Work};
 
 use crate::comm::Comm;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
-use crate::handle::Pinned;
-use crate::memory::Memory;
-use crate::pointer::Out;
 use crate::thread::{is_plain, open_groups, refuse_in_operator, set_open_groups};
 use crate::work::{brigade_work_t, register};
+use brigade_wall::handle::Pinned;
+use brigade_wall::memory::Memory;
+use brigade_wall::pointer::Out;
 
 /// Begin a group: from here to brigade_group_end this thread's calls are only listed. Groups may
 /// lie within groups; the outermost one counts.

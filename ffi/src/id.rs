@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use brigade_comm::bootstrap::{ID_BYTES, Root, UniqueId};
 
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
-use crate::pointer::Out;
+use brigade_wall::pointer::Out;
 
 /// Bytes of a unique id.
 pub const BRIGADE_UNIQUE_ID_BYTES: usize = 128;

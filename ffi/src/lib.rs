@@ -3,10 +3,7 @@
 //! Only this crate knows C. `include/brigade.h` is made of its public items, by the test
 //! `tests/header.rs`, so their words are written for whoever reads the header.
 //!
-//! What comes in is hostile until parsed: a handle is a number that is looked up and never followed
-//! (`handle.rs`), a pointer is compared with NULL and its alignment before it is used
-//! (`pointer.rs`), and a panic ends at the wall (`error.rs`). What cannot be seen from here is
-//! whether a pointer that is neither NULL nor misaligned leads to enough memory.
+//! What comes in is hostile until parsed; how, is `brigade_wall`'s to know.
 
 #![allow(non_camel_case_types, reason = "the names are C's")]
 #![allow(clippy::missing_safety_doc, reason = "the header says once what all pointers owe")]
@@ -17,6 +14,7 @@ pub mod dtype;
 pub mod error;
 pub mod group;
 pub mod id;
+pub mod memory;
 pub mod message;
 pub mod op;
 pub mod rooted;
@@ -25,7 +23,4 @@ pub mod version;
 pub mod work;
 
 mod call;
-mod handle;
-mod memory;
-mod pointer;
 mod thread;

@@ -6,9 +6,9 @@ use crate::comm::{Comm, brigade_comm_t};
 use crate::dtype::DtypeCode;
 use crate::error::{brigade_result_t, enter};
 use crate::group::{self, What};
-use crate::handle::pin;
-use crate::memory::Memory;
 use crate::work::brigade_work_t;
+use brigade_wall::handle::pin;
+use brigade_wall::memory::Memory;
 
 /// Send `count` elements to rank `peer`, which must receive as many of the same type. Returns when
 /// sendbuf may be used again, which may be before they have arrived. Messages between two ranks

@@ -7,9 +7,9 @@ use brigade_comm::{CustomOp, Dtype, Op};
 
 use crate::dtype::brigade_dtype_t;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
-use crate::handle::{Noun, close, pin, register};
-use crate::pointer::{Out, text};
 use crate::thread::Folding;
+use brigade_wall::handle::{close, pin, register};
+use brigade_wall::pointer::{Out, text};
 
 /// How two elements become one: one of the constants below, or a handle of brigade_op_create or
 /// brigade_op_create_pre_mul_sum. Operators that NCCL knows have NCCL's numbers.
@@ -104,11 +104,6 @@ pub unsafe extern "C" fn brigade_op_destroy(op: brigade_op_t) -> brigade_result_
         }
         handle => close::<Op>(handle),
     })
-}
-
-impl Noun for Op {
-    const KIND: u8 = 3;
-    const NAME: &'static str = "operator";
 }
 
 /// The operator that C means.

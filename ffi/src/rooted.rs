@@ -9,10 +9,10 @@ use crate::call::{carry_out, moving, rank_number};
 use crate::comm::{Comm, brigade_comm_t};
 use crate::dtype::DtypeCode;
 use crate::error::{brigade_result_t, enter};
-use crate::handle::pin;
-use crate::memory::Lengths;
 use crate::op::{brigade_op_t, parse};
 use crate::work::brigade_work_t;
+use brigade_wall::handle::pin;
+use brigade_wall::memory::Lengths;
 
 /// recvbuf of every rank = sendbuf of rank `root`, `count` elements. sendbuf counts only there. In
 /// place: sendbuf == recvbuf.

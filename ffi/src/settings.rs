@@ -7,8 +7,8 @@ use brigade_comm::Settings;
 
 use crate::comm::{Comm, brigade_comm_t};
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
-use crate::handle::pin;
-use crate::pointer::{Out, list, text};
+use brigade_wall::handle::pin;
+use brigade_wall::pointer::{Out, list, text};
 
 /// One setting: the name of its environment variable, and its value as text.
 /// `brigade doctor --settings` lists them all.
@@ -102,7 +102,7 @@ pub(crate) unsafe fn settings_over(
 /// The pointer is NULL, misaligned, or leads to as many bytes as the first word says.
 pub(crate) unsafe fn sized<T: Copy>(start: *const usize, name: &str) -> Outcome<T> {
     // SAFETY: the caller's promise.
-    let bytes = *unsafe { crate::pointer::read(start, name) }?;
+    let bytes = *unsafe { brigade_wall::pointer::read(start, name) }?;
     let known = size_of::<T>();
     if bytes < size_of::<usize>() || bytes > STRUCT_BYTES_MAX {
         return Err(Failure::argument(format!(

@@ -1,17 +1,18 @@
 //! Works: calls that go on while their caller does something else.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use brigade_comm::{Event, Work};
+use brigade_wall::failure::c_text;
 
 use crate::error::brigade_result_t::{BRIGADE_IN_PROGRESS, BRIGADE_SUCCESS};
 use crate::error::{Failure, Outcome, brigade_result_t, enter, enter_for};
-use crate::handle::{Noun, close, pin};
-use crate::pointer::Out;
 use crate::thread;
+use brigade_wall::handle::{Noun, close, pin};
+use brigade_wall::pointer::Out;
 
 /// Calls in flight. What is inside is nobody's.
 pub struct brigade_work {
@@ -104,7 +105,7 @@ pub unsafe extern "C" fn brigade_work_on_done(
                 Ok(()) => (BRIGADE_SUCCESS, String::new()),
                 Err(error) => ((&error).into(), error.to_string()),
             };
-            let sentence = CString::new(sentence.replace('\0', " ")).unwrap_or_default();
+            let sentence = c_text(&sentence);
             // SAFETY: the text is good until the function returns; the rest is C's promise.
             unsafe { done(result, sentence.as_ptr(), user.pointer()) };
         })?;
@@ -157,7 +158,7 @@ impl User {
 /// A handle for work. If there is none to be had, it is waited for: nobody else could.
 pub(crate) fn register(work: Work<'static>) -> Outcome<brigade_work_t> {
     let flight = Arc::new(InFlight { work: work.clone(), event: Mutex::default() });
-    let handle = crate::handle::register(flight).inspect_err(|_| {
+    let handle = brigade_wall::handle::register(flight).inspect_err(|_| {
         // The want of a handle is what is told; it came first.
         let _ended = work.wait();
     })?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "version",
     "error",
     "id",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 12] = [
     "rooted",
     "message",
     "group",
+    "memory",
 ];
 
 #[test]

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use super::{Offence, Tree};
 
 /// Our crates, each with those it may build on. Everything points down.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 13] = [
     ("brigade-schedule", &[]),
     ("brigade-verbs", &[]),
     ("brigade-offload", &[]),
     ("brigade-transports", &["brigade-verbs"]),
     ("brigade-comm", &["brigade-schedule", "brigade-transports"]),
-    ("brigade-ffi", &["brigade-comm", "brigade-schedule"]),
+    ("brigade-wall", &["brigade-comm"]),
+    ("brigade-ffi", &["brigade-comm", "brigade-schedule", "brigade-wall"]),
+    ("brigade-nccl", &["brigade-comm", "brigade-schedule", "brigade-wall"]),
     ("brigade-net", &["brigade-comm", "brigade-transports"]),
     ("brigade-bench", &["brigade-comm", "brigade-offload", "brigade-schedule"]),
     ("brigade-trainer", &["brigade-comm", "brigade-offload", "brigade-schedule"]),

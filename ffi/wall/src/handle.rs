@@ -22,14 +22,19 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-use crate::error::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 
 /// What C may hold a handle of.
-pub(crate) trait Noun: Send + Sync + 'static {
+pub trait Noun: Send + Sync + 'static {
     /// Its number among the kinds: 1 to 127.
     const KIND: u8;
     /// What sentences call it.
     const NAME: &'static str;
+}
+
+impl Noun for brigade_comm::Op {
+    const KIND: u8 = 3;
+    const NAME: &'static str = "operator";
 }
 
 const MAGIC: u64 = 0xB1;
@@ -63,7 +68,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Make a handle for a thing.
-pub(crate) fn register<T: Noun>(value: Arc<T>) -> Outcome<u64> {
+pub fn register<T: Noun>(value: Arc<T>) -> Outcome<u64> {
     let slots = table()?;
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +95,7 @@ pub(crate) fn register<T: Noun>(value: Arc<T>) -> Outcome<u64> {
 
 /// Look a handle up, and keep the thing alive meanwhile.
 #[inline]
-pub(crate) fn pin<T: Noun>(handle: u64) -> Outcome<Pinned<T>> {
+pub fn pin<T: Noun>(handle: u64) -> Outcome<Pinned<T>> {
     let slot = find::<T>(handle)?;
     let before = slot.word.fetch_add(1, Ordering::Acquire);
     // From here on the pin is given back, also where the handle is refused.
@@ -99,7 +104,7 @@ pub(crate) fn pin<T: Noun>(handle: u64) -> Outcome<Pinned<T>> {
 }
 
 /// End a handle. The thing ends now, or with the last call on it.
-pub(crate) fn close<T: Noun>(handle: u64) -> Outcome {
+pub fn close<T: Noun>(handle: u64) -> Outcome {
     let pinned = pin::<T>(handle)?;
     let before = pinned.slot.word.fetch_or(CLOSED, Ordering::Relaxed);
     if before & CLOSED != 0 {
@@ -110,14 +115,14 @@ pub(crate) fn close<T: Noun>(handle: u64) -> Outcome {
 }
 
 /// A thing that does not end while this lives.
-pub(crate) struct Pinned<T: Noun> {
+pub struct Pinned<T: Noun> {
     slot: &'static Slot,
     noun: PhantomData<Arc<T>>,
 }
 
 impl<T: Noun> Pinned<T> {
     /// The thing, to be kept for longer than a call.
-    pub(crate) fn share(&self) -> Arc<T> {
+    pub fn share(&self) -> Arc<T> {
         Arc::clone(self.shared())
     }
 

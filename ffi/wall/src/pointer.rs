@@ -3,14 +3,14 @@
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 
-use crate::error::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 
 /// Where a result goes.
-pub(crate) struct Out<T>(NonNull<T>);
+pub struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
     /// A place that can be written to, as far as can be seen.
-    pub(crate) fn new(pointer: *mut T, name: &str) -> Outcome<Self> {
+    pub fn new(pointer: *mut T, name: &str) -> Outcome<Self> {
         match NonNull::new(pointer) {
             Some(place) if place.is_aligned() => Ok(Self(place)),
             Some(_) => Err(misaligned::<T>(name)),
@@ -21,7 +21,7 @@ impl<T> Out<T> {
     /// # Safety
     ///
     /// The place can be written to, now.
-    pub(crate) unsafe fn put(&self, value: T) {
+    pub unsafe fn put(&self, value: T) {
         // SAFETY: it is neither null nor misaligned, and the caller vouches for the rest.
         unsafe { self.0.write(value) };
     }
@@ -32,7 +32,7 @@ impl<T> Out<T> {
 /// # Safety
 ///
 /// The pointer is NULL, or misaligned, or leads to a `T` that stays as it is for `'a`.
-pub(crate) unsafe fn read<'a, T>(pointer: *const T, name: &str) -> Outcome<&'a T> {
+pub unsafe fn read<'a, T>(pointer: *const T, name: &str) -> Outcome<&'a T> {
     // SAFETY: the caller's promise; it is checked for the two exceptions inside.
     unsafe { list(pointer, 1, name) }.map(|list| &list[0])
 }
@@ -42,7 +42,7 @@ pub(crate) unsafe fn read<'a, T>(pointer: *const T, name: &str) -> Outcome<&'a T
 /// # Safety
 ///
 /// As for [`read`], for so many elements.
-pub(crate) unsafe fn list<'a, T>(pointer: *const T, count: usize, name: &str) -> Outcome<&'a [T]> {
+pub unsafe fn list<'a, T>(pointer: *const T, count: usize, name: &str) -> Outcome<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -64,7 +64,7 @@ pub(crate) unsafe fn list<'a, T>(pointer: *const T, count: usize, name: &str) ->
 /// # Safety
 ///
 /// The pointer is NULL, or leads to bytes with a zero behind them that stay as they are for `'a`.
-pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Outcome<&'a str> {
+pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Outcome<&'a str> {
     if pointer.is_null() {
         return Err(Failure::argument(format!("{name} is NULL")));
     }
