@@ -5,6 +5,8 @@
 //! from the end of the buffer to its start, and "everything from `start` on is final" is one
 //! number.
 //!
+//! A rank of a group that divides tensors has a layout of its own parts, of the same names.
+//!
 //! Not here: values. This file knows names, shapes and ranges only.
 
 use crate::error::Error;
@@ -76,10 +78,28 @@ impl Tensor {
     }
 }
 
-/// All tensors of a model, in buffer order.
+/// Into how many parts ranks divide the matrices of a block: those that enter its inside (qkv, fc)
+/// and those that leave it (proj, out).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Along the inside: heads, and the perceptron's hidden numbers.
+    pub inside: usize,
+    /// Along the residual stream.
+    pub stream: usize,
+    /// And the rows of what is left.
+    pub depth: usize,
+}
+
+impl Share {
+    /// Nothing is divided.
+    pub const WHOLE: Share = Share { inside: 1, stream: 1, depth: 1 };
+}
+
+/// All tensors of a model, or one rank's part of each, in buffer order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     config: Config,
+    share: Share,
     tensors: Vec<Tensor>,
     embed: Range<usize>,
     blocks: Vec<Range<usize>>,
@@ -89,16 +109,23 @@ pub struct Layout {
 impl Layout {
     /// Lay out a model of this shape.
     pub fn new(config: Config) -> Layout {
+        Layout::divided(config, Share::WHOLE)
+    }
+
+    /// Lay out one rank's part of such a model.
+    pub fn divided(config: Config, share: Share) -> Layout {
         let mut tensors = Vec::new();
         let embed = push(&mut tensors, "", &embed_shapes(&config));
         let blocks = (0..config.layers)
-            .map(|layer| push(&mut tensors, &format!("blocks.{layer}."), &block_shapes(&config)))
+            .map(|layer| {
+                push(&mut tensors, &format!("blocks.{layer}."), &block_shapes(&config, share))
+            })
             .collect();
         let head = push(&mut tensors, "", &head_shapes(&config));
-        Layout { config, tensors, embed, blocks, head }
+        Layout { config, share, tensors, embed, blocks, head }
     }
 
-    /// The model's shape.
+    /// The whole model's shape.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -156,8 +183,8 @@ pub(crate) fn embed_lens(config: &Config) -> [usize; 2] {
 
 /// Elements of a block's twelve tensors, in order: norm 1, qkv, proj, norm 2, fc, out, each as
 /// weight and bias.
-pub(crate) fn block_lens(config: &Config) -> [usize; 12] {
-    block_shapes(config).map(|(_, shape)| shape.iter().product())
+pub(crate) fn block_lens(layout: &Layout) -> [usize; 12] {
+    block_shapes(&layout.config, layout.share).map(|(_, shape)| shape.iter().product())
 }
 
 /// Elements of the head's three tensors, in order: norm weight, norm bias, output matrix.
@@ -191,20 +218,22 @@ fn embed_shapes(c: &Config) -> Shapes<2> {
     [("wte", vec![c.vocab, c.width]), ("wpe", vec![c.context, c.width])]
 }
 
-fn block_shapes(c: &Config) -> Shapes<12> {
-    let (width, wide) = (c.width, 4 * c.width);
+fn block_shapes(c: &Config, share: Share) -> Shapes<12> {
+    let width = c.width;
+    let (inner, wide) = (width / share.inside, 4 * width / share.inside);
+    let (inputs, outputs) = (width / share.stream, width / share.stream / share.depth);
     [
         ("ln1.weight", vec![width]),
         ("ln1.bias", vec![width]),
-        ("qkv.weight", vec![3 * width, width]),
-        ("qkv.bias", vec![3 * width]),
-        ("proj.weight", vec![width, width]),
+        ("qkv.weight", vec![3 * inner / share.depth, inputs]),
+        ("qkv.bias", vec![3 * inner]),
+        ("proj.weight", vec![outputs, inner]),
         ("proj.bias", vec![width]),
         ("ln2.weight", vec![width]),
         ("ln2.bias", vec![width]),
-        ("fc.weight", vec![wide, width]),
+        ("fc.weight", vec![wide / share.depth, inputs]),
         ("fc.bias", vec![wide]),
-        ("out.weight", vec![width, wide]),
+        ("out.weight", vec![outputs, wide]),
         ("out.bias", vec![width]),
     ]
 }

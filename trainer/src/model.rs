@@ -4,27 +4,48 @@
 //! parameters and writes its own gradients, so that whoever owns them may fetch the former just in
 //! time and send the latter away while the units before are still computed.
 //!
+//! Ranks may divide the inside of the units: a `Division` then talks to the others between a line
+//! and the next, and parameters are this rank's part of each tensor.
+//!
 //! Not here: memory (`Tape`, `Scratch` and the caller own it), optimizers, ranks, text.
 
 use crate::error::Error;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};
+use crate::parallel::tensor::{Attended, Division, Group, Linear, LinearGrads, Pass, Whole};
+use crate::state::State;
 use crate::tape::{BlockTape, Scratch, Tape};
+use std::borrow::Cow;
+use std::ops::Range;
+use std::time::Duration;
 
-/// A model: its layout and the kernels that compute it.
+/// A model, or one rank's part of it: its layout, the kernels that compute it, and how ranks divide
+/// it.
 pub struct Gpt {
     layout: Layout,
     kernels: Box<dyn Kernels + Send>,
+    division: Box<dyn Division>,
 }
 
 impl Gpt {
     /// A model of this shape.
     pub fn new(config: Config, kernels: impl Kernels + Send + 'static) -> Result<Gpt, Error> {
-        config.validate()?;
-        Ok(Gpt { layout: Layout::new(config), kernels: Box::new(kernels) })
+        Gpt::divided(config, kernels, Box::new(Whole))
     }
 
-    /// Where each parameter lies.
+    /// This rank's part of such a model.
+    pub fn divided(
+        config: Config,
+        kernels: impl Kernels + Send + 'static,
+        division: Box<dyn Division>,
+    ) -> Result<Gpt, Error> {
+        config.validate()?;
+        let rank = division.group().map_or(0, Group::rank);
+        let layout = Layout::divided(config, division.place(rank).share);
+        Ok(Gpt { layout, kernels: Box::new(kernels), division })
+    }
+
+    /// Where each parameter of this rank lies.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -32,6 +53,68 @@ impl Gpt {
     /// What computes it.
     pub fn kernels(&self) -> &dyn Kernels {
         &*self.kernels
+    }
+
+    /// Memory for what this rank keeps of some units.
+    pub fn tape(&self, units: Range<usize>, batch: usize, time: usize) -> Tape {
+        let config = self.layout.config();
+        Tape::of(config, units, batch, time, self.division.extent(config, batch, time))
+    }
+
+    /// Memory that this rank's backward needs.
+    pub fn scratch(&self, batch: usize, time: usize) -> Scratch {
+        let config = self.layout.config();
+        Scratch::of(config, &self.division.extent(config, batch, time))
+    }
+
+    /// This rank's part of a whole state.
+    pub fn part<'s>(&self, whole: &'s State) -> Cow<'s, State> {
+        let Some(group) = self.division.group() else { return Cow::Borrowed(whole) };
+        let (layout, place) =
+            (Layout::new(*self.layout.config()), self.division.place(group.rank()));
+        let cut = |values: &[f32]| place.cut(&layout, values);
+        let State { params, mean, square, steps } = whole;
+        let (params, mean, square) = (cut(params), cut(mean), cut(square));
+        Cow::Owned(State { params, mean, square, steps: *steps })
+    }
+
+    /// The whole state, from the parts of all ranks that divide it. Collective over them.
+    pub fn assemble(&self, part: State) -> Result<State, Error> {
+        let Some(group) = self.division.group() else { return Ok(part) };
+        let layout = Layout::new(*self.layout.config());
+        let gather = |mine: Vec<f32>| -> Result<Vec<f32>, Error> {
+            let (mut all, mut whole) =
+                (vec![0.0; group.size() * mine.len()], vec![0.0; layout.len()]);
+            group.all_gather(&mine, &mut all)?;
+            for (rank, part) in all.chunks_exact(mine.len()).enumerate() {
+                self.division.place(rank).put(&layout, part, &mut whole);
+            }
+            Ok(whole)
+        };
+        let State { params, mean, square, steps } = part;
+        let (params, mean, square) = (gather(params)?, gather(mean)?, gather(square)?);
+        Ok(State { params, mean, square, steps })
+    }
+
+    /// Bytes that forward and backward of some units make this rank send to those who divide them.
+    pub fn formula_bytes(&self, units: Range<usize>, batch: usize) -> Result<u64, Error> {
+        let time = self.layout.config().context;
+        self.division.formula_bytes(&self.layout, &Pass { units, batch, time })
+    }
+
+    /// Bytes that this rank has sent to those who divide the model with it.
+    pub fn sent_bytes(&self) -> u64 {
+        self.division.group().map_or(0, Group::sent_bytes)
+    }
+
+    /// How long this rank waited for those since this was asked last.
+    pub fn take_waited(&self) -> Duration {
+        self.division.group().map_or(Duration::ZERO, Group::take_waited)
+    }
+
+    /// Bytes of memory that the division has of its own.
+    pub fn room_bytes(&self) -> u64 {
+        self.division.room_bytes()
     }
 
     /// GPT-2's start: weights from N(0, 0.02) at its width of 768 and wider for narrower models,
@@ -58,41 +141,60 @@ impl Gpt {
 
     /// From the output of the unit before, or the tokens, to this unit's: the tape takes it. The
     /// head's are the logits. tokens: [batch × time], each below the vocabulary size.
-    pub fn forward(&self, unit: usize, params: &[f32], tape: &mut Tape, tokens: &[u32]) {
+    ///
+    /// Errors: those of a call, where ranks divide the model.
+    pub fn forward(
+        &self,
+        unit: usize,
+        params: &[f32],
+        tape: &mut Tape,
+        tokens: &[u32],
+    ) -> Result<(), Error> {
         assert_eq!(tokens.len(), tape.tokens(), "tokens of a pass");
-        let (k, config, heads) = (&self.kernels, self.layout.config(), tape.heads);
+        let (k, config) = (&self.kernels, self.layout.config());
         let at = unit - tape.first;
         let (before, after) = tape.stream.split_at_mut(at + 1);
         if unit == 0 {
-            let [wte, wpe] = cut(params, embed_lens(config));
-            k.embed(&mut after[0], tokens, wte, wpe, heads);
+            let tables = cut(params, embed_lens(config));
+            k.embed(&mut after[0], &tape.rows, tokens, tables, tape.shape);
         } else if unit <= config.layers {
-            self.block(&mut after[0], &before[at], params, &mut tape.blocks[at], heads);
+            self.block(&mut after[0], &before[at], params, &mut tape.blocks[at], tape.heads)?;
         } else {
             let [gain, bias, head] = cut(params, head_lens(config));
             k.layernorm(&mut tape.lnf, &mut tape.statsf, &before[at], gain, bias);
             k.linear(&mut tape.logits, &tape.lnf, head, &[], config.width, None);
         }
+        Ok(())
     }
 
-    /// All units after each other, from parameters that lie together. params: [layout.len()].
+    /// All units of a model that is not divided, from parameters that lie together. params:
+    /// [layout.len()].
     pub fn forward_all(&self, params: &[f32], tape: &mut Tape, tokens: &[u32]) {
+        assert!(self.division.group().is_none(), "parts of a model are computed unit by unit");
         for unit in 0..self.layout.units() {
-            self.forward(unit, &params[self.layout.unit(unit)], tape, tokens);
+            let done = self.forward(unit, &params[self.layout.unit(unit)], tape, tokens);
+            done.expect("one process makes no calls");
         }
     }
 
     /// Sum over all tokens of −log p(target). Leaves `scale` times its gradient in place of the
     /// logits.
-    pub fn loss(&self, tape: &mut Tape, targets: &[u32], scale: f32) -> f64 {
+    ///
+    /// Errors: those of a call, where ranks divide the model.
+    pub fn loss(&self, tape: &mut Tape, targets: &[u32], scale: f32) -> Result<f64, Error> {
         assert_eq!(targets.len(), tape.tokens(), "one target per token");
-        self.kernels.cross_entropy(&mut tape.logits, &mut tape.losses, targets, scale);
-        tape.losses.iter().map(|&loss| f64::from(loss)).sum()
+        for (target, &row) in tape.targets.iter_mut().zip(&tape.rows) {
+            *target = targets[row as usize];
+        }
+        self.kernels.cross_entropy(&mut tape.logits, &mut tape.losses, &tape.targets, scale);
+        self.division.sum_loss(tape.losses.iter().map(|&loss| f64::from(loss)).sum())
     }
 
     /// From the gradient of the unit's output to those of its input, which takes its place in
     /// `scratch`, and of its parameters, which are written to `grads`. The head begins at the
     /// gradient of the logits. Units go backwards, last to first.
+    ///
+    /// Errors: those of a call, where ranks divide the model.
     pub fn backward(
         &self,
         unit: usize,
@@ -101,40 +203,49 @@ impl Gpt {
         tape: &Tape,
         scratch: &mut Scratch,
         tokens: &[u32],
-    ) {
+    ) -> Result<(), Error> {
         let (k, config) = (&self.kernels, self.layout.config());
         let x = &tape.stream[unit - tape.first];
         if unit == 0 {
-            let [dwte, dwpe] = cut_mut(grads, embed_lens(config));
-            k.embed_backward(dwte, dwpe, &scratch.residual, tokens, tape.heads);
+            let tables = cut_mut(grads, embed_lens(config));
+            k.embed_backward(tables, &scratch.residual, &tape.rows, tokens, tape.shape);
         } else if unit <= config.layers {
             let block = &tape.blocks[unit - tape.first];
-            self.block_backward(x, params, grads, block, tape.heads, scratch);
+            self.block_backward(x, params, grads, block, tape.heads, scratch)?;
+            return self.division.complete(grads, Some(&block_lens(&self.layout)));
         } else {
             let [gain, _, head] = cut(params, head_lens(config));
             let [dgain, dbias, dhead] = cut_mut(grads, head_lens(config));
             let Scratch { residual, narrow, .. } = scratch;
+            let narrow = &mut narrow[..residual.len()];
             k.linear_backward(narrow, dhead, &mut [], &tape.logits, &tape.lnf, head, config.width);
             residual.fill(0.0);
             k.layernorm_backward(residual, dgain, dbias, narrow, x, &tape.statsf, gain);
         }
+        self.division.complete(grads, None)
     }
 
     /// x → x + attention(norm(x)) → that + perceptron(norm(that)). x, y: [n × c]; what lies
     /// between, with its shapes, is the tape's.
-    fn block(&self, y: &mut [f32], x: &[f32], block: &[f32], tape: &mut BlockTape, heads: Heads) {
-        let (k, c) = (&self.kernels, heads.width);
-        let t = tape;
+    fn block(
+        &self,
+        y: &mut [f32],
+        x: &[f32],
+        block: &[f32],
+        t: &mut BlockTape,
+        heads: Heads,
+    ) -> Result<(), Error> {
+        let (k, ranks) = (&*self.kernels, &self.division);
         let [gain1, bias1, qkv_w, qkv_b, proj_w, proj_b, gain2, bias2, fc_w, fc_b, out_w, out_b] =
-            cut(block, block_lens(self.layout.config()));
+            cut(block, block_lens(&self.layout));
         k.layernorm(&mut t.ln1, &mut t.stats1, x, gain1, bias1);
-        k.linear(&mut t.qkv, &t.ln1, qkv_w, qkv_b, c, None);
-        k.attention(&mut t.mixed, &mut t.probs, &t.qkv, heads);
-        k.linear(&mut t.middle, &t.mixed, proj_w, proj_b, c, Some(x));
+        ranks.enter(k, &mut t.qkv, &t.ln1, linear(qkv_w, qkv_b))?;
+        ranks.attention(k, &mut t.mixed, &mut t.probs, &t.qkv, heads)?;
+        ranks.leave(k, &mut t.middle, &t.mixed, linear(proj_w, proj_b), x)?;
         k.layernorm(&mut t.ln2, &mut t.stats2, &t.middle, gain2, bias2);
-        k.linear(&mut t.hidden, &t.ln2, fc_w, fc_b, c, None);
+        ranks.enter(k, &mut t.hidden, &t.ln2, linear(fc_w, fc_b))?;
         k.gelu(&mut t.active, &t.hidden);
-        k.linear(y, &t.active, out_w, out_b, 4 * c, Some(&t.middle));
+        ranks.leave(k, y, &t.active, linear(out_w, out_b), &t.middle)
     }
 
     /// The block's lines in reverse. `residual`, [n × c], enters as the gradient of the block's
@@ -147,25 +258,36 @@ impl Gpt {
         t: &BlockTape,
         heads: Heads,
         scratch: &mut Scratch,
-    ) {
-        let (k, config, c) = (&self.kernels, self.layout.config(), heads.width);
-        let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
-            cut(params, block_lens(config));
+    ) -> Result<(), Error> {
+        let (k, ranks) = (&*self.kernels, &self.division);
+        let [gain1, _, qkv_w, qkv_b, proj_w, proj_b, gain2, _, fc_w, fc_b, out_w, out_b] =
+            cut(params, block_lens(&self.layout));
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
-            cut_mut(grads, block_lens(config));
+            cut_mut(grads, block_lens(&self.layout));
         let Scratch { residual, narrow, wide, scores } = scratch;
+        let to = |weight, bias| LinearGrads { weight, bias };
 
-        k.linear_backward(wide, dout_w, dout_b, residual, &t.active, out_w, 4 * c);
+        let out = linear(out_w, out_b);
+        ranks.leave_backward(k, wide, to(dout_w, dout_b), residual, &t.active, out)?;
         k.gelu_backward(wide, &t.hidden);
-        k.linear_backward(narrow, dfc_w, dfc_b, wide, &t.ln2, fc_w, c);
-        k.layernorm_backward(residual, dg2, db2, narrow, &t.middle, &t.stats2, gain2);
+        let dx = &mut narrow[..residual.len()];
+        ranks.enter_backward(k, dx, to(dfc_w, dfc_b), wide, &t.ln2, linear(fc_w, fc_b))?;
+        k.layernorm_backward(residual, dg2, db2, dx, &t.middle, &t.stats2, gain2);
 
-        let dqkv = &mut wide[..t.qkv.len()];
-        k.linear_backward(narrow, dproj_w, dproj_b, residual, &t.mixed, proj_w, c);
-        k.attention_backward(dqkv, scores, narrow, &t.qkv, &t.probs, heads);
-        k.linear_backward(narrow, dqkv_w, dqkv_b, dqkv, &t.ln1, qkv_w, c);
-        k.layernorm_backward(residual, dg1, db1, narrow, x, &t.stats1, gain1);
+        let (dqkv, dmixed) = (&mut wide[..t.qkv.len()], &mut narrow[..t.mixed.len()]);
+        let proj = linear(proj_w, proj_b);
+        ranks.leave_backward(k, dmixed, to(dproj_w, dproj_b), residual, &t.mixed, proj)?;
+        let from = Attended { qkv: &t.qkv, y: &t.mixed, kept: &t.probs, heads };
+        ranks.attention_backward(k, dqkv, scores, dmixed, from)?;
+        let dx = &mut narrow[..residual.len()];
+        ranks.enter_backward(k, dx, to(dqkv_w, dqkv_b), dqkv, &t.ln1, linear(qkv_w, qkv_b))?;
+        k.layernorm_backward(residual, dg1, db1, dx, x, &t.stats1, gain1);
+        Ok(())
     }
+}
+
+fn linear<'a>(weight: &'a [f32], bias: &'a [f32]) -> Linear<'a> {
+    Linear { weight, bias }
 }
 
 /// One draw from N(0, 1) (Box and Muller 1958).

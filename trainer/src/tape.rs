@@ -4,14 +4,48 @@ use crate::kernels::Heads;
 use crate::layout::Config;
 use std::ops::Range;
 
-/// Saved activations of one block. n = batch · time rows, c = width.
+/// What one rank has of a pass over some samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Rows of the residual stream, by their place among the tokens of the pass.
+    pub rows: Vec<u32>,
+    /// Samples inside of the blocks, and the shape of attention there.
+    pub samples: usize,
+    /// Tokens per sample, heads and numbers per token inside.
+    pub heads: Heads,
+    /// Elements that attention keeps for its backward.
+    pub probs: usize,
+    /// Scratch of attention's backward.
+    pub scores: usize,
+}
+
+impl Extent {
+    /// All of it.
+    pub fn whole(config: &Config, batch: usize, time: usize) -> Extent {
+        let heads = Heads { time, heads: config.heads, width: config.width };
+        Extent::inside((0..(batch * time) as u32).collect(), batch, heads)
+    }
+
+    /// These rows of the stream, and so many samples inside, whose scores are kept.
+    pub fn inside(rows: Vec<u32>, samples: usize, heads: Heads) -> Extent {
+        let probs = samples * heads.heads * heads.time * heads.time;
+        Extent { rows, samples, heads, probs, scores: samples * heads.scratch() }
+    }
+
+    /// Elements of an activation inside that has a head's width in all heads.
+    fn inner(&self) -> usize {
+        self.samples * self.heads.time * self.heads.width
+    }
+}
+
+/// Saved activations of one block. n = batch · time rows, c = width, of whatever this rank has.
 pub(crate) struct BlockTape {
     /// [n × c], first norm's output, and its [n × 2] statistics.
     pub(crate) ln1: Vec<f32>,
     pub(crate) stats1: Vec<f32>,
     /// [n × 3c]
     pub(crate) qkv: Vec<f32>,
-    /// [batch × heads × time × time]
+    /// [batch × heads × time × time], or what else attention keeps.
     pub(crate) probs: Vec<f32>,
     /// [n × c], attention's output before its projection.
     pub(crate) mixed: Vec<f32>,
@@ -41,13 +75,17 @@ pub struct Scratch {
 impl Scratch {
     /// Allocate for `batch` samples of `time` tokens. Cost: 4·n·(6c) bytes and a little.
     pub fn new(config: &Config, batch: usize, time: usize) -> Scratch {
-        let heads = Heads { time, heads: config.heads, width: config.width };
-        let (n, c) = (batch * time, config.width);
+        Scratch::of(config, &Extent::whole(config, batch, time))
+    }
+
+    /// Allocate for what a rank has of a pass.
+    pub(crate) fn of(config: &Config, extent: &Extent) -> Scratch {
+        let (stream, inner) = (extent.rows.len() * config.width, extent.inner());
         Scratch {
-            residual: vec![0.0; n * c],
-            narrow: vec![0.0; n * c],
-            wide: vec![0.0; n * 4 * c],
-            scores: vec![0.0; batch * heads.scratch()],
+            residual: vec![0.0; stream],
+            narrow: vec![0.0; stream.max(inner)],
+            wide: vec![0.0; 4 * inner],
+            scores: vec![0.0; extent.scores],
         }
     }
 
@@ -60,8 +98,14 @@ impl Scratch {
 
 /// Activations of one forward pass over `batch` samples of `time` tokens, through some units.
 pub struct Tape {
-    pub(crate) heads: Heads,
+    /// Of whole samples, of which there are so many.
+    pub(crate) shape: Heads,
     pub(crate) batch: usize,
+    /// Of attention, on this rank.
+    pub(crate) heads: Heads,
+    /// Rows of the stream that this rank has, and the targets there.
+    pub(crate) rows: Vec<u32>,
+    pub(crate) targets: Vec<u32>,
     /// The first of the units.
     pub(crate) first: usize,
     /// What goes into each unit and what comes out of the last: [units + 1][n × c]. Nothing of the
@@ -87,40 +131,55 @@ impl Tape {
 
     /// Allocate for some units that follow each other.
     pub fn of_units(config: &Config, units: Range<usize>, batch: usize, time: usize) -> Tape {
+        Tape::of(config, units, batch, time, Extent::whole(config, batch, time))
+    }
+
+    /// Allocate for what a rank has of some units that follow each other.
+    pub(crate) fn of(
+        config: &Config,
+        units: Range<usize>,
+        batch: usize,
+        time: usize,
+        extent: Extent,
+    ) -> Tape {
         assert!(
             batch > 0 && time > 0 && time <= config.context,
             "{batch} samples of {time} tokens"
         );
-        let (n, c, end) = (batch * time, config.width, config.layers + 2);
+        let (rows, c, end) = (extent.rows.len(), config.width, config.layers + 2);
+        let (stream, inner) = (rows * c, extent.inner());
         let zeros = |len: usize, is_there: bool| vec![0.0f32; if is_there { len } else { 0 }];
         let block = |unit: usize| {
             let zeros = |len| zeros(len, unit > 0 && unit + 1 < end);
             BlockTape {
-                ln1: zeros(n * c),
-                stats1: zeros(n * 2),
-                qkv: zeros(n * 3 * c),
-                probs: zeros(batch * config.heads * time * time),
-                mixed: zeros(n * c),
-                middle: zeros(n * c),
-                ln2: zeros(n * c),
-                stats2: zeros(n * 2),
-                hidden: zeros(n * 4 * c),
-                active: zeros(n * 4 * c),
+                ln1: zeros(stream),
+                stats1: zeros(rows * 2),
+                qkv: zeros(3 * inner),
+                probs: zeros(extent.probs),
+                mixed: zeros(inner),
+                middle: zeros(stream),
+                ln2: zeros(stream),
+                stats2: zeros(rows * 2),
+                hidden: zeros(4 * inner),
+                active: zeros(4 * inner),
             }
         };
         let has_head = units.end == end;
         Tape {
-            heads: Heads { time, heads: config.heads, width: c },
+            shape: Heads { time, heads: config.heads, width: c },
             batch,
+            heads: extent.heads,
             first: units.start,
             stream: (units.start..=units.end)
-                .map(|unit| zeros(n * c, unit > 0 && unit < end))
+                .map(|unit| zeros(stream, unit > 0 && unit < end))
                 .collect(),
             blocks: units.map(block).collect(),
-            lnf: zeros(n * c, has_head),
-            statsf: zeros(n * 2, has_head),
-            logits: zeros(n * config.vocab, has_head),
-            losses: zeros(n, has_head),
+            lnf: zeros(stream, has_head),
+            statsf: zeros(rows * 2, has_head),
+            logits: zeros(rows * config.vocab, has_head),
+            losses: zeros(rows, has_head),
+            targets: vec![0; rows],
+            rows: extent.rows,
         }
     }
 
@@ -138,7 +197,7 @@ impl Tape {
 
     /// Tokens that a pass takes: batch · time.
     pub fn tokens(&self) -> usize {
-        self.batch * self.heads.time
+        self.batch * self.shape.time
     }
 
     /// The scores of every next token after the last `forward`: [tokens × vocab].

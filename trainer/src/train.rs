@@ -155,7 +155,7 @@ impl Run<'_> {
         if self.args.checkpoint.is_some() {
             self.save(&state)?;
         }
-        outcome.held_out = self.held_out(&state.params);
+        outcome.held_out = self.held_out(&state.params)?;
         self.log.write("end", outcome)?;
         let Outcome { losses, held_out, seconds, .. } = outcome;
         if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
@@ -175,7 +175,7 @@ impl Run<'_> {
     }
 
     /// Mean loss over windows that do not depend on how many ranks there are.
-    fn held_out(&self, params: &[f32]) -> f64 {
+    fn held_out(&self, params: &[f32]) -> Result<f64, Error> {
         let (context, corpus) = (self.args.context, &self.corpus);
         let mut tape = Tape::new(self.model.layout().config(), HELD_OUT_SAMPLES, context);
         let mut tokens = vec![0; tape.tokens()];
@@ -186,9 +186,9 @@ impl Run<'_> {
                 .map(|index| corpus.held_out(index, HELD_OUT_WINDOWS, context));
             fill(windows, &mut tokens, &mut targets, context);
             self.model.forward_all(params, &mut tape, &tokens);
-            total += self.model.loss(&mut tape, &targets, 0.0);
+            total += self.model.loss(&mut tape, &targets, 0.0)?;
         }
-        total / (HELD_OUT_WINDOWS * context) as f64
+        Ok(total / (HELD_OUT_WINDOWS * context) as f64)
     }
 
     fn save(&self, state: &State) -> Result<(), Error> {

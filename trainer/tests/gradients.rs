@@ -281,18 +281,20 @@ fn embedding_agrees() {
     let shape = Heads { time: 3, heads: 1, width: 5 };
     // Tokens repeat within a sample and between samples; token 3 is never seen.
     let tokens = [4, 1, 1, 2, 4, 0];
+    // Some rows of them are here, in an order of their own.
+    let rows = [5, 0, 1, 3, 4];
     let (vocab, width) = (5, shape.width);
     Operation {
         name: "embedding",
         inputs: inputs(&[vocab * width, shape.time * width]),
         forward: &|x| {
-            let mut y = unwritten(tokens.len() * width);
-            Cpu.embed(&mut y, &tokens, &x[0], &x[1], shape);
+            let mut y = unwritten(rows.len() * width);
+            Cpu.embed(&mut y, &rows, &tokens, [&x[0], &x[1]], shape);
             y
         },
         backward: &|x, dy| {
             let [mut dwte, mut dwpe] = [unwritten(x[0].len()), unwritten(x[1].len())];
-            Cpu.embed_backward(&mut dwte, &mut dwpe, dy, &tokens, shape);
+            Cpu.embed_backward([&mut dwte, &mut dwpe], dy, &rows, &tokens, shape);
             vec![dwte, dwpe]
         },
     }

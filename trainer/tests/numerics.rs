@@ -51,13 +51,14 @@ impl Fixture {
     fn pass(&mut self, params: &[f32], grads: &mut [f32]) -> f64 {
         let scale = 1.0 / self.tokens.len() as f32;
         self.model.forward_all(params, &mut self.tape, &self.tokens);
-        let loss = self.model.loss(&mut self.tape, &self.targets, scale);
+        let loss = self.model.loss(&mut self.tape, &self.targets, scale).unwrap();
         let layout = self.model.layout();
         let context = layout.config().context;
         let mut scratch = Scratch::new(layout.config(), self.tokens.len() / context, context);
         for unit in (0..layout.units()).rev() {
             let (params, grads) = (&params[layout.unit(unit)], &mut grads[layout.unit(unit)]);
-            self.model.backward(unit, params, grads, &self.tape, &mut scratch, &self.tokens);
+            let (tape, scratch) = (&self.tape, &mut scratch);
+            self.model.backward(unit, params, grads, tape, scratch, &self.tokens).unwrap();
         }
         loss * f64::from(scale)
     }

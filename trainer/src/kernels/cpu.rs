@@ -23,45 +23,43 @@ fn rows(width: usize) -> usize {
 }
 
 impl Kernels for Cpu {
-    fn embed(&self, x: &mut [f32], tokens: &[u32], wte: &[f32], wpe: &[f32], heads: Heads) {
-        let Heads { time, width, .. } = heads;
-        assert_eq!(x.len(), tokens.len() * width);
-        x.par_chunks_mut(width).with_min_len(rows(width)).zip(tokens).enumerate().for_each(
-            |(row, (x, &token))| {
-                let token = &wte[token as usize * width..][..width];
-                let position = &wpe[row % time * width..][..width];
-                for ((x, t), p) in x.iter_mut().zip(token).zip(position) {
-                    *x = t + p;
-                }
-            },
-        );
+    fn embed(
+        &self,
+        x: &mut [f32],
+        rows: &[u32],
+        tokens: &[u32],
+        [wte, wpe]: [&[f32]; 2],
+        shape: Heads,
+    ) {
+        let Heads { time, width, .. } = shape;
+        assert_eq!(x.len(), rows.len() * width);
+        x.par_chunks_mut(width).with_min_len(self::rows(width)).zip(rows).for_each(|(x, &row)| {
+            let token = &wte[tokens[row as usize] as usize * width..][..width];
+            let position = &wpe[row as usize % time * width..][..width];
+            for ((x, t), p) in x.iter_mut().zip(token).zip(position) {
+                *x = t + p;
+            }
+        });
     }
 
     fn embed_backward(
         &self,
-        dwte: &mut [f32],
-        dwpe: &mut [f32],
+        [dwte, dwpe]: [&mut [f32]; 2],
         dx: &[f32],
+        rows: &[u32],
         tokens: &[u32],
-        heads: Heads,
+        shape: Heads,
     ) {
-        let Heads { time, width, .. } = heads;
-        assert_eq!(dx.len(), tokens.len() * width);
+        let Heads { time, width, .. } = shape;
+        assert_eq!(dx.len(), rows.len() * width);
         // Tokens repeat, so rows collide: one thread a table, rows in order. It is 1 % of a step.
-        rayon::join(
-            || {
-                dwte.fill(0.0);
-                for (dx, &token) in dx.chunks_exact(width).zip(tokens) {
-                    pointwise::add(&mut dwte[token as usize * width..][..width], dx);
-                }
-            },
-            || {
-                dwpe.fill(0.0);
-                for (row, dx) in dx.chunks_exact(width).enumerate() {
-                    pointwise::add(&mut dwpe[row % time * width..][..width], dx);
-                }
-            },
-        );
+        let sum = |table: &mut [f32], place: &(dyn Fn(usize) -> usize + Sync)| {
+            table.fill(0.0);
+            for (dx, &row) in dx.chunks_exact(width).zip(rows) {
+                pointwise::add(&mut table[place(row as usize) * width..][..width], dx);
+            }
+        };
+        rayon::join(|| sum(dwte, &|row| tokens[row] as usize), || sum(dwpe, &|row| row % time));
     }
 
     fn layernorm(&self, y: &mut [f32], stats: &mut [f32], x: &[f32], gain: &[f32], bias: &[f32]) {

@@ -40,17 +40,17 @@ impl Heads {
 
 /// The operations of a GPT's training step.
 pub trait Kernels: Sync {
-    /// `x[n] = tokens[wte, n] + wpe[n mod time]`. x: [rows × width].
-    fn embed(&self, x: &mut [f32], tokens: &[u32], wte: &[f32], wpe: &[f32], heads: Heads);
+    /// `x[i] = wte[tokens[n]] + wpe[n mod time]` with `n = rows[i]`. x: [rows × width].
+    fn embed(&self, x: &mut [f32], rows: &[u32], tokens: &[u32], tables: [&[f32]; 2], shape: Heads);
 
     /// Gradients of both tables from `dx`: [rows × width].
     fn embed_backward(
         &self,
-        dwte: &mut [f32],
-        dwpe: &mut [f32],
+        tables: [&mut [f32]; 2],
         dx: &[f32],
+        rows: &[u32],
         tokens: &[u32],
-        heads: Heads,
+        shape: Heads,
     );
 
     /// Normalise each row to mean 0 and variance 1, then scale and shift. `stats`: [rows × 2] takes

@@ -42,12 +42,14 @@ impl<'a> DataParallel<'a> {
         let (layout, config) = (model.layout(), model.layout().config());
         let (samples, time) = (lanes.samples(), config.context);
         let units = 0..layout.units();
-        let shards = Shards::new(model.kernels(), group, sharing, layout, units, state);
+        let state = model.part(state);
+        let shards = Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
+        let inside = lanes.slots() as u64 * model.formula_bytes(units.clone(), samples)?;
         let tokens = vec![0; samples * time];
         Ok(DataParallel {
-            formula_bytes: shards.formula_bytes()? + loss_bytes(group, lanes.slots())?,
-            tape: Tape::new(config, samples, time),
-            scratch: Scratch::new(config, samples, time),
+            formula_bytes: shards.formula_bytes()? + inside + loss_bytes(group, lanes.slots())?,
+            tape: model.tape(units, samples, time),
+            scratch: model.scratch(samples, time),
             targets: tokens.clone(),
             losses: vec![0.0; lanes.slots()],
             tokens,
@@ -70,12 +72,12 @@ impl<'a> DataParallel<'a> {
         for unit in 0..units {
             shards.prefetch(unit)?;
             shards.prefetch(unit + 1)?;
-            model.forward(unit, shards.fetch(unit)?, tape, tokens);
+            model.forward(unit, shards.fetch(unit)?, tape, tokens)?;
             if unit + 1 < units {
                 shards.release(unit);
             }
         }
-        self.losses[slot] = model.loss(tape, targets, batch.scale());
+        self.losses[slot] = model.loss(tape, targets, batch.scale())?;
         Ok(())
     }
 
@@ -87,7 +89,7 @@ impl<'a> DataParallel<'a> {
                 shards.prefetch(unit - 1)?;
             }
             let (params, grads) = shards.open(unit, slot)?;
-            model.backward(unit, params, grads, tape, scratch, tokens);
+            model.backward(unit, params, grads, tape, scratch, tokens)?;
             shards.close(unit, slot)?;
             if unit > 0 || slot + 1 == self.lanes.slots() {
                 shards.release(unit);
@@ -103,10 +105,10 @@ impl Strategy for DataParallel<'_> {
         for slot in 0..self.lanes.slots() {
             let from = Instant::now();
             self.forward(slot, batch)?;
-            spent.add_forward(from, self.shards.take_waited());
+            spent.add_forward(from, self.shards.take_waited() + self.model.take_waited());
             let from = Instant::now();
             self.backward(slot)?;
-            spent.add_backward(from, self.shards.take_waited());
+            spent.add_backward(from, self.shards.take_waited() + self.model.take_waited());
         }
         let from = Instant::now();
         let sum = gather_losses(self.group, &self.losses)?;
@@ -126,7 +128,7 @@ impl Strategy for DataParallel<'_> {
         let mut state = State::room(self.model.layout());
         self.shards.gather(&mut state)?;
         state.steps = self.optimizer.steps;
-        Ok(state)
+        self.model.assemble(state)
     }
 
     fn steps(&self) -> usize {
@@ -138,12 +140,13 @@ impl Strategy for DataParallel<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        self.group.map_or(0, |group| group.stats().sent_bytes)
+        self.group.map_or(0, |group| group.stats().sent_bytes) + self.model.sent_bytes()
     }
 
     fn memory(&self) -> Memory {
         let [params, grads, moments, calls] = self.shards.bytes();
         let activations = self.tape.bytes() + self.scratch.bytes();
+        let calls = calls + self.model.room_bytes();
         Memory { params, grads, moments, calls, activations }
     }
 }

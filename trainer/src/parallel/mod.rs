@@ -9,6 +9,7 @@ mod gradients;
 mod lanes;
 mod mesh;
 mod shards;
+pub mod tensor;
 
 pub use data::DataParallel;
 pub use lanes::Lanes;
