@@ -1,5 +1,5 @@
-// Collectives that reduce, copy and gather. What torch passes is checked and laid out on the caller's
-// thread, and carried out there or on the lane.
+// Collectives that reduce, copy and gather. What torch passes is checked and laid out on the
+// caller's thread, and carried out there or on the lane.
 #include <numeric>
 
 #include "checks.hpp"
@@ -15,6 +15,7 @@ void Group::all_reduce(const Run &run, const Op &op, Element element) const {
 }
 
 Group::Work Group::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) {
+    if (single(tensors).is_sparse()) return sum_sparse(tensors[0], opts);
     auto run = Run::in_place(single(tensors));
     const Element element = folded(run.type(), opts.reduceOp);
     auto body = [this, run = std::move(run), op = Op(opts.reduceOp, rank_), element] {

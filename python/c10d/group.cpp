@@ -152,8 +152,8 @@ Group::Ptr<Operation> Group::operation(c10d::OpType type, Title title, Tensors o
 
 void Group::startCoalescing() {
     check_alive();
-    auto whole =
-        c10::make_intrusive<Operation>(rank_, c10d::OpType::COALESCED, nullptr, Tensors(), sequence_);
+    auto whole = c10::make_intrusive<Operation>(rank_, c10d::OpType::COALESCED, nullptr, Tensors(),
+                                                sequence_);
     const std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK_VALUE(!batch_, "calls of this group are being coalesced already");
     batch_ = std::make_shared<Batch>(std::move(whole));

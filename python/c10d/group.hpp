@@ -102,6 +102,8 @@ private:
     void all_gather(const Run &input, const Run &output) const;
     void reduce_scatter(const Run &input, const Run &output, const Op &op, Element element) const;
 
+    Work sum_sparse(const at::Tensor &tensor, const c10d::AllreduceOptions &opts);
+    void add_up(const at::Tensor &mine, at::Tensor &sum) const;
     Work all_to_all(Run input, Run output, Counts sent, Counts received,
                     const c10d::AllToAllOptions &opts, Tensors outputs);
 

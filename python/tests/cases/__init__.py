@@ -1,0 +1,9 @@
+"""All cases, in the order in which they are run."""
+
+from . import collectives, failures, lists, messages, models, pipelines, sharded, works
+from .case import CASES
+
+__all__ = [
+    "CASES", "collectives", "failures", "lists", "messages", "models", "pipelines", "sharded",
+    "works",
+]

@@ -1,0 +1,67 @@
+"""What a case is."""
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+CASES = []
+
+
+@dataclasses.dataclass
+class Case:
+    """One function, with what it needs."""
+
+    name: str
+    function: Callable
+    worlds: tuple = (2, 4)
+    backends: tuple = ("brigade", "gloo")
+    quick: bool = False
+    seconds: float = 90
+    # Wrong there, and known to be.
+    gloo_fails: bool = False
+    environment: dict = dataclasses.field(default_factory=dict)
+    # The function makes and ends groups itself.
+    bare: bool = False
+    # Exit statuses of ranks that end otherwise.
+    ends: dict = dataclasses.field(default_factory=dict)
+
+    def statuses(self, world):
+        """How the ranks should end."""
+        return [self.ends.get(rank, 0) for rank in range(world)]
+
+    def run(self, backend, rank, world):
+        """Be one rank."""
+        if self.bare:
+            self.function(backend, rank, world)
+            return
+        begin(backend)
+        self.function(rank, world)
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def begin(backend, seconds=60):
+    """The default group."""
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
+
+
+def case(**more):
+    """Make a case of a function, named after its file and itself."""
+
+    def add(function):
+        room = function.__module__.rsplit(".", 1)[-1]
+        CASES.append(Case(f"{room}.{function.__name__}", function, **more))
+        return function
+
+    return add
+
+
+def refused(function, *arguments, kind=Exception, **more):
+    """The error that a call ends with; an AssertionError if it does not."""
+    try:
+        function(*arguments, **more)
+    except kind as error:
+        return error
+    raise AssertionError(f"{function.__name__} was not refused")

@@ -1,0 +1,205 @@
+"""Deaths, deadlines and mistakes: errors, neither crashes nor hangs."""
+
+import datetime
+import gc
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from .case import begin, case, refused
+
+
+@case(bare=True, ends={1: -signal.SIGKILL}, quick=True)
+def the_death_of_a_peer(backend, rank, world):
+    begin(backend, 30)
+    dist.all_reduce(torch.ones(1))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    since = time.monotonic()
+    refused(dist.all_reduce, torch.ones(1 << 20), kind=RuntimeError)
+    assert time.monotonic() - since < 25
+    os._exit(0)
+
+
+@case(bare=True, worlds=(2,), ends={1: -signal.SIGKILL})
+def the_death_of_who_sends(backend, rank, world):
+    begin(backend, 30)
+    tensor = torch.ones(1)
+    if rank == 1:
+        dist.send(tensor, 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.recv(tensor, 1)
+    since = time.monotonic()
+    refused(dist.recv, tensor, 1, kind=RuntimeError)
+    assert time.monotonic() - since < 25
+    os._exit(0)
+
+
+@case(bare=True, quick=True)
+def a_timeout(backend, rank, world):
+    begin(backend, 2)
+    dist.all_reduce(torch.ones(1))
+    if rank == 0:
+        since = time.monotonic()
+        refused(dist.all_reduce, torch.ones(1), kind=RuntimeError)
+        assert 1 < time.monotonic() - since < 20
+    else:
+        time.sleep(5)
+    os._exit(0)
+
+
+@case(bare=True, backends=("brigade",))
+def different_calls(backend, rank, world):
+    begin(backend, 60)
+    since = time.monotonic()
+    error = refused(dist.all_reduce, torch.ones(3 + rank % 2), kind=dist.DistBackendError)
+    assert time.monotonic() - since < 20, error
+    os._exit(0)
+
+
+@case(bare=True, quick=True)
+def a_failed_collective_within_ddp(backend, rank, world):
+    begin(backend, 3)
+    model = DistributedDataParallel(torch.nn.Linear(50, 50))
+    model(torch.ones(1, 50)).sum().backward()
+    if rank == 0:
+        loss = model(torch.ones(1, 50)).sum()
+        refused(loss.backward, kind=RuntimeError)
+    else:
+        time.sleep(6)
+    os._exit(0)
+
+
+@case(bare=True, quick=True)
+def errors_reach_futures(backend, rank, world):
+    begin(backend, 2)
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        future = work.get_future()
+        seen = []
+        after = future.then(lambda done: seen.append(done.wait()))
+        refused(work.wait, kind=RuntimeError)
+        refused(future.wait, kind=RuntimeError)
+        refused(after.wait)
+        assert work.is_completed() and not work.is_success() and not seen
+    else:
+        time.sleep(5)
+    os._exit(0)
+
+
+@case(bare=True, backends=("brigade",))
+def an_abort(backend, rank, world):
+    begin(backend, 60)
+    work = dist.all_reduce(torch.ones(1), async_op=True) if rank == 0 else None
+    receive = dist.irecv(torch.ones(1), 1) if rank == 0 else None
+    time.sleep(0.5 if rank == 0 else 2)
+    if rank == 0:
+        dist.group.WORLD._get_backend(torch.device("cpu")).abort()
+        refused(work.wait, kind=RuntimeError)
+        refused(receive.wait, kind=RuntimeError)
+    else:
+        refused(dist.all_reduce, torch.ones(1), kind=RuntimeError)
+    dist.destroy_process_group()
+
+
+@case(bare=True)
+def wrong_arguments_break_nothing(backend, rank, world):
+    begin(backend)
+    refused(dist.all_gather_into_tensor, torch.empty(3), torch.empty(2))
+    refused(dist.all_gather, [torch.empty(2)] * (world + 1), torch.empty(2))
+    refused(dist.reduce_scatter_tensor, torch.empty(2), torch.empty(2 * world + 1))
+    refused(dist.broadcast, torch.ones(1), world)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == world
+    dist.destroy_process_group()
+
+
+@case(bare=True, quick=True)
+def an_end_without_a_goodbye(backend, rank, world):
+    begin(backend)
+    dist.all_reduce(torch.ones(1))
+    work = dist.all_reduce(torch.ones(1000), async_op=True)
+    work.get_future().then(lambda future: time.sleep(0.2))
+    work.wait()
+
+
+@case(bare=True, backends=("brigade",), quick=True)
+def an_end_while_a_call_goes_on(backend, rank, world):
+    begin(backend)
+    if rank == 0:
+        works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(3)]
+        works[0].get_future().then(lambda future: future.value())
+    sys.exit(0)
+
+
+@case(bare=True)
+def a_group_that_is_collected(backend, rank, world):
+    begin(backend)
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == world
+    dist.destroy_process_group()
+
+
+@case(bare=True)
+def a_second_world(backend, rank, world):
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world, rank == 0)
+    for turn in range(3):
+        limit = datetime.timedelta(seconds=30)
+        dist.init_process_group(
+            backend, store=dist.PrefixStore(f"{turn if backend == 'gloo' else ''}", store),
+            rank=rank, world_size=world, timeout=limit,
+        )
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        assert tensor.item() == world
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+@case(bare=True, backends=("brigade",))
+def a_child_of_fork(backend, rank, world):
+    begin(backend)
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    pid = os.fork()
+    if pid == 0:
+        error = refused(dist.all_reduce, torch.ones(1), kind=RuntimeError)
+        os._exit(0 if "fork" in str(error) else 3)
+    assert os.waitpid(pid, 0)[1] == 0
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == world
+    dist.destroy_process_group()
+
+
+@case(environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, quick=True)
+def in_detail(rank, world):
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == world
+    model = DistributedDataParallel(torch.nn.Linear(5, 5))
+    model(torch.ones(1, 5)).sum().backward()
+    out = torch.empty(2 * world)
+    dist.all_gather_into_tensor(out, tensor)
+    other, got = torch.ones(2), torch.empty(2)
+    works = dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, other, (rank + 1) % world),
+        dist.P2POp(dist.irecv, got, (rank - 1) % world),
+    ])
+    for work in works:
+        work.wait()
+    everyone = [None] * world
+    dist.all_gather_object(everyone, rank)
+    assert everyone == list(range(world))

@@ -1,0 +1,120 @@
+"""From one rank to another."""
+
+import torch
+import torch.distributed as dist
+
+from .case import case, refused
+
+
+def ring(rank, world):
+    return (rank + 1) % world, (rank - 1) % world
+
+
+@case(quick=True)
+def blocking(rank, world):
+    for count in [0, 1, 1000, 3_000_000]:
+        tensor = torch.full((count,), float(rank))
+        if rank == 0:
+            dist.send(tensor, 1)
+            dist.recv(tensor, world - 1)
+            assert count == 0 or tensor[-1].item() == world - 1
+        else:
+            dist.recv(tensor, rank - 1)
+            assert count == 0 or tensor[-1].item() == rank - 1
+            dist.send(tensor.fill_(rank), (rank + 1) % world)
+
+
+@case(quick=True)
+def batches(rank, world):
+    after, before = ring(rank, world)
+    for count in [1, 2_000_000]:
+        for dtype in [torch.float32, torch.int64]:
+            sent = torch.full((count,), rank).to(dtype)
+            got = torch.empty(count, dtype=dtype)
+            operations = [
+                dist.P2POp(dist.irecv, got, before), dist.P2POp(dist.isend, sent, after)
+            ]
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+            assert bool((got == before).all())
+
+
+@case()
+def everybody_to_everybody(rank, world):
+    sent = [torch.full((50_000,), 10.0 * rank + to) for to in range(world)]
+    got = [torch.empty(50_000) for _ in range(world)]
+    peers = [peer for peer in range(world) if peer != rank]
+    # Receives first on even ranks, sends first on odd ones.
+    receive = [lambda peer=peer: dist.irecv(got[peer], peer) for peer in peers]
+    send = [lambda peer=peer: dist.isend(sent[peer], peer) for peer in peers]
+    works = [start() for start in (receive + send if rank % 2 == 0 else send + receive)]
+    for work in works:
+        work.wait()
+    for peer in peers:
+        assert bool((got[peer] == 10.0 * peer + rank).all())
+
+
+@case(quick=True)
+def tags_in_another_order(rank, world):
+    if rank == 0:
+        works = [dist.isend(torch.full((tag + 3,), float(tag)), 1, tag=tag) for tag in range(5)]
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        got = {tag: torch.empty(tag + 3) for tag in range(5)}
+        works = {tag: dist.irecv(got[tag], 0, tag=tag) for tag in [3, 0]}
+        works[3].wait()
+        for tag in [4, 1, 2]:
+            works[tag] = dist.irecv(got[tag], 0, tag=tag)
+        for tag, work in works.items():
+            work.wait()
+            assert bool((got[tag] == tag).all())
+
+
+@case()
+def a_message_does_not_wait_for_collectives(rank, world):
+    tensor = torch.zeros(1)
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        dist.recv(tensor, 1)
+        work.wait()
+    else:
+        if rank == 1:
+            dist.send(tensor + 1, 0)
+        dist.all_reduce(torch.ones(1))
+
+
+@case(backends=("brigade",))
+def views_with_steps(rank, world):
+    base = torch.zeros(6, 4)
+    if rank == 0:
+        dist.send(torch.arange(24.0).reshape(4, 6).t()[:, 1:3], 1)
+    elif rank == 1:
+        dist.recv(base[:, ::2], 0)
+        wanted = torch.arange(24.0).reshape(4, 6).t()[:, 1:3]
+        torch.testing.assert_close(base[:, ::2], wanted)
+        assert bool((base[:, 1::2] == 0).all())
+
+
+@case(backends=("brigade",))
+def wrong_sizes_are_told(rank, world):
+    if rank == 0:
+        dist.send(torch.ones(10), 1)
+        dist.send(torch.ones(5), 1)
+    elif rank == 1:
+        error = refused(dist.recv, torch.empty(4), 0, kind=RuntimeError)
+        assert "40 bytes" in str(error) and "16" in str(error), error
+        tensor = torch.empty(5)
+        dist.recv(tensor, 0)
+        assert bool((tensor == 1).all())
+
+
+@case()
+def in_a_part_of_the_world(rank, world):
+    group = dist.new_group([0, world - 1])
+    if rank == 0:
+        dist.send(torch.tensor([4.0]), world - 1, group=group)
+    elif rank == world - 1:
+        tensor = torch.empty(1)
+        dist.recv(tensor, 0, group=group)
+        assert tensor.item() == 4

@@ -1,0 +1,130 @@
+"""What goes on while its caller does something else."""
+
+import datetime
+import time
+
+import torch
+import torch.distributed as dist
+
+from .case import case, refused
+
+
+@case(quick=True)
+def many_at_a_time(rank, world):
+    tensors = [torch.full((n % 5000 + 1,), float(rank + n)) for n in range(0, 40_000, 401)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    # A blocking call keeps its place behind them.
+    last = torch.ones(1)
+    dist.all_reduce(last)
+    assert last.item() == world
+    for n, (tensor, work) in enumerate(zip(tensors, works)):
+        assert work.wait() and work.is_completed() and work.is_success()
+        wanted = sum(r + 401 * n for r in range(world))
+        assert bool((tensor == wanted).all())
+
+
+@case(quick=True)
+def polling(rank, world):
+    tensor = torch.ones(1000)
+    work = dist.all_reduce(tensor, async_op=True)
+    deadline = time.monotonic() + 30
+    while not work.is_completed():
+        assert time.monotonic() < deadline
+    assert tensor[0].item() == world
+    assert work.exception() is None
+
+
+@case(quick=True)
+def futures(rank, world):
+    tensor = torch.ones(4)
+    work = dist.all_reduce(tensor, async_op=True)
+    doubled = work.get_future().then(lambda future: 2 * future.value()[0])
+    torch.testing.assert_close(doubled.wait(), torch.full((4,), 2.0 * world))
+    assert work.get_future().value()[0] is not None
+    blocking = dist.group.WORLD.allreduce([torch.ones(1)])
+    blocking.wait()
+    assert blocking.get_future().wait()[0].item() == world
+
+
+@case(quick=True)
+def callbacks_that_wait_for_collectives(rank, world):
+    def further(depth):
+        def call(future):
+            value = future.value()[0]
+            if depth == 0:
+                return value
+            work = dist.all_reduce(value / world, async_op=True)
+            return work.get_future().then(further(depth - 1)).wait()
+
+        return call
+
+    for _ in range(20):
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        out = work.get_future().then(further(6)).wait()
+        torch.testing.assert_close(out, torch.full((3,), float(world)))
+
+
+@case()
+def callbacks_that_fail(rank, world):
+    def fail(future):
+        raise ValueError("of the callback")
+
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    broken = work.get_future().then(fail)
+    assert "of the callback" in str(refused(broken.wait))
+    dist.barrier()
+
+
+@case()
+def several_groups_at_a_time(rank, world):
+    groups = [dist.new_group() for _ in range(3)]
+    tensors = [torch.ones(100_000) for _ in groups]
+    order = list(zip(groups, tensors))
+    # Groups are independent: ranks may begin their calls in different orders.
+    works = [
+        dist.all_reduce(tensor, group=group, async_op=True)
+        for group, tensor in (order if rank % 2 else order[::-1])
+    ]
+    for work in works:
+        work.wait()
+    for tensor in tensors:
+        assert bool((tensor == world).all())
+
+
+@case()
+def waiting_with_a_limit(rank, world):
+    group = dist.new_group()
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+        begin = time.monotonic()
+        refused(work.wait, datetime.timedelta(milliseconds=200), kind=RuntimeError)
+        assert time.monotonic() - begin < 20
+        dist.barrier()
+    else:
+        dist.barrier()
+        dist.all_reduce(torch.ones(2), group=group)
+
+
+@case()
+def again_and_again(rank, world):
+    for turn in range(5):
+        group = dist.new_group()
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == world
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+
+
+@case(backends=("brigade",))
+def another_timeout(rank, world):
+    group = dist.new_group()
+    dist.set_timeout(datetime.timedelta(milliseconds=500), group)
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+    if rank == 0:
+        begin = time.monotonic()
+        error = refused(dist.all_reduce, torch.ones(1), group=group)
+        assert "500 ms" in str(error), error
+        assert time.monotonic() - begin < 20
+    dist.barrier()
