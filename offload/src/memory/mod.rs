@@ -10,6 +10,7 @@ mod buffer;
 mod ledger;
 mod ranges;
 mod region;
+mod sys;
 
 pub use arena::{Arena, ArenaError, Budget, OverBudget};
 pub use buffer::Buffer;

@@ -3,6 +3,8 @@
 use std::io;
 use std::ptr::NonNull;
 
+use super::sys;
+
 /// Where buffers begin: a multiple of this, which every direct transfer accepts.
 pub const ALIGNMENT: usize = 4096;
 
@@ -73,7 +75,8 @@ impl Region {
         let base = map(bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB)?;
         let note = String::from("reserved huge pages of 2 MiB");
         let pages = Pages::Huge;
-        let region = Self { mapped: base, mapped_bytes: bytes, base, bytes, pages, note };
+        let mut region = Self { mapped: base, mapped_bytes: bytes, base, bytes, pages, note };
+        region.come_near();
         // A limit of the control group shows only here; without this it would be a bus error later.
         populate(base, bytes)?;
         Ok(region)
@@ -94,6 +97,7 @@ impl Region {
         {
             note += &format!("no transparent huge pages ({e}): ");
         }
+        region.come_near();
         populate(base, bytes)?;
         let huge = if wants_huge { transparent_bytes(base, bytes) } else { 0 };
         let percent = (huge as f64 / bytes as f64 * 100.0).round();
@@ -103,8 +107,25 @@ impl Region {
         } else {
             note += &format!("pages of 4 KiB, {percent} % of it on huge ones");
         }
-        region.note = note;
+        region.note.insert_str(0, &note);
         Ok(region)
+    }
+
+    /// Where memory is at several nodes, take it from the one of this thread: said before the first
+    /// page is touched. Where it is not so, the note says why.
+    fn come_near(&mut self) {
+        let nodes = sys::nodes();
+        if nodes < 2 {
+            return;
+        }
+        let near = sys::node_here().and_then(|node| {
+            sys::prefer(self.base, self.bytes, node)?;
+            Ok(node)
+        });
+        self.note += &match near {
+            Ok(node) => format!(", near node {node} of {nodes}"),
+            Err(e) => format!(", wherever the kernel finds it ({e})"),
+        };
     }
 }
 

@@ -97,6 +97,17 @@ pub enum StorageError {
         /// The first failure since the last sync.
         cause: Box<StorageError>,
     },
+    /// Somebody else writes to this file.
+    #[error(
+        "{} is being written by {}: one at a time may; wait for it to end, or take another path",
+        path.display(), describe_owner(*owner)
+    )]
+    Owned {
+        /// The file.
+        path: Arc<Path>,
+        /// The process that does, where the system tells.
+        owner: Option<u32>,
+    },
     /// The engine has ended, or never was.
     #[error("the storage engine has stopped: {why}")]
     Stopped {
@@ -118,6 +129,14 @@ impl StorageError {
     /// Whether the device or the quota is full.
     pub fn is_full(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOSPC | libc::EDQUOT))
+    }
+}
+
+fn describe_owner(owner: Option<u32>) -> String {
+    match owner {
+        Some(owner) if owner == std::process::id() => String::from("this process"),
+        Some(owner) => format!("process {owner}"),
+        None => String::from("another process"),
     }
 }
 

@@ -10,6 +10,7 @@ use super::inbox::Inbox;
 use super::namespace::Namespace;
 use super::pieces::Grain;
 use super::place::Body;
+use super::request::Ticket;
 
 /// Devices that are told apart; more than these share their bounds.
 pub(crate) const DEVICES: usize = 16;
@@ -87,6 +88,11 @@ impl Opened {
         self.bytes.fetch_max(bytes, Ordering::AcqRel);
     }
 
+    /// Somebody waits for this request on it.
+    pub(crate) fn hurry(&self, ticket: &Arc<Ticket>) {
+        self.inbox.hurry(ticket);
+    }
+
     pub(crate) fn body(&self) -> &Body {
         &self.body
     }
@@ -158,6 +164,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
+        self.body.disown();
         self.inbox.forget(self.id);
     }
 }

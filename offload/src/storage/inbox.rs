@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::engine::Wake;
-use super::request::Request;
+use super::request::{Request, Ticket};
 
 /// The door between callers and the storage's thread.
 #[derive(Default)]
@@ -19,12 +19,22 @@ pub(crate) struct Inbox {
     full_ways: AtomicU64,
 }
 
+/// What the thread has taken out.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub(crate) requests: VecDeque<Request>,
+    /// Requests, taken now or before, that somebody waits for since they were left.
+    pub(crate) hurried: Vec<Arc<Ticket>>,
+    pub(crate) forgotten: Vec<u32>,
+}
+
 /// Everything left since the last look.
 #[derive(Default)]
-pub(crate) struct Mail {
-    pub(crate) requests: VecDeque<Request>,
-    pub(crate) forgotten: Vec<u32>,
-    pub(crate) is_closing: bool,
+struct Mail {
+    requests: VecDeque<Request>,
+    hurried: Vec<Arc<Ticket>>,
+    forgotten: Vec<u32>,
+    is_closing: bool,
     bell: Option<Arc<dyn Wake>>,
     free_file_ids: Vec<u32>,
     files_ever: u32,
@@ -49,6 +59,13 @@ impl Inbox {
         if way & self.full_ways.load(Ordering::Relaxed) == 0 {
             self.ring(mail);
         }
+    }
+
+    /// Let a request that was left go before those that nobody waits for.
+    pub(crate) fn hurry(&self, ticket: &Arc<Ticket>) {
+        let mut mail = self.mail();
+        mail.hurried.push(Arc::clone(ticket));
+        self.ring(mail);
     }
 
     /// This file will not be used any more.
@@ -103,11 +120,12 @@ impl Inbox {
         self.mail().bell = Some(bell);
     }
 
-    /// Take all requests and forgotten files out. Says whether the inbox is closing.
-    pub(crate) fn take(&self, requests: &mut VecDeque<Request>, forgotten: &mut Vec<u32>) -> bool {
+    /// Take everything out. Says whether the inbox is closing.
+    pub(crate) fn take(&self, taken: &mut Taken) -> bool {
         let mut mail = self.mail();
-        requests.append(&mut mail.requests);
-        forgotten.append(&mut mail.forgotten);
+        taken.requests.append(&mut mail.requests);
+        taken.hurried.append(&mut mail.hurried);
+        taken.forgotten.append(&mut mail.forgotten);
         mail.is_closing
     }
 
@@ -119,7 +137,8 @@ impl Inbox {
         let mail = self.mail();
         // Under the lock, under which it is read as well: who leaves mail after this look sees it.
         self.full_ways.store(full_ways, Ordering::Relaxed);
-        let has_mail = !mail.requests.is_empty() || !mail.forgotten.is_empty();
+        let has_mail =
+            !mail.requests.is_empty() || !mail.forgotten.is_empty() || !mail.hurried.is_empty();
         !(has_mail || mail.is_closing && !has_open_requests)
     }
 
@@ -193,10 +212,10 @@ mod tests {
             }
         };
         inbox.leave(request);
-        let mut requests = VecDeque::new();
-        inbox.take(&mut requests, &mut Vec::new());
-        assert_eq!(requests.len(), 1, "rung or not, it is there");
-        requests.into_iter().for_each(|request| request.abandon("the test is over"));
+        let mut taken = Taken::default();
+        inbox.take(&mut taken);
+        assert_eq!(taken.requests.len(), 1, "rung or not, it is there");
+        taken.requests.into_iter().for_each(|request| request.abandon("the test is over"));
         assert!(pending.is_done());
         bell.0.load(Ordering::Relaxed)
     }

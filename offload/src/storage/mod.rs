@@ -16,6 +16,7 @@ mod file;
 mod inbox;
 mod mapped;
 mod namespace;
+mod owner;
 mod pieces;
 mod place;
 mod queue;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::error::{Operation, StorageError};
 use super::namespace::Namespace;
+use super::owner;
 use super::pieces::Grain;
 use super::simulated::SimulatedDevice;
 use super::sys;
@@ -39,6 +40,16 @@ impl Body {
         };
         file.metadata().map_or(0, |found| if found.is_file() { found.dev() } else { found.rdev() })
     }
+
+    /// Let others own it.
+    pub(super) fn disown(&self) {
+        match self {
+            Body::System { buffered: file, .. } | Body::Namespace { device: file, .. } => {
+                owner::disown(file);
+            }
+            Body::Simulated => {}
+        }
+    }
 }
 
 impl Place {
@@ -52,12 +63,11 @@ impl Place {
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return self.claim(path, bytes);
         }
-        let buffered = options()
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .map_err(|e| refused(Operation::Open, e))?;
-        if let Err(e) = reserve(&buffered, bytes) {
+        // Emptied only once it is ours: somebody may be writing there.
+        let opened = options().create(true).truncate(false).open(path);
+        let buffered = opened.map_err(|e| refused(Operation::Open, e))?;
+        owner::own(&buffered, path)?;
+        if let Err(e) = buffered.set_len(0).and_then(|()| reserve(&buffered, bytes)) {
             drop(buffered);
             // Ours alone, and of no use; that it could not be removed is the lesser trouble.
             let _ = fs::remove_file(path);
@@ -74,7 +84,18 @@ impl Place {
             let full = io::Error::from_raw_os_error(libc::ENOSPC);
             return Err(refused(Operation::Allocate, path, bytes, &full));
         }
+        self.own(path, &body)?;
         Ok(body)
+    }
+
+    /// Let nobody else own this file while it is open here.
+    pub(super) fn own(&self, path: &Path, body: &Body) -> Result<(), StorageError> {
+        match body {
+            Body::System { buffered: file, .. } | Body::Namespace { device: file, .. } => {
+                owner::own(file, path)
+            }
+            Body::Simulated => Ok(()),
+        }
     }
 
     /// Open what exists; gives its length too.

@@ -8,11 +8,12 @@
 //! it would take half the speed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::engine::{Completion, Kind, Transfer};
 use super::file::DEVICES;
 use super::pieces::{Span, cut};
-use super::request::{Awaited, Priority, Request, way};
+use super::request::{Awaited, Priority, Request, Ticket, way};
 
 /// Background transfers in flight beside an urgent request of the other lane.
 const TRICKLE: usize = 2;
@@ -165,6 +166,25 @@ impl Queue {
         None
     }
 
+    /// Somebody waits for this request now. Nothing happens if it is complete.
+    pub(crate) fn hurry(&mut self, ticket: &Arc<Ticket>) {
+        let is_it = |request: &Option<Request>| {
+            request.as_ref().is_some_and(|request| request.is_of(ticket))
+        };
+        let Some(index) = self.requests.iter().position(is_it) else { return };
+        let request = self.requests[index].as_mut().expect("just found");
+        if request.kind == Kind::Sync || request.priority == Priority::Urgent {
+            return;
+        }
+        request.priority = Priority::Urgent;
+        let lane = &mut self.lanes[request.kind as usize];
+        lane.loads[request.file.device()].urgent_open += 1;
+        if let Some(at) = lane.background.iter().position(|queued| *queued == index) {
+            lane.background.remove(at);
+            lane.urgent.push_back(index);
+        }
+    }
+
     /// The next transfer to start, if the bounds leave room for one.
     pub(crate) fn next(&mut self) -> Option<Transfer> {
         if self.tokens.is_empty() {
@@ -254,7 +274,7 @@ impl Queue {
         Some(Transfer {
             token,
             kind: request.kind,
-            file: std::sync::Arc::clone(&request.file),
+            file: Arc::clone(&request.file),
             is_direct: piece.is_direct,
             offset: piece.span.offset,
             window: request.window(piece.span),
@@ -315,7 +335,7 @@ impl Queue {
         Some(Transfer {
             token,
             kind: Kind::Sync,
-            file: std::sync::Arc::clone(&request.file),
+            file: Arc::clone(&request.file),
             is_direct: false,
             offset: 0,
             window: None,

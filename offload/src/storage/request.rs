@@ -57,6 +57,8 @@ pub struct Pending {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     is_done: AtomicBool,
+    /// It was handed in so, or has become so.
+    is_urgent: AtomicBool,
     slot: Mutex<Slot>,
     changed: Condvar,
     operation: Operation,
@@ -109,6 +111,15 @@ impl Pending {
     /// Whether [`Pending::wait`] would return at once.
     pub fn is_done(&self) -> bool {
         self.ticket.is_done.load(Ordering::Acquire)
+    }
+
+    /// Somebody waits now: from here on it goes like an urgent request.
+    ///
+    /// Cost: a hand-over to the storage's thread, unless it is done or urgent already.
+    pub fn hurry(&self) {
+        if !self.is_done() && !self.ticket.is_urgent.swap(true, Ordering::Relaxed) {
+            self.ticket.file.hurry(&self.ticket);
+        }
     }
 
     /// Wait for at most `limit`, and say whether it is done.
@@ -212,6 +223,7 @@ impl Request {
         };
         let ticket = Arc::new(Ticket {
             is_done: AtomicBool::new(false),
+            is_urgent: AtomicBool::new(priority == Priority::Urgent),
             slot: Mutex::default(),
             changed: Condvar::new(),
             operation,
@@ -235,6 +247,11 @@ impl Request {
             ticket,
         };
         (request, pending)
+    }
+
+    /// Whether this is its caller's side.
+    pub(crate) fn is_of(&self, ticket: &Arc<Ticket>) -> bool {
+        Arc::ptr_eq(&self.ticket, ticket)
     }
 
     /// Which way it goes: what may be full.

@@ -1,15 +1,14 @@
 //! The storage's own thread: takes requests in, keeps the engine busy, hands outcomes out.
 
-use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::engine::{Completion, Engine};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Taken};
 use super::queue::Queue;
-use super::request::{Awaited, Request};
+use super::request::Awaited;
 
 /// How long an engine may wait before the thread looks around.
 const TICK: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1000 });
@@ -48,8 +47,8 @@ impl Server {
             inside.set_bell(engine.bell());
             // The starter waits for this line, or has gone with its whole thread.
             let _ = report.send(Ok(engine.describe()));
-            let (requests, awaited) = (VecDeque::new(), Vec::new());
-            Serving { inbox: inside, queue, requests, awaited, engine }.run();
+            let (taken, awaited) = (Taken::default(), Vec::new());
+            Serving { inbox: inside, queue, taken, awaited, engine }.run();
         };
         let thread = std::thread::Builder::new()
             .name("brigade-storage".into())
@@ -84,7 +83,7 @@ impl Drop for Server {
 struct Serving {
     inbox: Arc<Inbox>,
     queue: Queue,
-    requests: VecDeque<Request>,
+    taken: Taken,
     /// Who is to be woken.
     awaited: Vec<Awaited>,
     engine: Box<dyn Engine>,
@@ -92,21 +91,23 @@ struct Serving {
 
 impl Serving {
     fn run(mut self) {
-        let mut forgotten = Vec::new();
         let mut done: Vec<Completion> = Vec::new();
         let mut closing_since = None;
         loop {
-            if self.inbox.take(&mut self.requests, &mut forgotten) {
+            if self.inbox.take(&mut self.taken) {
                 closing_since.get_or_insert_with(Instant::now);
             }
-            for request in self.requests.drain(..) {
+            for request in self.taken.requests.drain(..) {
                 self.awaited.extend(self.queue.add(request));
             }
             self.wake();
-            if !forgotten.is_empty() {
-                forgotten.iter().for_each(|id| self.engine.forget(*id));
-                self.inbox.reuse(&forgotten);
-                forgotten.clear();
+            for ticket in self.taken.hurried.drain(..) {
+                self.queue.hurry(&ticket);
+            }
+            if !self.taken.forgotten.is_empty() {
+                self.taken.forgotten.iter().for_each(|id| self.engine.forget(*id));
+                self.inbox.reuse(&self.taken.forgotten);
+                self.taken.forgotten.clear();
             }
             while let Some(transfer) = self.queue.next() {
                 self.engine.push(transfer);
@@ -143,8 +144,8 @@ impl Serving {
 
     fn stop(&mut self, why: &str) {
         self.wake();
-        self.requests.append(&mut self.inbox.stop(why));
-        for request in self.requests.drain(..) {
+        self.taken.requests.append(&mut self.inbox.stop(why));
+        for request in self.taken.requests.drain(..) {
             request.abandon(why);
         }
         self.queue.abandon(why);
@@ -167,7 +168,7 @@ mod tests {
     use super::super::error::StorageError;
     use super::super::file::Opened;
     use super::super::place::Body;
-    use super::super::request::{Outcome, Priority};
+    use super::super::request::{Outcome, Priority, Request};
     use super::*;
     use crate::memory::{Arena, Budget, Category};
 

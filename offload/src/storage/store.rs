@@ -120,9 +120,10 @@ impl Storage {
 
     /// Make a file of `bytes` bytes with its space reserved, so that a full device shows now. What
     /// was at this path before is gone; the name survives a loss of power. A block device is taken
-    /// as it is, when it is large enough.
+    /// as it is, when it is large enough. It is owned, as by [`Storage::own`].
     ///
-    /// Errors: the system's. A file that does not fit is removed again.
+    /// Errors: the system's; somebody else owns it, and nothing was done. A file that does not fit
+    /// is removed again.
     pub fn create(&self, path: &Path, bytes: u64) -> Result<File, StorageError> {
         let body = self.inner.place.create(path, bytes)?;
         Ok(File { opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)) })
@@ -135,6 +136,15 @@ impl Storage {
     pub fn open(&self, path: &Path) -> Result<File, StorageError> {
         let (body, bytes) = self.inner.place.open(path)?;
         Ok(File { opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)) })
+    }
+
+    /// Be the only owner of this file until its last clone and the last request on it are gone.
+    /// Who does not ask can still write to it. On a simulated device everybody owns everything.
+    ///
+    /// Errors: somebody else owns it, who lives. What a dead one had under way is waited for, up to
+    /// five seconds.
+    pub fn own(&self, file: &File) -> Result<(), StorageError> {
+        self.inner.place.own(file.path(), file.opened.body())
     }
 
     /// Let a file be at least `bytes` long, with its space reserved.

@@ -79,6 +79,17 @@ pub enum StoreError {
         /// Its name.
         name: String,
     },
+    /// The tensor was not moved in time. It is still on its way, and can be waited for again.
+    #[error("tensor {name:?} was not {} after {waited_ms} ms; it is still on its way",
+            if *is_write { "in its file" } else { "in memory" })]
+    Late {
+        /// Its name.
+        name: String,
+        /// Whether it is on its way out of memory.
+        is_write: bool,
+        /// How long was waited.
+        waited_ms: u64,
+    },
     /// The tensor begins or ends in the middle of a block, so it cannot be moved alone.
     #[error("tensor {name:?} shares a block with another: pack them at multiples of a block")]
     Shared {
@@ -106,6 +117,19 @@ pub enum StoreError {
     Superseded {
         /// The generation that both would become.
         number: u64,
+    },
+    /// Somebody else has written to the state since it was opened here.
+    #[error(
+        "{paths:?}: generations {seen:?} when it was opened, {found:?} now: somebody else has \
+         written to it; open it again"
+    )]
+    Overtaken {
+        /// The stripes, in order.
+        paths: Vec<PathBuf>,
+        /// The generations that were there, newest first.
+        seen: Vec<u64>,
+        /// Those that are there.
+        found: Vec<u64>,
     },
     /// The files of a checkpoint are not all there.
     #[error("{}: {what}", folder.display())]

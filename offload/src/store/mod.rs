@@ -50,6 +50,7 @@ mod run;
 mod safetensors;
 mod state;
 mod tiers;
+mod work;
 
 pub use carrier::Carrier;
 pub use checkpoint::{Checkpoint, rank_paths};
@@ -60,3 +61,4 @@ pub use run::{Broken, Run};
 pub use safetensors::{export, import};
 pub use state::{PendingBlock, StateFile, Which};
 pub use tiers::{Held, Loan, Store, Tally};
+pub use work::Work;

@@ -1,5 +1,7 @@
 //! How tensors of a [`Store`] move between memory and files, and who makes room for whom.
 
+use std::time::Duration;
+
 use super::checkpoint::open_common;
 use super::error::StoreError;
 use super::run::{Broken, Run};
@@ -8,8 +10,13 @@ use crate::memory::Buffer;
 use crate::storage::Priority;
 
 impl Store {
-    /// Have a tensor in memory, and whether it was changed since it was last in the files.
-    pub(super) fn bring(&mut self, index: usize) -> Result<(Buffer, bool), StoreError> {
+    /// Have a tensor in memory, and whether it was changed since it was last in the files. Each
+    /// transfer may take `limit`.
+    pub(super) fn bring(
+        &mut self,
+        index: usize,
+        limit: Duration,
+    ) -> Result<(Buffer, bool), StoreError> {
         let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
         let is_done = match &tier {
             Tier::Coming(run) => run.is_done(),
@@ -17,32 +24,31 @@ impl Store {
             Tier::File | Tier::Lent { .. } => false,
         };
         self.tally.hits += u64::from(is_done);
-        let run = match tier {
+        match tier {
             Tier::Host { buffer, is_changed } => return Ok((buffer, is_changed)),
-            Tier::Going(run) => {
-                let buffer =
-                    run.wait(self.carrier.wait_limit).map_err(|broken| self.keep(index, broken))?;
-                return Ok((buffer, false));
-            }
             Tier::Coming(run) => {
                 self.tally.late += u64::from(!is_done);
-                run
+                self.slots[index].tier = Tier::Coming(run);
             }
+            Tier::Going(run) => self.slots[index].tier = Tier::Going(run),
             Tier::File | Tier::Lent { .. } => {
                 self.tally.misses += 1;
-                let buffer = self.room(index)?;
+                let buffer = self.room(index, limit)?;
                 match self.fetch(index, buffer, Priority::Urgent) {
-                    Ok(run) => run,
+                    Ok(run) => self.slots[index].tier = Tier::Coming(run),
                     Err(mut new) => {
                         new.fill(0);
                         return Ok((new, false));
                     }
                 }
             }
-        };
-        run.wait(self.carrier.wait_limit)
-            .map(|buffer| (buffer, false))
-            .map_err(|broken| *broken.error)
+        }
+        self.slots[index].plan.is_wanted = true;
+        self.settle(index, limit)?;
+        match std::mem::replace(&mut self.slots[index].tier, Tier::File) {
+            Tier::Host { buffer, is_changed } => Ok((buffer, is_changed)),
+            _ => unreachable!("what is wanted stays in memory"),
+        }
     }
 
     /// Fetch what is needed next, as far as there is room or something that is needed later makes
@@ -50,14 +56,14 @@ impl Store {
     pub(super) fn look_ahead(&mut self) -> Result<(), StoreError> {
         for index in 0..self.slots.len() {
             if matches!(&self.slots[index].tier, Tier::Going(run) if run.is_done()) {
-                self.settle(index)?;
+                self.settle(index, self.carrier.wait_limit)?;
             }
         }
         let mut is_next = vec![self.order.is_empty(); self.slots.len()];
         let next = self.needed_next(&mut is_next);
         for (index, is_next) in is_next.into_iter().enumerate() {
             let is_changed = matches!(self.slots[index].tier, Tier::Host { is_changed: true, .. });
-            if is_changed && !is_next {
+            if is_changed && !is_next && !self.slots[index].plan.is_wanted {
                 self.leave(index)?;
             }
         }
@@ -116,14 +122,14 @@ impl Store {
         let mut runs = Vec::new();
         for index in 0..self.slots.len() {
             if matches!(self.slots[index].tier, Tier::Going(_)) {
-                self.settle(index)?;
+                self.settle(index, self.carrier.wait_limit)?;
             }
             let is_new = !self.is_written(index);
             let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
             let buffer = match tier {
                 Tier::Host { buffer, is_changed } if is_changed || is_new => buffer,
                 Tier::File if is_new => {
-                    let mut buffer = self.room(index)?;
+                    let mut buffer = self.room(index, self.carrier.wait_limit)?;
                     buffer.fill(0);
                     buffer
                 }
@@ -187,12 +193,18 @@ impl Store {
     }
 
     /// Start to read a tensor. The buffer comes back where there is nothing to be read yet.
-    fn fetch(&mut self, index: usize, buffer: Buffer, priority: Priority) -> Result<Run, Buffer> {
+    pub(super) fn fetch(
+        &mut self,
+        index: usize,
+        buffer: Buffer,
+        priority: Priority,
+    ) -> Result<Run, Buffer> {
         let Slot { shelf, placed, span, .. } = &self.slots[index];
         let shelf = &self.shelves[*shelf];
         let first = placed.offset / shelf.state.geometry().block_bytes();
         let run = Run::read(&shelf.draft, first, *span, buffer, priority)?;
         self.tally.read_bytes += *span as u64;
+        self.slots[index].plan.moves += 1;
         Ok(run)
     }
 
@@ -207,6 +219,7 @@ impl Store {
         let first = placed.offset / shelf.state.geometry().block_bytes();
         let run = Run::write(&mut shelf.draft, first, *span, buffer, Priority::Background)?;
         self.tally.written_bytes += *span as u64;
+        self.slots[index].plan.moves += 1;
         Ok(run)
     }
 
@@ -218,8 +231,9 @@ impl Store {
         *error
     }
 
-    /// A buffer for a tensor that is needed now.
-    fn room(&mut self, index: usize) -> Result<Buffer, StoreError> {
+    /// A buffer for a tensor that is needed now. Each transfer that must make room may take
+    /// `limit`.
+    pub(super) fn room(&mut self, index: usize, limit: Duration) -> Result<Buffer, StoreError> {
         let span = self.slots[index].span;
         loop {
             let refused = match self.try_room(span) {
@@ -231,10 +245,10 @@ impl Store {
             let going = find(|tier| matches!(tier, Tier::Going(_)));
             let coming = find(|tier| matches!(tier, Tier::Coming(_)));
             if let Some(going) = going {
-                self.settle(going)?;
+                self.settle(going, limit)?;
             } else if self.evict(None)?.is_none() {
                 match coming {
-                    Some(coming) => self.settle(coming)?,
+                    Some(coming) => self.settle(coming, limit)?,
                     None => return Err(refused),
                 }
             }
@@ -255,7 +269,10 @@ impl Store {
     /// True: its memory is free; false: it will be once it is written; None: there is no such
     /// tensor.
     fn evict(&mut self, distance: Option<usize>) -> Result<Option<bool>, StoreError> {
-        let key = |index: &usize| self.order.distance(*index).unwrap_or(usize::MAX);
+        let key = |index: &usize| match self.slots[*index].plan.is_wanted {
+            true => 0,
+            false => self.order.distance(*index).unwrap_or(usize::MAX),
+        };
         let is_host = |index: &usize| {
             matches!(self.slots[*index].tier, Tier::Host { .. }) && self.slots[*index].span > 0
         };
@@ -267,30 +284,49 @@ impl Store {
     }
 
     /// Let a tensor leave memory. False: it must be written first.
-    fn leave(&mut self, index: usize) -> Result<bool, StoreError> {
+    pub(super) fn leave(&mut self, index: usize) -> Result<bool, StoreError> {
         let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
         let Tier::Host { buffer, is_changed: true } = tier else { return Ok(true) };
         let run = self.send(index, buffer).map_err(|broken| self.keep(index, broken))?;
         self.slots[index].tier = Tier::Going(run);
+        self.slots[index].plan.is_wanted = false;
         Ok(false)
     }
 
-    /// Wait for a tensor on its way: one that comes stays in memory, one that goes leaves it.
-    fn settle(&mut self, index: usize) -> Result<(), StoreError> {
-        match std::mem::replace(&mut self.slots[index].tier, Tier::File) {
-            Tier::Going(run) => match run.wait(self.carrier.wait_limit) {
-                Ok(_) => Ok(()),
-                Err(broken) => Err(self.keep(index, broken)),
-            },
-            Tier::Coming(run) => {
-                let buffer = run.wait(self.carrier.wait_limit).map_err(|broken| *broken.error)?;
-                self.slots[index].tier = Tier::Host { buffer, is_changed: false };
-                Ok(())
-            }
-            other => {
-                self.slots[index].tier = other;
-                Ok(())
-            }
+    /// Wait for a tensor on its way: one that comes stays in memory, one that goes leaves it
+    /// unless it is wanted.
+    ///
+    /// Errors: it has failed, or takes longer than `limit`, and is still on its way then.
+    pub(super) fn settle(&mut self, index: usize, limit: Duration) -> Result<(), StoreError> {
+        let slot = &mut self.slots[index];
+        let (Tier::Coming(run) | Tier::Going(run)) = &mut slot.tier else { return Ok(()) };
+        if !run.is_done() {
+            // Somebody waits from here on.
+            run.hurry();
         }
+        if !run.wait_until_done(limit) {
+            let is_write = matches!(slot.tier, Tier::Going(_));
+            let waited_ms = limit.as_millis().min(u128::from(u64::MAX)) as u64;
+            return Err(StoreError::Late {
+                name: slot.placed.tensor.name.clone(),
+                is_write,
+                waited_ms,
+            });
+        }
+        let is_wanted = std::mem::take(&mut slot.plan.is_wanted);
+        match std::mem::replace(&mut slot.tier, Tier::File) {
+            Tier::Going(run) => {
+                let buffer = run.wait(limit).map_err(|broken| self.keep(index, broken))?;
+                if is_wanted {
+                    self.slots[index].tier = Tier::Host { buffer, is_changed: false };
+                }
+            }
+            Tier::Coming(run) => {
+                let buffer = run.wait(limit).map_err(|broken| *broken.error)?;
+                self.slots[index].tier = Tier::Host { buffer, is_changed: false };
+            }
+            other => self.slots[index].tier = other,
+        }
+        Ok(())
     }
 }

@@ -9,6 +9,7 @@ use super::error::StoreError;
 use super::state::Which;
 use crate::layout::{
     Blueprint, Candidate, Fault, Generation, Geometry, Recovered, SLOT_BYTES, Superblock, Wrong,
+    recover,
 };
 use crate::storage::File;
 
@@ -64,6 +65,28 @@ pub(super) fn load(
     }
 }
 
+/// Own the files of a state in which these generations were seen.
+///
+/// Errors: somebody else does; or did, and has written there since.
+pub(super) fn take_over(carrier: &Carrier, files: &[File], seen: &[u64]) -> Result<(), StoreError> {
+    for file in files {
+        carrier.storage.own(file)?;
+    }
+    let paths = || files.iter().map(|file| file.path().to_path_buf()).collect();
+    let recovered = recover(&slots(carrier, files)?);
+    let recovered = recovered.map_err(|why| StoreError::Unrecoverable { paths: paths(), why })?;
+    let found = numbers(&recovered);
+    match found == seen {
+        true => Ok(()),
+        false => Err(StoreError::Overtaken { paths: paths(), seen: seen.to_vec(), found }),
+    }
+}
+
+/// The generations that superblocks tell of.
+pub(super) fn numbers(recovered: &Recovered) -> Vec<u64> {
+    recovered.candidates.iter().map(Candidate::number).collect()
+}
+
 /// What an empty slot is parsed as.
 fn empty(slot: usize) -> Fault {
     Fault { offset: Geometry::slot_offset(slot), wrong: Wrong::Empty }
@@ -76,7 +99,7 @@ pub(super) fn nothing(
     recovered: &Recovered,
     mut faults: Vec<StoreError>,
 ) -> StoreError {
-    let found: Vec<u64> = recovered.candidates.iter().map(Candidate::number).collect();
+    let found = numbers(recovered);
     match which {
         Which::Number(number) if !found.contains(&number) => {
             StoreError::NoGeneration { paths, wanted: format!("generation {number}"), found }

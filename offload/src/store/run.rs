@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::carrier::damaged;
 use super::draft::Draft;
@@ -40,8 +40,12 @@ pub struct Run {
 enum Now {
     /// The segment handed in last.
     UnderWay(Pending),
-    /// There was nothing to do.
+    /// There is nothing left to do.
     Still(Buffer),
+    /// A segment was not moved, and those after it were not tried.
+    Failed(Broken),
+    /// One has ended and the next is being handed in.
+    Between,
 }
 
 /// Blocks that lie behind one another in a file.
@@ -195,36 +199,74 @@ impl Run {
     /// Whether waiting would end at once.
     pub fn is_done(&self) -> bool {
         match &self.now {
-            Now::Still(_) => true,
+            Now::Still(_) | Now::Failed(_) => true,
             Now::UnderWay(pending) => self.sent == self.segments.len() && pending.is_done(),
+            Now::Between => unreachable!("only within `turn`"),
         }
+    }
+
+    /// Somebody waits now: what is left of it goes like an urgent request.
+    pub fn hurry(&mut self) {
+        self.priority = Priority::Urgent;
+        if let Now::UnderWay(pending) = &self.now {
+            pending.hurry();
+        }
+    }
+
+    /// Wait for at most `limit`, and say whether it is done. One after the other, its segments are
+    /// handed in by who waits: here, also without a limit.
+    pub fn wait_until_done(&mut self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while let Now::UnderWay(pending) = &self.now {
+            if !pending.wait_until_done(limit.saturating_sub(start.elapsed())) {
+                return false;
+            }
+            if self.sent == self.segments.len() {
+                break;
+            }
+            self.turn(Duration::ZERO);
+        }
+        true
     }
 
     /// The buffer, once all was moved, and checked if it was read. Each segment may take `limit`.
     pub fn wait(mut self, limit: Duration) -> Result<Buffer, Broken> {
         let buffer = loop {
-            let pending = match self.now {
+            match self.now {
                 Now::Still(buffer) => break buffer,
-                Now::UnderWay(pending) => pending,
-            };
-            let outcome = pending.wait(limit);
-            let buffer = match (outcome.result, outcome.buffer) {
-                (Ok(_), Some(buffer)) => buffer,
-                (Ok(_), None) => unreachable!("a transfer gives its buffer back"),
-                (Err(error), buffer) => return Err(Broken::new(error, buffer)),
-            };
-            let Some(next) = self.segments.get(self.sent) else { break buffer };
-            self.now =
-                Now::UnderWay(self.shared.hand_in(next, buffer, self.priority, self.is_write));
-            self.sent += 1;
-            if self.sent == self.segments.len() {
-                self.unsent.fetch_sub(1, Ordering::AcqRel);
+                Now::Failed(broken) => return Err(broken),
+                Now::UnderWay(_) | Now::Between => self.turn(limit),
             }
         };
         match self.shared.check(self.wanted, &buffer[..self.bytes]) {
             Ok(()) => Ok(buffer),
             Err(error) => Err(Broken::new(error, Some(buffer))),
         }
+    }
+
+    /// Wait for the segment under way, and hand in the next.
+    fn turn(&mut self, limit: Duration) {
+        self.now = match std::mem::replace(&mut self.now, Now::Between) {
+            Now::UnderWay(pending) => {
+                let outcome = pending.wait(limit);
+                match (outcome.result, outcome.buffer) {
+                    (Ok(_), Some(buffer)) => self.next(buffer),
+                    (Ok(_), None) => unreachable!("a transfer gives its buffer back"),
+                    (Err(error), buffer) => Now::Failed(Broken::new(error, buffer)),
+                }
+            }
+            still => still,
+        };
+    }
+
+    fn next(&mut self, buffer: Buffer) -> Now {
+        let Some(next) = self.segments.get(self.sent) else { return Now::Still(buffer) };
+        let pending = self.shared.hand_in(next, buffer, self.priority, self.is_write);
+        self.sent += 1;
+        if self.sent == self.segments.len() {
+            self.unsent.fetch_sub(1, Ordering::AcqRel);
+        }
+        Now::UnderWay(pending)
     }
 }
 

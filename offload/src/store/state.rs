@@ -8,7 +8,7 @@ use super::carrier::{Carrier, damaged};
 use super::draft::Draft;
 use super::error::StoreError;
 use super::gather::gather;
-use super::opening::{load, nothing, random_id, slots};
+use super::opening::{load, nothing, numbers, random_id, slots, take_over};
 use crate::layout::{
     Blueprint, Checksum, Directory, Entry, Fault, Generation, Geometry, Piece, Placed, Step, Wrong,
     checksum, erase, recover, withdraw,
@@ -27,7 +27,9 @@ pub enum Which {
 
 /// The tensors of one rank, over one file or several.
 ///
-/// One process at a time may write to a state; any number may read one that nobody writes to.
+/// One at a time may write to a state, and who tries beside it is told so: whoever makes one owns
+/// its files, and whoever opens one does from the first write on, until it is dropped. Any number
+/// may read one that nobody writes to.
 #[derive(Debug)]
 pub struct StateFile {
     pub(super) shared: Arc<Shared>,
@@ -37,6 +39,10 @@ pub struct StateFile {
     faults: Vec<StoreError>,
     /// What is to be done before anything is written.
     mend: Vec<Step>,
+    /// Whether we own the files; who opens them does so before the first write.
+    is_ours: bool,
+    /// The generations that were there when it was opened.
+    seen: Vec<u64>,
 }
 
 /// What drafts and states have in common.
@@ -64,7 +70,8 @@ pub struct PendingBlock {
 
 impl StateFile {
     /// A new state with no generation yet, over one file for each path. What was at these paths is
-    /// gone. Room for two generations is reserved, so that a full device shows now.
+    /// gone, unless somebody is writing there. Room for two generations is reserved, so that a full
+    /// device shows now.
     ///
     /// `block_bytes`: a power of two from 4 KiB to 64 MiB; 1 MiB is right for drives as we know
     /// them.
@@ -81,7 +88,7 @@ impl StateFile {
         };
         let files = (0..).zip(paths).map(create).collect::<Result<Vec<_>, _>>()?;
         let mend = erase(geometry.stripes());
-        Ok(Self::new(carrier, files, blueprint, None, mend))
+        Ok(Self { is_ours: true, ..Self::new(carrier, files, blueprint, None, mend) })
     }
 
     /// Open a state. Reads the superblocks and the index; writes nothing.
@@ -121,9 +128,9 @@ impl StateFile {
         let Some((candidate, (blueprint, generation))) = chosen else {
             return Err(nothing(which, owned(), &recovered, faults));
         };
-        let mend = recovered.mend(candidate);
+        let (mend, seen) = (recovered.mend(candidate), numbers(&recovered));
         let state = Self::new(carrier, files, blueprint, Some(Arc::new(generation)), mend);
-        Ok(Self { found, faults, ..state })
+        Ok(Self { found, faults, seen, ..state })
     }
 
     fn new(
@@ -136,7 +143,8 @@ impl StateFile {
         let (carrier, last_draft) = (carrier.clone(), AtomicU64::new(0));
         let written_by = AtomicU64::new(0);
         let shared = Arc::new(Shared { carrier, files, blueprint, last_draft, written_by });
-        Self { shared, newest, found: Vec::new(), faults: Vec::new(), mend }
+        let (found, faults, seen) = (Vec::new(), Vec::new(), Vec::new());
+        Self { shared, newest, found, faults, mend, is_ours: false, seen }
     }
 
     /// Its tensors.
@@ -222,8 +230,8 @@ impl StateFile {
 
     /// Begin the next generation. Any draft begun before is void.
     ///
-    /// Errors: what is left of a broken commit could not be erased, or of a dropped draft not
-    /// waited for.
+    /// Errors: somebody else writes to the state, or did since it was opened; what is left of a
+    /// broken commit could not be erased, or of a dropped draft not waited for.
     pub fn begin(&mut self) -> Result<Draft, StoreError> {
         let draft = self.begin_unmended();
         self.mend()?;
@@ -240,6 +248,10 @@ impl StateFile {
     /// Do what must be done before anything is written. Cost: nothing the second time.
     pub(super) fn mend(&mut self) -> Result<(), StoreError> {
         let Shared { carrier, files, last_draft, written_by, .. } = &*self.shared;
+        if !self.is_ours {
+            take_over(carrier, files, &self.seen)?;
+            self.is_ours = true;
+        }
         let writer = written_by.load(Ordering::Acquire);
         if writer != 0 && writer != last_draft.load(Ordering::Acquire) {
             // Writes of a draft that was dropped may be under way still, to the same places.

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytemuck::Pod;
 
@@ -18,6 +19,7 @@ use super::error::StoreError;
 use super::order::Order;
 use super::run::Run;
 use super::state::StateFile;
+use super::work::Plan;
 use crate::layout::{ALIGNMENT, Directory, Placed, Tensor};
 use crate::memory::{Buffer, Category};
 
@@ -50,6 +52,7 @@ pub(super) struct Slot {
     /// Of its buffer: whole pages. \[bytes\]
     pub(super) span: usize,
     pub(super) tier: Tier,
+    pub(super) plan: Plan,
 }
 
 /// Where the newest contents of a tensor are.
@@ -80,6 +83,8 @@ pub struct Tally {
     pub misses: u64,
     /// They came out of order.
     pub surprises: u64,
+    /// They were not in memory when they were needed by: [`Store::missed`] names them.
+    pub missed: u64,
     /// Bytes read from the files.
     pub read_bytes: u64,
     /// Bytes written to the files, those of the index and the superblocks left out.
@@ -193,7 +198,8 @@ impl Store {
                     return Err(StoreError::Shared { name: name.clone() });
                 }
                 let span = (placed.tensor.bytes() as usize).next_multiple_of(ALIGNMENT as usize);
-                slots.push(Slot { shelf, placed: placed.clone(), span, tier: Tier::File });
+                let (placed, plan) = (placed.clone(), Plan::default());
+                slots.push(Slot { shelf, placed, span, tier: Tier::File, plan });
             }
         }
         let named = slots.iter().enumerate();
@@ -218,13 +224,20 @@ impl Store {
     /// Errors: it is lent out, or it cannot be read, or what must leave memory for it cannot be
     /// written, or all memory is lent out. Nothing is lost then.
     pub fn get(&mut self, name: &str) -> Result<Loan, StoreError> {
+        self.get_within(name, self.carrier.wait_limit)
+    }
+
+    /// As [`Store::get`], but wait for each transfer that it takes for at most `limit`.
+    ///
+    /// Errors: also [`StoreError::Late`]; what is on its way goes on then.
+    pub fn get_within(&mut self, name: &str, limit: Duration) -> Result<Loan, StoreError> {
         let index = self.index(name)?;
         if matches!(self.slots[index].tier, Tier::Lent { .. }) {
             return Err(StoreError::Lent { name: name.to_owned() });
         }
         self.tally.uses += 1;
         self.tally.surprises += u64::from(!self.order.used(index));
-        let (buffer, was_changed) = self.bring(index)?;
+        let (buffer, was_changed) = self.bring_in_time(index, limit)?;
         self.slots[index].tier = Tier::Lent { was_changed };
         if let Err(error) = self.look_ahead() {
             self.slots[index].tier = Tier::Host { buffer, is_changed: was_changed };
@@ -234,9 +247,16 @@ impl Store {
         Ok(Loan { index, bytes, buffer })
     }
 
-    /// Give a tensor back with new contents.
+    /// Give a tensor back with new contents. They are written when their memory is needed, or
+    /// before the next commit is done; at once with [`Store::put_out`].
     pub fn put(&mut self, loan: Loan) {
+        self.take_back(loan);
+    }
+
+    /// Which tensor it is that has new contents.
+    pub(super) fn take_back(&mut self, loan: Loan) -> usize {
         self.slots[loan.index].tier = Tier::Host { buffer: loan.buffer, is_changed: true };
+        loan.index
     }
 
     /// Give a tensor back as it was.
@@ -281,7 +301,7 @@ impl Store {
         held
     }
 
-    fn index(&self, name: &str) -> Result<usize, StoreError> {
+    pub(super) fn index(&self, name: &str) -> Result<usize, StoreError> {
         let known = self.names.get(name).copied();
         known.ok_or_else(|| StoreError::NoTensor { name: name.to_owned() })
     }

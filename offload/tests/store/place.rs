@@ -27,7 +27,11 @@ impl Place {
 
     /// On a device in memory.
     pub(crate) fn simulated(name: &str, device: &SimulatedDevice) -> Self {
-        let storage = Storage::simulated(device, Settings::default()).expect("an engine");
+        Self::simulated_with(name, device, Settings::default())
+    }
+
+    pub(crate) fn simulated_with(name: &str, device: &SimulatedDevice, settings: Settings) -> Self {
+        let storage = Storage::simulated(device, settings).expect("an engine");
         Self::with(name, arena(), storage)
     }
 

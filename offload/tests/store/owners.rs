@@ -1,0 +1,104 @@
+//! One writer at a time: who comes second is told who is first, and a dead one holds nobody up.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use brigade_offload::storage::{EngineChoice, StorageError};
+use brigade_offload::store::{StateFile, StoreError, Which};
+
+use crate::place::{Place, directory, filler};
+
+const CHILD: &str = "BRIGADE_STORE_CHILD";
+const READY: &str = "ready to be killed";
+const BLOCK: u64 = 4096;
+
+/// The child's part: own a state until it is killed; nothing, unless it is started as one.
+#[test]
+fn the_child_owns_a_state() {
+    let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let place = Place::new("owner-child", EngineChoice::Auto);
+    let mut state = StateFile::open(&place.carrier, &[path], Which::Newest).unwrap();
+    state.save(20, b"", filler(2)).unwrap();
+    println!("{READY}");
+    // Its parent kills it; should that be gone, so is the pipe, and this ends.
+    let _ = std::io::stdin().read_line(&mut String::new());
+    drop(state);
+}
+
+struct Owner(Child);
+
+impl Owner {
+    fn start(path: &std::path::Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "owners::the_child_owns_a_state", "--nocapture"])
+            .env(CHILD, path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let owner = Self(child);
+        assert!(lines.map_while(Result::ok).any(|line| line.contains(READY)), "it has begun");
+        owner
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn owned_by(error: StoreError) -> Option<u32> {
+    match error {
+        StoreError::Storage(StorageError::Owned { owner, .. }) => owner,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_second_writer_is_refused_until_the_first_has_died() {
+    for engine in [EngineChoice::Auto, EngineChoice::Threads] {
+        let place = Place::new(&format!("owners-{engine:?}"), engine);
+        let path = &place.paths("state", 1)[0];
+        let mut state = StateFile::create(&place.carrier, &[path], directory(), BLOCK).unwrap();
+        state.save(10, b"", filler(1)).unwrap();
+        drop(state);
+        let mut stale = StateFile::open(&place.carrier, &[path], Which::Newest).unwrap();
+        let owner = Owner::start(path);
+        // Reading goes on; writing, and making it anew, do not.
+        let mut state = StateFile::open(&place.carrier, &[path], Which::Newest).unwrap();
+        state.verify().unwrap();
+        let refused = state.begin().unwrap_err();
+        assert!(refused.to_string().contains("is being written by process"), "{refused}");
+        assert_eq!(owned_by(refused), Some(owner.0.id()));
+        let refused = StateFile::create(&place.carrier, &[path], directory(), BLOCK).unwrap_err();
+        assert_eq!(owned_by(refused), Some(owner.0.id()));
+        state.verify().unwrap();
+        // Killed, not asked: nothing that it left behind is in the way.
+        drop(owner);
+        state.save(30, b"", filler(3)).unwrap();
+        assert_eq!(state.generation().unwrap().label, 30);
+        drop(state);
+        // What was opened before all that must not write over it.
+        let overtaken = stale.begin().unwrap_err();
+        assert!(matches!(overtaken, StoreError::Overtaken { .. }), "{overtaken}");
+        let state = StateFile::open(&place.carrier, &[path], Which::Newest).unwrap();
+        assert_eq!(state.generation().unwrap().label, 30);
+    }
+}
+
+#[test]
+fn the_second_writer_of_one_process_is_told_that_it_is_this_one() {
+    let place = Place::new("owners-here", EngineChoice::Auto);
+    let paths = place.paths("state", 2);
+    let mut first = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    first.save(1, b"", filler(1)).unwrap();
+    let mut second = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap();
+    let refused = second.begin().unwrap_err();
+    assert!(refused.to_string().contains("is being written by this process"), "{refused}");
+    drop(first);
+    second.save(2, b"", filler(2)).unwrap();
+}
