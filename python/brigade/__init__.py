@@ -1,1 +1,17 @@
-"""Brigade: collectives between processes."""
+"""Brigade: collectives between processes, on anything that has a buffer.
+
+    import brigade, numpy
+
+    comm = brigade.Communicator.from_env()
+    numbers = numpy.full(1000, comm.rank + 1.0)
+    comm.all_reduce(numbers)
+    print(numbers[0])
+
+Start it with `brigade run -n 4 -- python program.py`, torchrun, mpirun or srun. For torch see
+brigade.torch, which init_process_group("brigade") finds by itself.
+"""
+
+from .communicator import Communicator, Work, unique_id, version
+from .library import Error
+
+__all__ = ["Communicator", "Error", "Work", "unique_id", "version"]

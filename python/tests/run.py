@@ -103,7 +103,7 @@ def run_case(case, backend, world):
         what = [f"ended with {statuses}, wanted {case.statuses(world)}"]
         for rank in range(world):
             text = (folder / f"rank{rank}.log").read_text(errors="replace")
-            what += [f"rank {rank}: {line}" for line in text.splitlines()[-25:]]
+            what += [f"rank {rank}: {line}" for line in text.splitlines()[-8:]]
         return "\n".join(what)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

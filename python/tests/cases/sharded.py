@@ -136,7 +136,8 @@ def distributed_tensors(rank, world):
     for placed_a in [Shard(0), Shard(1), Replicate()]:
         for placed_b in [Shard(0), Shard(1), Replicate()]:
             left, right = (
-                distribute_tensor(of, mesh, [placed]) for of, placed in [(a, placed_a), (b, placed_b)]
+                distribute_tensor(whole_one, mesh, [placed])
+                for whole_one, placed in [(a, placed_a), (b, placed_b)]
             )
             product = left @ right
             torch.testing.assert_close(product.full_tensor(), a @ b, rtol=1e-4, atol=1e-4)

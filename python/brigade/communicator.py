@@ -1,0 +1,219 @@
+"""A communicator on buffers: NumPy arrays, array.array, bytearray, memoryview.
+
+Every call takes C-contiguous buffers, whose type says what the elements are; `dtype` names types
+that buffers cannot ("bfloat16" over two-byte items, say). With wait=False a call returns a Work at
+once. Results are written to the buffers that are passed.
+"""
+
+from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
+
+from .library import (
+    IN_PROGRESS, LIBRARY, OPS, SUCCESS, Config, Error, Id, Setting, Span, Stats, check,
+)
+
+
+def version():
+    """The version of libbrigade, as (major, minor, patch)."""
+    number = LIBRARY.brigade_version()
+    return number // 10000, number // 100 % 100, number % 100
+
+
+def unique_id():
+    """Bytes that one process draws and brings to all; they let a rank in, so keep them secret."""
+    drawn = Id()
+    check(LIBRARY.brigade_get_unique_id(byref(drawn)))
+    return bytes(drawn.bytes)
+
+
+class Work:
+    """A call in flight. Its buffers belong to it until it has ended."""
+
+    def __init__(self, handle, spans):
+        self._handle, self._spans = handle, spans
+
+    def done(self):
+        """Whether the call has ended, well or not."""
+        return LIBRARY.brigade_work_test(self._handle) != IN_PROGRESS
+
+    def wait(self, timeout=None):
+        """Wait for the end, at most `timeout` seconds; whether it has come. Raises its error."""
+        limit = -1 if timeout is None else int(timeout * 1000)
+        result = LIBRARY.brigade_work_wait(self._handle, limit)
+        if result == IN_PROGRESS:
+            return False
+        check(result)
+        return True
+
+    def __del__(self):
+        LIBRARY.brigade_work_wait(self._handle, -1)
+        LIBRARY.brigade_work_free(self._handle)
+
+
+def config_of(settings):
+    """A config, and what it points to: timeout_ms=5000 is BRIGADE_TIMEOUT_MS=5000."""
+    rows = [
+        Setting(f"BRIGADE_{name.upper()}".encode(), str(value).encode())
+        for name, value in settings.items()
+    ]
+    array = (Setting * len(rows))(*rows)
+    return Config(sizeof(Config), array if rows else None, len(rows)), array
+
+
+class Communicator:
+    """A group of ranks that make the same calls in the same order."""
+
+    def __init__(self, handle):
+        self._handle = handle
+        rank, size = c_int(), c_int()
+        check(LIBRARY.brigade_comm_rank(handle, byref(rank)))
+        check(LIBRARY.brigade_comm_size(handle, byref(size)))
+        self.rank, self.size = rank.value, size.value
+
+    @classmethod
+    def from_env(cls, **settings):
+        """Join the world of brigade run, torchrun, mpirun or srun; alone without any of them."""
+        handle, (config, _held) = c_void_p(), config_of(settings)
+        check(LIBRARY.brigade_comm_init_from_env(byref(handle), byref(config)))
+        return cls(handle)
+
+    @classmethod
+    def from_id(cls, unique, rank, size, **settings):
+        """Join those who have the same unique id."""
+        handle, (config, _held) = c_void_p(), config_of(settings)
+        drawn = Id.from_buffer_copy(unique)
+        function = LIBRARY.brigade_comm_init_rank_config
+        check(function(byref(handle), size, drawn, rank, byref(config)))
+        return cls(handle)
+
+    def split(self, color, key=0):
+        """The communicator of those with the same color; None for a color below 0."""
+        handle = c_void_p()
+        check(LIBRARY.brigade_comm_split(self._handle, color, key, byref(handle)))
+        return Communicator(handle) if handle else None
+
+    def all_reduce(self, buffer, op="sum", **more):
+        """Fold the buffers of all ranks, in place."""
+        span = Span(buffer, more.pop("dtype", None), writable=True)
+        place = span.address, span.address, span.count
+        return self._run("all_reduce", [span], *place, span.dtype, OPS[op], **more)
+
+    def reduce(self, buffer, root=0, op="sum", **more):
+        """Fold the buffers of all ranks into that of `root`."""
+        span = Span(buffer, more.pop("dtype", None), writable=self.rank == root)
+        place = span.address, span.address, span.count
+        return self._run("reduce", [span], *place, span.dtype, OPS[op], root, **more)
+
+    def broadcast(self, buffer, root=0, **more):
+        """Every rank gets the buffer of `root`."""
+        span = Span(buffer, more.pop("dtype", None), writable=self.rank != root)
+        place = span.address, span.address, span.count
+        return self._run("broadcast", [span], *place, span.dtype, root, **more)
+
+    def reduce_scatter(self, source, target, op="sum", **more):
+        """Fold the sources of all ranks; rank r gets the r-th part of it."""
+        spans = self._two(source, target, more, 1, self.size)
+        place = spans[0].address, spans[1].address, spans[1].count
+        return self._run("reduce_scatter", spans, *place, spans[0].dtype, OPS[op], **more)
+
+    def all_gather(self, source, target, **more):
+        """Every rank gets the sources of all, one behind the other."""
+        spans = self._two(source, target, more, self.size, 1)
+        place = spans[0].address, spans[1].address, spans[0].count
+        return self._run("all_gather", spans, *place, spans[0].dtype, **more)
+
+    def all_to_all(self, source, target, sent=None, received=None, **more):
+        """Rank r gets the r-th part of every source; `sent` and `received` are uneven counts."""
+        if sent is None:
+            spans = self._two(source, target, more, 1, 1)
+            place = spans[0].address, spans[1].address, spans[0].count // self.size
+            return self._run("all_to_all", spans, *place, spans[0].dtype, **more)
+        dtype = more.pop("dtype", None)
+        spans = [Span(source, dtype), Span(target, dtype, writable=True)]
+        for span, counts in zip(spans, (sent, received)):
+            if len(counts) != self.size or sum(counts) != span.count or min(counts) < 0:
+                raise ValueError(f"counts {counts} for {self.size} ranks, {span.count} elements")
+        counts = [(c_size_t * self.size)(*counts) for counts in (sent, received)]
+        place = spans[0].address, counts[0], spans[1].address, counts[1]
+        return self._run("all_to_all_v", spans, *place, spans[0].dtype, **more)
+
+    def gather(self, source, target=None, root=0, **more):
+        """`root` gets the sources of all in its target."""
+        spans = self._rooted(source, target, root, more)
+        place = spans[0].address, spans[-1].address, spans[0].count
+        return self._run("gather", spans, *place, spans[0].dtype, root, **more)
+
+    def scatter(self, source, target, root=0, **more):
+        """Rank r gets the r-th part of the source of `root`; that of the others may be None."""
+        dtype = more.pop("dtype", None)
+        mine = Span(target, dtype, writable=True)
+        all_of_it = Span(source, dtype) if self.rank == root else mine
+        if self.rank == root and all_of_it.count != self.size * mine.count:
+            raise ValueError(f"{all_of_it.count} elements for {self.size} times {mine.count}")
+        place = all_of_it.address, mine.address, mine.count
+        return self._run("scatter", [mine, all_of_it], *place, mine.dtype, root, **more)
+
+    def barrier(self, **more):
+        """Wait until every rank has come here."""
+        return self._run("barrier", [], **more)
+
+    def send(self, buffer, peer, **more):
+        """Send to one rank, which must receive as much."""
+        span = Span(buffer, more.pop("dtype", None))
+        return self._run("send", [span], span.address, span.count, span.dtype, peer, **more)
+
+    def recv(self, buffer, peer, **more):
+        """Receive from one rank."""
+        span = Span(buffer, more.pop("dtype", None), writable=True)
+        return self._run("recv", [span], span.address, span.count, span.dtype, peer, **more)
+
+    def stats(self):
+        """Payload bytes sent, and calls carried out."""
+        stats = Stats(sizeof(Stats))
+        check(LIBRARY.brigade_comm_stats(self._handle, byref(stats)))
+        return {"sent_bytes": stats.sent_bytes, "calls": stats.calls}
+
+    def abort(self, reason=""):
+        """End the world on all its ranks."""
+        check(LIBRARY.brigade_comm_abort(self._handle, reason.encode()))
+
+    def close(self):
+        """Leave the group."""
+        handle, self._handle = self._handle, None
+        if handle:
+            check(LIBRARY.brigade_comm_destroy(handle))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            LIBRARY.brigade_comm_destroy(self._handle)
+
+    def _run(self, name, spans, *arguments, wait=True):
+        function = getattr(LIBRARY, "brigade_" + name)
+        if wait:
+            check(function(*arguments, self._handle, None))
+            return None
+        handle = c_void_p()
+        check(function(*arguments, self._handle, byref(handle)))
+        return Work(handle, spans)
+
+    def _two(self, source, target, more, source_times, target_times):
+        dtype = more.pop("dtype", None)
+        spans = [Span(source, dtype), Span(target, dtype, writable=True)]
+        if spans[0].dtype != spans[1].dtype:
+            raise ValueError("source and target have elements of different types")
+        if spans[0].count * source_times != spans[1].count * target_times:
+            raise ValueError(
+                f"{spans[0].count} and {spans[1].count} elements do not fit {self.size} ranks"
+            )
+        return spans
+
+    def _rooted(self, source, target, root, more):
+        if self.rank == root:
+            return self._two(source, target, more, self.size, 1)
+        span = Span(source, more.pop("dtype", None))
+        return [span, span]

@@ -1,0 +1,135 @@
+"""libbrigade through ctypes: its functions, its errors, and buffers as it wants them."""
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ssize_t, c_uint64, c_void_p
+from ctypes import py_object
+from pathlib import Path
+
+SUCCESS, IN_PROGRESS = 0, 7
+OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 5, "bor": 6, "bxor": 7}
+# Types by name, and by the letter that buffers use; those without a letter are named by callers.
+DTYPES = {
+    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
+    "float32": 7, "float64": 8, "bfloat16": 9, "float8e4m3": 10, "float8e5m2": 11, "int16": 12,
+    "bool": 13,
+}
+LETTERS = {
+    "b": "int8", "B": "uint8", "h": "int16", "i": "int32", "I": "uint32", "l": "int64",
+    "L": "uint64", "q": "int64", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64",
+    "?": "bool", "c": "uint8",
+}
+
+
+class Error(Exception):
+    """What a call failed with: `result` is its number in brigade.h."""
+
+    def __init__(self, result, sentence):
+        super().__init__(sentence)
+        self.result = result
+
+
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 128)]
+
+
+class Setting(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("value", c_char_p)]
+
+
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("settings", POINTER(Setting)), ("setting_count", c_size_t)
+    ]
+
+
+class Stats(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("sent_bytes", c_uint64), ("calls", c_uint64)]
+
+
+def load():
+    """The library beside this file; the one that the system finds, where there is none."""
+    beside = Path(__file__).with_name("libbrigade.so.0")
+    library = ctypes.CDLL(str(beside) if beside.exists() else "libbrigade.so.0")
+    library.brigade_last_error.restype = c_char_p
+    library.brigade_dtype_size.restype = c_size_t
+    memory, comm, work, counts = c_void_p, c_void_p, c_void_p, POINTER(c_size_t)
+    ends = [comm, work]
+    one = [memory, c_size_t, c_int]
+    two = [memory, memory, c_size_t, c_int]
+    prototypes = {
+        "get_unique_id": [POINTER(Id)],
+        "comm_init_rank_config": [c_void_p, c_int, Id, c_int, POINTER(Config)],
+        "comm_init_from_env": [c_void_p, POINTER(Config)],
+        "comm_split": [comm, c_int, c_int, c_void_p],
+        "comm_abort": [comm, c_char_p],
+        "comm_destroy": [comm],
+        "comm_rank": [comm, POINTER(c_int)],
+        "comm_size": [comm, POINTER(c_int)],
+        "comm_stats": [comm, POINTER(Stats)],
+        "work_test": [work],
+        "work_wait": [work, ctypes.c_int64],
+        "work_free": [work],
+        "all_reduce": two + [c_uint64] + ends,
+        "reduce_scatter": two + [c_uint64] + ends,
+        "all_gather": two + ends,
+        "all_to_all": two + ends,
+        "all_to_all_v": [memory, counts, memory, counts, c_int] + ends,
+        "barrier": ends,
+        "broadcast": two + [c_int] + ends,
+        "reduce": two + [c_uint64, c_int] + ends,
+        "gather": two + [c_int] + ends,
+        "scatter": two + [c_int] + ends,
+        "send": one + [c_int] + ends,
+        "recv": one + [c_int] + ends,
+    }
+    for name, arguments in prototypes.items():
+        getattr(library, "brigade_" + name).argtypes = arguments
+    return library
+
+
+LIBRARY = load()
+
+
+def check(result):
+    """Raise what a call failed with."""
+    if result != SUCCESS:
+        raise Error(result, LIBRARY.brigade_last_error().decode())
+
+
+class PyBuffer(ctypes.Structure):
+    """Python's Py_buffer."""
+
+    _fields_ = [
+        ("buf", c_void_p), ("obj", py_object), ("len", c_ssize_t), ("itemsize", c_ssize_t),
+        ("readonly", c_int), ("ndim", c_int), ("format", c_char_p), ("shape", c_void_p),
+        ("strides", c_void_p), ("suboffsets", c_void_p), ("internal", c_void_p),
+    ]
+
+
+GET, RELEASE = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+GET.argtypes, GET.restype = [py_object, POINTER(PyBuffer), c_int], c_int
+RELEASE.argtypes, RELEASE.restype = [POINTER(PyBuffer)], None
+WRITABLE, FORMAT, C_CONTIGUOUS = 0x1, 0x4, 0x38
+
+
+class Span:
+    """The memory of an object with a buffer. It stays where it is while the span lives."""
+
+    def __init__(self, thing, dtype=None, writable=False):
+        self.held = None
+        view = PyBuffer()
+        # A BufferError says what is not contiguous or not writable.
+        GET(thing, byref(view), FORMAT | C_CONTIGUOUS | (WRITABLE if writable else 0))
+        self.held = view
+        letter = (view.format or b"B").decode().lstrip("@=<")
+        name = dtype or LETTERS.get(letter)
+        if name not in DTYPES:
+            raise ValueError(f"{dtype or letter!r} is no type here; name one: {list(DTYPES)}")
+        size = LIBRARY.brigade_dtype_size(DTYPES[name])
+        if view.len % size or (dtype is None and view.itemsize != size):
+            raise ValueError(f"{view.len} bytes in items of {view.itemsize} are no {name}")
+        self.dtype, self.address, self.count = DTYPES[name], view.buf, view.len // size
+
+    def __del__(self):
+        if self.held is not None:
+            RELEASE(byref(self.held))

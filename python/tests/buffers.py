@@ -1,0 +1,89 @@
+"""Brigade without torch: every call on two ranks and on one, on NumPy arrays and plain buffers.
+
+    brigade run -n 2 -- python tests/buffers.py
+"""
+
+import array
+
+import brigade
+import numpy
+
+comm = brigade.Communicator.from_env(timeout_ms=20000)
+rank, size = comm.rank, comm.size
+ranks = numpy.arange(size)
+
+
+def refused(function, *arguments, kind=ValueError, **more):
+    try:
+        function(*arguments, **more)
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"{function.__name__} was not refused")
+
+
+for dtype in ["i1", "u1", "i2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]:
+    numbers = numpy.arange(10).astype(dtype) + rank
+    comm.all_reduce(numbers)
+    assert (numbers == (numpy.arange(10) * size + ranks.sum()).astype(dtype)).all(), numbers
+flags = numpy.array([True, rank == 0])
+comm.all_reduce(flags, "band")
+assert flags.tolist() == [True, size == 1]
+plain = array.array("d", [rank, 1.0])
+comm.all_reduce(plain, "avg")
+assert list(plain) == [ranks.mean(), 1.0]
+halves = numpy.full(3, 0x3F80, dtype="u2")
+comm.all_reduce(halves, dtype="bfloat16")
+assert (halves == (numpy.float32(size).view("u4") >> 16)).all()
+
+mine = numpy.full(4, rank, "f4")
+everyone = numpy.empty((size, 4), "f4")
+comm.all_gather(mine, everyone)
+assert (everyone == ranks[:, None]).all()
+part = numpy.empty(4, "f4")
+comm.reduce_scatter(everyone, part)
+assert (part == rank * size).all()
+turned = numpy.empty((size, 4), "f4")
+comm.all_to_all(everyone + rank, turned)
+assert (turned == (ranks + rank)[:, None]).all()
+sent, received = [rank + to for to in range(size)], [rank + r for r in range(size)]
+out = numpy.empty(sum(received))
+comm.all_to_all(numpy.full(sum(sent), float(rank)), out, sent, received)
+assert (out == numpy.repeat(ranks, received)).all()
+
+for root in range(size):
+    told = bytearray([rank + 1] * 3)
+    comm.broadcast(told, root)
+    assert told == bytearray([root + 1] * 3)
+    total = numpy.full(2, rank, "i8")
+    comm.reduce(total, root, "max")
+    assert rank != root or (total == size - 1).all()
+    target = numpy.empty((size, 4), "f4") if rank == root else None
+    comm.gather(mine, target, root)
+    assert rank != root or (target == ranks[:, None]).all()
+    comm.scatter(target, part, root)
+    assert (part == rank).all()
+
+works = [comm.all_reduce(numpy.ones(1000), wait=False) for _ in range(20)]
+assert all(work.wait(20) and work.done() for work in works)
+if size > 1 and rank == 0:
+    comm.send(b"hello", 1)
+if rank == 1:
+    hello = bytearray(5)
+    comm.recv(hello, 0)
+    assert hello == b"hello"
+with comm.split(rank % 2) as half:
+    assert half.size == (size + 1 - rank % 2) // 2
+    half.barrier()
+assert comm.split(-1) is None
+
+assert "writable" in refused(comm.all_reduce, b"read only", kind=BufferError)
+assert "contiguous" in refused(comm.all_reduce, numpy.ones((4, 4))[:, 0], kind=Exception)
+assert "is no type here" in refused(comm.all_reduce, numpy.ones(2, "c8"))
+assert "do not fit" in refused(comm.all_gather, mine, numpy.empty(4 * size + 1, "f4"))
+assert "types" in refused(comm.all_gather, mine, numpy.empty(4 * size))
+assert comm.stats()["calls"] > 30
+assert len(brigade.unique_id()) == 128 and brigade.version() >= (0, 1, 0)
+comm.barrier()
+comm.close()
+assert refused(comm.barrier, kind=brigade.Error)
+print(f"rank {rank} of {size}: all is well")
