@@ -1,0 +1,133 @@
+"""torch.distributed over Brigade beside gloo: latencies of blocking calls, and a DDP step.
+
+    python bench/compare.py [--rounds 9] [--parameters 25e6]
+
+Turns change places, so that what else the machine does strikes both: each round times every
+back-end once, and the table has the best and the median round of each.
+"""
+
+import argparse
+import os
+import socket
+import statistics
+import time
+
+import brigade
+import numpy
+import torch
+import torch.distributed as dist
+from brigade.library import LIBRARY, Span
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+BACKENDS = ["brigade", "gloo"]
+SIZES = [4, 64 << 10, 4 << 20]
+
+
+def timed(call, times):
+    """Microseconds of one of so many calls."""
+    begin = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - begin) / times * 1e6
+
+
+def without_torch():
+    """The same call through brigade.h, from Python: what the transport takes, and about 1 us."""
+    group = [brigade.unique_id() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(group, 0)
+    comm = brigade.Communicator.from_id(group[0], dist.get_rank(), dist.get_world_size())
+    numbers = numpy.ones(1, "f4")
+    span = Span(numbers, writable=True)
+    arguments = span.address, span.address, 1, span.dtype, 0, comm._handle, None
+    return lambda: LIBRARY.brigade_all_reduce(*arguments), comm, span
+
+
+def latencies(groups, rounds):
+    found = {}
+    bare, *_kept = without_torch()
+    for turn in range(rounds):
+        dist.barrier()
+        found.setdefault(("no torch", 4), []).append(timed(bare, 1000))
+        for size in SIZES:
+            tensor = torch.zeros(size // 4)
+            times = 500 if size == 4 else max(10, (8 << 20) // size)
+            for name in BACKENDS[:: 1 if turn % 2 else -1]:
+                dist.barrier()
+                call = lambda group=groups[name]: dist.all_reduce(tensor, group=group)
+                timed(call, 3)
+                found.setdefault((name, size), []).append(timed(call, times))
+    return found
+
+
+def step_times(groups, rounds, parameters):
+    """Milliseconds of forward, backward with its all-reduces, and update."""
+    width = 1024
+    layers = max(1, int(parameters / (width * width)))
+    x = torch.randn(8, width)
+    steps = {}
+    for name in BACKENDS:
+        torch.manual_seed(0)
+        single = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
+        model = DistributedDataParallel(single, process_group=groups[name])
+        update = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def step(model=model, update=update):
+            model(x).square().mean().backward()
+            update.step()
+            update.zero_grad()
+
+        steps[name] = step
+    found = {}
+    for turn in range(rounds):
+        for name in BACKENDS[:: 1 if turn % 2 else -1]:
+            dist.barrier()
+            steps[name]()
+            found.setdefault((name, "step"), []).append(timed(steps[name], 3))
+    return found
+
+
+def be_rank(rank, world, port, arguments):
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    groups = {name: dist.new_group(backend=name) for name in BACKENDS}
+    found = latencies(groups, arguments.rounds)
+    if world > 1:
+        found.update(step_times(groups, arguments.rounds, arguments.parameters))
+    if rank == 0:
+        for (name, size), times in found.items():
+            what = "DDP step" if size == "step" else f"all_reduce {size} B"
+            best, middle = f"{min(times):12.1f} us", f"{statistics.median(times):12.1f} us"
+            print(f"{world} ranks  {what:20} {name:10} {best} {middle}", flush=True)
+        for size in SIZES + ["step"] * (world > 1):
+            ours, theirs = (min(found[name, size]) for name in BACKENDS)
+            print(f"{world} ranks  {size}: gloo / brigade = {theirs / ours:.2f}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--parameters", type=float, default=25e6)
+    arguments = parser.parse_args()
+    for world in [1, 2]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        pids = []
+        for rank in range(world):
+            pid = os.fork()
+            if pid == 0:
+                be_rank(rank, world, port, arguments)
+                os._exit(0)
+            pids.append(pid)
+        for pid in pids:
+            assert os.waitpid(pid, 0)[1] == 0
+
+
+if __name__ == "__main__":
+    main()
