@@ -61,6 +61,11 @@ fn print_transports() -> bool {
         let works = print_transport(if is_chosen { '*' } else { ' ' }, name, &settings);
         usable |= is_chosen && works;
     }
+    // Plugins have no list; those that are asked for are told of.
+    let asked = settings.transport.split(',').map(str::trim);
+    for name in asked.filter(|name| name.starts_with("plugin:")) {
+        usable |= print_transport('*', name, &settings);
+    }
     let mark = if in_process { '*' } else { ' ' };
     println!("  {mark} {:<9} yes  threads of one process, for tests and measurements", "loopback");
     println!("    {:<9} no   not part of this version", "cuda");

@@ -10,13 +10,15 @@ use std::sync::Arc;
 
 use brigade_transports::Transport;
 use brigade_transports::loopback;
+use brigade_transports::plugin::{PREFIX, Plugin};
 use brigade_transports::rdma::{self, Rdma};
 use brigade_transports::shm::Shm;
 use brigade_transports::tcp::{self, Tcp};
 
 use crate::{Error, RdmaSettings, Settings};
 
-/// Names that may be asked for, best first; `auto` means all that the machine has.
+/// Names that may be asked for, best first; `auto` means all that the machine has. A network plugin
+/// of NCCL is asked for as `plugin:NAME` or `plugin:PATH`, and never chosen by itself.
 pub const NAMES: [&str; 3] = ["shm", "rdma", "tcp"];
 
 /// The transports that `settings` ask for, best first.
@@ -60,28 +62,43 @@ pub fn transports_in_process(
 pub fn details(name: &str, settings: &Settings) -> Vec<String> {
     match name {
         "rdma" => rdma(settings).map(|it| it.describe().unwrap_or_default()).unwrap_or_default(),
-        _ => Vec::new(),
+        _ => match name.strip_prefix(PREFIX) {
+            Some(wanted) => plugin(wanted, settings).describe().unwrap_or_default(),
+            None => Vec::new(),
+        },
     }
 }
 
 fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
     match name {
         "shm" => Ok(Arc::new(Shm::new())),
-        "tcp" => Ok(Arc::new(Tcp::new(tcp::Settings {
-            sockets_per_peer: settings.sockets,
-            interface: settings.interface.clone(),
-            ports: settings.ports.map(|(first, last)| first..=last),
-            ..tcp::Settings::default()
-        }))),
+        "tcp" => Ok(Arc::new(Tcp::new(tcp(settings)))),
         "rdma" => Ok(Arc::new(rdma(settings)?)),
         "loopback" => Err(Error::invalid(
             "loopback joins threads of one process: use Communicator::local_world",
         )),
-        _ => Err(Error::invalid(format!(
-            "no transport is named {name:?}; there are auto, {}",
-            NAMES.join(", ")
-        ))),
+        _ => match name.strip_prefix(PREFIX).filter(|wanted| !wanted.is_empty()) {
+            Some(wanted) => Ok(Arc::new(plugin(wanted, settings))),
+            None => Err(Error::invalid(format!(
+                "no transport is named {name:?}; there are auto, {}, {PREFIX}NAME_OR_PATH",
+                NAMES.join(", ")
+            ))),
+        },
     }
+}
+
+fn tcp(settings: &Settings) -> tcp::Settings {
+    tcp::Settings {
+        sockets_per_peer: settings.sockets,
+        interface: settings.interface.clone(),
+        ports: settings.ports.map(|(first, last)| first..=last),
+        ..tcp::Settings::default()
+    }
+}
+
+/// A network plugin of NCCL; its ranks meet over one socket of TCP.
+fn plugin(wanted: &str, settings: &Settings) -> Plugin {
+    Plugin::new(wanted, tcp::Settings { sockets_per_peer: 1, ..tcp(settings) })
 }
 
 fn rdma(settings: &Settings) -> Result<Rdma, Error> {

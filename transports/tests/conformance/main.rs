@@ -8,9 +8,11 @@
 mod bells;
 mod endings;
 mod flow;
+mod foreign;
 mod groups;
 mod harness;
 mod joining;
+
 mod streams;
 mod windows;
 
@@ -78,6 +80,7 @@ conformance! {
     tcp_four_sockets: crate::tcp_four_sockets;
     rdma: crate::rdma;
     rdma_small: crate::rdma_small;
+    plugin: crate::foreign::plugin;
 }
 
 fn loopback_real(ranks: usize) -> Vec<Box<dyn Transport>> {

@@ -1,0 +1,432 @@
+//! The thread of an endpoint: it meets peers, hears what becomes of them, and looks after what is
+//! on its way while nobody else does.
+//!
+//! It owns the endpoint of TCP. It never waits for a peer's thread, only for listeners, so two of
+//! them cannot wait for each other.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::frame::Frame;
+use super::inlet::Inlet;
+use super::net::{Net, Thing};
+use super::outlet::{Outlet, lock};
+use super::sys::HANDLE_BYTES;
+use crate::{Endpoint, Port, RecvWire, SendWire, TransportError};
+
+/// How often anything that cannot ring is looked at.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long nothing may be looked at when there is nothing to look at.
+const IDLE: Duration = Duration::from_millis(250);
+/// How long one who leaves waits for what it has sent to arrive.
+const LANDING: Duration = Duration::from_secs(5);
+/// How long it may take to say something on a connection that stands.
+const SAYING: Duration = Duration::from_secs(1);
+const READ_BYTES: usize = 2048;
+
+/// The first peer that ended without having left.
+pub(super) type Deaths = Arc<Mutex<Option<TransportError>>>;
+
+/// The sending end of a wire, or why there is none.
+type Connected = Result<Arc<Mutex<Outlet>>, TransportError>;
+
+/// What the steward is asked.
+pub(super) enum Request {
+    /// Connect to a peer.
+    Connect { peer: usize, deadline: Instant, answer: mpsc::Sender<Connected> },
+    /// Leave.
+    Leave,
+}
+
+/// How the steward is asked.
+#[derive(Clone)]
+pub(super) struct Hand {
+    requests: mpsc::Sender<Request>,
+    mouth: Arc<UnixStream>,
+}
+
+impl Hand {
+    /// Ask; one that has ended is asked in vain.
+    pub(super) fn ask(&self, request: Request) {
+        if self.requests.send(request).is_ok() {
+            self.ring();
+        }
+    }
+
+    /// There is something to look after. A byte that does not fit is one of many that do.
+    pub(super) fn ring(&self) {
+        let _ = (&*self.mouth).write(&[1]);
+    }
+}
+
+/// The running thread. Dropping it leaves the communicator.
+pub(super) struct Steward {
+    pub(super) hand: Hand,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Steward {
+    /// Begin, over `tcp`.
+    pub(super) fn start(
+        net: &'static Net,
+        (mut tcp, port): (Box<dyn Endpoint>, Arc<dyn Port>),
+        inlets: &[Option<Arc<Mutex<Inlet>>>],
+        deaths: Deaths,
+    ) -> Result<Steward, TransportError> {
+        let failed = |call, error| TransportError::from_io(call, &error, "starting a steward");
+        let (mouth, ear) = UnixStream::pair().map_err(|error| failed("socketpair", error))?;
+        for end in [&mouth, &ear] {
+            end.set_nonblocking(true).map_err(|error| failed("fcntl", error))?;
+        }
+        if !tcp.doorbell().also_hears(ear.as_fd()) {
+            return Err(failed("epoll_ctl", std::io::Error::last_os_error()));
+        }
+        let (sender, requests) = mpsc::channel();
+        let hand = Hand { requests: sender, mouth: Arc::new(mouth) };
+        let mut peers = Vec::with_capacity(inlets.len());
+        for (index, inlet) in inlets.iter().enumerate() {
+            peers.push(match inlet {
+                None => None,
+                Some(inlet) => Some(Peer::new(tcp.receiver(index)?, Arc::clone(inlet))),
+            });
+        }
+        let work = Work { net, peers, tcp, _port: port, requests, ear, deaths };
+        let thread = std::thread::Builder::new()
+            .name("brigade-plugin".into())
+            .spawn(move || work.run())
+            .map_err(|error| failed("pthread_create", error))?;
+        Ok(Steward { hand, thread: Some(thread) })
+    }
+}
+
+impl Drop for Steward {
+    fn drop(&mut self) {
+        self.hand.ask(Request::Leave);
+        if let Some(thread) = self.thread.take() {
+            let outcome = thread.join();
+            debug_assert!(outcome.is_ok(), "the steward does not panic");
+        }
+    }
+}
+
+/// What is between us and one peer.
+struct Peer {
+    from: Option<Box<dyn RecvWire>>,
+    to: Option<Box<dyn SendWire>>,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    inlet: Arc<Mutex<Inlet>>,
+    /// Awaits the peer, until it has connected.
+    listener: Option<Thing>,
+    has_accepted: bool,
+    calling: Option<Calling>,
+    outlet: Option<Arc<Mutex<Outlet>>>,
+    /// Whether it was told that all has arrived.
+    told: bool,
+    /// Whether it has said that it has had all, or wants no more.
+    is_done: bool,
+}
+
+/// A connection that we make.
+struct Calling {
+    deadline: Instant,
+    since: Instant,
+    answer: mpsc::Sender<Connected>,
+    handle: Option<Box<[u8; HANDLE_BYTES]>>,
+}
+
+impl Peer {
+    fn new(from: Box<dyn RecvWire>, inlet: Arc<Mutex<Inlet>>) -> Peer {
+        Peer {
+            from: Some(from),
+            to: None,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            inlet,
+            listener: None,
+            has_accepted: false,
+            calling: None,
+            outlet: None,
+            told: false,
+            is_done: false,
+        }
+    }
+
+    /// Push what is to be said. What fails shows where the peer's words are read.
+    fn flush(&mut self) {
+        let Some(to) = &mut self.to else { return };
+        while let Ok(took @ 1..) = to.push(&self.outbox) {
+            self.outbox.drain(..took);
+            if self.outbox.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, outcome: Connected) {
+        if let Some(calling) = self.calling.take() {
+            // Whoever asked may have given up meanwhile.
+            let _heard = calling.answer.send(outcome);
+        }
+    }
+}
+
+/// What the thread has. Fields are dropped in this order.
+struct Work {
+    net: &'static Net,
+    peers: Vec<Option<Peer>>,
+    tcp: Box<dyn Endpoint>,
+    _port: Arc<dyn Port>,
+    requests: mpsc::Receiver<Request>,
+    ear: UnixStream,
+    deaths: Deaths,
+}
+
+impl Work {
+    fn run(mut self) {
+        let mut leaving: Option<Instant> = None;
+        loop {
+            self.tcp.doorbell().arm();
+            // What rang is looked at below, all of it.
+            while let Ok(1..) = self.ear.read(&mut [0; 64]) {}
+            while let Ok(request) = self.requests.try_recv() {
+                match request {
+                    Request::Connect { peer, deadline, answer } => {
+                        self.connect(peer, deadline, answer);
+                    }
+                    Request::Leave => {
+                        leaving = Some(Instant::now() + LANDING);
+                        self.say_farewell();
+                    }
+                }
+            }
+            let mut is_busy = false;
+            for peer in 0..self.peers.len() {
+                if self.peers[peer].is_some() {
+                    self.listen(peer);
+                    is_busy |= self.tend(peer);
+                }
+            }
+            let all_done = || self.peers.iter().flatten().all(|it| it.is_done);
+            if leaving.is_some_and(|until| all_done() || Instant::now() >= until) {
+                return;
+            }
+            let nap = if is_busy || leaving.is_some() { LOOK } else { IDLE };
+            if self.tcp.doorbell().wait(nap).is_err() {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
+    fn peer(&mut self, peer: usize) -> &mut Peer {
+        self.peers[peer].as_mut().expect("only peers that are served are talked with")
+    }
+
+    fn connect(&mut self, peer: usize, deadline: Instant, answer: mpsc::Sender<Connected>) {
+        let since = Instant::now();
+        self.peer(peer).calling = Some(Calling { deadline, since, answer, handle: None });
+        match self.dial(peer, deadline) {
+            Ok(()) => self.say(peer, &Frame::Want),
+            Err(error) => self.peer(peer).answer(Err(error)),
+        }
+    }
+
+    /// Have the connection of TCP with a peer stand.
+    fn dial(&mut self, peer: usize, deadline: Instant) -> Result<(), TransportError> {
+        if self.peer(peer).to.is_none() {
+            let to = self.tcp.sender(peer, deadline)?;
+            self.peer(peer).to = Some(to);
+        }
+        Ok(())
+    }
+
+    /// Say something to a peer that has a connection with us, so that this does not wait.
+    fn say(&mut self, peer: usize, frame: &Frame) {
+        if self.dial(peer, Instant::now() + SAYING).is_ok() {
+            let it = self.peer(peer);
+            frame.serialise(&mut it.outbox);
+            it.flush();
+        }
+    }
+
+    /// Hear what a peer says.
+    fn listen(&mut self, peer: usize) {
+        loop {
+            let it = self.peer(peer);
+            let Some(from) = &mut it.from else { return };
+            let mut bytes = [0; READ_BYTES];
+            match from.pull_into(&mut bytes) {
+                Ok(0) => return,
+                Ok(count) => it.inbox.extend(&bytes[..count]),
+                Err(error) => return self.end(peer, error),
+            }
+            loop {
+                let heard = match Frame::take(&mut self.peer(peer).inbox) {
+                    Ok(None) => break,
+                    Ok(Some(frame)) => self.hear(peer, frame),
+                    Err(what) => Err(what),
+                };
+                if let Err(what) = heard {
+                    let what = what.into();
+                    return self.end(peer, TransportError::Corrupt { peer, what });
+                }
+            }
+        }
+    }
+
+    /// Do what a peer says. Errors: it makes no sense.
+    fn hear(&mut self, peer: usize, frame: Frame) -> Result<(), &'static str> {
+        let net = self.net;
+        let it = self.peer(peer);
+        match frame {
+            Frame::Want => {
+                if it.listener.is_some() || it.has_accepted {
+                    return Err("a second wish for the same wire");
+                }
+                let reply = match net.listen() {
+                    Ok((handle, listener)) => {
+                        it.listener = Some(listener);
+                        Frame::Handle(Box::new(handle))
+                    }
+                    Err(failure) => Frame::Refuse(failure.to_string()),
+                };
+                self.say(peer, &reply);
+            }
+            Frame::Handle(handle) => {
+                // Whoever wanted it may have given up meanwhile.
+                if let Some(calling) = &mut it.calling {
+                    calling.handle = Some(handle);
+                }
+            }
+            Frame::Refuse(why) => {
+                let why = format!("member {peer} cannot take a wire: {why}");
+                it.answer(Err(TransportError::Refused { why }));
+            }
+            Frame::Left(bytes) => {
+                let gone = left(peer);
+                lock(&it.inlet).end(gone.clone(), Some(bytes));
+                if let Some(outlet) = &it.outlet {
+                    lock(outlet).end(gone.clone());
+                }
+                it.answer(Err(gone));
+                it.is_done = true;
+            }
+            Frame::Had => it.is_done = true,
+        }
+        Ok(())
+    }
+
+    /// A connection has ended: with a peer that has left, or that has died.
+    fn end(&mut self, peer: usize, error: TransportError) {
+        let deaths = Arc::clone(&self.deaths);
+        let it = self.peer(peer);
+        (it.from, it.to, it.is_done) = (None, None, true);
+        it.outbox.clear();
+        let has_left = lock(&it.inlet).has_ended();
+        if has_left {
+            return;
+        }
+        lock(&it.inlet).end(error.clone(), None);
+        if let Some(outlet) = &it.outlet {
+            lock(outlet).end(error.clone());
+        }
+        it.answer(Err(error.clone()));
+        lock(&deaths).get_or_insert(error);
+    }
+
+    /// Go on with everything between us and a peer; whether it must be looked at again soon.
+    fn tend(&mut self, peer: usize) -> bool {
+        let net = self.net;
+        let it = self.peer(peer);
+        it.flush();
+        let mut is_busy = false;
+        if let Some(listener) = it.listener {
+            is_busy = true;
+            let accepted = net.accept(listener).map_err(|failure| failure.on_wire(peer));
+            let connected = accepted.and_then(|end| match end {
+                None => Ok(false),
+                Some(end) => lock(&it.inlet).connect(net, end).map(|()| true),
+            });
+            if !matches!(connected, Ok(false)) {
+                (it.listener, it.has_accepted) = (None, true);
+                // A listener that does not close keeps nobody from going on.
+                let _ = net.close_listen(listener);
+            }
+            if let Err(error) = connected {
+                lock(&it.inlet).end(error, None);
+            }
+        }
+        if let Some(calling) = &mut it.calling {
+            is_busy = true;
+            if let Some(connected) = calling.go_on(net, peer) {
+                it.outlet = connected.as_ref().ok().cloned();
+                it.answer(connected);
+            }
+        }
+        if let Some(outlet) = &it.outlet {
+            is_busy |= !lock(outlet).tend();
+        }
+        let mut inlet = lock(&it.inlet);
+        if inlet.is_awaited() {
+            inlet.tend();
+            is_busy = true;
+        }
+        let has_had = inlet.is_complete() && !it.told;
+        drop(inlet);
+        if has_had {
+            self.peer(peer).told = true;
+            self.say(peer, &Frame::Had);
+        }
+        is_busy
+    }
+
+    /// Tell all peers how much they were sent, so that they know when they have had it all.
+    fn say_farewell(&mut self) {
+        for peer in 0..self.peers.len() {
+            let Some(it) = &mut self.peers[peer] else { continue };
+            let sent = it.outlet.as_ref().map_or(0, |outlet| lock(outlet).taken());
+            it.is_done |= sent == 0;
+            // A peer with which we never had to do is not told; it hears that nobody listens.
+            let was_met = it.to.is_some() || it.has_accepted || it.listener.is_some();
+            if was_met && it.from.is_some() {
+                self.say(peer, &Frame::Left(sent));
+            }
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        for listener in self.peers.iter_mut().flatten().filter_map(|peer| peer.listener.take()) {
+            // Nothing is left to do about a listener that does not close.
+            let _ = self.net.close_listen(listener);
+        }
+    }
+}
+
+impl Calling {
+    /// The connection, once it stands or cannot be had.
+    fn go_on(&mut self, net: &'static Net, peer: usize) -> Option<Connected> {
+        if let Some(handle) = &mut self.handle {
+            match net.connect(handle) {
+                Ok(None) => {}
+                Ok(Some(end)) => return Some(Outlet::new(net, peer, end)),
+                Err(failure) => return Some(Err(failure.on_wire(peer))),
+            }
+        }
+        if Instant::now() < self.deadline {
+            return None;
+        }
+        let what = format!("the wire to member {peer}");
+        let waited_ms = self.since.elapsed().as_millis() as u64;
+        Some(Err(TransportError::Timeout { what, waited_ms }))
+    }
+}
+
+fn left(peer: usize) -> TransportError {
+    TransportError::PeerGone { peer, how: "it has left the communicator".into() }
+}
