@@ -1,6 +1,7 @@
 //! The `brigade` command: flags in, exit code out. What it does lies in the library crates.
 
 mod bench;
+mod compare;
 mod doctor;
 mod launch;
 mod machine;
@@ -24,6 +25,7 @@ use clap::{Parser, Subcommand};
     after_help = "\
 First steps:
   brigade train --ranks 2                 train a small GPT on two processes of this machine
+  brigade compare                         the same model by every strategy, in one table
   brigade bench all-reduce -n 2           time an all-reduce between two processes
   brigade doctor                          what this machine has, and why something does not work
   brigade schedule show all-reduce -n 4   look at an algorithm
@@ -41,12 +43,17 @@ enum Command {
     Bench(Box<brigade_bench::Args>),
     Run(run::Args),
     Train(Box<brigade_trainer::Args>),
+    Compare(brigade_trainer::compare::Args),
     Doctor(doctor::Args),
     #[command(subcommand)]
     Offload(offload::Command),
     #[command(subcommand)]
     Schedule(schedule::Command),
 }
+
+/// Counted, so that a training can say what it held.
+#[global_allocator]
+static HEAP: brigade_trainer::Counting = brigade_trainer::Counting;
 
 fn main() -> ExitCode {
     // Whoever reads what these print may stop reading. Ranks and their launcher must outlive that:
@@ -59,6 +66,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(&args),
         Command::Run(args) => run::run(&args),
         Command::Train(args) => train::train(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Offload(command) => offload::offload(&command),
         Command::Schedule(command) => schedule::schedule(&command),

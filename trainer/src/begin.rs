@@ -80,7 +80,18 @@ impl<'a> Run<'a> {
         let log = RunLog::open(args.log.as_deref().filter(|_| is_first))?;
         let (first, last) = (strategy.steps() + 1, args.last_step());
         let report = Report::new(out, is_first, args.quiet, first, last);
-        Ok(Run { args, model, world, is_first, corpus, strategy, resumed, report, log })
+        Ok(Run {
+            args,
+            model,
+            world,
+            is_first,
+            corpus,
+            strategy,
+            peak_bytes: 0,
+            resumed,
+            report,
+            log,
+        })
     }
 
     /// Settings, before the first step.

@@ -6,6 +6,7 @@
 mod args;
 mod begin;
 pub mod checkpoint;
+pub mod compare;
 pub mod data;
 mod error;
 pub mod kernels;
@@ -17,10 +18,13 @@ mod report;
 pub mod runlog;
 pub mod sample;
 pub mod state;
+mod svg;
+mod sys;
 pub mod tape;
 mod train;
 
 pub use args::Args;
 pub use begin::check;
 pub use error::Error;
+pub use sys::Counting;
 pub use train::{Outcome, train};

@@ -4,13 +4,13 @@
 //! `end`.
 
 use crate::error::Error;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// What one step was like on rank 0. Times in milliseconds, sizes in bytes.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct StepRecord {
     /// Counts from 1.
     pub step: usize,
@@ -34,6 +34,19 @@ pub struct StepRecord {
     pub sent_bytes: u64,
     /// Payload its formula predicts.
     pub formula_bytes: u64,
+}
+
+/// What a run came to on one rank: bytes of all its steps, and bytes of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankEnd {
+    /// Payload it sent in steps.
+    pub sent_bytes: u64,
+    /// What the strategy's formula predicts for that.
+    pub formula_bytes: u64,
+    /// The most it held in a step for the strategy; 0 where no allocator counts.
+    pub peak_bytes: u64,
+    /// What the strategy's formula predicts for that.
+    pub memory_bytes: u64,
 }
 
 /// An open log, or none.

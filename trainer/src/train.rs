@@ -10,9 +10,10 @@ use crate::model::Gpt;
 use crate::optim::learning_rate;
 use crate::parallel::{Batch, Strategy};
 use crate::report::{Report, printable};
-use crate::runlog::{RunLog, StepRecord};
+use crate::runlog::{RankEnd, RunLog, StepRecord};
 use crate::sample::{Draw, sample};
 use crate::state::State;
+use crate::sys;
 use crate::tape::Tape;
 use brigade_comm::Communicator;
 use serde::Serialize;
@@ -33,6 +34,8 @@ pub struct Outcome {
     pub formula_bytes: u64,
     /// Wall time of the steps.
     pub seconds: f64,
+    /// Bytes sent and held by each rank.
+    pub ranks: Vec<RankEnd>,
 }
 
 /// Windows of held-out text that the final loss is taken over, and how many go through at once.
@@ -71,9 +74,12 @@ fn run(
 ) -> Result<Outcome, Error> {
     let model = Gpt::new(args.config(), Cpu)?;
     let (state, resumed) = begin::state(args, &model, world)?;
+    let held_bytes = sys::held();
     let strategy = begin::strategy(args, &model, world, &state)?;
+    let strategy_bytes = sys::held().saturating_sub(held_bytes);
     drop(state);
     let mut run = Run::new(args, &model, world, strategy, resumed, out)?;
+    run.peak_bytes = strategy_bytes;
     run.announce()?;
     let mut outcome = run.steps()?;
     run.finish(&mut outcome)?;
@@ -93,6 +99,8 @@ pub(crate) struct Run<'a> {
     pub(crate) is_first: bool,
     pub(crate) corpus: Corpus,
     pub(crate) strategy: Box<dyn Strategy + 'a>,
+    /// The most that this rank held for it in a step.
+    pub(crate) peak_bytes: u64,
     /// Settings of the run that wrote the checkpoint this one goes on from.
     pub(crate) resumed: Option<Course>,
     pub(crate) report: Report<'a>,
@@ -103,8 +111,12 @@ impl Run<'_> {
     fn steps(&mut self) -> Result<Outcome, Error> {
         let (start, sent) = (Instant::now(), self.strategy.sent_bytes());
         let (mut losses, mut saved_bytes) = (Vec::new(), 0);
+        let (strategy_bytes, mut most_bytes) = (self.peak_bytes, 0);
         for step in self.strategy.steps()..self.args.last_step() {
+            let held_bytes = sys::held();
+            sys::take_peak();
             let record = self.step(step)?;
+            most_bytes = sys::take_peak().saturating_sub(held_bytes).max(most_bytes);
             self.report.step(&record)?;
             self.log.write("step", &record)?;
             losses.push(record.loss);
@@ -121,7 +133,29 @@ impl Run<'_> {
         let formula_bytes = self.strategy.formula_bytes() * losses.len() as u64;
         let sent_bytes = self.strategy.sent_bytes() - sent - saved_bytes;
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Outcome { losses, held_out: f64::NAN, sent_bytes, formula_bytes, seconds })
+        self.peak_bytes = strategy_bytes + most_bytes;
+        let mine = RankEnd {
+            sent_bytes,
+            formula_bytes,
+            peak_bytes: self.peak_bytes,
+            memory_bytes: self.strategy.memory().total(),
+        };
+        let ranks = self.all_ranks(mine)?;
+        Ok(Outcome { losses, held_out: f64::NAN, sent_bytes, formula_bytes, seconds, ranks })
+    }
+
+    /// What every rank has to say of itself.
+    fn all_ranks(&self, mine: RankEnd) -> Result<Vec<RankEnd>, Error> {
+        let Some(comm) = self.world else { return Ok(vec![mine]) };
+        let RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes } = mine;
+        let mut all = vec![0; 4 * comm.size()];
+        comm.all_gather(&[sent_bytes, formula_bytes, peak_bytes, memory_bytes], &mut all)?;
+        let (ranks, _) = all.as_chunks::<4>();
+        let of_rank = |numbers: &[u64; 4]| {
+            let [sent_bytes, formula_bytes, peak_bytes, memory_bytes] = *numbers;
+            RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes }
+        };
+        Ok(ranks.iter().map(of_rank).collect())
     }
 
     /// One update from one global batch. `step` counts from 0.

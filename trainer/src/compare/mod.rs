@@ -1,0 +1,102 @@
+//! The same model trained by every strategy, in one table: `brigade compare`.
+//!
+//! A row is a name and flags of `brigade train`; whoever adds a strategy adds a row to `rows`. The
+//! rows run one after the other, each in a fresh world of processes, and leave a run log; `row`
+//! reads it and judges it against the row of one process, `table` prints what came of it.
+//!
+//! Not here: how a world is started. The command hands in a function that does.
+
+mod picture;
+mod row;
+mod rows;
+mod table;
+
+pub use row::{Reading, Verdict};
+pub use rows::{Leg, Row, Want};
+
+use crate::error::Error;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Train the same model by every strategy, and compare digits, bytes, memory and speed.
+///
+/// Each row is a `brigade train` in a world of its own. Exits with 1 if a row does not have the
+/// digits of one process that it must have, or sends other bytes than its formula says.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Columns: the loss after the last step; whether the losses of all steps have the same bits as those
+of one process, or how far they are off; tokens of all ranks per second (median step); how much of
+the step was waiting for other ranks; the largest heap of a rank while it trains, and what part of
+its formula that is; what a rank sends in a step, and whether all of it is as its formula says.
+
+Examples:
+  brigade compare                          everything there is, a few steps each
+  brigade compare --steps 200 --json -     the long run, a JSON object a row
+  brigade compare --only ddp,fsdp --plot strategies.svg
+  brigade compare -- --layers 4 --width 256 --text notes/")]
+pub struct Args {
+    /// Steps of every row
+    #[arg(long, default_value_t = 10)]
+    pub steps: usize,
+    /// Only rows whose names begin with one of these
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Numbers of ranks to try; rows that need another number keep theirs
+    #[arg(long, value_name = "RANKS", value_delimiter = ',', default_value = "2,4")]
+    pub ranks: Vec<usize>,
+    /// Write a JSON object a row to this file, or instead of the table to standard output (-)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw speed and memory of the rows
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+    /// Further flags of `brigade train`, for every row
+    #[arg(last = true, value_name = "TRAIN FLAGS")]
+    pub train: Vec<String>,
+}
+
+/// Runs one `brigade train` with these flags, telling each step; an error is a sentence.
+pub type Train<'a> = dyn FnMut(&[String], &mut dyn FnMut()) -> Result<(), String> + 'a;
+
+/// Run all rows and print what came of them. Files of the rows go to `folder`.
+///
+/// Returns whether every row is as it must be. Errors: `Setting` if there is nothing to compare,
+/// `File` and `Output` for what cannot be written.
+pub fn compare(
+    args: &Args,
+    folder: &Path,
+    train: &mut Train<'_>,
+    out: &mut dyn Write,
+) -> Result<bool, Error> {
+    let rows = rows::rows(args)?;
+    let steps: usize = rows.iter().map(|row| row.legs.len() * args.steps).sum();
+    let bar = ProgressBar::new(steps as u64);
+    let style = ProgressStyle::with_template("{msg:28} {wide_bar} {eta} left");
+    bar.set_style(style.expect("the template is valid"));
+    let mut verdicts: Vec<Verdict> = Vec::new();
+    for (at, row) in rows.into_iter().enumerate() {
+        bar.set_message(format!("{} x {}", row.name, row.ranks()));
+        let log = folder.join(format!("row-{at}.jsonl"));
+        let reading = row.legs.iter().try_for_each(|leg| {
+            let flags = leg.flags(args, &log, &folder.join(format!("row-{at}.gpt")));
+            train(&flags, &mut || bar.inc(1))
+        });
+        let reading = reading.and_then(|()| Reading::of(&log));
+        let alone = verdicts.first().and_then(|first| first.reading.as_ref().ok());
+        verdicts.push(Verdict::new(row, reading, alone));
+    }
+    bar.finish_and_clear();
+    let is_json = args.json.as_deref() == Some(Path::new("-"));
+    let text = if is_json { table::json(&verdicts) } else { table::table(&verdicts) };
+    out.write_all(text.as_bytes()).map_err(Error::Output)?;
+    for (path, text) in [
+        (args.json.as_ref().filter(|_| !is_json), table::json(&verdicts)),
+        (args.plot.as_ref(), picture::draw(&verdicts)),
+    ] {
+        if let Some(path) = path {
+            std::fs::write(path, text).map_err(Error::file("write", path))?;
+        }
+    }
+    Ok(verdicts.iter().all(Verdict::is_right))
+}

@@ -1,0 +1,175 @@
+//! What a row's run log says, and whether that is as it must be.
+
+use super::rows::{Row, Want};
+use crate::runlog::{RankEnd, StepRecord};
+use serde::Deserialize;
+use std::path::Path;
+
+/// What came of a row.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Which.
+    pub row: Row,
+    /// What its log says, or why there is none.
+    pub reading: Result<Reading, String>,
+    /// How far its losses are from those of one process: the first step's, and the worst one's,
+    /// relatively. None if there is nothing to compare.
+    pub off: Option<(f64, f64)>,
+}
+
+/// What a run log says.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// Loss of each step.
+    pub losses: Vec<f64>,
+    /// Of the median step.
+    pub tokens_per_second: f64,
+    /// Part of the time that was waiting for other ranks.
+    pub exposed: f64,
+    /// Each rank of the last leg.
+    pub ranks: Vec<RankEnd>,
+    /// Steps of the last leg.
+    pub last_steps: usize,
+}
+
+#[derive(Deserialize)]
+struct End {
+    ranks: Vec<RankEnd>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Event {
+    Start {},
+    Step(StepRecord),
+    End(End),
+}
+
+impl Reading {
+    /// Read a log, of one run or of several after each other.
+    pub fn of(path: &Path) -> Result<Reading, String> {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let (mut reading, mut steps) = (Reading::default(), Vec::new());
+        for line in text.lines() {
+            let event = serde_json::from_str(line);
+            match event.map_err(|error| format!("{}: {error}", path.display()))? {
+                Event::Start {} => steps.clear(),
+                Event::Step(step) => {
+                    reading.losses.push(step.loss);
+                    steps.push(step);
+                }
+                Event::End(end) => reading.ranks = end.ranks,
+            }
+        }
+        if steps.is_empty() || reading.ranks.is_empty() {
+            return Err("the run log has no end".to_string());
+        }
+        // The first step finds memory that was never touched.
+        let warm = &steps[usize::from(steps.len() > 1)..];
+        let total = |of: fn(&StepRecord) -> f64| warm.iter().map(of).sum::<f64>();
+        reading.exposed = total(|step| step.exposed_ms) / total(|step| step.step_ms);
+        let mut speeds: Vec<f64> = warm.iter().map(|step| step.tokens_per_second).collect();
+        speeds.sort_by(f64::total_cmp);
+        reading.tokens_per_second = speeds[speeds.len() / 2];
+        reading.last_steps = steps.len();
+        Ok(reading)
+    }
+
+    /// The rank that held most while it trained.
+    pub fn largest(&self) -> &RankEnd {
+        let largest = self.ranks.iter().max_by_key(|rank| rank.peak_bytes);
+        largest.expect("a reading has ranks")
+    }
+
+    /// Whether every rank sent what its formula says.
+    pub fn sent_as_predicted(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.sent_bytes == rank.formula_bytes)
+    }
+}
+
+impl Verdict {
+    /// Judge a row against the losses of one process.
+    pub fn new(row: Row, reading: Result<Reading, String>, alone: Option<&Reading>) -> Verdict {
+        let off = match (&reading, alone) {
+            (Ok(here), Some(alone)) if here.losses.len() == alone.losses.len() => {
+                let pairs = here.losses.iter().zip(&alone.losses);
+                let off: Vec<f64> = pairs.map(|(here, alone)| apart(*here, *alone)).collect();
+                Some((off[0], off.iter().copied().fold(0.0, f64::max)))
+            }
+            _ => None,
+        };
+        Verdict { row, reading, off }
+    }
+
+    /// Whether the row is as it must be.
+    pub fn is_right(&self) -> bool {
+        self.problem().is_none()
+    }
+
+    /// What is wrong with it.
+    pub fn problem(&self) -> Option<String> {
+        let reading = match &self.reading {
+            Ok(reading) => reading,
+            Err(problem) => return Some(problem.clone()),
+        };
+        // The first row has nothing to compare with; the others must have it.
+        let is_first = self.row.name == "one process";
+        let (first, worst) = match (self.off, is_first) {
+            (Some(off), _) => off,
+            (None, true) => (0.0, 0.0),
+            (None, false) => return Some("has other steps than one process".to_string()),
+        };
+        match self.row.want {
+            Want::SameBits if worst > 0.0 => {
+                return Some(format!("must have the bits of one process, but is {worst:.1e} off"));
+            }
+            Want::Within(limit) if first > limit => {
+                return Some(format!("may be {limit:.0e} off in its first step, is {first:.1e}"));
+            }
+            _ => {}
+        }
+        let wrong = reading.ranks.iter().enumerate().find(|(_, r)| r.sent_bytes != r.formula_bytes);
+        wrong.map(|(rank, r)| {
+            let (sent, formula) = (r.sent_bytes, r.formula_bytes);
+            format!("rank {rank} sent {sent} bytes, its formula says {formula}")
+        })
+    }
+}
+
+/// Relative distance; 0 only for the same bits.
+fn apart(here: f64, alone: f64) -> f64 {
+    match here.to_bits() == alone.to_bits() {
+        true => 0.0,
+        false => ((here - alone) / alone).abs().max(f64::MIN_POSITIVE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(want: Want, losses: &[f64], formula_bytes: u64) -> Verdict {
+        let row = Row { name: "row".to_string(), want, legs: Vec::new() };
+        let rank = RankEnd { sent_bytes: 8, formula_bytes, ..Default::default() };
+        let reading = |losses: &[f64]| Reading {
+            losses: losses.to_vec(),
+            ranks: vec![rank],
+            ..Default::default()
+        };
+        Verdict::new(row, Ok(reading(losses)), Some(&reading(&[2.0, 1.0])))
+    }
+
+    #[test]
+    fn a_row_is_right_only_with_its_bits_and_its_bytes() {
+        assert!(verdict(Want::SameBits, &[2.0, 1.0], 8).is_right());
+        let last_bit = f64::from_bits(1.0f64.to_bits() + 1);
+        assert!(!verdict(Want::SameBits, &[2.0, last_bit], 8).is_right());
+        assert!(!verdict(Want::SameBits, &[2.0], 8).is_right());
+        assert!(!verdict(Want::SameBits, &[2.0, 1.0], 9).is_right());
+        assert!(verdict(Want::Within(1e-5), &[2.00001, 1.1], 8).is_right());
+        assert!(!verdict(Want::Within(1e-5), &[2.0001, 1.0], 8).is_right());
+        let nan = verdict(Want::SameBits, &[2.0, f64::NAN], 8);
+        assert!(!nan.is_right(), "{:?}", nan.off);
+    }
+}

@@ -1,0 +1,178 @@
+//! Which rows there are: names and flags, as data.
+
+use super::Args;
+use crate::error::Error;
+use std::path::Path;
+
+/// What a row's losses owe to those of one process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Want {
+    /// The same bits, in every step.
+    SameBits,
+    /// Another order of additions: in the first step off by this much at most, relatively. From
+    /// there on training itself makes more of it.
+    Within(f64),
+}
+
+/// One `brigade train`. A row has two where the second goes on from the first one's checkpoint.
+#[derive(Clone, Debug)]
+pub struct Leg {
+    ranks: usize,
+    flags: String,
+    saves: bool,
+    resumes: bool,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What the table calls it.
+    pub name: String,
+    /// What its losses owe to one process.
+    pub want: Want,
+    /// What is run.
+    pub legs: Vec<Leg>,
+}
+
+/// A strategy: its name, the numbers of ranks it needs (none: any that were asked for), flags in
+/// which `{ranks}` and `{lanes}` are filled in, and what its losses owe to one process.
+type Strategy = (&'static str, &'static [usize], &'static str, Want);
+
+const REORDERED: Want = Want::Within(1e-5);
+const ORDERED: &str = "--ordered --lanes {lanes}";
+
+/// Everything beside the row of one process.
+const STRATEGIES: &[Strategy] = &[
+    ("accumulate", &[1], "--accumulate {lanes}", Want::SameBits),
+    ("ddp", &[], "--strategy ddp --ordered --lanes {lanes}", Want::SameBits),
+    ("zero1", &[], "--strategy zero1 --ordered --lanes {lanes}", Want::SameBits),
+    ("zero2", &[], "--strategy zero2 --ordered --lanes {lanes}", Want::SameBits),
+    ("fsdp", &[], "--strategy fsdp --ordered --lanes {lanes}", Want::SameBits),
+    ("ddp, fast", &[], "--strategy ddp", REORDERED),
+    ("zero1, fast", &[], "--strategy zero1", REORDERED),
+    ("zero2, fast", &[], "--strategy zero2", REORDERED),
+    ("fsdp, fast", &[], "--strategy fsdp", REORDERED),
+];
+
+/// A run that ends half-way, and one that goes on from its checkpoint: ranks and flags of both.
+type Resume = (&'static str, [(usize, &'static str); 2]);
+
+const RESUMES: &[Resume] = &[
+    ("resume 1 as fsdp", [(1, ""), (2, "--strategy fsdp")]),
+    ("resume fsdp 4 as zero1", [(4, "--strategy fsdp"), (2, "--strategy zero1")]),
+    ("resume zero2 2 as ddp", [(2, "--strategy zero2"), (4, "--strategy ddp")]),
+];
+
+/// The rows that were asked for; the first is one process.
+///
+/// Errors: `Setting` if only one is left, or steps cannot be cut in two.
+pub(super) fn rows(args: &Args) -> Result<Vec<Row>, Error> {
+    if args.steps < 2 {
+        return Err(Error::setting("steps", "must be at least 2, to be interrupted".to_string()));
+    }
+    let largest = args.ranks.iter().copied().max().unwrap_or(1);
+    let lanes = largest.max(4);
+    if let Some(ranks) = args.ranks.iter().find(|ranks| **ranks == 0 || lanes % **ranks > 0) {
+        let problem = format!("{ranks} does not divide {lanes}, the lanes of a batch");
+        return Err(Error::setting("ranks", problem));
+    }
+    let leg = |ranks: usize, flags: &str, saves: bool, resumes: bool| {
+        let flags = flags.replace("{lanes}", &lanes.to_string());
+        Leg { ranks, flags: flags.replace("{ranks}", &ranks.to_string()), saves, resumes }
+    };
+    let mut rows = vec![Row {
+        name: "one process".to_string(),
+        want: Want::SameBits,
+        legs: vec![leg(1, ORDERED, false, false)],
+    }];
+    let is_wanted =
+        |name: &str| args.only.is_empty() || args.only.iter().any(|only| name.starts_with(only));
+    for (name, needs, flags, want) in STRATEGIES.iter().filter(|row| is_wanted(row.0)) {
+        let ranks = if needs.is_empty() { &args.ranks[..] } else { needs };
+        rows.extend(ranks.iter().filter(|ranks| **ranks > 1 || !needs.is_empty()).map(|ranks| {
+            let legs = vec![leg(*ranks, flags, false, false)];
+            Row { name: name.to_string(), want: *want, legs }
+        }));
+    }
+    for (name, [first, second]) in RESUMES.iter().filter(|row| is_wanted(row.0)) {
+        let ordered = |(ranks, flags): &(usize, &str), resumes: bool| {
+            leg(*ranks, &format!("{flags} {ORDERED}"), !resumes, resumes)
+        };
+        let legs = vec![ordered(first, false), ordered(second, true)];
+        rows.push(Row { name: name.to_string(), want: Want::SameBits, legs });
+    }
+    match rows.len() {
+        1 => Err(Error::setting("only", "no row has such a name".to_string())),
+        _ => Ok(rows),
+    }
+}
+
+impl Row {
+    /// Ranks of its last leg.
+    pub fn ranks(&self) -> usize {
+        self.legs.last().map_or(1, |leg| leg.ranks)
+    }
+}
+
+impl Leg {
+    /// The flags of `brigade train` for it.
+    pub(super) fn flags(&self, args: &Args, log: &Path, checkpoint: &Path) -> Vec<String> {
+        let path = |path: &Path| path.display().to_string();
+        let mut flags: Vec<String> = self.flags.split_whitespace().map(str::to_string).collect();
+        let mut flag = |name: &str, value: String| flags.extend([format!("--{name}"), value]);
+        flag("ranks", self.ranks.to_string());
+        flag("steps", args.steps.to_string());
+        flag("log", path(log));
+        flag("sample", "0".to_string());
+        if self.saves {
+            flag("stop-at", (args.steps / 2).to_string());
+            flag("checkpoint", path(checkpoint));
+        }
+        if self.resumes {
+            flag("resume", path(checkpoint));
+        }
+        flags.push("--quiet".to_string());
+        flags.extend(args.train.iter().cloned());
+        flags
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(only: &[&str], ranks: &[usize]) -> Args {
+        Args {
+            steps: 10,
+            only: only.iter().map(|name| name.to_string()).collect(),
+            ranks: ranks.to_vec(),
+            json: None,
+            plot: None,
+            train: vec!["--layers".to_string(), "1".to_string()],
+        }
+    }
+
+    #[test]
+    fn rows_are_chosen_by_the_beginnings_of_their_names() {
+        let rows = rows(&args(&["ddp", "resume 1"], &[2, 8])).unwrap();
+        let names: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.ranks())).collect();
+        let ddp = [("ddp", 2), ("ddp", 8), ("ddp, fast", 2), ("ddp, fast", 8)];
+        assert_eq!(names[0], ("one process", 1));
+        assert_eq!(names[1..5], ddp);
+        assert_eq!(names[5..], [("resume 1 as fsdp", 2)]);
+        assert!(super::rows(&args(&["nothing"], &[2])).is_err());
+        assert!(super::rows(&args(&[], &[3, 4])).is_err());
+    }
+
+    #[test]
+    fn a_resumed_row_ends_half_way_and_goes_on_from_there() {
+        let rows = rows(&args(&["resume 1"], &[2])).unwrap();
+        let flags = |leg: usize| {
+            rows[1].legs[leg].flags(&args(&[], &[2]), Path::new("l"), Path::new("c")).join(" ")
+        };
+        let first = "--ordered --lanes 4 --ranks 1 --steps 10 --log l --sample 0 --stop-at 5 \
+                     --checkpoint c --quiet --layers 1";
+        assert_eq!(flags(0), first);
+        assert!(flags(1).contains("--strategy fsdp") && flags(1).contains("--resume c"));
+    }
+}
