@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::layout::Config;
-use crate::parallel::{Lanes, Stage};
+use crate::parallel::{Axis, Lanes, Mesh, Way, Ways};
 use brigade_comm::transports;
 use clap::Args as ClapArgs;
 use serde::Serialize;
@@ -32,9 +32,12 @@ pub struct Args {
     /// End after this step already, as if interrupted there
     #[arg(long, value_name = "STEP")]
     pub stop_at: Option<usize>,
-    /// What the ranks hold in parts: nothing, moments, also gradients, also parameters
-    #[arg(long, value_enum, default_value_t)]
-    pub strategy: Stage,
+    /// Ways to train, separated by commas: at most one of each kind
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "ddp", value_name = "WAYS")]
+    pub strategy: Vec<Way>,
+    /// Ranks along each axis, the last of which runs fastest, such as dp=2,pp=2
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<Mesh>,
     /// What carries the bytes; without it, what the environment asks for.
     #[arg(long, value_name = "NAMES", help = transport_help())]
     pub transport: Option<String>,
@@ -134,11 +137,24 @@ impl Args {
         if self.prompt.is_empty() {
             return Err(Error::setting("prompt", "must have at least one byte".to_string()));
         }
+        Ways::of(&self.strategy)?;
+        let mesh = self.mesh(ranks);
+        if mesh.ranks() != ranks {
+            let problem = format!("{mesh} has {} ranks, but there are {ranks}", mesh.ranks());
+            return Err(Error::setting("mesh", problem));
+        }
         self.share_of(0, ranks).map(drop)
+    }
+
+    /// How `ranks` ranks stand to each other.
+    pub(crate) fn mesh(&self, ranks: usize) -> Mesh {
+        self.mesh.clone().unwrap_or_else(|| Mesh::line(Axis::Dp, ranks))
     }
 
     /// The samples that `rank` of `ranks` takes of each batch.
     pub(crate) fn share_of(&self, rank: usize, ranks: usize) -> Result<Lanes, Error> {
+        let mesh = self.mesh(ranks);
+        let (rank, ranks) = (mesh.place(rank, Axis::Dp), mesh.length(Axis::Dp));
         let lanes = if self.ordered { self.lanes } else { ranks * self.accumulate };
         Lanes::new(self.batch, lanes, rank, ranks)
     }
@@ -205,6 +221,8 @@ mod tests {
             ("--accumulate 5", 2, "--batch"),
             ("--checkpoint x --checkpoint-every 0", 1, "--checkpoint-every"),
             ("--prompt=", 1, "--prompt"),
+            ("--strategy zero1,fsdp", 2, "--strategy"),
+            ("--mesh dp=2", 3, "--mesh"),
         ] {
             let problem = args(flags).validate(ranks).unwrap_err().to_string();
             assert!(problem.starts_with(&format!("{name}: ")), "{flags}: {problem}");

@@ -6,13 +6,12 @@ use crate::data::Corpus;
 use crate::error::Error;
 use crate::model::Gpt;
 use crate::optim::{Hyper, Optimizer};
-use crate::parallel::{DataParallel, Memory, Sharing, Strategy};
+use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Way, Ways};
 use crate::report::{Report, grouped, megabytes};
 use crate::runlog::RunLog;
 use crate::state::State;
 use crate::train::Run;
 use brigade_comm::Communicator;
-use clap::ValueEnum;
 use serde::Serialize;
 use std::io::Write;
 
@@ -47,18 +46,26 @@ pub(crate) fn state(
     Ok((state, resumed))
 }
 
+/// The communicators of this rank's groups. Collective.
+pub(crate) fn groups(args: &Args, world: Option<&Communicator>) -> Result<Groups, Error> {
+    let Some(world) = world else { return Ok(Groups::default()) };
+    args.mesh(world.size()).split(world)
+}
+
 /// How the ranks train, from a state that is the same on all of them.
 pub(crate) fn strategy<'a>(
     args: &Args,
     model: &'a Gpt,
     world: Option<&'a Communicator>,
+    groups: &'a Groups,
     state: &State,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
     let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
     let lanes = args.share_of(rank, ranks)?;
-    let sharing = Sharing { stage: args.strategy, is_ordered: args.ordered, slots: lanes.slots() };
+    let stage = Ways::of(&args.strategy)?.data;
+    let sharing = Sharing { stage, is_ordered: args.ordered, slots: lanes.slots() };
     let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
-    Ok(Box::new(DataParallel::new(model, world, lanes, sharing, optimizer, state)?))
+    Ok(Box::new(DataParallel::new(model, groups.dp.as_ref(), lanes, sharing, optimizer, state)?))
 }
 
 impl<'a> Run<'a> {
@@ -113,6 +120,7 @@ impl<'a> Run<'a> {
     fn rows(&self) -> Vec<(&'static str, String)> {
         let Args { batch, context, lr, seed, steps, .. } = *self.args;
         let ranks = self.world.map_or(1, Communicator::size);
+        let shares = self.args.mesh(ranks).length(Axis::Dp);
         let parameters = grouped(self.model.layout().len() as u64);
         let threads = match self.model.kernels().threads() {
             1 => "1 thread".to_string(),
@@ -124,7 +132,7 @@ impl<'a> Run<'a> {
             ("text", format!("{}, {text_bytes} bytes", self.corpus.name())),
             ("model", format!("{parameters} parameters, {}", self.model.layout().config())),
             ("memory", memory_row(self.strategy.memory())),
-            ("batch", format!("{batch} samples of {context} bytes, {} a rank", batch / ranks)),
+            ("batch", format!("{batch} samples of {context} bytes, {} a rank", batch / shares)),
             ("ranks", format!("{ranks}, each with {threads}")),
             ("learning rate", format!("up to {lr}, seed {seed}")),
             ("steps", format!("{first} to {last} of {steps}")),
@@ -135,9 +143,10 @@ impl<'a> Run<'a> {
                 true => format!(" --ordered --lanes {}", self.args.lanes),
                 false => String::new(),
             };
-            let name = self.args.strategy.to_possible_value().expect("no strategy is hidden");
-            let (name, wires) = (name.get_name().to_string(), wires.join(" and "));
-            rows.push(("strategy", format!("{name}{mode} over {wires}")));
+            let ways = self.args.strategy.iter().map(|way| Way::name(*way)).collect::<Vec<_>>();
+            let (ways, wires) = (ways.join(","), wires.join(" and "));
+            let mesh = self.args.mesh.as_ref().map_or(String::new(), |mesh| format!(" on {mesh}"));
+            rows.push(("strategy", format!("{ways}{mode}{mesh} over {wires}")));
             let sent = grouped(self.strategy.formula_bytes());
             rows.push(("formula", format!("rank 0 sends {sent} bytes a step")));
         }

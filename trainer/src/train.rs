@@ -74,8 +74,9 @@ fn run(
 ) -> Result<Outcome, Error> {
     let model = Gpt::new(args.config(), Cpu)?;
     let (state, resumed) = begin::state(args, &model, world)?;
+    let groups = begin::groups(args, world)?;
     let held_bytes = sys::held();
-    let strategy = begin::strategy(args, &model, world, &state)?;
+    let strategy = begin::strategy(args, &model, world, &groups, &state)?;
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
     drop(state);
     let mut run = Run::new(args, &model, world, strategy, resumed, out)?;

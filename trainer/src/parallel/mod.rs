@@ -10,11 +10,13 @@ mod lanes;
 mod mesh;
 mod shards;
 pub mod tensor;
+mod way;
 
 pub use data::DataParallel;
 pub use lanes::Lanes;
 pub use mesh::{Axis, Groups, Mesh};
 pub use shards::{Shards, Sharing, Stage};
+pub use way::{Way, Ways};
 
 use crate::data::Corpus;
 use crate::error::Error;

@@ -21,14 +21,11 @@ use crate::optim::{Moments, Optimizer};
 use crate::state::State;
 use brigade_comm::{Communicator, Owned};
 use brigade_schedule::Collective;
-use clap::ValueEnum;
-use serde::Serialize;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// What ranks that share their data hold in parts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Nothing: every rank holds everything.
     #[default]
@@ -38,7 +35,6 @@ pub enum Stage {
     /// Also gradients.
     Zero2,
     /// Also parameters.
-    #[value(alias = "zero3")]
     Fsdp,
 }
 
