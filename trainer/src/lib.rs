@@ -12,6 +12,7 @@ mod error;
 pub mod kernels;
 pub mod layout;
 pub mod model;
+pub mod moe;
 pub mod optim;
 pub mod parallel;
 mod report;

@@ -40,7 +40,7 @@ impl Gpt {
         division: Box<dyn Division>,
     ) -> Result<Gpt, Error> {
         config.validate()?;
-        let rank = division.group().map_or(0, Group::rank);
+        let rank = division.groups().first().map_or(0, Group::rank);
         let layout = Layout::divided(config, division.place(rank).share);
         Ok(Gpt { layout, kernels: Box::new(kernels), division })
     }
@@ -69,7 +69,7 @@ impl Gpt {
 
     /// This rank's part of a whole state.
     pub fn part<'s>(&self, whole: &'s State) -> Cow<'s, State> {
-        let Some(group) = self.division.group() else { return Cow::Borrowed(whole) };
+        let Some(group) = self.division.groups().first() else { return Cow::Borrowed(whole) };
         let (layout, place) =
             (Layout::new(*self.layout.config()), self.division.place(group.rank()));
         let cut = |values: &[f32]| place.cut(&layout, values);
@@ -80,7 +80,7 @@ impl Gpt {
 
     /// The whole state, from the parts of all ranks that divide it. Collective over them.
     pub fn assemble(&self, part: State) -> Result<State, Error> {
-        let Some(group) = self.division.group() else { return Ok(part) };
+        let Some(group) = self.division.groups().first() else { return Ok(part) };
         let layout = Layout::new(*self.layout.config());
         let gather = |mine: Vec<f32>| -> Result<Vec<f32>, Error> {
             let (mut all, mut whole) =
@@ -104,12 +104,12 @@ impl Gpt {
 
     /// Bytes that this rank has sent to those who divide the model with it.
     pub fn sent_bytes(&self) -> u64 {
-        self.division.group().map_or(0, Group::sent_bytes)
+        self.division.groups().iter().map(Group::sent_bytes).sum()
     }
 
     /// How long this rank waited for those since this was asked last.
     pub fn take_waited(&self) -> Duration {
-        self.division.group().map_or(Duration::ZERO, Group::take_waited)
+        self.division.groups().iter().map(Group::take_waited).sum()
     }
 
     /// Bytes of memory that the division has of its own.
@@ -170,7 +170,7 @@ impl Gpt {
     /// All units of a model that is not divided, from parameters that lie together. params:
     /// [layout.len()].
     pub fn forward_all(&self, params: &[f32], tape: &mut Tape, tokens: &[u32]) {
-        assert!(self.division.group().is_none(), "parts of a model are computed unit by unit");
+        assert!(self.division.groups().is_empty(), "parts of a model are computed unit by unit");
         for unit in 0..self.layout.units() {
             let done = self.forward(unit, &params[self.layout.unit(unit)], tape, tokens);
             done.expect("one process makes no calls");

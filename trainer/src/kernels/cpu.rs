@@ -2,7 +2,7 @@
 //! both.
 
 use super::gemm::{Mat, parallel_product};
-use super::{Heads, Kernels, attention, norm, pointwise};
+use super::{Chunk, Heads, Kernels, attention, chunks, norm, pointwise};
 use rayon::prelude::*;
 
 /// Kernels that run on the rayon pool of the calling thread.
@@ -170,6 +170,49 @@ impl Kernels for Cpu {
             .zip(probs.par_chunks(heads * time * time))
             .for_each(|((((dqkv, scratch), dy), qkv), probs)| {
                 attention::backward(dqkv, scratch, dy, qkv, probs, shape);
+            });
+    }
+
+    fn attend(
+        &self,
+        (y, lse): (&mut [f32], &mut [f32]),
+        scratch: &mut [f32],
+        (qkv, kv): (&[f32], &[f32]),
+        to: (&[Chunk], Heads),
+    ) {
+        let Heads { time, heads, width } = to.1;
+        let Some(&Chunk { len, .. }) = to.0.first() else { return };
+        assert!(qkv.len() == 3 * y.len() && lse.len() * width == y.len() * heads);
+        y.par_chunks_mut(time * width)
+            .zip(lse.par_chunks_mut(heads * time))
+            .zip(scratch.par_chunks_mut(len * len))
+            .zip(qkv.par_chunks(time * 3 * width))
+            .zip(kv.par_chunks(time * 2 * width))
+            .for_each(|((((y, lse), scores), qkv), kv)| {
+                chunks::forward(y, lse, scores, qkv, kv, to);
+            });
+    }
+
+    fn attend_backward(
+        &self,
+        (dqkv, dkv): (&mut [f32], &mut [f32]),
+        scratch: &mut [f32],
+        (dy, y, lse): (&[f32], &[f32], &[f32]),
+        (qkv, kv): (&[f32], &[f32]),
+        to: (&[Chunk], Heads),
+    ) {
+        let Heads { time, heads, width } = to.1;
+        let Some(&Chunk { len, .. }) = to.0.first() else { return };
+        assert!(qkv.len() == 3 * y.len() && lse.len() * width == y.len() * heads);
+        let given = qkv.par_chunks(time * 3 * width).zip(kv.par_chunks(time * 2 * width));
+        let made = dy.par_chunks(time * width).zip(y.par_chunks(time * width));
+        dqkv.par_chunks_mut(time * 3 * width)
+            .zip(dkv.par_chunks_mut(time * 2 * width))
+            .zip(scratch.par_chunks_mut(2 * len * len))
+            .zip(made.zip(lse.par_chunks(heads * time)))
+            .zip(given)
+            .for_each(|((((dqkv, dkv), scratch), (made, lse)), given)| {
+                chunks::backward((dqkv, dkv), scratch, made, lse, given, to);
             });
     }
 

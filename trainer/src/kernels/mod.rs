@@ -1,4 +1,4 @@
-//! What a GPT asks of the machine: thirteen operations, forward and backward.
+//! What a GPT asks of the machine: fifteen operations, forward and backward.
 //!
 //! A kernel sees slices and shapes. It does not know layers, ranks or steps, and it owns no memory.
 //! The unit of every slice is one f32 and every matrix is row-major.
@@ -9,6 +9,7 @@
 //!   order, so the number of threads never changes a bit of the result.
 
 mod attention;
+mod chunks;
 mod cpu;
 mod gemm;
 mod norm;
@@ -36,6 +37,19 @@ impl Heads {
     pub fn scratch(&self) -> usize {
         Heads::ROWS.min(self.time) * self.time
     }
+}
+
+/// Some rows of a sample whose attention goes to some rows of another rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// First row here.
+    pub rows: usize,
+    /// First row there.
+    pub columns: usize,
+    /// Rows of each.
+    pub len: usize,
+    /// Whether they are the same tokens, of which none sees a later one.
+    pub is_causal: bool,
 }
 
 /// The operations of a GPT's training step.
@@ -108,6 +122,28 @@ pub trait Kernels: Sync {
         qkv: &[f32],
         probs: &[f32],
         heads: Heads,
+    );
+
+    /// More of attention (made: y and lse, [samples × heads × time], which start from 0 and −∞) of
+    /// queries to keys and values (from: qkv and kv, [rows × 2·width]) in these chunks, which are
+    /// equally long. scratch: [samples × chunk × chunk].
+    fn attend(
+        &self,
+        made: (&mut [f32], &mut [f32]),
+        scratch: &mut [f32],
+        from: (&[f32], &[f32]),
+        to: (&[Chunk], Heads),
+    );
+
+    /// Adds to the queries' third of dqkv, and to dkv (gradients). made: dy, y and lse when all
+    /// chunks had been seen. scratch: [samples × 2 × chunk × chunk].
+    fn attend_backward(
+        &self,
+        gradients: (&mut [f32], &mut [f32]),
+        scratch: &mut [f32],
+        made: (&[f32], &[f32], &[f32]),
+        from: (&[f32], &[f32]),
+        to: (&[Chunk], Heads),
     );
 
     /// GELU by its tanh form (Hendrycks and Gimpel 2016).

@@ -60,6 +60,71 @@ widened! {
 }
 
 widened! {
+    /// Scores of as many rows as columns become their share of a softmax over all columns seen so
+    /// far; rows of `y`, `size` numbers each and `stride` apart, shrink to theirs.
+    fn chunk_softmax(
+        scores: &mut [f32],
+        lse: &mut [f32],
+        y: &mut [f32],
+        is_causal: bool,
+        size: usize,
+        stride: usize,
+    ) {
+        let len = lse.len();
+        let rows = scores.chunks_exact_mut(len).zip(y.chunks_mut(stride)).zip(lse);
+        for (row, ((scores, y), lse)) in rows.enumerate() {
+            let (seen, future) = scores.split_at_mut(if is_causal { row + 1 } else { len });
+            let top = max(seen).max(*lse);
+            // Before the first chunk `lse` is minus infinity, which `exp` would only make small.
+            let before = if lse.is_finite() { exp(*lse - top) } else { 0.0 };
+            for s in seen.iter_mut() {
+                *s = exp(*s - top);
+            }
+            let total = before + sum(seen, |s| s);
+            let scale = 1.0 / total;
+            for s in seen.iter_mut() {
+                *s *= scale;
+            }
+            for y in &mut y[..size] {
+                *y *= before * scale;
+            }
+            future.fill(0.0);
+            *lse = top + total.ln();
+        }
+    }
+}
+
+widened! {
+    /// Scores become p = exp(score − lse) again, and dp becomes ds = p · (dp − Σ dy·y) · scale.
+    fn chunk_backward(
+        dp: &mut [f32],
+        scores: &mut [f32],
+        lse: &[f32],
+        y: &[f32],
+        dy: &[f32],
+        is_causal: bool,
+        size: usize,
+        stride: usize,
+        scale: f32,
+    ) {
+        let len = lse.len();
+        let given = y.chunks(stride).zip(dy.chunks(stride)).zip(lse);
+        let rows = dp.chunks_exact_mut(len).zip(scores.chunks_exact_mut(len)).zip(given);
+        for (row, ((dp, p), ((y, dy), lse))) in rows.enumerate() {
+            let (y, dy) = (&y[..size], &dy[..size]);
+            let dot = sum3(y, dy, dy, |y, dy, _| y * dy);
+            let seen = if is_causal { row + 1 } else { len };
+            for (dp, p) in dp[..seen].iter_mut().zip(&mut p[..seen]) {
+                *p = exp(*p - lse);
+                *dp = *p * (*dp - dot) * scale;
+            }
+            dp[seen..].fill(0.0);
+            p[seen..].fill(0.0);
+        }
+    }
+}
+
+widened! {
     /// Logits become `scale · (softmax − one-hot)`; losses take −log softmax at the target.
     fn cross_entropy(
         logits: &mut [f32],

@@ -55,8 +55,8 @@ impl Megatron {
 }
 
 impl Division for Megatron {
-    fn group(&self) -> Option<&Group> {
-        Some(&self.group)
+    fn groups(&self) -> &[Group] {
+        std::slice::from_ref(&self.group)
     }
 
     fn place(&self, rank: usize) -> Place {

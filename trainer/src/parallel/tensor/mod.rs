@@ -10,15 +10,26 @@
 //! | `tp` | whole | heads / t | 4 all-reduces of n·c |
 //! | `sp` | rows / t | heads / t | 4 reduce-scatters and 6 all-gathers of n·c |
 //! | `ring` | rows / t | rows / t | (6 − 4/t) · n·c, and the gradients once |
+//! | `2d`, `2.5d`, `3d` | whole | blocks | see `summa`, `cube`; and 4 all-gathers of n·c |
 //!
-//! n is tokens, c the width. The embedding and the head are replicated in every way: `tp` computes
-//! them on every rank, the others on the rank's own rows, whose gradients are then all-reduced.
+//! n is tokens, c the width. The embedding and the head are replicated in every way. Where the
+//! stream is whole every rank computes them; else each on its own rows, and their gradients are
+//! all-reduced.
 
+mod cube;
+mod grid;
 mod megatron;
 mod place;
+pub mod reshard;
+mod ring;
+mod summa;
 
+pub use cube::Cube;
+pub use grid::{Grid, Gridded, Side};
 pub use megatron::Megatron;
 pub use place::{At, Place};
+pub use ring::Ring;
+pub use summa::Summa;
 
 use super::formula::call_bytes;
 use crate::error::Error;
@@ -30,6 +41,59 @@ use brigade_schedule::Collective;
 use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
+
+/// A way to divide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inside {
+    /// Megatron's split of heads and hidden numbers.
+    Heads,
+    /// And of the stream's rows.
+    Sequence,
+    /// Tokens, with keys and values that go round.
+    Ring,
+    /// SUMMA on q × q ranks.
+    Square,
+    /// On as many squares as a side is long, or fewer.
+    Squares,
+    /// On q × q × q ranks.
+    Cube,
+}
+
+impl Inside {
+    /// Divide a model of this shape among `ranks`, for passes over so many samples. Collective.
+    ///
+    /// Errors: `Setting` if something does not divide.
+    pub fn divide(
+        self,
+        ranks: Communicator,
+        config: &Config,
+        batch: usize,
+    ) -> Result<Box<dyn Division>, Error> {
+        let (size, tokens) = (ranks.size(), batch * config.context);
+        let squares = |ranks, side: usize, layers| -> Result<Box<dyn Division>, Error> {
+            Ok(Box::new(Gridded::new(Summa::new(ranks, side, layers)?, config, batch)?))
+        };
+        match self {
+            Inside::Heads | Inside::Sequence => {
+                let divides_rows = self == Inside::Sequence;
+                let group = Group::new(ranks);
+                Ok(Box::new(Megatron::new(group, divides_rows, config, tokens)?))
+            }
+            Inside::Ring => Ok(Box::new(Ring::new(Group::new(ranks), config, batch)?)),
+            Inside::Square => squares(ranks, size.isqrt(), 1),
+            Inside::Squares => {
+                let fits = |side: &usize| size.is_multiple_of(side * side);
+                // The fewest layers: a square if there is one.
+                let side = (1..=size.isqrt()).rev().find(fits).expect("1 fits");
+                squares(ranks, side, size / (side * side))
+            }
+            Inside::Cube => {
+                let side = (1..=size).find(|side| side.pow(3) >= size).expect("size fits");
+                Ok(Box::new(Gridded::new(Cube::new(ranks, side)?, config, batch)?))
+            }
+        }
+    }
+}
 
 /// A linear layer's weight, [outputs × inputs], and bias, on this rank.
 #[derive(Clone, Copy)]
@@ -57,8 +121,8 @@ pub struct LinearGrads<'a> {
 /// How the ranks of a group divide the inside of a model's units. Every call is collective over the
 /// group; the defaults are those of a process that has everything.
 pub trait Division {
-    /// Those who divide.
-    fn group(&self) -> Option<&Group>;
+    /// All who divide, then groups of them; nobody if there is nobody else.
+    fn groups(&self) -> &[Group];
 
     /// Which part of each tensor a rank of the group has.
     fn place(&self, _rank: usize) -> Place {
@@ -199,8 +263,8 @@ pub struct Pass {
 pub struct Whole;
 
 impl Division for Whole {
-    fn group(&self) -> Option<&Group> {
-        None
+    fn groups(&self) -> &[Group] {
+        &[]
     }
 }
 
@@ -260,6 +324,16 @@ impl Group {
     /// This rank's part of the sum.
     pub fn reduce_scatter(&self, all: &[f32], mine: &mut [f32]) -> Result<(), Error> {
         self.timed(|comm| comm.reduce_scatter(all, mine, Op::Sum))
+    }
+
+    /// Rank `root`'s, to everybody.
+    pub fn broadcast(&self, data: &mut [f32], root: usize) -> Result<(), Error> {
+        self.timed(|comm| comm.broadcast(data, root))
+    }
+
+    /// The sum, to rank `root`.
+    pub fn reduce(&self, data: &mut [f32], root: usize) -> Result<(), Error> {
+        self.timed(|comm| comm.reduce(data, Op::Sum, root))
     }
 
     /// Bytes that this rank sends in a call with blocks of `elems` f32.

@@ -1,0 +1,138 @@
+//! Rows on their way to the ranks of their experts, and back.
+
+use super::Mixture;
+use crate::error::Error;
+use crate::parallel::tensor::Group;
+use std::ops::Range;
+
+/// Who gets which rows. A rank's own rows are sent in the order of their experts, so each rank gets
+/// its part in one piece; where they arrive they are put together expert by expert.
+#[derive(Default)]
+pub struct Travel {
+    /// Of each choice of this rank's tokens, its place in the order of sending.
+    places: Vec<usize>,
+    /// The choice at each place.
+    choices: Vec<usize>,
+    /// Rows to each rank, and from each.
+    to: Vec<usize>,
+    from: Vec<usize>,
+    /// Where rows that come, rank by rank, go expert by expert: place of each.
+    arrivals: Vec<usize>,
+    /// Rows of each of this rank's experts.
+    loads: Vec<usize>,
+}
+
+impl Travel {
+    /// From the experts that this rank's tokens chose. Collective: ranks tell each other how many
+    /// rows will come.
+    pub(super) fn plan(
+        &mut self,
+        group: Option<&Group>,
+        mixture: &Mixture,
+        chosen: &[usize],
+    ) -> Result<(), Error> {
+        let (ranks, local) = (mixture.ranks, mixture.local());
+        self.choices = (0..chosen.len()).collect();
+        self.choices.sort_by_key(|&choice| chosen[choice]);
+        self.places = vec![0; chosen.len()];
+        let mut counts = vec![0u64; mixture.experts];
+        for (place, &choice) in self.choices.iter().enumerate() {
+            self.places[choice] = place;
+            counts[chosen[choice]] += 1;
+        }
+        // [ranks × local experts]: what each rank has for each of mine.
+        let mut coming = counts.clone();
+        if let Some(group) = group {
+            group.timed(|comm| comm.all_to_all(&counts, &mut coming))?;
+        }
+        let per_rank = |counts: &[u64]| -> Vec<usize> {
+            counts.chunks_exact(local).map(|counts| counts.iter().sum::<u64>() as usize).collect()
+        };
+        (self.to, self.from) = (per_rank(&counts), per_rank(&coming));
+        let count = |rank: usize, expert: usize| coming[rank * local + expert] as usize;
+        self.loads = (0..local).map(|e| (0..ranks).map(|rank| count(rank, e)).sum()).collect();
+        // An expert's rows stand behind those of the experts before it, in the order of ranks.
+        let mut next: Vec<usize> = self.experts().map(|rows| rows.start).collect();
+        self.arrivals.clear();
+        for rank in 0..ranks {
+            for (expert, next) in next.iter_mut().enumerate() {
+                self.arrivals.extend(*next..*next + count(rank, expert));
+                *next += count(rank, expert);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of tokens, [tokens × c], in the order of sending.
+    pub(super) fn collect(&self, x: &[f32], c: usize, top: usize) -> Vec<f32> {
+        self.choices.iter().flat_map(|choice| &x[choice / top * c..][..c]).copied().collect()
+    }
+
+    /// To the experts: what comes is in their order.
+    pub(super) fn out(
+        &self,
+        group: Option<&Group>,
+        sent: &[f32],
+        c: usize,
+    ) -> Result<Vec<f32>, Error> {
+        let came = exchange(group, sent, (&self.to, &self.from), c)?;
+        let mut rows = vec![0.0; came.len()];
+        for (row, &place) in came.chunks_exact(c).zip(&self.arrivals) {
+            rows[place * c..][..c].copy_from_slice(row);
+        }
+        Ok(rows)
+    }
+
+    /// Back from the experts: what comes is in the order of sending.
+    pub(super) fn back(
+        &self,
+        group: Option<&Group>,
+        rows: &[f32],
+        c: usize,
+    ) -> Result<Vec<f32>, Error> {
+        let sent: Vec<f32> =
+            self.arrivals.iter().flat_map(|place| &rows[place * c..][..c]).copied().collect();
+        exchange(group, &sent, (&self.from, &self.to), c)
+    }
+
+    /// Where each choice's row is in the order of sending.
+    pub(super) fn places(&self) -> &[usize] {
+        &self.places
+    }
+
+    /// Rows of each of this rank's experts.
+    pub(super) fn experts(&self) -> impl Iterator<Item = Range<usize>> {
+        self.loads.iter().scan(0, |end, &load| {
+            let start = *end;
+            *end += load;
+            Some(start..*end)
+        })
+    }
+
+    pub(super) fn loads(&self) -> Vec<usize> {
+        self.loads.clone()
+    }
+
+    /// Rows to others, there and back, forward and backward; and the counts.
+    pub(super) fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> u64 {
+        let others = |rows: &[usize]| rows.iter().sum::<usize>() - rows[rank];
+        let rows = 2 * (others(&self.to) + others(&self.from));
+        let counts = 8 * mixture.local() * (mixture.ranks - 1);
+        (4 * rows * mixture.width + counts) as u64
+    }
+}
+
+/// Rows to each rank, for rows from each.
+fn exchange(
+    group: Option<&Group>,
+    sent: &[f32],
+    (to, from): (&[usize], &[usize]),
+    c: usize,
+) -> Result<Vec<f32>, Error> {
+    let Some(group) = group else { return Ok(sent.to_vec()) };
+    let elems = |rows: &[usize]| rows.iter().map(|rows| rows * c).collect::<Vec<_>>();
+    let (to, from) = (elems(to), elems(from));
+    let mut came = vec![0.0; from.iter().sum()];
+    group.timed(|comm| comm.all_to_all_v(sent, &to, &mut came, &from))?;
+    Ok(came)
+}

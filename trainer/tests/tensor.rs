@@ -1,0 +1,235 @@
+//! Ranks that divide the inside of a model train the same model as one process, send what their
+//! formulas say, and leave checkpoints that anybody can go on from.
+
+use brigade_comm::{Communicator, Settings};
+use brigade_trainer::data::Corpus;
+use brigade_trainer::kernels::Cpu;
+use brigade_trainer::layout::Config;
+use brigade_trainer::model::Gpt;
+use brigade_trainer::optim::{Hyper, Optimizer};
+use brigade_trainer::parallel::tensor::Inside;
+use brigade_trainer::parallel::{
+    Axis, Batch, DataParallel, Lanes, Memory, Mesh, Sharing, Stage, Strategy,
+};
+use brigade_trainer::state::State;
+
+const SEED: u64 = 1851;
+const SAMPLES: usize = 36;
+/// Everything divides by 2, 3 and 4; contexts have chunks for 4 ranks of a ring.
+const CONFIG: Config = Config { vocab: 256, context: 24, layers: 2, heads: 12, width: 36 };
+
+const TP: Inside = Inside::Heads;
+const SP: Inside = Inside::Sequence;
+
+/// How a rank of a run ended.
+struct End {
+    losses: Vec<f64>,
+    state: State,
+    sent: u64,
+    formula: u64,
+    memory: Memory,
+}
+
+/// A run: its mesh, how tensors are divided, what is held in parts, lanes one after the other.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    mesh: &'static str,
+    inside: Inside,
+    stage: Stage,
+    slots: usize,
+}
+
+fn way(mesh: &'static str, inside: Inside) -> Way {
+    Way { mesh, inside, stage: Stage::Ddp, slots: 1 }
+}
+
+/// One rank's run of some steps from a state, or a process alone.
+fn rank(way: Way, world: Option<Communicator>, start: &State, steps: usize) -> End {
+    let mesh: Mesh = way.mesh.parse().unwrap();
+    let me = world.as_ref().map_or(0, Communicator::rank);
+    let groups = world.map(|world| mesh.split(&world).unwrap()).unwrap_or_default();
+    let (shares, share) = (mesh.length(Axis::Dp), mesh.place(me, Axis::Dp));
+    let lanes = Lanes::new(SAMPLES, shares * way.slots, share, shares).unwrap();
+    let model = match groups.tp {
+        Some(tp) => {
+            let division = way.inside.divide(tp, &CONFIG, lanes.samples()).unwrap();
+            Gpt::divided(CONFIG, Cpu, division).unwrap()
+        }
+        None => Gpt::new(CONFIG, Cpu).unwrap(),
+    };
+    let sharing = Sharing { stage: way.stage, is_ordered: false, slots: lanes.slots() };
+    let optimizer = Optimizer::new(Hyper::default(), 1, start.steps).unwrap();
+    let dp = groups.dp.as_ref();
+    let mut run = DataParallel::new(&model, dp, lanes, sharing, optimizer, start).unwrap();
+    let memory = run.memory();
+    let corpus = Corpus::open(None).unwrap();
+    let batch = |step| Batch {
+        corpus: &corpus,
+        seed: SEED,
+        step,
+        samples: SAMPLES,
+        context: CONFIG.context,
+    };
+    let before = run.sent_bytes();
+    let losses = (start.steps..start.steps + steps)
+        .map(|step| run.step(&batch(step), 3e-3).unwrap().loss)
+        .collect();
+    let (sent, formula) = (run.sent_bytes() - before, run.formula_bytes() * steps as u64);
+    let state = run.gather().unwrap();
+    End { losses, state, sent, formula, memory }
+}
+
+fn world(way: Way, start: &State, steps: usize) -> Vec<End> {
+    let ranks = way.mesh.parse::<Mesh>().unwrap().ranks();
+    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    std::thread::scope(|scope| {
+        let run = |comm| scope.spawn(move || rank(way, Some(comm), start, steps));
+        let threads: Vec<_> =
+            Communicator::local_world(ranks, &settings).unwrap().into_iter().map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn start() -> State {
+    State::new(Gpt::new(CONFIG, Cpu).unwrap().initial(SEED))
+}
+
+/// Losses within 1e-5 of one process's, the bytes of the formula, the same state on every rank.
+fn check(ways: &[Way], steps: usize) {
+    let start = start();
+    let alone = rank(way("dp=1", TP), None, &start, steps);
+    assert!(alone.losses[steps - 1] < alone.losses[0], "the model must learn to count");
+    for way in ways {
+        let ends = world(*way, &start, steps);
+        let mut worst = 0.0f64;
+        for (rank, end) in ends.iter().enumerate() {
+            for (got, want) in end.losses.iter().zip(&alone.losses) {
+                worst = worst.max((got - want).abs() / want);
+            }
+            assert_eq!(end.sent, end.formula, "bytes of rank {rank}, {way:?}");
+            assert!(end.state == ends[0].state, "state of rank {rank}, {way:?}");
+        }
+        println!("{way:?}: losses within {worst:.1e}, {} bytes of rank 0", ends[0].sent);
+        assert!(worst < 1e-5, "{way:?}: losses are off by {worst:e} (seed {SEED})");
+    }
+}
+
+#[test]
+fn heads_and_hidden_numbers_are_divided() {
+    check(&[way("tp=2", TP), way("tp=3", TP), way("tp=4", TP)], 8);
+}
+
+#[test]
+fn rows_of_the_stream_are_divided_too() {
+    check(&[way("tp=2", SP), way("tp=3", SP), way("tp=4", SP)], 8);
+}
+
+#[test]
+fn keys_and_values_go_round() {
+    check(&[way("tp=2", Inside::Ring), way("tp=3", Inside::Ring), way("tp=4", Inside::Ring)], 8);
+}
+
+#[test]
+fn matrices_lie_on_grids() {
+    let square = |mesh| way(mesh, Inside::Square);
+    check(
+        &[square("tp=4"), square("tp=9"), way("tp=8", Inside::Squares), way("tp=8", Inside::Cube)],
+        4,
+    );
+}
+
+#[test]
+fn data_and_tensors_are_divided_at_once() {
+    let more = |mesh, inside, stage, slots| Way { mesh, inside, stage, slots };
+    check(
+        &[
+            more("dp=2,tp=2", TP, Stage::Ddp, 1),
+            more("tp=2,dp=3", SP, Stage::Fsdp, 2),
+            more("dp=2,tp=2", Inside::Ring, Stage::Zero2, 3),
+            more("dp=2,tp=4", Inside::Square, Stage::Zero1, 1),
+        ],
+        4,
+    );
+}
+
+#[test]
+fn a_state_goes_on_in_any_other_way() {
+    let start = start();
+    let whole = rank(way("dp=1", TP), None, &start, 6).losses;
+    for (before, after) in [
+        (way("tp=2", TP), way("tp=3", SP)),
+        (way("tp=4", Inside::Square), way("tp=2", Inside::Ring)),
+    ] {
+        let half = world(before, &start, 3).swap_remove(0);
+        assert_eq!(half.state.steps, 3);
+        let rest = world(after, &half.state, 3).swap_remove(1);
+        for (got, want) in half.losses.iter().chain(&rest.losses).zip(&whole) {
+            assert!((got - want).abs() / want < 1e-5, "{got}, alone {want}: {before:?}, {after:?}");
+        }
+    }
+}
+
+#[test]
+fn the_first_state_is_cut_and_put_together_without_a_change() {
+    let start = start();
+    for way in [way("tp=3", TP), way("tp=9", Inside::Square), way("tp=8", Inside::Cube)] {
+        for end in world(way, &start, 0) {
+            assert!(end.state == start, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_falls_as_the_formulas_say() {
+    let start = start();
+    let Config { vocab, context, layers, heads, width: c } = CONFIG;
+    let n = SAMPLES * context;
+    let alone = rank(way("dp=1", TP), None, &start, 0).memory;
+    // Of a block: 12 c of matrices inside, their 7 c of biases, and 6 c outside.
+    let block = |t: usize| (12 * c * c + 7 * c) / t + 6 * c;
+    let edges = (vocab + context) * c + (2 + vocab) * c;
+    // Of activations: norms' outputs and statistics and the stream; inside, what heads and the
+    // hidden layer make, and the scores; in the end the head's, and what backward needs.
+    let activations = |rows: usize, inside: usize| {
+        let (outer, inner) = (3 * n * c / rows + 4 * n / rows, 12 * n * c / inside);
+        let stream = (layers + 1) * n * c / rows;
+        let probs = n * context * heads / inside;
+        let head = n / rows * (c + 2 + vocab + 1);
+        let narrow = (n * c / rows).max(n * c / inside);
+        let scratch = n * c / rows + narrow + 4 * n * c / inside + n * context;
+        (layers * (outer + inner + probs) + stream + head + scratch) as u64 * 4
+    };
+    assert_eq!(alone.params, 4 * (layers * block(1) + edges) as u64);
+    assert_eq!(alone.activations, activations(1, 1));
+    for t in [2, 3, 4] {
+        for (inside, rows, name) in
+            [(TP, 1, ["tp=2", "tp=3", "tp=4"]), (SP, t, ["tp=2", "tp=3", "tp=4"])]
+        {
+            let memory = world(way(name[t - 2], inside), &start, 0).swap_remove(0).memory;
+            assert_eq!(memory.params, 4 * (layers * block(t) + edges) as u64, "{t} ranks");
+            assert_eq!(memory.activations, activations(rows, t), "{inside:?} on {t} ranks");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_divide_is_refused_by_name() {
+    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    let odd = Config { context: 23, heads: 6, ..CONFIG };
+    for (ranks, inside, problem) in [
+        (4, TP, "--heads: 4 ranks cannot share 6 heads evenly; 8 works"),
+        (4, Inside::Ring, "--context: 8 chunks cannot share 23 evenly; 24 works"),
+        (3, Inside::Square, "--mesh: a grid of 1 × 1 × 1 is not of 3"),
+        (3, Inside::Cube, "--mesh: a cube of 2 a side is not of 3 ranks"),
+    ] {
+        let refuse = |comm: Communicator| {
+            let refused = inside.divide(comm, &odd, 1).err().expect("it does not divide");
+            assert_eq!(refused.to_string(), problem);
+        };
+        std::thread::scope(|scope| {
+            for comm in Communicator::local_world(ranks, &settings).unwrap() {
+                scope.spawn(move || refuse(comm));
+            }
+        });
+    }
+}
