@@ -8,10 +8,11 @@ use brigade_schedule::Collective;
 
 use crate::comm::Comm;
 use crate::error::Outcome;
-use crate::group::{self, What};
+use crate::group;
 use crate::thread;
 use crate::work::brigade_work_t;
 use brigade_wall::handle::Pinned;
+use brigade_wall::listed::What;
 use brigade_wall::memory::{Lengths, Memory};
 use brigade_wall::pointer::list;
 

@@ -14,6 +14,7 @@ use crate::settings::{brigade_config_t, settings, settings_over, sized};
 use crate::thread;
 use brigade_wall::handle::{Noun, close, pin, register};
 use brigade_wall::pointer::{Out, list, text};
+use brigade_wall::roots;
 
 /// A group of ranks that make the same calls in the same order. What is inside is nobody's.
 pub struct brigade_comm {
@@ -94,9 +95,7 @@ pub unsafe extern "C" fn brigade_comm_init_rank_config(
         let wrong = || Failure::argument(format!("rank {rank} of {nranks} ranks"));
         let ranks = usize::try_from(nranks).map_err(|_| wrong())?;
         let rank = usize::try_from(rank).map_err(|_| wrong())?;
-        let (id, root) = unique_id.open()?;
-        let communicator = Communicator::from_id(&id, rank, ranks, settings)?;
-        unique_id.joined();
+        let (communicator, root) = roots::open(unique_id.bytes)?.join(rank, ranks, settings)?;
         Ok(Comm { communicator, root })
     };
     // SAFETY: the caller's promise.

@@ -1,17 +1,16 @@
 //! Groups: calls that are listed first and carried out together.
 
 use std::cell::RefCell;
-use std::ffi::c_int;
 use std::sync::Arc;
 
-use brigade_comm::{Call, Dtype, Messages, Work};
+use brigade_comm::Work;
 
 use crate::comm::Comm;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::thread::{is_plain, open_groups, refuse_in_operator, set_open_groups};
 use crate::work::{brigade_work_t, register};
 use brigade_wall::handle::Pinned;
-use brigade_wall::memory::Memory;
+use brigade_wall::listed::{Listed, What};
 use brigade_wall::pointer::Out;
 
 /// Begin a group: from here to brigade_group_end this thread's calls are only listed. Groups may
@@ -53,13 +52,6 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
     })
 }
 
-/// What is to be done.
-pub(crate) enum What {
-    Collective { call: Call, memory: Memory },
-    Send { dtype: Dtype, memory: Memory, peer: c_int },
-    Recv { dtype: Dtype, memory: Memory, peer: c_int },
-}
-
 /// What a thread has listed.
 #[derive(Default)]
 struct Group {
@@ -72,8 +64,7 @@ struct Group {
 /// What a group holds for one communicator.
 struct Share {
     comm: Arc<Comm>,
-    collectives: Vec<(Call, Memory)>,
-    messages: Vec<What>,
+    listed: Listed,
 }
 
 thread_local! {
@@ -102,7 +93,7 @@ pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What, work: *mut brigade_w
     refuse_in_operator()?;
     if is_plain() {
         let mut share = Share::of(comm.share());
-        share.list(what);
+        share.listed.push(what);
         let group = Group { shares: vec![share], spoilt: None };
         // SAFETY: the caller's promise.
         return unsafe { group.carry_out(work) };
@@ -119,7 +110,7 @@ pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What, work: *mut brigade_w
             group.shares.push(Share::of(comm));
             group.shares.len() - 1
         });
-        group.shares[place].list(what);
+        group.shares[place].listed.push(what);
     });
     Ok(())
 }
@@ -161,14 +152,7 @@ impl Group {
 
 impl Share {
     fn of(comm: Arc<Comm>) -> Self {
-        Self { comm, collectives: Vec::new(), messages: Vec::new() }
-    }
-
-    fn list(&mut self, what: What) {
-        match what {
-            What::Collective { call, memory } => self.collectives.push((call, memory)),
-            message => self.messages.push(message),
-        }
+        Self { comm, listed: Listed::default() }
     }
 
     /// Carry all out on this thread.
@@ -177,13 +161,8 @@ impl Share {
     ///
     /// The memory is what C must pass.
     unsafe fn run(&self) -> Outcome {
-        for (call, memory) in &self.collectives {
-            // SAFETY: the caller's promise.
-            self.comm.communicator.run(call, unsafe { memory.buffers() })?;
-        }
         // SAFETY: the caller's promise.
-        unsafe { self.messages() }.run()?;
-        Ok(())
+        Ok(unsafe { self.listed.run(&self.comm.communicator) }?)
     }
 
     /// Start all.
@@ -192,35 +171,7 @@ impl Share {
     ///
     /// The memory is what C must pass, until the works have ended.
     unsafe fn start(&self, works: &mut Vec<Work<'static>>) -> Outcome {
-        for (call, memory) in &self.collectives {
-            // SAFETY: the caller's promise.
-            works.push(unsafe { self.comm.communicator.start(call.clone(), memory.buffers()) }?);
-        }
         // SAFETY: the caller's promise.
-        works.extend(unsafe { self.messages().start() }?);
-        Ok(())
-    }
-
-    /// # Safety
-    ///
-    /// As for [`Share::run`].
-    unsafe fn messages(&self) -> Messages<'_> {
-        let mut messages = self.comm.communicator.messages();
-        for what in &self.messages {
-            // One that no group has stays one that no group has.
-            let number = |peer: c_int| usize::try_from(peer).unwrap_or(usize::MAX);
-            messages = match what {
-                What::Send { dtype, memory, peer } => {
-                    // SAFETY: the caller's promise.
-                    messages.send_bytes(*dtype, unsafe { memory.read() }, number(*peer))
-                }
-                What::Recv { dtype, memory, peer } => {
-                    // SAFETY: the caller's promise.
-                    messages.recv_bytes(*dtype, unsafe { memory.written() }, number(*peer))
-                }
-                What::Collective { .. } => messages,
-            };
-        }
-        messages
+        Ok(unsafe { self.listed.start(&self.comm.communicator, works) }?)
     }
 }

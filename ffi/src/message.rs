@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_void};
 use crate::comm::{Comm, brigade_comm_t};
 use crate::dtype::DtypeCode;
 use crate::error::{brigade_result_t, enter};
-use crate::group::{self, What};
+use crate::group;
 use crate::work::brigade_work_t;
 use brigade_wall::handle::pin;
+use brigade_wall::listed::What;
 use brigade_wall::memory::Memory;
 
 /// Send `count` elements to rank `peer`, which must receive as many of the same type. Returns when

@@ -12,8 +12,10 @@
 
 pub mod failure;
 pub mod handle;
+pub mod listed;
 pub mod memory;
 pub mod pages;
 pub mod pointer;
+pub mod roots;
 
 pub use failure::{Cause, Failure, Outcome};

@@ -70,7 +70,7 @@ fn built() -> PathBuf {
 
 /// Build a package as this test was built, and tell the folder where cargo puts it: that of the
 /// test itself, without `deps`.
-fn build(package: &str) -> PathBuf {
+pub(crate) fn build(package: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     let folder = test.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
     let profile = match folder.file_name().and_then(|name| name.to_str()) {

@@ -1,0 +1,192 @@
+//! Communicators: what stands behind a handle, what may be asked of it, how it ends.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use brigade_comm::bootstrap::Root;
+use brigade_comm::{Communicator, Work};
+use brigade_wall::handle::{Noun, close, pin};
+use brigade_wall::pointer::Out;
+use brigade_wall::{Cause, Failure, Outcome};
+
+use crate::group;
+use crate::op::Factor;
+use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t, number};
+
+/// A handle, never an address.
+pub type ncclComm_t = *mut c_void;
+
+/// A rank in a group, once it has joined.
+pub(crate) struct Member {
+    /// In front of the root, which it must not outlive.
+    pub(crate) communicator: Communicator,
+    pub(crate) root: Option<Arc<Root>>,
+}
+
+/// What stands behind a handle.
+pub(crate) struct Comm {
+    /// What joining came to, once it has; no member where a division gave none.
+    pub(crate) joined: OnceLock<Outcome<Option<Member>>>,
+    /// Whether calls return when they are done.
+    pub(crate) blocking: bool,
+    device: c_int,
+    /// Of a communicator that does not block, what is on its way.
+    works: Mutex<Vec<Work<'static>>>,
+    /// Operators that were made for it, by their numbers.
+    pub(crate) factors: Mutex<Vec<Option<Factor>>>,
+}
+
+impl Noun for Comm {
+    const KIND: u8 = 1;
+    const NAME: &'static str = "communicator";
+}
+
+impl Comm {
+    pub(crate) fn new(blocking: bool, device: c_int) -> Self {
+        let (works, factors) = Default::default();
+        Self { joined: OnceLock::new(), blocking, device, works, factors }
+    }
+
+    /// The member that this is, if it has joined.
+    pub(crate) fn member(&self) -> Outcome<&Member> {
+        match self.joined.get() {
+            Some(Ok(Some(member))) => Ok(member),
+            Some(Err(failure)) => Err(failure.clone()),
+            Some(Ok(None)) => Err(Failure::usage("this rank was given no colour")),
+            None => Err(Failure::usage(
+                "the communicator is still joining: wait until ncclCommGetAsyncError says so, or \
+                 for the end of the group",
+            )),
+        }
+    }
+
+    /// Calls are on their way; ncclCommGetAsyncError tells when they have ended.
+    pub(crate) fn keep(&self, works: Vec<Work<'static>>) {
+        self.works.lock().unwrap_or_else(PoisonError::into_inner).extend(works);
+    }
+
+    /// How joining and the calls on their way stand.
+    fn state(&self) -> Outcome<ncclResult_t> {
+        let member = match self.joined.get() {
+            None => return Ok(IN_PROGRESS),
+            Some(Err(failure)) => return Err(failure.clone()),
+            Some(Ok(None)) => return Ok(SUCCESS),
+            Some(Ok(Some(member))) => member,
+        };
+        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        if works.iter().any(|work| !work.is_done()) {
+            return Ok(IN_PROGRESS);
+        }
+        let ended = Work::all(works.drain(..)).wait();
+        drop(works);
+        ended?;
+        match member.communicator.ended() {
+            Some(error) => Err(error.into()),
+            None => Ok(SUCCESS),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommGetAsyncError(
+    comm: ncclComm_t,
+    result: *mut ncclResult_t,
+) -> ncclResult_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(result, "asyncError")?;
+        let state = comm.state().unwrap_or_else(|failure| {
+            failure.note();
+            number(failure.cause)
+        });
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(state) };
+        Ok(())
+    })
+}
+
+/// Ask a member for a number.
+///
+/// # Safety
+///
+/// C passes a place for it.
+unsafe fn ask(
+    comm: ncclComm_t,
+    answer: *mut c_int,
+    question: impl FnOnce(&Comm) -> Outcome<c_int>,
+) -> ncclResult_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(answer, "the place of the answer")?;
+        let answer = question(&comm)?;
+        // SAFETY: the caller's promise.
+        unsafe { out.put(answer) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommCount(comm: ncclComm_t, count: *mut c_int) -> ncclResult_t {
+    // SAFETY: the caller's promise.
+    unsafe { ask(comm, count, |comm| Ok(comm.member()?.communicator.size() as c_int)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommUserRank(comm: ncclComm_t, rank: *mut c_int) -> ncclResult_t {
+    // SAFETY: the caller's promise.
+    unsafe { ask(comm, rank, |comm| Ok(comm.member()?.communicator.rank() as c_int)) }
+}
+
+/// The number that ncclCommInitAll was given for it, else 0: there are no devices here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) -> ncclResult_t {
+    // SAFETY: the caller's promise.
+    unsafe { ask(comm, device, |comm| Ok(comm.device)) }
+}
+
+/// Waits until all ranks have come here, and all their calls have ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
+    enter_for(|| {
+        group::refuse("ncclCommFinalize")?;
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        // SAFETY: a barrier has no memory.
+        unsafe { group::later(&comm, group::barrier()?) }
+    })
+}
+
+/// Leaves the group, after the calls that were started on it have ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
+    enter(|| {
+        group::refuse("ncclCommDestroy")?;
+        close::<Comm>(comm.addr() as u64)
+    })
+}
+
+/// Ends the world of the communicator on all its ranks, and the handle. From any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
+    enter(|| {
+        stop(comm, "ncclCommAbort was called")?;
+        close::<Comm>(comm.addr() as u64)
+    })
+}
+
+/// Ends the world of the communicator on all its ranks; the handle stays, and can be shrunk or
+/// destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommRevoke(comm: ncclComm_t, _flags: c_int) -> ncclResult_t {
+    enter(|| stop(comm, "ncclCommRevoke was called"))
+}
+
+/// End a world, unless there is none yet: joining then goes on to its own end, which nobody sees.
+fn stop(comm: ncclComm_t, why: &str) -> Outcome {
+    let comm = pin::<Comm>(comm.addr() as u64)?;
+    match comm.member() {
+        Ok(member) => member.communicator.abort(why),
+        Err(failure) if failure.cause == Cause::Internal => return Err(failure),
+        Err(_) => {}
+    }
+    Ok(())
+}

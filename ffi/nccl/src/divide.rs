@@ -1,0 +1,92 @@
+//! Communicators made of others.
+
+use std::ffi::c_int;
+
+use brigade_wall::handle::pin;
+use brigade_wall::pointer::{Out, list};
+use brigade_wall::{Failure, Outcome};
+
+use crate::comm::{Comm, Member, ncclComm_t};
+use crate::config::{config, ncclConfig_t};
+use crate::join::begin;
+use crate::result::{enter_for, ncclResult_t};
+
+/// The colour of a rank that gets no communicator.
+const NO_COLOUR: c_int = -1;
+/// Calls in flight are ended first.
+const SHRINK_ABORT: c_int = 1;
+
+/// A part belongs to the same world: a rank that is lost or aborts ends both.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommSplit(
+    comm: ncclComm_t,
+    color: c_int,
+    key: c_int,
+    new_comm: *mut ncclComm_t,
+    wishes: *const ncclConfig_t,
+) -> ncclResult_t {
+    enter_for(|| {
+        let parent = pin::<Comm>(comm.addr() as u64)?.share();
+        let out = Out::new(new_comm, "newcomm")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(std::ptr::null_mut()) };
+        let wrong = |_| Failure::argument(format!("color {color}: 0 or more, or -1 for none"));
+        let colour = match color {
+            NO_COLOUR => None,
+            color => Some(u32::try_from(color).map_err(wrong)?),
+        };
+        parent.member()?;
+        // SAFETY: C passes NULL or a config.
+        let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
+        let divide = move || {
+            let member = parent.member()?;
+            let part = member.communicator.split(colour, key)?;
+            let root = member.root.clone();
+            Ok(part.map(|communicator| Member { communicator, root }))
+        };
+        // SAFETY: C passes a place for the handle.
+        let result = unsafe { begin(&out, Comm::new(blocking, 0), divide) }?;
+        if colour.is_none() {
+            // The end of a group still waits for it.
+            // SAFETY: as above.
+            unsafe { out.put(std::ptr::null_mut()) };
+        }
+        Ok(result)
+    })
+}
+
+/// The survivors' world is their own: what becomes of the excluded ranks does not concern it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommShrink(
+    comm: ncclComm_t,
+    excluded: *const c_int,
+    count: c_int,
+    new_comm: *mut ncclComm_t,
+    wishes: *const ncclConfig_t,
+    flags: c_int,
+) -> ncclResult_t {
+    enter_for(|| {
+        let parent = pin::<Comm>(comm.addr() as u64)?.share();
+        let out = Out::new(new_comm, "newcomm")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(std::ptr::null_mut()) };
+        let wrong = |_| Failure::argument(format!("{count} ranks to exclude"));
+        let count = usize::try_from(count).map_err(wrong)?;
+        // SAFETY: C passes so many numbers.
+        let excluded = unsafe { list(excluded, count, "excludeRanksList") }?;
+        let number = |rank: &c_int| usize::try_from(*rank).unwrap_or(usize::MAX);
+        let excluded: Vec<usize> = excluded.iter().map(number).collect();
+        let member = parent.member()?;
+        if flags == SHRINK_ABORT {
+            member.communicator.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
+        }
+        // SAFETY: C passes NULL or a config.
+        let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
+        let shrink = move || -> Outcome<Option<Member>> {
+            let communicator = parent.member()?.communicator.shrink(&excluded)?;
+            Ok(Some(Member { communicator, root: None }))
+        };
+        // SAFETY: C passes a place for the handle.
+        unsafe { begin(&out, Comm::new(blocking, 0), shrink) }
+    })
+}

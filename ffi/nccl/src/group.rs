@@ -1,0 +1,177 @@
+//! Groups: calls that are listed first and carried out together, by each thread for itself.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use brigade_comm::{Call, Dtype, Work};
+use brigade_schedule::Collective;
+use brigade_wall::handle::Pinned;
+use brigade_wall::listed::{Listed, What};
+use brigade_wall::memory::{Lengths, Memory};
+use brigade_wall::{Failure, Outcome};
+
+use crate::comm::Comm;
+use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
+
+/// What a thread has listed.
+#[derive(Default)]
+struct Group {
+    /// Communicators that other threads are making meanwhile.
+    joining: Vec<Arc<Comm>>,
+    /// By communicator, in the order in which they were first named.
+    shares: Vec<(Arc<Comm>, Listed)>,
+    /// Why nothing will be carried out.
+    spoilt: Option<Box<Failure>>,
+}
+
+thread_local! {
+    static OPEN: Cell<u32> = const { Cell::new(0) };
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGroupStart() -> ncclResult_t {
+    enter(|| {
+        OPEN.set(OPEN.get().saturating_add(1));
+        Ok(())
+    })
+}
+
+/// Of each communicator first its collectives are carried out, in their order, and then its
+/// messages, all at once; different communicators at the same time. Returns when all are done, but
+/// for communicators that do not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
+    enter_for(|| match OPEN.get() {
+        0 => Err(Failure::usage("ncclGroupEnd without ncclGroupStart")),
+        1 => {
+            OPEN.set(0);
+            // SAFETY: whoever listed the calls has promised to leave their memory alone.
+            unsafe { GROUP.with(RefCell::take).carry_out() }
+        }
+        count => {
+            OPEN.set(count - 1);
+            Ok(SUCCESS)
+        }
+    })
+}
+
+/// Whether calls are only listed.
+pub(crate) fn is_open() -> bool {
+    OPEN.get() > 0
+}
+
+/// Refuse what cannot be part of a group.
+pub(crate) fn refuse(what: &str) -> Outcome {
+    if is_open() {
+        return Err(Failure::usage(format!("{what} cannot be part of a group")));
+    }
+    Ok(())
+}
+
+/// Note that a call of an open group was refused.
+pub(crate) fn spoil(failure: &Failure) {
+    if is_open() {
+        // A thread that is ending has no groups any more.
+        let _ = GROUP.try_with(|group| {
+            if let Ok(mut group) = group.try_borrow_mut() {
+                group.spoilt.get_or_insert_with(|| Box::new(failure.clone()));
+            }
+        });
+    }
+}
+
+/// The end of the open group waits for this communicator.
+pub(crate) fn list_joining(comm: Arc<Comm>) {
+    GROUP.with_borrow_mut(|group| group.joining.push(comm));
+}
+
+/// A barrier, to be carried out.
+pub(crate) fn barrier() -> Outcome<What> {
+    let call = Call::moving(Collective::Barrier, Dtype::U8, 0);
+    let nothing = std::ptr::null_mut();
+    let memory = Memory::new(nothing, nothing, Lengths::equal(0), Dtype::U8)?;
+    Ok(What::Collective { call, memory })
+}
+
+/// Carry a call out, or list it in the open group, or start it.
+///
+/// # Safety
+///
+/// The memory is what C must pass, until the call has ended.
+pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What) -> Outcome<ncclResult_t> {
+    if !is_open() {
+        let member = comm.member()?;
+        if comm.blocking
+            && let What::Collective { call, memory } = &what
+        {
+            // SAFETY: the caller's promise.
+            member.communicator.run(call, unsafe { memory.buffers() })?;
+            return Ok(SUCCESS);
+        }
+        let mut listed = Listed::default();
+        listed.push(what);
+        let group = Group { shares: vec![(comm.share(), listed)], ..Group::default() };
+        // SAFETY: the caller's promise.
+        return unsafe { group.carry_out() };
+    }
+    GROUP.with_borrow_mut(|group| {
+        let comm = comm.share();
+        let known = group.shares.iter().position(|(other, _)| Arc::ptr_eq(other, &comm));
+        let place = known.unwrap_or_else(|| {
+            group.shares.push((comm, Listed::default()));
+            group.shares.len() - 1
+        });
+        group.shares[place].1.push(what);
+    });
+    Ok(SUCCESS)
+}
+
+impl Group {
+    /// # Safety
+    ///
+    /// The memory is what C must pass, until the calls have ended.
+    unsafe fn carry_out(self) -> Outcome<ncclResult_t> {
+        // All come to an end, and the first failure is told.
+        let joined = self.joining.iter().map(|comm| comm.joined.wait().as_ref().map(|_| ()));
+        joined.fold(Ok(()), Result::and).map_err(Clone::clone)?;
+        if let Some(failure) = self.spoilt {
+            let sentence = format!("nothing of the group was carried out: {}", failure.sentence);
+            return Err(Failure::new(failure.cause, sentence));
+        }
+        if let [(comm, listed)] = &self.shares[..]
+            && comm.blocking
+        {
+            // SAFETY: the caller's promise.
+            unsafe { listed.run(&comm.member()?.communicator) }?;
+            return Ok(SUCCESS);
+        }
+        let (mut awaited, mut result, mut started) = (Vec::new(), SUCCESS, Ok(()));
+        for (comm, listed) in &self.shares {
+            let mut works = Vec::new();
+            if started.is_ok() {
+                // SAFETY: the caller's promise; what was started is waited for, here or by C.
+                started = unsafe { start(comm, listed, &mut works) };
+            }
+            if comm.blocking {
+                awaited.append(&mut works);
+            } else {
+                comm.keep(works);
+                result = IN_PROGRESS;
+            }
+        }
+        let ended = Work::all(awaited).wait();
+        // That something could not be started is what is told; it came first.
+        started?;
+        ended?;
+        Ok(result)
+    }
+}
+
+/// # Safety
+///
+/// The memory is what C must pass, until the works have ended.
+unsafe fn start(comm: &Comm, listed: &Listed, works: &mut Vec<Work<'static>>) -> Outcome {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { listed.start(&comm.member()?.communicator, works) }?)
+}

@@ -1,0 +1,110 @@
+//! Calls of one communicator that were listed first, to be carried out together: first its
+//! collectives, in their order, and then its messages, all at once.
+
+use std::ffi::c_int;
+
+use brigade_comm::{Call, Communicator, Dtype, Error, Messages, Work};
+
+use crate::memory::Memory;
+
+/// What is to be done.
+pub enum What {
+    /// A collective.
+    Collective {
+        /// Which.
+        call: Call,
+        /// On what.
+        memory: Memory,
+    },
+    /// A message to a rank.
+    Send {
+        /// The type of its elements.
+        dtype: Dtype,
+        /// The elements.
+        memory: Memory,
+        /// To whom.
+        peer: c_int,
+    },
+    /// A message from a rank.
+    Recv {
+        /// The type of its elements.
+        dtype: Dtype,
+        /// Where they go.
+        memory: Memory,
+        /// From whom.
+        peer: c_int,
+    },
+}
+
+/// The list.
+#[derive(Default)]
+pub struct Listed {
+    collectives: Vec<(Call, Memory)>,
+    messages: Vec<What>,
+}
+
+impl Listed {
+    /// Add one.
+    pub fn push(&mut self, what: What) {
+        match what {
+            What::Collective { call, memory } => self.collectives.push((call, memory)),
+            message => self.messages.push(message),
+        }
+    }
+
+    /// Carry all out on this thread.
+    ///
+    /// # Safety
+    ///
+    /// The memory is what C must pass.
+    pub unsafe fn run(&self, communicator: &Communicator) -> Result<(), Error> {
+        for (call, memory) in &self.collectives {
+            // SAFETY: the caller's promise.
+            communicator.run(call, unsafe { memory.buffers() })?;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.messages(communicator) }.run()
+    }
+
+    /// Start all; what was started is in `works`, also after an error.
+    ///
+    /// # Safety
+    ///
+    /// The memory is what C must pass, until the works have ended.
+    pub unsafe fn start(
+        &self,
+        communicator: &Communicator,
+        works: &mut Vec<Work<'static>>,
+    ) -> Result<(), Error> {
+        for (call, memory) in &self.collectives {
+            // SAFETY: the caller's promise.
+            works.push(unsafe { communicator.start(call.clone(), memory.buffers()) }?);
+        }
+        // SAFETY: the caller's promise.
+        works.extend(unsafe { self.messages(communicator).start() }?);
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Listed::run`].
+    unsafe fn messages<'a>(&self, communicator: &'a Communicator) -> Messages<'a> {
+        let mut messages = communicator.messages();
+        for what in &self.messages {
+            // One that no group has stays one that no group has.
+            let number = |peer: c_int| usize::try_from(peer).unwrap_or(usize::MAX);
+            messages = match what {
+                What::Send { dtype, memory, peer } => {
+                    // SAFETY: the caller's promise.
+                    messages.send_bytes(*dtype, unsafe { memory.read() }, number(*peer))
+                }
+                What::Recv { dtype, memory, peer } => {
+                    // SAFETY: the caller's promise.
+                    messages.recv_bytes(*dtype, unsafe { memory.written() }, number(*peer))
+                }
+                What::Collective { .. } => messages,
+            };
+        }
+        messages
+    }
+}
