@@ -90,6 +90,15 @@ pub struct Args {
     /// Append one JSON object per step to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Write what each rank did when to this file, for Perfetto or Chrome's about:tracing
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// Write event files for tensorboard to this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub tensorboard: Option<PathBuf>,
+    /// Draw loss, time and memory of the run to this file at the end
+    #[arg(long, value_name = "FILE.svg")]
+    pub report: Option<PathBuf>,
     /// Bytes of text to write at the end
     #[arg(long, default_value_t = 400, value_name = "BYTES")]
     pub sample: usize,

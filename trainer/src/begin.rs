@@ -8,7 +8,7 @@ use crate::model::Gpt;
 use crate::optim::{Hyper, Optimizer};
 use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Way, Ways};
 use crate::report::{Report, grouped, megabytes};
-use crate::runlog::RunLog;
+use crate::records::Records;
 use crate::state::State;
 use crate::train::Run;
 use brigade_comm::Communicator;
@@ -84,7 +84,7 @@ impl<'a> Run<'a> {
         if let Some(path) = args.checkpoint.as_ref().filter(|_| is_first) {
             checkpoint::probe(path)?;
         }
-        let log = RunLog::open(args.log.as_deref().filter(|_| is_first))?;
+        let records = Records::open(args, is_first)?;
         let (first, last) = (strategy.steps() + 1, args.last_step());
         let report = Report::new(out, is_first, args.quiet, first, last);
         Ok(Run {
@@ -97,7 +97,7 @@ impl<'a> Run<'a> {
             peak_bytes: 0,
             resumed,
             report,
-            log,
+            records,
         })
     }
 
@@ -113,7 +113,7 @@ impl<'a> Run<'a> {
         self.report.table(&rows)?;
         let world = self.world.map_or(1, Communicator::size);
         let parameters = self.model.layout().len();
-        self.log.write("start", &Start { world, parameters, settings: self.args })
+        self.records.start(&Start { world, parameters, settings: self.args })
     }
 
     /// The table of settings.
@@ -159,17 +159,8 @@ impl<'a> Run<'a> {
 
 /// What a rank holds, by kind.
 fn memory_row(memory: Memory) -> String {
-    let Memory { params, grads, moments, calls, activations } = memory;
-    let kinds = [
-        ("parameters", params),
-        ("gradients", grads),
-        ("moments", moments),
-        ("calls", calls),
-        ("activations", activations),
-    ];
-    let kinds = kinds.iter().filter(|(_, bytes)| *bytes > 0);
-    let kinds: Vec<_> =
-        kinds.map(|(kind, bytes)| format!("{kind} {}", megabytes(*bytes))).collect();
+    let kinds = memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
+    let kinds: Vec<_> = kinds.map(|(kind, bytes)| format!("{kind} {}", megabytes(bytes))).collect();
     format!("{} a rank: {}", megabytes(memory.total()), kinds.join(", "))
 }
 

@@ -15,6 +15,7 @@ use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_l
 use crate::parallel::tensor::{Attended, Division, Group, Linear, LinearGrads, Pass, Whole};
 use crate::state::State;
 use crate::tape::{BlockTape, Scratch, Tape};
+use crate::trace::{self, Lane};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
@@ -151,6 +152,7 @@ impl Gpt {
         tokens: &[u32],
     ) -> Result<(), Error> {
         assert_eq!(tokens.len(), tape.tokens(), "tokens of a pass");
+        let _span = trace::span(Lane::Compute, "forward", unit);
         let (k, config) = (&self.kernels, self.layout.config());
         let at = unit - tape.first;
         let (before, after) = tape.stream.split_at_mut(at + 1);
@@ -205,6 +207,7 @@ impl Gpt {
         tokens: &[u32],
     ) -> Result<(), Error> {
         let (k, config) = (&self.kernels, self.layout.config());
+        let _span = trace::span(Lane::Compute, "backward", unit);
         let x = &tape.stream[unit - tape.first];
         if unit == 0 {
             let tables = cut_mut(grads, embed_lens(config));

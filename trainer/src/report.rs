@@ -81,14 +81,15 @@ fn aligned(rows: &[(&str, String)]) -> String {
 fn step_line(r: &StepRecord, last: usize) -> String {
     let width = last.to_string().len();
     let mut line = format!(
-        "step {:width$}/{last} loss {:.6} | fwd {:5.1} bwd {:5.1} comm {:5.1} opt {:4.1} ms \
-         | {:>7} tok/s",
+        "step {:width$}/{last} loss {:.6} | fwd {:5.1} bwd {:5.1} opt {:4.1} comm {:5.1} ms \
+         {:4.1} % | {:>7} tok/s",
         r.step,
         r.loss,
         r.forward_ms,
         r.backward_ms,
-        r.exposed_ms,
         r.optimizer_ms,
+        r.exposed_ms,
+        100.0 * r.exposed_ms / r.step_ms.max(f64::MIN_POSITIVE),
         grouped(r.tokens_per_second as u64),
     );
     if r.sent_bytes > 0 || r.formula_bytes > 0 {

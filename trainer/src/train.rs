@@ -9,12 +9,14 @@ use crate::kernels::Cpu;
 use crate::model::Gpt;
 use crate::optim::learning_rate;
 use crate::parallel::{Batch, Strategy};
-use crate::report::{Report, printable};
-use crate::runlog::{RankEnd, RunLog, StepRecord};
+use crate::records::Records;
+use crate::report::{Report, grouped, megabytes, printable};
+use crate::runlog::{RankEnd, StepRecord};
 use crate::sample::{Draw, sample};
 use crate::state::State;
 use crate::sys;
 use crate::tape::Tape;
+use crate::trace::{self, Lane};
 use brigade_comm::Communicator;
 use serde::Serialize;
 use std::io::Write;
@@ -75,6 +77,8 @@ fn run(
     let model = Gpt::new(args.config(), Cpu)?;
     let (state, resumed) = begin::state(args, &model, world)?;
     let groups = begin::groups(args, world)?;
+    // What every thread's products pack into is the same whatever the strategy: it is taken now.
+    Cpu.prepare();
     let held_bytes = sys::held();
     let strategy = begin::strategy(args, &model, world, &groups, &state)?;
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
@@ -82,7 +86,13 @@ fn run(
     let mut run = Run::new(args, &model, world, strategy, resumed, out)?;
     run.peak_bytes = strategy_bytes;
     run.announce()?;
+    if args.trace.is_some() {
+        trace::begin(world)?;
+    }
     let mut outcome = run.steps()?;
+    if let Some(path) = &args.trace {
+        trace::end(world, path)?;
+    }
     run.finish(&mut outcome)?;
     if let Some(comm) = world {
         // Nobody leaves while rank 0 still writes: a rank that ends early would look lost.
@@ -105,7 +115,7 @@ pub(crate) struct Run<'a> {
     /// Settings of the run that wrote the checkpoint this one goes on from.
     pub(crate) resumed: Option<Course>,
     pub(crate) report: Report<'a>,
-    pub(crate) log: RunLog,
+    pub(crate) records: Records,
 }
 
 impl Run<'_> {
@@ -119,7 +129,7 @@ impl Run<'_> {
             let record = self.step(step)?;
             most_bytes = sys::take_peak().saturating_sub(held_bytes).max(most_bytes);
             self.report.step(&record)?;
-            self.log.write("step", &record)?;
+            self.records.step(&record)?;
             losses.push(record.loss);
             if !record.loss.is_finite() {
                 return Err(Error::Diverged { step: record.step, loss: record.loss });
@@ -162,6 +172,7 @@ impl Run<'_> {
     /// One update from one global batch. `step` counts from 0.
     fn step(&mut self, step: usize) -> Result<StepRecord, Error> {
         let Run { args, corpus, strategy, .. } = self;
+        let _span = trace::span(Lane::Compute, "step", step + 1);
         let (begun, sent) = (Instant::now(), strategy.sent_bytes());
         let Args { seed, batch: samples, context, .. } = **args;
         let batch = Batch { corpus, seed, step, samples, context };
@@ -191,8 +202,11 @@ impl Run<'_> {
             self.save(&state)?;
         }
         outcome.held_out = self.held_out(&state.params)?;
-        self.log.write("end", outcome)?;
-        let Outcome { losses, held_out, seconds, .. } = outcome;
+        let ways: Vec<_> = self.args.strategy.iter().map(|way| way.name()).collect();
+        let (ways, config) = (ways.join(","), self.model.layout().config());
+        let title = format!("--strategy {ways} --ranks {} {config}", outcome.ranks.len());
+        self.records.end(outcome, &title, self.strategy.memory())?;
+        let Outcome { losses, held_out, seconds, ranks, .. } = outcome;
         if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
             let bits = *held_out / std::f64::consts::LN_2;
             self.report.say(&format!(
@@ -200,6 +214,7 @@ impl Run<'_> {
                  {bits:.2} bits per byte"
             ))?;
         }
+        self.report.say(&bytes(ranks))?;
         if self.args.sample > 0 && self.is_first {
             let draw = Draw { temperature: 0.8, top_k: 40, seed: self.args.seed };
             let prompt = self.args.prompt.as_bytes();
@@ -234,4 +249,19 @@ impl Run<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// What the ranks held and sent, against their formulas.
+fn bytes(ranks: &[RankEnd]) -> String {
+    let sent: u64 = ranks.iter().map(|rank| rank.sent_bytes).sum();
+    let is_right = ranks.iter().all(|rank| rank.sent_bytes == rank.formula_bytes);
+    let formula = if is_right { "as predicted" } else { "NOT what was predicted" };
+    let mut text = format!("all ranks sent {} bytes, {formula}", grouped(sent));
+    let largest = ranks.iter().max_by_key(|rank| rank.peak_bytes);
+    if let Some(RankEnd { peak_bytes, memory_bytes, .. }) = largest.filter(|r| r.peak_bytes > 0) {
+        let part = 100.0 * *peak_bytes as f64 / *memory_bytes as f64;
+        let peak = megabytes(*peak_bytes);
+        text += &format!("; largest heap of a step {peak} a rank, {part:.1} % of the formula");
+    }
+    text
 }

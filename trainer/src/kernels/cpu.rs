@@ -1,7 +1,7 @@
 //! The kernels on processor cores: `gemm` for products, widened loops for the rest, rayon to spread
 //! both.
 
-use super::gemm::{Mat, parallel_product};
+use super::gemm::{Mat, MatMut, Old, parallel_product, product};
 use super::{Chunk, Heads, Kernels, attention, chunks, norm, pointwise};
 use rayon::prelude::*;
 
@@ -20,6 +20,18 @@ const COLUMNS: usize = 64;
 /// Rows a thread takes at a time where rows are independent.
 fn rows(width: usize) -> usize {
     (ELEMENTS / width).max(1)
+}
+
+impl Cpu {
+    /// Have every thread of the pool take the memory that its products pack into, which it keeps.
+    pub fn prepare(&self) {
+        const SIDE: usize = 256;
+        rayon::broadcast(|_| {
+            let (ones, mut out) = (vec![1.0; SIDE * SIDE], vec![0.0; SIDE * SIDE]);
+            let ones = Mat::new(&ones, SIDE, SIDE, SIDE);
+            product(MatMut::new(&mut out, SIDE, SIDE, SIDE), Old::Replace, 1.0, ones.t(), ones);
+        });
+    }
 }
 
 impl Kernels for Cpu {

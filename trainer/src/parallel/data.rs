@@ -7,6 +7,7 @@ use crate::model::Gpt;
 use crate::optim::Optimizer;
 use crate::state::State;
 use crate::tape::{Scratch, Tape};
+use crate::trace::{self, Lane};
 use brigade_comm::Communicator;
 use std::time::{Duration, Instant};
 
@@ -111,11 +112,14 @@ impl Strategy for DataParallel<'_> {
             spent.add_backward(from, self.shards.take_waited() + self.model.take_waited());
         }
         let from = Instant::now();
+        let waiting = trace::span(Lane::Waiting, "losses of step", batch.step + 1);
         let sum = gather_losses(self.group, &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
+        drop(waiting);
         spent.exposed += from.elapsed();
 
         let from = Instant::now();
+        let _span = trace::span(Lane::Compute, "update", batch.step + 1);
         self.shards.update(&mut self.optimizer, lr)?;
         self.optimizer.steps += 1;
         let waited = self.shards.take_waited();

@@ -13,6 +13,7 @@
 use super::formula::call_bytes;
 use crate::error::Error;
 use crate::kernels::Kernels;
+use crate::trace::{self, Lane, Span};
 use brigade_comm::{Call, Communicator, Counts, Dtype, Op, Owned};
 use brigade_schedule::Collective;
 use std::collections::VecDeque;
@@ -88,6 +89,7 @@ struct Flight {
     call: Owned<f32>,
     /// The slot whose lanes it carries, or none if it makes a sum whole.
     slot: Option<usize>,
+    span: Span,
 }
 
 /// The gradients of some units on one of the ranks that share them.
@@ -189,7 +191,8 @@ impl<'a> GradientSums<'a> {
             incoming.resize(len, 0.0);
             group.start_owned(call, lane, incoming)?
         };
-        self.units[unit].call = Some(Flight { call, slot: Some(slot) });
+        let span = trace::span(Lane::Calls, "sum gradients", unit);
+        self.units[unit].call = Some(Flight { call, slot: Some(slot), span });
         self.flying.push_back(unit);
         Ok(())
     }
@@ -204,7 +207,8 @@ impl<'a> GradientSums<'a> {
         let group = self.group.expect("a process alone has whole sums");
         let gather = cut.call(Collective::AllGather);
         let gather = group.start_owned(gather, std::mem::take(own), std::mem::take(whole))?;
-        *call = Some(Flight { call: gather, slot: None });
+        let span = trace::span(Lane::Calls, "gather sums", unit);
+        *call = Some(Flight { call: gather, slot: None, span });
         self.flying.push_back(unit);
         Ok(())
     }
@@ -254,10 +258,14 @@ impl<'a> GradientSums<'a> {
 
     /// Wait for the unit's call, if there is one, and take in what it brought.
     fn settle(&mut self, unit: usize) -> Result<(), Error> {
-        let Some(Flight { call, slot }) = self.units[unit].call.take() else { return Ok(()) };
+        let Some(Flight { call, slot, span }) = self.units[unit].call.take() else {
+            return Ok(());
+        };
         self.flying.retain(|flying| *flying != unit);
         let from = Instant::now();
+        let waiting = trace::span(Lane::Waiting, "for gradients", unit);
         let (input, output) = call.wait()?;
+        drop((waiting, span));
         self.waited += from.elapsed();
         let Unit { cut, whole, own, .. } = &mut self.units[unit];
         match (self.reduction, slot) {

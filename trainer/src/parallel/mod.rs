@@ -101,8 +101,19 @@ pub struct Memory {
 impl Memory {
     /// All of it.
     pub fn total(&self) -> u64 {
-        let Memory { params, grads, moments, calls, activations } = self;
-        params + grads + moments + calls + activations
+        self.kinds().iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Each kind by its name.
+    pub fn kinds(&self) -> [(&'static str, u64); 5] {
+        let Memory { params, grads, moments, calls, activations } = *self;
+        [
+            ("parameters", params),
+            ("gradients", grads),
+            ("moments", moments),
+            ("calls", calls),
+            ("activations", activations),
+        ]
     }
 }
 

@@ -19,6 +19,7 @@ use crate::kernels::Kernels;
 use crate::layout::Layout;
 use crate::optim::{Moments, Optimizer};
 use crate::state::State;
+use crate::trace::{self, Lane, Span};
 use brigade_comm::{Communicator, Owned};
 use brigade_schedule::Collective;
 use std::ops::Range;
@@ -58,7 +59,7 @@ struct Unit {
     /// This rank's, where they are sharded.
     part: Vec<f32>,
     /// An all-gather on its way.
-    gather: Option<Owned<f32>>,
+    gather: Option<(Owned<f32>, Span)>,
     /// Of what this rank updates.
     moments: Moments,
 }
@@ -130,6 +131,7 @@ impl<'a> Shards<'a> {
 
     /// Have a unit's parameters on their way if they are not here and there is room for them.
     pub fn prefetch(&mut self, unit: usize) -> Result<(), Error> {
+        let at = unit;
         let Some(unit) = unit.checked_sub(self.first).and_then(|at| self.units.get_mut(at)) else {
             return Ok(());
         };
@@ -140,7 +142,8 @@ impl<'a> Shards<'a> {
         room.resize(unit.cut.len(), 0.0);
         let group = self.group.expect("a process alone holds its parameters whole");
         let call = unit.cut.call(Collective::AllGather);
-        unit.gather = Some(group.start_owned(call, std::mem::take(&mut unit.part), room)?);
+        let span = trace::span(Lane::Calls, "gather parameters", at);
+        unit.gather = Some((group.start_owned(call, std::mem::take(&mut unit.part), room)?, span));
         Ok(())
     }
 
@@ -189,7 +192,8 @@ impl<'a> Shards<'a> {
             }
             optimizer.update(&mut whole[cut.part.clone()], moments, grads, lr);
             let call = cut.call(Collective::AllGather);
-            *gather = Some(group.start_owned_in_place(call, std::mem::take(whole))?);
+            let span = trace::span(Lane::Calls, "gather parameters", self.first + at);
+            *gather = Some((group.start_owned_in_place(call, std::mem::take(whole))?, span));
         }
         for at in 0..self.units.len() {
             if self.units[at].gather.is_some() {
@@ -260,10 +264,11 @@ impl<'a> Shards<'a> {
     fn arrive(&mut self, unit: usize) -> Result<(), Error> {
         self.prefetch(unit)?;
         let Unit { whole, part, gather, .. } = &mut self.units[unit - self.first];
-        let Some(call) = gather.take() else {
+        let Some((call, _span)) = gather.take() else {
             assert!(!whole.is_empty(), "unit {unit} has no room: another was not released");
             return Ok(());
         };
+        let _waiting = trace::span(Lane::Waiting, "for parameters", unit);
         let from = Instant::now();
         let (input, output) = call.wait()?;
         self.waited += from.elapsed();

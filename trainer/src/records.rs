@@ -1,0 +1,80 @@
+//! What is kept of a run beside what it prints: the run log, event files, a picture. Rank 0's work.
+
+use crate::args::Args;
+use crate::drawing;
+use crate::error::Error;
+use crate::events::Events;
+use crate::parallel::Memory;
+use crate::runlog::{RunLog, StepRecord};
+use crate::train::Outcome;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// The files of a run; on other ranks than 0 there are none.
+pub(crate) struct Records {
+    log: RunLog,
+    events: Option<Events>,
+    picture: Option<PathBuf>,
+    /// All steps, for the picture.
+    steps: Vec<StepRecord>,
+}
+
+impl Records {
+    /// Open what `args` ask for, so that what cannot be written is found out before the first step.
+    pub(crate) fn open(args: &Args, is_first: bool) -> Result<Records, Error> {
+        let folder = args.tensorboard.as_ref().filter(|_| is_first);
+        let picture = args.report.clone().filter(|_| is_first);
+        for path in args.trace.iter().filter(|_| is_first).chain(&picture) {
+            std::fs::write(path, "").map_err(Error::file("write", path))?;
+        }
+        Ok(Records {
+            log: RunLog::open(args.log.as_deref().filter(|_| is_first))?,
+            events: folder.map(|folder| Events::create(folder)).transpose()?,
+            picture,
+            steps: Vec::new(),
+        })
+    }
+
+    /// Settings, before the first step.
+    pub(crate) fn start(&mut self, settings: &impl Serialize) -> Result<(), Error> {
+        self.log.write("start", settings)
+    }
+
+    /// After each step.
+    pub(crate) fn step(&mut self, record: &StepRecord) -> Result<(), Error> {
+        self.log.write("step", record)?;
+        if let Some(events) = &mut self.events {
+            let ms = |ms: f64| ms as f32;
+            events.scalars(
+                record.step as u64,
+                &[
+                    ("loss", record.loss as f32),
+                    ("learning rate", record.lr),
+                    ("tokens per second", record.tokens_per_second as f32),
+                    ("ms/forward", ms(record.forward_ms)),
+                    ("ms/backward", ms(record.backward_ms)),
+                    ("ms/optimizer", ms(record.optimizer_ms)),
+                    ("ms/exposed communication", ms(record.exposed_ms)),
+                    ("bytes sent", record.sent_bytes as f32),
+                ],
+            )?;
+        }
+        if self.picture.is_some() {
+            self.steps.push(*record);
+        }
+        Ok(())
+    }
+
+    /// After the last one.
+    pub(crate) fn end(
+        &mut self,
+        outcome: &Outcome,
+        title: &str,
+        memory: Memory,
+    ) -> Result<(), Error> {
+        self.log.write("end", outcome)?;
+        let Some(path) = &self.picture else { return Ok(()) };
+        let picture = drawing::draw(title, &self.steps, memory, &outcome.ranks);
+        std::fs::write(path, picture).map_err(Error::file("write", path))
+    }
+}
