@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::layout::Config;
+use crate::offload::{Offload, Tier, parse_bytes};
 use crate::parallel::{Axis, Lanes, Mesh, Way, Ways};
 use brigade_comm::transports;
 use clap::Args as ClapArgs;
@@ -51,6 +52,16 @@ pub struct Args {
     /// Parts of a rank's share of a batch that are computed one after the other, in less memory
     #[arg(long, default_value_t = 1, value_name = "PARTS", conflicts_with = "ordered")]
     pub accumulate: usize,
+    /// Keep moments, and parameters that are held in parts, in cheaper memory: cpu (an arena with
+    /// a budget) or nvme:FOLDER (a file, through which the update streams)
+    #[arg(long, value_name = "TIER")]
+    pub offload: Option<Tier>,
+    /// Keep only what goes into blocks, and compute their forward again in backward
+    #[arg(long)]
+    pub recompute: bool,
+    /// Bytes of host memory that a rank may use for --offload, such as 64M
+    #[arg(long, value_name = "BYTES", requires = "offload", value_parser = parse_bytes)]
+    pub host_budget: Option<usize>,
     /// Text to train on, a file or a folder (without hidden files); Moby-Dick if not given
     #[arg(long, value_name = "PATH")]
     pub text: Option<PathBuf>,
@@ -166,6 +177,12 @@ impl Args {
         let (rank, ranks) = (mesh.place(rank, Axis::Dp), mesh.length(Axis::Dp));
         let lanes = if self.ordered { self.lanes } else { ranks * self.accumulate };
         Lanes::new(self.batch, lanes, rank, ranks)
+    }
+
+    /// What is kept in cheaper memory.
+    pub(crate) fn offload(&self, rank: usize, ranks: usize) -> Option<Offload> {
+        let (host_budget, place) = (self.host_budget, (rank, ranks));
+        self.offload.clone().map(|tier| Offload { tier, host_budget, place })
     }
 
     /// The step after which this run ends.

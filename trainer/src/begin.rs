@@ -5,11 +5,13 @@ use crate::checkpoint::{self, Course};
 use crate::data::Corpus;
 use crate::error::Error;
 use crate::model::Gpt;
+use crate::offload::DiskUse;
 use crate::optim::{Hyper, Optimizer};
 use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Way, Ways};
-use crate::report::{Report, grouped, megabytes};
 use crate::records::Records;
+use crate::report::{Report, grouped, megabytes};
 use crate::state::State;
+use crate::tape::Keep;
 use crate::train::Run;
 use brigade_comm::Communicator;
 use serde::Serialize;
@@ -65,7 +67,13 @@ pub(crate) fn strategy<'a>(
     let stage = Ways::of(&args.strategy)?.data;
     let sharing = Sharing { stage, is_ordered: args.ordered, slots: lanes.slots() };
     let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
-    Ok(Box::new(DataParallel::new(model, groups.dp.as_ref(), lanes, sharing, optimizer, state)?))
+    let keep = if args.recompute { Keep::Inputs } else { Keep::All };
+    let mut data =
+        DataParallel::new(model, groups.dp.as_ref(), lanes, sharing, optimizer, keep, state)?;
+    if let Some(offload) = args.offload(rank, ranks) {
+        data.offload(&offload)?;
+    }
+    Ok(Box::new(data))
 }
 
 impl<'a> Run<'a> {
@@ -87,6 +95,7 @@ impl<'a> Run<'a> {
         let records = Records::open(args, is_first)?;
         let (first, last) = (strategy.steps() + 1, args.last_step());
         let report = Report::new(out, is_first, args.quiet, first, last);
+        let (peak_bytes, disk) = (0, DiskUse::default());
         Ok(Run {
             args,
             model,
@@ -94,7 +103,8 @@ impl<'a> Run<'a> {
             is_first,
             corpus,
             strategy,
-            peak_bytes: 0,
+            peak_bytes,
+            disk,
             resumed,
             report,
             records,
@@ -137,6 +147,9 @@ impl<'a> Run<'a> {
             ("learning rate", format!("up to {lr}, seed {seed}")),
             ("steps", format!("{first} to {last} of {steps}")),
         ];
+        if let Some(offload) = self.args.offload(0, ranks) {
+            rows.push(("offload", offload.to_string()));
+        }
         if let Some(comm) = self.world {
             let wires: Vec<String> = comm.transports().into_iter().map(|(name, _)| name).collect();
             let mode = match self.args.ordered {

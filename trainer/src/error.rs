@@ -38,6 +38,9 @@ pub enum Error {
     /// The ranks could not talk to each other.
     #[error(transparent)]
     Comm(#[from] brigade_comm::Error),
+    /// What is kept in cheaper memory could not be moved; the text names file, place and reason.
+    #[error("offload: {0}")]
+    Offload(Box<dyn std::error::Error + Send + Sync>),
     /// The loss is not a number any more; a smaller learning rate usually helps.
     #[error("loss is {loss} at step {step}: try a smaller --lr")]
     Diverged {
@@ -66,6 +69,10 @@ impl Error {
     pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.to_path_buf();
         move |source| Error::File { action, path, source }
+    }
+
+    pub(crate) fn offload(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Offload(problem.into())
     }
 
     pub(crate) fn checkpoint(path: &Path, problem: impl ToString) -> Error {

@@ -15,6 +15,7 @@ pub mod kernels;
 pub mod layout;
 pub mod model;
 pub mod moe;
+pub mod offload;
 pub mod optim;
 pub mod parallel;
 mod records;

@@ -14,7 +14,7 @@ use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};
 use crate::parallel::tensor::{Attended, Division, Group, Linear, LinearGrads, Pass, Whole};
 use crate::state::State;
-use crate::tape::{BlockTape, Scratch, Tape};
+use crate::tape::{BlockTape, Keep, Scratch, Tape};
 use crate::trace::{self, Lane};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -58,8 +58,19 @@ impl Gpt {
 
     /// Memory for what this rank keeps of some units.
     pub fn tape(&self, units: Range<usize>, batch: usize, time: usize) -> Tape {
+        self.tape_that_keeps(Keep::All, units, batch, time)
+    }
+
+    /// The same where blocks may be computed twice.
+    pub fn tape_that_keeps(
+        &self,
+        keep: Keep,
+        units: Range<usize>,
+        batch: usize,
+        time: usize,
+    ) -> Tape {
         let config = self.layout.config();
-        Tape::of(config, units, batch, time, self.division.extent(config, batch, time))
+        Tape::of(config, units, batch, time, self.division.extent(config, batch, time), keep)
     }
 
     /// Memory that this rank's backward needs.
@@ -154,16 +165,17 @@ impl Gpt {
         assert_eq!(tokens.len(), tape.tokens(), "tokens of a pass");
         let _span = trace::span(Lane::Compute, "forward", unit);
         let (k, config) = (&self.kernels, self.layout.config());
-        let at = unit - tape.first;
-        let (before, after) = tape.stream.split_at_mut(at + 1);
         if unit == 0 {
             let tables = cut(params, embed_lens(config));
-            k.embed(&mut after[0], &tape.rows, tokens, tables, tape.shape);
+            k.embed(&mut tape.stream[1], &tape.rows, tokens, tables, tape.shape);
         } else if unit <= config.layers {
-            self.block(&mut after[0], &before[at], params, &mut tape.blocks[at], tape.heads)?;
+            let heads = tape.heads;
+            let (x, y, kept) = tape.of_block(unit);
+            self.block(y, x, params, kept, heads)?;
         } else {
             let [gain, bias, head] = cut(params, head_lens(config));
-            k.layernorm(&mut tape.lnf, &mut tape.statsf, &before[at], gain, bias);
+            let x = &tape.stream[unit - tape.first];
+            k.layernorm(&mut tape.lnf, &mut tape.statsf, x, gain, bias);
             k.linear(&mut tape.logits, &tape.lnf, head, &[], config.width, None);
         }
         Ok(())
@@ -213,8 +225,7 @@ impl Gpt {
             let tables = cut_mut(grads, embed_lens(config));
             k.embed_backward(tables, &scratch.residual, &tape.rows, tokens, tape.shape);
         } else if unit <= config.layers {
-            let block = &tape.blocks[unit - tape.first];
-            self.block_backward(x, params, grads, block, tape.heads, scratch)?;
+            self.block_backward(x, params, grads, tape.block(unit), tape.heads, scratch)?;
             return self.division.complete(grads, Some(&block_lens(&self.layout)));
         } else {
             let [gain, _, head] = cut(params, head_lens(config));

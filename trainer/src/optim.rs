@@ -3,9 +3,12 @@
 
 use crate::error::Error;
 use crate::layout::Layout;
-use brigade_offload::optimizer::{AdamW, Crew, Gradients, Moment, Narrowed, Shard, Weights};
+use brigade_offload::memory::Buffer;
+use brigade_offload::optimizer::{
+    AdamW, Crew, Gradients, Moment, Narrowed, Shard, Update, Weights,
+};
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 /// What a user may choose about AdamW.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,12 +29,42 @@ impl Default for Hyper {
     }
 }
 
+/// Numbers, wherever they lie in memory.
+pub(crate) enum Numbers {
+    /// On the heap.
+    Own(Vec<f32>),
+    /// In an arena with a budget.
+    Arena(Buffer),
+}
+
+impl Deref for Numbers {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Numbers::Own(numbers) => numbers,
+            Numbers::Arena(buffer) => buffer.view(),
+        }
+    }
+}
+
+impl DerefMut for Numbers {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match self {
+            Numbers::Own(numbers) => numbers,
+            Numbers::Arena(buffer) => buffer.view_mut(),
+        }
+    }
+}
+
 /// Both moments of a range of parameters, and which of them decay.
 pub struct Moments {
+    len: usize,
     /// Neighbouring tensors that decay alike, merged: [(elements of the part, decays)].
     groups: Vec<(Range<usize>, bool)>,
-    pub(crate) mean: Vec<f32>,
-    pub(crate) square: Vec<f32>,
+    /// [len], or nothing while they are in a file.
+    pub(crate) mean: Numbers,
+    pub(crate) square: Numbers,
 }
 
 impl Moments {
@@ -50,14 +83,32 @@ impl Moments {
                 _ => groups.push((here, tensor.decays())),
             }
         }
-        Moments { groups, mean: mean.to_vec(), square: square.to_vec() }
+        let [mean, square] = [mean, square].map(|moment| Numbers::Own(moment.to_vec()));
+        Moments { len: range.len(), groups, mean, square }
+    }
+
+    /// Parameters that they are of.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Both.
+    pub(crate) fn arrays_mut(&mut self) -> [&mut Numbers; 2] {
+        [&mut self.mean, &mut self.square]
+    }
+
+    /// They are somewhere else now.
+    pub(crate) fn leave(&mut self) {
+        for moment in self.arrays_mut() {
+            *moment = Numbers::Own(Vec::new());
+        }
     }
 }
 
 /// AdamW and the threads it runs on.
 pub struct Optimizer {
     hyper: Hyper,
-    crew: Crew,
+    pub(crate) crew: Crew,
     /// Updates made.
     pub steps: usize,
 }
@@ -75,10 +126,7 @@ impl Optimizer {
     /// Move `params` against `grads`, as part of the update after `steps` others. Cost: one pass
     /// over 28 bytes a parameter.
     pub fn update(&mut self, params: &mut [f32], moments: &mut Moments, grads: &[f32], lr: f32) {
-        let Hyper { beta1, beta2, eps, decay } = self.hyper;
-        for (group, decays) in &moments.groups {
-            let decay = if *decays { decay } else { 0.0 };
-            let rule = AdamW { lr, beta1, beta2, eps, decay };
+        for (group, update) in self.updates(moments, lr) {
             let shard = Shard {
                 weights: Weights::F32(&mut params[group.clone()]),
                 gradients: Gradients::F32(&grads[group.clone()]),
@@ -86,9 +134,19 @@ impl Optimizer {
                 square: Moment::F32(&mut moments.square[group.clone()]),
                 narrowed: Narrowed::None,
             };
-            let done = rule.at(self.steps as u64 + 1, 1.0).apply(&mut self.crew, shard);
-            done.expect("equal parts of arrays that AdamW has");
+            update.apply(&mut self.crew, shard).expect("equal parts of arrays that AdamW has");
         }
+    }
+
+    /// What that update is for each group of elements.
+    pub(crate) fn updates(&self, moments: &Moments, lr: f32) -> Vec<(Range<usize>, Update)> {
+        let Hyper { beta1, beta2, eps, decay } = self.hyper;
+        let of = |(group, decays): &(Range<usize>, bool)| {
+            let decay = if *decays { decay } else { 0.0 };
+            let rule = AdamW { lr, beta1, beta2, eps, decay };
+            (group.clone(), rule.at(self.steps as u64 + 1, 1.0))
+        };
+        moments.groups.iter().map(of).collect()
     }
 }
 

@@ -99,6 +99,17 @@ fn step_line(r: &StepRecord, last: usize) -> String {
             false => format!(", formula {} B", grouped(r.formula_bytes)),
         };
     }
+    if r.disk_bytes != [0; 2] || r.disk_formula_bytes != [0; 2] {
+        let [read, written] = r.disk_bytes.map(grouped);
+        line += &format!(" | disk {:.1} ms, read {read} B, written {written} B", r.disk_ms);
+        line += &match r.disk_bytes == r.disk_formula_bytes {
+            true => " = formula".to_string(),
+            false => {
+                let [read, written] = r.disk_formula_bytes.map(grouped);
+                format!(", formula {read} B and {written} B")
+            }
+        };
+    }
     line
 }
 
@@ -146,6 +157,10 @@ mod tests {
         assert!(line.ends_with("|  12,345 tok/s | sent 1,000 B = formula"), "{line}");
         let wrong = step_line(&StepRecord { formula_bytes: 1004, ..record }, 200);
         assert!(wrong.ends_with("| sent 1,000 B, formula 1,004 B"), "{wrong}");
+        let disk_formula_bytes = [4096, 0];
+        let line = step_line(&StepRecord { disk_formula_bytes, ..record }, 200);
+        let end = "| disk 0.0 ms, read 0 B, written 0 B, formula 4,096 B and 0 B";
+        assert!(line.ends_with(end), "{line}");
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct StepRecord {
     pub exposed_ms: f64,
     /// Optimizer.
     pub optimizer_ms: f64,
+    /// Waiting for files.
+    pub disk_ms: f64,
     /// All of the step.
     pub step_ms: f64,
     /// Tokens of the global batch per second.
@@ -34,6 +36,10 @@ pub struct StepRecord {
     pub sent_bytes: u64,
     /// Payload its formula predicts.
     pub formula_bytes: u64,
+    /// Bytes this rank moved from files and to files.
+    pub disk_bytes: [u64; 2],
+    /// What is predicted for that.
+    pub disk_formula_bytes: [u64; 2],
 }
 
 /// What a run came to on one rank: bytes of all its steps, and bytes of memory.

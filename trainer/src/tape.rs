@@ -38,6 +38,16 @@ impl Extent {
     }
 }
 
+/// What a pass keeps of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Everything that backward needs.
+    All,
+    /// What goes in: the forward of a block is computed again before its backward (Chen et al.
+    /// 2016), with the same bits.
+    Inputs,
+}
+
 /// Saved activations of one block. n = batch · time rows, c = width, of whatever this rank has.
 pub(crate) struct BlockTape {
     /// [n × c], first norm's output, and its [n × 2] statistics.
@@ -111,8 +121,10 @@ pub struct Tape {
     /// What goes into each unit and what comes out of the last: [units + 1][n × c]. Nothing of the
     /// kind goes into the embedding, and logits come out of the head: those are empty.
     pub(crate) stream: Vec<Vec<f32>>,
-    /// Of each unit; those of the embedding and the head are empty.
-    pub(crate) blocks: Vec<BlockTape>,
+    /// Of each unit, or of one after the other; those of the embedding and the head are empty.
+    blocks: Vec<BlockTape>,
+    /// The unit that the only one is of, where one is for all.
+    held: Option<usize>,
     /// [n × c], final norm's output, and its [n × 2] statistics.
     pub(crate) lnf: Vec<f32>,
     pub(crate) statsf: Vec<f32>,
@@ -131,7 +143,7 @@ impl Tape {
 
     /// Allocate for some units that follow each other.
     pub fn of_units(config: &Config, units: Range<usize>, batch: usize, time: usize) -> Tape {
-        Tape::of(config, units, batch, time, Extent::whole(config, batch, time))
+        Tape::of(config, units, batch, time, Extent::whole(config, batch, time), Keep::All)
     }
 
     /// Allocate for what a rank has of some units that follow each other.
@@ -141,6 +153,7 @@ impl Tape {
         batch: usize,
         time: usize,
         extent: Extent,
+        keep: Keep,
     ) -> Tape {
         assert!(
             batch > 0 && time > 0 && time <= config.context,
@@ -173,7 +186,12 @@ impl Tape {
             stream: (units.start..=units.end)
                 .map(|unit| zeros(stream, unit > 0 && unit < end))
                 .collect(),
-            blocks: units.map(block).collect(),
+            blocks: match keep {
+                Keep::All => units.map(block).collect(),
+                // If there is any block, the second unit is one, or else the first.
+                Keep::Inputs => vec![block(units.start.max(1).min(units.end - 1))],
+            },
+            held: (keep == Keep::Inputs).then_some(usize::MAX),
             lnf: zeros(stream, has_head),
             statsf: zeros(rows * 2, has_head),
             logits: zeros(rows * config.vocab, has_head),
@@ -193,6 +211,32 @@ impl Tape {
         let head = self.lnf.len() + self.statsf.len() + self.logits.len() + self.losses.len();
         let stream: usize = self.stream.iter().map(Vec::len).sum();
         4 * (stream + head + self.blocks.iter().map(of_block).sum::<usize>()) as u64
+    }
+
+    /// Whether a unit's forward must be computed again before its backward.
+    pub fn has_lost(&self, unit: usize) -> bool {
+        let ends = &self.stream[unit - self.first..][..2];
+        let is_block = ends.iter().all(|end| !end.is_empty());
+        is_block && self.held.is_some_and(|held| held != unit)
+    }
+
+    /// Where a unit's activations are.
+    fn slot(&self, unit: usize) -> usize {
+        if self.held.is_some() { 0 } else { unit - self.first }
+    }
+
+    /// A unit's activations.
+    pub(crate) fn block(&self, unit: usize) -> &BlockTape {
+        assert!(self.held.is_none_or(|held| held == unit), "unit {unit} is not what is held");
+        &self.blocks[self.slot(unit)]
+    }
+
+    /// What goes into a block, and room for what comes out of it and what is kept of it.
+    pub(crate) fn of_block(&mut self, unit: usize) -> (&[f32], &mut [f32], &mut BlockTape) {
+        let (at, slot) = (unit - self.first, self.slot(unit));
+        self.held = self.held.map(|_| unit);
+        let (before, after) = self.stream.split_at_mut(at + 1);
+        (&before[at], &mut after[0], &mut self.blocks[slot])
     }
 
     /// Tokens that a pass takes: batch · time.

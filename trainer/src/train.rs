@@ -7,6 +7,7 @@ use crate::data::{Corpus, fill};
 use crate::error::Error;
 use crate::kernels::Cpu;
 use crate::model::Gpt;
+use crate::offload::DiskUse;
 use crate::optim::learning_rate;
 use crate::parallel::{Batch, Strategy};
 use crate::records::Records;
@@ -36,6 +37,10 @@ pub struct Outcome {
     pub formula_bytes: u64,
     /// Wall time of the steps.
     pub seconds: f64,
+    /// What its steps have cost this rank in files.
+    pub disk: DiskUse,
+    /// What formulas predict for that.
+    pub disk_formula: DiskUse,
     /// Bytes sent and held by each rank.
     pub ranks: Vec<RankEnd>,
 }
@@ -110,6 +115,8 @@ pub(crate) struct Run<'a> {
     pub(crate) is_first: bool,
     pub(crate) corpus: Corpus,
     pub(crate) strategy: Box<dyn Strategy + 'a>,
+    /// What its steps have cost in files.
+    pub(crate) disk: DiskUse,
     /// The most that this rank held for it in a step.
     pub(crate) peak_bytes: u64,
     /// Settings of the run that wrote the checkpoint this one goes on from.
@@ -144,15 +151,29 @@ impl Run<'_> {
         let formula_bytes = self.strategy.formula_bytes() * losses.len() as u64;
         let sent_bytes = self.strategy.sent_bytes() - sent - saved_bytes;
         let seconds = start.elapsed().as_secs_f64();
-        self.peak_bytes = strategy_bytes + most_bytes;
+        // What is mapped is on no heap.
+        let memory = self.strategy.memory();
+        self.peak_bytes = strategy_bytes + most_bytes + memory.arena;
         let mine = RankEnd {
             sent_bytes,
             formula_bytes,
             peak_bytes: self.peak_bytes,
-            memory_bytes: self.strategy.memory().total(),
+            memory_bytes: memory.total(),
         };
         let ranks = self.all_ranks(mine)?;
-        Ok(Outcome { losses, held_out: f64::NAN, sent_bytes, formula_bytes, seconds, ranks })
+        let (held_out, disk) = (f64::NAN, self.disk);
+        let steps = losses.len() as u32;
+        let disk_formula = self.strategy.disk_formula().times(steps);
+        Ok(Outcome {
+            losses,
+            held_out,
+            sent_bytes,
+            formula_bytes,
+            seconds,
+            disk,
+            disk_formula,
+            ranks,
+        })
     }
 
     /// What every rank has to say of itself.
@@ -171,7 +192,7 @@ impl Run<'_> {
 
     /// One update from one global batch. `step` counts from 0.
     fn step(&mut self, step: usize) -> Result<StepRecord, Error> {
-        let Run { args, corpus, strategy, .. } = self;
+        let Run { args, corpus, strategy, disk, .. } = self;
         let _span = trace::span(Lane::Compute, "step", step + 1);
         let (begun, sent) = (Instant::now(), strategy.sent_bytes());
         let Args { seed, batch: samples, context, .. } = **args;
@@ -179,6 +200,8 @@ impl Run<'_> {
         let lr = learning_rate(args.lr, step, args.steps);
         let spent = strategy.step(&batch, lr)?;
         let whole = begun.elapsed();
+        *disk = disk.plus(spent.disk);
+        let bytes = |disk: DiskUse| [disk.read_bytes, disk.written_bytes];
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         Ok(StepRecord {
             step: step + 1,
@@ -188,10 +211,13 @@ impl Run<'_> {
             backward_ms: ms(spent.backward),
             exposed_ms: ms(spent.exposed),
             optimizer_ms: ms(spent.optimizer),
+            disk_ms: ms(spent.disk.waited),
             step_ms: ms(whole),
             tokens_per_second: (samples * context) as f64 / whole.as_secs_f64(),
             sent_bytes: strategy.sent_bytes() - sent,
             formula_bytes: strategy.formula_bytes(),
+            disk_bytes: bytes(spent.disk),
+            disk_formula_bytes: bytes(strategy.disk_formula()),
         })
     }
 

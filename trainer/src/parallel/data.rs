@@ -4,9 +4,10 @@ use super::{Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, gather_losse
 use crate::data::fill;
 use crate::error::Error;
 use crate::model::Gpt;
+use crate::offload::{DiskUse, Offload};
 use crate::optim::Optimizer;
 use crate::state::State;
-use crate::tape::{Scratch, Tape};
+use crate::tape::{Keep, Scratch, Tape};
 use crate::trace::{self, Lane};
 use brigade_comm::Communicator;
 use std::time::{Duration, Instant};
@@ -38,6 +39,7 @@ impl<'a> DataParallel<'a> {
         lanes: Lanes,
         sharing: Sharing,
         optimizer: Optimizer,
+        keep: Keep,
         state: &State,
     ) -> Result<DataParallel<'a>, Error> {
         let (layout, config) = (model.layout(), model.layout().config());
@@ -49,7 +51,7 @@ impl<'a> DataParallel<'a> {
         let tokens = vec![0; samples * time];
         Ok(DataParallel {
             formula_bytes: shards.formula_bytes()? + inside + loss_bytes(group, lanes.slots())?,
-            tape: model.tape(units, samples, time),
+            tape: model.tape_that_keeps(keep, units, samples, time),
             scratch: model.scratch(samples, time),
             targets: tokens.clone(),
             losses: vec![0.0; lanes.slots()],
@@ -60,6 +62,13 @@ impl<'a> DataParallel<'a> {
             shards,
             optimizer,
         })
+    }
+
+    /// Keep what is needed once a step in cheaper memory.
+    ///
+    /// Errors: `Setting` if a budget is too small, `Offload` for what a device says.
+    pub fn offload(&mut self, offload: &Offload) -> Result<(), Error> {
+        self.shards.offload(offload)
     }
 
     /// Forward of this rank's lane of `slot`. The last unit stays for backward.
@@ -90,6 +99,9 @@ impl<'a> DataParallel<'a> {
                 shards.prefetch(unit - 1)?;
             }
             let (params, grads) = shards.open(unit, slot)?;
+            if tape.has_lost(unit) {
+                model.forward(unit, params, tape, tokens)?;
+            }
             model.backward(unit, params, grads, tape, scratch, tokens)?;
             shards.close(unit, slot)?;
             if unit > 0 || slot + 1 == self.lanes.slots() {
@@ -98,18 +110,31 @@ impl<'a> DataParallel<'a> {
         }
         Ok(())
     }
+
+    /// Now, and how long files have been waited for until now.
+    fn clock(&self) -> (Instant, Duration) {
+        (Instant::now(), self.shards.disk_use().waited)
+    }
+
+    /// That moment, moved by what files were waited for since: what has elapsed is without it.
+    fn since(&self, (from, waited): (Instant, Duration)) -> Instant {
+        from + (self.shards.disk_use().waited - waited)
+    }
 }
 
 impl Strategy for DataParallel<'_> {
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent::default();
+        let disk = self.shards.disk_use();
         for slot in 0..self.lanes.slots() {
-            let from = Instant::now();
+            let from = self.clock();
             self.forward(slot, batch)?;
-            spent.add_forward(from, self.shards.take_waited() + self.model.take_waited());
-            let from = Instant::now();
+            let waited = self.shards.take_waited() + self.model.take_waited();
+            spent.add_forward(self.since(from), waited);
+            let from = self.clock();
             self.backward(slot)?;
-            spent.add_backward(from, self.shards.take_waited() + self.model.take_waited());
+            let waited = self.shards.take_waited() + self.model.take_waited();
+            spent.add_backward(self.since(from), waited);
         }
         let from = Instant::now();
         let waiting = trace::span(Lane::Waiting, "losses of step", batch.step + 1);
@@ -118,13 +143,14 @@ impl Strategy for DataParallel<'_> {
         drop(waiting);
         spent.exposed += from.elapsed();
 
-        let from = Instant::now();
+        let from = self.clock();
         let _span = trace::span(Lane::Compute, "update", batch.step + 1);
         self.shards.update(&mut self.optimizer, lr)?;
         self.optimizer.steps += 1;
-        let waited = self.shards.take_waited();
-        spent.optimizer = from.elapsed().saturating_sub(waited);
+        let (from, waited) = (self.since(from), self.shards.take_waited());
         spent.exposed += waited;
+        spent.disk = self.shards.disk_use().since(disk);
+        spent.optimizer = from.elapsed().saturating_sub(waited);
         Ok(spent)
     }
 
@@ -148,10 +174,14 @@ impl Strategy for DataParallel<'_> {
     }
 
     fn memory(&self) -> Memory {
-        let [params, grads, moments, calls] = self.shards.bytes();
+        let [params, grads, moments, calls, arena] = self.shards.bytes();
         let activations = self.tape.bytes() + self.scratch.bytes();
         let calls = calls + self.model.room_bytes();
-        Memory { params, grads, moments, calls, activations }
+        Memory { params, grads, moments, calls, activations, arena }
+    }
+
+    fn disk_formula(&self) -> DiskUse {
+        self.shards.disk_formula()
     }
 }
 

@@ -20,6 +20,7 @@ pub use way::{Way, Ways};
 
 use crate::data::Corpus;
 use crate::error::Error;
+use crate::offload::DiskUse;
 use crate::state::State;
 use brigade_comm::{Call, Communicator, Dtype};
 use brigade_schedule::Collective;
@@ -44,6 +45,11 @@ pub trait Strategy {
 
     /// What this rank holds.
     fn memory(&self) -> Memory;
+
+    /// What one step reads from files and writes to them, by the formulas of what it keeps there.
+    fn disk_formula(&self) -> DiskUse {
+        DiskUse::default()
+    }
 }
 
 /// The samples of one step.
@@ -81,6 +87,8 @@ pub struct Spent {
     pub exposed: Duration,
     /// The update.
     pub optimizer: Duration,
+    /// Files, waiting for which is in no other number.
+    pub disk: DiskUse,
 }
 
 /// Bytes that a rank holds in every step.
@@ -96,6 +104,8 @@ pub struct Memory {
     pub calls: u64,
     /// What forward keeps for backward, and backward's scratch.
     pub activations: u64,
+    /// Memory with a budget: what is kept there, or what comes from files and goes there.
+    pub arena: u64,
 }
 
 impl Memory {
@@ -105,14 +115,15 @@ impl Memory {
     }
 
     /// Each kind by its name.
-    pub fn kinds(&self) -> [(&'static str, u64); 5] {
-        let Memory { params, grads, moments, calls, activations } = *self;
+    pub fn kinds(&self) -> [(&'static str, u64); 6] {
+        let Memory { params, grads, moments, calls, activations, arena } = *self;
         [
             ("parameters", params),
             ("gradients", grads),
             ("moments", moments),
             ("calls", calls),
             ("activations", activations),
+            ("arena", arena),
         ]
     }
 }

@@ -17,10 +17,12 @@ use super::gradients::{Cut, GradientSums, Reduction};
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::layout::Layout;
+use crate::offload::{self, Disk, DiskUse, Offload, Tier};
 use crate::optim::{Moments, Optimizer};
 use crate::state::State;
 use crate::trace::{self, Lane, Span};
 use brigade_comm::{Communicator, Owned};
+use brigade_offload::memory::Arena;
 use brigade_schedule::Collective;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -71,8 +73,14 @@ pub struct Shards<'a> {
     /// The first of the units in the model.
     first: usize,
     units: Vec<Unit>,
-    /// Memory for whole units, where parameters are sharded.
+    /// Where the moments are, and parts of parameters, if not in memory.
+    disk: Option<Disk>,
+    /// Where the moments are in memory, if that has a budget.
+    arena: Option<Arena>,
+    /// Memory for whole units, where whole parameters are not kept.
     rooms: Vec<Vec<f32>>,
+    /// Memory for parts that come from a file.
+    parts: Vec<Vec<f32>>,
     sums: GradientSums<'a>,
     waited: Duration,
 }
@@ -119,7 +127,10 @@ impl<'a> Shards<'a> {
         let longest = cuts.iter().map(Cut::len).max().unwrap_or(0);
         let rooms = if is_sharded { 2 } else { 0 };
         Shards {
+            disk: None,
+            arena: None,
             rooms: (0..rooms).map(|_| Vec::with_capacity(longest)).collect(),
+            parts: Vec::new(),
             sums: GradientSums::new(kernels, group, reduction, slots, &cuts),
             waited: Duration::ZERO,
             group,
@@ -129,20 +140,62 @@ impl<'a> Shards<'a> {
         }
     }
 
+    /// Move the moments to a cheaper memory, and, where they are held in parts, parameters to files.
+    ///
+    /// Errors: `Setting` if the budget is too small, `Offload` for what the device says.
+    pub fn offload(&mut self, offload: &Offload) -> Result<(), Error> {
+        let Offload { tier, host_budget, place } = offload;
+        let folder = match tier {
+            Tier::Cpu => {
+                let moments = self.units.iter_mut().map(|unit| &mut unit.moments);
+                self.arena = Some(offload::to_host(moments, *host_budget)?);
+                return Ok(());
+            }
+            Tier::Nvme(folder) => folder,
+        };
+        let has_params = self.sharing.stage == Stage::Fsdp;
+        let mut units = Vec::new();
+        for Unit { whole, part, moments, .. } in &self.units {
+            let params = if whole.is_empty() { part } else { whole };
+            units.push(offload::Unit { params: if has_params { params } else { &[] }, moments });
+        }
+        self.disk = Some(Disk::new(folder, *host_budget, *place, &units)?);
+        self.units.iter_mut().for_each(|unit| unit.moments.leave());
+        if has_params {
+            self.units.iter_mut().for_each(|unit| {
+                (unit.whole, unit.part) = Default::default();
+            });
+            let longest = |len: fn(&Unit) -> usize| self.units.iter().map(len).max().unwrap_or(0);
+            let (whole, part) =
+                (longest(|unit| unit.cut.len()), longest(|unit| unit.moments.len()));
+            let parts = if self.group.is_some() { 2 } else { 0 };
+            self.rooms = (0..2).map(|_| Vec::with_capacity(whole)).collect();
+            self.parts = (0..parts).map(|_| Vec::with_capacity(part)).collect();
+        }
+        Ok(())
+    }
+
     /// Have a unit's parameters on their way if they are not here and there is room for them.
     pub fn prefetch(&mut self, unit: usize) -> Result<(), Error> {
-        let at = unit;
-        let Some(unit) = unit.checked_sub(self.first).and_then(|at| self.units.get_mut(at)) else {
+        let Some(at) = unit.checked_sub(self.first).filter(|at| *at < self.units.len()) else {
             return Ok(());
         };
+        let unit = &mut self.units[at];
         if !unit.whole.is_empty() || unit.gather.is_some() {
             return Ok(());
         }
+        let file = self.disk.as_mut().filter(|disk| disk.has_params());
+        let Some(group) = self.group else {
+            return file.expect("a process alone has whole parameters in memory").ahead(at);
+        };
         let Some(mut room) = self.rooms.pop() else { return Ok(()) };
         room.resize(unit.cut.len(), 0.0);
-        let group = self.group.expect("a process alone holds its parameters whole");
+        if let Some(file) = file {
+            unit.part = self.parts.pop().expect("as many parts as rooms");
+            file.fetch(at, &mut unit.part)?;
+        }
         let call = unit.cut.call(Collective::AllGather);
-        let span = trace::span(Lane::Calls, "gather parameters", at);
+        let span = trace::span(Lane::Calls, "gather parameters", self.first + at);
         unit.gather = Some((group.start_owned(call, std::mem::take(&mut unit.part), room)?, span));
         Ok(())
     }
@@ -168,7 +221,8 @@ impl<'a> Shards<'a> {
     /// Nobody needs the unit's parameters for now.
     pub fn release(&mut self, unit: usize) {
         let unit = &mut self.units[unit - self.first];
-        if self.sharing.stage == Stage::Fsdp && self.group.is_some() {
+        let is_in_file = self.disk.as_ref().is_some_and(Disk::has_params);
+        if is_in_file || (self.sharing.stage == Stage::Fsdp && self.group.is_some()) {
             self.rooms.push(std::mem::take(&mut unit.whole));
         }
     }
@@ -179,22 +233,27 @@ impl<'a> Shards<'a> {
         for at in (0..self.units.len()).rev() {
             self.sums.complete(at)?;
         }
-        for at in (0..self.units.len()).rev() {
-            let grads = self.sums.sum(at)?;
-            let Unit { cut, whole, part, gather, moments, .. } = &mut self.units[at];
-            let (Some(group), true) = (self.group, self.sharing.stage > Stage::Ddp) else {
-                optimizer.update(whole, moments, grads, lr);
-                continue;
-            };
-            if self.sharing.stage == Stage::Fsdp {
-                optimizer.update(part, moments, grads, lr);
-                continue;
+        let (group, stage, first) = (self.group, self.sharing.stage, self.first);
+        let Shards { units, sums, disk, .. } = &mut *self;
+        offload::pass(disk.as_mut(), optimizer, lr, |pass| {
+            for (at, unit) in units.iter_mut().enumerate().rev() {
+                let grads = sums.sum(at)?;
+                let Unit { cut, whole, part, gather, moments, .. } = unit;
+                let (Some(group), true) = (group, stage > Stage::Ddp) else {
+                    pass.update(at, whole, moments, grads)?;
+                    continue;
+                };
+                if stage == Stage::Fsdp {
+                    pass.update(at, part, moments, grads)?;
+                    continue;
+                }
+                pass.update(at, &mut whole[cut.part.clone()], moments, grads)?;
+                let call = cut.call(Collective::AllGather);
+                let span = trace::span(Lane::Calls, "gather parameters", first + at);
+                *gather = Some((group.start_owned_in_place(call, std::mem::take(whole))?, span));
             }
-            optimizer.update(&mut whole[cut.part.clone()], moments, grads, lr);
-            let call = cut.call(Collective::AllGather);
-            let span = trace::span(Lane::Calls, "gather parameters", self.first + at);
-            *gather = Some((group.start_owned_in_place(call, std::mem::take(whole))?, span));
-        }
+            Ok(())
+        })?;
         for at in 0..self.units.len() {
             if self.units[at].gather.is_some() {
                 self.arrive(self.first + at)?;
@@ -211,9 +270,16 @@ impl<'a> Shards<'a> {
             self.arrive(self.first + at)?;
             let Unit { range, cut, whole, moments, .. } = &self.units[at];
             state.params[range.clone()].copy_from_slice(whole);
-            for (mine, all) in
-                [(&moments.mean, &mut state.mean), (&moments.square, &mut state.square)]
-            {
+            let moments = [(&moments.mean, &mut state.mean), (&moments.square, &mut state.square)];
+            for (number, (mine, all)) in moments.into_iter().enumerate() {
+                let read;
+                let mine: &[f32] = match &mut self.disk {
+                    Some(disk) => {
+                        read = disk.moment(at, number)?;
+                        &read
+                    }
+                    None => mine,
+                };
                 let all = &mut all[range.clone()];
                 match self.group.filter(|_| self.sharing.stage > Stage::Ddp) {
                     Some(group) => group.all_gather_v(mine, all, &cut.counts)?,
@@ -222,7 +288,7 @@ impl<'a> Shards<'a> {
             }
             self.release(self.first + at);
         }
-        Ok(())
+        self.disk.as_mut().map_or(Ok(()), Disk::restart)
     }
 
     /// How long anybody had to wait for calls since this was asked last.
@@ -235,36 +301,66 @@ impl<'a> Shards<'a> {
     pub fn formula_bytes(&self) -> Result<u64, Error> {
         let mut bytes = self.sums.formula_bytes()?;
         let Some(group) = self.group else { return Ok(bytes) };
-        let (slots, last) = (self.sharing.slots as u64, self.units.len() - 1);
         for (at, Unit { cut, .. }) in self.units.iter().enumerate() {
             let times = match self.sharing.stage {
                 Stage::Ddp => 0,
                 Stage::Zero1 | Stage::Zero2 => 1,
-                Stage::Fsdp if at == last => slots,
-                Stage::Fsdp if at == 0 => slots + 1,
-                Stage::Fsdp => 2 * slots,
+                Stage::Fsdp => self.fetches(at),
             };
             bytes += times * call_bytes(group, &cut.call(Collective::AllGather))?;
         }
         Ok(bytes)
     }
 
-    /// Bytes of parameters, gradients, moments, and memory for calls. Ask when nothing is on its
-    /// way: before the first step.
-    pub fn bytes(&self) -> [u64; 4] {
+    /// What files have cost this rank so far.
+    pub fn disk_use(&self) -> DiskUse {
+        self.disk.as_ref().map_or(DiskUse::default(), Disk::used)
+    }
+
+    /// What one step reads and writes in files, units going as for `formula_bytes`.
+    pub fn disk_formula(&self) -> DiskUse {
+        let formula = |disk: &Disk| disk.formula(|at| self.fetches(at));
+        self.disk.as_ref().map_or(DiskUse::default(), formula)
+    }
+
+    /// Bytes of parameters, gradients, moments, memory for calls, and of an arena. Ask when nothing
+    /// is on its way: before the first step or after one.
+    pub fn bytes(&self) -> [u64; 5] {
         let of =
             |len: &dyn Fn(&Unit) -> usize| 4 * self.units.iter().map(len).sum::<usize>() as u64;
         let (sums, rooms) = self.sums.bytes();
-        let params: u64 = self.rooms.iter().map(|room| 4 * room.capacity() as u64).sum();
-        let moments = of(&|unit| unit.moments.mean.len() + unit.moments.square.len());
-        [of(&|unit| unit.whole.len() + unit.part.len()), sums, moments, rooms + params]
+        let rooms_too = self.rooms.iter().chain(&self.parts);
+        let params: u64 = rooms_too.map(|room| 4 * room.capacity() as u64).sum();
+        let moments = match &self.arena {
+            Some(_) => 0,
+            None => of(&|unit| unit.moments.mean.len() + unit.moments.square.len()),
+        };
+        let disk = self.disk.as_ref().map_or(0, Disk::arena_bytes);
+        let arena = self.arena.as_ref().map_or(disk, |arena| arena.capacity() as u64);
+        [of(&|unit| unit.whole.len() + unit.part.len()), sums, moments, rooms + params, arena]
+    }
+
+    /// How often a step needs a unit's parameters that are not kept.
+    fn fetches(&self, at: usize) -> u64 {
+        let slots = self.sharing.slots as u64;
+        match at {
+            at if at + 1 == self.units.len() => slots,
+            0 => slots + 1,
+            _ => 2 * slots,
+        }
     }
 
     /// Have a unit's parameters here.
     fn arrive(&mut self, unit: usize) -> Result<(), Error> {
         self.prefetch(unit)?;
-        let Unit { whole, part, gather, .. } = &mut self.units[unit - self.first];
+        let at = unit - self.first;
+        let Unit { whole, part, gather, .. } = &mut self.units[at];
+        let file = self.disk.as_mut().filter(|disk| disk.has_params());
         let Some((call, _span)) = gather.take() else {
+            if let (true, None, Some(file)) = (whole.is_empty(), self.group, file) {
+                *whole = self.rooms.pop().expect("another unit was not released");
+                return file.fetch(at, whole);
+            }
             assert!(!whole.is_empty(), "unit {unit} has no room: another was not released");
             return Ok(());
         };
@@ -272,8 +368,12 @@ impl<'a> Shards<'a> {
         let from = Instant::now();
         let (input, output) = call.wait()?;
         self.waited += from.elapsed();
-        // In place there is no input, and no part either.
-        (*part, *whole) = (input, output);
+        *whole = output;
+        match file {
+            Some(_) => self.parts.push(input),
+            // In place there is no input, and no part either.
+            None => *part = input,
+        }
         Ok(())
     }
 }

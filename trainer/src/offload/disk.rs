@@ -1,0 +1,395 @@
+//! A rank's optimizer state in a file: it passes through memory once in each update, chunk by
+//! chunk, and parameters that are here too are read one unit before they are needed.
+//!
+//! The parts of all units lie one behind the other, the last unit first, because that is updated
+//! first; each begins with a chunk, which is a block of the file. Every block that is read is
+//! checked.
+//!
+//! Bytes in one step, with n elements in whole chunks: 4 n for each array both ways, and 4 bytes
+//! more for each element whenever forward or backward fetches its unit's parameters.
+
+use super::{DiskUse, arena};
+use crate::error::Error;
+use crate::optim::{Moments, Optimizer};
+use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
+use brigade_offload::memory::{Arena, Buffer, Category, span_bytes};
+use brigade_offload::optimizer::{Gradients, Narrowed, Weights};
+use brigade_offload::step::{
+    Drafted, Format, Optimize, Pipeline, Running, Shape, State, Tier as Place,
+};
+use brigade_offload::storage::{Priority, Settings, Storage};
+use brigade_offload::store::{Carrier, Draft, Run, StateFile, rank_paths};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long one transfer may take.
+const LIMIT: Duration = Duration::from_secs(600);
+/// What opening a file takes in pieces. \[bytes\]
+const STAGING_BYTES: usize = 64 << 10;
+/// Parameters of so many units are being read at once.
+const AHEAD: usize = 2;
+
+/// What is moved to the file of a unit: this rank's part.
+pub(crate) struct Unit<'a> {
+    /// Parameters; they stay in memory if this is empty.
+    pub(crate) params: &'a [f32],
+    pub(crate) moments: &'a Moments,
+}
+
+/// One rank's file.
+pub(crate) struct Disk {
+    arena: Arena,
+    carrier: Carrier,
+    storage: Storage,
+    path: PathBuf,
+    state: StateFile,
+    draft: Draft,
+    pipeline: Pipeline,
+    /// Parameters if they are here, then the moments.
+    arrays: Vec<Placed>,
+    has_params: bool,
+    /// Of each unit, in elements of every array.
+    spans: Vec<Span>,
+    /// Parameters on their way, oldest first, and the buffers that are free.
+    coming: VecDeque<(usize, Run)>,
+    buffers: Vec<Buffer>,
+    /// The unit whose parameters were needed last.
+    last: usize,
+    used: DiskUse,
+}
+
+#[derive(Clone, Copy)]
+struct Span {
+    first: usize,
+    len: usize,
+    /// In whole chunks.
+    padded: usize,
+}
+
+/// How much memory goes where.
+#[derive(Clone, Copy)]
+struct Sizes {
+    block: usize,
+    slots: usize,
+    arena: usize,
+}
+
+/// The update of all units, the last first, wherever their state is.
+pub(crate) struct Pass<'a, 'b> {
+    optimizer: &'a mut Optimizer,
+    lr: f32,
+    stream: Option<Stream<'a, 'b>>,
+}
+
+struct Stream<'a, 'b> {
+    running: Running<'a, Drafted<'b>>,
+    spans: &'a [Span],
+    has_params: bool,
+    used: &'a mut DiskUse,
+}
+
+impl Disk {
+    /// Write the state of some units to a file of `rank` (of so many) in `folder`, in at most
+    /// `budget` bytes of memory.
+    ///
+    /// Errors: `Setting` if that is too little, `Offload` for what the device says.
+    pub(crate) fn new(
+        folder: &Path,
+        budget: Option<usize>,
+        (rank, ranks): (usize, usize),
+        units: &[Unit<'_>],
+    ) -> Result<Disk, Error> {
+        let has_params = units.iter().any(|unit| !unit.params.is_empty());
+        let lens: Vec<usize> = units.iter().map(|unit| unit.moments.len()).collect();
+        let arrays = 2 + usize::from(has_params);
+        let sizes = sizes(&lens, arrays, has_params, budget)?;
+        let (spans, elements) = spans(&lens, sizes.block / 4);
+        let arena = arena(sizes.arena)?;
+        let storage = Storage::new(&arena, Settings::default()).map_err(Error::offload)?;
+        let carrier = Carrier::new(&storage, &arena).wait_limit(LIMIT);
+
+        let names = ["params", "mean", "square"];
+        let names = &names[usize::from(!has_params)..][..arrays];
+        let tensors = names.iter().map(|name| Tensor::whole(*name, Dtype::F32, &[elements as u64]));
+        let directory = Directory::pack(tensors, sizes.block as u64).map_err(Error::offload)?;
+        let path = rank_paths(&[folder], rank, ranks).remove(0);
+        let state = StateFile::create(&carrier, &[&path], directory, sizes.block as u64);
+        let mut state = state.map_err(Error::offload)?;
+        let saved = state.save(0, b"", |placed, from, target| {
+            let (array, from) = (placed.tensor.name.as_str(), (from / 4) as usize);
+            for (unit, span) in units.iter().zip(&spans) {
+                let all = match array {
+                    "params" => unit.params,
+                    "mean" => &unit.moments.mean,
+                    _ => &unit.moments.square,
+                };
+                copy_shared(all, span.first, bytemuck::cast_slice_mut(target), from);
+            }
+            Ok(())
+        });
+        saved.map_err(Error::offload)?;
+        let draft = state.begin().map_err(Error::offload)?;
+        let named = |name: &&str| state.directory().named(name).next().cloned();
+        let placed: Vec<Placed> = names.iter().filter_map(named).collect();
+        let shape = Shape::cut(elements, &vec![4; arrays], sizes.block / 4);
+        let pipeline = Pipeline::with_slots(&arena, shape, sizes.slots).map_err(Error::offload)?;
+        let longest = spans.iter().map(|span| span.padded).max().unwrap_or(0);
+        let buffers = if has_params { AHEAD } else { 0 };
+        let buffers = (0..buffers).map(|_| arena.take(4 * longest, Category::Parameters));
+        let buffers = buffers.collect::<Result<_, _>>().map_err(Error::offload)?;
+        let mut disk = Disk {
+            arrays: placed,
+            coming: VecDeque::new(),
+            last: 0,
+            used: DiskUse::default(),
+            pipeline: pipeline.limit(LIMIT),
+            arena,
+            carrier,
+            storage,
+            path,
+            state,
+            draft,
+            has_params,
+            spans,
+            buffers,
+        };
+        disk.ahead(0)?;
+        Ok(disk)
+    }
+
+    /// Whether parameters are here.
+    pub(crate) fn has_params(&self) -> bool {
+        self.has_params
+    }
+
+    /// Memory for what comes and goes. \[bytes\]
+    pub(crate) fn arena_bytes(&self) -> u64 {
+        self.arena.capacity() as u64
+    }
+
+    /// What it has cost so far.
+    pub(crate) fn used(&self) -> DiskUse {
+        self.used
+    }
+
+    /// What one step reads and writes if each unit's parameters are needed so often.
+    pub(crate) fn formula(&self, times: impl Fn(usize) -> u64) -> DiskUse {
+        let update = self.pipeline.shape().bytes();
+        let fetch = |(unit, span): (usize, &Span)| times(unit) * 4 * span.padded as u64;
+        let fetched: u64 = self.spans.iter().enumerate().map(fetch).sum();
+        let fetched = if self.has_params { fetched } else { 0 };
+        DiskUse { read_bytes: update + fetched, written_bytes: update, ..DiskUse::default() }
+    }
+
+    /// Have a unit's parameters on their way, if there is room for them.
+    pub(crate) fn ahead(&mut self, unit: usize) -> Result<(), Error> {
+        if !self.has_params || self.coming.iter().any(|(coming, _)| *coming == unit) {
+            return Ok(());
+        }
+        let Some(buffer) = self.buffers.pop() else { return Ok(()) };
+        let Span { first, padded, .. } = self.spans[unit];
+        let (from, bytes, priority) = (4 * first as u64, 4 * padded, Priority::Background);
+        let run = self.draft.read_part(&self.arrays[0], from, bytes, buffer, priority);
+        let run = run.map_err(|broken| Error::offload(*broken.error))?;
+        self.used.read_bytes += bytes as u64;
+        self.coming.push_back((unit, run));
+        Ok(())
+    }
+
+    /// A unit's parameters, and have those on their way that come after it: units are needed in
+    /// order and then in reverse.
+    pub(crate) fn fetch(&mut self, unit: usize, params: &mut Vec<f32>) -> Result<(), Error> {
+        if !self.coming.iter().any(|(coming, _)| *coming == unit) {
+            self.forget()?;
+            self.ahead(unit)?;
+        }
+        let at = self.coming.iter().position(|(coming, _)| *coming == unit);
+        let (_, run) = self.coming.remove(at.expect("it was asked for")).expect("it is there");
+        let from = Instant::now();
+        let buffer = run.wait(LIMIT).map_err(|broken| Error::offload(*broken.error))?;
+        self.used.waited += from.elapsed();
+        params.clear();
+        params.extend_from_slice(&buffer.view::<f32>()[..self.spans[unit].len]);
+        self.buffers.push(buffer);
+        let (last, units) = (std::mem::replace(&mut self.last, unit), self.spans.len());
+        let next = match unit >= last {
+            true if unit + 1 < units => Some(unit + 1),
+            _ => unit.checked_sub(1),
+        };
+        next.map_or(Ok(()), |next| self.ahead(next))
+    }
+
+    /// Begin with the first unit again.
+    pub(crate) fn restart(&mut self) -> Result<(), Error> {
+        self.forget()?;
+        self.last = 0;
+        self.ahead(0)
+    }
+
+    /// Nobody needs what is on its way.
+    fn forget(&mut self) -> Result<(), Error> {
+        while let Some((_, run)) = self.coming.pop_front() {
+            let buffer = run.wait(LIMIT).map_err(|broken| Error::offload(*broken.error))?;
+            self.buffers.push(buffer);
+        }
+        Ok(())
+    }
+
+    /// One of the moments of a unit, counted from 0, for a checkpoint.
+    pub(crate) fn moment(&mut self, unit: usize, moment: usize) -> Result<Vec<f32>, Error> {
+        let placed = &self.arrays[moment + usize::from(self.has_params)];
+        let (span, chunk) = (self.spans[unit], self.pipeline.shape().chunk_elements());
+        let first = (placed.offset / 4) as usize + span.first;
+        let mut values = Vec::with_capacity(span.len);
+        let mut buffer = self.arena.take(4 * chunk, Category::Checkpoint);
+        for block in first / chunk..(first + span.padded) / chunk {
+            let empty = buffer.map_err(Error::offload)?;
+            let read = self.draft.read_block(block as u64, empty, Priority::Urgent);
+            let read = read.expect("every block was written when the file was made");
+            let full = read.wait(&self.carrier).map_err(Error::offload)?;
+            let left = chunk.min(span.len - values.len());
+            values.extend_from_slice(&full.view::<f32>()[..left]);
+            self.used.read_bytes += 4 * chunk as u64;
+            buffer = Ok(full);
+        }
+        Ok(values)
+    }
+
+    /// Let `work` update every unit while chunks come and go.
+    fn stream(
+        &mut self,
+        optimizer: &mut Optimizer,
+        lr: f32,
+        work: impl FnOnce(&mut Pass<'_, '_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Disk { carrier, state, draft, pipeline, arrays, spans, has_params, used, .. } = self;
+        let arrays: Vec<&Placed> = arrays.iter().collect();
+        let mut home = Drafted::new(carrier, state, draft, &arrays).map_err(Error::offload)?;
+        let running = pipeline.begin(&mut home).map_err(Error::offload)?;
+        let stream = Stream { running, spans, has_params: *has_params, used };
+        let mut pass = Pass { optimizer, lr, stream: Some(stream) };
+        work(&mut pass)?;
+        if let Some(Stream { running, used, .. }) = pass.stream {
+            let from = Instant::now();
+            let moved = running.finish().map_err(Error::offload)?;
+            used.waited += from.elapsed();
+            used.read_bytes += moved.read_bytes;
+            used.written_bytes += moved.written_bytes;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // A rank ends with or without it; a file that stays is in nobody's way but the next run's,
+        // which replaces it.
+        let _gone = self.storage.remove(&self.path);
+    }
+}
+
+/// Let `work` update every unit, the last first, whether their state is in memory or in a file.
+pub(crate) fn pass(
+    disk: Option<&mut Disk>,
+    optimizer: &mut Optimizer,
+    lr: f32,
+    work: impl FnOnce(&mut Pass<'_, '_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let Some(disk) = disk else { return work(&mut Pass { optimizer, lr, stream: None }) };
+    disk.forget()?;
+    disk.stream(optimizer, lr, work)?;
+    disk.restart()
+}
+
+impl Pass<'_, '_> {
+    /// Update this rank's part of a unit. params: all of it, or nothing if it is in the file.
+    pub(crate) fn update(
+        &mut self,
+        unit: usize,
+        params: &mut [f32],
+        moments: &mut Moments,
+        grads: &[f32],
+    ) -> Result<(), Error> {
+        let Some(stream) = &mut self.stream else {
+            self.optimizer.update(params, moments, grads, self.lr);
+            return Ok(());
+        };
+        let (span, from) = (stream.spans[unit], Instant::now());
+        let groups = self.optimizer.updates(moments, self.lr);
+        let weights = match stream.has_params {
+            true => Place::Streamed(Format::F32),
+            false => Place::Memory(Weights::F32(params)),
+        };
+        let [mean, square] = [Format::F32; 2].map(Place::Streamed);
+        let state = State { weights, mean, square };
+        let mut optimize = Optimize { crew: &mut self.optimizer.crew, groups: &groups, state };
+        let mut computing = Duration::ZERO;
+        let mut middle = |elements: Range<usize>, arrays: &mut [&mut [u8]]| {
+            let from = Instant::now();
+            let here = elements.start - span.first..(elements.end - span.first).min(span.len);
+            let cut = arrays.iter_mut().map(|array| &mut array[..4 * here.len()]);
+            let mut arrays: Vec<&mut [u8]> = cut.collect();
+            let grads = Gradients::F32(&grads[here.clone()]);
+            optimize.part(here, &mut arrays, grads, Narrowed::None)?;
+            computing += from.elapsed();
+            Ok(())
+        };
+        let elements = span.first..span.first + span.padded;
+        stream.running.update(elements, &mut middle).map_err(Error::offload)?;
+        stream.used.waited += from.elapsed().saturating_sub(computing);
+        Ok(())
+    }
+}
+
+/// Where each unit's part lies in arrays of whole chunks, the last unit first, and their length.
+fn spans(lens: &[usize], chunk: usize) -> (Vec<Span>, usize) {
+    let mut spans = vec![Span { first: 0, len: 0, padded: 0 }; lens.len()];
+    let mut first = 0;
+    for (span, len) in spans.iter_mut().zip(lens).rev() {
+        *span = Span { first, len: *len, padded: len.next_multiple_of(chunk) };
+        first += span.padded;
+    }
+    (spans, first)
+}
+
+/// The largest blocks, up to 1 MiB, that leave a state some 64 chunks, in the budget.
+fn sizes(
+    lens: &[usize],
+    arrays: usize,
+    has_params: bool,
+    budget: Option<usize>,
+) -> Result<Sizes, Error> {
+    let longest = 4 * lens.iter().max().expect("a model has units");
+    let all = 4 * lens.iter().sum::<usize>();
+    let mut block = (all / 64).next_power_of_two().clamp(4 << 10, 1 << 20);
+    loop {
+        for slots in [5, 3] {
+            let ahead = if has_params { AHEAD } else { 0 };
+            let arena = slots * arrays * span_bytes(block)
+                + ahead * span_bytes(longest.next_multiple_of(block))
+                + span_bytes(block).max(STAGING_BYTES);
+            let sizes = Sizes { block, slots, arena };
+            match budget {
+                None => return Ok(sizes),
+                Some(bytes) if arena <= bytes => return Ok(Sizes { arena: bytes, ..sizes }),
+                Some(_) if block == 4 << 10 && slots == 3 => {
+                    let problem = format!("{arena} bytes are the least that it works with");
+                    return Err(Error::setting("host-budget", problem));
+                }
+                Some(_) => {}
+            }
+        }
+        block /= 2;
+    }
+}
+
+/// Copy what two ranges of the same array share: `from`, which begins at `begin`, to `to`, which
+/// begins at `at`.
+fn copy_shared(from: &[f32], begin: usize, to: &mut [f32], at: usize) {
+    let (first, end) = (begin.max(at), (begin + from.len()).min(at + to.len()));
+    if first < end {
+        to[first - at..end - at].copy_from_slice(&from[first - begin..end - begin]);
+    }
+}

@@ -1,0 +1,166 @@
+//! Where a rank keeps what it needs but once a step: the optimizer's moments, and parameters that
+//! are held in parts.
+//!
+//! | `--offload` | beside | known as |
+//! |---|---|---|
+//! | `cpu` | `--strategy zero2` | ZeRO-Offload (Ren et al. 2021) |
+//! | `nvme:PATH` | `--strategy fsdp` | ZeRO-Infinity (Rajbhandari et al. 2021) |
+//!
+//! `cpu` is an arena of the host with a hard budget; where the kernels run on the host, as they do
+//! here, it moves nothing and bounds what it holds. `nvme` is a file, through which the update
+//! streams. Gradients stay in memory.
+
+mod disk;
+
+pub(crate) use disk::{Disk, Unit, pass};
+
+use crate::error::Error;
+use crate::optim::{Moments, Numbers};
+use brigade_offload::memory::{Arena, Budget, Category, span_bytes};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A cheaper memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// The host's memory.
+    Cpu,
+    /// Files in a folder.
+    Nvme(PathBuf),
+}
+
+/// What is kept where, and in how much memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// Where to.
+    pub tier: Tier,
+    /// Bytes of host memory that a rank may use for it; what it needs at full speed if not said.
+    pub host_budget: Option<usize>,
+    /// This rank among all, for the name of its file.
+    pub place: (usize, usize),
+}
+
+/// What files have cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DiskUse {
+    /// From files.
+    pub read_bytes: u64,
+    /// To files.
+    pub written_bytes: u64,
+    /// Waiting for either.
+    pub waited: Duration,
+}
+
+impl DiskUse {
+    /// What was added since `before`.
+    pub fn since(self, before: DiskUse) -> DiskUse {
+        DiskUse {
+            read_bytes: self.read_bytes - before.read_bytes,
+            written_bytes: self.written_bytes - before.written_bytes,
+            waited: self.waited - before.waited,
+        }
+    }
+
+    /// So often.
+    pub fn times(self, count: u32) -> DiskUse {
+        DiskUse {
+            read_bytes: self.read_bytes * u64::from(count),
+            written_bytes: self.written_bytes * u64::from(count),
+            waited: self.waited * count,
+        }
+    }
+
+    /// Both together.
+    pub fn plus(self, other: DiskUse) -> DiskUse {
+        DiskUse {
+            read_bytes: self.read_bytes + other.read_bytes,
+            written_bytes: self.written_bytes + other.written_bytes,
+            waited: self.waited + other.waited,
+        }
+    }
+}
+
+impl fmt::Display for Offload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tier {
+            Tier::Cpu => write!(f, "to the host's memory, where this device's kernels run anyway"),
+            Tier::Nvme(folder) => write!(f, "to {}", folder.display()),
+        }?;
+        self.host_budget.map_or(Ok(()), |bytes| write!(f, ", with at most {bytes} bytes of memory"))
+    }
+}
+
+impl FromStr for Tier {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tier, String> {
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Tier::Cpu),
+            Some(("nvme", path)) if !path.is_empty() => Ok(Tier::Nvme(PathBuf::from(path))),
+            _ => Err("must be cpu or nvme:FOLDER".to_string()),
+        }
+    }
+}
+
+/// A number of bytes, such as 4096, 64K, 16M or 2G.
+///
+/// Errors: what it must look like.
+pub fn parse_bytes(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number = digits.parse::<usize>().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "must be a number of bytes, such as 4096 or 64M".to_string())
+}
+
+/// Move moments to an arena of the host, with room for nothing else.
+///
+/// Errors: `Setting` if they do not fit into `budget`.
+pub(crate) fn to_host<'m>(
+    moments: impl Iterator<Item = &'m mut Moments>,
+    budget: Option<usize>,
+) -> Result<Arena, Error> {
+    let mut numbers: Vec<&mut Numbers> = moments.flat_map(Moments::arrays_mut).collect();
+    let bytes = numbers.iter().map(|numbers| span_bytes(4 * numbers.len())).sum();
+    let arena = arena(budget.unwrap_or(bytes))?;
+    for numbers in &mut numbers {
+        let buffer = arena.take(4 * numbers.len(), Category::Optimizer);
+        let mut buffer = buffer.map_err(|over| Error::setting("host-budget", over.to_string()))?;
+        buffer.view_mut::<f32>().copy_from_slice(numbers);
+        **numbers = Numbers::Arena(buffer);
+    }
+    Ok(arena)
+}
+
+fn arena(bytes: usize) -> Result<Arena, Error> {
+    let arena = Arena::new(Budget::new(bytes));
+    arena.map_err(|problem| Error::setting("host-budget", problem.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_and_sizes_are_read_as_people_write_them() {
+        assert_eq!("cpu".parse(), Ok(Tier::Cpu));
+        assert_eq!("nvme:/a:b".parse(), Ok(Tier::Nvme(PathBuf::from("/a:b"))));
+        for wrong in ["", "nvme", "nvme:", "gpu", "cpu:x"] {
+            assert!(wrong.parse::<Tier>().is_err(), "{wrong}");
+        }
+        for (text, bytes) in [("0", 0), ("4096", 4096), ("3K", 3 << 10), ("2G", 2 << 30)] {
+            assert_eq!(parse_bytes(text), Ok(bytes));
+        }
+        for wrong in ["", "K", "1T", "-1", "99999999999G"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}
