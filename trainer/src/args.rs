@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::layout::Config;
-use crate::offload::{Offload, Tier, parse_bytes};
+use crate::offload::{self, Offload, Tier};
 use crate::parallel::{Axis, Lanes, Mesh, Way, Ways};
 use brigade_comm::transports;
 use clap::Args as ClapArgs;
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long)]
     pub recompute: bool,
     /// Bytes of host memory that a rank may use for --offload, such as 64M
-    #[arg(long, value_name = "BYTES", requires = "offload", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", requires = "offload", value_parser = offload::parse_bytes)]
     pub host_budget: Option<usize>,
     /// Text to train on, a file or a folder (without hidden files); Moby-Dick if not given
     #[arg(long, value_name = "PATH")]
