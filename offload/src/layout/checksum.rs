@@ -9,8 +9,9 @@ use crc_fast::{CrcAlgorithm, Digest};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Checksum(pub u64);
 
-/// The sum over these bytes. Cost: one pass, at 50 GB/s and more where the processor multiplies
-/// without carry.
+/// The sum over these bytes. Cost: one pass; where the processor multiplies without carry, it takes
+/// no longer than reading bytes out of memory does (on a Zen 4, 47 GB/s out of the cache, where
+/// XXH3 does 62; out of memory all of them take the same).
 pub fn checksum(bytes: &[u8]) -> Checksum {
     Checksum(crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes))
 }

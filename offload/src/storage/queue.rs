@@ -19,8 +19,8 @@ use super::request::{Awaited, Priority, Request, Ticket, way};
 const TRICKLE: usize = 2;
 /// Where files end for the system, whose offsets have a sign.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// From so many transfers in flight on, a device stays busy while a quarter of them, and at least
-/// two, are taken together.
+/// From so many transfers in flight on, a device stays busy while half of them are taken together:
+/// each wake-up costs as much as a few transfers do.
 const DEEP: usize = 6;
 /// The most completions that are taken together, however many are in flight.
 const TOGETHER_MAX: usize = 8;
@@ -104,13 +104,13 @@ impl Queue {
     }
 
     /// How many completions to take together: one where somebody waits or little is in flight, else
-    /// few enough that the device keeps most of its work.
+    /// few enough that the device keeps half of its work.
     pub(crate) fn together(&self) -> usize {
         let in_flight = self.flights.len() - self.tokens.len();
         let is_urgent = |load: &Load| load.urgent_open > 0;
         let is_deep = in_flight >= DEEP;
         match is_deep && !self.lanes.iter().any(|lane| lane.loads.iter().any(is_urgent)) {
-            true => (in_flight / 4).clamp(2, TOGETHER_MAX),
+            true => (in_flight / 2).min(TOGETHER_MAX),
             false => 1,
         }
     }
