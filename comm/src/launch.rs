@@ -9,7 +9,9 @@
 //! | `BRIGADE_ID` | where this 128-byte id (as hexadecimal digits) says |
 //! | `BRIGADE_ID_FILE` | where the id in this file says; rank 0 writes the file and removes it |
 //! | `BRIGADE_ROOT` | at this `host:port`, where rank 0 listens |
-//! | `MASTER_ADDR` | at that host, on one of the 8 ports behind `MASTER_PORT` |
+//! | `BRIGADE_STORE` | where the id in PyTorch's store at this `host:port` says; rank 0 puts it there |
+//! | `MASTER_ADDR` | told by the store at that host and `MASTER_PORT`, where torchrun says it has one |
+//! | `MASTER_ADDR` | else at that host, on one of the 8 ports behind `MASTER_PORT` |
 //! | `SLURM_STEP_NODELIST` | on its first host, at a port derived from job and step |
 //! | none, but all ranks are on one host | on that host, at a port derived from Open MPI's job |
 //!
@@ -60,6 +62,25 @@ pub enum RootSpec {
     IdFile(PathBuf),
     /// Where rank 0 listens.
     Address(RootAddress),
+    /// At the root whose id rank 0 puts into a store of PyTorch's.
+    Store(StoreAddress),
+}
+
+/// A store of PyTorch's, and the key under which the ranks of a job look there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreAddress {
+    /// A name or a literal address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The same for all ranks, and for no other job.
+    pub key: String,
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store at {}:{}", self.host, self.port)
+    }
 }
 
 /// An address that rank 0 listens at and the others connect to.
@@ -218,7 +239,10 @@ impl Environment<'_> {
                 return Err(self.missing(launcher, rank, advice));
             }
         }
-        if ["BRIGADE_ID", "BRIGADE_ID_FILE", "BRIGADE_ROOT"].iter().any(|name| self.has(name)) {
+        if ["BRIGADE_ID", "BRIGADE_ID_FILE", "BRIGADE_ROOT", "BRIGADE_STORE"]
+            .iter()
+            .any(|name| self.has(name))
+        {
             return Err(self.missing("brigade", "BRIGADE_RANK", advice));
         }
         Ok(Launch { rank: 0, ranks: 1, local_rank: None, root: RootSpec::Alone })
@@ -259,6 +283,14 @@ impl Environment<'_> {
             })?;
             return self.address(host, port, 1);
         }
+        if let Some(store) = self.text("BRIGADE_STORE") {
+            let (host, port) = split_address(&store).ok_or(LaunchError::Malformed {
+                name: "BRIGADE_STORE",
+                value: store,
+                want: "host:port (or [v6 address]:port)",
+            })?;
+            return Ok(self.store(host, port));
+        }
         if let Some(host) = self.text("MASTER_ADDR") {
             let advice = "set both, or BRIGADE_ROOT=host:port";
             let port = self.number("MASTER_PORT")?;
@@ -269,6 +301,10 @@ impl Environment<'_> {
                 value: self.text("MASTER_PORT").unwrap_or_default(),
                 want: "a port from 1 to 65535",
             })?;
+            // The agent that started us serves a store there.
+            if self.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") {
+                return Ok(self.store(host, port));
+            }
             let behind = port.checked_add(PORTS_BEHIND).map_or(port - PORTS_BEHIND, |_| port + 1);
             return self.address(host, behind, PORTS_BEHIND);
         }
@@ -303,6 +339,12 @@ impl Environment<'_> {
             (None, None) => JobSecret::guard(&format!("{} {host}:{port}", self.identity())),
         };
         Ok(RootSpec::Address(RootAddress { host, port, port_count, secret }))
+    }
+
+    fn store(&self, host: String, port: u16) -> RootSpec {
+        let names = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"];
+        let parts = names.map(|name| self.text(name).unwrap_or_default());
+        RootSpec::Store(StoreAddress { host, port, key: format!("brigade/{}", parts.join("/")) })
     }
 
     /// What tells this job from others, as far as its launcher says.

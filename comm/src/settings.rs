@@ -93,7 +93,7 @@ const TABLE: [(&str, &str); 10] = [
 const WINDOW_MIN_BYTES: u64 = 4096;
 
 /// Variables that say who a rank is; they are read when ranks come together.
-const LAUNCH: [&str; 8] = [
+const LAUNCH: [&str; 9] = [
     "BRIGADE_RANK",
     "BRIGADE_WORLD_SIZE",
     "BRIGADE_LOCAL_RANK",
@@ -102,6 +102,7 @@ const LAUNCH: [&str; 8] = [
     "BRIGADE_ID_FILE",
     "BRIGADE_SECRET",
     "BRIGADE_SECRET_FILE",
+    "BRIGADE_STORE",
 ];
 
 impl Settings {

@@ -15,22 +15,28 @@ mod listen;
 mod proof;
 mod root;
 mod roster;
+pub mod store;
 pub(crate) mod sys;
 mod target;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::OnceLock;
-use std::time::Instant;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
 use crate::control::{CARD_BYTES_MAX, Control, Member, RANKS_MAX, Refusal};
-use crate::launch::{Launch, RootSpec};
+use crate::launch::{Launch, RootSpec, StoreAddress};
 use dial::{Wish, dial};
 pub use id::{ID_BYTES, IdError, UniqueId};
 pub use root::Root;
+use store::{StoreClient, StoreError};
 use target::Target;
+
+/// How long a store may take to forget an id.
+const FORGETTING: Duration = Duration::from_secs(2);
 
 /// A world whose ranks have all come.
 #[derive(Debug)]
@@ -83,6 +89,9 @@ pub enum JoinError {
     /// A unique id that is none.
     #[error(transparent)]
     Id(#[from] IdError),
+    /// A store of PyTorch's that does not help.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// A card longer than [`CARD_BYTES_MAX`].
     #[error("a card of {bytes} bytes; at most {CARD_BYTES_MAX} are carried")]
     CardTooLong {
@@ -207,7 +216,37 @@ pub(crate) fn rendezvous_with(
             join(&Target::Own(own, secret), wish, Some(root), deadline)
         }
         (RootSpec::Address(address), _) => join(&Target::Address(address), wish, None, deadline),
+        (RootSpec::Store(store), rank) => join_by_store(store, rank, wish, deadline),
     }
+}
+
+/// Meet through a store of PyTorch's. Ranks that meet there several times look for each world under
+/// a key of its own: all of them make their worlds in the same order.
+fn join_by_store(
+    store: &StoreAddress,
+    rank: usize,
+    wish: Wish<'_>,
+    deadline: Instant,
+) -> Result<Joined, JoinError> {
+    // How many worlds each rank of this process has met there.
+    static MET: Mutex<BTreeMap<(String, usize), u64>> = Mutex::new(BTreeMap::new());
+    let mut met = MET.lock().unwrap_or_else(PoisonError::into_inner);
+    let worlds = met.entry((store.to_string() + &store.key, rank)).or_default();
+    let key = format!("{}/{worlds}", store.key);
+    *worlds += 1;
+    drop(met);
+    let mut client = StoreClient::connect(&store.host, store.port, deadline)?;
+    if rank > 0 {
+        let text = client.get(&key, deadline)?;
+        let id: UniqueId = String::from_utf8_lossy(&text).trim().parse()?;
+        return join(&Target::Id(&id), wish, None, deadline);
+    }
+    let (id, root) = UniqueId::create(None)?;
+    client.set(&key, id.to_string().as_bytes(), deadline)?;
+    let joined = join(&Target::Id(&id), wish, Some(root), deadline);
+    // Everybody has read it, or nobody needs it any more. It holds a secret.
+    let _removed = client.delete(&key, Instant::now() + FORGETTING);
+    joined
 }
 
 /// The card for a world with this secret.

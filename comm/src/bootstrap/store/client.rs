@@ -1,0 +1,205 @@
+//! A client of the store. What the server says is read as hostile.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use super::{GO_ON, KEY_PREFIX, MAGIC, number, write_text};
+
+/// How long one address may take to connect, when others could be tried.
+const CONNECT: Duration = Duration::from_secs(2);
+/// How often a server that is not up yet is tried.
+const RETRY: Duration = Duration::from_millis(50);
+/// Longer values are not ours.
+const VALUE_BYTES_MAX: u64 = 1 << 20;
+
+/// A connection with a store.
+#[derive(Debug)]
+pub struct StoreClient {
+    stream: TcpStream,
+    place: String,
+}
+
+/// Why a store cannot be used.
+#[derive(Debug, Error)]
+#[error("the store at {place} {why}")]
+pub struct StoreError {
+    place: String,
+    why: String,
+}
+
+impl StoreClient {
+    /// Connect, again and again until the deadline: the server may come later.
+    ///
+    /// # Errors
+    ///
+    /// Nobody answers like a store.
+    pub fn connect(host: &str, port: u16, deadline: Instant) -> Result<StoreClient, StoreError> {
+        let place = format!("{host}:{port}");
+        loop {
+            match Self::attempt(host, port, deadline) {
+                Ok(stream) => {
+                    let mut client = StoreClient { stream, place };
+                    client.introduce(deadline)?;
+                    return Ok(client);
+                }
+                Err(error) if Instant::now() + RETRY >= deadline => {
+                    let why = format!("cannot be reached: {error}");
+                    return Err(StoreError { place, why });
+                }
+                Err(_) => std::thread::sleep(RETRY),
+            }
+        }
+    }
+
+    fn attempt(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in (host, port).to_socket_addrs()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match TcpStream::connect_timeout(&address, left.clamp(RETRY, CONNECT)) {
+                // With nobody listening on an ephemeral port, TCP may connect us to ourselves.
+                Ok(stream) if stream.local_addr().is_ok_and(|local| local == address) => {}
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Say who we are, and have it answered once, so that it is a store and not only a listener.
+    fn introduce(&mut self, deadline: Instant) -> Result<(), StoreError> {
+        let nonce: u32 = 0x4252_4744;
+        let mut words = vec![number::VALIDATE];
+        words.extend(MAGIC.to_le_bytes());
+        words.push(number::PING);
+        words.extend(nonce.to_le_bytes());
+        self.say(&words, deadline)?;
+        if u32::from_le_bytes(self.hear(deadline)?) != nonce {
+            return Err(self.error("is none: it answers something else"));
+        }
+        Ok(())
+    }
+
+    /// Store a value.
+    ///
+    /// # Errors
+    ///
+    /// The store has gone.
+    pub fn set(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<(), StoreError> {
+        let mut words = asked(number::SET, key);
+        write_text(&mut words, value);
+        // A request without an answer; the one behind it shows that it was done.
+        words.push(number::CHECK);
+        words.extend(1_u64.to_le_bytes());
+        write_text(&mut words, full(key).as_bytes());
+        self.say(&words, deadline)?;
+        self.hear::<1>(deadline).map(drop)
+    }
+
+    /// A value, waiting for it until the deadline.
+    ///
+    /// # Errors
+    ///
+    /// It does not come, or the store has gone.
+    pub fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, StoreError> {
+        let mut words = vec![number::WAIT];
+        words.extend(1_u64.to_le_bytes());
+        write_text(&mut words, full(key).as_bytes());
+        self.say(&words, deadline)?;
+        if self.hear(deadline)? != [GO_ON] {
+            return Err(self.error("is none: it answers something else"));
+        }
+        self.say(&asked(number::GET, key), deadline)?;
+        let bytes = u64::from_le_bytes(self.hear(deadline)?);
+        if bytes > VALUE_BYTES_MAX {
+            return Err(self.error("has something else there: it is too long"));
+        }
+        let mut value = vec![0; bytes as usize];
+        self.fill(&mut value, deadline)?;
+        Ok(value)
+    }
+
+    /// Add to a number, which begins at 0; the sum.
+    ///
+    /// # Errors
+    ///
+    /// It is no number, or the store has gone.
+    pub fn add(&mut self, key: &str, amount: i64, deadline: Instant) -> Result<i64, StoreError> {
+        let mut words = asked(number::ADD, key);
+        words.extend(amount.to_le_bytes());
+        self.say(&words, deadline)?;
+        self.hear(deadline).map(i64::from_le_bytes)
+    }
+
+    /// Remove a value; whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// The store has gone.
+    pub fn delete(&mut self, key: &str, deadline: Instant) -> Result<bool, StoreError> {
+        self.say(&asked(number::DELETE, key), deadline)?;
+        self.hear(deadline).map(|count| i64::from_le_bytes(count) == 1)
+    }
+
+    fn say(&mut self, words: &[u8], deadline: Instant) -> Result<(), StoreError> {
+        let left = self.left(deadline)?;
+        let said =
+            self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write_all(words));
+        said.map_err(|error| self.gone(&error))
+    }
+
+    fn hear<const N: usize>(&mut self, deadline: Instant) -> Result<[u8; N], StoreError> {
+        let mut answer = [0; N];
+        self.fill(&mut answer, deadline)?;
+        Ok(answer)
+    }
+
+    fn fill(&mut self, target: &mut [u8], deadline: Instant) -> Result<(), StoreError> {
+        let mut filled = 0;
+        while filled < target.len() {
+            let left = self.left(deadline)?;
+            let read = self.stream.set_read_timeout(Some(left));
+            match read.and_then(|()| self.stream.read(&mut target[filled..])) {
+                Ok(0) => return Err(self.error("has hung up")),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.gone(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn left(&self, deadline: Instant) -> Result<Duration, StoreError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(self.error("has not answered in time")) } else { Ok(left) }
+    }
+
+    fn gone(&self, error: &io::Error) -> StoreError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                self.error("has not answered in time")
+            }
+            _ => self.error(&error.to_string()),
+        }
+    }
+
+    fn error(&self, why: &str) -> StoreError {
+        StoreError { place: self.place.clone(), why: why.into() }
+    }
+}
+
+/// A request of one key.
+fn asked(number: u8, key: &str) -> Vec<u8> {
+    let mut words = vec![number];
+    write_text(&mut words, full(key).as_bytes());
+    words
+}
+
+fn full(key: &str) -> String {
+    format!("{KEY_PREFIX}{key}")
+}

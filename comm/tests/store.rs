@@ -1,0 +1,239 @@
+//! PyTorch's store: ours with our clients, with strangers, and with PyTorch on either side.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use brigade_comm::bootstrap::store::{StoreClient, StoreServer};
+use brigade_comm::launch::{Launch, RootSpec, StoreAddress};
+use brigade_comm::{Communicator, Op, Settings};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn later() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+fn server() -> (StoreServer, u16) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let server = StoreServer::start(listener).unwrap();
+    let port = server.address().port();
+    (server, port)
+}
+
+fn client(port: u16) -> StoreClient {
+    StoreClient::connect("127.0.0.1", port, later()).unwrap()
+}
+
+#[test]
+fn values_are_kept_waited_for_and_removed() {
+    let (_server, port) = server();
+    let (mut one, mut two) = (client(port), client(port));
+    let waiter = std::thread::spawn(move || two.get("key", later()).map(|value| (value, two)));
+    std::thread::sleep(Duration::from_millis(50));
+    one.set("key", b"value", later()).unwrap();
+    let (value, mut two) = waiter.join().unwrap().unwrap();
+    assert_eq!(value, b"value");
+    let long = vec![7; 900_000];
+    two.set("long", &long, later()).unwrap();
+    assert!(one.get("long", later()).unwrap() == long);
+    assert_eq!(one.add("n", 40, later()).unwrap() + two.add("n", 2, later()).unwrap(), 82);
+    assert!(one.delete("key", later()).unwrap() && !two.delete("key", later()).unwrap());
+    let soon = Instant::now() + Duration::from_millis(200);
+    let error = one.get("never", soon).unwrap_err().to_string();
+    assert!(error.contains("in time") && error.contains(&port.to_string()), "{error}");
+}
+
+#[test]
+fn ranks_meet_in_a_store_again_and_again() {
+    let (_server, port) = server();
+    let key = "brigade/test".to_owned();
+    let store = StoreAddress { host: "127.0.0.1".into(), port, key };
+    let settings = Settings { transport: "tcp".into(), ..Settings::default() };
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            for rank in 0..3 {
+                let (root, settings) = (RootSpec::Store(store.clone()), settings.clone());
+                scope.spawn(move || {
+                    let launch = Launch { rank, ranks: 3, local_rank: None, root };
+                    let comm = Communicator::join(launch, settings).unwrap();
+                    let mut sum = [rank as f32];
+                    comm.all_reduce(&mut sum, Op::Sum).unwrap();
+                    assert_eq!(sum, [3.0]);
+                });
+            }
+        });
+    }
+    // The ids hold secrets, and nothing of them is left.
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    stream.write_all(&[0, 0xCE, 0xF7, 0x85, 0x3C, 7]).unwrap();
+    let mut count = [0; 8];
+    stream.read_exact(&mut count).unwrap();
+    assert_eq!(i64::from_le_bytes(count), 0);
+}
+
+#[test]
+fn strangers_are_sent_away_and_disturb_nobody() {
+    let (_server, port) = server();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let silent: Vec<TcpStream> =
+        (0..50).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).collect();
+    let mut honest = client(port);
+    for round in 0..200 {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut noise: Vec<u8> = Vec::new();
+        if round % 2 == 0 {
+            // One that knows how to introduce itself.
+            noise.extend([0, 0xCE, 0xF7, 0x85, 0x3C]);
+        }
+        noise.extend((0..random.usize(1..500)).map(|_| random.u8(..25)));
+        // No request has this number, so that it is sent away at the latest here; it may hang up
+        // while we are still talking.
+        noise.extend([0xff; 100]);
+        let _ = stream.write_all(&noise);
+        honest.set("key", &[round as u8], later()).unwrap();
+        assert_eq!(honest.get("key", later()).unwrap(), [round as u8], "seed {seed}");
+    }
+    drop(silent);
+}
+
+#[test]
+fn something_else_that_listens_is_no_store() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        stream.read(&mut [0; 100]).unwrap()
+    });
+    let error = StoreClient::connect("127.0.0.1", port, later()).unwrap_err().to_string();
+    assert!(error.contains("is none"), "{error}");
+    other.join().unwrap();
+}
+
+/// A Python that has PyTorch: `TORCH_PYTHON`, or the one that is found first.
+fn python() -> Option<Command> {
+    let named = std::env::var("TORCH_PYTHON").unwrap_or_else(|_| "python3".into());
+    let probe = Command::new(&named).args(["-c", "import torch.distributed"]).output();
+    if probe.is_ok_and(|output| output.status.success()) {
+        return Some(Command::new(named));
+    }
+    println!("skipped: {named} has no PyTorch (TORCH_PYTHON may name one that has)");
+    None
+}
+
+/// Ends with the test.
+struct Script(Child);
+
+impl Script {
+    fn start(python: &mut Command, text: &str, arguments: &[&str]) -> Script {
+        let command = python.args(["-c", text]).args(arguments).stdin(Stdio::piped());
+        Script(command.stdout(Stdio::piped()).spawn().expect("it was just tried"))
+    }
+
+    fn line(&mut self) -> String {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        let out = self.0.stdout.as_mut().expect("it is piped");
+        while out.read(&mut byte).expect("the script lives") == 1 && byte != *b"\n" {
+            line.extend(byte);
+        }
+        String::from_utf8(line).expect("text")
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const TORCH_SERVES: &str = "
+import sys, torch.distributed as dist
+store = dist.TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False)
+print(store.port, flush=True)
+print(store.get('from brigade').decode(), flush=True)
+store.set('from torch', 'hello')
+print(store.add('n', 1), flush=True)
+sys.stdin.readline()
+";
+
+#[test]
+fn our_client_speaks_with_pytorchs_server() {
+    let Some(mut python) = python() else { return };
+    let mut script = Script::start(&mut python, TORCH_SERVES, &[]);
+    let port: u16 = script.line().trim().parse().expect("a port");
+    let mut own = client(port);
+    own.add("n", 41, later()).unwrap();
+    own.set("from brigade", b"good day", later()).unwrap();
+    assert_eq!(script.line(), "good day");
+    assert_eq!(own.get("from torch", later()).unwrap(), b"hello");
+    assert_eq!(script.line(), "42");
+    assert!(own.delete("n", later()).unwrap() && !own.delete("n", later()).unwrap());
+    let soon = Instant::now() + Duration::from_millis(200);
+    assert!(own.get("never", soon).is_err());
+}
+
+const TORCH_CALLS: &str = "
+import sys, datetime, torch, torch.distributed as dist
+rank, port = int(sys.argv[1]), int(sys.argv[2])
+soon = datetime.timedelta(seconds=60)
+store = dist.TCPStore('127.0.0.1', port, 2, False, timeout=soon, wait_for_workers=False)
+assert store.add('n', rank + 1) in (1, 2, 3)
+store.set(f'key{rank}', f'value{rank}')
+store.wait(['key0', 'key1'], soon)
+assert store.get('key1') == b'value1' and store.check(['key0', 'key1'])
+assert not store.check(['key0', 'nothing'])
+try:
+    store.wait(['nothing'], datetime.timedelta(milliseconds=300))
+    sys.exit('it waited for nothing')
+except dist.DistStoreError:
+    pass
+if rank == 0:
+    assert store.compare_set('c', '', 'first') == b'first'
+    assert store.compare_set('c', 'other', 'second') == b'first'
+    assert store.compare_set('c', 'first', 'second') == b'second'
+    store.append('a', 'one'); store.append('a', 'two')
+    assert store.get('a') == b'onetwo'
+    store.multi_set(['m1', 'm2'], ['x', 'y'])
+    assert store.multi_get(['m1', 'm2']) == [b'x', b'y']
+    assert store.delete_key('m1') and not store.delete_key('m1')
+    assert store.num_keys() >= 5
+    if hasattr(store, 'queue_push'):
+        store.queue_push('q', 'item')
+        assert store.queue_len('q') == 1 and store.queue_pop('q') == b'item'
+    if hasattr(store, 'list_keys'):
+        assert 'm2' in store.list_keys()
+if hasattr(store, 'barrier'):
+    store.barrier('b', 2, soon)
+dist.init_process_group('gloo', store=store, rank=rank, world_size=2)
+numbers = torch.full((1000,), float(rank + 1))
+dist.all_reduce(numbers)
+assert numbers.sum().item() == 3000
+dist.barrier()
+dist.destroy_process_group()
+print('done', flush=True)
+";
+
+#[test]
+fn pytorchs_clients_meet_in_our_store() {
+    if python().is_none() {
+        return;
+    }
+    let (_server, port) = server();
+    let port = port.to_string();
+    let ranks: Vec<Script> = ["0", "1"]
+        .map(|rank| {
+            let mut python = python().expect("it was just there");
+            Script::start(python.env("GLOO_SOCKET_IFNAME", "lo"), TORCH_CALLS, &[rank, &port])
+        })
+        .into();
+    for mut rank in ranks {
+        assert_eq!(rank.line(), "done");
+    }
+}
