@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::layout::Config;
 use crate::offload::{self, Offload, Tier};
+use crate::optim::Rule;
 use crate::parallel::{Axis, Lanes, Mesh, Way, Ways};
 use brigade_comm::transports;
 use clap::Args as ClapArgs;
@@ -52,6 +53,9 @@ pub struct Args {
     /// Parts of a rank's share of a batch that are computed one after the other, in less memory
     #[arg(long, default_value_t = 1, value_name = "PARTS", conflicts_with = "ordered")]
     pub accumulate: usize,
+    /// How gradients become steps
+    #[arg(long, value_enum, default_value_t)]
+    pub optimizer: Rule,
     /// Keep moments, and parameters that are held in parts, in cheaper memory: cpu (an arena with
     /// a budget) or nvme:FOLDER (a file, through which the update streams)
     #[arg(long, value_name = "TIER")]
@@ -163,6 +167,14 @@ impl Args {
             let problem = format!("{mesh} has {} ranks, but there are {ranks}", mesh.ranks());
             return Err(Error::setting("mesh", problem));
         }
+        if self.optimizer.has_norms() && mesh.length(Axis::Tp) > 1 {
+            let problem = "has no norms of tensors that ranks divide".to_string();
+            return Err(Error::setting("optimizer", problem));
+        }
+        if self.recompute && mesh.length(Axis::Tp) > 1 {
+            let problem = "would make the calls of divided blocks twice".to_string();
+            return Err(Error::setting("recompute", problem));
+        }
         self.share_of(0, ranks).map(drop)
     }
 
@@ -195,6 +207,7 @@ impl Args {
         BTreeMap::from([
             ("--batch".to_string(), self.batch.to_string()),
             ("--lr".to_string(), self.lr.to_string()),
+            ("--optimizer".to_string(), self.optimizer.name()),
             ("--seed".to_string(), self.seed.to_string()),
             ("--steps".to_string(), self.steps.to_string()),
         ])

@@ -67,12 +67,11 @@ pub(crate) fn strategy<'a>(
     let stage = Ways::of(&args.strategy)?.data;
     let sharing = Sharing { stage, is_ordered: args.ordered, slots: lanes.slots() };
     let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
+    let optimizer = optimizer.by(args.optimizer);
     let keep = if args.recompute { Keep::Inputs } else { Keep::All };
-    let mut data =
-        DataParallel::new(model, groups.dp.as_ref(), lanes, sharing, optimizer, keep, state)?;
-    if let Some(offload) = args.offload(rank, ranks) {
-        data.offload(&offload)?;
-    }
+    let (dp, offload) = (groups.dp.as_ref(), args.offload(rank, ranks));
+    let offload = offload.as_ref();
+    let data = DataParallel::new(model, dp, lanes, sharing, optimizer, keep, offload, state)?;
     Ok(Box::new(data))
 }
 
@@ -144,6 +143,7 @@ impl<'a> Run<'a> {
             ("memory", memory_row(self.strategy.memory())),
             ("batch", format!("{batch} samples of {context} bytes, {} a rank", batch / shares)),
             ("ranks", format!("{ranks}, each with {threads}")),
+            ("optimizer", self.args.optimizer.name()),
             ("learning rate", format!("up to {lr}, seed {seed}")),
             ("steps", format!("{first} to {last} of {steps}")),
         ];

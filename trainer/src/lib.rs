@@ -14,6 +14,7 @@ mod events;
 pub mod kernels;
 pub mod layout;
 pub mod model;
+mod norms;
 pub mod moe;
 pub mod offload;
 pub mod optim;

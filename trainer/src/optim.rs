@@ -1,19 +1,56 @@
-//! The update: AdamW by `brigade_offload`'s kernels, over whatever part of the parameters a rank
-//! holds. Which bits come out depends on the numbers alone, not on threads, parts or processors.
+//! The update, by `brigade_offload`'s kernels, over whatever part of the parameters a rank holds.
+//! Which bits come out depends on the numbers alone, not on threads, parts or processors.
 
 use crate::error::Error;
-use crate::layout::Layout;
+use crate::layout::{Layout, Tensor};
+use crate::norms::{ExactSum, Sums};
 use brigade_offload::memory::Buffer;
 use brigade_offload::optimizer::{
-    AdamW, Crew, Gradients, Moment, Narrowed, Shard, Update, Weights,
+    AdamW, Crew, Gradients, Lamb, Lars, Lion, Moment, Narrowed, Sgd, Shard, TensorNorms, Update,
+    Weights,
 };
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::ops::{Deref, DerefMut, Range};
 
-/// What a user may choose about AdamW.
+/// How gradients become steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// Loshchilov and Hutter 2019
+    #[default]
+    Adamw,
+    /// AdamW with steps as long, against each tensor, as --lr says (You et al. 2020)
+    Lamb,
+    /// Momentum with such steps, a thousandth of --lr times the tensor (You et al. 2017)
+    Lars,
+    /// Signs of a momentum (Chen et al. 2023); --lr a tenth of AdamW's
+    Lion,
+    /// Gradient descent with momentum
+    Sgd,
+}
+
+impl Rule {
+    /// As it is written.
+    pub fn name(self) -> String {
+        self.to_possible_value().expect("no rule is hidden").get_name().to_string()
+    }
+
+    /// How many moments it has.
+    pub fn moments(self) -> usize {
+        if matches!(self, Rule::Adamw | Rule::Lamb) { 2 } else { 1 }
+    }
+
+    /// Whether it asks for norms of whole tensors.
+    pub fn has_norms(self) -> bool {
+        matches!(self, Rule::Lamb | Rule::Lars)
+    }
+}
+
+/// The numbers of a rule, with AdamW's names.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hyper {
-    /// Memory of the mean gradient.
+    /// Memory of the mean gradient, or of the momentum.
     pub beta1: f32,
     /// Memory of the mean squared gradient.
     pub beta2: f32,
@@ -28,6 +65,9 @@ impl Default for Hyper {
         Hyper { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 }
     }
 }
+
+/// LARS's η.
+const TRUST: f32 = 1e-3;
 
 /// Numbers, wherever they lie in memory.
 pub(crate) enum Numbers {
@@ -57,11 +97,13 @@ impl DerefMut for Numbers {
     }
 }
 
-/// Both moments of a range of parameters, and which of them decay.
+/// The moments of a range of parameters.
 pub struct Moments {
     len: usize,
-    /// Neighbouring tensors that decay alike, merged: [(elements of the part, decays)].
-    groups: Vec<(Range<usize>, bool)>,
+    /// How many there are, one or two.
+    count: usize,
+    /// Each tensor's part: [(elements of the part, the tensor's number, whether it decays)].
+    groups: Vec<(Range<usize>, usize, bool)>,
     /// [len], or nothing while they are in a file.
     pub(crate) mean: Numbers,
     pub(crate) square: Numbers,
@@ -71,20 +113,29 @@ impl Moments {
     /// Of the parameters in `range` of the layout, with these values.
     pub fn new(layout: &Layout, range: Range<usize>, mean: &[f32], square: &[f32]) -> Moments {
         assert!(mean.len() == range.len() && square.len() == range.len(), "moments of {range:?}");
-        let mut groups: Vec<(Range<usize>, bool)> = Vec::new();
-        for tensor in layout.tensors() {
+        let part = |(number, tensor): (usize, &Tensor)| {
             let here = tensor.range.start.max(range.start)..tensor.range.end.min(range.end);
-            if here.is_empty() {
-                continue;
-            }
-            let here = here.start - range.start..here.end - range.start;
-            match groups.last_mut() {
-                Some((group, decays)) if *decays == tensor.decays() => group.end = here.end,
-                _ => groups.push((here, tensor.decays())),
-            }
-        }
+            let is_here = !here.is_empty();
+            is_here.then(|| {
+                (here.start - range.start..here.end - range.start, number, tensor.decays())
+            })
+        };
+        let groups = layout.tensors().iter().enumerate().filter_map(part).collect();
         let [mean, square] = [mean, square].map(|moment| Numbers::Own(moment.to_vec()));
-        Moments { len: range.len(), groups, mean, square }
+        Moments { len: range.len(), count: 2, groups, mean, square }
+    }
+
+    /// Keep the first of them, or both.
+    pub(crate) fn keep(&mut self, count: usize) {
+        self.count = count;
+        if count < 2 {
+            self.square = Numbers::Own(Vec::new());
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// Parameters that they are of.
@@ -97,6 +148,25 @@ impl Moments {
         [&mut self.mean, &mut self.square]
     }
 
+    /// A part of them, with what else an update of it sees.
+    fn shard<'a>(
+        &'a mut self,
+        part: Range<usize>,
+        params: &'a mut [f32],
+        grads: &'a [f32],
+    ) -> Shard<'a> {
+        Shard {
+            weights: Weights::F32(&mut params[part.clone()]),
+            gradients: Gradients::F32(&grads[part.clone()]),
+            mean: Moment::F32(&mut self.mean[part.clone()]),
+            square: match self.count {
+                1 => Moment::None,
+                _ => Moment::F32(&mut self.square[part]),
+            },
+            narrowed: Narrowed::None,
+        }
+    }
+
     /// They are somewhere else now.
     pub(crate) fn leave(&mut self) {
         for moment in self.arrays_mut() {
@@ -105,48 +175,102 @@ impl Moments {
     }
 }
 
-/// AdamW and the threads it runs on.
+/// A rule and the threads it runs on.
 pub struct Optimizer {
+    rule: Rule,
     hyper: Hyper,
     pub(crate) crew: Crew,
+    /// Of each tensor in this update, if the rule asks for them.
+    norms: Vec<TensorNorms>,
     /// Updates made.
     pub steps: usize,
 }
 
 impl Optimizer {
-    /// On so many threads, after `steps` updates.
+    /// AdamW on so many threads, after `steps` updates.
     ///
     /// Errors: `Setting` if there cannot be so many threads.
     pub fn new(hyper: Hyper, threads: usize, steps: usize) -> Result<Optimizer, Error> {
         let crew = Crew::new(threads);
         let crew = crew.map_err(|problem| Error::setting("threads", problem.to_string()))?;
-        Ok(Optimizer { hyper, crew, steps })
+        Ok(Optimizer { rule: Rule::Adamw, hyper, crew, norms: Vec::new(), steps })
+    }
+
+    /// The same with another rule.
+    pub fn by(self, rule: Rule) -> Optimizer {
+        Optimizer { rule, ..self }
+    }
+
+    /// Its rule.
+    pub fn rule(&self) -> Rule {
+        self.rule
     }
 
     /// Move `params` against `grads`, as part of the update after `steps` others. Cost: one pass
-    /// over 28 bytes a parameter.
+    /// over 28 bytes a parameter, or 20 with one moment.
     pub fn update(&mut self, params: &mut [f32], moments: &mut Moments, grads: &[f32], lr: f32) {
         for (group, update) in self.updates(moments, lr) {
-            let shard = Shard {
-                weights: Weights::F32(&mut params[group.clone()]),
-                gradients: Gradients::F32(&grads[group.clone()]),
-                mean: Moment::F32(&mut moments.mean[group.clone()]),
-                square: Moment::F32(&mut moments.square[group.clone()]),
-                narrowed: Narrowed::None,
-            };
-            update.apply(&mut self.crew, shard).expect("equal parts of arrays that AdamW has");
+            let shard = moments.shard(group, params, grads);
+            update.apply(&mut self.crew, shard).expect("equal parts of arrays that the rule has");
         }
     }
 
     /// What that update is for each group of elements.
     pub(crate) fn updates(&self, moments: &Moments, lr: f32) -> Vec<(Range<usize>, Update)> {
         let Hyper { beta1, beta2, eps, decay } = self.hyper;
-        let of = |(group, decays): &(Range<usize>, bool)| {
-            let decay = if *decays { decay } else { 0.0 };
-            let rule = AdamW { lr, beta1, beta2, eps, decay };
-            (group.clone(), rule.at(self.steps as u64 + 1, 1.0))
+        let step = self.steps as u64 + 1;
+        let of = |&(ref group, tensor, decays): &(Range<usize>, usize, bool)| {
+            let decay = if decays { decay } else { 0.0 };
+            let (momentum, trust) = (beta1, TRUST);
+            let update = match self.rule {
+                Rule::Adamw => AdamW { lr, beta1, beta2, eps, decay }.at(step, 1.0),
+                Rule::Lamb => Lamb { lr, beta1, beta2, eps, decay }.at(step, self.norms[tensor]),
+                Rule::Lars => Lars { lr, momentum, decay, trust }.at(1.0, self.norms[tensor]),
+                Rule::Lion => Lion { lr, beta1, beta2, decay }.at(1.0),
+                Rule::Sgd => Sgd { lr, momentum, decay, is_nesterov: false }.at(1.0),
+            };
+            (group.clone(), update)
         };
         moments.groups.iter().map(of).collect()
+    }
+
+    /// Before the update of a rule that asks for norms: add those of a part, whose moments LAMB
+    /// moves now. Cost: one more pass over all that the update reads.
+    pub(crate) fn measure(
+        &mut self,
+        sums: &mut Sums,
+        params: &mut [f32],
+        moments: &mut Moments,
+        grads: &[f32],
+    ) {
+        let Hyper { beta1, beta2, eps, decay } = self.hyper;
+        let step = self.steps as u64 + 1;
+        for (group, tensor, decays) in moments.groups.clone() {
+            let decay = if decays { decay } else { 0.0 };
+            let update = match self.rule {
+                Rule::Lamb => {
+                    let rule = Lamb { lr: 0.0, beta1, beta2, eps, decay };
+                    let shard = moments.shard(group.clone(), params, grads);
+                    let moved = rule.measure(&mut self.crew, step, 1.0, shard);
+                    moved.expect("equal parts of arrays that LAMB has");
+                    let root = |beta: f32| 1.0 - f64::from(beta).powi(step as i32);
+                    let (rate, root) = (root(beta1).recip() as f32, root(beta2).sqrt() as f32);
+                    let (mean, square) = (&moments.mean[group.clone()], &moments.square);
+                    let (square, params) = (&square[group.clone()], &params[group.clone()]);
+                    ExactSum::of(group.len(), |at| {
+                        mean[at] * rate / (square[at].sqrt() / root + eps) + decay * params[at]
+                    })
+                }
+                _ => ExactSum::of(group.len(), |at| grads[group.start + at]),
+            };
+            let weights = ExactSum::of(group.len(), |at| params[group.start + at]);
+            sums.add(tensor, [weights, update]);
+        }
+    }
+
+    /// The norms of all tensors, after those of all parts were added.
+    pub(crate) fn take_norms(&mut self, sums: &Sums) {
+        self.norms = sums.norms();
     }
 }
 

@@ -8,19 +8,19 @@
 //! Bytes in one step, with n elements in whole chunks: 4 n for each array both ways, and 4 bytes
 //! more for each element whenever forward or backward fetches its unit's parameters.
 
+mod pass;
+
+pub(crate) use pass::pass;
+
 use super::{DiskUse, arena};
 use crate::error::Error;
-use crate::optim::{Moments, Optimizer};
+use crate::optim::Moments;
 use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
 use brigade_offload::memory::{Arena, Buffer, Category, span_bytes};
-use brigade_offload::optimizer::{Gradients, Narrowed, Weights};
-use brigade_offload::step::{
-    Drafted, Format, Optimize, Pipeline, Running, Shape, State, Tier as Place,
-};
+use brigade_offload::step::{Pipeline, Shape};
 use brigade_offload::storage::{Priority, Settings, Storage};
 use brigade_offload::store::{Carrier, Draft, Run, StateFile, rank_paths};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -76,20 +76,6 @@ struct Sizes {
     arena: usize,
 }
 
-/// The update of all units, the last first, wherever their state is.
-pub(crate) struct Pass<'a, 'b> {
-    optimizer: &'a mut Optimizer,
-    lr: f32,
-    stream: Option<Stream<'a, 'b>>,
-}
-
-struct Stream<'a, 'b> {
-    running: Running<'a, Drafted<'b>>,
-    spans: &'a [Span],
-    has_params: bool,
-    used: &'a mut DiskUse,
-}
-
 impl Disk {
     /// Write the state of some units to a file of `rank` (of so many) in `folder`, in at most
     /// `budget` bytes of memory.
@@ -103,7 +89,7 @@ impl Disk {
     ) -> Result<Disk, Error> {
         let has_params = units.iter().any(|unit| !unit.params.is_empty());
         let lens: Vec<usize> = units.iter().map(|unit| unit.moments.len()).collect();
-        let arrays = 2 + usize::from(has_params);
+        let arrays = units[0].moments.count() + usize::from(has_params);
         let sizes = sizes(&lens, arrays, has_params, budget)?;
         let (spans, elements) = spans(&lens, sizes.block / 4);
         let arena = arena(sizes.arena)?;
@@ -256,30 +242,6 @@ impl Disk {
         }
         Ok(values)
     }
-
-    /// Let `work` update every unit while chunks come and go.
-    fn stream(
-        &mut self,
-        optimizer: &mut Optimizer,
-        lr: f32,
-        work: impl FnOnce(&mut Pass<'_, '_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let Disk { carrier, state, draft, pipeline, arrays, spans, has_params, used, .. } = self;
-        let arrays: Vec<&Placed> = arrays.iter().collect();
-        let mut home = Drafted::new(carrier, state, draft, &arrays).map_err(Error::offload)?;
-        let running = pipeline.begin(&mut home).map_err(Error::offload)?;
-        let stream = Stream { running, spans, has_params: *has_params, used };
-        let mut pass = Pass { optimizer, lr, stream: Some(stream) };
-        work(&mut pass)?;
-        if let Some(Stream { running, used, .. }) = pass.stream {
-            let from = Instant::now();
-            let moved = running.finish().map_err(Error::offload)?;
-            used.waited += from.elapsed();
-            used.read_bytes += moved.read_bytes;
-            used.written_bytes += moved.written_bytes;
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Disk {
@@ -287,59 +249,6 @@ impl Drop for Disk {
         // A rank ends with or without it; a file that stays is in nobody's way but the next run's,
         // which replaces it.
         let _gone = self.storage.remove(&self.path);
-    }
-}
-
-/// Let `work` update every unit, the last first, whether their state is in memory or in a file.
-pub(crate) fn pass(
-    disk: Option<&mut Disk>,
-    optimizer: &mut Optimizer,
-    lr: f32,
-    work: impl FnOnce(&mut Pass<'_, '_>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let Some(disk) = disk else { return work(&mut Pass { optimizer, lr, stream: None }) };
-    disk.forget()?;
-    disk.stream(optimizer, lr, work)?;
-    disk.restart()
-}
-
-impl Pass<'_, '_> {
-    /// Update this rank's part of a unit. params: all of it, or nothing if it is in the file.
-    pub(crate) fn update(
-        &mut self,
-        unit: usize,
-        params: &mut [f32],
-        moments: &mut Moments,
-        grads: &[f32],
-    ) -> Result<(), Error> {
-        let Some(stream) = &mut self.stream else {
-            self.optimizer.update(params, moments, grads, self.lr);
-            return Ok(());
-        };
-        let (span, from) = (stream.spans[unit], Instant::now());
-        let groups = self.optimizer.updates(moments, self.lr);
-        let weights = match stream.has_params {
-            true => Place::Streamed(Format::F32),
-            false => Place::Memory(Weights::F32(params)),
-        };
-        let [mean, square] = [Format::F32; 2].map(Place::Streamed);
-        let state = State { weights, mean, square };
-        let mut optimize = Optimize { crew: &mut self.optimizer.crew, groups: &groups, state };
-        let mut computing = Duration::ZERO;
-        let mut middle = |elements: Range<usize>, arrays: &mut [&mut [u8]]| {
-            let from = Instant::now();
-            let here = elements.start - span.first..(elements.end - span.first).min(span.len);
-            let cut = arrays.iter_mut().map(|array| &mut array[..4 * here.len()]);
-            let mut arrays: Vec<&mut [u8]> = cut.collect();
-            let grads = Gradients::F32(&grads[here.clone()]);
-            optimize.part(here, &mut arrays, grads, Narrowed::None)?;
-            computing += from.elapsed();
-            Ok(())
-        };
-        let elements = span.first..span.first + span.padded;
-        stream.running.update(elements, &mut middle).map_err(Error::offload)?;
-        stream.used.waited += from.elapsed().saturating_sub(computing);
-        Ok(())
     }
 }
 

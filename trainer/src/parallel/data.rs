@@ -32,7 +32,9 @@ pub struct DataParallel<'a> {
 impl<'a> DataParallel<'a> {
     /// This rank's part, from `state`, which is the same on every rank.
     ///
-    /// Errors: those of calls that the group cannot do.
+    /// Errors: those of calls that the group cannot do; `Setting` if a budget is too small, `Offload`
+    /// for what a device says.
+    #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
     pub fn new(
         model: &'a Gpt,
         group: Option<&'a Communicator>,
@@ -40,13 +42,19 @@ impl<'a> DataParallel<'a> {
         sharing: Sharing,
         optimizer: Optimizer,
         keep: Keep,
+        offload: Option<&Offload>,
         state: &State,
     ) -> Result<DataParallel<'a>, Error> {
         let (layout, config) = (model.layout(), model.layout().config());
         let (samples, time) = (lanes.samples(), config.context);
         let units = 0..layout.units();
         let state = model.part(state);
-        let shards = Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
+        let mut shards =
+            Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
+        shards.suit(optimizer.rule(), offload)?;
+        if let Some(offload) = offload {
+            shards.offload(offload)?;
+        }
         let inside = lanes.slots() as u64 * model.formula_bytes(units.clone(), samples)?;
         let tokens = vec![0; samples * time];
         Ok(DataParallel {
@@ -62,13 +70,6 @@ impl<'a> DataParallel<'a> {
             shards,
             optimizer,
         })
-    }
-
-    /// Keep what is needed once a step in cheaper memory.
-    ///
-    /// Errors: `Setting` if a budget is too small, `Offload` for what a device says.
-    pub fn offload(&mut self, offload: &Offload) -> Result<(), Error> {
-        self.shards.offload(offload)
     }
 
     /// Forward of this rank's lane of `slot`. The last unit stays for backward.

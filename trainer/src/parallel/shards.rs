@@ -12,16 +12,19 @@
 //! once.
 //! The numbers hold for one slot in fast mode; `gradients` tells what ordered mode costs.
 
+mod moments;
+
 use super::formula::call_bytes;
 use super::gradients::{Cut, GradientSums, Reduction};
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::layout::Layout;
-use crate::offload::{self, Disk, DiskUse, Offload, Tier};
+use crate::norms::Sums;
+use crate::offload::{self, Disk};
 use crate::optim::{Moments, Optimizer};
 use crate::state::State;
 use crate::trace::{self, Lane, Span};
-use brigade_comm::{Communicator, Owned};
+use brigade_comm::{Call, Communicator, Dtype, Op, Owned};
 use brigade_offload::memory::Arena;
 use brigade_schedule::Collective;
 use std::ops::Range;
@@ -82,6 +85,10 @@ pub struct Shards<'a> {
     /// Memory for parts that come from a file.
     parts: Vec<Vec<f32>>,
     sums: GradientSums<'a>,
+    /// Of the whole layout.
+    tensors: usize,
+    /// Whether updates want their norms.
+    has_norms: bool,
     waited: Duration,
 }
 
@@ -132,47 +139,14 @@ impl<'a> Shards<'a> {
             rooms: (0..rooms).map(|_| Vec::with_capacity(longest)).collect(),
             parts: Vec::new(),
             sums: GradientSums::new(kernels, group, reduction, slots, &cuts),
+            tensors: layout.tensors().len(),
+            has_norms: false,
             waited: Duration::ZERO,
             group,
             sharing,
             first,
             units,
         }
-    }
-
-    /// Move the moments to a cheaper memory, and, where they are held in parts, parameters to files.
-    ///
-    /// Errors: `Setting` if the budget is too small, `Offload` for what the device says.
-    pub fn offload(&mut self, offload: &Offload) -> Result<(), Error> {
-        let Offload { tier, host_budget, place } = offload;
-        let folder = match tier {
-            Tier::Cpu => {
-                let moments = self.units.iter_mut().map(|unit| &mut unit.moments);
-                self.arena = Some(offload::to_host(moments, *host_budget)?);
-                return Ok(());
-            }
-            Tier::Nvme(folder) => folder,
-        };
-        let has_params = self.sharing.stage == Stage::Fsdp;
-        let mut units = Vec::new();
-        for Unit { whole, part, moments, .. } in &self.units {
-            let params = if whole.is_empty() { part } else { whole };
-            units.push(offload::Unit { params: if has_params { params } else { &[] }, moments });
-        }
-        self.disk = Some(Disk::new(folder, *host_budget, *place, &units)?);
-        self.units.iter_mut().for_each(|unit| unit.moments.leave());
-        if has_params {
-            self.units.iter_mut().for_each(|unit| {
-                (unit.whole, unit.part) = Default::default();
-            });
-            let longest = |len: fn(&Unit) -> usize| self.units.iter().map(len).max().unwrap_or(0);
-            let (whole, part) =
-                (longest(|unit| unit.cut.len()), longest(|unit| unit.moments.len()));
-            let parts = if self.group.is_some() { 2 } else { 0 };
-            self.rooms = (0..2).map(|_| Vec::with_capacity(whole)).collect();
-            self.parts = (0..parts).map(|_| Vec::with_capacity(part)).collect();
-        }
-        Ok(())
     }
 
     /// Have a unit's parameters on their way if they are not here and there is room for them.
@@ -233,6 +207,9 @@ impl<'a> Shards<'a> {
         for at in (0..self.units.len()).rev() {
             self.sums.complete(at)?;
         }
+        if optimizer.rule().has_norms() {
+            self.measure(optimizer)?;
+        }
         let (group, stage, first) = (self.group, self.sharing.stage, self.first);
         let Shards { units, sums, disk, .. } = &mut *self;
         offload::pass(disk.as_mut(), optimizer, lr, |pass| {
@@ -270,8 +247,9 @@ impl<'a> Shards<'a> {
             self.arrive(self.first + at)?;
             let Unit { range, cut, whole, moments, .. } = &self.units[at];
             state.params[range.clone()].copy_from_slice(whole);
+            let count = moments.count();
             let moments = [(&moments.mean, &mut state.mean), (&moments.square, &mut state.square)];
-            for (number, (mine, all)) in moments.into_iter().enumerate() {
+            for (number, (mine, all)) in moments.into_iter().enumerate().take(count) {
                 let read;
                 let mine: &[f32] = match &mut self.disk {
                     Some(disk) => {
@@ -301,6 +279,11 @@ impl<'a> Shards<'a> {
     pub fn formula_bytes(&self) -> Result<u64, Error> {
         let mut bytes = self.sums.formula_bytes()?;
         let Some(group) = self.group else { return Ok(bytes) };
+        if self.has_norms && self.sharing.stage > Stage::Ddp {
+            let numbers = Sums::numbers(self.tensors);
+            let call = Call::new(Collective::AllReduce, Dtype::U64, Op::Sum, numbers);
+            bytes += call_bytes(group, &call)?;
+        }
         for (at, Unit { cut, .. }) in self.units.iter().enumerate() {
             let times = match self.sharing.stage {
                 Stage::Ddp => 0,
@@ -310,17 +293,6 @@ impl<'a> Shards<'a> {
             bytes += times * call_bytes(group, &cut.call(Collective::AllGather))?;
         }
         Ok(bytes)
-    }
-
-    /// What files have cost this rank so far.
-    pub fn disk_use(&self) -> DiskUse {
-        self.disk.as_ref().map_or(DiskUse::default(), Disk::used)
-    }
-
-    /// What one step reads and writes in files, units going as for `formula_bytes`.
-    pub fn disk_formula(&self) -> DiskUse {
-        let formula = |disk: &Disk| disk.formula(|at| self.fetches(at));
-        self.disk.as_ref().map_or(DiskUse::default(), formula)
     }
 
     /// Bytes of parameters, gradients, moments, memory for calls, and of an arena. Ask when nothing

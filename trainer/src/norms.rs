@@ -1,0 +1,141 @@
+//! Norms of tensors whose parts lie with several ranks, with the same bits however they are cut.
+//!
+//! The square of an f32 is a whole multiple of 2⁻²⁹⁸ with 48 digits, so squares are added as whole
+//! numbers (Kulisch 1971): in any order, on any number of threads and ranks, the sum is the same.
+//! It is rounded once, at the end.
+
+use brigade_offload::optimizer::{SquareSum, TensorNorms};
+use rayon::prelude::*;
+
+/// Digits in base 2³², and how many numbers were not finite.
+const DIGITS: usize = 19;
+/// Elements that a thread adds at a time.
+const ELEMENTS: usize = 1 << 14;
+
+/// A sum of squares that has not been rounded. Sums of these are added digit by digit; below 2³²
+/// elements in all, no digit overflows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExactSum([u64; DIGITS]);
+
+impl ExactSum {
+    const ZERO: ExactSum = ExactSum([0; DIGITS]);
+
+    /// Of so many numbers. Cost: some nanoseconds for each, on all threads.
+    pub(crate) fn of(count: usize, number: impl Fn(usize) -> f32 + Sync) -> ExactSum {
+        let parts = (0..count.div_ceil(ELEMENTS)).into_par_iter().map(|part| {
+            let mut sum = ExactSum::ZERO;
+            for index in part * ELEMENTS..((part + 1) * ELEMENTS).min(count) {
+                sum.add(number(index));
+            }
+            sum
+        });
+        parts.reduce(|| ExactSum::ZERO, ExactSum::plus)
+    }
+
+    fn add(&mut self, number: f32) {
+        let bits = number.to_bits();
+        let (exponent, fraction) = (bits >> 23 & 0xff, u64::from(bits & 0x7f_ffff));
+        if exponent == 0xff {
+            self.0[DIGITS - 1] += 1;
+            return;
+        }
+        // Numbers without an exponent have no leading one either.
+        let whole = if exponent == 0 { fraction } else { fraction | 1 << 23 };
+        let place = 2 * (exponent.max(1) - 1);
+        let square = u128::from(whole * whole) << (place % 32);
+        for (digit, sum) in self.0[place as usize / 32..][..3].iter_mut().enumerate() {
+            *sum += (square >> (32 * digit)) as u64 & 0xffff_ffff;
+        }
+    }
+
+    fn plus(mut self, other: ExactSum) -> ExactSum {
+        for (digit, more) in self.0.iter_mut().zip(other.0) {
+            *digit += more;
+        }
+        self
+    }
+
+    fn rounded(self) -> SquareSum {
+        if self.0[DIGITS - 1] > 0 {
+            return SquareSum(f64::NAN);
+        }
+        let digits = self.0[..DIGITS - 1].iter().enumerate().rev();
+        SquareSum(digits.fold(0.0, |sum, (digit, &value)| {
+            sum + value as f64 * (32.0 * digit as f64 - 298.0).exp2()
+        }))
+    }
+}
+
+/// Two sums for each tensor of a model.
+pub(crate) struct Sums(Vec<u64>);
+
+impl Sums {
+    /// How many numbers ranks tell each other for so many tensors.
+    pub(crate) fn numbers(tensors: usize) -> usize {
+        2 * DIGITS * tensors
+    }
+
+    pub(crate) fn new(tensors: usize) -> Sums {
+        Sums(vec![0; Sums::numbers(tensors)])
+    }
+
+    /// Add a part of a tensor: its weights, and what its norm is compared with.
+    pub(crate) fn add(&mut self, tensor: usize, parts: [ExactSum; 2]) {
+        let all = &mut self.0[2 * DIGITS * tensor..][..2 * DIGITS];
+        for (sum, part) in all.iter_mut().zip(parts.iter().flat_map(|part| part.0)) {
+            *sum += part;
+        }
+    }
+
+    /// What is to be added over ranks, number by number.
+    pub(crate) fn numbers_mut(&mut self) -> &mut [u64] {
+        &mut self.0
+    }
+
+    pub(crate) fn norms(&self) -> Vec<TensorNorms> {
+        let (digits, _) = self.0.as_chunks::<DIGITS>();
+        let of = |pair: &[[u64; DIGITS]]| {
+            let [weights, updates] = [pair[0], pair[1]].map(|sum| ExactSum(sum).rounded());
+            TensorNorms { weights, updates }
+        };
+        digits.chunks_exact(2).map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(numbers: &[f32]) -> f64 {
+        ExactSum::of(numbers.len(), |index| numbers[index]).rounded().0
+    }
+
+    #[test]
+    fn sums_are_those_of_f64_where_that_is_exact() {
+        let whole: Vec<f32> = (0..50_000).map(|n| (n % 4001) as f32 - 2000.0).collect();
+        assert_eq!(sum(&whole), whole.iter().map(|n| f64::from(*n) * f64::from(*n)).sum());
+        for one in [0.0, -0.0, 1.0, -3.5, f32::MAX, f32::MIN_POSITIVE, 1e-45, 1.2e-39] {
+            assert_eq!(sum(&[one]), f64::from(one) * f64::from(one), "{one}");
+        }
+        assert!(sum(&[1.0, f32::INFINITY]).is_nan() && sum(&[f32::NAN]).is_nan());
+    }
+
+    #[test]
+    fn parts_in_any_order_have_the_bits_of_the_whole() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let number =
+            |rng: &mut fastrand::Rng| (rng.f32() - 0.5) * (f32::from(rng.i8(-60..60))).exp2();
+        let numbers: Vec<f32> = (0..100_003).map(|_| number(&mut rng)).collect();
+        let whole = ExactSum::of(numbers.len(), |index| numbers[index]);
+        for parts in [2, 3, 7] {
+            let mut all = Sums::new(1);
+            for part in numbers.chunks(numbers.len().div_ceil(parts)).rev() {
+                let sum = ExactSum::of(part.len(), |index| part[index]);
+                all.add(0, [sum, ExactSum::ZERO]);
+            }
+            assert_eq!(all.norms()[0].weights, whole.rounded(), "{parts} parts");
+        }
+        let naive: f64 = numbers.iter().map(|n| f64::from(*n) * f64::from(*n)).sum();
+        assert!((whole.rounded().0 / naive - 1.0).abs() < 1e-12);
+    }
+}

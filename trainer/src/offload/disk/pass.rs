@@ -1,0 +1,108 @@
+//! One update of all units: chunks of their state come and go meanwhile.
+
+use super::{Disk, Span};
+use crate::error::Error;
+use crate::offload::DiskUse;
+use crate::optim::{Moments, Optimizer};
+use brigade_offload::layout::Placed;
+use brigade_offload::optimizer::{Gradients, Moment, Narrowed, Weights};
+use brigade_offload::step::{Drafted, Format, Optimize, Running, State, Tier as Place};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// The update of all units, the last first, wherever their state is.
+pub(crate) struct Pass<'a, 'b> {
+    optimizer: &'a mut Optimizer,
+    lr: f32,
+    stream: Option<Stream<'a, 'b>>,
+}
+
+struct Stream<'a, 'b> {
+    running: Running<'a, Drafted<'b>>,
+    spans: &'a [Span],
+    has_params: bool,
+    used: &'a mut DiskUse,
+}
+
+/// Let `work` update every unit, the last first, whether their state is in memory or in a file.
+pub(crate) fn pass(
+    disk: Option<&mut Disk>,
+    optimizer: &mut Optimizer,
+    lr: f32,
+    work: impl FnOnce(&mut Pass<'_, '_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let Some(disk) = disk else { return work(&mut Pass { optimizer, lr, stream: None }) };
+    disk.forget()?;
+    disk.stream(optimizer, lr, work)?;
+    disk.restart()
+}
+
+impl Pass<'_, '_> {
+    /// Update this rank's part of a unit. params: all of it, or nothing if it is in the file.
+    pub(crate) fn update(
+        &mut self,
+        unit: usize,
+        params: &mut [f32],
+        moments: &mut Moments,
+        grads: &[f32],
+    ) -> Result<(), Error> {
+        let Some(stream) = &mut self.stream else {
+            self.optimizer.update(params, moments, grads, self.lr);
+            return Ok(());
+        };
+        let (span, from) = (stream.spans[unit], Instant::now());
+        let groups = self.optimizer.updates(moments, self.lr);
+        let weights = match stream.has_params {
+            true => Place::Streamed(Format::F32),
+            false => Place::Memory(Weights::F32(params)),
+        };
+        let mean = Place::Streamed(Format::F32);
+        let square = match moments.count() {
+            1 => Place::Memory(Moment::None),
+            _ => Place::Streamed(Format::F32),
+        };
+        let state = State { weights, mean, square };
+        let mut optimize = Optimize { crew: &mut self.optimizer.crew, groups: &groups, state };
+        let mut computing = Duration::ZERO;
+        let mut middle = |elements: Range<usize>, arrays: &mut [&mut [u8]]| {
+            let from = Instant::now();
+            let here = elements.start - span.first..(elements.end - span.first).min(span.len);
+            let cut = arrays.iter_mut().map(|array| &mut array[..4 * here.len()]);
+            let mut arrays: Vec<&mut [u8]> = cut.collect();
+            let grads = Gradients::F32(&grads[here.clone()]);
+            optimize.part(here, &mut arrays, grads, Narrowed::None)?;
+            computing += from.elapsed();
+            Ok(())
+        };
+        let elements = span.first..span.first + span.padded;
+        stream.running.update(elements, &mut middle).map_err(Error::offload)?;
+        stream.used.waited += from.elapsed().saturating_sub(computing);
+        Ok(())
+    }
+}
+
+impl Disk {
+    /// Let `work` update every unit while chunks come and go.
+    fn stream(
+        &mut self,
+        optimizer: &mut Optimizer,
+        lr: f32,
+        work: impl FnOnce(&mut Pass<'_, '_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Disk { carrier, state, draft, pipeline, arrays, spans, has_params, used, .. } = self;
+        let arrays: Vec<&Placed> = arrays.iter().collect();
+        let mut home = Drafted::new(carrier, state, draft, &arrays).map_err(Error::offload)?;
+        let running = pipeline.begin(&mut home).map_err(Error::offload)?;
+        let stream = Stream { running, spans, has_params: *has_params, used };
+        let mut pass = Pass { optimizer, lr, stream: Some(stream) };
+        work(&mut pass)?;
+        if let Some(Stream { running, used, .. }) = pass.stream {
+            let from = Instant::now();
+            let moved = running.finish().map_err(Error::offload)?;
+            used.waited += from.elapsed();
+            used.read_bytes += moved.read_bytes;
+            used.written_bytes += moved.written_bytes;
+        }
+        Ok(())
+    }
+}
