@@ -33,5 +33,6 @@ pub unsafe extern "C" fn brigade_mem_alloc(
 /// Threads: from any thread, at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_mem_free(memory: *mut c_void) -> brigade_result_t {
-    enter(|| pages::free(memory))
+    // SAFETY: C's promise.
+    enter(|| unsafe { pages::free(memory) })
 }

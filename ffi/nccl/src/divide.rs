@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use brigade_wall::handle::pin;
+use brigade_wall::handle::{close, pin};
 use brigade_wall::pointer::{Out, list};
 use brigade_wall::{Failure, Outcome};
 
@@ -45,9 +45,10 @@ pub unsafe extern "C" fn ncclCommSplit(
             Ok(part.map(|communicator| Member { communicator, root }))
         };
         // SAFETY: C passes a place for the handle.
-        let result = unsafe { begin(&out, Comm::new(blocking, 0), divide) }?;
+        let (result, handle) = unsafe { begin(&out, Comm::new(blocking, 0), divide) }?;
         if colour.is_none() {
             // The end of a group still waits for it.
+            close::<Comm>(handle)?;
             // SAFETY: as above.
             unsafe { out.put(std::ptr::null_mut()) };
         }
@@ -87,6 +88,6 @@ pub unsafe extern "C" fn ncclCommShrink(
             Ok(Some(Member { communicator, root: None }))
         };
         // SAFETY: C passes a place for the handle.
-        unsafe { begin(&out, Comm::new(blocking, 0), shrink) }
+        unsafe { begin(&out, Comm::new(blocking, 0), shrink) }.map(|(result, _)| result)
     })
 }

@@ -53,7 +53,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             Ok(Some(Member { communicator, root }))
         };
         // SAFETY: C passes a place for the handle.
-        unsafe { begin(&out, Comm::new(blocking, 0), join) }
+        unsafe { begin(&out, Comm::new(blocking, 0), join) }.map(|(result, _)| result)
     })
 }
 
@@ -121,7 +121,8 @@ pub unsafe extern "C" fn ncclCommInitAll(
 }
 
 /// Make a communicator of what `join` comes to. In a group another thread does it, and the end of
-/// the group waits for it; so does one that does not block, and nobody waits.
+/// the group waits for it; so does one that does not block, and nobody waits. The handle is also
+/// returned.
 ///
 /// # Safety
 ///
@@ -130,7 +131,7 @@ pub(crate) unsafe fn begin(
     out: &Out<ncclComm_t>,
     comm: Comm,
     join: impl FnOnce() -> Outcome<Option<Member>> + Send + 'static,
-) -> Outcome<ncclResult_t> {
+) -> Outcome<(ncclResult_t, u64)> {
     let comm = Arc::new(comm);
     let handle = register(Arc::clone(&comm))?;
     if comm.blocking && !group::is_open() {
@@ -140,7 +141,7 @@ pub(crate) unsafe fn begin(
         }
         // SAFETY: the caller's promise.
         unsafe { out.put(as_comm(handle)) };
-        return Ok(SUCCESS);
+        return Ok((SUCCESS, handle));
     }
     let joining = Arc::clone(&comm);
     let body = move || {
@@ -155,9 +156,9 @@ pub(crate) unsafe fn begin(
     unsafe { out.put(as_comm(handle)) };
     if comm.blocking {
         group::list_joining(comm);
-        return Ok(SUCCESS);
+        return Ok((SUCCESS, handle));
     }
-    Ok(IN_PROGRESS)
+    Ok((IN_PROGRESS, handle))
 }
 
 fn as_comm(handle: u64) -> ncclComm_t {

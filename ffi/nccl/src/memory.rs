@@ -45,7 +45,8 @@ pub unsafe extern "C" fn ncclMemAlloc(memory: *mut *mut c_void, size: usize) -> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclMemFree(memory: *mut c_void) -> ncclResult_t {
-    enter(|| pages::free(memory))
+    // SAFETY: C's promise.
+    enter(|| unsafe { pages::free(memory) })
 }
 
 #[unsafe(no_mangle)]

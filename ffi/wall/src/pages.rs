@@ -34,7 +34,11 @@ pub fn allocate(bytes: usize) -> Outcome<*mut c_void> {
 }
 
 /// Take back what [`allocate`] gave out; NULL is nothing.
-pub fn free(memory: *mut c_void) -> Outcome {
+///
+/// # Safety
+///
+/// Nobody uses the memory any more.
+pub unsafe fn free(memory: *mut c_void) -> Outcome {
     if memory.is_null() {
         return Ok(());
     }
@@ -44,7 +48,8 @@ pub fn free(memory: *mut c_void) -> Outcome {
         return Err(Failure::argument(sentence));
     };
     drop(given);
-    // SAFETY: the mapping was made by `allocate` with this length, and was still ours.
+    // SAFETY: the mapping was made by `allocate` with this length, and was still ours; the caller
+    // vouches for the rest.
     if unsafe { libc::munmap(memory, bytes) } != 0 {
         let error = std::io::Error::last_os_error();
         return Err(Failure::system(format!("{bytes} bytes at {memory:p}: {error}")));
@@ -65,10 +70,10 @@ mod tests {
         assert!(bytes.iter().all(|byte| *byte == 0));
         bytes.fill(7);
         let inside = memory.wrapping_byte_add(4096);
-        assert!(free(inside).is_err());
-        free(memory).unwrap();
-        assert!(free(memory).is_err() && allocate(usize::MAX).is_err());
-        assert!(allocate(0).unwrap().is_null());
-        free(ptr::null_mut()).unwrap();
+        let ends = [inside, memory, memory, ptr::null_mut()];
+        // SAFETY: the bytes are used no more.
+        let ended = ends.map(|memory| unsafe { free(memory) }.is_ok());
+        assert_eq!(ended, [false, true, false, true]);
+        assert!(allocate(usize::MAX).is_err() && allocate(0).unwrap().is_null());
     }
 }

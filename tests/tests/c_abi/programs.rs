@@ -5,6 +5,17 @@ use std::process::Command;
 
 use crate::library::{Installed, bounded, brigade, has, run, source};
 
+/// All that is written in C against brigade.h.
+const C_PROGRAMS: [&str; 8] = [
+    "layout.c",
+    "collectives.c",
+    "fuzz.c",
+    "hostile.c",
+    "ids.c",
+    "latency.c",
+    "survivors.c",
+    "works.c",
+];
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 #[test]
@@ -12,9 +23,7 @@ fn c_programs_compile_as_every_standard_by_every_compiler() {
     let library = Installed::get();
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has(compiler)) {
         for standard in ["c99", "c11", "c17"] {
-            for program in
-                ["layout.c", "collectives.c", "hostile.c", "ids.c", "latency.c", "works.c"]
-            {
+            for program in C_PROGRAMS {
                 compile(&library, compiler, standard, program);
             }
         }
@@ -98,6 +107,31 @@ fn unique_ids_lead_threads_and_forked_processes_together() {
     assert_eq!(run(&mut bounded(&binary)), "ids led where they should\n");
 }
 
+#[test]
+fn those_who_are_left_go_on_without_a_killed_rank() {
+    if !has("gcc") {
+        return;
+    }
+    let library = Installed::get();
+    let binary = link(&library, "gcc", "survivors.c", "plain", &[]);
+    assert_eq!(run(&mut bounded(&binary)), "those who were left went on\n");
+}
+
+/// The seed is what the program prints first.
+#[test]
+fn whatever_is_called_at_random_comes_back() {
+    if !has("gcc") {
+        return;
+    }
+    let library = Installed::get();
+    let binary = link(&library, "gcc", "fuzz.c", "plain", &[]);
+    for _ in 0..3 {
+        let said = run(&mut bounded(&binary));
+        print!("{said}");
+        assert!(said.ends_with("every call came back\n"), "{said}");
+    }
+}
+
 /// Of the library only what it does with the program's memory is seen, for it is compiled without.
 #[test]
 fn address_and_undefined_behaviour_sanitizers_have_nothing_to_say() {
@@ -114,9 +148,10 @@ fn address_and_undefined_behaviour_sanitizers_have_nothing_to_say() {
         println!("skipped: gcc has no sanitizers here");
         return;
     }
-    let hostile = link(&library, "gcc", "hostile.c", "sanitized", &flags);
-    run(&mut bounded(&hostile));
-    for (compiler, program) in [("gcc", "collectives.c"), ("g++", "gradients.cpp")] {
+    for alone in ["hostile.c", "fuzz.c"] {
+        run(&mut bounded(link(&library, "gcc", alone, "sanitized", &flags)));
+    }
+    for (compiler, program) in [("gcc", "works.c"), ("g++", "gradients.cpp")] {
         let binary = link(&library, compiler, program, "sanitized", &flags);
         let mut launch = bounded(brigade());
         expect_ranks(&run(launch.args(["run", "-n", "2", "--"]).arg(&binary)), 2);
