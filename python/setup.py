@@ -75,8 +75,10 @@ def compile_backend(torch, objects, package):
 
 class Build(build_py):
     def run(self):
-        super().run()
         package = Path(self.build_lib) / "brigade"
+        # What an earlier build, with another torch, has left.
+        shutil.rmtree(package, ignore_errors=True)
+        super().run()
         shutil.copy(library(), package / "libbrigade.so.0")
         subprocess.run(["strip", "--strip-unneeded", package / "libbrigade.so.0"], check=False)
         torch = torch_or_none()

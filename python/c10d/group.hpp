@@ -119,7 +119,7 @@ private:
     std::mutex mutex_;
     std::map<std::pair<int, bool>, std::unique_ptr<Channel>> channels_;
     std::shared_ptr<Batch> batch_;
-    bool has_ended_ = false;
+    std::atomic<bool> has_ended_{false};
     Lane lane_;
 };
 

@@ -185,7 +185,7 @@ def a_child_of_fork(backend, rank, world):
     dist.destroy_process_group()
 
 
-@case(environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, quick=True)
+@case(environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, gloo_fails=True, quick=True)
 def in_detail(rank, world):
     tensor = torch.ones(2)
     dist.all_reduce(tensor)

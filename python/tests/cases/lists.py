@@ -171,3 +171,12 @@ def groups(rank, world):
     tensor = torch.ones(1)
     dist.all_reduce(tensor, group=halves)
     assert tensor.item() == world // 2
+
+
+@case()
+def split_groups(rank, world):
+    turned = list(range(world))[::-1]
+    part = dist.split_group(split_ranks=[turned[: world // 2], turned[world // 2 :]])
+    everyone = [None] * (world // 2)
+    dist.all_gather_object(everyone, rank, group=part)
+    assert everyone == (turned[: world // 2] if rank >= world // 2 else turned[world // 2 :])

@@ -104,7 +104,7 @@ def ddp_with_power_sgd(rank, world):
     )
     parallel = DDP(model())
     parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    losses = train(parallel, optimizer(parallel.parameters()), rank, world, steps=8)
+    losses = mean(train(parallel, optimizer(parallel.parameters()), rank, world, steps=8))
     assert losses[-1] < losses[0]
     for parameter in parallel.parameters():
         others = [torch.empty_like(parameter) for _ in range(world)]
