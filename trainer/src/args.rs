@@ -161,8 +161,9 @@ impl Args {
         if self.prompt.is_empty() {
             return Err(Error::setting("prompt", "must have at least one byte".to_string()));
         }
-        Ways::of(&self.strategy)?;
+        let ways = Ways::of(&self.strategy)?;
         let mesh = self.mesh(ranks);
+        ways.suit(&mesh)?;
         if mesh.ranks() != ranks {
             let problem = format!("{mesh} has {} ranks, but there are {ranks}", mesh.ranks());
             return Err(Error::setting("mesh", problem));
@@ -180,7 +181,8 @@ impl Args {
 
     /// How `ranks` ranks stand to each other.
     pub(crate) fn mesh(&self, ranks: usize) -> Mesh {
-        self.mesh.clone().unwrap_or_else(|| Mesh::line(Axis::Dp, ranks))
+        let axis = Ways::of(&self.strategy).map_or(Axis::Dp, |ways| ways.axis());
+        self.mesh.clone().unwrap_or_else(|| Mesh::line(axis, ranks))
     }
 
     /// The samples that `rank` of `ranks` takes of each batch.
@@ -262,6 +264,8 @@ mod tests {
             ("--prompt=", 1, "--prompt"),
             ("--strategy zero1,fsdp", 2, "--strategy"),
             ("--mesh dp=2", 3, "--mesh"),
+            ("--strategy tp --mesh dp=2", 2, "--mesh"),
+            ("--strategy tp,ring", 2, "--strategy"),
         ] {
             let problem = args(flags).validate(ranks).unwrap_err().to_string();
             assert!(problem.starts_with(&format!("{name}: ")), "{flags}: {problem}");

@@ -4,9 +4,11 @@ use crate::args::Args;
 use crate::checkpoint::{self, Course};
 use crate::data::Corpus;
 use crate::error::Error;
+use crate::kernels::Cpu;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::{Hyper, Optimizer};
+use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Way, Ways};
 use crate::records::Records;
 use crate::report::{Report, grouped, megabytes};
@@ -52,6 +54,20 @@ pub(crate) fn state(
 pub(crate) fn groups(args: &Args, world: Option<&Communicator>) -> Result<Groups, Error> {
     let Some(world) = world else { return Ok(Groups::default()) };
     args.mesh(world.size()).split(world)
+}
+
+/// What this rank has of the model. Collective over those who divide it, whose communicator it
+/// takes.
+pub(crate) fn part(
+    args: &Args,
+    world: Option<&Communicator>,
+    groups: &mut Groups,
+) -> Result<Gpt, Error> {
+    let Some(tp) = groups.tp.take() else { return Gpt::new(args.config(), Cpu) };
+    let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
+    let inside = Ways::of(&args.strategy)?.inside.unwrap_or(Inside::Heads);
+    let samples = args.share_of(rank, ranks)?.samples();
+    Gpt::divided(args.config(), Cpu, inside.divide(tp, &args.config(), samples)?)
 }
 
 /// How the ranks train, from a state that is the same on all of them.

@@ -12,7 +12,7 @@
 use crate::error::Error;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};
-use crate::parallel::tensor::{Attended, Division, Group, Linear, LinearGrads, Pass, Whole};
+use crate::parallel::tensor::{Attended, Division, Group, Linear, LinearGrads, Whole};
 use crate::state::State;
 use crate::tape::{BlockTape, Keep, Scratch, Tape};
 use crate::trace::{self, Lane};
@@ -109,9 +109,23 @@ impl Gpt {
     }
 
     /// Bytes that forward and backward of some units make this rank send to those who divide them.
-    pub fn formula_bytes(&self, units: Range<usize>, batch: usize) -> Result<u64, Error> {
-        let time = self.layout.config().context;
-        self.division.formula_bytes(&self.layout, &Pass { units, batch, time })
+    /// What is not kept of blocks is computed twice, but for the last.
+    pub fn formula_bytes(
+        &self,
+        keep: Keep,
+        units: Range<usize>,
+        batch: usize,
+    ) -> Result<u64, Error> {
+        let config = self.layout.config();
+        let last = (units.end - 1).min(config.layers);
+        let mut bytes = 0;
+        for unit in units {
+            let tokens = batch * config.context;
+            let [forward, backward] = self.division.formula_bytes(&self.layout, unit, tokens)?;
+            let is_lost = keep == Keep::Inputs && unit > 0 && unit < last;
+            bytes += forward + backward + if is_lost { forward } else { 0 };
+        }
+        Ok(bytes)
     }
 
     /// Bytes that this rank has sent to those who divide the model with it.

@@ -81,11 +81,12 @@ fn run(
 ) -> Result<Outcome, Error> {
     let model = Gpt::new(args.config(), Cpu)?;
     let (state, resumed) = begin::state(args, &model, world)?;
-    let groups = begin::groups(args, world)?;
+    let mut groups = begin::groups(args, world)?;
     // What every thread's products pack into is the same whatever the strategy: it is taken now.
     Cpu.prepare();
     let held_bytes = sys::held();
-    let strategy = begin::strategy(args, &model, world, &groups, &state)?;
+    let part = begin::part(args, world, &mut groups)?;
+    let strategy = begin::strategy(args, &part, world, &groups, &state)?;
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
     drop(state);
     let mut run = Run::new(args, &model, world, strategy, resumed, out)?;

@@ -12,6 +12,9 @@ use brigade_trainer::parallel::{
     Axis, Batch, DataParallel, Lanes, Memory, Mesh, Sharing, Stage, Strategy,
 };
 use brigade_trainer::state::State;
+use brigade_trainer::tape::Keep;
+use brigade_trainer::{Args, train};
+use clap::Parser;
 
 const SEED: u64 = 1851;
 const SAMPLES: usize = 36;
@@ -60,7 +63,8 @@ fn rank(way: Way, world: Option<Communicator>, start: &State, steps: usize) -> E
     let sharing = Sharing { stage: way.stage, is_ordered: false, slots: lanes.slots() };
     let optimizer = Optimizer::new(Hyper::default(), 1, start.steps).unwrap();
     let dp = groups.dp.as_ref();
-    let mut run = DataParallel::new(&model, dp, lanes, sharing, optimizer, start).unwrap();
+    let mut run =
+        DataParallel::new(&model, dp, lanes, sharing, optimizer, Keep::All, None, start).unwrap();
     let memory = run.memory();
     let corpus = Corpus::open(None).unwrap();
     let batch = |step| Batch {
@@ -231,5 +235,50 @@ fn what_does_not_divide_is_refused_by_name() {
                 scope.spawn(move || refuse(comm));
             }
         });
+    }
+}
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+#[test]
+fn flags_choose_ways_and_meshes() {
+    let run = |ranks: usize, flags: &str| {
+        let base = "train --batch 12 --context 16 --layers 2 --width 16 --heads 4 --quiet --sample 0 \
+                    --threads 1 --steps 5";
+        let flags = base.split_whitespace().chain(flags.split_whitespace());
+        let args = Command::parse_from(flags).args;
+        let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+        let args = &args;
+        std::thread::scope(|scope| {
+            let one = |comm| scope.spawn(move || train(args, Some(comm), &mut std::io::sink()));
+            let comms = Communicator::local_world(ranks, &settings).unwrap();
+            let threads: Vec<_> = comms.into_iter().map(one).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    let alone = run(1, "").swap_remove(0);
+    for (ranks, flags) in [
+        (2, "--strategy tp"),
+        (4, "--strategy zero1,sp --mesh dp=2,tp=2"),
+        (2, "--strategy ring --accumulate 3"),
+        (4, "--strategy 2d --recompute"),
+        (2, "--strategy sp --recompute"),
+        (8, "--strategy 2.5d"),
+        (8, "--strategy 3d"),
+        (4, "--mesh tp=2,dp=2"),
+    ] {
+        for outcome in run(ranks, flags) {
+            assert!(outcome.formula_bytes > 0, "{flags} divides something");
+            assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{flags}");
+            for (got, want) in outcome.losses.iter().zip(&alone.losses) {
+                assert!((got - want).abs() / want < 1e-5, "{flags}: {got}, alone {want}");
+            }
+            let off = (outcome.held_out - alone.held_out).abs();
+            assert!(off < 1e-5 * alone.held_out, "{flags}: the whole model is put together");
+        }
     }
 }

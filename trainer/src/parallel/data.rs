@@ -55,7 +55,7 @@ impl<'a> DataParallel<'a> {
         if let Some(offload) = offload {
             shards.offload(offload)?;
         }
-        let inside = lanes.slots() as u64 * model.formula_bytes(units.clone(), samples)?;
+        let inside = lanes.slots() as u64 * model.formula_bytes(keep, units.clone(), samples)?;
         let tokens = vec![0; samples * time];
         Ok(DataParallel {
             formula_bytes: shards.formula_bytes()? + inside + loss_bytes(group, lanes.slots())?,

@@ -1,6 +1,7 @@
 //! What `--strategy` names: ways to train, of which one of each kind may be combined.
 
-use super::Stage;
+use super::tensor::Inside;
+use super::{Axis, Mesh, Stage};
 use crate::error::Error;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -18,6 +19,24 @@ pub enum Way {
     /// Also parameters
     #[value(alias = "zero3")]
     Fsdp,
+    /// Heads and hidden numbers are divided (Megatron)
+    Tp,
+    /// Also the rows of the residual stream
+    Sp,
+    /// Tokens are divided; keys and values go round
+    Ring,
+    /// Matrices are divided over a square of ranks (SUMMA)
+    #[value(name = "2d")]
+    #[serde(rename = "2d")]
+    Square,
+    /// Over as many squares as a side is long, or fewer
+    #[value(name = "2.5d")]
+    #[serde(rename = "2.5d")]
+    Squares,
+    /// Over a cube of ranks
+    #[value(name = "3d")]
+    #[serde(rename = "3d")]
+    Cube,
 }
 
 /// The ways of a run, by kind.
@@ -25,6 +44,8 @@ pub enum Way {
 pub struct Ways {
     /// What ranks with other samples hold in parts.
     pub data: Stage,
+    /// How ranks with the same samples divide tensors or tokens.
+    pub inside: Option<Inside>,
 }
 
 impl Way {
@@ -39,6 +60,19 @@ impl Way {
             Way::Zero1 => Some(Stage::Zero1),
             Way::Zero2 => Some(Stage::Zero2),
             Way::Fsdp => Some(Stage::Fsdp),
+            _ => None,
+        }
+    }
+
+    fn inside(self) -> Option<Inside> {
+        match self {
+            Way::Tp => Some(Inside::Heads),
+            Way::Sp => Some(Inside::Sequence),
+            Way::Ring => Some(Inside::Ring),
+            Way::Square => Some(Inside::Square),
+            Way::Squares => Some(Inside::Squares),
+            Way::Cube => Some(Inside::Cube),
+            _ => None,
         }
     }
 }
@@ -48,7 +82,22 @@ impl Ways {
     ///
     /// Errors: `Setting` for two of the same kind.
     pub fn of(ways: &[Way]) -> Result<Ways, Error> {
-        Ok(Ways { data: one(ways, Way::data)?.unwrap_or_default() })
+        let data = one(ways, Way::data)?.unwrap_or_default();
+        Ok(Ways { data, inside: one(ways, Way::inside)? })
+    }
+
+    /// The axis of ranks that stand in no mesh.
+    pub(crate) fn axis(&self) -> Axis {
+        if self.inside.is_some() { Axis::Tp } else { Axis::Dp }
+    }
+
+    /// Refuse ways that the mesh has no axis for.
+    pub(crate) fn suit(&self, mesh: &Mesh) -> Result<(), Error> {
+        if self.inside.is_some() && mesh.ranks() > 1 && mesh.length(Axis::Tp) == 1 {
+            let problem = format!("tensors are divided along tp, which {mesh} does not have");
+            return Err(Error::setting("mesh", problem));
+        }
+        Ok(())
     }
 }
 

@@ -130,18 +130,20 @@ impl Grid for Cube {
         if grads.bias.is_empty() { Ok(()) } else { along_w.all_reduce(grads.bias) }
     }
 
-    fn formula_bytes(&self, side: Side, [rows, inputs, outputs]: [usize; 3]) -> Result<u64, Error> {
+    fn formula_bytes(
+        &self,
+        side: Side,
+        [rows, inputs, outputs]: [usize; 3],
+    ) -> Result<[u64; 2], Error> {
         let [along_x, along_w, along_y] = self.axes(side);
         let [x, w, y] = [rows * inputs, inputs * outputs / self.side, rows * outputs];
-        let mut bytes = 0;
-        // What forward gathers backward gathers again.
-        for (group, part, gathers) in [(along_x, x, 2), (along_w, w, 2), (along_y, y, 1)] {
-            bytes += gathers * group.bytes(Collective::AllGather, part)?;
-            bytes += group.bytes(Collective::ReduceScatter, part)?;
-        }
+        let gather = |group: &Group, part| group.bytes(Collective::AllGather, part);
+        let scatter = |group: &Group, part| group.bytes(Collective::ReduceScatter, part);
+        let gathers = gather(along_x, x)? + gather(along_w, w)?;
+        let mut sums = scatter(along_x, x)? + scatter(along_w, w)?;
         if side == Side::Enter {
-            bytes += along_w.bytes(Collective::AllReduce, outputs)?;
+            sums += along_w.bytes(Collective::AllReduce, outputs)?;
         }
-        Ok(bytes)
+        Ok([gathers + scatter(along_y, y)?, gathers + gather(along_y, y)? + sums])
     }
 }

@@ -7,7 +7,7 @@
 //! heads, proj; fc, GELU, out. The residual stream and the norms are whole on every rank, so a tile
 //! is cut from it for free and put together by an all-gather.
 
-use super::{Division, Group, Linear, LinearGrads, Pass, Place};
+use super::{Division, Group, Linear, LinearGrads, Place};
 use crate::error::Error;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout};
@@ -65,7 +65,7 @@ pub trait Grid {
 
     /// Bytes that this rank sends in forward and in backward of a layer whose tiles have so many
     /// rows, inputs and outputs, the bias included.
-    fn formula_bytes(&self, side: Side, tile: [usize; 3]) -> Result<u64, Error>;
+    fn formula_bytes(&self, side: Side, tile: [usize; 3]) -> Result<[u64; 2], Error>;
 }
 
 /// Blocks whose inside is computed on a grid.
@@ -225,19 +225,27 @@ impl<G: Grid> Division for Gridded<G> {
         4 * self.rooms.borrow().iter().map(|room| room.len() as u64).sum::<u64>()
     }
 
-    fn formula_bytes(&self, layout: &Layout, pass: &Pass) -> Result<u64, Error> {
-        let [rows, _] = self.grid.parts();
-        let (rows, c) = (pass.batch * pass.time / rows, self.columns());
-        let blocks = pass.units.clone().filter(|unit| (1..layout.units() - 1).contains(unit));
-        let mut bytes = 4 * self.grid.groups()[0].bytes(Collective::AllGather, rows * c)?;
+    fn formula_bytes(
+        &self,
+        layout: &Layout,
+        unit: usize,
+        tokens: usize,
+    ) -> Result<[u64; 2], Error> {
+        if unit == 0 || unit + 1 == layout.units() {
+            return Ok([0, 0]);
+        }
+        let (rows, c) = (tokens / self.grid.parts()[0], self.columns());
+        let joins = 2 * self.grid.groups()[0].bytes(Collective::AllGather, rows * c)?;
+        let mut bytes = [joins; 2];
         for (side, inputs, outputs) in [
             (Side::Enter, c, 3 * c),
             (Side::Leave, c, c),
             (Side::Enter, c, 4 * c),
             (Side::Leave, 4 * c, c),
         ] {
-            bytes += self.grid.formula_bytes(side, [rows, inputs, outputs])?;
+            let layer = self.grid.formula_bytes(side, [rows, inputs, outputs])?;
+            bytes = [bytes[0] + layer[0], bytes[1] + layer[1]];
         }
-        Ok(blocks.count() as u64 * bytes)
+        Ok(bytes)
     }
 }

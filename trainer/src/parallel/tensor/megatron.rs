@@ -7,7 +7,7 @@
 //! and 6 all-gathers, of which two fetch again what the norms gave, so that a rank keeps only its
 //! own rows.
 
-use super::{At, Division, Group, Linear, LinearGrads, Pass, Place};
+use super::{At, Division, Group, Linear, LinearGrads, Place};
 use crate::error::Error;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, Share, block_lens};
@@ -178,26 +178,29 @@ impl Division for Megatron {
         4 * self.rooms.borrow().iter().map(|room| room.len() as u64).sum::<u64>()
     }
 
-    fn formula_bytes(&self, layout: &Layout, pass: &Pass) -> Result<u64, Error> {
-        let stream = pass.batch * pass.time * layout.config().width;
-        let part = stream / self.group.size();
+    fn formula_bytes(
+        &self,
+        layout: &Layout,
+        unit: usize,
+        tokens: usize,
+    ) -> Result<[u64; 2], Error> {
+        let stream = tokens * layout.config().width;
         let all_reduce = |elems| self.group.bytes(Collective::AllReduce, elems);
-        let lens = block_lens(layout);
-        let mut bytes = 0;
-        for unit in pass.units.clone() {
-            let is_head = unit + 1 == layout.units();
-            bytes += match (unit == 0 || is_head, self.divides_rows) {
-                (true, false) => 0,
-                (true, true) => all_reduce(layout.unit(unit).len())?,
-                (false, false) => 4 * all_reduce(stream)?,
-                (false, true) => {
-                    4 * self.group.bytes(Collective::ReduceScatter, part)?
-                        + 6 * self.group.bytes(Collective::AllGather, part)?
-                        + 2 * all_reduce(lens[0] + lens[1])?
-                }
-            };
-            bytes += if is_head && self.divides_rows { self.group.sum_bytes()? } else { 0 };
+        let is_head = unit + 1 == layout.units();
+        match (unit == 0 || is_head, self.divides_rows) {
+            (true, false) => Ok([0, 0]),
+            (true, true) => {
+                let loss = if is_head { self.group.sum_bytes()? } else { 0 };
+                Ok([loss, all_reduce(layout.unit(unit).len())?])
+            }
+            (false, false) => Ok([2 * all_reduce(stream)?; 2]),
+            (false, true) => {
+                let (part, lens) = (stream / self.group.size(), block_lens(layout));
+                let scatter = self.group.bytes(Collective::ReduceScatter, part)?;
+                let gather = self.group.bytes(Collective::AllGather, part)?;
+                let norms = all_reduce(lens[0] + lens[1])?;
+                Ok([2 * (scatter + gather), 2 * (scatter + 2 * gather + norms)])
+            }
         }
-        Ok(bytes)
     }
 }

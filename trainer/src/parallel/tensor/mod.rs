@@ -39,7 +39,6 @@ use crate::tape::Extent;
 use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_schedule::Collective;
 use std::cell::Cell;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// A way to divide.
@@ -231,9 +230,14 @@ pub trait Division {
         0
     }
 
-    /// Bytes that this rank sends in forward and backward of these units.
-    fn formula_bytes(&self, _layout: &Layout, _pass: &Pass) -> Result<u64, Error> {
-        Ok(0)
+    /// Bytes that this rank sends in forward and in backward of a unit, over so many tokens.
+    fn formula_bytes(
+        &self,
+        _layout: &Layout,
+        _unit: usize,
+        _tokens: usize,
+    ) -> Result<[u64; 2], Error> {
+        Ok([0, 0])
     }
 }
 
@@ -247,16 +251,6 @@ pub struct Attended<'a> {
     pub kept: &'a [f32],
     /// Shape on this rank.
     pub heads: Heads,
-}
-
-/// A forward and a backward through some units.
-pub struct Pass {
-    /// Which.
-    pub units: Range<usize>,
-    /// Samples.
-    pub batch: usize,
-    /// Tokens of each.
-    pub time: usize,
 }
 
 /// One process has everything.

@@ -9,7 +9,7 @@
 //! values; (4N − 2)/N · n·c in backward, where their gradients go along and then home; and one
 //! all-reduce of a unit's gradients. What is held of scores is one chunk, whatever the length.
 
-use super::{Attended, Division, Group, Pass};
+use super::{Attended, Division, Group};
 use crate::error::Error;
 use crate::kernels::{Chunk, Heads, Kernels};
 use crate::layout::{Config, Layout};
@@ -210,18 +210,22 @@ impl Division for Ring {
         4 * rooms.iter().map(|room| room.len() as u64).sum::<u64>()
     }
 
-    fn formula_bytes(&self, layout: &Layout, pass: &Pass) -> Result<u64, Error> {
-        let ranks = self.group.size();
-        let kv = pass.batch * pass.time / ranks * 2 * layout.config().width;
-        let steps = (ranks - 1) + (ranks - 1) + ranks;
-        let mut bytes = 0;
-        for unit in pass.units.clone() {
-            let is_head = unit + 1 == layout.units();
-            bytes += self.group.bytes(Collective::AllReduce, layout.unit(unit).len())?;
-            bytes += if is_head { self.group.sum_bytes()? } else { 0 };
-            bytes += if unit == 0 || is_head { 0 } else { 4 * (steps * kv) as u64 };
+    fn formula_bytes(
+        &self,
+        layout: &Layout,
+        unit: usize,
+        tokens: usize,
+    ) -> Result<[u64; 2], Error> {
+        let (ranks, is_head) = (self.group.size(), unit + 1 == layout.units());
+        let kv = 4 * (tokens / ranks * 2 * layout.config().width) as u64;
+        let grads = self.group.bytes(Collective::AllReduce, layout.unit(unit).len())?;
+        match unit == 0 || is_head {
+            true => Ok([if is_head { self.group.sum_bytes()? } else { 0 }, grads]),
+            false => {
+                let steps = ranks as u64 - 1;
+                Ok([steps * kv, (2 * steps + 1) * kv + grads])
+            }
         }
-        Ok(bytes)
     }
 }
 

@@ -142,21 +142,25 @@ impl Grid for Summa {
         depth.all_reduce(grads.bias)
     }
 
-    fn formula_bytes(&self, side: Side, [rows, inputs, outputs]: [usize; 3]) -> Result<u64, Error> {
+    fn formula_bytes(
+        &self,
+        side: Side,
+        [rows, inputs, outputs]: [usize; 3],
+    ) -> Result<[u64; 2], Error> {
         let [_, row, column, depth] = &self.groups;
         let (x, w) = (rows * inputs, inputs * outputs);
-        let mut bytes = depth.bytes(Collective::AllReduce, w)?;
+        let (mut spread, mut sums) = (0, depth.bytes(Collective::AllReduce, w)?);
         for root in 0..self.side as u32 {
             for (group, tile) in [(row, x), (column, w)] {
-                bytes += 2 * group.bytes(Collective::Broadcast { root }, tile)?;
-                bytes += group.bytes(Collective::Reduce { root }, tile)?;
+                spread += group.bytes(Collective::Broadcast { root }, tile)?;
+                sums += group.bytes(Collective::Reduce { root }, tile)?;
             }
         }
         if side == Side::Enter {
-            bytes += column.bytes(Collective::AllReduce, outputs)?;
-            bytes += depth.bytes(Collective::AllReduce, outputs)?;
+            sums += column.bytes(Collective::AllReduce, outputs)?;
+            sums += depth.bytes(Collective::AllReduce, outputs)?;
         }
-        Ok(bytes)
+        Ok([spread, spread + sums])
     }
 }
 
