@@ -7,7 +7,6 @@ that has been built already. Where torch cannot be imported the package comes wi
 it.
 """
 
-import concurrent.futures
 import os
 import re
 import shutil
@@ -47,30 +46,25 @@ def library():
     return ROOT / target / "release" / "libbrigade.so"
 
 
-def compile_backend(torch, objects, package):
+def compile_backend(torch, package):
     """The C++ of c10d/ as an extension module, named after the torch that it fits."""
     from torch.utils import cpp_extension
 
     name = "_torch_{}_{}".format(*torch.__version__.split(".")[:2])
-    compiler = os.environ.get("CXX", "c++")
     includes = cpp_extension.include_paths() + [sysconfig.get_paths()["include"]]
-    flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", f"-I{ROOT / 'include'}"]
-    flags += [f"-DTORCH_EXTENSION_NAME={name}"]
-    flags += [f"-isystem{path}" for path in includes]
-    objects.mkdir(parents=True, exist_ok=True)
-
-    def compile_one(source):
-        made = objects / f"{source.stem}.o"
-        subprocess.run([compiler, *flags, "-c", source, "-o", made], check=True)
-        return made
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-        made = list(threads.map(compile_one, sorted((PYTHON / "c10d").glob("*.cpp"))))
-    out = package / (name + sysconfig.get_config_var("EXT_SUFFIX"))
-    libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
-    libraries += ["-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"]
-    link = [compiler, "-shared", "-Wl,-rpath,$ORIGIN", "-o", out, *made]
-    subprocess.run([*link, package / "libbrigade.so.0", *libraries], check=True)
+    subprocess.run(
+        [
+            os.environ.get("CXX", "c++"), "-std=c++20", "-O2", "-fPIC", "-shared", "-Wall",
+            "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={name}", f"-I{ROOT / 'include'}",
+            *[f"-isystem{path}" for path in includes],
+            PYTHON / "c10d" / "all.cpp",
+            "-o", package / (name + sysconfig.get_config_var("EXT_SUFFIX")),
+            package / "libbrigade.so.0", "-Wl,-rpath,$ORIGIN",
+            *[f"-L{path}" for path in cpp_extension.library_paths()],
+            "-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10",
+        ],
+        check=True,
+    )
 
 
 class Build(build_py):
@@ -85,7 +79,7 @@ class Build(build_py):
         if torch is None:
             print("torch cannot be imported: the package comes without a backend for it")
         else:
-            compile_backend(torch, Path(self.build_lib).parent / "c10d", package)
+            compile_backend(torch, package)
 
 
 class Wheel(bdist_wheel):
