@@ -15,6 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use brigade_comm::bootstrap::UniqueId;
+use brigade_comm::bootstrap::store::StoreServer;
 
 use crate::relay::Relay;
 use crate::sys::{self, Signals};
@@ -98,8 +99,12 @@ impl World {
         // The ranks meet at a root in this process, which outlives them all.
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let (id, _root) = UniqueId::create(Some(loopback)).map_err(io::Error::other)?;
+        // And programs that use PyTorch at its store, as under torchrun.
+        let store = StoreServer::start(TcpListener::bind((loopback, 0))?)?;
         let mut ranks = Ranks { running: Vec::new(), relay: Relay::new(self.prefix, self.ranks) };
-        for (rank, mut command) in self.commands(&id)?.into_iter().enumerate() {
+        for (rank, mut command) in
+            self.commands(&id, store.address().port()).into_iter().enumerate()
+        {
             match ranks.relay.spawn(rank, &mut command) {
                 Ok(child) => ranks.running.push((rank, child)),
                 Err(error) => {
@@ -120,8 +125,7 @@ impl World {
     }
 
     /// The command of each rank.
-    fn commands(&self, id: &UniqueId) -> io::Result<Vec<Command>> {
-        let port = free_port()?;
+    fn commands(&self, id: &UniqueId, store_port: u16) -> Vec<Command> {
         let commands = (0..self.ranks).map(|rank| {
             let mut command = Command::new(&self.program);
             command.args(&self.args);
@@ -132,7 +136,8 @@ impl World {
                 ("LOCAL_RANK", rank.to_string()),
                 ("LOCAL_WORLD_SIZE", size.clone()),
                 ("MASTER_ADDR", "127.0.0.1".to_owned()),
-                ("MASTER_PORT", port.to_string()),
+                ("MASTER_PORT", store_port.to_string()),
+                ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
                 ("BRIGADE_RANK", rank.to_string()),
                 ("BRIGADE_WORLD_SIZE", size),
                 ("BRIGADE_LOCAL_RANK", rank.to_string()),
@@ -146,7 +151,7 @@ impl World {
             sys::die_with_parent(&mut command);
             command
         });
-        Ok(commands.collect())
+        commands.collect()
     }
 }
 
@@ -281,10 +286,4 @@ impl Ending {
             }
         }
     }
-}
-
-/// A port that nobody listens on now. Somebody else may take it before rank 0 does: Brigade's own
-/// ranks meet by `BRIGADE_ID` and do not depend on it.
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use brigade_comm::{Communicator, Op, Settings};
+
 const VERSIONS: [&str; 5] = ["8", "9", "10", "11", "12"];
 
 /// The library and the driver, in a folder of their own that goes with this.
@@ -19,8 +21,8 @@ impl Workshop {
         let folder = format!("brigade-net-{name}-{}", std::process::id());
         let workshop = Workshop(std::env::temp_dir().join(folder));
         std::fs::create_dir_all(&workshop.0).expect("a folder for temporary files");
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent");
-        let built = build(root).join("libnccl_net_brigade.so");
+        let root = root();
+        let built = build("brigade-net").join("libnccl_net_brigade.so");
         std::fs::copy(built, workshop.library()).expect("the library was built");
         let mut compiler = Command::new("gcc");
         compiler.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-O2", "-o"]);
@@ -53,8 +55,12 @@ impl Drop for Workshop {
     }
 }
 
-/// Build the plugin as this test was built; where cargo puts it.
-fn build(root: &Path) -> PathBuf {
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
+}
+
+/// Build a package as this test was built; where cargo puts it.
+fn build(package: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     let folder = test.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
@@ -62,7 +68,7 @@ fn build(root: &Path) -> PathBuf {
         Some(profile) => profile,
     };
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package", "brigade-net", "--profile", profile]).current_dir(root);
+    cargo.args(["build", "--package", package, "--profile", profile]).current_dir(root());
     run(cargo.arg("--target-dir").arg(folder.parent().expect("target/ is above")));
     folder.to_owned()
 }
@@ -99,6 +105,62 @@ fn nothing_but_the_tables_is_exported() {
     names.sort_unstable();
     wanted.sort_unstable();
     assert_eq!(names, wanted);
+}
+
+/// Sums of two ranks as bits, over a transport.
+fn sums(transport: &str) -> Vec<Vec<u32>> {
+    let settings = Settings {
+        transport: transport.into(),
+        ordered: true,
+        interface: Some("127.0.0.0/8".into()),
+        ..Settings::default()
+    };
+    let world = Communicator::local_world(2, &settings).expect("two threads meet");
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = world
+            .iter()
+            .map(|comm| {
+                scope.spawn(|| {
+                    let mut bits = Vec::new();
+                    for count in [0, 1, 1000, 300_001, 2_000_000] {
+                        let mut random = fastrand::Rng::with_seed((count + comm.rank()) as u64);
+                        let mut numbers: Vec<f32> = (0..count).map(|_| random.f32()).collect();
+                        comm.all_reduce(&mut numbers, Op::Sum).expect("an all-reduce");
+                        bits.extend(numbers.iter().map(|number| number.to_bits()));
+                    }
+                    bits
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+#[test]
+fn a_plugin_is_a_transport_with_the_same_digits_as_any_other() {
+    let Some(workshop) = Workshop::open("transport") else { return };
+    let plugin = format!("plugin:{}", workshop.library().display());
+    assert!(sums(&plugin) == sums("loopback"));
+}
+
+#[test]
+fn a_gpt_trains_over_a_plugin_and_the_doctor_knows_it() {
+    let Some(workshop) = Workshop::open("train") else { return };
+    let brigade = build("brigade").join("brigade");
+    let plugin = format!("plugin:{}", workshop.library().display());
+    let losses = |transport: &str| {
+        let mut train = Command::new("timeout");
+        train.args(["--kill-after=5", "300"]).arg(&brigade).args(["train", "--ranks", "2"]);
+        let said = run(train.args(["--steps", "3", "--ordered", "--transport", transport]));
+        let losses = said.lines().filter_map(|line| line.split_once("loss "));
+        let losses: Vec<String> =
+            losses.filter_map(|(_, it)| it.split_whitespace().next().map(String::from)).collect();
+        assert!(losses.len() >= 3, "{said}");
+        losses
+    };
+    assert_eq!(losses(&plugin), losses("tcp"));
+    let said = run(Command::new(&brigade).arg("doctor").env("BRIGADE_TRANSPORT", &plugin));
+    assert!(said.contains("brigade-tcp") && said.contains("version 12"), "{said}");
 }
 
 /// What was measured of another plugin over TCP on such a machine (aws-ofi-nccl, 2026): 15.3 us and

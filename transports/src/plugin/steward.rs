@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use super::frame::Frame;
 use super::inlet::Inlet;
-use super::net::{Net, Thing};
-use super::outlet::{Outlet, lock};
-use super::sys::HANDLE_BYTES;
-use crate::{Endpoint, Port, RecvWire, SendWire, TransportError};
+use super::net::Net;
+use super::outlet::lock;
+use super::peer::{Calling, Connected, Peer, left};
+use crate::{Endpoint, Port, TransportError};
 
 /// How often anything that cannot ring is looked at.
 const LOOK: Duration = Duration::from_millis(1);
@@ -30,9 +30,6 @@ const READ_BYTES: usize = 2048;
 
 /// The first peer that ended without having left.
 pub(super) type Deaths = Arc<Mutex<Option<TransportError>>>;
-
-/// The sending end of a wire, or why there is none.
-type Connected = Result<Arc<Mutex<Outlet>>, TransportError>;
 
 /// What the steward is asked.
 pub(super) enum Request {
@@ -109,68 +106,6 @@ impl Drop for Steward {
         if let Some(thread) = self.thread.take() {
             let outcome = thread.join();
             debug_assert!(outcome.is_ok(), "the steward does not panic");
-        }
-    }
-}
-
-/// What is between us and one peer.
-struct Peer {
-    from: Option<Box<dyn RecvWire>>,
-    to: Option<Box<dyn SendWire>>,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
-    inlet: Arc<Mutex<Inlet>>,
-    /// Awaits the peer, until it has connected.
-    listener: Option<Thing>,
-    has_accepted: bool,
-    calling: Option<Calling>,
-    outlet: Option<Arc<Mutex<Outlet>>>,
-    /// Whether it was told that all has arrived.
-    told: bool,
-    /// Whether it has said that it has had all, or wants no more.
-    is_done: bool,
-}
-
-/// A connection that we make.
-struct Calling {
-    deadline: Instant,
-    since: Instant,
-    answer: mpsc::Sender<Connected>,
-    handle: Option<Box<[u8; HANDLE_BYTES]>>,
-}
-
-impl Peer {
-    fn new(from: Box<dyn RecvWire>, inlet: Arc<Mutex<Inlet>>) -> Peer {
-        Peer {
-            from: Some(from),
-            to: None,
-            inbox: Vec::new(),
-            outbox: Vec::new(),
-            inlet,
-            listener: None,
-            has_accepted: false,
-            calling: None,
-            outlet: None,
-            told: false,
-            is_done: false,
-        }
-    }
-
-    /// Push what is to be said. What fails shows where the peer's words are read.
-    fn flush(&mut self) {
-        let Some(to) = &mut self.to else { return };
-        while let Ok(took @ 1..) = to.push(&self.outbox) {
-            self.outbox.drain(..took);
-            if self.outbox.is_empty() {
-                return;
-            }
-        }
-    }
-
-    fn answer(&mut self, outcome: Connected) {
-        if let Some(calling) = self.calling.take() {
-            // Whoever asked may have given up meanwhile.
-            let _heard = calling.answer.send(outcome);
         }
     }
 }
@@ -406,27 +341,4 @@ impl Drop for Work {
             let _ = self.net.close_listen(listener);
         }
     }
-}
-
-impl Calling {
-    /// The connection, once it stands or cannot be had.
-    fn go_on(&mut self, net: &'static Net, peer: usize) -> Option<Connected> {
-        if let Some(handle) = &mut self.handle {
-            match net.connect(handle) {
-                Ok(None) => {}
-                Ok(Some(end)) => return Some(Outlet::new(net, peer, end)),
-                Err(failure) => return Some(Err(failure.on_wire(peer))),
-            }
-        }
-        if Instant::now() < self.deadline {
-            return None;
-        }
-        let what = format!("the wire to member {peer}");
-        let waited_ms = self.since.elapsed().as_millis() as u64;
-        Some(Err(TransportError::Timeout { what, waited_ms }))
-    }
-}
-
-fn left(peer: usize) -> TransportError {
-    TransportError::PeerGone { peer, how: "it has left the communicator".into() }
 }
