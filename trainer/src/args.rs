@@ -40,6 +40,15 @@ pub struct Args {
     /// Ranks along each axis, the last of which runs fastest, such as dp=2,pp=2
     #[arg(long, value_name = "AXES")]
     pub mesh: Option<Mesh>,
+    /// Stages on each rank of an interleaved pipeline
+    #[arg(long, default_value_t = 2, value_name = "STAGES")]
+    pub chunks: usize,
+    /// Carry out this schedule of a pipeline, a CSV file as torch.distributed.pipelining has it
+    #[arg(long, value_name = "FILE")]
+    pub schedule: Option<PathBuf>,
+    /// Draw when the ranks of a pipeline did what in the last step, and when they should have: SVG
+    #[arg(long, value_name = "FILE")]
+    pub draw: Option<PathBuf>,
     /// What carries the bytes; without it, what the environment asks for.
     #[arg(long, value_name = "NAMES", help = transport_help())]
     pub transport: Option<String>,
@@ -50,9 +59,10 @@ pub struct Args {
     /// Parts of a batch whose gradients --ordered adds in order; --ranks must divide it
     #[arg(long, default_value_t = 4)]
     pub lanes: usize,
-    /// Parts of a rank's share of a batch that are computed one after the other, in less memory
-    #[arg(long, default_value_t = 1, value_name = "PARTS", conflicts_with = "ordered")]
-    pub accumulate: usize,
+    /// Parts of a rank's share of a batch that are computed one after the other, in less memory;
+    /// in a pipeline the micro-batches, 4 if not given
+    #[arg(long, visible_alias = "micro-batches", value_name = "PARTS", conflicts_with = "ordered")]
+    pub accumulate: Option<usize>,
     /// How gradients become steps
     #[arg(long, value_enum, default_value_t)]
     pub optimizer: Rule,
@@ -138,7 +148,8 @@ impl Args {
         let positive = [
             ("batch", Some(self.batch)),
             ("lanes", Some(self.lanes)),
-            ("accumulate", Some(self.accumulate)),
+            ("accumulate", self.accumulate),
+            ("chunks", Some(self.chunks)),
             ("ranks", Some(ranks)),
             ("steps", Some(self.steps)),
             ("stop-at", self.stop_at),
@@ -176,12 +187,14 @@ impl Args {
             let problem = "would make the calls of divided blocks twice".to_string();
             return Err(Error::setting("recompute", problem));
         }
-        self.share_of(0, ranks).map(drop)
+        self.share_of(0, ranks)?;
+        self.pipeline(ranks).map(drop)
     }
 
     /// How `ranks` ranks stand to each other.
     pub(crate) fn mesh(&self, ranks: usize) -> Mesh {
         let axis = Ways::of(&self.strategy).map_or(Axis::Dp, |ways| ways.axis());
+        let axis = if self.is_pipeline() { Axis::Pp } else { axis };
         self.mesh.clone().unwrap_or_else(|| Mesh::line(axis, ranks))
     }
 
@@ -189,7 +202,9 @@ impl Args {
     pub(crate) fn share_of(&self, rank: usize, ranks: usize) -> Result<Lanes, Error> {
         let mesh = self.mesh(ranks);
         let (rank, ranks) = (mesh.place(rank, Axis::Dp), mesh.length(Axis::Dp));
-        let lanes = if self.ordered { self.lanes } else { ranks * self.accumulate };
+        let alone = if self.is_pipeline() { 4 } else { 1 };
+        let parts = self.accumulate.unwrap_or(alone);
+        let lanes = if self.ordered { self.lanes } else { ranks * parts };
         Lanes::new(self.batch, lanes, rank, ranks)
     }
 

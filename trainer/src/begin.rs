@@ -8,6 +8,7 @@ use crate::kernels::Cpu;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::{Hyper, Optimizer};
+use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Way, Ways};
 use crate::records::Records;
@@ -85,6 +86,10 @@ pub(crate) fn strategy<'a>(
     let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
     let optimizer = optimizer.by(args.optimizer);
     let keep = if args.recompute { Keep::Inputs } else { Keep::All };
+    if let Some(plan) = args.pipeline(ranks)? {
+        let pipeline = Pipeline::new(model, groups, lanes, sharing, optimizer, keep, state, plan)?;
+        return Ok(Box::new(pipeline));
+    }
     let (dp, offload) = (groups.dp.as_ref(), args.offload(rank, ranks));
     let offload = offload.as_ref();
     let data = DataParallel::new(model, dp, lanes, sharing, optimizer, keep, offload, state)?;

@@ -9,6 +9,10 @@
 //!
 //! Not here: memory (`Tape`, `Scratch` and the caller own it), optimizers, ranks, text.
 
+mod split;
+
+pub use split::Owed;
+
 use crate::error::Error;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};

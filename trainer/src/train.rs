@@ -228,6 +228,11 @@ impl Run<'_> {
         if self.args.checkpoint.is_some() {
             self.save(&state)?;
         }
+        if let (Some(path), Some(picture)) = (&self.args.draw, self.strategy.draw()?)
+            && self.is_first
+        {
+            std::fs::write(path, picture).map_err(Error::file("write", path))?;
+        }
         outcome.held_out = self.held_out(&state.params)?;
         let ways: Vec<_> = self.args.strategy.iter().map(|way| way.name()).collect();
         let (ways, config) = (ways.join(","), self.model.layout().config());

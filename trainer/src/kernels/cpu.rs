@@ -93,8 +93,10 @@ impl Kernels for Cpu {
         stats: &[f32],
         gain: &[f32],
     ) {
-        let (width, rows) = (gain.len(), rows(gain.len()));
-        assert!(dx.len() == x.len() && dy.len() == x.len() && stats.len() * width == 2 * x.len());
+        let width = gain.len().max(dgain.len());
+        let rows = rows(width);
+        assert!(dx.is_empty() || dx.len() == x.len());
+        assert!(dy.len() == x.len() && stats.len() * width == 2 * x.len());
         dx.par_chunks_mut(rows * width)
             .zip(dy.par_chunks(rows * width))
             .zip(x.par_chunks(rows * width))
@@ -138,21 +140,28 @@ impl Kernels for Cpu {
         weight: &[f32],
         inputs: usize,
     ) {
-        let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
+        let (rows, outputs) = (x.len() / inputs, weight.len().max(dweight.len()) / inputs);
         let alone = None::<fn(&mut [f32], usize)>;
         let dy_mat = Mat::new(dy, rows, outputs, outputs);
-        let (x, weight) =
-            (Mat::new(x, rows, inputs, inputs), Mat::new(weight, outputs, inputs, inputs));
+        let to_input = || {
+            if !dx.is_empty() {
+                let weight = Mat::new(weight, outputs, inputs, inputs);
+                parallel_product(dx, dy_mat, weight, alone);
+            }
+        };
+        let to_weight = || {
+            if !dweight.is_empty() {
+                let x = Mat::new(x, rows, inputs, inputs);
+                parallel_product(dweight, dy_mat.t(), x, alone);
+            }
+        };
         let sums = || {
             dbias.par_chunks_mut(COLUMNS).enumerate().for_each(|(index, sums)| {
                 pointwise::column_sums(sums, dy, index * COLUMNS, outputs);
             });
         };
         // Independent products side by side: small matrices have too few panels for many threads.
-        rayon::join(
-            || parallel_product(dx, dy_mat, weight, alone),
-            || rayon::join(|| parallel_product(dweight, dy_mat.t(), x, alone), sums),
-        );
+        rayon::join(to_input, || rayon::join(to_weight, sums));
     }
 
     fn attention(&self, y: &mut [f32], probs: &mut [f32], qkv: &[f32], shape: Heads) {

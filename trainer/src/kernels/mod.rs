@@ -71,7 +71,8 @@ pub trait Kernels: Sync {
     /// the mean and the inverse deviation of each row, for the backward.
     fn layernorm(&self, y: &mut [f32], stats: &mut [f32], x: &[f32], gain: &[f32], bias: &[f32]);
 
-    /// *Adds* to `dx`, which is the residual stream's gradient; writes `dgain` and `dbias`.
+    /// *Adds* to `dx`, which is the residual stream's gradient; writes `dgain` and `dbias`. Any of
+    /// them may be empty: then it is not wanted. Without `dx` it needs no `gain`.
     #[expect(clippy::too_many_arguments, reason = "the operands of the formula")]
     fn layernorm_backward(
         &self,
@@ -96,7 +97,8 @@ pub trait Kernels: Sync {
         onto: Option<&[f32]>,
     );
 
-    /// Writes `dx`, `dweight` and, unless it is empty, `dbias`.
+    /// Writes `dx`, `dweight` and `dbias`, each unless it is empty; without `dx` it needs no
+    /// `weight`.
     #[expect(clippy::too_many_arguments, reason = "the operands of the formula")]
     fn linear_backward(
         &self,

@@ -8,6 +8,7 @@ mod formula;
 mod gradients;
 mod lanes;
 mod mesh;
+pub mod pipeline;
 mod shards;
 pub mod tensor;
 mod way;
@@ -45,6 +46,11 @@ pub trait Strategy {
 
     /// What this rank holds.
     fn memory(&self) -> Memory;
+
+    /// The last step as a picture, SVG, on every rank; none of a way that has nothing to show.
+    fn draw(&mut self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
 
     /// What one step reads from files and writes to them, by the formulas of what it keeps there.
     fn disk_formula(&self) -> DiskUse {

@@ -149,6 +149,14 @@ impl<'a> Shards<'a> {
         }
     }
 
+    /// Have room for the parameters of all units at once.
+    pub fn widen(&mut self) {
+        if !self.rooms.is_empty() {
+            let longest = self.units.iter().map(|unit| unit.cut.len()).max().unwrap_or(0);
+            self.rooms.resize_with(self.units.len(), || Vec::with_capacity(longest));
+        }
+    }
+
     /// Have a unit's parameters on their way if they are not here and there is room for them.
     pub fn prefetch(&mut self, unit: usize) -> Result<(), Error> {
         let Some(at) = unit.checked_sub(self.first).filter(|at| *at < self.units.len()) else {
@@ -185,6 +193,11 @@ impl<'a> Shards<'a> {
         self.arrive(unit)?;
         let at = unit - self.first;
         Ok((&self.units[at].whole, self.sums.open(at, slot)?))
+    }
+
+    /// Room for the gradient of a unit's parameters by this rank's lane in `slot`.
+    pub fn open_gradient(&mut self, unit: usize, slot: usize) -> Result<&mut [f32], Error> {
+        self.sums.open(unit - self.first, slot)
     }
 
     /// The gradient of the lane is in its room: have it on its way.
@@ -277,6 +290,12 @@ impl<'a> Shards<'a> {
     /// Bytes that one step makes this rank send, if units go through forward in order, backward in
     /// reverse, and the last is kept from one to the other.
     pub fn formula_bytes(&self) -> Result<u64, Error> {
+        self.formula_bytes_with(|at| self.fetches(at))
+    }
+
+    /// Bytes that one step makes this rank send, if parameters that are held in parts are gathered
+    /// so many `times`, by unit.
+    pub fn formula_bytes_with(&self, times: impl Fn(usize) -> u64) -> Result<u64, Error> {
         let mut bytes = self.sums.formula_bytes()?;
         let Some(group) = self.group else { return Ok(bytes) };
         if self.has_norms && self.sharing.stage > Stage::Ddp {
@@ -288,7 +307,7 @@ impl<'a> Shards<'a> {
             let times = match self.sharing.stage {
                 Stage::Ddp => 0,
                 Stage::Zero1 | Stage::Zero2 => 1,
-                Stage::Fsdp => self.fetches(at),
+                Stage::Fsdp => times(at),
             };
             bytes += times * call_bytes(group, &cut.call(Collective::AllGather))?;
         }

@@ -1,5 +1,6 @@
 //! What `--strategy` names: ways to train, of which one of each kind may be combined.
 
+use super::pipeline::Order;
 use super::tensor::Inside;
 use super::{Axis, Mesh, Stage};
 use crate::error::Error;
@@ -19,6 +20,18 @@ pub enum Way {
     /// Also parameters
     #[value(alias = "zero3")]
     Fsdp,
+    /// Pipeline: all forwards, then all backwards
+    Gpipe,
+    /// Pipeline: each backward as soon as it can be
+    #[value(name = "1f1b")]
+    #[serde(rename = "1f1b")]
+    OneFOneB,
+    /// Pipeline: the same with several stages on each rank
+    Interleaved,
+    /// Pipeline: backward in two parts, of which one fills the bubble
+    Zb1p,
+    /// Pipeline: the same with two stages on each rank
+    Zbv,
     /// Heads and hidden numbers are divided (Megatron)
     Tp,
     /// Also the rows of the residual stream
@@ -44,6 +57,8 @@ pub enum Way {
 pub struct Ways {
     /// What ranks with other samples hold in parts.
     pub data: Stage,
+    /// The order of a pipeline.
+    pub pipeline: Option<Order>,
     /// How ranks with the same samples divide tensors or tokens.
     pub inside: Option<Inside>,
 }
@@ -60,6 +75,17 @@ impl Way {
             Way::Zero1 => Some(Stage::Zero1),
             Way::Zero2 => Some(Stage::Zero2),
             Way::Fsdp => Some(Stage::Fsdp),
+            _ => None,
+        }
+    }
+
+    fn pipeline(self) -> Option<Order> {
+        match self {
+            Way::Gpipe => Some(Order::Gpipe),
+            Way::OneFOneB => Some(Order::OneFOneB),
+            Way::Interleaved => Some(Order::Interleaved),
+            Way::Zb1p => Some(Order::Zb1p),
+            Way::Zbv => Some(Order::Zbv),
             _ => None,
         }
     }
@@ -83,7 +109,8 @@ impl Ways {
     /// Errors: `Setting` for two of the same kind.
     pub fn of(ways: &[Way]) -> Result<Ways, Error> {
         let data = one(ways, Way::data)?.unwrap_or_default();
-        Ok(Ways { data, inside: one(ways, Way::inside)? })
+        let pipeline = one(ways, Way::pipeline)?;
+        Ok(Ways { data, pipeline, inside: one(ways, Way::inside)? })
     }
 
     /// The axis of ranks that stand in no mesh.

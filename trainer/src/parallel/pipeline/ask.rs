@@ -1,0 +1,66 @@
+//! From settings to a plan: which schedule a run carries out, and what it cannot.
+
+use super::{Fault, Kind, Plan, Schedule, generate, require_order, stage_units};
+use crate::args::Args;
+use crate::error::Error;
+use crate::parallel::{Axis, Ways};
+
+impl Args {
+    /// Whether units of the model are divided.
+    pub(crate) fn is_pipeline(&self) -> bool {
+        self.schedule.is_some() || Ways::of(&self.strategy).is_ok_and(|it| it.pipeline.is_some())
+    }
+
+    /// What the ranks of each pipeline do, if there are pipelines.
+    ///
+    /// Errors: `Setting` for what cannot work, `File` for a schedule that cannot be read.
+    pub(crate) fn pipeline(&self, ranks: usize) -> Result<Option<Plan>, Error> {
+        let stages = self.mesh(ranks).length(Axis::Pp);
+        if !self.is_pipeline() {
+            let problem = || "pp is for pipelines: --strategy 1f1b is one".to_string();
+            return if stages > 1 { Err(Error::setting("mesh", problem())) } else { Ok(None) };
+        }
+        let micros = self.share_of(0, ranks)?.slots();
+        let schedule = match (&self.schedule, Ways::of(&self.strategy)?.pipeline) {
+            (Some(path), _) => {
+                let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
+                text.parse()
+            }
+            (None, order) => {
+                let order = order.expect("this is a pipeline");
+                generate(order, stages, order.stages_per_rank(self.chunks), micros)
+            }
+        };
+        let fault = |fault: Fault| Error::setting("schedule", fault.to_string());
+        let plan = schedule.and_then(|schedule: Schedule| Plan::new(&schedule)).map_err(fault)?;
+        let (rows, planned) = (plan.schedule.rows.len(), plan.shape.micros);
+        if rows != stages || planned != micros {
+            let problem = format!(
+                "it is for {rows} ranks and {planned} micro-batches, but a pipeline has {stages} \
+                 and {micros}: see --mesh and --micro-batches or --lanes"
+            );
+            return Err(Error::setting("schedule", problem));
+        }
+        if self.ordered {
+            require_order(&plan.schedule, &plan.shape).map_err(fault)?;
+        }
+        stage_units(self.layers, plan.shape.stages(), 0)?;
+        self.suits(&plan, ranks)?;
+        Ok(Some(plan))
+    }
+
+    /// Refuse what pipelines do not go with.
+    fn suits(&self, plan: &Plan, ranks: usize) -> Result<(), Error> {
+        let mut rows = (0..plan.schedule.rows.len()).flat_map(|rank| plan.row(rank));
+        let is_split = rows.any(|action| action.kind == Kind::Input);
+        if is_split && (self.recompute || self.mesh(ranks).length(Axis::Tp) > 1) {
+            let problem = "goes with no --recompute and no tp: backward is split".to_string();
+            return Err(Error::setting("strategy", problem));
+        }
+        if self.offload.is_some() {
+            let problem = "is for ranks that have the whole model: not for pipelines".to_string();
+            return Err(Error::setting("offload", problem));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! Pipelines: ranks have different units of the model, and micro-batches go through them one behind
+//! the other.
+//!
+//! A schedule says what each rank does in which order (`action`, `schedule`). It is made by
+//! `generate` or read from a file, checked by `shape`, completed by `lower`, carried out in no time
+//! by `dry` and counted up by `needs`, all of which have never seen a tensor. `run` carries it out,
+//! with messages over `wires` and computations by `stages`; `draw` shows what became of it.
+
+mod action;
+mod ask;
+mod draw;
+mod dry;
+mod generate;
+mod lower;
+mod needs;
+mod run;
+mod schedule;
+mod shape;
+mod stages;
+mod wires;
+
+pub use action::{Action, Kind};
+pub use draw::draw;
+pub use dry::{Span, Timeline};
+pub use generate::{Order, generate};
+pub use lower::lower;
+pub use needs::{Needs, StageNeeds, require_order};
+pub use run::{Stages, run};
+pub use schedule::{Cell, Fault, Schedule};
+pub use shape::Shape;
+pub use wires::Wires;
+
+use super::formula::call_bytes;
+use super::{Batch, Groups, Lanes, Memory, Shards, Sharing, Spent, Strategy};
+use super::{gather_losses, loss_bytes};
+use crate::error::Error;
+use crate::model::Gpt;
+use crate::optim::Optimizer;
+use crate::state::State;
+use crate::tape::Keep;
+use brigade_comm::{Call, Communicator, Dtype};
+use brigade_schedule::Collective;
+use stages::{Chunk, Chunks, Pass};
+use std::ops::Range;
+use std::time::{Duration, Instant, SystemTime};
+
+/// A schedule that can be carried out: checked, with its messages, and known to come to an end.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What each rank does.
+    pub schedule: Schedule,
+    /// What it is about.
+    pub shape: Shape,
+}
+
+impl Plan {
+    /// Complete and check `schedule`.
+    ///
+    /// Errors: what is wrong with it, and where.
+    pub fn new(schedule: &Schedule) -> Result<Plan, Fault> {
+        let shape = Shape::of(schedule)?;
+        let schedule = lower(schedule, &shape)?;
+        Timeline::predict(&schedule, &shape, |_| 0.0)?;
+        Ok(Plan { schedule, shape })
+    }
+
+    /// Everything that `rank` does.
+    pub fn row(&self, rank: usize) -> Vec<Action> {
+        self.schedule.actions(rank).map(|(_, action)| action).collect()
+    }
+}
+
+/// The units of a stage: as many blocks in each as it goes, with the embedding in front of the first
+/// and the head behind the last; or, with fewer blocks than stages, as many units.
+///
+/// Errors: `Setting` for more stages than units.
+pub fn stage_units(layers: usize, stages: usize, stage: usize) -> Result<Range<usize>, Error> {
+    let units = layers + 2;
+    if stages > units {
+        let need = stages - 2;
+        let problem = format!("{layers} blocks make no {stages} stages; --layers {need} do");
+        return Err(Error::setting("layers", problem));
+    }
+    let edge = |stage: usize| match stage {
+        0 => 0,
+        _ if stage == stages => units,
+        _ if layers >= stages => 1 + stage * layers / stages,
+        _ => stage * units / stages,
+    };
+    Ok(edge(stage)..edge(stage + 1))
+}
+
+/// One rank of a pipeline, or of several side by side.
+pub struct Pipeline<'a> {
+    groups: &'a Groups,
+    plan: Plan,
+    row: Vec<Action>,
+    chunks: Chunks<'a>,
+    wires: Wires,
+    optimizer: Optimizer,
+    formula_bytes: u64,
+    /// When what was computed in the last step, and when that began.
+    spans: Vec<Span>,
+    begun: SystemTime,
+}
+
+impl<'a> Pipeline<'a> {
+    /// This rank's part, from `state`, which is the same on every rank. Collective.
+    ///
+    /// Errors: `Setting` for more stages than units; those of calls that a group cannot do.
+    #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
+    pub fn new(
+        model: &'a Gpt,
+        groups: &'a Groups,
+        lanes: Lanes,
+        sharing: Sharing,
+        optimizer: Optimizer,
+        keep: Keep,
+        state: &State,
+        plan: Plan,
+    ) -> Result<Pipeline<'a>, Error> {
+        let Plan { schedule, shape } = &plan;
+        let (layout, rank) = (model.layout(), groups.pp.as_ref().map_or(0, Communicator::rank));
+        let (needs, state) = (Needs::of(schedule, shape, rank), model.part(state));
+        let group = groups.dp.as_ref();
+        let mut formula_bytes = 0;
+        let chunk = |stage: usize| -> Result<Option<Chunk<'a>>, Error> {
+            let units = stage_units(layout.config().layers, shape.stages(), stage)?;
+            if shape.rank_of[stage] != rank {
+                return Ok(None);
+            }
+            let mut shards =
+                Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
+            shards.suit(optimizer.rule(), None)?;
+            let needs = needs.stages[stage];
+            formula_bytes += shards.formula_bytes_with(|_| needs.gathers as u64)?;
+            let inside = model.formula_bytes(keep, units.clone(), lanes.samples())?;
+            formula_bytes += lanes.slots() as u64 * inside;
+            Ok(Some(Chunk::new(model, &lanes, units, shards, keep, needs)))
+        };
+        let chunks = (0..shape.stages()).map(chunk).collect::<Result<Vec<_>, _>>()?;
+        let chunks = Chunks::new(model, lanes, chunks);
+        let letter = chunks.scratch.residual.len();
+        let wires = Wires::open(groups.pp.as_ref(), schedule, shape, needs.letters, letter)?;
+        formula_bytes += (needs.sends * letter * size_of::<f32>()) as u64;
+        let row = plan.row(rank);
+        let mut pipeline = Pipeline {
+            spans: Vec::with_capacity(row.len() + plan.shape.stages()),
+            begun: SystemTime::UNIX_EPOCH,
+            groups,
+            row,
+            chunks,
+            wires,
+            optimizer,
+            formula_bytes,
+            plan,
+        };
+        pipeline.formula_bytes += pipeline.loss_formula()?;
+        Ok(pipeline)
+    }
+
+    /// The rank of the pipeline that has the last stage, and so computes the loss.
+    fn last(&self) -> usize {
+        *self.plan.shape.rank_of.last().expect("a schedule has stages")
+    }
+
+    fn is_last(&self) -> bool {
+        self.groups.pp.as_ref().is_none_or(|group| group.rank() == self.last())
+    }
+
+    /// The mean over the batch, the same bits on every rank.
+    fn loss(&self, batch: &Batch<'_>) -> Result<f64, Error> {
+        let mut sum = [0.0];
+        if self.is_last() {
+            sum[0] = gather_losses(self.groups.dp.as_ref(), &self.chunks.losses)?;
+        }
+        if let Some(group) = &self.groups.pp {
+            group.broadcast(&mut sum, self.last())?;
+        }
+        Ok(sum[0] * f64::from(batch.scale()))
+    }
+
+    fn loss_formula(&self) -> Result<u64, Error> {
+        let root = self.last() as u32;
+        let call = Call::moving(Collective::Broadcast { root }, Dtype::F64, 1);
+        let told = self.groups.pp.as_ref().map_or(Ok(0), |group| call_bytes(group, &call))?;
+        let slots = self.chunks.losses.len();
+        let gathered = if self.is_last() { loss_bytes(self.groups.dp.as_ref(), slots)? } else { 0 };
+        Ok(told + gathered)
+    }
+
+    /// When each rank did what in the last step, one pipeline after the other. Collective.
+    fn measured(&self) -> Result<Timeline, Error> {
+        let from = self.begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let rows = self.plan.schedule.rows.iter();
+        let most = rows.map(|row| 2 * row.len()).max().unwrap_or(0) + self.plan.shape.stages();
+        let mut all = vec![from.as_secs_f64()];
+        for Span { action: Action { stage, kind, micro }, begin, end } in &self.spans {
+            all.extend([*stage as f64, kind.code() as f64, *micro as f64, *begin, *end]);
+        }
+        let len = 1 + 5 * most;
+        all.resize(len, f64::NAN);
+        for group in [&self.groups.pp, &self.groups.dp].into_iter().flatten() {
+            let mine = std::mem::take(&mut all);
+            all = vec![0.0; group.size() * mine.len()];
+            group.all_gather(&mine, &mut all)?;
+        }
+        let first = all.iter().step_by(len).fold(f64::INFINITY, |first, at| first.min(*at));
+        let row = |row: &[f64]| {
+            let spans = row[1..].as_chunks::<5>().0.iter();
+            let spans = spans.map_while(|&[stage, kind, micro, begin, end]| {
+                let kind = Kind::of_code(kind as usize).filter(|_| !kind.is_nan())?;
+                let action = Action { stage: stage as usize, kind, micro: micro as usize };
+                let late = row[0] - first;
+                Some(Span { action, begin: late + begin, end: late + end })
+            });
+            spans.collect()
+        };
+        Ok(Timeline { rows: all.chunks_exact(len).map(row).collect() })
+    }
+}
+
+impl Strategy for Pipeline<'_> {
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+        let from = Instant::now();
+        self.begun = SystemTime::now();
+        let mut pass = Pass { chunks: &mut self.chunks, batch };
+        run(&self.row, &mut pass, &mut self.wires, from, &mut self.spans)?;
+        let mut spent =
+            Spent { exposed: std::mem::take(&mut self.wires.waited), ..Spent::default() };
+        for Span { action, begin, end } in &self.spans {
+            let time = Duration::from_secs_f64(end - begin);
+            match action.kind {
+                Kind::Forward => spent.forward += time,
+                _ => spent.backward += time,
+            }
+        }
+        let told = Instant::now();
+        spent.loss = self.loss(batch)?;
+        spent.exposed += told.elapsed();
+        for (stage, chunk) in self.chunks.chunks.iter_mut().enumerate() {
+            let Some(chunk) = chunk else { continue };
+            let begin = from.elapsed();
+            chunk.finish();
+            chunk.shards.update(&mut self.optimizer, lr)?;
+            let (end, waited) = (from.elapsed(), chunk.shards.take_waited());
+            spent.optimizer += (end - begin).saturating_sub(waited);
+            spent.exposed += waited;
+            let action = Action { stage, kind: Kind::ReduceGrad, micro: 0 };
+            self.spans.push(Span { action, begin: begin.as_secs_f64(), end: end.as_secs_f64() });
+        }
+        self.optimizer.steps += 1;
+        Ok(spent)
+    }
+
+    fn gather(&mut self) -> Result<State, Error> {
+        let layout = self.chunks.model.layout();
+        let mut state = State::room(layout);
+        for chunk in self.chunks.chunks.iter_mut().flatten() {
+            chunk.shards.gather(&mut state)?;
+        }
+        if let Some(group) = &self.groups.pp {
+            let shape = &self.plan.shape;
+            for (stage, rank) in shape.rank_of.iter().enumerate() {
+                let units = stage_units(layout.config().layers, shape.stages(), stage)?;
+                let range = layout.unit(units.start).start..layout.unit(units.end - 1).end;
+                for values in [&mut state.params, &mut state.mean, &mut state.square] {
+                    group.broadcast(&mut values[range.clone()], *rank)?;
+                }
+            }
+        }
+        state.steps = self.optimizer.steps;
+        self.chunks.model.assemble(state)
+    }
+
+    fn steps(&self) -> usize {
+        self.optimizer.steps
+    }
+
+    fn formula_bytes(&self) -> u64 {
+        self.formula_bytes
+    }
+
+    fn sent_bytes(&self) -> u64 {
+        let Groups { dp, pp, .. } = self.groups;
+        let groups = [dp, pp].into_iter().flatten();
+        let sent: u64 = groups.map(|group| group.stats().sent_bytes).sum();
+        sent + self.wires.sent_bytes() + self.chunks.model.sent_bytes()
+    }
+
+    fn memory(&self) -> Memory {
+        let mut memory = Memory {
+            activations: self.chunks.scratch.bytes(),
+            calls: self.wires.bytes() + self.chunks.model.room_bytes(),
+            ..Memory::default()
+        };
+        for chunk in self.chunks.chunks.iter().flatten() {
+            let [params, grads, moments, calls, _] = chunk.shards.bytes();
+            memory.params += params;
+            memory.grads += grads;
+            memory.moments += moments;
+            memory.calls += calls;
+            memory.activations += chunk.bytes();
+        }
+        memory
+    }
+
+    fn draw(&mut self) -> Result<Option<String>, Error> {
+        let measured = self.measured()?;
+        draw(&self.plan, &measured)
+            .map(Some)
+            .map_err(|fault| Error::setting("draw", fault.to_string()))
+    }
+}

@@ -1,0 +1,52 @@
+//! A rank carries out its row: waits for what an action needs, computes, sends on what came of it.
+
+use super::action::{Action, Kind};
+use super::dry::Span;
+use super::wires::Wires;
+use crate::error::Error;
+use std::time::{Duration, Instant};
+
+/// What a rank does when its schedule says so: a model's passes, or something that takes as long.
+pub trait Stages {
+    /// Carry out an action that is about no message. What it needs is here, to be taken from
+    /// `wires`, and what it comes to is put there.
+    fn act(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error>;
+
+    /// How long the last actions have waited for other ranks that share the stage, since this was
+    /// asked last.
+    fn take_waited(&mut self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// Carry out all of `row`; `spans` takes what computes, from `begun` on, without waiting.
+pub fn run(
+    row: &[Action],
+    stages: &mut impl Stages,
+    wires: &mut Wires,
+    begun: Instant,
+    spans: &mut Vec<Span>,
+) -> Result<(), Error> {
+    spans.clear();
+    for action in row.iter().copied() {
+        let is_message = !action.kind.computes()
+            && !matches!(
+                action.kind,
+                Kind::Unshard | Kind::Reshard | Kind::ReduceGrad | Kind::WaitReduceGrad
+            );
+        if is_message {
+            wires.carry(action)?;
+            continue;
+        }
+        wires.expect(action)?;
+        let begin = begun.elapsed();
+        stages.act(action, wires)?;
+        let waited = stages.take_waited();
+        wires.waited += waited;
+        if action.kind.computes() {
+            let (begin, end) = (begin + waited, begun.elapsed());
+            spans.push(Span { action, begin: begin.as_secs_f64(), end: end.as_secs_f64() });
+        }
+    }
+    Ok(())
+}
