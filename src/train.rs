@@ -19,6 +19,15 @@ pub(crate) fn train(args: &Args) -> ExitCode {
     if run::in_a_world() {
         return train_in_world(args);
     }
+    if args.plan {
+        return match brigade_trainer::plan(args, args.ranks, &mut stdout()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                fail(&error, "");
+                ExitCode::from(2)
+            }
+        };
+    }
     // What all ranks would refuse is refused once, before there are any.
     if let Err(error) = brigade_trainer::check(args, args.ranks) {
         say(error);

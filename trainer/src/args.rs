@@ -115,6 +115,18 @@ pub struct Args {
     /// Append one JSON object per step to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Print what the run would need and take, and do not train
+    #[arg(long)]
+    pub plan: bool,
+    /// Refuse, before anything is started, what needs more memory a rank, such as 512M or 4G
+    #[arg(long, value_name = "BYTES", value_parser = offload::parse_bytes)]
+    pub budget: Option<usize>,
+    /// For --plan: billions of operations that a rank does in a second; measured if not given
+    #[arg(long, value_name = "GFLOPS", requires = "plan")]
+    pub rate: Option<f64>,
+    /// For --plan: GB that a rank sends in a second
+    #[arg(long, value_name = "GB", default_value_t = 4.0)]
+    pub link: f64,
     /// Write what each rank did when to this file, for Perfetto or Chrome's about:tracing
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
@@ -168,6 +180,10 @@ impl Args {
         // Not-a-number fails this comparison too.
         if !(self.lr > 0.0 && self.lr.is_finite()) {
             return Err(Error::setting("lr", "must be above 0".to_string()));
+        }
+        let rates = [("rate", self.rate.unwrap_or(1.0)), ("link", self.link)];
+        if let Some((name, _)) = rates.iter().find(|(_, rate)| !(*rate > 0.0 && rate.is_finite())) {
+            return Err(Error::setting(name, "must be above 0".to_string()));
         }
         if self.prompt.is_empty() {
             return Err(Error::setting("prompt", "must have at least one byte".to_string()));
@@ -277,6 +293,8 @@ mod tests {
             ("--accumulate 5", 2, "--batch"),
             ("--checkpoint x --checkpoint-every 0", 1, "--checkpoint-every"),
             ("--prompt=", 1, "--prompt"),
+            ("--plan --rate 0", 1, "--rate"),
+            ("--link nan", 1, "--link"),
             ("--strategy zero1,fsdp", 2, "--strategy"),
             ("--mesh dp=2", 3, "--mesh"),
             ("--strategy tp --mesh dp=2", 2, "--mesh"),

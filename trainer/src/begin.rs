@@ -10,6 +10,7 @@ use crate::offload::DiskUse;
 use crate::optim::{Hyper, Optimizer};
 use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
+use crate::plan;
 use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Way, Ways};
 use crate::records::Records;
 use crate::report::{Report, grouped, megabytes};
@@ -20,11 +21,12 @@ use brigade_comm::Communicator;
 use serde::Serialize;
 use std::io::Write;
 
-/// Refuse what cannot work before any rank is started: settings and text.
+/// Refuse what cannot work before any rank is started: settings, memory and text.
 ///
 /// Errors: `Setting` for what cannot work, `File` for a text that cannot be read.
 pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
     args.validate(ranks)?;
+    plan::check(args, ranks)?;
     Corpus::open(args.text.as_deref())?.require(args.context)
 }
 

@@ -85,7 +85,9 @@ impl Gpt {
 
     /// This rank's part of a whole state.
     pub fn part<'s>(&self, whole: &'s State) -> Cow<'s, State> {
-        let Some(group) = self.division.groups().first() else { return Cow::Borrowed(whole) };
+        let Some(group) = self.division.groups().first().filter(|_| !whole.is_absent()) else {
+            return Cow::Borrowed(whole);
+        };
         let (layout, place) =
             (Layout::new(*self.layout.config()), self.division.place(group.rank()));
         let cut = |values: &[f32]| place.cut(&layout, values);

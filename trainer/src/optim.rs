@@ -112,7 +112,8 @@ pub struct Moments {
 impl Moments {
     /// Of the parameters in `range` of the layout, with these values.
     pub fn new(layout: &Layout, range: Range<usize>, mean: &[f32], square: &[f32]) -> Moments {
-        assert!(mean.len() == range.len() && square.len() == range.len(), "moments of {range:?}");
+        let fits = |values: &[f32]| values.is_empty() || values.len() == range.len();
+        assert!(fits(mean) && fits(square), "moments of {range:?}");
         let part = |(number, tensor): (usize, &Tensor)| {
             let here = tensor.range.start.max(range.start)..tensor.range.end.min(range.end);
             let is_here = !here.is_empty();
@@ -121,7 +122,12 @@ impl Moments {
             })
         };
         let groups = layout.tensors().iter().enumerate().filter_map(part).collect();
-        let [mean, square] = [mean, square].map(|moment| Numbers::Own(moment.to_vec()));
+        // Of a state that is not there, memory that nobody touches.
+        let own = |values: &[f32]| match values.is_empty() {
+            true => vec![0.0; range.len()],
+            false => values.to_vec(),
+        };
+        let [mean, square] = [mean, square].map(|moment| Numbers::Own(own(moment)));
         Moments { len: range.len(), count: 2, groups, mean, square }
     }
 

@@ -23,6 +23,17 @@ impl State {
         State { params, mean: zeros.clone(), square: zeros, steps: 0 }
     }
 
+    /// The state of a model that is not there: whoever takes a part of it gets zeros, in memory that
+    /// was never touched.
+    pub fn absent() -> State {
+        State::new(Vec::new())
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_absent(&self) -> bool {
+        self.params.is_empty()
+    }
+
     /// Room for the state of a model, to be filled.
     pub fn room(layout: &Layout) -> State {
         State::new(vec![0.0; layout.len()])

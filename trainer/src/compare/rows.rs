@@ -35,7 +35,7 @@ pub struct Row {
 }
 
 /// A strategy: its name, the numbers of ranks it needs (none: any that were asked for), flags in
-/// which `{ranks}` and `{lanes}` are filled in, and what its losses owe to one process.
+/// which `{lanes}` and `{folder}` are filled in, and what its losses owe to one process.
 type Strategy = (&'static str, &'static [usize], &'static str, Want);
 
 const REORDERED: Want = Want::Within(1e-5);
@@ -48,6 +48,31 @@ const STRATEGIES: &[Strategy] = &[
     ("zero1", &[], "--strategy zero1 --ordered --lanes {lanes}", Want::SameBits),
     ("zero2", &[], "--strategy zero2 --ordered --lanes {lanes}", Want::SameBits),
     ("fsdp", &[], "--strategy fsdp --ordered --lanes {lanes}", Want::SameBits),
+    ("recompute", &[], "--recompute --ordered --lanes {lanes}", Want::SameBits),
+    (
+        "offload to cpu",
+        &[],
+        "--strategy zero1 --offload cpu --ordered --lanes {lanes}",
+        Want::SameBits,
+    ),
+    (
+        "offload to files",
+        &[],
+        "--strategy fsdp --offload nvme:{folder} --ordered --lanes {lanes}",
+        Want::SameBits,
+    ),
+    ("tp", &[], "--strategy tp --ordered --lanes {lanes}", REORDERED),
+    ("sp", &[], "--strategy sp --ordered --lanes {lanes}", REORDERED),
+    ("ring", &[], "--strategy ring --ordered --lanes {lanes}", REORDERED),
+    ("2d", &[4], "--strategy 2d --ordered --lanes {lanes}", REORDERED),
+    ("2.5d", &[8], "--strategy 2.5d --ordered --lanes {lanes}", REORDERED),
+    ("3d", &[8], "--strategy 3d --ordered --lanes {lanes}", REORDERED),
+    (
+        "fsdp and tp",
+        &[4],
+        "--strategy fsdp,tp --mesh dp=2,tp=2 --ordered --lanes {lanes}",
+        REORDERED,
+    ),
     ("ddp, fast", &[], "--strategy ddp", REORDERED),
     ("zero1, fast", &[], "--strategy zero1", REORDERED),
     ("zero2, fast", &[], "--strategy zero2", REORDERED),
@@ -76,9 +101,11 @@ pub(super) fn rows(args: &Args) -> Result<Vec<Row>, Error> {
         let problem = format!("{ranks} does not divide {lanes}, the lanes of a batch");
         return Err(Error::setting("ranks", problem));
     }
-    let leg = |ranks: usize, flags: &str, saves: bool, resumes: bool| {
-        let flags = flags.replace("{lanes}", &lanes.to_string());
-        Leg { ranks, flags: flags.replace("{ranks}", &ranks.to_string()), saves, resumes }
+    let leg = |ranks: usize, flags: &str, saves: bool, resumes: bool| Leg {
+        ranks,
+        flags: flags.replace("{lanes}", &lanes.to_string()),
+        saves,
+        resumes,
     };
     let mut rows = vec![Row {
         name: "one process".to_string(),
@@ -118,7 +145,9 @@ impl Leg {
     /// The flags of `brigade train` for it.
     pub(super) fn flags(&self, args: &Args, log: &Path, checkpoint: &Path) -> Vec<String> {
         let path = |path: &Path| path.display().to_string();
-        let mut flags: Vec<String> = self.flags.split_whitespace().map(str::to_string).collect();
+        let folder = path(log.parent().unwrap_or(log));
+        let words = self.flags.split_whitespace();
+        let mut flags: Vec<String> = words.map(|word| word.replace("{folder}", &folder)).collect();
         let mut flag = |name: &str, value: String| flags.extend([format!("--{name}"), value]);
         flag("ranks", self.ranks.to_string());
         flag("steps", args.steps.to_string());

@@ -4,6 +4,7 @@
 use super::gemm::{Mat, MatMut, Old, parallel_product, product};
 use super::{Chunk, Heads, Kernels, attention, chunks, norm, pointwise};
 use rayon::prelude::*;
+use std::time::Instant;
 
 /// Kernels that run on the rayon pool of the calling thread.
 ///
@@ -23,6 +24,26 @@ fn rows(width: usize) -> usize {
 }
 
 impl Cpu {
+    /// Billions of operations a second in products of a model of this width, on so many threads.
+    /// Cost: about a quarter of a second.
+    pub fn rate(&self, threads: usize, width: usize) -> f64 {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let measure = || {
+            let (rows, wide) = (512, 4 * width);
+            let (x, weight) = (vec![1.0; rows * width], vec![1.0; wide * width]);
+            let mut y = vec![0.0; rows * wide];
+            let (begun, mut count) = (Instant::now(), 0);
+            while begun.elapsed().as_millis() < 250 {
+                self.linear(&mut y, &x, &weight, &[], width, None);
+                count += 1;
+            }
+            let operations = 2.0 * (rows * wide * width) as f64 * f64::from(count);
+            operations / begun.elapsed().as_secs_f64() / 1e9
+        };
+        // Where threads cannot be had, the calling one measures.
+        pool.map_or_else(|_| measure(), |pool| pool.install(measure))
+    }
+
     /// Have every thread of the pool take the memory that its products pack into, which it keeps.
     pub fn prepare(&self) {
         const SIDE: usize = 256;

@@ -120,8 +120,12 @@ impl<'a> Shards<'a> {
             let shift = |part: Range<usize>| range.start + part.start..range.start + part.end;
             let part = shift(cut.part.clone());
             let updates = if stage == Stage::Ddp { range.clone() } else { part.clone() };
-            let (mean, square) = (&state.mean[updates.clone()], &state.square[updates.clone()]);
-            let params = |range: Range<usize>| state.params[range].to_vec();
+            let held = if state.is_absent() { 0..0 } else { updates.clone() };
+            let (mean, square) = (&state.mean[held.clone()], &state.square[held]);
+            let params = |range: Range<usize>| match state.is_absent() {
+                true => vec![0.0; range.len()],
+                false => state.params[range].to_vec(),
+            };
             let (whole, part) = match is_sharded {
                 true => (Vec::new(), params(part)),
                 false => (params(range.clone()), Vec::new()),

@@ -36,6 +36,7 @@ use crate::error::Error;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout};
 use crate::tape::Extent;
+use crate::trace::{self, Lane};
 use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_schedule::Collective;
 use std::cell::Cell;
@@ -299,6 +300,7 @@ impl Group {
         &self,
         call: impl FnOnce(&Communicator) -> Result<T, brigade_comm::Error>,
     ) -> Result<T, Error> {
+        let _waiting = trace::span(Lane::Waiting, "for the other parts of the model", self.rank());
         let from = Instant::now();
         let done = call(&self.comm);
         self.waited.set(self.waited.get() + from.elapsed());
