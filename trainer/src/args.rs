@@ -5,6 +5,7 @@ use crate::layout::Config;
 use crate::offload::{self, Offload, Tier};
 use crate::optim::Rule;
 use crate::parallel::{Axis, Lanes, Mesh, Way, Ways};
+use crate::precision::Precision;
 use brigade_comm::transports;
 use clap::Args as ClapArgs;
 use serde::Serialize;
@@ -63,6 +64,9 @@ pub struct Args {
     /// in a pipeline the micro-batches, 4 if not given
     #[arg(long, visible_alias = "micro-batches", value_name = "PARTS", conflicts_with = "ordered")]
     pub accumulate: Option<usize>,
+    /// What the model computes with; updates are made in 32 bits
+    #[arg(long, value_enum, default_value_t)]
+    pub precision: Precision,
     /// How gradients become steps
     #[arg(long, value_enum, default_value_t)]
     pub optimizer: Rule,
@@ -199,9 +203,10 @@ impl Args {
             let problem = "has no norms of tensors that ranks divide".to_string();
             return Err(Error::setting("optimizer", problem));
         }
-        if self.recompute && mesh.length(Axis::Tp) > 1 {
-            let problem = "would make the calls of divided blocks twice".to_string();
-            return Err(Error::setting("recompute", problem));
+        let is_whole = self.offload.is_none() && self.precision == Precision::F32;
+        if self.is_pipeline() && !is_whole {
+            let name = if self.offload.is_some() { "offload" } else { "precision" };
+            return Err(Error::setting(name, "does not go with a pipeline".to_string()));
         }
         self.share_of(0, ranks)?;
         self.pipeline(ranks).map(drop)
@@ -241,6 +246,7 @@ impl Args {
             ("--batch".to_string(), self.batch.to_string()),
             ("--lr".to_string(), self.lr.to_string()),
             ("--optimizer".to_string(), self.optimizer.name()),
+            ("--precision".to_string(), self.precision.name()),
             ("--seed".to_string(), self.seed.to_string()),
             ("--steps".to_string(), self.steps.to_string()),
         ])

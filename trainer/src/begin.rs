@@ -10,8 +10,8 @@ use crate::offload::DiskUse;
 use crate::optim::{Hyper, Optimizer};
 use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
+use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Thrift, Way, Ways};
 use crate::plan;
-use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Way, Ways};
 use crate::records::Records;
 use crate::report::{Report, grouped, megabytes};
 use crate::state::State;
@@ -92,9 +92,9 @@ pub(crate) fn strategy<'a>(
         let pipeline = Pipeline::new(model, groups, lanes, sharing, optimizer, keep, state, plan)?;
         return Ok(Box::new(pipeline));
     }
-    let (dp, offload) = (groups.dp.as_ref(), args.offload(rank, ranks));
-    let offload = offload.as_ref();
-    let data = DataParallel::new(model, dp, lanes, sharing, optimizer, keep, offload, state)?;
+    let (precision, offload) = (args.precision, args.offload(rank, ranks));
+    let (dp, thrift) = (groups.dp.as_ref(), Thrift { keep, precision, offload });
+    let data = DataParallel::new(model, dp, lanes, sharing, optimizer, &thrift, state)?;
     Ok(Box::new(data))
 }
 
@@ -167,6 +167,7 @@ impl<'a> Run<'a> {
             ("batch", format!("{batch} samples of {context} bytes, {} a rank", batch / shares)),
             ("ranks", format!("{ranks}, each with {threads}")),
             ("optimizer", self.args.optimizer.name()),
+            ("precision", self.args.precision.name()),
             ("learning rate", format!("up to {lr}, seed {seed}")),
             ("steps", format!("{first} to {last} of {steps}")),
         ];

@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn sums_are_those_of_f64_where_that_is_exact() {
         let whole: Vec<f32> = (0..50_000).map(|n| (n % 4001) as f32 - 2000.0).collect();
-        assert_eq!(sum(&whole), whole.iter().map(|n| f64::from(*n) * f64::from(*n)).sum());
+        assert_eq!(sum(&whole), whole.iter().map(|n| f64::from(*n) * f64::from(*n)).sum::<f64>());
         for one in [0.0, -0.0, 1.0, -3.5, f32::MAX, f32::MIN_POSITIVE, 1e-45, 1.2e-39] {
             assert_eq!(sum(&[one]), f64::from(one) * f64::from(one), "{one}");
         }

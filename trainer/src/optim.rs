@@ -7,7 +7,7 @@ use crate::norms::{ExactSum, Sums};
 use brigade_offload::memory::Buffer;
 use brigade_offload::optimizer::{
     AdamW, Crew, Gradients, Lamb, Lars, Lion, Moment, Narrowed, Sgd, Shard, TensorNorms, Update,
-    Weights,
+    Weights, square_sum,
 };
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -188,6 +188,8 @@ pub struct Optimizer {
     pub(crate) crew: Crew,
     /// Of each tensor in this update, if the rule asks for them.
     norms: Vec<TensorNorms>,
+    /// What gradients are multiplied by.
+    pub(crate) scale: f32,
     /// Updates made.
     pub steps: usize,
 }
@@ -199,7 +201,7 @@ impl Optimizer {
     pub fn new(hyper: Hyper, threads: usize, steps: usize) -> Result<Optimizer, Error> {
         let crew = Crew::new(threads);
         let crew = crew.map_err(|problem| Error::setting("threads", problem.to_string()))?;
-        Ok(Optimizer { rule: Rule::Adamw, hyper, crew, norms: Vec::new(), steps })
+        Ok(Optimizer { rule: Rule::Adamw, hyper, crew, norms: Vec::new(), scale: 1.0, steps })
     }
 
     /// The same with another rule.
@@ -215,8 +217,21 @@ impl Optimizer {
     /// Move `params` against `grads`, as part of the update after `steps` others. Cost: one pass
     /// over 28 bytes a parameter, or 20 with one moment.
     pub fn update(&mut self, params: &mut [f32], moments: &mut Moments, grads: &[f32], lr: f32) {
+        self.update_both(params, Narrowed::None, moments, grads, lr);
+    }
+
+    /// The same, with copies of the new parameters that are narrower.
+    pub(crate) fn update_both(
+        &mut self,
+        params: &mut [f32],
+        mut narrowed: Narrowed<'_>,
+        moments: &mut Moments,
+        grads: &[f32],
+        lr: f32,
+    ) {
         for (group, update) in self.updates(moments, lr) {
-            let shard = moments.shard(group, params, grads);
+            let narrowed = narrowed.part(group.clone());
+            let shard = Shard { narrowed, ..moments.shard(group, params, grads) };
             update.apply(&mut self.crew, shard).expect("equal parts of arrays that the rule has");
         }
     }
@@ -229,11 +244,13 @@ impl Optimizer {
             let decay = if decays { decay } else { 0.0 };
             let (momentum, trust) = (beta1, TRUST);
             let update = match self.rule {
-                Rule::Adamw => AdamW { lr, beta1, beta2, eps, decay }.at(step, 1.0),
+                Rule::Adamw => AdamW { lr, beta1, beta2, eps, decay }.at(step, self.scale),
                 Rule::Lamb => Lamb { lr, beta1, beta2, eps, decay }.at(step, self.norms[tensor]),
-                Rule::Lars => Lars { lr, momentum, decay, trust }.at(1.0, self.norms[tensor]),
-                Rule::Lion => Lion { lr, beta1, beta2, decay }.at(1.0),
-                Rule::Sgd => Sgd { lr, momentum, decay, is_nesterov: false }.at(1.0),
+                Rule::Lars => {
+                    Lars { lr, momentum, decay, trust }.at(self.scale, self.norms[tensor])
+                }
+                Rule::Lion => Lion { lr, beta1, beta2, decay }.at(self.scale),
+                Rule::Sgd => Sgd { lr, momentum, decay, is_nesterov: false }.at(self.scale),
             };
             (group.clone(), update)
         };
@@ -257,7 +274,7 @@ impl Optimizer {
                 Rule::Lamb => {
                     let rule = Lamb { lr: 0.0, beta1, beta2, eps, decay };
                     let shard = moments.shard(group.clone(), params, grads);
-                    let moved = rule.measure(&mut self.crew, step, 1.0, shard);
+                    let moved = rule.measure(&mut self.crew, step, self.scale, shard);
                     moved.expect("equal parts of arrays that LAMB has");
                     let root = |beta: f32| 1.0 - f64::from(beta).powi(step as i32);
                     let (rate, root) = (root(beta1).recip() as f32, root(beta2).sqrt() as f32);
@@ -272,6 +289,11 @@ impl Optimizer {
             let weights = ExactSum::of(group.len(), |at| params[group.start + at]);
             sums.add(tensor, [weights, update]);
         }
+    }
+
+    /// Whether all of these gradients are numbers. Cost: one pass that reads them.
+    pub(crate) fn is_finite(&mut self, grads: &[f32]) -> bool {
+        square_sum(&mut self.crew, Gradients::F32(grads)).is_finite()
     }
 
     /// The norms of all tensors, after those of all parts were added.

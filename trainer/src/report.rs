@@ -99,6 +99,9 @@ fn step_line(r: &StepRecord, last: usize) -> String {
             false => format!(", formula {} B", grouped(r.formula_bytes)),
         };
     }
+    if r.is_skipped {
+        line += &format!(" | skipped: overflow at loss scale {}", r.loss_scale);
+    }
     if r.disk_bytes != [0; 2] || r.disk_formula_bytes != [0; 2] {
         let [read, written] = r.disk_bytes.map(grouped);
         line += &format!(" | disk {:.1} ms, read {read} B, written {written} B", r.disk_ms);

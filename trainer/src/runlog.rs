@@ -40,6 +40,10 @@ pub struct StepRecord {
     pub disk_bytes: [u64; 2],
     /// What is predicted for that.
     pub disk_formula_bytes: [u64; 2],
+    /// What the loss was multiplied by for its gradient.
+    pub loss_scale: f32,
+    /// Whether a gradient has overflowed, so that no rank has updated anything.
+    pub is_skipped: bool,
 }
 
 /// What a run came to on one rank: bytes of all its steps, and bytes of memory.

@@ -39,9 +39,10 @@ impl Extent {
 }
 
 /// What a pass keeps of its blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     /// Everything that backward needs.
+    #[default]
     All,
     /// What goes in: the forward of a block is computed again before its backward (Chen et al.
     /// 2016), with the same bits.

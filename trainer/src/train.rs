@@ -219,6 +219,8 @@ impl Run<'_> {
             formula_bytes: strategy.formula_bytes(),
             disk_bytes: bytes(spent.disk),
             disk_formula_bytes: bytes(strategy.disk_formula()),
+            loss_scale: spent.loss_scale,
+            is_skipped: spent.is_skipped,
         })
     }
 

@@ -9,10 +9,9 @@ use brigade_trainer::model::Gpt;
 use brigade_trainer::optim::{Hyper, Optimizer};
 use brigade_trainer::parallel::tensor::Inside;
 use brigade_trainer::parallel::{
-    Axis, Batch, DataParallel, Lanes, Memory, Mesh, Sharing, Stage, Strategy,
+    Axis, Batch, DataParallel, Lanes, Memory, Mesh, Sharing, Stage, Strategy, Thrift,
 };
 use brigade_trainer::state::State;
-use brigade_trainer::tape::Keep;
 use brigade_trainer::{Args, train};
 use clap::Parser;
 
@@ -64,7 +63,8 @@ fn rank(way: Way, world: Option<Communicator>, start: &State, steps: usize) -> E
     let optimizer = Optimizer::new(Hyper::default(), 1, start.steps).unwrap();
     let dp = groups.dp.as_ref();
     let mut run =
-        DataParallel::new(&model, dp, lanes, sharing, optimizer, Keep::All, None, start).unwrap();
+        DataParallel::new(&model, dp, lanes, sharing, optimizer, &Thrift::default(), start)
+            .unwrap();
     let memory = run.memory();
     let corpus = Corpus::open(None).unwrap();
     let batch = |step| Batch {

@@ -50,6 +50,8 @@ pub(crate) struct Disk {
     /// Parameters if they are here, then the moments.
     arrays: Vec<Placed>,
     has_params: bool,
+    /// Whether passes want them.
+    is_fetched: bool,
     /// Of each unit, in elements of every array.
     spans: Vec<Span>,
     /// Parameters on their way, oldest first, and the buffers that are free.
@@ -86,13 +88,14 @@ impl Disk {
         budget: Option<usize>,
         (rank, ranks): (usize, usize),
         units: &[Unit<'_>],
+        is_fetched: bool,
     ) -> Result<Disk, Error> {
         let has_params = units.iter().any(|unit| !unit.params.is_empty());
         let lens: Vec<usize> = units.iter().map(|unit| unit.moments.len()).collect();
         let arrays = units[0].moments.count() + usize::from(has_params);
-        let sizes = sizes(&lens, arrays, has_params, budget)?;
+        let sizes = sizes(&lens, arrays, is_fetched, budget)?;
         let (spans, elements) = spans(&lens, sizes.block / 4);
-        let arena = arena(sizes.arena)?;
+        let arena = arena(budget, sizes.arena)?;
         let storage = Storage::new(&arena, Settings::default()).map_err(Error::offload)?;
         let carrier = Carrier::new(&storage, &arena).wait_limit(LIMIT);
 
@@ -122,7 +125,7 @@ impl Disk {
         let shape = Shape::cut(elements, &vec![4; arrays], sizes.block / 4);
         let pipeline = Pipeline::with_slots(&arena, shape, sizes.slots).map_err(Error::offload)?;
         let longest = spans.iter().map(|span| span.padded).max().unwrap_or(0);
-        let buffers = if has_params { AHEAD } else { 0 };
+        let buffers = if is_fetched { AHEAD } else { 0 };
         let buffers = (0..buffers).map(|_| arena.take(4 * longest, Category::Parameters));
         let buffers = buffers.collect::<Result<_, _>>().map_err(Error::offload)?;
         let mut disk = Disk {
@@ -138,6 +141,7 @@ impl Disk {
             state,
             draft,
             has_params,
+            is_fetched,
             spans,
             buffers,
         };
@@ -145,9 +149,9 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Whether parameters are here.
-    pub(crate) fn has_params(&self) -> bool {
-        self.has_params
+    /// Whether parameters are here that passes want.
+    pub(crate) fn is_fetched(&self) -> bool {
+        self.is_fetched
     }
 
     /// Memory for what comes and goes. \[bytes\]
@@ -165,13 +169,13 @@ impl Disk {
         let update = self.pipeline.shape().bytes();
         let fetch = |(unit, span): (usize, &Span)| times(unit) * 4 * span.padded as u64;
         let fetched: u64 = self.spans.iter().enumerate().map(fetch).sum();
-        let fetched = if self.has_params { fetched } else { 0 };
+        let fetched = if self.is_fetched { fetched } else { 0 };
         DiskUse { read_bytes: update + fetched, written_bytes: update, ..DiskUse::default() }
     }
 
     /// Have a unit's parameters on their way, if there is room for them.
     pub(crate) fn ahead(&mut self, unit: usize) -> Result<(), Error> {
-        if !self.has_params || self.coming.iter().any(|(coming, _)| *coming == unit) {
+        if !self.is_fetched || self.coming.iter().any(|(coming, _)| *coming == unit) {
             return Ok(());
         }
         let Some(buffer) = self.buffers.pop() else { return Ok(()) };
@@ -223,9 +227,11 @@ impl Disk {
         Ok(())
     }
 
-    /// One of the moments of a unit, counted from 0, for a checkpoint.
-    pub(crate) fn moment(&mut self, unit: usize, moment: usize) -> Result<Vec<f32>, Error> {
-        let placed = &self.arrays[moment + usize::from(self.has_params)];
+    /// A unit's parameters or one of its moments, for a checkpoint; nothing if it is not here.
+    pub(crate) fn array(&mut self, unit: usize, name: &str) -> Result<Option<Vec<f32>>, Error> {
+        let Some(placed) = self.arrays.iter().find(|placed| placed.tensor.name == name) else {
+            return Ok(None);
+        };
         let (span, chunk) = (self.spans[unit], self.pipeline.shape().chunk_elements());
         let first = (placed.offset / 4) as usize + span.first;
         let mut values = Vec::with_capacity(span.len);
@@ -240,7 +246,7 @@ impl Disk {
             self.used.read_bytes += 4 * chunk as u64;
             buffer = Ok(full);
         }
-        Ok(values)
+        Ok(Some(values))
     }
 }
 
@@ -267,7 +273,7 @@ fn spans(lens: &[usize], chunk: usize) -> (Vec<Span>, usize) {
 fn sizes(
     lens: &[usize],
     arrays: usize,
-    has_params: bool,
+    is_fetched: bool,
     budget: Option<usize>,
 ) -> Result<Sizes, Error> {
     let longest = 4 * lens.iter().max().expect("a model has units");
@@ -275,14 +281,14 @@ fn sizes(
     let mut block = (all / 64).next_power_of_two().clamp(4 << 10, 1 << 20);
     loop {
         for slots in [5, 3] {
-            let ahead = if has_params { AHEAD } else { 0 };
+            let ahead = if is_fetched { AHEAD } else { 0 };
             let arena = slots * arrays * span_bytes(block)
                 + ahead * span_bytes(longest.next_multiple_of(block))
                 + span_bytes(block).max(STAGING_BYTES);
             let sizes = Sizes { block, slots, arena };
             match budget {
                 None => return Ok(sizes),
-                Some(bytes) if arena <= bytes => return Ok(Sizes { arena: bytes, ..sizes }),
+                Some(bytes) if arena <= usable(bytes) => return Ok(sizes),
                 Some(_) if block == 4 << 10 && slots == 3 => {
                     let problem = format!("{arena} bytes are the least that it works with");
                     return Err(Error::setting("host-budget", problem));
@@ -292,6 +298,12 @@ fn sizes(
         }
         block /= 2;
     }
+}
+
+/// What an arena of so many bytes has at least: reserved pages come whole.
+fn usable(bytes: usize) -> usize {
+    const PAGE: usize = 2 << 20;
+    if bytes < PAGE { bytes } else { bytes / PAGE * PAGE }
 }
 
 /// Copy what two ranges of the same array share: `from`, which begins at `begin`, to `to`, which

@@ -16,7 +16,7 @@ pub(crate) use disk::{Disk, Unit, pass};
 
 use crate::error::Error;
 use crate::optim::{Moments, Numbers};
-use brigade_offload::memory::{Arena, Budget, Category, span_bytes};
+use brigade_offload::memory::{Arena, Budget, Category, Pages, span_bytes};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -130,7 +130,7 @@ pub(crate) fn to_host<'m>(
 ) -> Result<Arena, Error> {
     let mut numbers: Vec<&mut Numbers> = moments.flat_map(Moments::arrays_mut).collect();
     let bytes = numbers.iter().map(|numbers| span_bytes(4 * numbers.len())).sum();
-    let arena = arena(budget.unwrap_or(bytes))?;
+    let arena = arena(budget, bytes)?;
     for numbers in &mut numbers {
         let buffer = arena.take(4 * numbers.len(), Category::Optimizer);
         let mut buffer = buffer.map_err(|over| Error::setting("host-budget", over.to_string()))?;
@@ -140,8 +140,11 @@ pub(crate) fn to_host<'m>(
     Ok(arena)
 }
 
-fn arena(bytes: usize) -> Result<Arena, Error> {
-    let arena = Arena::new(Budget::new(bytes));
+/// The arena that a budget allows, or one of just so many bytes.
+fn arena(budget: Option<usize>, bytes: usize) -> Result<Arena, Error> {
+    // Where pages are reserved, arenas have whole ones: less than was asked for.
+    let exact = Budget::new(bytes).at_best(Pages::Transparent);
+    let arena = Arena::new(budget.map_or(exact, Budget::new));
     arena.map_err(|problem| Error::setting("host-budget", problem.to_string()))
 }
 

@@ -6,11 +6,23 @@ use crate::error::Error;
 use crate::model::Gpt;
 use crate::offload::{DiskUse, Offload};
 use crate::optim::Optimizer;
+use crate::precision::{LossScale, Precision};
 use crate::state::State;
 use crate::tape::{Keep, Scratch, Tape};
 use crate::trace::{self, Lane};
 use brigade_comm::Communicator;
 use std::time::{Duration, Instant};
+
+/// How a run saves memory.
+#[derive(Clone, Debug, Default)]
+pub struct Thrift {
+    /// What of blocks is kept for backward.
+    pub keep: Keep,
+    /// What the model computes with.
+    pub precision: Precision,
+    /// What is kept in cheaper memory.
+    pub offload: Option<Offload>,
+}
 
 /// One rank of DDP (Li et al. 2020), ZeRO or FSDP, or a process alone.
 pub struct DataParallel<'a> {
@@ -19,6 +31,8 @@ pub struct DataParallel<'a> {
     lanes: Lanes,
     shards: Shards<'a>,
     optimizer: Optimizer,
+    precision: Precision,
+    scale: LossScale,
     tape: Tape,
     scratch: Scratch,
     /// [samples of a lane × context], and the byte after each.
@@ -34,15 +48,13 @@ impl<'a> DataParallel<'a> {
     ///
     /// Errors: those of calls that the group cannot do; `Setting` if a budget is too small, `Offload`
     /// for what a device says.
-    #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
     pub fn new(
         model: &'a Gpt,
         group: Option<&'a Communicator>,
         lanes: Lanes,
         sharing: Sharing,
         optimizer: Optimizer,
-        keep: Keep,
-        offload: Option<&Offload>,
+        thrift: &Thrift,
         state: &State,
     ) -> Result<DataParallel<'a>, Error> {
         let (layout, config) = (model.layout(), model.layout().config());
@@ -51,7 +63,9 @@ impl<'a> DataParallel<'a> {
         let state = model.part(state);
         let mut shards =
             Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
-        shards.suit(optimizer.rule(), offload)?;
+        let Thrift { keep, precision, ref offload } = *thrift;
+        shards.suit(optimizer.rule(), offload.as_ref())?;
+        shards.narrow(precision);
         if let Some(offload) = offload {
             shards.offload(offload)?;
         }
@@ -69,12 +83,15 @@ impl<'a> DataParallel<'a> {
             lanes,
             shards,
             optimizer,
+            precision,
+            scale: LossScale::new(precision),
         })
     }
 
     /// Forward of this rank's lane of `slot`. The last unit stays for backward.
     fn forward(&mut self, slot: usize, batch: &Batch<'_>) -> Result<(), Error> {
         let DataParallel { model, shards, tape, tokens, targets, .. } = self;
+        let scale = self.scale.scale();
         let windows = self.lanes.range(slot);
         let windows =
             windows.map(|index| batch.corpus.sample(batch.seed, batch.step, index, batch.context));
@@ -88,7 +105,7 @@ impl<'a> DataParallel<'a> {
                 shards.release(unit);
             }
         }
-        self.losses[slot] = model.loss(tape, targets, batch.scale())?;
+        self.losses[slot] = model.loss(tape, targets, batch.scale() * scale)?;
         Ok(())
     }
 
@@ -104,6 +121,7 @@ impl<'a> DataParallel<'a> {
                 model.forward(unit, params, tape, tokens)?;
             }
             model.backward(unit, params, grads, tape, scratch, tokens)?;
+            self.precision.round(grads);
             shards.close(unit, slot)?;
             if unit > 0 || slot + 1 == self.lanes.slots() {
                 shards.release(unit);
@@ -146,7 +164,12 @@ impl Strategy for DataParallel<'_> {
 
         let from = self.clock();
         let _span = trace::span(Lane::Compute, "update", batch.step + 1);
-        self.shards.update(&mut self.optimizer, lr)?;
+        spent.loss_scale = self.scale.scale();
+        self.optimizer.scale = 1.0 / spent.loss_scale;
+        spent.is_skipped = !self.shards.update(&mut self.optimizer, lr)?;
+        if self.precision == Precision::F16 {
+            self.scale = self.scale.after(!spent.is_skipped);
+        }
         self.optimizer.steps += 1;
         let (from, waited) = (self.since(from), self.shards.take_waited());
         spent.exposed += waited;

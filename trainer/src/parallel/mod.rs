@@ -13,7 +13,7 @@ mod shards;
 pub mod tensor;
 mod way;
 
-pub use data::DataParallel;
+pub use data::{DataParallel, Thrift};
 pub use lanes::Lanes;
 pub use mesh::{Axis, Groups, Mesh};
 pub use shards::{Shards, Sharing, Stage};
@@ -95,6 +95,10 @@ pub struct Spent {
     pub optimizer: Duration,
     /// Files, waiting for which is in no other number.
     pub disk: DiskUse,
+    /// What the loss was multiplied by for its gradient.
+    pub loss_scale: f32,
+    /// Whether a gradient has overflowed, so that no rank has updated anything.
+    pub is_skipped: bool,
 }
 
 /// Bytes that a rank holds in every step.

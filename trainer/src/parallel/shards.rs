@@ -12,19 +12,19 @@
 //! once.
 //! The numbers hold for one slot in fast mode; `gradients` tells what ordered mode costs.
 
+mod account;
 mod moments;
 
-use super::formula::call_bytes;
 use super::gradients::{Cut, GradientSums, Reduction};
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::layout::Layout;
-use crate::norms::Sums;
 use crate::offload::{self, Disk};
 use crate::optim::{Moments, Optimizer};
+use crate::precision::Precision;
 use crate::state::State;
 use crate::trace::{self, Lane, Span};
-use brigade_comm::{Call, Communicator, Dtype, Op, Owned};
+use brigade_comm::{Call, Communicator, Dtype, Owned};
 use brigade_offload::memory::Arena;
 use brigade_schedule::Collective;
 use std::ops::Range;
@@ -59,20 +59,29 @@ struct Unit {
     /// Where it lies in the layout.
     range: Range<usize>,
     cut: Cut,
-    /// All parameters; empty while they are sharded and nobody needs them.
+    /// All parameters; empty while they are sharded, or narrow, and nobody needs them.
     whole: Vec<f32>,
-    /// This rank's, where they are sharded.
+    /// This rank's, where they are sharded; where they are narrow, what this rank updates.
     part: Vec<f32>,
+    /// All parameters in 16 bits, where they are narrow and not sharded.
+    narrow: Vec<i16>,
     /// An all-gather on its way.
-    gather: Option<(Owned<f32>, Span)>,
+    gather: Option<(Gather, Span)>,
     /// Of what this rank updates.
     moments: Moments,
+}
+
+/// Parameters on their way from all ranks, by their width.
+enum Gather {
+    Full(Owned<f32>),
+    Half(Owned<i16>),
 }
 
 /// Parameters, gradients and moments of some units on one rank.
 pub struct Shards<'a> {
     group: Option<&'a Communicator>,
     sharing: Sharing,
+    precision: Precision,
     /// The first of the units in the model.
     first: usize,
     units: Vec<Unit>,
@@ -84,6 +93,8 @@ pub struct Shards<'a> {
     rooms: Vec<Vec<f32>>,
     /// Memory for parts that come from a file.
     parts: Vec<Vec<f32>>,
+    /// Memory for narrow parameters on their way, a part and the whole.
+    halves: Vec<(Vec<i16>, Vec<i16>)>,
     sums: GradientSums<'a>,
     /// Of the whole layout.
     tensors: usize,
@@ -131,7 +142,8 @@ impl<'a> Shards<'a> {
                 false => (params(range.clone()), Vec::new()),
             };
             let moments = Moments::new(layout, updates.clone(), mean, square);
-            Unit { range, cut, whole, part, gather: None, moments }
+            let narrow = Vec::new();
+            Unit { range, cut, whole, part, narrow, gather: None, moments }
         });
         let units: Vec<Unit> = units.collect();
         let cuts: Vec<Cut> = units.iter().map(|unit| unit.cut.clone()).collect();
@@ -142,6 +154,8 @@ impl<'a> Shards<'a> {
             arena: None,
             rooms: (0..rooms).map(|_| Vec::with_capacity(longest)).collect(),
             parts: Vec::new(),
+            halves: Vec::new(),
+            precision: Precision::F32,
             sums: GradientSums::new(kernels, group, reduction, slots, &cuts),
             tensors: layout.tensors().len(),
             has_norms: false,
@@ -167,22 +181,38 @@ impl<'a> Shards<'a> {
             return Ok(());
         };
         let unit = &mut self.units[at];
-        if !unit.whole.is_empty() || unit.gather.is_some() {
+        if !unit.whole.is_empty() || unit.gather.is_some() || !unit.narrow.is_empty() {
             return Ok(());
         }
-        let file = self.disk.as_mut().filter(|disk| disk.has_params());
+        let file = self.disk.as_mut().filter(|disk| disk.is_fetched());
         let Some(group) = self.group else {
             return file.expect("a process alone has whole parameters in memory").ahead(at);
         };
+        if self.precision != Precision::F32 && self.halves.is_empty() {
+            return Ok(());
+        }
         let Some(mut room) = self.rooms.pop() else { return Ok(()) };
         room.resize(unit.cut.len(), 0.0);
         if let Some(file) = file {
             unit.part = self.parts.pop().expect("as many parts as rooms");
             file.fetch(at, &mut unit.part)?;
         }
-        let call = unit.cut.call(Collective::AllGather);
+        let call = gather_call(&unit.cut, self.precision);
         let span = trace::span(Lane::Calls, "gather parameters", self.first + at);
-        unit.gather = Some((group.start_owned(call, std::mem::take(&mut unit.part), room)?, span));
+        if self.precision == Precision::F32 {
+            let call = group.start_owned(call, std::mem::take(&mut unit.part), room)?;
+            unit.gather = Some((Gather::Full(call), span));
+            return Ok(());
+        }
+        let (mut part, mut whole) = self.halves.pop().expect("as many as rooms");
+        part.resize(unit.part.len(), 0);
+        whole.resize(room.len(), 0);
+        self.precision.narrow(&unit.part, &mut part);
+        if self.disk.is_some() {
+            self.parts.push(std::mem::take(&mut unit.part));
+        }
+        self.rooms.push(room);
+        unit.gather = Some((Gather::Half(group.start_owned(call, part, whole)?), span));
         Ok(())
     }
 
@@ -212,76 +242,85 @@ impl<'a> Shards<'a> {
     /// Nobody needs the unit's parameters for now.
     pub fn release(&mut self, unit: usize) {
         let unit = &mut self.units[unit - self.first];
-        let is_in_file = self.disk.as_ref().is_some_and(Disk::has_params);
-        if is_in_file || (self.sharing.stage == Stage::Fsdp && self.group.is_some()) {
+        let is_in_file = self.disk.as_ref().is_some_and(Disk::is_fetched);
+        let is_sharded = self.sharing.stage == Stage::Fsdp && self.group.is_some();
+        if is_in_file || is_sharded || !unit.narrow.is_empty() {
             self.rooms.push(std::mem::take(&mut unit.whole));
         }
     }
 
     /// After the last slot: move the parameters against the sum of all lanes' gradients. Where they
     /// are whole but updated in parts, each unit goes to everyone while the next is updated.
-    pub fn update(&mut self, optimizer: &mut Optimizer, lr: f32) -> Result<(), Error> {
+    ///
+    /// False: a gradient has overflowed f16 somewhere, and nothing was moved anywhere.
+    pub fn update(&mut self, optimizer: &mut Optimizer, lr: f32) -> Result<bool, Error> {
         for at in (0..self.units.len()).rev() {
             self.sums.complete(at)?;
+        }
+        if self.precision == Precision::F16 && self.has_overflow(optimizer)? {
+            self.disk.as_mut().map_or(Ok(()), Disk::restart)?;
+            return Ok(false);
         }
         if optimizer.rule().has_norms() {
             self.measure(optimizer)?;
         }
         let (group, stage, first) = (self.group, self.sharing.stage, self.first);
-        let Shards { units, sums, disk, .. } = &mut *self;
+        let Shards { units, sums, disk, precision, .. } = &mut *self;
         offload::pass(disk.as_mut(), optimizer, lr, |pass| {
             for (at, unit) in units.iter_mut().enumerate().rev() {
                 let grads = sums.sum(at)?;
-                let Unit { cut, whole, part, gather, moments, .. } = unit;
-                let (Some(group), true) = (group, stage > Stage::Ddp) else {
-                    pass.update(at, whole, moments, grads)?;
-                    continue;
+                let Unit { cut, whole, part, narrow, gather, moments, .. } = unit;
+                let mine = if stage == Stage::Ddp { 0..cut.len() } else { cut.part.clone() };
+                let copy = narrow.get_mut(mine.clone()).unwrap_or_default();
+                let params = match (group, stage) {
+                    _ if *precision != Precision::F32 => &mut part[..],
+                    (Some(_), Stage::Fsdp) => part,
+                    // Empty if it is in a file.
+                    _ => whole.get_mut(mine).unwrap_or_default(),
                 };
-                if stage == Stage::Fsdp {
-                    pass.update(at, part, moments, grads)?;
-                    continue;
-                }
-                pass.update(at, &mut whole[cut.part.clone()], moments, grads)?;
-                let call = cut.call(Collective::AllGather);
+                pass.update(at, params, precision.narrowed(copy), moments, grads)?;
+                let parts = (Stage::Zero1..=Stage::Zero2).contains(&stage);
+                let Some(group) = group.filter(|_| parts) else { continue };
+                let call = gather_call(cut, *precision);
                 let span = trace::span(Lane::Calls, "gather parameters", first + at);
-                *gather = Some((group.start_owned_in_place(call, std::mem::take(whole))?, span));
+                let call = match precision {
+                    Precision::F32 => {
+                        Gather::Full(group.start_owned_in_place(call, std::mem::take(whole))?)
+                    }
+                    _ => Gather::Half(group.start_owned_in_place(call, std::mem::take(narrow))?),
+                };
+                *gather = Some((call, span));
             }
             Ok(())
         })?;
-        for at in 0..self.units.len() {
-            if self.units[at].gather.is_some() {
-                self.arrive(self.first + at)?;
-            }
-        }
-        Ok(())
+        (0..self.units.len()).try_for_each(|at| self.land(at))?;
+        Ok(true)
     }
 
     /// Put the ranks' parts together, on every rank of the group. Each writes the ranges of its
     /// units in `state`.
     pub fn gather(&mut self, state: &mut State) -> Result<(), Error> {
         for at in 0..self.units.len() {
-            self.prefetch(self.first + at)?;
-            self.arrive(self.first + at)?;
-            let Unit { range, cut, whole, moments, .. } = &self.units[at];
-            state.params[range.clone()].copy_from_slice(whole);
-            let count = moments.count();
-            let moments = [(&moments.mean, &mut state.mean), (&moments.square, &mut state.square)];
-            for (number, (mine, all)) in moments.into_iter().enumerate().take(count) {
-                let read;
-                let mine: &[f32] = match &mut self.disk {
-                    Some(disk) => {
-                        read = disk.moment(at, number)?;
-                        &read
-                    }
-                    None => mine,
-                };
-                let all = &mut all[range.clone()];
+            let is_narrow = self.precision != Precision::F32;
+            if !is_narrow {
+                state.params[self.units[at].range.clone()]
+                    .copy_from_slice(self.fetch(self.first + at)?);
+                self.release(self.first + at);
+            }
+            let Unit { range, cut, part, moments, .. } = &self.units[at];
+            let arrays: [(&str, &[f32], &mut [f32], bool); 3] = [
+                ("params", part, &mut state.params, is_narrow),
+                ("mean", &moments.mean, &mut state.mean, true),
+                ("square", &moments.square, &mut state.square, moments.count() > 1),
+            ];
+            for (name, mine, all, _) in arrays.into_iter().filter(|(_, _, _, is_there)| *is_there) {
+                let read = self.disk.as_mut().map_or(Ok(None), |disk| disk.array(at, name))?;
+                let (mine, all) = (read.as_deref().unwrap_or(mine), &mut all[range.clone()]);
                 match self.group.filter(|_| self.sharing.stage > Stage::Ddp) {
                     Some(group) => group.all_gather_v(mine, all, &cut.counts)?,
                     None => all.copy_from_slice(mine),
                 }
             }
-            self.release(self.first + at);
         }
         self.disk.as_mut().map_or(Ok(()), Disk::restart)
     }
@@ -291,84 +330,62 @@ impl<'a> Shards<'a> {
         std::mem::take(&mut self.waited) + std::mem::take(&mut self.sums.waited)
     }
 
-    /// Bytes that one step makes this rank send, if units go through forward in order, backward in
-    /// reverse, and the last is kept from one to the other.
-    pub fn formula_bytes(&self) -> Result<u64, Error> {
-        self.formula_bytes_with(|at| self.fetches(at))
-    }
-
-    /// Bytes that one step makes this rank send, if parameters that are held in parts are gathered
-    /// so many `times`, by unit.
-    pub fn formula_bytes_with(&self, times: impl Fn(usize) -> u64) -> Result<u64, Error> {
-        let mut bytes = self.sums.formula_bytes()?;
-        let Some(group) = self.group else { return Ok(bytes) };
-        if self.has_norms && self.sharing.stage > Stage::Ddp {
-            let numbers = Sums::numbers(self.tensors);
-            let call = Call::new(Collective::AllReduce, Dtype::U64, Op::Sum, numbers);
-            bytes += call_bytes(group, &call)?;
-        }
-        for (at, Unit { cut, .. }) in self.units.iter().enumerate() {
-            let times = match self.sharing.stage {
-                Stage::Ddp => 0,
-                Stage::Zero1 | Stage::Zero2 => 1,
-                Stage::Fsdp => times(at),
-            };
-            bytes += times * call_bytes(group, &cut.call(Collective::AllGather))?;
-        }
-        Ok(bytes)
-    }
-
-    /// Bytes of parameters, gradients, moments, memory for calls, and of an arena. Ask when nothing
-    /// is on its way: before the first step or after one.
-    pub fn bytes(&self) -> [u64; 5] {
-        let of =
-            |len: &dyn Fn(&Unit) -> usize| 4 * self.units.iter().map(len).sum::<usize>() as u64;
-        let (sums, rooms) = self.sums.bytes();
-        let rooms_too = self.rooms.iter().chain(&self.parts);
-        let params: u64 = rooms_too.map(|room| 4 * room.capacity() as u64).sum();
-        let moments = match &self.arena {
-            Some(_) => 0,
-            None => of(&|unit| unit.moments.mean.len() + unit.moments.square.len()),
-        };
-        let disk = self.disk.as_ref().map_or(0, Disk::arena_bytes);
-        let arena = self.arena.as_ref().map_or(disk, |arena| arena.capacity() as u64);
-        [of(&|unit| unit.whole.len() + unit.part.len()), sums, moments, rooms + params, arena]
-    }
-
-    /// How often a step needs a unit's parameters that are not kept.
-    fn fetches(&self, at: usize) -> u64 {
-        let slots = self.sharing.slots as u64;
-        match at {
-            at if at + 1 == self.units.len() => slots,
-            0 => slots + 1,
-            _ => 2 * slots,
-        }
-    }
-
     /// Have a unit's parameters here.
     fn arrive(&mut self, unit: usize) -> Result<(), Error> {
         self.prefetch(unit)?;
         let at = unit - self.first;
-        let Unit { whole, part, gather, .. } = &mut self.units[at];
-        let file = self.disk.as_mut().filter(|disk| disk.has_params());
-        let Some((call, _span)) = gather.take() else {
-            if let (true, None, Some(file)) = (whole.is_empty(), self.group, file) {
-                *whole = self.rooms.pop().expect("another unit was not released");
-                return file.fetch(at, whole);
-            }
-            assert!(!whole.is_empty(), "unit {unit} has no room: another was not released");
+        self.land(at)?;
+        let Unit { whole, narrow, .. } = &mut self.units[at];
+        if !whole.is_empty() {
             return Ok(());
-        };
-        let _waiting = trace::span(Lane::Waiting, "for parameters", unit);
-        let from = Instant::now();
-        let (input, output) = call.wait()?;
-        self.waited += from.elapsed();
-        *whole = output;
-        match file {
-            Some(_) => self.parts.push(input),
-            // In place there is no input, and no part either.
-            None => *part = input,
         }
+        // What is neither here nor was on its way is narrow, or in this process's own file.
+        *whole = self.rooms.pop().expect("another unit was not released");
+        match &mut self.disk {
+            Some(disk) if narrow.is_empty() => disk.fetch(at, whole),
+            _ => {
+                whole.resize(narrow.len(), 0.0);
+                self.precision.widen(narrow, whole);
+                Ok(())
+            }
+        }
+    }
+
+    /// Wait for a unit's parameters if they are on their way.
+    fn land(&mut self, at: usize) -> Result<(), Error> {
+        let Unit { whole, part, narrow, gather, .. } = &mut self.units[at];
+        let Some((call, _span)) = gather.take() else { return Ok(()) };
+        let _waiting = trace::span(Lane::Waiting, "for parameters", self.first + at);
+        let from = Instant::now();
+        match call {
+            Gather::Full(call) => {
+                let (input, output) = call.wait()?;
+                *whole = output;
+                match self.disk.as_ref().is_some_and(Disk::is_fetched) {
+                    true => self.parts.push(input),
+                    // In place there is no input, and no part either.
+                    false => *part = input,
+                }
+            }
+            Gather::Half(call) => {
+                let (input, output) = call.wait()?;
+                if self.sharing.stage < Stage::Fsdp {
+                    *narrow = output;
+                } else {
+                    *whole = self.rooms.pop().expect("another unit was not released");
+                    whole.resize(output.len(), 0.0);
+                    self.precision.widen(&output, whole);
+                    self.halves.push((input, output));
+                }
+            }
+        }
+        self.waited += from.elapsed();
         Ok(())
     }
+}
+
+/// Parameters from all ranks, in 32 bits or 16.
+fn gather_call(cut: &Cut, precision: Precision) -> Call {
+    let dtype = if precision == Precision::F32 { Dtype::F32 } else { Dtype::I16 };
+    Call { dtype, ..cut.call(Collective::AllGather) }
 }

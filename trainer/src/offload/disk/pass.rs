@@ -38,16 +38,18 @@ pub(crate) fn pass(
 }
 
 impl Pass<'_, '_> {
-    /// Update this rank's part of a unit. params: all of it, or nothing if it is in the file.
+    /// Update this rank's part of a unit. params: all of it, or nothing if it is in the file;
+    /// narrowed: where narrower copies go.
     pub(crate) fn update(
         &mut self,
         unit: usize,
         params: &mut [f32],
+        mut narrowed: Narrowed<'_>,
         moments: &mut Moments,
         grads: &[f32],
     ) -> Result<(), Error> {
         let Some(stream) = &mut self.stream else {
-            self.optimizer.update(params, moments, grads, self.lr);
+            self.optimizer.update_both(params, narrowed, moments, grads, self.lr);
             return Ok(());
         };
         let (span, from) = (stream.spans[unit], Instant::now());
@@ -70,7 +72,7 @@ impl Pass<'_, '_> {
             let cut = arrays.iter_mut().map(|array| &mut array[..4 * here.len()]);
             let mut arrays: Vec<&mut [u8]> = cut.collect();
             let grads = Gradients::F32(&grads[here.clone()]);
-            optimize.part(here, &mut arrays, grads, Narrowed::None)?;
+            optimize.part(here.clone(), &mut arrays, grads, narrowed.part(here))?;
             computing += from.elapsed();
             Ok(())
         };

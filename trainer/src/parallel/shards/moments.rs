@@ -3,8 +3,9 @@
 use super::{Shards, Stage, Unit};
 use crate::error::Error;
 use crate::norms::Sums;
-use crate::offload::{self, Disk, DiskUse, Offload, Tier};
+use crate::offload::{self, Disk, Offload, Tier};
 use crate::optim::{Optimizer, Rule};
+use crate::precision::Precision;
 use brigade_comm::Op;
 use std::time::Instant;
 
@@ -25,7 +26,55 @@ impl Shards<'_> {
         Ok(())
     }
 
-    /// Move the moments to a cheaper memory, and, where they are held in parts, parameters to files.
+    /// Compute with weights of 16 bits; what this rank updates stays in 32.
+    pub fn narrow(&mut self, precision: Precision) {
+        self.precision = precision;
+        if precision == Precision::F32 {
+            return;
+        }
+        let is_sharded = self.sharing.stage == Stage::Fsdp && self.group.is_some();
+        for Unit { cut, whole, part, narrow, .. } in &mut self.units {
+            let mine = match self.sharing.stage {
+                Stage::Ddp => 0..cut.len(),
+                _ => cut.part.clone(),
+            };
+            if !is_sharded {
+                *narrow = vec![0; whole.len()];
+                precision.narrow(whole, narrow);
+                *part = std::mem::take(whole)[mine].to_vec();
+            }
+        }
+        let [whole, part] = self.longest();
+        self.rooms = (0..2).map(|_| Vec::with_capacity(whole)).collect();
+        let halves = if is_sharded { 2 } else { 0 };
+        let half = |_| (Vec::with_capacity(part), Vec::with_capacity(whole));
+        self.halves = (0..halves).map(half).collect();
+    }
+
+    /// Elements of the longest unit, and of the longest that this rank updates.
+    fn longest(&self) -> [usize; 2] {
+        let longest = |len: fn(&Unit) -> usize| self.units.iter().map(len).max().unwrap_or(0);
+        [longest(|unit| unit.cut.len()), longest(|unit| unit.moments.len())]
+    }
+
+    /// Whether a sum of gradients is not finite on any rank: one call of four bytes.
+    pub(super) fn has_overflow(&mut self, optimizer: &mut Optimizer) -> Result<bool, Error> {
+        let mut is_finite = true;
+        for at in 0..self.units.len() {
+            is_finite &= optimizer.is_finite(self.sums.sum(at)?);
+        }
+        let mut flag = [u32::from(!is_finite)];
+        // Where every rank has every sum, all of them see the same.
+        if let Some(group) = self.group.filter(|_| self.sharing.stage > Stage::Ddp) {
+            let from = Instant::now();
+            group.all_reduce(&mut flag, Op::Max)?;
+            self.waited += from.elapsed();
+        }
+        Ok(flag[0] > 0)
+    }
+
+    /// Move the moments to a cheaper memory, and to files also parameters that are held in parts, or
+    /// in 32 bits beside others of 16.
     ///
     /// Errors: `Setting` if the budget is too small, `Offload` for what the device says.
     pub fn offload(&mut self, offload: &Offload) -> Result<(), Error> {
@@ -38,21 +87,24 @@ impl Shards<'_> {
             }
             Tier::Nvme(folder) => folder,
         };
-        let has_params = self.sharing.stage == Stage::Fsdp;
+        let is_narrow = self.precision != Precision::F32;
+        // Whoever keeps weights of 16 bits needs those of 32 in the update only.
+        let is_fetched = self.sharing.stage == Stage::Fsdp && (self.group.is_some() || !is_narrow);
+        let has_params = is_fetched || is_narrow;
         let mut units = Vec::new();
         for Unit { whole, part, moments, .. } in &self.units {
             let params = if whole.is_empty() { part } else { whole };
             units.push(offload::Unit { params: if has_params { params } else { &[] }, moments });
         }
-        self.disk = Some(Disk::new(folder, *host_budget, *place, &units)?);
+        self.disk = Some(Disk::new(folder, *host_budget, *place, &units, is_fetched)?);
         self.units.iter_mut().for_each(|unit| unit.moments.leave());
         if has_params {
             self.units.iter_mut().for_each(|unit| {
                 (unit.whole, unit.part) = Default::default();
             });
-            let longest = |len: fn(&Unit) -> usize| self.units.iter().map(len).max().unwrap_or(0);
-            let (whole, part) =
-                (longest(|unit| unit.cut.len()), longest(|unit| unit.moments.len()));
+        }
+        if is_fetched {
+            let [whole, part] = self.longest();
             let parts = if self.group.is_some() { 2 } else { 0 };
             self.rooms = (0..2).map(|_| Vec::with_capacity(whole)).collect();
             self.parts = (0..parts).map(|_| Vec::with_capacity(part)).collect();
@@ -68,6 +120,7 @@ impl Shards<'_> {
             let grads = self.sums.sum(at)?;
             let Unit { cut, whole, part, moments, .. } = &mut self.units[at];
             let params = match (group, self.sharing.stage) {
+                _ if self.precision != Precision::F32 => part,
                 (None, _) => whole,
                 (_, Stage::Fsdp) => part,
                 _ => &mut whole[cut.part.clone()],
@@ -81,16 +134,5 @@ impl Shards<'_> {
         }
         optimizer.take_norms(&norms);
         Ok(())
-    }
-
-    /// What files have cost this rank so far.
-    pub fn disk_use(&self) -> DiskUse {
-        self.disk.as_ref().map_or(DiskUse::default(), Disk::used)
-    }
-
-    /// What one step reads and writes in files, units going as for `formula_bytes`.
-    pub fn disk_formula(&self) -> DiskUse {
-        let formula = |disk: &Disk| disk.formula(|at| self.fetches(at));
-        self.disk.as_ref().map_or(DiskUse::default(), formula)
     }
 }

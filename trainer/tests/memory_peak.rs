@@ -1,0 +1,46 @@
+//! What a process holds at most in a step is what its strategy says it holds, within 2 %.
+
+use brigade_trainer::{Args, Counting};
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// One process: several would share the counter. `brigade compare` looks at worlds of them.
+#[test]
+fn peaks_are_what_formulas_say() {
+    let base = "train --batch 32 --context 64 --layers 6 --width 64 --heads 4 --quiet --sample 0 \
+                --threads 1 --steps 3";
+    let folder = std::env::temp_dir().join(format!("brigade-peak-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let nvme = format!("--offload nvme:{}", folder.display());
+    let mut totals = Vec::new();
+    for more in [
+        "".to_string(),
+        "--recompute".to_string(),
+        "--precision bf16".to_string(),
+        "--optimizer lion".to_string(),
+        "--offload cpu".to_string(),
+        nvme.clone(),
+        format!("--recompute --strategy fsdp {nvme}"),
+        format!("--recompute --precision bf16 --strategy fsdp {nvme}"),
+    ] {
+        let flags = base.split_whitespace().chain(more.split_whitespace());
+        let args = Command::parse_from(flags).args;
+        let outcome = brigade_trainer::train(&args, None, &mut std::io::sink()).unwrap();
+        let rank = outcome.ranks[0];
+        let (peak, formula) = (rank.peak_bytes as f64, rank.memory_bytes as f64);
+        println!("{more}: {peak} of {formula}, {:+.2} %", 100.0 * (peak / formula - 1.0));
+        assert!((peak / formula - 1.0).abs() < 0.02, "{more}: {peak} bytes, formula {formula}");
+        totals.push(rank.memory_bytes);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(totals[1] < totals[0] / 2, "blocks that are not kept: {totals:?}");
+    assert!(totals[6] < totals[1], "state that is not kept: {totals:?}");
+}

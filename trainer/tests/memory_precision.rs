@@ -1,0 +1,156 @@
+//! Weights of 16 bits: the same digits however they are held, half the bytes, and an overflow on
+//! one rank ends the step on all.
+
+use brigade_comm::{Communicator, Settings};
+use brigade_trainer::kernels::Cpu;
+use brigade_trainer::layout::{Config, Layout};
+use brigade_trainer::model::Gpt;
+use brigade_trainer::optim::{Hyper, Optimizer};
+use brigade_trainer::parallel::{Shards, Sharing, Stage};
+use brigade_trainer::precision::Precision;
+use brigade_trainer::state::State;
+use brigade_trainer::{Args, Error, Outcome};
+use clap::Parser;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(more: &str) -> Args {
+    let base = "train --batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 --quiet \
+                --sample 0 --threads 1";
+    Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
+}
+
+fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
+    brigade_trainer::train(args, world, &mut std::io::sink())
+}
+
+fn spread<T: Send>(ranks: usize, run: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    let comms = Communicator::local_world(ranks, &settings).unwrap();
+    let run = &run;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            comms.into_iter().map(|comm| scope.spawn(move || run(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
+    match ranks {
+        1 => vec![train(args, None).unwrap()],
+        _ => spread(ranks, |comm| train(args, Some(comm)).unwrap()),
+    }
+}
+
+fn bits(losses: &[f64]) -> Vec<u64> {
+    losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+#[test]
+fn ordered_losses_have_the_same_bits_at_every_stage_and_tier() {
+    let folder = std::env::temp_dir().join(format!("brigade-narrow-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let nvme = format!("--offload nvme:{}", folder.display());
+    for precision in ["bf16", "f16"] {
+        let flags = format!("--ordered --steps 4 --precision {precision}");
+        let alone = train(&args(&flags), None).unwrap();
+        let full = train(&args("--ordered --steps 4"), None).unwrap();
+        assert_ne!(bits(&alone.losses), bits(&full.losses), "{precision} rounds");
+        for stage in ["ddp", "zero1", "zero2", "fsdp"] {
+            for tier in ["", &nvme] {
+                let args = args(&format!("{flags} --strategy {stage} {tier}"));
+                for ranks in [1, 2, 3] {
+                    for outcome in world(ranks, &args) {
+                        let what = format!("{precision}, {stage} {tier}, {ranks} ranks");
+                        assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{what}");
+                        assert_eq!(outcome.held_out.to_bits(), alone.held_out.to_bits(), "{what}");
+                        assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}");
+                        let (used, formula) = (outcome.disk, outcome.disk_formula);
+                        assert_eq!(used.read_bytes, formula.read_bytes, "{what}");
+                        assert_eq!(used.written_bytes, formula.written_bytes, "{what}");
+                    }
+                }
+            }
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn weights_of_16_bits_are_half_the_bytes_and_learn_as_well() {
+    let sent = |precision: &str| {
+        world(2, &args(&format!("--steps 1 --strategy zero2 --precision {precision}")))[0]
+            .sent_bytes
+    };
+    let units = [256 * 20 + 24 * 20, 12 * 400 + 13 * 20, 12 * 400 + 13 * 20, 256 * 20 + 40];
+    let mine: u64 = units.iter().map(|unit: &u64| unit / 2).sum();
+    assert_eq!(sent("f32") - sent("bf16"), 2 * mine);
+    let last = |precision: &str| {
+        let flags = format!("--steps 60 --precision {precision}");
+        *train(&args(&flags), None).unwrap().losses.last().unwrap()
+    };
+    let full = last("f32");
+    for precision in ["bf16", "f16"] {
+        let got = last(precision);
+        assert!((got / full - 1.0).abs() < 0.01, "{precision}: {got}, f32 has {full}");
+    }
+}
+
+#[test]
+fn a_resumed_run_goes_on_from_the_masters() {
+    let file = std::env::temp_dir().join(format!("brigade-masters-{}", std::process::id()));
+    let all = args("--ordered --steps 4 --precision bf16 --strategy fsdp");
+    let whole = train(&all, None).unwrap();
+    world(2, &Args { checkpoint: Some(file.clone()), stop_at: Some(2), ..all.clone() });
+    let second = world(3, &Args { resume: Some(file.clone()), ..all }).swap_remove(1);
+    assert_eq!(bits(&second.losses), bits(&whole.losses[2..]));
+    std::fs::remove_file(&file).unwrap();
+}
+
+/// One update in a world of threads: whether it was made, and the parameters after it. On rank 1 one
+/// element of the gradient of unit 1 is `wrong`.
+fn update(comm: &Communicator, stage: Stage, wrong: f32) -> (bool, Vec<f32>) {
+    let config = Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4 };
+    let (model, layout) = (Gpt::new(config, Cpu).unwrap(), Layout::new(config));
+    let state = State::new(model.initial(1));
+    let sharing = Sharing { stage, is_ordered: false, slots: 1 };
+    let mut optimizer = Optimizer::new(Hyper::default(), 1, 0).unwrap();
+    let units = 0..layout.units();
+    let kernels = model.kernels();
+    let mut shards = Shards::new(kernels, Some(comm), sharing, &layout, units.clone(), &state);
+    shards.narrow(Precision::F16);
+    for unit in units.rev() {
+        let (_, grads) = shards.open(unit, 0).unwrap();
+        grads.fill(0.01);
+        if unit == 1 && comm.rank() == 1 {
+            // In the part of the last rank.
+            *grads.last_mut().unwrap() = wrong;
+        }
+        shards.close(unit, 0).unwrap();
+        shards.release(unit);
+    }
+    let is_made = shards.update(&mut optimizer, 0.1).unwrap();
+    let mut after = State::room(&layout);
+    shards.gather(&mut after).unwrap();
+    (is_made, after.params)
+}
+
+#[test]
+fn an_overflow_on_one_rank_skips_the_step_on_all() {
+    let config = Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4 };
+    let before = Gpt::new(config, Cpu).unwrap().initial(1);
+    for stage in [Stage::Ddp, Stage::Zero1, Stage::Zero2, Stage::Fsdp] {
+        for wrong in [f32::INFINITY, f32::NAN] {
+            for (is_made, after) in spread(3, |comm| update(&comm, stage, wrong)) {
+                assert!(!is_made && after == before, "{stage:?}, {wrong}");
+            }
+        }
+        for (is_made, after) in spread(3, |comm| update(&comm, stage, 0.02)) {
+            assert!(is_made && after.iter().zip(&before).all(|(a, b)| a != b), "{stage:?}");
+        }
+    }
+}
