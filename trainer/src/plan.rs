@@ -166,8 +166,9 @@ fn alternatives(args: &Args) -> Vec<(String, Args)> {
                 if args.ordered {
                     continue;
                 }
-                less.accumulate = args.accumulate * accumulate;
-                flags += &format!(" --accumulate {}", less.accumulate);
+                let parts = args.accumulate.unwrap_or(1) * accumulate;
+                less.accumulate = Some(parts);
+                flags += &format!(" --accumulate {parts}");
             }
             found.push((flags, less));
         }
