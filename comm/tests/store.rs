@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use brigade_comm::bootstrap::store::{StoreClient, StoreServer};
@@ -117,13 +118,17 @@ fn something_else_that_listens_is_no_store() {
 
 /// A Python that has PyTorch: `TORCH_PYTHON`, or the one that is found first.
 fn python() -> Option<Command> {
-    let named = std::env::var("TORCH_PYTHON").unwrap_or_else(|_| "python3".into());
-    let probe = Command::new(&named).args(["-c", "import torch.distributed"]).output();
-    if probe.is_ok_and(|output| output.status.success()) {
-        return Some(Command::new(named));
-    }
-    println!("skipped: {named} has no PyTorch (TORCH_PYTHON may name one that has)");
-    None
+    static FOUND: OnceLock<Option<String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let named = std::env::var("TORCH_PYTHON").unwrap_or_else(|_| "python3".into());
+        let probe = Command::new(&named).args(["-c", "import torch.distributed"]).output();
+        if probe.is_ok_and(|output| output.status.success()) {
+            return Some(named);
+        }
+        println!("skipped: {named} has no PyTorch (TORCH_PYTHON may name one that has)");
+        None
+    });
+    found.as_ref().map(Command::new)
 }
 
 /// Ends with the test.
@@ -177,6 +182,46 @@ fn our_client_speaks_with_pytorchs_server() {
     assert!(own.delete("n", later()).unwrap() && !own.delete("n", later()).unwrap());
     let soon = Instant::now() + Duration::from_millis(200);
     assert!(own.get("never", soon).is_err());
+}
+
+const TORCH_STORES: &str = "
+import sys, torch.distributed as dist
+store = dist.TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.readline()
+";
+
+/// As under torchrun, whose agent has such a store.
+#[test]
+fn ranks_meet_in_pytorchs_store() {
+    let Some(mut python) = python() else { return };
+    let mut agent = Script::start(&mut python, TORCH_STORES, &[]);
+    let port = agent.line();
+    let port = port.trim();
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            scope.spawn(move || {
+                let lookup = |name: &str| {
+                    Some(match name {
+                        "RANK" => rank.to_string(),
+                        "WORLD_SIZE" => "2".into(),
+                        "MASTER_ADDR" => "127.0.0.1".into(),
+                        "MASTER_PORT" => port.into(),
+                        "TORCHELASTIC_RUN_ID" => "test".into(),
+                        "TORCHELASTIC_USE_AGENT_STORE" => "True".into(),
+                        _ => return None,
+                    })
+                };
+                let launch = Launch::discover_in(&lookup).unwrap();
+                assert!(matches!(launch.root, RootSpec::Store(_)), "{launch:?}");
+                let settings = Settings { transport: "tcp".into(), ..Settings::default() };
+                let comm = Communicator::join(launch, settings).unwrap();
+                let mut sum = [1 + rank];
+                comm.all_reduce(&mut sum, Op::Sum).unwrap();
+                assert_eq!(sum, [3]);
+            });
+        }
+    });
 }
 
 const TORCH_CALLS: &str = "
