@@ -93,6 +93,19 @@ fn every_version_keeps_the_contract() {
 }
 
 #[test]
+fn valgrind_has_nothing_to_say() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return println!("skipped: there is no valgrind here");
+    }
+    let Some(workshop) = Workshop::open("valgrind") else { return };
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "280", "valgrind", "-q", "--error-exitcode=9"]);
+    command.arg(workshop.driver()).arg(workshop.library()).args(["12", "short"]);
+    let said = run(command.env("BRIGADE_INTERFACE", "127.0.0.0/8"));
+    assert!(said.contains("all as it should be"), "{said}");
+}
+
+#[test]
 fn nothing_but_the_tables_is_exported() {
     if Command::new("nm").arg("--version").output().is_err() {
         return println!("skipped: there is no nm here");
