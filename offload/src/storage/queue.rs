@@ -118,12 +118,13 @@ impl Queue {
     /// Which requests could not be started before something completes: a bit for each
     /// [`Request::way`].
     pub(crate) fn full_ways(&self) -> u64 {
-        let mut full = 0;
+        let (mut full, is_single) = (0, self.together() == 1);
         for (kind, lane) in [Kind::Read, Kind::Write].into_iter().zip(&self.lanes) {
             for (device, load) in lane.loads.iter().enumerate() {
                 if self.is_full(load) {
                     full |= way(kind, Priority::Background, device);
-                    if self.together() == 1 {
+                    // Else it would wait for completions that are taken together.
+                    if is_single {
                         full |= way(kind, Priority::Urgent, device);
                     }
                 }
