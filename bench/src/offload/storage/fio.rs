@@ -56,7 +56,7 @@ impl Fio {
         command
             .args(["--name=peer", "--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1"])
             .args(["--time_based", "--output-format=json"])
-            // Else it changes its buffers before each write, which takes thrice the time of writing.
+            // Else it changes its buffers before each write, which takes thrice the processor time.
             .arg("--scramble_buffers=0")
             // A colon would begin the name of another file.
             .arg(format!("--filename={}", job.path.display().to_string().replace(':', "\\:")))
