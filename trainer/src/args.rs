@@ -98,6 +98,12 @@ pub struct Args {
     /// Attention heads per block
     #[arg(long, default_value_t = 4)]
     pub heads: usize,
+    /// Experts in place of each block's perceptron; ranks with the same samples divide them
+    #[arg(long, default_value_t = 0)]
+    pub experts: usize,
+    /// Experts that a token goes to
+    #[arg(long, default_value_t = 1)]
+    pub top: usize,
     /// Highest learning rate; it warms up over 5 % of the steps and falls to a tenth
     #[arg(long, default_value_t = 5e-3)]
     pub lr: f32,
@@ -154,8 +160,8 @@ pub struct Args {
 impl Args {
     /// The model these settings describe.
     pub fn config(&self) -> Config {
-        let Args { context, layers, heads, width, .. } = *self;
-        Config { vocab: 256, context, layers, heads, width }
+        let Args { context, layers, heads, width, experts, top, .. } = *self;
+        Config { vocab: 256, context, layers, heads, width, experts, top }
     }
 
     /// Refuse what cannot work at this number of ranks, naming the flag.
@@ -194,7 +200,7 @@ impl Args {
         }
         let ways = Ways::of(&self.strategy)?;
         let mesh = self.mesh(ranks);
-        ways.suit(&mesh)?;
+        ways.suit(&mesh, self.experts)?;
         if mesh.ranks() != ranks {
             let problem = format!("{mesh} has {} ranks, but there are {ranks}", mesh.ranks());
             return Err(Error::setting("mesh", problem));
@@ -305,6 +311,9 @@ mod tests {
             ("--mesh dp=2", 3, "--mesh"),
             ("--strategy tp --mesh dp=2", 2, "--mesh"),
             ("--strategy tp,ring", 2, "--strategy"),
+            ("--strategy ep", 2, "--experts"),
+            ("--strategy tp --experts 4", 2, "--experts"),
+            ("--experts 4 --top 5", 1, "--top"),
         ] {
             let problem = args(flags).validate(ranks).unwrap_err().to_string();
             assert!(problem.starts_with(&format!("{name}: ")), "{flags}: {problem}");

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn layout(layers: usize) -> Layout {
-        Layout::new(Config { vocab: 7, context: 5, layers, heads: 2, width: 4 })
+        Layout::new(Config { vocab: 7, context: 5, layers, heads: 2, width: 4, experts: 0, top: 0 })
     }
 
     fn file(name: &str) -> std::path::PathBuf {

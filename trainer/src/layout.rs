@@ -27,6 +27,12 @@ pub struct Config {
     pub heads: usize,
     /// Numbers per token between blocks.
     pub width: usize,
+    /// Experts in place of each block's perceptron; 0 for the perceptron itself.
+    #[serde(default)]
+    pub experts: usize,
+    /// How many of them a token goes to.
+    #[serde(default)]
+    pub top: usize,
 }
 
 impl Config {
@@ -48,15 +54,28 @@ impl Config {
             let problem = format!("{} does not divide width {}", self.heads, self.width);
             return Err(Error::setting("heads", problem));
         }
+        if self.experts > 0 && !(1..=self.experts).contains(&self.top) {
+            let problem = format!("{} of {} experts is none or too many", self.top, self.experts);
+            return Err(Error::setting("top", problem));
+        }
         Ok(())
+    }
+
+    /// Elements of a block's gate.
+    pub(crate) fn gate_len(&self) -> usize {
+        self.experts * self.width
     }
 }
 
 impl fmt::Display for Config {
     /// As the flags of `brigade train` have it; the vocabulary has no flag.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { context, layers, heads, width, .. } = self;
-        write!(f, "--layers {layers} --width {width} --heads {heads} --context {context}")
+        let Config { context, layers, heads, width, experts, top, .. } = self;
+        write!(f, "--layers {layers} --width {width} --heads {heads} --context {context}")?;
+        match experts {
+            0 => Ok(()),
+            experts => write!(f, " --experts {experts} --top {top}"),
+        }
     }
 }
 
@@ -88,11 +107,13 @@ pub struct Share {
     pub stream: usize,
     /// And the rows of what is left.
     pub depth: usize,
+    /// Whole experts.
+    pub experts: usize,
 }
 
 impl Share {
     /// Nothing is divided.
-    pub const WHOLE: Share = Share { inside: 1, stream: 1, depth: 1 };
+    pub const WHOLE: Share = Share { inside: 1, stream: 1, depth: 1, experts: 1 };
 }
 
 /// All tensors of a model, or one rank's part of each, in buffer order.
@@ -182,9 +203,13 @@ pub(crate) fn embed_lens(config: &Config) -> [usize; 2] {
 }
 
 /// Elements of a block's twelve tensors, in order: norm 1, qkv, proj, norm 2, fc, out, each as
-/// weight and bias.
+/// weight and bias. A gate counts to fc's weight, in front of it.
 pub(crate) fn block_lens(layout: &Layout) -> [usize; 12] {
-    block_shapes(&layout.config, layout.share).map(|(_, shape)| shape.iter().product())
+    let shapes = block_shapes(&layout.config, layout.share);
+    let lens = shapes.map(|(_, shape)| shape.iter().product::<usize>());
+    let [norms @ .., gate, fc_w, fc_b, out_w, out_b] = lens;
+    let [a, b, c, d, e, f, g, h] = norms;
+    [a, b, c, d, e, f, g, h, gate + fc_w, fc_b, out_w, out_b]
 }
 
 /// Elements of the head's three tensors, in order: norm weight, norm bias, output matrix.
@@ -218,10 +243,12 @@ fn embed_shapes(c: &Config) -> Shapes<2> {
     [("wte", vec![c.vocab, c.width]), ("wpe", vec![c.context, c.width])]
 }
 
-fn block_shapes(c: &Config, share: Share) -> Shapes<12> {
+fn block_shapes(c: &Config, share: Share) -> Shapes<13> {
     let width = c.width;
     let (inner, wide) = (width / share.inside, 4 * width / share.inside);
     let (inputs, outputs) = (width / share.stream, width / share.stream / share.depth);
+    // Experts' matrices lie on top of each other.
+    let experts = c.experts.max(1) / share.experts;
     [
         ("ln1.weight", vec![width]),
         ("ln1.bias", vec![width]),
@@ -231,10 +258,11 @@ fn block_shapes(c: &Config, share: Share) -> Shapes<12> {
         ("proj.bias", vec![width]),
         ("ln2.weight", vec![width]),
         ("ln2.bias", vec![width]),
-        ("fc.weight", vec![wide / share.depth, inputs]),
-        ("fc.bias", vec![wide]),
-        ("out.weight", vec![outputs, wide]),
-        ("out.bias", vec![width]),
+        ("gate.weight", vec![c.experts, width]),
+        ("fc.weight", vec![experts * wide / share.depth, inputs]),
+        ("fc.bias", vec![experts * wide]),
+        ("out.weight", vec![experts * outputs, wide]),
+        ("out.bias", vec![experts * width]),
     ]
 }
 
@@ -254,7 +282,8 @@ fn push<const N: usize>(
 ) -> Range<usize> {
     let start = tensors.last().map_or(0, |last| last.range.end);
     let mut end = start;
-    for (name, shape) in shapes {
+    // A perceptron has no gate.
+    for (name, shape) in shapes.iter().filter(|(_, shape)| !shape.contains(&0)) {
         let range = end..end + shape.iter().product::<usize>();
         end = range.end;
         tensors.push(Tensor { name: format!("{prefix}{name}"), shape: shape.clone(), range });
@@ -266,7 +295,8 @@ fn push<const N: usize>(
 mod tests {
     use super::*;
 
-    const TINY: Config = Config { vocab: 11, context: 5, layers: 3, heads: 2, width: 4 };
+    const TINY: Config =
+        Config { vocab: 11, context: 5, layers: 3, heads: 2, width: 4, experts: 0, top: 0 };
 
     #[test]
     fn tensors_follow_each_other_without_a_gap() {

@@ -16,11 +16,13 @@ pub use split::Owed;
 use crate::error::Error;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};
+use crate::moe::{self, Mixture};
 use crate::parallel::tensor::{Attended, Division, Group, Linear, LinearGrads, Whole};
 use crate::state::State;
 use crate::tape::{BlockTape, Keep, Scratch, Tape};
 use crate::trace::{self, Lane};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -30,6 +32,8 @@ pub struct Gpt {
     layout: Layout,
     kernels: Box<dyn Kernels + Send>,
     division: Box<dyn Division>,
+    /// Bytes that gates have made this rank send.
+    routed: Cell<u64>,
 }
 
 impl Gpt {
@@ -47,7 +51,7 @@ impl Gpt {
         config.validate()?;
         let rank = division.groups().first().map_or(0, Group::rank);
         let layout = Layout::divided(config, division.place(rank).share);
-        Ok(Gpt { layout, kernels: Box::new(kernels), division })
+        Ok(Gpt { layout, kernels: Box::new(kernels), division, routed: Cell::new(0) })
     }
 
     /// Where each parameter of this rank lies.
@@ -134,9 +138,29 @@ impl Gpt {
         Ok(bytes)
     }
 
-    /// Bytes that this rank has sent to those who divide the model with it.
+    /// Bytes that this rank has sent to those who divide the model with it. Not among them is what
+    /// gates made it send, which no formula tells beforehand: only what it should have been when
+    /// rows had been chosen is taken off, so a byte more or less would be seen.
     pub fn sent_bytes(&self) -> u64 {
-        self.division.groups().iter().map(Group::sent_bytes).sum()
+        let all: u64 = self.division.groups().iter().map(Group::sent_bytes).sum();
+        all - self.routed.get()
+    }
+
+    /// Bytes that gates have made this rank send.
+    pub fn routed_bytes(&self) -> u64 {
+        self.routed.get()
+    }
+
+    /// Those who divide experts, and the mixtures' shape.
+    fn mixture(&self) -> (Option<&Group>, Mixture) {
+        let Config { width, experts, top, .. } = *self.layout.config();
+        let group = self.division.groups().first();
+        (group, Mixture { width, experts, top, ranks: group.map_or(1, Group::size) })
+    }
+
+    /// This rank's number among those who divide the model.
+    fn rank(&self) -> usize {
+        self.division.groups().first().map_or(0, Group::rank)
     }
 
     /// How long this rank waited for those since this was asked last.
@@ -277,6 +301,14 @@ impl Gpt {
         ranks.attention(k, &mut t.mixed, &mut t.probs, &t.qkv, heads)?;
         ranks.leave(k, &mut t.middle, &t.mixed, linear(proj_w, proj_b), x)?;
         k.layernorm(&mut t.ln2, &mut t.stats2, &t.middle, gain2, bias2);
+        if self.layout.config().experts > 0 {
+            let (gate, fc_w) = fc_w.split_at(self.layout.config().gate_len());
+            let params = [gate, fc_w, fc_b, out_w, out_b];
+            let (how, mixture) = (self.mixture(), &mut t.mixture);
+            moe::forward((k, how.0, &how.1), y, &t.ln2, params, mixture, &t.middle)?;
+            self.routed.set(self.routed.get() + mixture.formula_bytes(&how.1, self.rank())[0]);
+            return Ok(());
+        }
         ranks.enter(k, &mut t.hidden, &t.ln2, linear(fc_w, fc_b))?;
         k.gelu(&mut t.active, &t.hidden);
         ranks.leave(k, y, &t.active, linear(out_w, out_b), &t.middle)
@@ -293,7 +325,7 @@ impl Gpt {
         heads: Heads,
         scratch: &mut Scratch,
     ) -> Result<(), Error> {
-        let (k, ranks) = (&*self.kernels, &self.division);
+        let (k, ranks, config) = (&*self.kernels, &self.division, self.layout.config());
         let [gain1, _, qkv_w, qkv_b, proj_w, proj_b, gain2, _, fc_w, fc_b, out_w, out_b] =
             cut(params, block_lens(&self.layout));
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
@@ -301,11 +333,21 @@ impl Gpt {
         let Scratch { residual, narrow, wide, scores } = scratch;
         let to = |weight, bias| LinearGrads { weight, bias };
 
-        let out = linear(out_w, out_b);
-        ranks.leave_backward(k, wide, to(dout_w, dout_b), residual, &t.active, out)?;
-        k.gelu_backward(wide, &t.hidden);
         let dx = &mut narrow[..residual.len()];
-        ranks.enter_backward(k, dx, to(dfc_w, dfc_b), wide, &t.ln2, linear(fc_w, fc_b))?;
+        if config.experts > 0 {
+            let (gate, fc_w) = fc_w.split_at(config.gate_len());
+            let (dgate, dfc_w) = dfc_w.split_at_mut(config.gate_len());
+            let params = [gate, fc_w, fc_b, out_w, out_b];
+            let to = (&mut *dx, [dgate, dfc_w, dfc_b, dout_w, dout_b]);
+            let how = self.mixture();
+            moe::backward((k, how.0, &how.1), to, residual, &t.ln2, params, &t.mixture)?;
+            self.routed.set(self.routed.get() + t.mixture.formula_bytes(&how.1, self.rank())[1]);
+        } else {
+            let out = linear(out_w, out_b);
+            ranks.leave_backward(k, wide, to(dout_w, dout_b), residual, &t.active, out)?;
+            k.gelu_backward(wide, &t.hidden);
+            ranks.enter_backward(k, dx, to(dfc_w, dfc_b), wide, &t.ln2, linear(fc_w, fc_b))?;
+        }
         k.layernorm_backward(residual, dg2, db2, dx, &t.middle, &t.stats2, gain2);
 
         let (dqkv, dmixed) = (&mut wide[..t.qkv.len()], &mut narrow[..t.mixed.len()]);

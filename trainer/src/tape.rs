@@ -2,6 +2,7 @@
 
 use crate::kernels::Heads;
 use crate::layout::Config;
+use crate::moe::MixtureTape;
 use std::ops::Range;
 
 /// What one rank has of a pass over some samples.
@@ -65,9 +66,11 @@ pub(crate) struct BlockTape {
     /// [n × c], second norm's output, and its [n × 2] statistics.
     pub(crate) ln2: Vec<f32>,
     pub(crate) stats2: Vec<f32>,
-    /// [n × 4c], before and after GELU.
+    /// [n × 4c], before and after GELU; empty where there are experts.
     pub(crate) hidden: Vec<f32>,
     pub(crate) active: Vec<f32>,
+    /// What experts keep, which is as much as gates decide.
+    pub(crate) mixture: MixtureTape,
 }
 
 /// Gradients on their way down; each unit and each micro-batch reuses them.
@@ -174,8 +177,9 @@ impl Tape {
                 middle: zeros(stream),
                 ln2: zeros(stream),
                 stats2: zeros(rows * 2),
-                hidden: zeros(4 * inner),
-                active: zeros(4 * inner),
+                hidden: zeros(if config.experts == 0 { 4 * inner } else { 0 }),
+                active: zeros(if config.experts == 0 { 4 * inner } else { 0 }),
+                mixture: MixtureTape::default(),
             }
         };
         let has_head = units.end == end;

@@ -114,7 +114,7 @@ fn a_resumed_run_goes_on_from_the_masters() {
 /// One update in a world of threads: whether it was made, and the parameters after it. On rank 1 one
 /// element of the gradient of unit 1 is `wrong`.
 fn update(comm: &Communicator, stage: Stage, wrong: f32) -> (bool, Vec<f32>) {
-    let config = Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4 };
+    let config = Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
     let (model, layout) = (Gpt::new(config, Cpu).unwrap(), Layout::new(config));
     let state = State::new(model.initial(1));
     let sharing = Sharing { stage, is_ordered: false, slots: 1 };
@@ -141,7 +141,7 @@ fn update(comm: &Communicator, stage: Stage, wrong: f32) -> (bool, Vec<f32>) {
 
 #[test]
 fn an_overflow_on_one_rank_skips_the_step_on_all() {
-    let config = Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4 };
+    let config = Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
     let before = Gpt::new(config, Cpu).unwrap().initial(1);
     for stage in [Stage::Ddp, Stage::Zero1, Stage::Zero2, Stage::Fsdp] {
         for wrong in [f32::INFINITY, f32::NAN] {

@@ -35,7 +35,8 @@ fn blocks_computed_twice_change_no_bit() {
 fn one_block_is_held_and_the_inputs_of_all() {
     let (batch, time) = (3, 7);
     for layers in [1, 2, 5] {
-        let config = Config { vocab: 11, context: 8, layers, heads: 2, width: 6 };
+        let config =
+            Config { vocab: 11, context: 8, layers, heads: 2, width: 6, experts: 0, top: 0 };
         let model = Gpt::new(config, Cpu).unwrap();
         let bytes = |keep| model.tape_that_keeps(keep, 0..layers + 2, batch, time).bytes();
         let n = batch * time;

@@ -12,13 +12,14 @@ use brigade_trainer::parallel::{
     Axis, Batch, DataParallel, Lanes, Memory, Mesh, Sharing, Stage, Strategy, Thrift,
 };
 use brigade_trainer::state::State;
-use brigade_trainer::{Args, train};
+use brigade_trainer::{Args, Outcome, train};
 use clap::Parser;
 
 const SEED: u64 = 1851;
 const SAMPLES: usize = 36;
 /// Everything divides by 2, 3 and 4; contexts have chunks for 4 ranks of a ring.
-const CONFIG: Config = Config { vocab: 256, context: 24, layers: 2, heads: 12, width: 36 };
+const CONFIG: Config =
+    Config { vocab: 256, context: 24, layers: 2, heads: 12, width: 36, experts: 0, top: 0 };
 
 const TP: Inside = Inside::Heads;
 const SP: Inside = Inside::Sequence;
@@ -186,7 +187,7 @@ fn the_first_state_is_cut_and_put_together_without_a_change() {
 #[test]
 fn memory_falls_as_the_formulas_say() {
     let start = start();
-    let Config { vocab, context, layers, heads, width: c } = CONFIG;
+    let Config { vocab, context, layers, heads, width: c, .. } = CONFIG;
     let n = SAMPLES * context;
     let alone = rank(way("dp=1", TP), None, &start, 0).memory;
     // Of a block: 12 c of matrices inside, their 7 c of biases, and 6 c outside.
@@ -244,34 +245,26 @@ struct Command {
     args: Args,
 }
 
-#[test]
-fn flags_choose_ways_and_meshes() {
-    let run = |ranks: usize, flags: &str| {
-        let base = "train --batch 12 --context 16 --layers 2 --width 16 --heads 4 --quiet --sample 0 \
-                    --threads 1 --steps 5";
-        let flags = base.split_whitespace().chain(flags.split_whitespace());
-        let args = Command::parse_from(flags).args;
-        let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
-        let args = &args;
-        std::thread::scope(|scope| {
-            let one = |comm| scope.spawn(move || train(args, Some(comm), &mut std::io::sink()));
-            let comms = Communicator::local_world(ranks, &settings).unwrap();
-            let threads: Vec<_> = comms.into_iter().map(one).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect::<Vec<_>>()
-        })
-    };
-    let alone = run(1, "").swap_remove(0);
-    for (ranks, flags) in [
-        (2, "--strategy tp"),
-        (4, "--strategy zero1,sp --mesh dp=2,tp=2"),
-        (2, "--strategy ring --accumulate 3"),
-        (4, "--strategy 2d --recompute"),
-        (2, "--strategy sp --recompute"),
-        (8, "--strategy 2.5d"),
-        (8, "--strategy 3d"),
-        (4, "--mesh tp=2,dp=2"),
-    ] {
-        for outcome in run(ranks, flags) {
+/// A run by flags on every rank of a world of threads.
+fn run(ranks: usize, flags: &str) -> Vec<Outcome> {
+    let base = "train --batch 12 --context 16 --layers 2 --width 16 --heads 4 --quiet --sample 0 \
+                --threads 1 --steps 5";
+    let flags = base.split_whitespace().chain(flags.split_whitespace());
+    let args = &Command::parse_from(flags).args;
+    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    std::thread::scope(|scope| {
+        let one = |comm| scope.spawn(move || train(args, Some(comm), &mut std::io::sink()));
+        let comms = Communicator::local_world(ranks, &settings).unwrap();
+        let threads: Vec<_> = comms.into_iter().map(one).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+    })
+}
+
+/// Runs by these flags agree with one process that has the same model.
+fn check_flags(model: &str, ways: &[(usize, &str)]) {
+    let alone = run(1, model).swap_remove(0);
+    for (ranks, flags) in ways {
+        for outcome in run(*ranks, &format!("{model} {flags}")) {
             assert!(outcome.formula_bytes > 0, "{flags} divides something");
             assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{flags}");
             for (got, want) in outcome.losses.iter().zip(&alone.losses) {
@@ -281,4 +274,34 @@ fn flags_choose_ways_and_meshes() {
             assert!(off < 1e-5 * alone.held_out, "{flags}: the whole model is put together");
         }
     }
+}
+
+#[test]
+fn flags_choose_ways_and_meshes() {
+    let ways = [
+        (2, "--strategy tp"),
+        (4, "--strategy zero1,sp --mesh dp=2,tp=2"),
+        (2, "--strategy ring --accumulate 3"),
+        (4, "--strategy 2d --recompute"),
+        (2, "--strategy sp --recompute"),
+        (8, "--strategy 2.5d"),
+        (8, "--strategy 3d"),
+        (4, "--mesh tp=2,dp=2"),
+        (4, "--strategy 1f1b,tp --mesh pp=2,tp=2 --accumulate 2"),
+        (4, "--strategy gpipe,sp --mesh pp=2,tp=2 --accumulate 2"),
+        (4, "--strategy 1f1b,ring --mesh pp=2,tp=2 --accumulate 2"),
+    ];
+    check_flags("", &ways);
+}
+
+#[test]
+fn experts_are_divided() {
+    let ways = [
+        (2, "--strategy ep"),
+        (4, "--strategy ep"),
+        (2, "--strategy ddp"),
+        (4, "--strategy fsdp,ep --mesh dp=2,tp=2 --recompute"),
+    ];
+    check_flags("--experts 4 --top 2", &ways);
+    check_flags("--experts 8", &ways[1..2]);
 }

@@ -67,8 +67,8 @@ pub struct MixtureTape {
 }
 
 impl MixtureTape {
-    /// Bytes that this rank sends to others in forward and backward over these tokens.
-    pub fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> u64 {
+    /// Bytes that this rank sends to others in forward and in backward over these tokens.
+    pub fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> [u64; 2] {
         self.travel.formula_bytes(mixture, rank)
     }
 

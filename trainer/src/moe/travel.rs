@@ -113,12 +113,12 @@ impl Travel {
         self.loads.clone()
     }
 
-    /// Rows to others, there and back, forward and backward; and the counts.
-    pub(super) fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> u64 {
+    /// Rows to others, there and back, in forward and in backward; and the counts before.
+    pub(super) fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> [u64; 2] {
         let others = |rows: &[usize]| rows.iter().sum::<usize>() - rows[rank];
-        let rows = 2 * (others(&self.to) + others(&self.from));
+        let rows = 4 * mixture.width * (others(&self.to) + others(&self.from));
         let counts = 8 * mixture.local() * (mixture.ranks - 1);
-        (4 * rows * mixture.width + counts) as u64
+        [(rows + counts) as u64, rows as u64]
     }
 }
 

@@ -50,6 +50,8 @@ pub enum Way {
     #[value(name = "3d")]
     #[serde(rename = "3d")]
     Cube,
+    /// Experts are divided, and samples; tokens travel to their experts
+    Ep,
 }
 
 /// The ways of a run, by kind.
@@ -98,6 +100,7 @@ impl Way {
             Way::Square => Some(Inside::Square),
             Way::Squares => Some(Inside::Squares),
             Way::Cube => Some(Inside::Cube),
+            Way::Ep => Some(Inside::Experts),
             _ => None,
         }
     }
@@ -118,11 +121,16 @@ impl Ways {
         if self.inside.is_some() { Axis::Tp } else { Axis::Dp }
     }
 
-    /// Refuse ways that the mesh has no axis for.
-    pub(crate) fn suit(&self, mesh: &Mesh) -> Result<(), Error> {
+    /// Refuse ways that the mesh has no axis for, or that do not go with so many experts.
+    pub(crate) fn suit(&self, mesh: &Mesh, experts: usize) -> Result<(), Error> {
         if self.inside.is_some() && mesh.ranks() > 1 && mesh.length(Axis::Tp) == 1 {
             let problem = format!("tensors are divided along tp, which {mesh} does not have");
             return Err(Error::setting("mesh", problem));
+        }
+        let is_divided = self.inside.is_some() || mesh.length(Axis::Tp) > 1;
+        if is_divided && (experts > 0) != (self.inside == Some(Inside::Experts)) {
+            let problem = "and --strategy ep are for each other only".to_string();
+            return Err(Error::setting("experts", problem));
         }
         Ok(())
     }

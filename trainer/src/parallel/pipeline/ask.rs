@@ -53,8 +53,9 @@ impl Args {
     fn suits(&self, plan: &Plan, ranks: usize) -> Result<(), Error> {
         let mut rows = (0..plan.schedule.rows.len()).flat_map(|rank| plan.row(rank));
         let is_split = rows.any(|action| action.kind == Kind::Input);
-        if is_split && (self.recompute || self.mesh(ranks).length(Axis::Tp) > 1) {
-            let problem = "goes with no --recompute and no tp: backward is split".to_string();
+        let is_divided = self.mesh(ranks).length(Axis::Tp) > 1 || self.experts > 0;
+        if is_split && (self.recompute || is_divided) {
+            let problem = "goes with no --recompute, tp or experts: backward is split".to_string();
             return Err(Error::setting("strategy", problem));
         }
         if self.offload.is_some() {

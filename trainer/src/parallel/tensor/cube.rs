@@ -81,9 +81,9 @@ impl Grid for Cube {
 
     fn place(&self, rank: usize) -> Place {
         let [i, j, k] = self.place_of(rank);
-        let share = Share { inside: self.side, stream: self.side, depth: self.side };
+        let share = Share { inside: self.side, stream: self.side, depth: self.side, experts: 1 };
         let at = At { stream: k, inside: j, depth: i };
-        Place { share, enter: at, leave: at }
+        Place { share, enter: at, leave: at, expert: 0 }
     }
 
     fn forward(

@@ -62,7 +62,7 @@ impl Division for Megatron {
     fn place(&self, rank: usize) -> Place {
         let at = At { inside: rank, ..At::default() };
         let share = Share { inside: self.group.size(), ..Share::WHOLE };
-        Place { share, enter: at, leave: at }
+        Place { share, enter: at, leave: at, expert: 0 }
     }
 
     fn extent(&self, config: &Config, batch: usize, time: usize) -> Extent {

@@ -10,6 +10,7 @@
 //! | `tp` | whole | heads / t | 4 all-reduces of n·c |
 //! | `sp` | rows / t | heads / t | 4 reduce-scatters and 6 all-gathers of n·c |
 //! | `ring` | rows / t | rows / t | (6 − 4/t) · n·c, and the gradients once |
+//! | `ep` | samples / t | samples / t | what gates decide, and the other gradients once |
 //! | `2d`, `2.5d`, `3d` | whole | blocks | see `summa`, `cube`; and 4 all-gathers of n·c |
 //!
 //! n is tokens, c the width. The embedding and the head are replicated in every way. Where the
@@ -17,6 +18,7 @@
 //! all-reduced.
 
 mod cube;
+mod expert;
 mod grid;
 mod megatron;
 mod place;
@@ -25,6 +27,7 @@ mod ring;
 mod summa;
 
 pub use cube::Cube;
+pub use expert::Expert;
 pub use grid::{Grid, Gridded, Side};
 pub use megatron::Megatron;
 pub use place::{At, Place};
@@ -57,6 +60,8 @@ pub enum Inside {
     Squares,
     /// On q × q × q ranks.
     Cube,
+    /// Experts, and samples.
+    Experts,
 }
 
 impl Inside {
@@ -87,6 +92,7 @@ impl Inside {
                 let side = (1..=size.isqrt()).rev().find(fits).expect("1 fits");
                 squares(ranks, side, size / (side * side))
             }
+            Inside::Experts => Ok(Box::new(Expert::new(Group::new(ranks), config, batch)?)),
             Inside::Cube => {
                 let side = (1..=size).find(|side| side.pow(3) >= size).expect("size fits");
                 Ok(Box::new(Gridded::new(Cube::new(ranks, side)?, config, batch)?))

@@ -25,6 +25,8 @@ pub struct Place {
     pub enter: At,
     /// Which part of those that leave.
     pub leave: At,
+    /// Which of the parts that experts are divided into.
+    pub expert: usize,
 }
 
 /// Rows and columns of a tensor.
@@ -37,7 +39,7 @@ impl Place {
     /// The only one.
     pub const WHOLE: Place = {
         let at = At { inside: 0, stream: 0, depth: 0 };
-        Place { share: Share::WHOLE, enter: at, leave: at }
+        Place { share: Share::WHOLE, enter: at, leave: at, expert: 0 }
     };
 
     /// This rank's part of `whole`, which is laid out for the whole model.
@@ -74,7 +76,7 @@ impl Place {
     }
 
     fn block(&self, config: &Config, tensor: &Tensor, columns: usize) -> Block {
-        let Place { share, enter, leave } = *self;
+        let Place { share, enter, leave, expert } = *self;
         let (rows, width) = (tensor.shape[0], config.width);
         let part = |of: usize, parts: usize, at: usize| of * at / parts..of * (at + 1) / parts;
         let deep =
@@ -85,6 +87,13 @@ impl Place {
             (0..3).flat_map(|matrix| heads.clone().map(move |row| matrix * width + row)).collect()
         };
         let hidden = || part(rows, share.inside, enter.inside).collect();
+        let is_experts = [".fc.", ".out."].iter().any(|name| tensor.name.contains(name));
+        if config.experts > 0 && is_experts {
+            return Block {
+                rows: part(rows, share.experts, expert).collect(),
+                columns: 0..columns,
+            };
+        }
         let (rows, columns) = match tensor.name.rsplitn(3, '.').collect::<Vec<_>>()[..] {
             ["weight", "qkv", _] => {
                 (deep(heads(), enter), part(columns, share.stream, enter.stream))

@@ -76,9 +76,9 @@ impl Grid for Summa {
 
     fn place(&self, rank: usize) -> Place {
         let [_, i, j] = self.place_of(rank);
-        let share = Share { inside: self.side, stream: self.side, depth: 1 };
+        let share = Share { inside: self.side, stream: self.side, ..Share::WHOLE };
         let enter = At { stream: i, inside: j, depth: 0 };
-        Place { share, enter, leave: At { stream: j, inside: i, depth: 0 } }
+        Place { share, enter, leave: At { stream: j, inside: i, depth: 0 }, expert: 0 }
     }
 
     fn forward(
