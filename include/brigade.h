@@ -292,39 +292,6 @@ brigade_result_t brigade_comm_init_all(brigade_comm_t *comms,
                                        int nranks,
                                        const brigade_config_t *config);
 
-// Divide a group: ranks that give the same colour, 0 or more, become a new communicator, in the
-// order of `key` and then of rank. With BRIGADE_SPLIT_NOCOLOR a rank gets NULL. Every rank must
-// call it.
-//
-// Threads: from any thread; calls on one communicator are carried out one after the other.
-brigade_result_t brigade_comm_split(brigade_comm_t comm,
-                                    int color,
-                                    int key,
-                                    brigade_comm_t *new_comm);
-
-// Like brigade_comm_split, with settings for the new communicator that count instead of the old
-// one's. `config` may be NULL. Those about transports mean nothing here: they were opened when the
-// world came together.
-//
-// Threads: from any thread; calls on one communicator are carried out one after the other.
-brigade_result_t brigade_comm_split_config(brigade_comm_t comm,
-                                           int color,
-                                           int key,
-                                           brigade_comm_t *new_comm,
-                                           const brigade_config_t *config);
-
-// A communicator of this group's ranks but the `count` ones in `excluded`, in a world of their own:
-// what has become of the excluded ranks, or will, does not concern it. All others call this with
-// the same list, whatever has happened to `comm`, which stays as it is; the excluded ones do not.
-// `config` may be NULL, and counts as for brigade_comm_split_config.
-//
-// Threads: from any thread.
-brigade_result_t brigade_comm_shrink(brigade_comm_t comm,
-                                     const int *excluded,
-                                     size_t count,
-                                     brigade_comm_t *new_comm,
-                                     const brigade_config_t *config);
-
 // Wait until all ranks have come here, and all their calls have ended. After that no rank needs
 // another one any more, and brigade_comm_destroy disturbs nobody.
 //
@@ -370,6 +337,39 @@ brigade_result_t brigade_comm_size(brigade_comm_t comm,
 // Threads: from any thread.
 brigade_result_t brigade_comm_stats(brigade_comm_t comm,
                                     brigade_stats_t *stats);
+
+// Divide a group: ranks that give the same colour, 0 or more, become a new communicator, in the
+// order of `key` and then of rank. With BRIGADE_SPLIT_NOCOLOR a rank gets NULL. Every rank must
+// call it.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_comm_split(brigade_comm_t comm,
+                                    int color,
+                                    int key,
+                                    brigade_comm_t *new_comm);
+
+// Like brigade_comm_split, with settings for the new communicator that count instead of the old
+// one's. `config` may be NULL. Those about transports mean nothing here: they were opened when the
+// world came together.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_comm_split_config(brigade_comm_t comm,
+                                           int color,
+                                           int key,
+                                           brigade_comm_t *new_comm,
+                                           const brigade_config_t *config);
+
+// A communicator of this group's ranks but the `count` ones in `excluded`, in a world of their
+// own: what has become of the excluded ranks, or will, does not concern it. All others call this
+// with the same list, whatever has happened to `comm`, which stays as it is; the excluded ones do
+// not. `config` may be NULL, and counts as for brigade_comm_split_config.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_shrink(brigade_comm_t comm,
+                                     const int *excluded,
+                                     size_t count,
+                                     brigade_comm_t *new_comm,
+                                     const brigade_config_t *config);
 
 // Bytes of one element; 0 for what is no element type.
 //
@@ -625,8 +625,9 @@ brigade_result_t brigade_recv(void *recvbuf,
 brigade_result_t brigade_group_start(void);
 
 // Carry out the calls of the group. Of each communicator first its collectives, in their order,
-// and then its messages, all at once; different communicators at the same time. With `work` NULL it returns when all are done; else `work` is one handle for all of
-// them. If a call in the group failed when it was listed, none is carried out.
+// and then its messages, all at once; different communicators at the same time. With `work` NULL
+// it returns when all are done; else `work` is one handle for all of them. If a call in the group
+// failed when it was listed, none is carried out.
 //
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_end(brigade_work_t *work);

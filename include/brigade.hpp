@@ -66,6 +66,13 @@ public:
     // Whether it has ended within this time.
     bool wait_for(std::int64_t ms) const { return ended(brigade_work_wait(handle_, ms < 0 ? 0 : ms)); }
 
+    // Can be read from once it has ended; closed with this object.
+    int fd() const {
+        int fd = -1;
+        check(brigade_work_fd(handle_, &fd));
+        return fd;
+    }
+
     brigade_work_t get() const noexcept { return handle_; }
     brigade_work_t *put() noexcept { return &handle_; }
     brigade_work_t release() noexcept {
@@ -119,6 +126,13 @@ public:
     Communicator split(int color, int key) const {
         brigade_comm_t handle = nullptr;
         check(brigade_comm_split(handle_, color, key, &handle));
+        return Communicator(handle);
+    }
+
+    // Those who are left go on; see brigade_comm_shrink.
+    Communicator shrink(const std::vector<int> &excluded) const {
+        brigade_comm_t handle = nullptr;
+        check(brigade_comm_shrink(handle_, excluded.data(), excluded.size(), &handle, nullptr));
         return Communicator(handle);
     }
 

@@ -1,4 +1,4 @@
-//! Communicators: made, divided, asked, ended.
+//! Communicators: made, asked, ended.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -7,13 +7,12 @@ use ::brigade_comm::bootstrap::Root;
 use ::brigade_comm::launch::Launch;
 use ::brigade_comm::{Communicator, Settings};
 
-use crate::call::rank_number;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::id::brigade_unique_id_t;
-use crate::settings::{brigade_config_t, settings, settings_over, sized};
+use crate::settings::{brigade_config_t, settings, sized};
 use crate::thread;
 use brigade_wall::handle::{Noun, close, pin, register};
-use brigade_wall::pointer::{Out, list, text};
+use brigade_wall::pointer::{Out, text};
 use brigade_wall::roots;
 
 /// A group of ranks that make the same calls in the same order. What is inside is nobody's.
@@ -25,14 +24,11 @@ pub struct brigade_comm {
 /// the process that forked this one, is refused.
 pub type brigade_comm_t = *mut brigade_comm;
 
-/// The colour of a rank that takes part in a division, but in no new communicator.
-pub const BRIGADE_SPLIT_NOCOLOR: c_int = -1;
-
 /// What stands behind a handle.
 pub(crate) struct Comm {
     /// In front of the root, which it must not outlive.
     pub(crate) communicator: Communicator,
-    root: Option<Arc<Root>>,
+    pub(crate) root: Option<Arc<Root>>,
 }
 
 impl Noun for Comm {
@@ -159,94 +155,6 @@ pub unsafe extern "C" fn brigade_comm_init_all(
             // SAFETY: as above.
             unsafe { place.put(as_comm(handle)) };
         }
-        Ok(())
-    })
-}
-
-/// Divide a group: ranks that give the same colour, 0 or more, become a new communicator, in the
-/// order of `key` and then of rank. With BRIGADE_SPLIT_NOCOLOR a rank gets NULL. Every rank must
-/// call it.
-///
-/// Threads: from any thread; calls on one communicator are carried out one after the other.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brigade_comm_split(
-    comm: brigade_comm_t,
-    color: c_int,
-    key: c_int,
-    new_comm: *mut brigade_comm_t,
-) -> brigade_result_t {
-    // SAFETY: the caller's promise.
-    unsafe { brigade_comm_split_config(comm, color, key, new_comm, std::ptr::null()) }
-}
-
-/// Like brigade_comm_split, with settings for the new communicator that count instead of the old
-/// one's. `config` may be NULL. Those about transports mean nothing here: they were opened when the
-/// world came together.
-///
-/// Threads: from any thread; calls on one communicator are carried out one after the other.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brigade_comm_split_config(
-    comm: brigade_comm_t,
-    color: c_int,
-    key: c_int,
-    new_comm: *mut brigade_comm_t,
-    config: *const brigade_config_t,
-) -> brigade_result_t {
-    enter(|| {
-        may_wait("brigade_comm_split")?;
-        let parent = pin::<Comm>(comm.addr() as u64)?;
-        let out = Out::new(new_comm, "new_comm")?;
-        // SAFETY: C passes a place for it.
-        unsafe { out.put(std::ptr::null_mut()) };
-        let color = match color {
-            BRIGADE_SPLIT_NOCOLOR => None,
-            color => Some(u32::try_from(color).map_err(|_| {
-                Failure::argument(format!("color {color}: 0 or more, or BRIGADE_SPLIT_NOCOLOR"))
-            })?),
-        };
-        let inherited = parent.communicator.settings().clone();
-        // SAFETY: C passes NULL or a config.
-        let settings = unsafe { settings_over(inherited, config) }?;
-        if let Some(communicator) = parent.communicator.split_with(color, key, settings)? {
-            let handle = register(Arc::new(Comm { communicator, root: parent.root.clone() }))?;
-            // SAFETY: as above.
-            unsafe { out.put(as_comm(handle)) };
-        }
-        Ok(())
-    })
-}
-
-/// A communicator of this group's ranks but the `count` ones in `excluded`, in a world of their own:
-/// what has become of the excluded ranks, or will, does not concern it. All others call this with
-/// the same list, whatever has happened to `comm`, which stays as it is; the excluded ones do not.
-/// `config` may be NULL, and counts as for brigade_comm_split_config.
-///
-/// Threads: from any thread.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brigade_comm_shrink(
-    comm: brigade_comm_t,
-    excluded: *const c_int,
-    count: usize,
-    new_comm: *mut brigade_comm_t,
-    config: *const brigade_config_t,
-) -> brigade_result_t {
-    enter(|| {
-        may_wait("brigade_comm_shrink")?;
-        let parent = pin::<Comm>(comm.addr() as u64)?;
-        let out = Out::new(new_comm, "new_comm")?;
-        // SAFETY: C passes a place for it.
-        unsafe { out.put(std::ptr::null_mut()) };
-        // SAFETY: C passes so many numbers.
-        let excluded = unsafe { list(excluded, count, "excluded") }?;
-        let ranks = excluded.iter().map(|rank| rank_number(*rank) as usize);
-        let ranks: Vec<usize> = ranks.collect();
-        let inherited = parent.communicator.settings().clone();
-        // SAFETY: C passes NULL or a config.
-        let settings = unsafe { settings_over(inherited, config) }?;
-        let communicator = parent.communicator.shrink_with(&ranks, settings)?;
-        let handle = register(Arc::new(Comm { communicator, root: None }))?;
-        // SAFETY: as above.
-        unsafe { out.put(as_comm(handle)) };
         Ok(())
     })
 }
@@ -400,11 +308,11 @@ unsafe fn init(
     })
 }
 
-fn may_wait(what: &str) -> Outcome {
+pub(crate) fn may_wait(what: &str) -> Outcome {
     thread::refuse_in_operator()?;
     thread::refuse_in_group(what)
 }
 
-fn as_comm(handle: u64) -> brigade_comm_t {
+pub(crate) fn as_comm(handle: u64) -> brigade_comm_t {
     std::ptr::without_provenance_mut(handle as usize)
 }

@@ -27,8 +27,9 @@ pub extern "C" fn brigade_group_start() -> brigade_result_t {
 }
 
 /// Carry out the calls of the group. Of each communicator first its collectives, in their order,
-/// and then its messages, all at once; different communicators at the same time. With `work` NULL it returns when all are done; else `work` is one handle for all of
-/// them. If a call in the group failed when it was listed, none is carried out.
+/// and then its messages, all at once; different communicators at the same time. With `work` NULL
+/// it returns when all are done; else `work` is one handle for all of them. If a call in the group
+/// failed when it was listed, none is carried out.
 ///
 /// Threads: each thread has its own groups.
 #[unsafe(no_mangle)]

@@ -10,6 +10,7 @@
 
 pub mod collective;
 pub mod comm;
+pub mod divide;
 pub mod dtype;
 pub mod error;
 pub mod group;

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "version",
     "error",
     "id",
     "settings",
     "comm",
+    "divide",
     "dtype",
     "op",
     "work",

@@ -56,6 +56,18 @@ void refuse(const brigade::Communicator &world) {
     require(!world.split(BRIGADE_SPLIT_NOCOLOR, 0), "without a colour there is no group");
 }
 
+/* Without the last rank, which does not come. */
+void shrink(const brigade::Communicator &world) {
+    const int last = world.size() - 1;
+    if (world.rank() == last) return;
+    brigade::Communicator rest = world.shrink({last});
+    std::int64_t one = 1, sum = 0;
+    brigade::Work work = rest.start_all_reduce(&one, &sum, 1);
+    require(work.fd() >= 0, "work has a descriptor");
+    work.wait();
+    require(sum == last && rest.size() == last, "the others are left");
+}
+
 }  // namespace
 
 int main() {
@@ -64,6 +76,7 @@ int main() {
             brigade::Communicator::from_env({{"BRIGADE_TIMEOUT_MS", "20000"}});
         train(world);
         refuse(world);
+        shrink(world);
         brigade::Communicator same = world.split(0, 0);
         same = std::move(world);
         same.barrier();

@@ -1,4 +1,5 @@
-//! libbrigade and libbrigade_nccl as programs in C and C++ meet it: installed, found, compiled against, linked, run.
+//! libbrigade and libbrigade_nccl as programs in C and C++ meet them: installed, found, compiled
+//! against, linked, run.
 //!
 //! What a machine lacks (a compiler, valgrind, mpirun, cmake) is skipped with a sentence.
 

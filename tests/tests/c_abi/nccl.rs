@@ -1,5 +1,5 @@
-//! libbrigade_nccl as programs for NCCL meet it: in C, CuPy's binding on the memory of numpy, and
-//! PyTorch, which only looks the names up here.
+//! libbrigade_nccl as programs for NCCL meet it: in C, CuPy's binding on the memory of numpy,
+//! cudarc's on that of Rust, and PyTorch, which only looks the names up here.
 //!
 //! `CUPY_PYTHON` and `TORCH_PYTHON` may name the Pythons that have them; else it is `python3`.
 
@@ -29,7 +29,7 @@ impl Nccl {
         let installed = Self(std::env::temp_dir().join(folder));
         let mut install = Command::new("sh");
         install.arg(root().join("ffi/nccl/install.sh")).arg("--libdir").arg(&installed.0);
-        run(install.arg("--from").arg(build("brigade-nccl")));
+        run(install.arg("--from").arg(build(&["--package", "brigade-nccl"])));
         installed
     }
 
@@ -111,6 +111,15 @@ fn cupys_binding_makes_all_its_collectives_on_host_memory() {
             assert!(words(&output).contains(&wanted), "{}", words(&output));
         }
     }
+}
+
+#[test]
+fn cudarcs_binding_makes_its_calls_on_host_memory() {
+    let folder = build(&["--package", "brigade-tests", "--example", "cudarc_nccl"]);
+    let nccl = Nccl::install("cudarc");
+    let mut program = bounded(folder.join("examples/cudarc_nccl"));
+    let said = run(program.env("LD_LIBRARY_PATH", &nccl.0));
+    assert_eq!(said, "cudarc made its calls on host memory\n");
 }
 
 #[test]

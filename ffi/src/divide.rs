@@ -1,0 +1,103 @@
+//! Communicators made of others.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use brigade_wall::handle::{pin, register};
+use brigade_wall::pointer::{Out, list};
+
+use crate::call::rank_number;
+use crate::comm::{Comm, as_comm, brigade_comm_t, may_wait};
+use crate::error::{Failure, brigade_result_t, enter};
+use crate::settings::{brigade_config_t, settings_over};
+
+/// The colour of a rank that takes part in a division, but in no new communicator.
+pub const BRIGADE_SPLIT_NOCOLOR: c_int = -1;
+
+/// Divide a group: ranks that give the same colour, 0 or more, become a new communicator, in the
+/// order of `key` and then of rank. With BRIGADE_SPLIT_NOCOLOR a rank gets NULL. Every rank must
+/// call it.
+///
+/// Threads: from any thread; calls on one communicator are carried out one after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_split(
+    comm: brigade_comm_t,
+    color: c_int,
+    key: c_int,
+    new_comm: *mut brigade_comm_t,
+) -> brigade_result_t {
+    // SAFETY: the caller's promise.
+    unsafe { brigade_comm_split_config(comm, color, key, new_comm, std::ptr::null()) }
+}
+
+/// Like brigade_comm_split, with settings for the new communicator that count instead of the old
+/// one's. `config` may be NULL. Those about transports mean nothing here: they were opened when the
+/// world came together.
+///
+/// Threads: from any thread; calls on one communicator are carried out one after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_split_config(
+    comm: brigade_comm_t,
+    color: c_int,
+    key: c_int,
+    new_comm: *mut brigade_comm_t,
+    config: *const brigade_config_t,
+) -> brigade_result_t {
+    enter(|| {
+        may_wait("brigade_comm_split")?;
+        let parent = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(new_comm, "new_comm")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(std::ptr::null_mut()) };
+        let color = match color {
+            BRIGADE_SPLIT_NOCOLOR => None,
+            color => Some(u32::try_from(color).map_err(|_| {
+                Failure::argument(format!("color {color}: 0 or more, or BRIGADE_SPLIT_NOCOLOR"))
+            })?),
+        };
+        let inherited = parent.communicator.settings().clone();
+        // SAFETY: C passes NULL or a config.
+        let settings = unsafe { settings_over(inherited, config) }?;
+        if let Some(communicator) = parent.communicator.split_with(color, key, settings)? {
+            let handle = register(Arc::new(Comm { communicator, root: parent.root.clone() }))?;
+            // SAFETY: as above.
+            unsafe { out.put(as_comm(handle)) };
+        }
+        Ok(())
+    })
+}
+
+/// A communicator of this group's ranks but the `count` ones in `excluded`, in a world of their
+/// own: what has become of the excluded ranks, or will, does not concern it. All others call this
+/// with the same list, whatever has happened to `comm`, which stays as it is; the excluded ones do
+/// not. `config` may be NULL, and counts as for brigade_comm_split_config.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_shrink(
+    comm: brigade_comm_t,
+    excluded: *const c_int,
+    count: usize,
+    new_comm: *mut brigade_comm_t,
+    config: *const brigade_config_t,
+) -> brigade_result_t {
+    enter(|| {
+        may_wait("brigade_comm_shrink")?;
+        let parent = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(new_comm, "new_comm")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(std::ptr::null_mut()) };
+        // SAFETY: C passes so many numbers.
+        let excluded = unsafe { list(excluded, count, "excluded") }?;
+        let ranks = excluded.iter().map(|rank| rank_number(*rank) as usize);
+        let ranks: Vec<usize> = ranks.collect();
+        let inherited = parent.communicator.settings().clone();
+        // SAFETY: C passes NULL or a config.
+        let settings = unsafe { settings_over(inherited, config) }?;
+        let communicator = parent.communicator.shrink_with(&ranks, settings)?;
+        let handle = register(Arc::new(Comm { communicator, root: None }))?;
+        // SAFETY: as above.
+        unsafe { out.put(as_comm(handle)) };
+        Ok(())
+    })
+}
