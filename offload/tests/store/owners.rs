@@ -4,8 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use brigade_offload::storage::{EngineChoice, StorageError};
-use brigade_offload::store::{StateFile, StoreError, Which};
+use brigade_offload::memory::{Arena, Budget};
+use brigade_offload::storage::{EngineChoice, Settings, Storage, StorageError};
+use brigade_offload::store::{Carrier, StateFile, StoreError, Which};
 
 use crate::place::{Place, directory, filler};
 
@@ -17,8 +18,10 @@ const BLOCK: u64 = 4096;
 #[test]
 fn the_child_owns_a_state() {
     let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
-    let place = Place::new("owner-child", EngineChoice::Auto);
-    let mut state = StateFile::open(&place.carrier, &[path], Which::Newest).unwrap();
+    // Without a folder of its own, which nobody would remove after it was killed.
+    let arena = Arena::new(Budget::new(8 << 20)).unwrap();
+    let carrier = Carrier::new(&Storage::new(&arena, Settings::default()).unwrap(), &arena);
+    let mut state = StateFile::open(&carrier, &[path], Which::Newest).unwrap();
     state.save(20, b"", filler(2)).unwrap();
     println!("{READY}");
     // Its parent kills it; should that be gone, so is the pipe, and this ends.
