@@ -249,11 +249,11 @@ s._validate_send_waits(read(comms))
 
 #[test]
 fn torch_reads_and_makes_the_same_files() {
-    let python = std::env::var("BRIGADE_TORCH_PYTHON").unwrap_or_else(|_| "python3".to_string());
+    let python = std::env::var("TORCH_PYTHON").unwrap_or_else(|_| "python3".to_string());
     let imports =
         Command::new(&python).args(["-c", "import torch.distributed.pipelining"]).output();
     if !imports.is_ok_and(|out| out.status.success()) {
-        println!("skipped: {python} has no torch; BRIGADE_TORCH_PYTHON names one that has");
+        println!("skipped: {python} has no torch; TORCH_PYTHON names one that has");
         return;
     }
     let folder = Folder::new();

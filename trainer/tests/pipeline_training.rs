@@ -137,9 +137,24 @@ fn a_schedule_from_a_file_is_carried_out_and_drawn() {
         let args = Args { schedule, draw, lanes: 4, ..args("--ordered --steps 3") };
         check(&alone, 2, &args, name);
         let picture = std::fs::read_to_string(folder.0.join("picture")).unwrap();
-        // Two ranks, four micro-batches forward and backward, and an update each; twice.
-        assert_eq!(picture.matches("<title>").count(), 2 * (2 * 4 * 2 + 2), "{picture}");
+        // The ground, two ranks with four micro-batches forward and backward and an update each,
+        // twice, and the colours of five kinds.
+        assert_eq!(picture.matches("<rect").count(), 1 + 2 * (2 * 4 * 2 + 2) + 5, "{picture}");
     }
+}
+
+/// DeepSpeed's picture of 3D parallelism: two pipelines of two stages with eight micro-batches, and
+/// sums over the ranks that share a stage at the end.
+#[test]
+fn two_pipelines_side_by_side_are_drawn() {
+    let folder = Folder::new("side-by-side");
+    let draw = Some(folder.0.join("picture"));
+    let flags = "--steps 2 --strategy 1f1b --mesh dp=2,pp=2 --micro-batches 8";
+    world(4, &Args { draw, ..args(flags) });
+    let picture = std::fs::read_to_string(folder.0.join("picture")).unwrap();
+    // Four ranks as they were, and two as one of the pipelines should have been.
+    assert_eq!(picture.matches("<rect").count(), 1 + (4 + 2) * (8 + 8 + 1) + 5);
+    assert!(picture.contains("measured: ") && picture.contains("rank 3</text>"));
 }
 
 #[test]
@@ -181,8 +196,8 @@ impl Stages for Sleeper {
     }
 }
 
-/// The bubble of ranks that sleep.
-fn measured_bubble(plan: &Plan, ranks: usize, unit: Duration) -> f64 {
+/// The bubble of ranks that sleep, and how late the latest sleep ended, as a share of it.
+fn measured_bubble(plan: &Plan, ranks: usize, unit: Duration) -> (f64, f64) {
     let begun = Instant::now();
     let rank = |comm: Communicator| -> Vec<Span> {
         let needs = Needs::of(&plan.schedule, &plan.shape, comm.rank());
@@ -202,12 +217,18 @@ fn measured_bubble(plan: &Plan, ranks: usize, unit: Duration) -> f64 {
     });
     let first = rows.iter().flatten().map(|span| span.begin).fold(f64::INFINITY, f64::min);
     let shift = |span: &Span| Span { begin: span.begin - first, end: span.end - first, ..*span };
-    Timeline { rows: rows.iter().map(|row| row.iter().map(shift).collect()).collect() }.bubble()
+    let late = |span: &Span| {
+        let times = if span.action.kind == Kind::Backward { 2.0 } else { 1.0 };
+        (span.end - span.begin) / (times * unit.as_secs_f64()) - 1.0
+    };
+    let latest = rows.iter().flatten().map(late).fold(0.0, f64::max);
+    let rows = rows.iter().map(|row| row.iter().map(shift).collect()).collect();
+    (Timeline { rows }.bubble(), latest)
 }
 
 #[test]
 fn bubbles_of_real_ranks_are_within_two_points_of_theory() {
-    let all = std::env::var_os("BRIGADE_ALL_BUBBLES").is_some();
+    let all = std::env::var_os("ALL_BUBBLES").is_some();
     for ranks in [2, 4, 8] {
         for micros in (1..=32).filter(|m| all || [1, 2, 5, 8, 32].contains(m)) {
             for order in [Order::OneFOneB, Order::Gpipe, Order::Zb1p] {
@@ -221,20 +242,33 @@ fn bubbles_of_real_ranks_are_within_two_points_of_theory() {
                     _ => 0.0,
                 };
                 let theory = Timeline::predict(&plan.schedule, &plan.shape, seconds).unwrap();
-                let want = theory.bubble();
-                // A machine that is busy with something else wakes ranks late: by less of a longer
-                // stage.
-                let measure = |ms: u64| {
-                    let unit = Duration::from_millis(ms);
-                    100.0 * (measured_bubble(&plan, ranks, unit) - want)
-                };
-                let units = [4, 8, 16, 32, 64];
-                let off = units.into_iter().map(measure).find(|off| off.abs() < 2.0);
-                println!("{order:?} p={ranks} m={micros}: {:.2} % {off:+.2?}", 100.0 * want);
-                assert!(off.is_some(), "{order:?}, {ranks} ranks, {micros} micro-batches");
+                check_bubble(
+                    &plan,
+                    ranks,
+                    theory.bubble(),
+                    &format!("{order:?} p={ranks} m={micros}"),
+                );
             }
         }
     }
+}
+
+/// Some try comes within two points. Tries in which a sleep ended a tenth late say more about what
+/// else the machine does than about the pipeline: they may fail, and longer sleeps suffer less.
+fn check_bubble(plan: &Plan, ranks: usize, want: f64, what: &str) {
+    let mut fair = 0;
+    for ms in [4, 8, 16, 32, 4, 8, 16, 32] {
+        let unit = Duration::from_millis(ms);
+        let (bubble, latest) = measured_bubble(plan, ranks, unit);
+        let off = 100.0 * (bubble - want);
+        println!("{what}, {ms} ms: {:.2} % {off:+.2}, sleeps late by {latest:.2}", 100.0 * want);
+        if off.abs() < 2.0 {
+            return;
+        }
+        fair += usize::from(latest < 0.1);
+    }
+    assert!(fair < 3, "{what}");
+    println!("skipped {what}: the machine is too busy to sleep on it");
 }
 
 /// A folder that is gone when the test ends, well or not.

@@ -5,23 +5,25 @@ use super::Plan;
 use super::action::{Action, Kind};
 use super::dry::{Span, Timeline};
 use super::schedule::Fault;
+use crate::svg::{Anchor, Svg};
 use std::collections::HashMap;
-use std::fmt::Write;
 
-/// Pixels of a rank's row, of all time, and left of it.
+/// Pixels of a rank's row, of all time, and left of it and above it.
 const ROW: f64 = 26.0;
 const WIDTH: f64 = 1040.0;
 const LEFT: f64 = 74.0;
 const TOP: f64 = 56.0;
+/// Pixels of a letter, about.
+const LETTER: f64 = 7.0;
 
-/// What is neutral follows the reader's setting, as in pictures of collectives.
-const STYLE: &str = "\
-text{font:12px ui-sans-serif,system-ui,'DejaVu Sans',sans-serif;fill:#57606a}\
-.title{font-size:15px;font-weight:600;fill:#24292f}\
-.name{font-weight:600;text-anchor:end}\
-.micro{font-size:10px;font-weight:600;fill:#fff;text-anchor:middle}\
-.life{stroke:#8c959f;stroke-opacity:.4}\
-@media (prefers-color-scheme:dark){text{fill:#9da7b1}.title{fill:#e6edf3}.micro{fill:#fff}}";
+/// What is drawn, in which of the colours that everybody can tell apart and read black text on.
+const KINDS: [(Kind, &str, &str); 5] = [
+    (Kind::Forward, "#56b4e9", "forward"),
+    (Kind::Backward, "#e69f00", "backward"),
+    (Kind::Input, "#cc79a7", "backward to the input"),
+    (Kind::Weight, "#009e73", "backward to the weights"),
+    (Kind::ReduceGrad, "#bbbbbb", "sums of ranks, update"),
+];
 
 /// Draw `measured`, a step of `plan`, as SVG.
 ///
@@ -30,31 +32,26 @@ pub fn draw(plan: &Plan, measured: &Timeline) -> Result<String, Fault> {
     let usual = usual(measured);
     let seconds = |action: Action| usual.get(&(action.stage, action.kind)).copied().unwrap_or(0.0);
     let predicted = Timeline::predict(&plan.schedule, &plan.shape, seconds)?;
-    let [ranks, planned] = [measured, &predicted].map(|line| line.rows.len() as f64);
     let scale = WIDTH / measured.end().max(predicted.end()).max(f64::MIN_POSITIVE);
-    let height = 2.0 * TOP + ROW * (ranks + planned) + 44.0;
-    let mut body = String::new();
-    for (index, (name, line)) in
-        [("measured", measured), ("predicted", &predicted)].iter().enumerate()
-    {
-        let top = index as f64 * (TOP + ROW * ranks);
-        let title = format!(
-            "{name}: {:.2} ms, {:.1} % of it bubbles",
-            1e3 * line.end(),
-            100.0 * line.bubble()
-        );
-        put(
-            &mut body,
-            format_args!("<text class=\"title\" x=\"20\" y=\"{}\">{title}</text>", top + 32.0),
-        );
-        rows(&mut body, line, top + TOP, scale, plan.shape.stages());
+    let rows = (measured.rows.len() + predicted.rows.len()) as f64;
+    let height = 2.0 * TOP + ROW * rows + 44.0;
+    let mut svg = Svg::new(LEFT + WIDTH + 20.0, height);
+    let mut top = TOP;
+    for (name, line) in [("measured", measured), ("predicted", &predicted)] {
+        let (ms, bubble) = (1e3 * line.end(), 100.0 * line.bubble());
+        let title = format!("{name}: {ms:.2} ms, bubbles {bubble:.1} %");
+        svg.text(20.0, top - 14.0, Anchor::Start, &title);
+        for (rank, spans) in line.rows.iter().enumerate() {
+            row(&mut svg, rank, spans, top + ROW * rank as f64, scale);
+        }
+        top += TOP + ROW * line.rows.len() as f64;
     }
-    legend(&mut body, height - 22.0);
-    let width = LEFT + WIDTH + 20.0;
-    Ok(format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
-         width=\"{width:.0}\" height=\"{height:.0}\">\n<style>{STYLE}</style>\n{body}</svg>\n"
-    ))
+    for (index, (_, colour, name)) in KINDS.iter().enumerate() {
+        let x = LEFT + 190.0 * index as f64;
+        svg.bar(x, height - 32.0, 12.0, 12.0, colour);
+        svg.text(x + 18.0, height - 22.0, Anchor::Start, name);
+    }
+    Ok(svg.finish())
 }
 
 /// How long each stage usually takes: the median, by kind of action.
@@ -70,82 +67,20 @@ fn usual(measured: &Timeline) -> HashMap<(usize, Kind), f64> {
     times.into_iter().map(|(what, times)| (what, median(times))).collect()
 }
 
-fn rows(body: &mut String, line: &Timeline, top: f64, scale: f64, stages: usize) {
-    for (rank, row) in line.rows.iter().enumerate() {
-        let y = top + ROW * rank as f64;
-        let middle = y + ROW / 2.0;
-        put(
-            body,
-            format_args!(
-                "<text class=\"name\" x=\"{}\" y=\"{}\">rank {rank}</text>",
-                LEFT - 10.0,
-                middle + 4.0
-            ),
-        );
-        put(body, format_args!("<path class=\"life\" d=\"M{LEFT} {middle}h{WIDTH}\"/>"));
-        for Span { action, begin, end } in row {
-            let (x, width) = (LEFT + begin * scale, ((end - begin) * scale - 0.5).max(0.5));
-            put(
-                body,
-                format_args!(
-                    "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{}\" rx=\"2\" \
-                 fill=\"{}\"><title>{action}, {:.2} ms</title></rect>",
-                    y + 2.0,
-                    ROW - 4.0,
-                    colour(*action, stages),
-                    1e3 * (end - begin)
-                ),
-            );
-            let text = action.micro.to_string();
-            if action.kind.computes() && width > 6.0 * text.len() as f64 + 2.0 {
-                put(
-                    body,
-                    format_args!(
-                        "<text class=\"micro\" x=\"{:.1}\" y=\"{:.1}\">{text}</text>",
-                        x + width / 2.0,
-                        middle + 3.6
-                    ),
-                );
-            }
+/// What one rank did, each with its action or at least its micro-batch, as far as there is room.
+fn row(svg: &mut Svg, rank: usize, spans: &[Span], y: f64, scale: f64) {
+    let base = y + ROW / 2.0 + 4.0;
+    svg.text(LEFT - 10.0, base, Anchor::End, &format!("rank {rank}"));
+    for Span { action, begin, end } in spans {
+        let (x, width) = (LEFT + begin * scale, (end - begin) * scale);
+        let kind = KINDS.iter().find(|(kind, _, _)| *kind == action.kind);
+        let Some((_, colour, _)) = kind else { continue };
+        // The rest is a line between this and the next.
+        svg.bar(x, y + 2.0, (width - 0.5).max(0.5), ROW - 4.0, colour);
+        let texts = [action.to_string(), action.micro.to_string()];
+        let text = texts.iter().find(|text| width > LETTER * text.len() as f64);
+        if let Some(text) = text.filter(|_| action.kind.computes()) {
+            svg.text(x + width / 2.0, base, Anchor::Middle, text);
         }
     }
-}
-
-/// A colour for each kind, lighter for stages further along the model.
-fn colour(Action { stage, kind, .. }: Action, stages: usize) -> String {
-    let hue = match kind {
-        Kind::Forward => 212,
-        Kind::Backward => 28,
-        Kind::Input => 350,
-        Kind::Weight => 150,
-        _ => 270,
-    };
-    format!("hsl({hue},58%,{:.0}%)", 40.0 + 16.0 * stage as f64 / stages as f64)
-}
-
-fn legend(body: &mut String, y: f64) {
-    let kinds = [
-        (Kind::Forward, "forward"),
-        (Kind::Backward, "backward"),
-        (Kind::Input, "backward to the input"),
-        (Kind::Weight, "backward to the weights"),
-        (Kind::ReduceGrad, "sums of ranks, update"),
-    ];
-    for (index, (kind, name)) in kinds.into_iter().enumerate() {
-        let (x, fill) =
-            (LEFT + 190.0 * index as f64, colour(Action { stage: 0, kind, micro: 0 }, 1));
-        put(
-            body,
-            format_args!(
-                "<rect x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" rx=\"2\" fill=\"{fill}\"/>\
-             <text x=\"{}\" y=\"{y}\">{name}</text>",
-                y - 10.0,
-                x + 18.0
-            ),
-        );
-    }
-}
-
-fn put(body: &mut String, line: std::fmt::Arguments<'_>) {
-    writeln!(body, "{line}").expect("a string takes everything");
 }

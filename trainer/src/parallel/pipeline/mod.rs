@@ -70,8 +70,8 @@ impl Plan {
     }
 }
 
-/// The units of a stage: as many blocks in each as it goes, with the embedding in front of the first
-/// and the head behind the last; or, with fewer blocks than stages, as many units.
+/// The units of a stage: as many blocks in each as it goes, with the embedding in front of the
+/// first and the head behind the last; or, with fewer blocks than stages, as many units.
 ///
 /// Errors: `Setting` for more stages than units.
 pub fn stage_units(layers: usize, stages: usize, stage: usize) -> Result<Range<usize>, Error> {

@@ -1,5 +1,6 @@
-//! A schedule: what each rank of a pipeline does, in order. It is read from and written to CSV files
-//! in both dialects of torch.distributed.pipelining, with computation only or with messages too.
+//! A schedule: what each rank of a pipeline does, in order. It is read from and written to CSV
+//! files in both dialects of torch.distributed.pipelining, with computation only or with messages
+//! too.
 //!
 //! A row is a rank, a cell an action, an empty cell a time in which the rank has nothing to do.
 
