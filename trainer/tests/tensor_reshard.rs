@@ -11,8 +11,8 @@ fn value(row: usize, column: usize) -> f32 {
     (row * 100 + column + 1) as f32
 }
 
-/// What a rank holds of the matrix; of a sum, its share: one rank has the values and some more, which
-/// the others take away.
+/// What a rank holds of the matrix; of a sum, its share: one rank has the values and some more,
+/// which the others take away.
 fn part(sharding: Sharding, shape: [usize; 2], rank: usize) -> Vec<f32> {
     let [rows, columns] = sharding.block(shape, rank);
     let value = |row, column| match sharding.signature {

@@ -3,8 +3,8 @@
 //!
 //! Of each row and head is kept `lse = ln Σ exp(score)` over the columns seen so far. A chunk's
 //! scores then become their share of the softmax at once, and what was there before shrinks by
-//! `exp(lse before − lse after)`. Backward makes the same scores again from `lse`, so no more than a
-//! chunk of them is ever held.
+//! `exp(lse before − lse after)`. Backward makes the same scores again from `lse`, so no more than
+//! a chunk of them is ever held.
 
 use super::gemm::{Mat, MatMut, Old, product};
 use super::pointwise::{chunk_backward, chunk_softmax};

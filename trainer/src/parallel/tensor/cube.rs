@@ -4,9 +4,9 @@
 //! Rank (i, j, k), entering: block (i, k) of x, of which it has the j-th part of the rows; block
 //! (k, j) of the weight (inputs k, outputs j), of which it has the i-th part of the outputs; block
 //! (i, j) of y, of which it gets the k-th part of the rows. Leaving is the same with j and k
-//! exchanged, so the tiles fit. With X, W and Y the elements of a whole block: forward gathers X and
-//! W and scatters the sum of Y; backward gathers all three and scatters the sums of dX and dW: each
-//! costs (q − 1)/q of a block, and a block is 1/q² of its matrix.
+//! exchanged, so the tiles fit. With X, W and Y the elements of a whole block: forward gathers X
+//! and W and scatters the sum of Y; backward gathers all three and scatters the sums of dX and dW:
+//! each costs (q − 1)/q of a block, and a block is 1/q² of its matrix.
 
 use super::summa::inputs_of;
 use super::{At, Grid, Group, Linear, LinearGrads, Place, Side};

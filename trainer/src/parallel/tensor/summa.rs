@@ -4,8 +4,8 @@
 //! Rank (i, j) has tile (i, j) of x, of y and of the weight (inputs i, outputs j). Product by
 //! product, with X, W and Y the elements of a tile: forward broadcasts each tile of x along its row
 //! and each of the weight along its column; backward broadcasts them again, and reduces parts of dx
-//! along rows and of dW along columns. So a rank takes part in q calls of each kind, in one of which
-//! it is the root: 2q broadcasts of X and of W, q reductions of each, and with d layers an
+//! along rows and of dW along columns. So a rank takes part in q calls of each kind, in one of
+//! which it is the root: 2q broadcasts of X and of W, q reductions of each, and with d layers an
 //! all-reduce of dW.
 
 use super::{At, Grid, Group, Linear, LinearGrads, Place, Side};
