@@ -6,7 +6,7 @@
 
 Needs torch and an installed brigade. A case is a function of cases/ that raises if something is
 wrong; most compare with what one process computes. Ends with 1 if a case failed on brigade, or if
-one failed on gloo that is not marked as gloo's own mistake.
+one failed on gloo that is not known to fail there.
 """
 
 import argparse
