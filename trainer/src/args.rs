@@ -77,6 +77,9 @@ pub struct Args {
     /// Keep only what goes into blocks, and compute their forward again in backward
     #[arg(long)]
     pub recompute: bool,
+    /// As --recompute, and what goes into blocks is kept in files, too: nvme:FOLDER
+    #[arg(long, value_name = "TIER")]
+    pub offload_activations: Option<Tier>,
     /// Bytes of host memory that a rank may use for --offload, such as 64M
     #[arg(long, value_name = "BYTES", requires = "offload", value_parser = offload::parse_bytes)]
     pub host_budget: Option<usize>,
@@ -209,13 +212,28 @@ impl Args {
             let problem = "has no norms of tensors that ranks divide".to_string();
             return Err(Error::setting("optimizer", problem));
         }
-        let is_whole = self.offload.is_none() && self.precision == Precision::F32;
-        if self.is_pipeline() && !is_whole {
-            let name = if self.offload.is_some() { "offload" } else { "precision" };
-            return Err(Error::setting(name, "does not go with a pipeline".to_string()));
-        }
+        self.check_memory()?;
         self.share_of(0, ranks)?;
         self.pipeline(ranks).map(drop)
+    }
+
+    /// Refuse ways to save memory that do not go with others.
+    fn check_memory(&self) -> Result<(), Error> {
+        let Args { offload, offload_activations: inputs, precision, .. } = self;
+        for (name, is_asked_for) in [
+            ("offload", offload.is_some()),
+            ("offload-activations", inputs.is_some()),
+            ("precision", *precision != Precision::F32),
+        ] {
+            if is_asked_for && self.is_pipeline() {
+                return Err(Error::setting(name, "does not go with a pipeline".to_string()));
+            }
+        }
+        if *inputs == Some(Tier::Cpu) {
+            let problem = "they are in the host's memory already; nvme:FOLDER is elsewhere";
+            return Err(Error::setting("offload-activations", problem.to_string()));
+        }
+        Ok(())
     }
 
     /// How `ranks` ranks stand to each other.
@@ -239,6 +257,12 @@ impl Args {
     pub(crate) fn offload(&self, rank: usize, ranks: usize) -> Option<Offload> {
         let (host_budget, place) = (self.host_budget, (rank, ranks));
         self.offload.clone().map(|tier| Offload { tier, host_budget, place })
+    }
+
+    /// Where what goes into blocks is kept.
+    pub(crate) fn inputs(&self, rank: usize, ranks: usize) -> Option<Offload> {
+        let (host_budget, place) = (None, (rank, ranks));
+        self.offload_activations.clone().map(|tier| Offload { tier, host_budget, place })
     }
 
     /// The step after which this run ends.

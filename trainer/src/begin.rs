@@ -87,13 +87,18 @@ pub(crate) fn strategy<'a>(
     let sharing = Sharing { stage, is_ordered: args.ordered, slots: lanes.slots() };
     let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
     let optimizer = optimizer.by(args.optimizer);
-    let keep = if args.recompute { Keep::Inputs } else { Keep::All };
+    let keep = match (args.recompute, &args.offload_activations) {
+        (_, Some(_)) => Keep::LastInput,
+        (true, None) => Keep::Inputs,
+        (false, None) => Keep::All,
+    };
     if let Some(plan) = args.pipeline(ranks)? {
         let pipeline = Pipeline::new(model, groups, lanes, sharing, optimizer, keep, state, plan)?;
         return Ok(Box::new(pipeline));
     }
     let (precision, offload) = (args.precision, args.offload(rank, ranks));
-    let (dp, thrift) = (groups.dp.as_ref(), Thrift { keep, precision, offload });
+    let inputs = args.inputs(rank, ranks);
+    let (dp, thrift) = (groups.dp.as_ref(), Thrift { keep, precision, offload, inputs });
     let data = DataParallel::new(model, dp, lanes, sharing, optimizer, &thrift, state)?;
     Ok(Box::new(data))
 }

@@ -48,6 +48,8 @@ pub enum Keep {
     /// What goes in: the forward of a block is computed again before its backward (Chen et al.
     /// 2016), with the same bits.
     Inputs,
+    /// The same for the last block; what goes into the others is kept elsewhere.
+    LastInput,
 }
 
 /// Saved activations of one block. n = batch · time rows, c = width, of whatever this rank has.
@@ -183,20 +185,24 @@ impl Tape {
             }
         };
         let has_head = units.end == end;
+        // What goes into one block and comes out of it: both are passed on.
+        let is_lean = keep == Keep::LastInput;
         Tape {
             shape: Heads { time, heads: config.heads, width: c },
             batch,
             heads: extent.heads,
             first: units.start,
             stream: (units.start..=units.end)
-                .map(|unit| zeros(stream, unit > 0 && unit < end))
+                .map(|unit| zeros(stream, unit > 0 && unit < if is_lean { 3 } else { end }))
                 .collect(),
             blocks: match keep {
                 Keep::All => units.map(block).collect(),
                 // If there is any block, the second unit is one, or else the first.
-                Keep::Inputs => vec![block(units.start.max(1).min(units.end - 1))],
+                Keep::Inputs | Keep::LastInput => {
+                    vec![block(units.start.max(1).min(units.end - 1))]
+                }
             },
-            held: (keep == Keep::Inputs).then_some(usize::MAX),
+            held: (keep != Keep::All).then_some(usize::MAX),
             lnf: zeros(stream, has_head),
             statsf: zeros(rows * 2, has_head),
             logits: zeros(rows * config.vocab, has_head),
@@ -242,6 +248,25 @@ impl Tape {
         self.held = self.held.map(|_| unit);
         let (before, after) = self.stream.split_at_mut(at + 1);
         (&before[at], &mut after[0], &mut self.blocks[slot])
+    }
+
+    /// What goes into a unit.
+    pub(crate) fn input(&self, unit: usize) -> &[f32] {
+        &self.stream[unit - self.first]
+    }
+
+    /// After the forward of a block whose input is kept elsewhere: its memory serves the block
+    /// after the next.
+    pub(crate) fn pass_on(&mut self, unit: usize) {
+        let at = unit - self.first;
+        self.stream.swap(at, at + 2);
+    }
+
+    /// Before the backward of such a block: room for its input.
+    pub(crate) fn take_back(&mut self, unit: usize) -> &mut [f32] {
+        let at = unit - self.first;
+        self.stream.swap(at, at + 2);
+        &mut self.stream[at]
     }
 
     /// Tokens that a pass takes: batch · time.

@@ -29,6 +29,7 @@ fn peaks_are_what_formulas_say() {
         "--offload cpu".to_string(),
         nvme.clone(),
         format!("--recompute --strategy fsdp {nvme}"),
+        format!("--offload-activations nvme:{} --strategy fsdp {nvme}", folder.display()),
         format!("--recompute --precision bf16 --strategy fsdp {nvme}"),
     ] {
         let flags = base.split_whitespace().chain(more.split_whitespace());
@@ -43,4 +44,5 @@ fn peaks_are_what_formulas_say() {
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(totals[1] < totals[0] / 2, "blocks that are not kept: {totals:?}");
     assert!(totals[6] < totals[1], "state that is not kept: {totals:?}");
+    assert!(totals[7] < totals[6], "inputs that are not kept: {totals:?}");
 }

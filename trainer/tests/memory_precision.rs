@@ -111,8 +111,8 @@ fn a_resumed_run_goes_on_from_the_masters() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// One update in a world of threads: whether it was made, and the parameters after it. On rank 1 one
-/// element of the gradient of unit 1 is `wrong`.
+/// One update in a world of threads: whether it was made, and the parameters after it. On rank 1
+/// one element of the gradient of unit 1 is `wrong`.
 fn update(comm: &Communicator, stage: Stage, wrong: f32) -> (bool, Vec<f32>) {
     let config = Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
     let (model, layout) = (Gpt::new(config, Cpu).unwrap(), Layout::new(config));

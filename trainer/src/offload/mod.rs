@@ -11,8 +11,10 @@
 //! streams. Gradients stay in memory.
 
 mod disk;
+mod inputs;
 
 pub(crate) use disk::{Disk, Unit, pass};
+pub(crate) use inputs::Inputs;
 
 use crate::error::Error;
 use crate::optim::{Moments, Numbers};

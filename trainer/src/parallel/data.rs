@@ -4,7 +4,7 @@ use super::{Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, gather_losse
 use crate::data::fill;
 use crate::error::Error;
 use crate::model::Gpt;
-use crate::offload::{DiskUse, Offload};
+use crate::offload::{DiskUse, Inputs, Offload, Tier};
 use crate::optim::Optimizer;
 use crate::precision::{LossScale, Precision};
 use crate::state::State;
@@ -22,6 +22,8 @@ pub struct Thrift {
     pub precision: Precision,
     /// What is kept in cheaper memory.
     pub offload: Option<Offload>,
+    /// Where inputs of blocks are, with `Keep::LastInput`: in files.
+    pub inputs: Option<Offload>,
 }
 
 /// One rank of DDP (Li et al. 2020), ZeRO or FSDP, or a process alone.
@@ -33,6 +35,7 @@ pub struct DataParallel<'a> {
     optimizer: Optimizer,
     precision: Precision,
     scale: LossScale,
+    inputs: Option<Inputs>,
     tape: Tape,
     scratch: Scratch,
     /// [samples of a lane × context], and the byte after each.
@@ -46,8 +49,8 @@ pub struct DataParallel<'a> {
 impl<'a> DataParallel<'a> {
     /// This rank's part, from `state`, which is the same on every rank.
     ///
-    /// Errors: those of calls that the group cannot do; `Setting` if a budget is too small, `Offload`
-    /// for what a device says.
+    /// Errors: those of calls that the group cannot do; `Setting` if a budget is too small,
+    /// `Offload` for what a device says.
     pub fn new(
         model: &'a Gpt,
         group: Option<&'a Communicator>,
@@ -63,7 +66,7 @@ impl<'a> DataParallel<'a> {
         let state = model.part(state);
         let mut shards =
             Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
-        let Thrift { keep, precision, ref offload } = *thrift;
+        let Thrift { keep, precision, ref offload, ref inputs } = *thrift;
         shards.suit(optimizer.rule(), offload.as_ref())?;
         shards.narrow(precision);
         if let Some(offload) = offload {
@@ -71,9 +74,16 @@ impl<'a> DataParallel<'a> {
         }
         let inside = lanes.slots() as u64 * model.formula_bytes(keep, units.clone(), samples)?;
         let tokens = vec![0; samples * time];
+        let tape = model.tape_that_keeps(keep, units, samples, time);
+        let inputs = match inputs {
+            Some(Offload { tier: Tier::Nvme(folder), place, .. }) => {
+                Some(Inputs::new(folder, *place, config.layers, tape.input(1).len())?)
+            }
+            _ => None,
+        };
         Ok(DataParallel {
             formula_bytes: shards.formula_bytes()? + inside + loss_bytes(group, lanes.slots())?,
-            tape: model.tape_that_keeps(keep, units, samples, time),
+            tape,
             scratch: model.scratch(samples, time),
             targets: tokens.clone(),
             losses: vec![0.0; lanes.slots()],
@@ -85,12 +95,13 @@ impl<'a> DataParallel<'a> {
             optimizer,
             precision,
             scale: LossScale::new(precision),
+            inputs,
         })
     }
 
     /// Forward of this rank's lane of `slot`. The last unit stays for backward.
     fn forward(&mut self, slot: usize, batch: &Batch<'_>) -> Result<(), Error> {
-        let DataParallel { model, shards, tape, tokens, targets, .. } = self;
+        let DataParallel { model, shards, inputs, tape, tokens, targets, .. } = self;
         let scale = self.scale.scale();
         let windows = self.lanes.range(slot);
         let windows =
@@ -101,6 +112,10 @@ impl<'a> DataParallel<'a> {
             shards.prefetch(unit)?;
             shards.prefetch(unit + 1)?;
             model.forward(unit, shards.fetch(unit)?, tape, tokens)?;
+            if let Some(inputs) = inputs.as_mut().filter(|_| (1..units - 2).contains(&unit)) {
+                inputs.put(unit - 1, tape.input(unit))?;
+                tape.pass_on(unit);
+            }
             if unit + 1 < units {
                 shards.release(unit);
             }
@@ -111,8 +126,19 @@ impl<'a> DataParallel<'a> {
 
     /// Backward of the same. The first unit stays for the forward of the next slot.
     fn backward(&mut self, slot: usize) -> Result<(), Error> {
-        let DataParallel { model, shards, tape, scratch, tokens, .. } = self;
-        for unit in (0..model.layout().units()).rev() {
+        let DataParallel { model, shards, inputs, tape, scratch, tokens, .. } = self;
+        let units = model.layout().units();
+        for unit in (0..units).rev() {
+            if let Some(inputs) = inputs.as_mut() {
+                match unit {
+                    // The last block's input is here: there is time for that of the one before.
+                    _ if unit + 1 == units && units > 3 => inputs.ahead(units - 4)?,
+                    _ if (1..units - 2).contains(&unit) => {
+                        inputs.get(unit - 1, tape.take_back(unit))?;
+                    }
+                    _ => {}
+                }
+            }
             if unit > 0 {
                 shards.prefetch(unit - 1)?;
             }
@@ -132,19 +158,25 @@ impl<'a> DataParallel<'a> {
 
     /// Now, and how long files have been waited for until now.
     fn clock(&self) -> (Instant, Duration) {
-        (Instant::now(), self.shards.disk_use().waited)
+        (Instant::now(), self.disk_use().waited)
     }
 
     /// That moment, moved by what files were waited for since: what has elapsed is without it.
     fn since(&self, (from, waited): (Instant, Duration)) -> Instant {
-        from + (self.shards.disk_use().waited - waited)
+        from + (self.disk_use().waited - waited)
+    }
+
+    /// What files have cost so far.
+    fn disk_use(&self) -> DiskUse {
+        let inputs = self.inputs.as_ref().map_or(DiskUse::default(), Inputs::used);
+        self.shards.disk_use().plus(inputs)
     }
 }
 
 impl Strategy for DataParallel<'_> {
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent::default();
-        let disk = self.shards.disk_use();
+        let disk = self.disk_use();
         for slot in 0..self.lanes.slots() {
             let from = self.clock();
             self.forward(slot, batch)?;
@@ -173,7 +205,7 @@ impl Strategy for DataParallel<'_> {
         self.optimizer.steps += 1;
         let (from, waited) = (self.since(from), self.shards.take_waited());
         spent.exposed += waited;
-        spent.disk = self.shards.disk_use().since(disk);
+        spent.disk = self.disk_use().since(disk);
         spent.optimizer = from.elapsed().saturating_sub(waited);
         Ok(spent)
     }
@@ -201,11 +233,13 @@ impl Strategy for DataParallel<'_> {
         let [params, grads, moments, calls, arena] = self.shards.bytes();
         let activations = self.tape.bytes() + self.scratch.bytes();
         let calls = calls + self.model.room_bytes();
+        let arena = arena + self.inputs.as_ref().map_or(0, Inputs::arena_bytes);
         Memory { params, grads, moments, calls, activations, arena }
     }
 
     fn disk_formula(&self) -> DiskUse {
-        self.shards.disk_formula()
+        let inputs = self.inputs.as_ref().map_or(DiskUse::default(), Inputs::formula);
+        self.shards.disk_formula().plus(inputs.times(self.lanes.slots() as u32))
     }
 }
 

@@ -73,8 +73,8 @@ impl Shards<'_> {
         Ok(flag[0] > 0)
     }
 
-    /// Move the moments to a cheaper memory, and to files also parameters that are held in parts, or
-    /// in 32 bits beside others of 16.
+    /// Move the moments to a cheaper memory, and to files also parameters that are held in parts,
+    /// or in 32 bits beside others of 16.
     ///
     /// Errors: `Setting` if the budget is too small, `Offload` for what the device says.
     pub fn offload(&mut self, offload: &Offload) -> Result<(), Error> {
