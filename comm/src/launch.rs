@@ -9,8 +9,8 @@
 //! | `BRIGADE_ID` | where this 128-byte id (as hexadecimal digits) says |
 //! | `BRIGADE_ID_FILE` | where the id in this file says; rank 0 writes the file and removes it |
 //! | `BRIGADE_ROOT` | at this `host:port`, where rank 0 listens |
-//! | `BRIGADE_STORE` | where the id in PyTorch's store at this `host:port` says; rank 0 puts it there |
-//! | `MASTER_ADDR` | told by the store at that host and `MASTER_PORT`, where torchrun says it has one |
+//! | `BRIGADE_STORE` | where the id in PyTorch's store at this `host:port` says |
+//! | `MASTER_ADDR` | the same, of the store at `MASTER_PORT`, if torchrun says it has one |
 //! | `MASTER_ADDR` | else at that host, on one of the 8 ports behind `MASTER_PORT` |
 //! | `SLURM_STEP_NODELIST` | on its first host, at a port derived from job and step |
 //! | none, but all ranks are on one host | on that host, at a port derived from Open MPI's job |

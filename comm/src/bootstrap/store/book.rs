@@ -39,21 +39,47 @@ impl Book {
         request: Request,
         answers: &mut Answers,
     ) -> Result<(), &'static str> {
-        let answer = match request {
-            Request::Validate => return Err("it has introduced itself before"),
-            Request::Set(key, value) => return self.set(key, value, answers),
+        match request {
+            Request::Validate => Err("it has introduced itself before"),
+            Request::Set(key, value) => self.set(key, value, answers),
             Request::Append(key, value) => {
                 let mut all = self.values.get(&key).cloned().unwrap_or_default();
                 all.extend(value);
-                return self.set(key, all, answers);
+                self.set(key, all, answers)
             }
             Request::MultiSet(pairs) => {
                 for (key, value) in pairs {
                     self.set(key, value, answers)?;
                 }
-                return Ok(());
+                Ok(())
             }
-            Request::QueuePush(key, value) => return self.push(key, value, answers),
+            Request::QueuePush(key, value) => self.push(key, value, answers),
+            Request::Wait(keys) => {
+                let missing: BTreeSet<Text> =
+                    keys.into_iter().filter(|key| !self.has(key)).collect();
+                if missing.is_empty() {
+                    answers.push((client, vec![GO_ON]));
+                    return Ok(());
+                }
+                self.let_wait(client, missing)
+            }
+            Request::Barrier(key, world) => self.stand(client, key, world, answers),
+            other => {
+                let answer = self.answer(client, other, answers)?;
+                answers.push((client, answer));
+                Ok(())
+            }
+        }
+    }
+
+    /// Do what has an answer at once.
+    fn answer(
+        &mut self,
+        client: Client,
+        request: Request,
+        answers: &mut Answers,
+    ) -> Result<Vec<u8>, &'static str> {
+        Ok(match request {
             Request::CompareSet { key, expected, wanted } => {
                 let found = self.values.get(&key);
                 let is_expected = found.map_or(expected.is_empty(), |now| *now == expected);
@@ -80,15 +106,6 @@ impl Book {
             Request::Check(keys) => {
                 vec![if keys.iter().all(|key| self.has(key)) { READY } else { NOT_READY }]
             }
-            Request::Wait(keys) => {
-                let missing: BTreeSet<Text> =
-                    keys.into_iter().filter(|key| !self.has(key)).collect();
-                if !missing.is_empty() {
-                    self.let_wait(client, missing)?;
-                    return Ok(());
-                }
-                vec![GO_ON]
-            }
             Request::CancelWait => {
                 self.forget(client);
                 vec![CANCELLED]
@@ -103,15 +120,11 @@ impl Book {
             }
             Request::List => {
                 let count = (self.values.len() as i64).to_le_bytes();
-                let keys = self.values.keys().flat_map(|key| text(key));
+                let keys = self.values.keys().flat_map(text);
                 count.into_iter().chain(keys).collect()
             }
-            Request::Barrier(key, world) => {
-                return self.stand(client, key, world, answers);
-            }
-        };
-        answers.push((client, answer));
-        Ok(())
+            _ => unreachable!("they have no answer, or one that comes later"),
+        })
     }
 
     /// A client has gone, or does not want to wait any more.
