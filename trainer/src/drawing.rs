@@ -85,7 +85,8 @@ fn held(svg: &mut Svg, top: f64, memory: Memory, ranks: &[RankEnd]) {
     let title = format!("memory of rank 0: {}", megabytes(memory.total()));
     svg.text(LEFT, top - 6.0, Anchor::Start, &title);
     let (mut left, mut legend) = (LEFT, LEFT);
-    for ((name, bytes), colour) in memory.kinds().into_iter().zip(COLOURS.into_iter().cycle()) {
+    let kinds = memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
+    for ((name, bytes), colour) in kinds.zip(COLOURS.into_iter().cycle()) {
         let width = ACROSS * bytes as f64 / memory.total().max(1) as f64;
         svg.bar(left, top, width, 24.0, colour);
         left += width;

@@ -1,8 +1,9 @@
 //! Event files that tensorboard reads: numbers by name and step.
 //!
-//! A file is records after each other: the length of the data in 8 bytes, a checksum of these 8, the
-//! data, a checksum of the data; all little-endian. The data is a message in protobuf's wire format:
-//! fields as (number << 3 | type), then a varint, 8 or 4 bytes, or a length and so many bytes.
+//! A file is records after each other: the length of the data in 8 bytes, a checksum of these 8,
+//! the data, a checksum of the data; all little-endian. The data is a message in protobuf's wire
+//! format: fields as (number << 3 | type), then a varint, 8 or 4 bytes, or a length and so many
+//! bytes.
 //!
 //! Source: TensorFlow's `event.proto`, `summary.proto` and `record_writer`.
 

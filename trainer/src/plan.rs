@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::kernels::Cpu;
 use crate::layout::Layout;
 use crate::parallel::Memory;
+use crate::parallel::pipeline::{Action, Kind, Timeline};
 use crate::report::{grouped, megabytes};
 use crate::state::State;
 use brigade_comm::{Communicator, Settings};
@@ -34,7 +35,7 @@ pub(crate) struct Plan {
 pub fn plan(args: &Args, ranks: usize, out: &mut (dyn Write + Send)) -> Result<(), Error> {
     args.validate(ranks)?;
     let plan = make(args, ranks)?;
-    for (name, value) in rows(args, ranks, &plan) {
+    for (name, value) in rows(args, ranks, &plan)? {
         writeln!(out, "{name:16}  {value}").map_err(Error::Output)?;
     }
     fits(args, ranks, &plan)
@@ -96,7 +97,20 @@ fn operations(args: &Args) -> f64 {
     tokens * (6.0 * weights + 12.0 * (config.layers * config.width * config.context) as f64)
 }
 
-fn rows(args: &Args, ranks: usize, plan: &Plan) -> Vec<(String, String)> {
+/// The part of all ranks' time in which a pipeline of equal stages computes nothing.
+fn bubble(args: &Args, ranks: usize) -> Result<Option<f64>, Error> {
+    let seconds = |action: Action| match action.kind {
+        Kind::Backward => 2.0,
+        kind if kind.computes() => 1.0,
+        _ => 0.0,
+    };
+    let Some(plan) = args.pipeline(ranks)? else { return Ok(None) };
+    let line = Timeline::predict(&plan.schedule, &plan.shape, seconds);
+    let line = line.map_err(|fault| Error::setting("schedule", fault.to_string()))?;
+    Ok(Some(line.bubble()))
+}
+
+fn rows(args: &Args, ranks: usize, plan: &Plan) -> Result<Vec<(String, String)>, Error> {
     let row = |name: &str, value: String| (name.to_string(), value);
     let parameters = grouped(Layout::new(args.config()).len() as u64);
     let mut rows = vec![
@@ -113,7 +127,13 @@ fn rows(args: &Args, ranks: usize, plan: &Plan) -> Vec<(String, String)> {
         None => (Cpu.rate(args.threads(ranks), args.width), "measured just now on one rank"),
     };
     let link = args.link;
-    let work = Duration::from_secs_f64(operations(args) / ranks as f64 / (rate * 1e9));
+    let bubble = bubble(args, ranks)?;
+    let busy = ranks as f64 * (1.0 - bubble.unwrap_or(0.0));
+    if let Some(bubble) = bubble {
+        let text = format!("{:.1} % of the time, if all stages take as long", 100.0 * bubble);
+        rows.push(row("bubble", text));
+    }
+    let work = Duration::from_secs_f64(operations(args) / busy / (rate * 1e9));
     let wire = Duration::from_secs_f64(plan.sent_bytes as f64 / (link * 1e9));
     let ms = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
     rows.push(row("arithmetic", format!("{} at {rate:.1} GF/s a rank, {how}", ms(work))));
@@ -126,7 +146,7 @@ fn rows(args: &Args, ranks: usize, plan: &Plan) -> Vec<(String, String)> {
     let times = format!("{} to {}", ms(least), ms(most));
     let speeds = format!("{} to {} tokens/s", speed(most), speed(least));
     rows.push(row("a step", format!("{times}, if all or nothing of it overlaps; {speeds}")));
-    rows
+    Ok(rows)
 }
 
 /// Refuse what does not fit, with the arithmetic, and name what would.
@@ -174,4 +194,62 @@ fn alternatives(args: &Args) -> Vec<(String, Args)> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(more: &str) -> Args {
+        let base = "train --batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 \
+                    --quiet --sample 0 --threads 1 --steps 1";
+        Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
+    }
+
+    #[test]
+    fn a_plan_is_what_the_run_holds_and_sends() {
+        for (flags, ranks) in [
+            ("--accumulate 3", 1),
+            ("--strategy ddp", 2),
+            ("--strategy zero2 --ordered", 3),
+            ("--strategy fsdp --recompute", 2),
+            ("--strategy fsdp,tp --mesh dp=2,tp=2", 4),
+            ("--strategy 1f1b --ordered", 2),
+        ] {
+            let args = args(flags);
+            let plan = make(&args, ranks).unwrap();
+            let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+            let train = |comm| crate::train(&args, comm, &mut std::io::sink()).unwrap().ranks;
+            let ends = std::thread::scope(|scope| {
+                let comms = Communicator::local_world(ranks, &settings).unwrap();
+                let train = &train;
+                let train = |comm| scope.spawn(move || train(Some(comm)));
+                let threads: Vec<_> = comms.into_iter().map(train).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).next_back().unwrap()
+            });
+            let most = ends.iter().map(|rank| rank.memory_bytes).max();
+            assert_eq!(Some(plan.memory.total()), most, "{flags}");
+            let most = ends.iter().map(|rank| rank.formula_bytes).max();
+            assert_eq!(Some(plan.sent_bytes), most, "{flags}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would() {
+        let need = make(&args(""), 2).unwrap().memory.total();
+        let with = |budget: u64| Args { budget: Some(budget as usize), ..args("") };
+        check(&with(need), 2).unwrap();
+        let problem = check(&with(need - 1), 2).unwrap_err().to_string();
+        assert!(problem.starts_with("--budget: "), "{problem}");
+        assert!(problem.contains("activations") && problem.contains("--strategy"), "{problem}");
+        let hopeless = check(&with(1000), 2).unwrap_err().to_string();
+        assert!(hopeless.contains("more ranks"), "{hopeless}");
+    }
 }

@@ -48,6 +48,17 @@ const STRATEGIES: &[Strategy] = &[
     ("zero1", &[], "--strategy zero1 --ordered --lanes {lanes}", Want::SameBits),
     ("zero2", &[], "--strategy zero2 --ordered --lanes {lanes}", Want::SameBits),
     ("fsdp", &[], "--strategy fsdp --ordered --lanes {lanes}", Want::SameBits),
+    ("gpipe", &[], "--strategy gpipe --ordered --lanes {lanes}", Want::SameBits),
+    ("1f1b", &[], "--strategy 1f1b --ordered --lanes {lanes}", Want::SameBits),
+    ("interleaved", &[2], "--strategy interleaved --ordered --lanes {lanes}", Want::SameBits),
+    ("zb1p", &[], "--strategy zb1p --ordered --lanes {lanes}", Want::SameBits),
+    ("zbv", &[2], "--strategy zbv --ordered --lanes {lanes}", Want::SameBits),
+    (
+        "ddp and 1f1b",
+        &[4],
+        "--strategy ddp,1f1b --mesh dp=2,pp=2 --ordered --lanes {lanes}",
+        Want::SameBits,
+    ),
     ("recompute", &[], "--recompute --ordered --lanes {lanes}", Want::SameBits),
     (
         "offload to cpu",
@@ -85,7 +96,7 @@ type Resume = (&'static str, [(usize, &'static str); 2]);
 const RESUMES: &[Resume] = &[
     ("resume 1 as fsdp", [(1, ""), (2, "--strategy fsdp")]),
     ("resume fsdp 4 as zero1", [(4, "--strategy fsdp"), (2, "--strategy zero1")]),
-    ("resume zero2 2 as ddp", [(2, "--strategy zero2"), (4, "--strategy ddp")]),
+    ("resume zero2 2 as 1f1b", [(2, "--strategy zero2"), (4, "--strategy 1f1b")]),
 ];
 
 /// The rows that were asked for; the first is one process.

@@ -32,7 +32,7 @@ fn cells(verdict: &Verdict) -> Vec<String> {
     cells.push(match (verdict.off, verdict.row.want) {
         (None, _) => String::new(),
         (Some((_, 0.0)), _) => "same bits".to_string(),
-        (Some((first, _)), Want::Within(_)) => format!("{first:.1e} off at first"),
+        (Some((first, worst)), Want::Within(_)) => format!("{first:.0e} off, then {worst:.0e}"),
         (Some((_, worst)), Want::SameBits) => format!("WRONG, {worst:.1e} off"),
     });
     cells.push(grouped(reading.tokens_per_second as u64));
