@@ -196,10 +196,11 @@ mod tests {
     fn rows_are_chosen_by_the_beginnings_of_their_names() {
         let rows = rows(&args(&["ddp", "resume 1"], &[2, 8])).unwrap();
         let names: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.ranks())).collect();
-        let ddp = [("ddp", 2), ("ddp", 8), ("ddp, fast", 2), ("ddp, fast", 8)];
+        let ddp = [("ddp", 2), ("ddp", 8), ("ddp and 1f1b", 4)];
         assert_eq!(names[0], ("one process", 1));
-        assert_eq!(names[1..5], ddp);
-        assert_eq!(names[5..], [("resume 1 as fsdp", 2)]);
+        assert_eq!(names[1..4], ddp);
+        assert_eq!(names[4..6], [("ddp, fast", 2), ("ddp, fast", 8)]);
+        assert_eq!(names[6..], [("resume 1 as fsdp", 2)]);
         assert!(super::rows(&args(&["nothing"], &[2])).is_err());
         assert!(super::rows(&args(&[], &[3, 4])).is_err());
     }
