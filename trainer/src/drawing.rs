@@ -46,7 +46,8 @@ fn loss(svg: &mut Svg, top: f64, steps: &[StepRecord]) {
 
 /// Bars of the kinds of time on top of each other.
 fn time(svg: &mut Svg, top: f64, steps: &[StepRecord]) {
-    let kinds: [(&str, fn(&StepRecord) -> f64); 4] = [
+    type Kind = (&'static str, fn(&StepRecord) -> f64);
+    let kinds: [Kind; 4] = [
         ("forward", |step| step.forward_ms),
         ("backward", |step| step.backward_ms),
         ("optimizer", |step| step.optimizer_ms),

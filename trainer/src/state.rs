@@ -23,8 +23,8 @@ impl State {
         State { params, mean: zeros.clone(), square: zeros, steps: 0 }
     }
 
-    /// The state of a model that is not there: whoever takes a part of it gets zeros, in memory that
-    /// was never touched.
+    /// The state of a model that is not there: whoever takes a part of it gets zeros, in memory
+    /// that was never touched.
     pub fn absent() -> State {
         State::new(Vec::new())
     }
