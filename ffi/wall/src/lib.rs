@@ -1,9 +1,9 @@
 //! The wall between C and the communicator, for every library that stands in it.
 //!
 //! What comes in is hostile until parsed: a handle is a number that is looked up and never followed
-//! ([`handle`]), a pointer is compared with NULL and its alignment before it is used ([`mod@pointer`]),
-//! and a panic ends here ([`failure`]). What cannot be seen from here is whether a pointer that is
-//! neither NULL nor misaligned leads to enough memory ([`memory`]).
+//! ([`handle`]), a pointer is compared with NULL and its alignment before it is used
+//! ([`mod@pointer`]), and a panic ends here ([`failure`]). What cannot be seen from here is whether
+//! a pointer that is neither NULL nor misaligned leads to enough memory ([`memory`]).
 //!
 //! Nothing here has a name that C could call: what functions are called, which numbers results have
 //! and what the header says is each library's own.
