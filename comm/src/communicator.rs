@@ -1,5 +1,6 @@
 //! The communicator: a group of ranks that make the same calls in the same order.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -45,7 +46,9 @@ pub(crate) struct Shared {
     pub(crate) members: Arc<[u32]>,
     pub(crate) group: u64,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) splits: AtomicU64,
+    splits: AtomicU64,
+    /// How often each list of members was tried that shrinking leaves.
+    pub(crate) shrinks: Mutex<BTreeMap<u64, u64>>,
     sent_bytes: AtomicU64,
     calls: AtomicU64,
 }
@@ -96,6 +99,7 @@ impl Communicator {
             group,
             settings,
             splits: AtomicU64::new(0),
+            shrinks: Mutex::default(),
             sent_bytes: AtomicU64::new(0),
             calls: AtomicU64::new(0),
         };

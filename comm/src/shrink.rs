@@ -4,8 +4,7 @@
 //! star of their own. They meet over the wires that they still have: first in a group that nobody
 //! judges, in which the first survivor tells the others where its new root is; then there.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use crate::bootstrap::{ID_BYTES, Root, UniqueId, rendezvous_with};
@@ -52,10 +51,17 @@ impl Communicator {
         let deadline = Instant::now() + settings.join_timeout;
         let left: Vec<usize> = (0..size).filter(|rank| !excluded.contains(rank)).collect();
         let members: Arc<[u32]> = left.iter().map(|&rank| shared.members[rank]).collect();
-        let number = shared.splits.fetch_add(1, Ordering::Relaxed);
-        // Colours of divisions have 32 bits, so these groups are other ones.
         let digest =
             members.iter().fold(1, |digest, &rank| derive_group(digest, u64::from(rank), 0));
+        // The end may have found some in a call that others had not begun, so that nothing but the
+        // tries of this very list can be counted alike by all.
+        let number = {
+            let mut shrinks = shared.shrinks.lock().unwrap_or_else(PoisonError::into_inner);
+            let tries = shrinks.entry(digest).or_insert(0);
+            *tries += 1;
+            *tries - 1
+        };
+        // Colours of divisions have 32 bits, so these groups are other ones.
         let group = derive_group(shared.group, number, digest | 1 << 63);
 
         let unjudged = Arc::new(shared.world.unjudged());

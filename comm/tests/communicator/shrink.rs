@@ -62,6 +62,26 @@ fn survivors_of_the_first_rank_and_its_abort_go_on() {
     }
 }
 
+/// The end finds one survivor in a split, which the other has not begun.
+#[test]
+fn survivors_of_different_calls_meet() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            let old = member.rank();
+            if old == 2 {
+                return member.abort("enough");
+            }
+            let ending =
+                if old == 1 { member.split(Some(0), 0).map(drop) } else { member.barrier() };
+            ending.expect_err("it was aborted");
+            let part = member.shrink(&[2]).expect("two are left");
+            assert_eq!(sum_of(&part, old), 1, "{transport}");
+            let again = member.shrink(&[2]).expect("two are left, still");
+            assert_eq!(sum_of(&again, old), 1, "{transport}");
+        });
+    }
+}
+
 #[test]
 fn ranks_that_do_not_come_are_a_matter_of_time() {
     each_rank(3, &over("shm"), |member| {
