@@ -77,14 +77,19 @@ impl Progress {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             };
             drop(queue);
-            // Whoever queued the job waits for it within the communicator's lifetime.
+            let Job { run, outcome } = job;
             if let Some(shared) = shared.upgrade() {
-                let run = AssertUnwindSafe(|| (job.run)(&shared));
+                let run = AssertUnwindSafe(|| run(&shared));
                 // The panic of an operator has been printed; whoever waits gets an error of it.
-                job.outcome.settle(catch_unwind(run).unwrap_or_else(|_| Err(shared.broken())));
+                outcome.settle(catch_unwind(run).unwrap_or_else(|_| Err(shared.broken())));
+            } else {
+                // What it borrows may be freed as soon as it has ended.
+                drop(run);
+                let what = "the communicator ended before this call began";
+                outcome.settle(Err(Error::invalid(what)));
             }
             self.settle();
-            job.outcome.announce();
+            outcome.announce();
             self.changed.notify_all();
         }
     }
@@ -125,5 +130,30 @@ impl Progress {
             // A panic there has already been printed, and there is nobody to hand it to.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_job_whose_communicator_is_gone_ends() {
+        let progress = Progress::default();
+        let outcome = Outcome::new(Callbacks::unattended());
+        let run = Box::new(|_: &Shared| unreachable!("there is nothing to run it on"));
+        {
+            let mut queue = lock(&progress.queue);
+            queue.jobs.push_back(Job { run, outcome: Arc::clone(&outcome) });
+            queue.closed = true;
+        }
+        progress.unsettled.fetch_add(1, Ordering::Relaxed);
+        progress.serve(&Weak::new());
+        let ending = outcome.wait_for(Duration::ZERO).expect("it has ended");
+        let error = ending.expect_err("it was not carried out").to_string();
+        assert!(error.contains("ended before this call began"), "{error}");
+        progress.drain();
     }
 }
