@@ -138,6 +138,8 @@ impl World {
                 ("MASTER_ADDR", "127.0.0.1".to_owned()),
                 ("MASTER_PORT", store_port.to_string()),
                 ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
+                // Older versions of PyTorch then fail without it.
+                ("TORCHELASTIC_RESTART_COUNT", "0".to_owned()),
                 ("BRIGADE_RANK", rank.to_string()),
                 ("BRIGADE_WORLD_SIZE", size),
                 ("BRIGADE_LOCAL_RANK", rank.to_string()),
