@@ -53,7 +53,11 @@ impl Inlet {
         let (start, bytes) = slots.all();
         // SAFETY: the slots live as long as the line, which closes the end before they go.
         let memory = unsafe { net.register(end, start, bytes) };
-        let memory = memory.map_err(|failure| failure.on_wire(self.peer))?;
+        let memory = memory.map_err(|failure| {
+            // The connection is of no use; what fails here is no news.
+            let _ = net.close_receive(end);
+            failure.on_wire(self.peer)
+        })?;
         let (head, filled, posted, read) = (0, 0, 0, 0);
         let (requests, lengths) = ([None; SLOTS], [0; SLOTS]);
         self.line = Some(Line {
@@ -84,11 +88,6 @@ impl Inlet {
             self.gone = Some((why, after));
             self.moves += 1;
         }
-    }
-
-    /// Whether it is known that nothing comes any more.
-    pub(super) fn has_ended(&self) -> bool {
-        self.gone.is_some()
     }
 
     /// Whether the peer has left and all that it sent is here.

@@ -30,6 +30,8 @@ mod port;
 mod region;
 mod steward;
 pub mod sys;
+#[cfg(test)]
+mod trial;
 
 use std::sync::Arc;
 

@@ -103,7 +103,8 @@ extern "C" fn hear(
     if level == LOG_WARN && !format.is_null() {
         // SAFETY: a format ends with a zero.
         let text = unsafe { CStr::from_ptr(format) }.to_string_lossy().trim().to_owned();
-        SAID.with(|said| *said.borrow_mut() = Some(text));
+        // In a thread that is ending there is nobody to be told.
+        let _kept = SAID.try_with(|said| *said.borrow_mut() = Some(text));
     }
 }
 
@@ -116,7 +117,7 @@ fn logger() -> Logger {
 
 /// The outcome of a function; `None`: the table does not have it.
 pub(super) fn outcome(call: &'static str, code: Option<Code>) -> Result<(), Failure> {
-    let said = SAID.with(|said| said.borrow_mut().take());
+    let said = SAID.try_with(|said| said.borrow_mut().take()).ok().flatten();
     match code {
         Some(SUCCESS) => Ok(()),
         Some(code) => Err(Failure { call, code, said }),
@@ -280,4 +281,46 @@ impl Net {
 /// A function that has given nothing although it says that all is well.
 pub(super) fn nothing(call: &'static str) -> Failure {
     Failure { call, code: SUCCESS, said: Some("it gave nothing".into()) }
+}
+
+#[cfg(test)]
+impl Net {
+    /// A table that was never initialised.
+    pub(super) fn of(table: &'static V8) -> Net {
+        let (context, devices) = (Thing(0), Vec::new());
+        let (version, name) = (Version::V8(table), "trial".to_owned());
+        Net { version, name, number: 8, context, device: 0, devices }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Late;
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            hear(LOG_WARN, 0, std::ptr::null(), 0, c"late".as_ptr());
+            assert!(outcome("late", Some(SUCCESS)).is_ok());
+        }
+    }
+
+    thread_local! {
+        static FIRST: Late = const { Late };
+        static LAST: Late = const { Late };
+    }
+
+    /// Whatever a thread's own values are dropped in the order of. A panic there ends the process.
+    #[test]
+    fn plugins_may_log_in_threads_that_are_ending() {
+        let thread = std::thread::spawn(|| {
+            FIRST.with(|_| ());
+            hear(LOG_WARN, 0, std::ptr::null(), 0, c"early".as_ptr());
+            let failure = outcome("early", Some(SYSTEM_ERROR)).expect_err("it failed");
+            assert_eq!(failure.said.as_deref(), Some("early"));
+            LAST.with(|_| ());
+        });
+        thread.join().expect("no panic");
+    }
 }

@@ -48,7 +48,11 @@ impl Outlet {
         let (start, bytes) = slots.all();
         // SAFETY: the slots live as long as the outlet, which closes the end before they go.
         let memory = unsafe { net.register(end, start, bytes) };
-        let memory = memory.map_err(|failure| failure.on_wire(peer))?;
+        let memory = memory.map_err(|failure| {
+            // The connection is of no use; what fails here is no news.
+            let _ = net.close_send(end);
+            failure.on_wire(peer)
+        })?;
         Ok(Arc::new(Mutex::new(Outlet {
             net,
             peer,

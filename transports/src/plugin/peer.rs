@@ -28,6 +28,8 @@ pub(super) struct Peer {
     pub(super) told: bool,
     /// Whether it has said that it has had all, or wants no more.
     pub(super) is_done: bool,
+    /// Whether it has said that it leaves.
+    pub(super) has_left: bool,
 }
 
 /// A connection that we make.
@@ -52,6 +54,7 @@ impl Peer {
             outlet: None,
             told: false,
             is_done: false,
+            has_left: false,
         }
     }
 

@@ -248,7 +248,7 @@ impl Work {
                     lock(outlet).end(gone.clone());
                 }
                 it.answer(Err(gone));
-                it.is_done = true;
+                (it.is_done, it.has_left) = (true, true);
             }
             Frame::Had => it.is_done = true,
         }
@@ -257,12 +257,16 @@ impl Work {
 
     /// A connection has ended: with a peer that has left, or that has died.
     fn end(&mut self, peer: usize, error: TransportError) {
-        let deaths = Arc::clone(&self.deaths);
+        let (net, deaths) = (self.net, Arc::clone(&self.deaths));
         let it = self.peer(peer);
         (it.from, it.to, it.is_done) = (None, None, true);
         it.outbox.clear();
-        let has_left = lock(&it.inlet).has_ended();
-        if has_left {
+        if let Some(listener) = it.listener.take() {
+            // Nothing is left to do about a listener that does not close.
+            let _ = net.close_listen(listener);
+        }
+        // The plugin may have been the first to notice a death, so the wire's end says nothing.
+        if it.has_left {
             return;
         }
         lock(&it.inlet).end(error.clone(), None);
@@ -339,6 +343,57 @@ impl Drop for Work {
         for listener in self.peers.iter_mut().flatten().filter_map(|peer| peer.listener.take()) {
             // Nothing is left to do about a listener that does not close.
             let _ = self.net.close_listen(listener);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::net::Thing;
+    use super::super::trial;
+    use super::*;
+    use crate::loopback::World;
+    use crate::{Group, Transport};
+
+    /// A steward that meets one peer, whose listener is `listener`.
+    fn work(listener: Thing) -> Work {
+        let transport = World::new(2).transport();
+        let ports = [0, 1].map(|_| transport.open([0; 32]).expect("a port"));
+        let cards = [ports[0].card(), ports[1].card()];
+        let cards = cards.each_ref().map(|card| Some(&card[..]));
+        let group = Group { id: 1, me: 0, cards: &cards, deadline: Instant::now() };
+        let mut tcp = ports[0].join(&group).expect("an endpoint");
+        let from = tcp.receiver(1).expect("a wire");
+        let mut peer = Peer::new(from, Arc::new(Mutex::new(Inlet::new(1))));
+        peer.listener = Some(listener);
+        let [port, _] = ports.map(Arc::from);
+        let (_, requests) = mpsc::channel();
+        let (_, ear) = UnixStream::pair().expect("a pair");
+        let peers = vec![None, Some(peer)];
+        Work {
+            net: trial::net(),
+            peers,
+            tcp,
+            _port: port,
+            requests,
+            ear,
+            deaths: Deaths::default(),
+        }
+    }
+
+    #[test]
+    fn a_death_that_the_plugin_notices_first_is_a_death_and_leaving_is_none() {
+        for (listener, leaves) in [(Thing(11), false), (Thing(12), true)] {
+            let mut work = work(listener);
+            let gone = TransportError::PeerGone { peer: 1, how: "so it seems".into() };
+            if leaves {
+                work.hear(1, Frame::Left(0)).expect("it makes sense");
+            } else {
+                lock(&work.peer(1).inlet).end(gone.clone(), None);
+            }
+            work.end(1, gone);
+            assert_eq!(lock(&work.deaths).is_none(), leaves);
+            assert_eq!(trial::closed("listen", listener), 1);
         }
     }
 }
