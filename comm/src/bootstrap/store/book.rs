@@ -9,6 +9,9 @@ use super::{CANCELLED, GO_ON, NOT_READY, READY, write_text};
 /// The most bytes that keys and values may have together.
 const BYTES_MAX: usize = 512 << 20;
 
+/// What an entry of a queue counts besides its key and value, which may be empty.
+const ENTRY: usize = 64;
+
 /// The most bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -148,13 +151,22 @@ impl Book {
     }
 
     fn let_wait(&mut self, client: Client, missing: BTreeSet<Text>) -> Result<(), &'static str> {
-        if self.missing.contains_key(&client) {
-            return Err("it waits already");
-        }
+        self.may_wait(client)?;
         for key in &missing {
             self.waiting.entry(key.clone()).or_default().push(client);
         }
         self.missing.insert(client, missing);
+        Ok(())
+    }
+
+    /// Whoever waits says nothing more, so that what one client can have us keep has a limit.
+    fn may_wait(&self, client: Client) -> Result<(), &'static str> {
+        if self.missing.contains_key(&client) {
+            return Err("it waits already");
+        }
+        if self.barriers.values().any(|clients| clients.contains(&client)) {
+            return Err("it stands at a barrier already");
+        }
         Ok(())
     }
 
@@ -195,7 +207,7 @@ impl Book {
     }
 
     fn push(&mut self, key: Text, value: Text, answers: &mut Answers) -> Result<(), &'static str> {
-        self.grow(value.len(), 0)?;
+        self.grow(ENTRY + key.len() + value.len(), 0)?;
         // One value is enough for one.
         self.came(&key, 1, answers);
         self.queues.entry(key).or_default().push_back(value);
@@ -206,7 +218,7 @@ impl Book {
         let Some(queue) = self.queues.get_mut(key) else { return 0_i64.to_le_bytes().to_vec() };
         let mut answer = (queue.len() as i64).to_le_bytes().to_vec();
         if let Some(value) = queue.pop_front() {
-            self.bytes -= value.len();
+            self.bytes -= ENTRY + key.len() + value.len();
             write_text(&mut answer, &value);
         }
         if queue.is_empty() {
@@ -242,10 +254,8 @@ impl Book {
     ) -> Result<(), &'static str> {
         let world = usize::try_from(world).ok().filter(|world| *world > 0);
         let world = world.ok_or("a barrier for nobody")?;
+        self.may_wait(client)?;
         let clients = self.barriers.entry(key.clone()).or_default();
-        if clients.contains(&client) {
-            return Err("it stands at this barrier already");
-        }
         clients.push(client);
         if clients.len() >= world {
             let all = self.barriers.remove(&key).unwrap_or_default();
@@ -302,6 +312,22 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_can_ask_for_nothing_else_to_wait_for() {
+        let mut book = Book::default();
+        say(&mut book, 1, Request::Barrier(key("a"), 2));
+        say(&mut book, 2, Request::Wait(vec![key("a")]));
+        for client in [1, 2] {
+            for more in [Request::Barrier(key("b"), 2), Request::Wait(vec![key("b")])] {
+                let refused = book.serve(client, more, &mut Vec::new());
+                assert!(refused.is_err(), "client {client}");
+            }
+        }
+        assert_eq!((book.barriers.len(), book.waiting.len()), (1, 1));
+        say(&mut book, 1, Request::CancelWait);
+        assert_eq!(say(&mut book, 1, Request::Barrier(key("b"), 2)), []);
+    }
+
+    #[test]
     fn numbers_are_added_and_others_refused() {
         let mut book = Book::default();
         say(&mut book, 1, Request::Add(key("n"), 2));
@@ -336,7 +362,11 @@ mod tests {
             };
             say(&mut book, 1, request);
             let values: usize = book.values.iter().map(|(key, it)| key.len() + it.len()).sum();
-            let queued: usize = book.queues.values().flatten().map(Vec::len).sum();
+            let entries = book
+                .queues
+                .iter()
+                .flat_map(|(key, queue)| queue.iter().map(|value| ENTRY + key.len() + value.len()));
+            let queued: usize = entries.sum();
             assert_eq!(book.bytes, values + queued, "seed {seed}");
         }
     }
