@@ -19,7 +19,7 @@
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::failure::{Failure, Outcome};
@@ -149,25 +149,26 @@ impl<T: Noun> Drop for Pinned<T> {
     fn drop(&mut self) {
         let before = self.slot.word.fetch_sub(1, Ordering::Release);
         if before & (CLOSED | PINS) == CLOSED | 1 {
-            self.slot.empty();
+            self.slot.empty(before - 1);
         }
     }
 }
 
 impl Slot {
-    /// End what is in a closed slot without pins. Several threads may come here, with pins for
-    /// handles that are refused; one of them finds the thing.
+    /// End what is in a slot that was seen closed and without pins, as the word `closed`. Several
+    /// threads may come here, with pins for handles that are refused; one of them claims the slot,
+    /// with a pin of its own. Whoever comes late finds another word, perhaps of the next tenant.
     #[cold]
-    fn empty(&self) {
+    fn empty(&self, closed: u64) {
         // What other threads did with the thing comes before its end.
-        fence(Ordering::Acquire);
-        let thing = self.thing.swap(ptr::null_mut(), Ordering::Acquire);
-        if thing.is_null() {
+        let (pinned, order) = (closed + 1, Ordering::Acquire);
+        if self.word.compare_exchange(closed, pinned, order, Ordering::Relaxed).is_err() {
             return;
         }
-        // Only transient pins are left in the word, and none of them will look at the thing.
-        self.word.fetch_and(PINS, Ordering::Release);
-        // SAFETY: it was made by `register`, taken out once, and every pin that could look at it
+        let thing = self.thing.swap(ptr::null_mut(), Ordering::Relaxed);
+        // Pins of strangers are kept, and none of them will look at the thing.
+        self.word.fetch_sub(pinned, Ordering::Release);
+        // SAFETY: it was made by `register`, claimed once, and every pin that could look at it
         // has been given back before the last one was.
         unsafe { ((*thing).release)(thing) };
     }

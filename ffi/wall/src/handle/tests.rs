@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-use super::{MAGIC, Noun, close, pin, register};
+use super::{CLOSED, MAGIC, Noun, SLOTS, close, find, pin, register};
 
 /// Counts how often it has ended.
 struct Counted(Arc<AtomicUsize>, u64);
@@ -58,6 +58,28 @@ fn only_the_right_number_is_a_handle() {
     assert_eq!(ends.load(Ordering::SeqCst), 0);
     close::<Counted>(handle).unwrap();
     assert_eq!(ends.load(Ordering::SeqCst), 1);
+}
+
+/// Whoever saw that a slot is to be emptied, and is held up, may find it let anew.
+#[test]
+fn a_late_end_leaves_the_next_tenant_alone() {
+    let (handle, ends) = counted(1);
+    let slot = find::<Counted>(handle).unwrap();
+    let closed = slot.word.load(Ordering::SeqCst) | CLOSED;
+    close::<Counted>(handle).unwrap();
+    assert_eq!(ends.load(Ordering::SeqCst), 1);
+    let (next, its_ends) = loop {
+        let (next, ends) = counted(2);
+        if next as usize % SLOTS == handle as usize % SLOTS {
+            break (next, ends);
+        }
+        close::<Counted>(next).unwrap();
+    };
+    slot.empty(closed);
+    assert_eq!(its_ends.load(Ordering::SeqCst), 0);
+    assert_eq!(pin::<Counted>(next).unwrap().1, 2);
+    close::<Counted>(next).unwrap();
+    assert_eq!(its_ends.load(Ordering::SeqCst), 1);
 }
 
 /// Threads look up, share and end the same handles, and guess at others.
