@@ -30,6 +30,11 @@ impl Root {
         Ok(Self { bell, thread: Some(thread), address })
     }
 
+    /// Whether it has nothing more to do: its world has ended, or failed to come together.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Where it listens.
     pub(super) fn address(&self) -> SocketAddr {
         self.address

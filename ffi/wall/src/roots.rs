@@ -8,7 +8,8 @@ use brigade_comm::{Error, Settings};
 
 use crate::failure::{Failure, Outcome};
 
-/// A root of this process: kept until the first rank joins here, then with the ranks that have.
+/// A root of this process: kept until the first rank joins here, then with the ranks that have;
+/// where none does, until it has ended by itself.
 struct Kept {
     id: [u8; ID_BYTES],
     /// A child of `fork` inherits the list, but not the thread behind a root.
@@ -23,6 +24,15 @@ impl Kept {
     fn is(&self, id: &[u8; ID_BYTES]) -> bool {
         self.id == *id && self.process == std::process::id()
     }
+
+    /// Whether ranks here have joined, or still can.
+    fn is_needed(&self) -> bool {
+        match &self.waiting {
+            // A child must not end the root of its parent: it would wait for a thread.
+            Some(root) => self.process != std::process::id() || !root.has_ended(),
+            None => self.serving.strong_count() > 0,
+        }
+    }
 }
 
 /// Draw an id for one world, and open its root, which waits for the ranks in a thread.
@@ -32,7 +42,7 @@ pub fn draw() -> Outcome<[u8; ID_BYTES]> {
     let (id, root) = (id.to_bytes(), Arc::new(root));
     let serving = Arc::downgrade(&root);
     let mut roots = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
-    roots.retain(|kept| kept.serving.strong_count() > 0);
+    roots.retain(Kept::is_needed);
     roots.push(Kept { id, process: std::process::id(), waiting: Some(root), serving });
     Ok(id)
 }
@@ -71,5 +81,38 @@ impl Opened {
         // We hold another reference, so this ends nothing.
         drop(waiting);
         Ok((communicator, self.root))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn known(id: &[u8; ID_BYTES]) -> Option<bool> {
+        let roots = ROOTS.lock().unwrap();
+        let kept = roots.iter().find(|kept| kept.is(id))?;
+        Some(kept.waiting.as_ref().is_some_and(|root| root.has_ended()))
+    }
+
+    /// No rank joins through this list, as where all are elsewhere, or none comes in.
+    #[test]
+    fn a_root_that_has_ended_is_let_go() {
+        let (bytes, waiting) = (draw().unwrap(), draw().unwrap());
+        let id = UniqueId::from_bytes(bytes).unwrap();
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let (id, settings) = (&id, Settings::from_env().unwrap());
+                scope.spawn(move || Communicator::from_id(id, rank, 2, settings).unwrap());
+            }
+        });
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while known(&bytes) == Some(false) {
+            assert!(Instant::now() < deadline, "the root goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        draw().unwrap();
+        assert_eq!((known(&bytes), known(&waiting)), (None, Some(false)));
     }
 }
