@@ -44,11 +44,13 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
                 // SAFETY: the caller's promise.
                 unsafe { group.carry_out(work) }
             }
-            count if work.is_null() => {
+            count => {
                 set_open_groups(count - 1);
+                if !work.is_null() {
+                    return Err(Failure::usage("only the outermost group has a work"));
+                }
                 Ok(())
             }
-            _ => Err(Failure::usage("only the outermost group has a work")),
         }
     })
 }

@@ -203,6 +203,17 @@ static void groups(void) {
     REQUIRE(two == 1);
     CHECK(brigade_group_start());
     CHECK(brigade_group_end(NULL));
+    /* An inner group has no work, but it has ended. */
+    two = 7;
+    CHECK(brigade_group_start());
+    CHECK(brigade_group_start());
+    CHECK(reduce_one(comm));
+    MISUSED(brigade_group_end(&work));
+    MISUSED(brigade_group_end(NULL));
+    REQUIRE(two == 7 && strstr(brigade_last_error(), "outermost") != NULL);
+    MISUSED(brigade_group_end(NULL));
+    CHECK(reduce_one(comm));
+    REQUIRE(two == 1);
 }
 
 /* An operator that calls what it must not call. */
