@@ -6,4 +6,6 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libbrigade.so.0");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
+    // Threads may still be on their way out when a host lets go of the library.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -5,4 +5,6 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
+    // Threads may still be on their way out when a host lets go of the library.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

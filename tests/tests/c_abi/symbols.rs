@@ -46,6 +46,8 @@ fn the_soname_tells_the_binary_interface() {
     let mut readelf = Command::new("readelf");
     let dynamic = run(readelf.arg("-d").arg(library.lib().join("libbrigade.so")));
     assert!(dynamic.contains("[libbrigade.so.0]"), "{dynamic}");
+    // Its threads outlive a dlclose.
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
     for needed in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
         let usual = ["libc.so", "libgcc_s.so", "ld-linux", "libm.so"];
         assert!(usual.iter().any(|name| needed.contains(name)), "{needed}");
