@@ -212,6 +212,7 @@ static void *unhurried(void *argument) {
     RESULT(ncclInProgress, ncclGroupEnd());
     settle(comm);
     RESULT(ncclInProgress, ncclCommSplit(comm, me->rank % 2, 0, &half, NULL));
+    settle(comm);
     settle(half);
     RESULT(ncclInProgress, ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, half, NULL));
     settle(half);
@@ -233,6 +234,66 @@ static void threads(void) {
         REQUIRE(pthread_create(&ranks[rank].thread, NULL, unhurried, &ranks[rank]) == 0);
     }
     ALL(rank) pthread_join(ranks[rank].thread, NULL);
+}
+
+/* While a division goes on, a parent that does not block says so, and refuses calls. */
+static void divided_meanwhile(void) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t two[2], part[2];
+    ncclResult_t state;
+    ncclUniqueId id;
+    int rank, value[2] = {1, 2};
+    config.blocking = 0;
+    CHECK(ncclGetUniqueId(&id));
+    for (rank = 0; rank < 2; rank++)
+        RESULT(ncclInProgress, ncclCommInitRankConfig(&two[rank], 2, id, rank, &config));
+    for (rank = 0; rank < 2; rank++)
+        settle(two[rank]);
+    RESULT(ncclInProgress, ncclCommSplit(two[0], 0, 0, &part[0], NULL));
+    CHECK(ncclCommGetAsyncError(two[0], &state));
+    REQUIRE(state == ncclInProgress);
+    MISUSED(ncclAllReduce(&value[0], &value[0], 1, ncclInt32, ncclSum, two[0], NULL));
+    RESULT(ncclInProgress, ncclCommSplit(two[1], 0, 0, &part[1], NULL));
+    for (rank = 0; rank < 2; rank++)
+        settle(two[rank]);
+    for (rank = 0; rank < 2; rank++) {
+        CHECK(ncclCommGetAsyncError(part[rank], &state));
+        REQUIRE(state == ncclSuccess);
+        RESULT(ncclInProgress, ncclAllReduce(&value[rank], &value[rank], 1, ncclInt32, ncclSum,
+                                             two[rank], NULL));
+    }
+    for (rank = 0; rank < 2; rank++)
+        settle(two[rank]);
+    REQUIRE(value[0] == 3 && value[1] == 3);
+    for (rank = 0; rank < 2; rank++) {
+        CHECK(ncclCommDestroy(part[rank]));
+        CHECK(ncclCommDestroy(two[rank]));
+    }
+}
+
+/* Two divisions of each rank in one group, and a call behind them. */
+static void divided_twice(void) {
+    ncclComm_t whole[RANKS], halves[RANKS];
+    int turn, rank, number, sum[RANKS];
+    for (turn = 0; turn < 10; turn++) {
+        CHECK(ncclGroupStart());
+        ALL(rank) {
+            CHECK(ncclCommSplit(comms[rank], 0, rank, &whole[rank], NULL));
+            CHECK(ncclCommSplit(comms[rank], rank % 2, rank, &halves[rank], NULL));
+            sum[rank] = 1;
+            CHECK(ncclAllReduce(&sum[rank], &sum[rank], 1, ncclInt32, ncclSum, comms[rank], NULL));
+        }
+        CHECK(ncclGroupEnd());
+        ALL(rank) {
+            REQUIRE(sum[rank] == RANKS);
+            CHECK(ncclCommCount(whole[rank], &number));
+            REQUIRE(number == RANKS);
+            CHECK(ncclCommCount(halves[rank], &number));
+            REQUIRE(number == RANKS / 2);
+            CHECK(ncclCommDestroy(whole[rank]));
+            CHECK(ncclCommDestroy(halves[rank]));
+        }
+    }
 }
 
 /* All ranks of a world join in one group of one thread. */
@@ -344,6 +405,8 @@ int main(void) {
     messages();
     operators();
     divisions();
+    divided_twice();
+    divided_meanwhile();
     threads();
     joined_in_a_group();
     memory();

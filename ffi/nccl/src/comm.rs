@@ -1,7 +1,8 @@
 //! Communicators: what stands behind a handle, what may be asked of it, how it ends.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use brigade_comm::bootstrap::Root;
 use brigade_comm::{Communicator, Work};
@@ -34,6 +35,9 @@ pub(crate) struct Comm {
     works: Mutex<Vec<Work<'static>>>,
     /// Operators that were made for it, by their numbers.
     pub(crate) factors: Mutex<Vec<Option<Factor>>>,
+    /// The last division of it, and whether that may still go on: calls look there first.
+    part: Mutex<Weak<Comm>>,
+    divided: AtomicBool,
 }
 
 impl Noun for Comm {
@@ -43,8 +47,8 @@ impl Noun for Comm {
 
 impl Comm {
     pub(crate) fn new(blocking: bool, device: c_int) -> Self {
-        let (works, factors) = Default::default();
-        Self { joined: OnceLock::new(), blocking, device, works, factors }
+        let (joined, works, factors, part, divided) = Default::default();
+        Self { joined, blocking, device, works, factors, part, divided }
     }
 
     /// The member that this is, if it has joined.
@@ -60,12 +64,39 @@ impl Comm {
         }
     }
 
+    /// The member, once no division of it goes on: that has its place in the order of its calls.
+    pub(crate) fn undivided(&self) -> Outcome<&Member> {
+        if let Some(part) = self.dividing() {
+            part.joined.wait();
+        }
+        self.member()
+    }
+
+    /// The division that still goes on, after all that were begun before it.
+    pub(crate) fn dividing(&self) -> Option<Arc<Self>> {
+        if !self.divided.load(Ordering::Relaxed) {
+            return None;
+        }
+        let part = self.part.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever makes a part keeps it until then.
+        let going_on = part.upgrade().filter(|part| part.joined.get().is_none());
+        self.divided.store(going_on.is_some(), Ordering::Relaxed);
+        going_on
+    }
+
+    /// Begin a division. Returns the one before it, which must have ended first.
+    pub(crate) fn divide(&self, part: &Arc<Self>) -> Option<Arc<Self>> {
+        let mut last = self.part.lock().unwrap_or_else(PoisonError::into_inner);
+        self.divided.store(true, Ordering::Relaxed);
+        std::mem::replace(&mut *last, Arc::downgrade(part)).upgrade()
+    }
+
     /// Calls are on their way; ncclCommGetAsyncError tells when they have ended.
     pub(crate) fn keep(&self, works: Vec<Work<'static>>) {
         self.works.lock().unwrap_or_else(PoisonError::into_inner).extend(works);
     }
 
-    /// How joining and the calls on their way stand.
+    /// How joining, a division, and the calls on their way stand.
     fn state(&self) -> Outcome<ncclResult_t> {
         let member = match self.joined.get() {
             None => return Ok(IN_PROGRESS),
@@ -73,6 +104,9 @@ impl Comm {
             Some(Ok(None)) => return Ok(SUCCESS),
             Some(Ok(Some(member))) => member,
         };
+        if self.dividing().is_some() {
+            return Ok(IN_PROGRESS);
+        }
         let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
         if works.iter().any(|work| !work.is_done()) {
             return Ok(IN_PROGRESS);

@@ -1,6 +1,7 @@
 //! Communicators made of others.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use brigade_wall::handle::{close, pin};
 use brigade_wall::pointer::{Out, list};
@@ -38,14 +39,17 @@ pub unsafe extern "C" fn ncclCommSplit(
         parent.member()?;
         // SAFETY: C passes NULL or a config.
         let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
+        let made = Arc::new(Comm::new(blocking, 0));
+        let before = parent.divide(&made);
         let divide = move || {
+            wait_for(before);
             let member = parent.member()?;
             let part = member.communicator.split(colour, key)?;
             let root = member.root.clone();
             Ok(part.map(|communicator| Member { communicator, root }))
         };
         // SAFETY: C passes a place for the handle.
-        let (result, handle) = unsafe { begin(&out, Comm::new(blocking, 0), divide) }?;
+        let (result, handle) = unsafe { begin(&out, made, divide) }?;
         if colour.is_none() {
             // The end of a group still waits for it.
             close::<Comm>(handle)?;
@@ -83,11 +87,21 @@ pub unsafe extern "C" fn ncclCommShrink(
         }
         // SAFETY: C passes NULL or a config.
         let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
+        let made = Arc::new(Comm::new(blocking, 0));
+        let before = parent.divide(&made);
         let shrink = move || -> Outcome<Option<Member>> {
+            wait_for(before);
             let communicator = parent.member()?.communicator.shrink(&excluded)?;
             Ok(Some(Member { communicator, root: None }))
         };
         // SAFETY: C passes a place for the handle.
-        unsafe { begin(&out, Comm::new(blocking, 0), shrink) }.map(|(result, _)| result)
+        unsafe { begin(&out, made, shrink) }.map(|(result, _)| result)
     })
+}
+
+/// Divisions of one communicator happen in the order in which they were asked for, on all ranks.
+fn wait_for(before: Option<Arc<Comm>>) {
+    if let Some(before) = before {
+        before.joined.wait();
+    }
 }

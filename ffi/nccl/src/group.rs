@@ -101,7 +101,13 @@ pub(crate) fn barrier() -> Outcome<What> {
 /// The memory is what C must pass, until the call has ended.
 pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What) -> Outcome<ncclResult_t> {
     if !is_open() {
-        let member = comm.member()?;
+        if !comm.blocking && comm.dividing().is_some() {
+            return Err(Failure::usage(
+                "a division of the communicator goes on: wait until ncclCommGetAsyncError says \
+                 that it has ended",
+            ));
+        }
+        let member = comm.undivided()?;
         if comm.blocking
             && let What::Collective { call, memory } = &what
         {
@@ -143,7 +149,7 @@ impl Group {
             && comm.blocking
         {
             // SAFETY: the caller's promise.
-            unsafe { listed.run(&comm.member()?.communicator) }?;
+            unsafe { listed.run(&comm.undivided()?.communicator) }?;
             return Ok(SUCCESS);
         }
         let (mut awaited, mut result, mut started) = (Vec::new(), SUCCESS, Ok(()));
@@ -173,5 +179,5 @@ impl Group {
 /// The memory is what C must pass, until the works have ended.
 unsafe fn start(comm: &Comm, listed: &Listed, works: &mut Vec<Work<'static>>) -> Outcome {
     // SAFETY: the caller's promise.
-    Ok(unsafe { listed.start(&comm.member()?.communicator, works) }?)
+    Ok(unsafe { listed.start(&comm.undivided()?.communicator, works) }?)
 }

@@ -53,7 +53,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             Ok(Some(Member { communicator, root }))
         };
         // SAFETY: C passes a place for the handle.
-        unsafe { begin(&out, Comm::new(blocking, 0), join) }.map(|(result, _)| result)
+        unsafe { begin(&out, Arc::new(Comm::new(blocking, 0)), join) }.map(|(result, _)| result)
     })
 }
 
@@ -129,10 +129,9 @@ pub unsafe extern "C" fn ncclCommInitAll(
 /// The place can be written to.
 pub(crate) unsafe fn begin(
     out: &Out<ncclComm_t>,
-    comm: Comm,
+    comm: Arc<Comm>,
     join: impl FnOnce() -> Outcome<Option<Member>> + Send + 'static,
 ) -> Outcome<(ncclResult_t, u64)> {
-    let comm = Arc::new(comm);
     let handle = register(Arc::clone(&comm))?;
     if comm.blocking && !group::is_open() {
         if let Err(failure) = comm.joined.get_or_init(|| guard(join)) {
