@@ -16,17 +16,11 @@ use crate::transports::probe;
 /// Train; with more than one rank, start them first unless a launcher has. The exit code is 2 when
 /// nothing could be started.
 pub(crate) fn train(args: &Args) -> ExitCode {
+    if args.plan {
+        return plan(args);
+    }
     if run::in_a_world() {
         return train_in_world(args);
-    }
-    if args.plan {
-        return match brigade_trainer::plan(args, args.ranks, &mut stdout()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                fail(&error, "");
-                ExitCode::from(2)
-            }
-        };
     }
     // What all ranks would refuse is refused once, before there are any.
     if let Err(error) = brigade_trainer::check(args, args.ranks) {
@@ -43,6 +37,22 @@ pub(crate) fn train(args: &Args) -> ExitCode {
     match brigade_trainer::train(args, None, &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => fail(&error, ""),
+    }
+}
+
+/// Print what a run would need, once, also where a launcher started many of us.
+fn plan(args: &Args) -> ExitCode {
+    let launch = Launch::discover().ok().filter(|_| run::in_a_world());
+    let (rank, ranks) = launch.map_or((0, args.ranks), |launch| (launch.rank, launch.ranks));
+    if rank > 0 {
+        return ExitCode::SUCCESS;
+    }
+    match brigade_trainer::plan(args, ranks, &mut stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            fail(&error, "");
+            ExitCode::from(2)
+        }
     }
 }
 
@@ -65,6 +75,10 @@ fn train_in_world(args: &Args) -> ExitCode {
         }
     };
     let rank = comm.rank();
+    // Whoever was started by another launcher than ours has not been asked yet.
+    if let Err(error) = brigade_trainer::check(args, comm.size()) {
+        return if rank == 0 { fail(&error, "") } else { ExitCode::FAILURE };
+    }
     match brigade_trainer::train(args, Some(comm), &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) if error.is_told_elsewhere(rank) => ExitCode::FAILURE,

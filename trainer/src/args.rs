@@ -212,6 +212,15 @@ impl Args {
             let problem = "has no norms of tensors that ranks divide".to_string();
             return Err(Error::setting("optimizer", problem));
         }
+        if self.precision == Precision::F16 && mesh.length(Axis::Tp) > 1 {
+            let problem = "f16 has overflows that ranks who divide tensors would not hear of; \
+                           bf16 works";
+            return Err(Error::setting("precision", problem.to_string()));
+        }
+        if self.draw.is_some() && !self.is_pipeline() {
+            let problem = "there is nothing to draw without a pipeline: --strategy 1f1b is one";
+            return Err(Error::setting("draw", problem.to_string()));
+        }
         self.check_memory()?;
         self.share_of(0, ranks)?;
         self.pipeline(ranks).map(drop)
@@ -327,6 +336,9 @@ mod tests {
             ("--lr nan", 1, "--lr"),
             ("--accumulate 0", 1, "--accumulate"),
             ("--accumulate 5", 2, "--batch"),
+            ("--strategy tp --precision f16", 2, "--precision"),
+            ("--draw x.svg", 2, "--draw"),
+            ("--strategy interleaved --chunks 1000000000", 2, "--layers"),
             ("--checkpoint x --checkpoint-every 0", 1, "--checkpoint-every"),
             ("--prompt=", 1, "--prompt"),
             ("--plan --rate 0", 1, "--rate"),

@@ -41,6 +41,11 @@ pub(crate) fn state(
     let (mut state, mut resumed) = (State::new(model.initial(args.seed)), None);
     if let Some(path) = args.resume.as_ref().filter(|_| is_first) {
         let (found, course) = checkpoint::load(path, model.layout())?;
+        let (rule, flag) = (args.optimizer.name(), "--optimizer");
+        if let Some(then) = course.get(flag).filter(|then| **then != rule) {
+            let problem = format!("the checkpoint has the moments of {then}: go on with that");
+            return Err(Error::setting("optimizer", problem));
+        }
         (state, resumed) = (found, Some(course));
     }
     if let Some(comm) = world {
@@ -132,6 +137,7 @@ impl<'a> Run<'a> {
             strategy,
             peak_bytes,
             disk,
+            disk_formula: disk,
             resumed,
             report,
             records,

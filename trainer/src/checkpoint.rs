@@ -58,6 +58,9 @@ pub fn save(path: &Path, layout: &Layout, course: &Course, state: &State) -> Res
 ///
 /// Errors: `File` if not.
 pub fn probe(path: &Path) -> Result<(), Error> {
+    if path.is_dir() {
+        return Err(Error::file("write", path)(std::io::ErrorKind::IsADirectory.into()));
+    }
     let beside = beside(path);
     let made = std::fs::File::create(&beside).and_then(|_| std::fs::remove_file(&beside));
     made.map_err(Error::file("write", path))
@@ -74,7 +77,11 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
     let file = SafeTensors::deserialize(&bytes).map_err(damaged)?;
     let header = metadata.metadata().as_ref().and_then(|fields| fields.get(HEADER));
     let header = header.ok_or_else(|| wrong("was not written by `brigade train`".to_string()))?;
-    let header: Header = serde_json::from_str(header).map_err(|e| wrong(e.to_string()))?;
+    let mut header: Header = serde_json::from_str(header).map_err(|e| wrong(e.to_string()))?;
+    if header.config.experts == 0 {
+        // How many of no experts a row goes to makes no difference.
+        header.config.top = layout.config().top;
+    }
     if header.config != *layout.config() {
         return Err(wrong(format!("is of {}, not of {}", header.config, layout.config())));
     }

@@ -132,7 +132,7 @@ impl Gpt {
         for unit in units {
             let tokens = batch * config.context;
             let [forward, backward] = self.division.formula_bytes(&self.layout, unit, tokens)?;
-            let is_lost = keep == Keep::Inputs && unit > 0 && unit < last;
+            let is_lost = keep != Keep::All && unit > 0 && unit < last;
             bytes += forward + backward + if is_lost { forward } else { 0 };
         }
         Ok(bytes)

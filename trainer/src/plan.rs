@@ -50,8 +50,8 @@ pub(crate) fn check(args: &Args, ranks: usize) -> Result<(), Error> {
 }
 
 fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
-    if args.offload.is_some() {
-        let problem = "does not know --offload; `brigade offload plan` does".to_string();
+    if args.offload.is_some() || args.offload_activations.is_some() {
+        let problem = "does not know files; `brigade offload plan` does".to_string();
         return Err(Error::setting("plan", problem));
     }
     if ranks > RANKS_MAX {

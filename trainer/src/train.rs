@@ -118,6 +118,8 @@ pub(crate) struct Run<'a> {
     pub(crate) strategy: Box<dyn Strategy + 'a>,
     /// What its steps have cost in files.
     pub(crate) disk: DiskUse,
+    /// What the steps should have moved.
+    pub(crate) disk_formula: DiskUse,
     /// The most that this rank held for it in a step.
     pub(crate) peak_bytes: u64,
     /// Settings of the run that wrote the checkpoint this one goes on from.
@@ -129,7 +131,7 @@ pub(crate) struct Run<'a> {
 impl Run<'_> {
     fn steps(&mut self) -> Result<Outcome, Error> {
         let (start, sent) = (Instant::now(), self.strategy.sent_bytes());
-        let (mut losses, mut saved_bytes) = (Vec::new(), 0);
+        let (mut losses, mut saved_bytes, mut formula_bytes) = (Vec::new(), 0, 0);
         let (strategy_bytes, mut most_bytes) = (self.peak_bytes, 0);
         for step in self.strategy.steps()..self.args.last_step() {
             let held_bytes = sys::held();
@@ -139,6 +141,7 @@ impl Run<'_> {
             self.report.step(&record)?;
             self.records.step(&record)?;
             losses.push(record.loss);
+            formula_bytes += record.formula_bytes;
             if !record.loss.is_finite() {
                 return Err(Error::Diverged { step: record.step, loss: record.loss });
             }
@@ -149,7 +152,6 @@ impl Run<'_> {
                 self.save(&state)?;
             }
         }
-        let formula_bytes = self.strategy.formula_bytes() * losses.len() as u64;
         let sent_bytes = self.strategy.sent_bytes() - sent - saved_bytes;
         let seconds = start.elapsed().as_secs_f64();
         // What is mapped is on no heap.
@@ -162,9 +164,7 @@ impl Run<'_> {
             memory_bytes: memory.total(),
         };
         let ranks = self.all_ranks(mine)?;
-        let (held_out, disk) = (f64::NAN, self.disk);
-        let steps = losses.len() as u32;
-        let disk_formula = self.strategy.disk_formula().times(steps);
+        let (held_out, disk, disk_formula) = (f64::NAN, self.disk, self.disk_formula);
         Ok(Outcome {
             losses,
             held_out,
@@ -193,7 +193,7 @@ impl Run<'_> {
 
     /// One update from one global batch. `step` counts from 0.
     fn step(&mut self, step: usize) -> Result<StepRecord, Error> {
-        let Run { args, corpus, strategy, disk, .. } = self;
+        let Run { args, corpus, strategy, disk, disk_formula: predicted, .. } = self;
         let _span = trace::span(Lane::Compute, "step", step + 1);
         let (begun, sent) = (Instant::now(), strategy.sent_bytes());
         let Args { seed, batch: samples, context, .. } = **args;
@@ -201,6 +201,12 @@ impl Run<'_> {
         let lr = learning_rate(args.lr, step, args.steps);
         let spent = strategy.step(&batch, lr)?;
         let whole = begun.elapsed();
+        let sent_bytes = strategy.sent_bytes() - sent;
+        // Formulas are of steps that update; of a skipped one only what it did is told.
+        let formula_bytes = if spent.is_skipped { sent_bytes } else { strategy.formula_bytes() };
+        let disk_formula =
+            if spent.is_skipped { spent.disk.bytes() } else { strategy.disk_formula() };
+        *predicted = predicted.plus(disk_formula);
         *disk = disk.plus(spent.disk);
         let bytes = |disk: DiskUse| [disk.read_bytes, disk.written_bytes];
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
@@ -215,10 +221,10 @@ impl Run<'_> {
             disk_ms: ms(spent.disk.waited),
             step_ms: ms(whole),
             tokens_per_second: (samples * context) as f64 / whole.as_secs_f64(),
-            sent_bytes: strategy.sent_bytes() - sent,
-            formula_bytes: strategy.formula_bytes(),
+            sent_bytes,
+            formula_bytes,
             disk_bytes: bytes(spent.disk),
-            disk_formula_bytes: bytes(strategy.disk_formula()),
+            disk_formula_bytes: bytes(disk_formula),
             loss_scale: spent.loss_scale,
             is_skipped: spent.is_skipped,
         })
@@ -230,7 +236,8 @@ impl Run<'_> {
         if self.args.checkpoint.is_some() {
             self.save(&state)?;
         }
-        if let (Some(path), Some(picture)) = (&self.args.draw, self.strategy.draw()?)
+        if let Some(path) = &self.args.draw
+            && let Some(picture) = self.strategy.draw()?
             && self.is_first
         {
             std::fs::write(path, picture).map_err(Error::file("write", path))?;

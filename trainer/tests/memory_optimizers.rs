@@ -88,7 +88,11 @@ fn one_moment_goes_through_files_and_checkpoints() {
 #[test]
 fn what_files_cannot_give_is_refused() {
     let files = format!("--offload nvme:{}", std::env::temp_dir().display());
-    for flags in ["--optimizer lamb", "--optimizer lars --strategy fsdp"] {
+    for flags in [
+        "--optimizer lamb",
+        "--optimizer lars --strategy fsdp",
+        "--optimizer lars --precision bf16",
+    ] {
         let refused = train(&args(&format!("--steps 2 {flags} {files}")), None).unwrap_err();
         assert!(refused.to_string().starts_with("--optimizer: "), "{refused}");
     }

@@ -99,6 +99,11 @@ const RESUMES: &[Resume] = &[
     ("resume zero2 2 as 1f1b", [(2, "--strategy zero2"), (4, "--strategy 1f1b")]),
 ];
 
+/// The greatest common divisor (Euclid).
+fn common(one: usize, other: usize) -> usize {
+    if other == 0 { one } else { common(other, one % other) }
+}
+
 /// The rows that were asked for; the first is one process.
 ///
 /// Errors: `Setting` if only one is left, or steps cannot be cut in two.
@@ -106,12 +111,11 @@ pub(super) fn rows(args: &Args) -> Result<Vec<Row>, Error> {
     if args.steps < 2 {
         return Err(Error::setting("steps", "must be at least 2, to be interrupted".to_string()));
     }
-    let largest = args.ranks.iter().copied().max().unwrap_or(1);
-    let lanes = largest.max(4);
-    if let Some(ranks) = args.ranks.iter().find(|ranks| **ranks == 0 || lanes % **ranks > 0) {
-        let problem = format!("{ranks} does not divide {lanes}, the lanes of a batch");
-        return Err(Error::setting("ranks", problem));
+    if args.ranks.contains(&0) {
+        return Err(Error::setting("ranks", "must be at least 1".to_string()));
     }
+    // Every number of ranks, and those of the rows that need one, divides the lanes of a batch.
+    let lanes = args.ranks.iter().fold(4, |lanes, ranks| lanes / common(lanes, *ranks) * ranks);
     let leg = |ranks: usize, flags: &str, saves: bool, resumes: bool| Leg {
         ranks,
         flags: flags.replace("{lanes}", &lanes.to_string()),
@@ -202,7 +206,8 @@ mod tests {
         assert_eq!(names[4..6], [("ddp, fast", 2), ("ddp, fast", 8)]);
         assert_eq!(names[6..], [("resume 1 as fsdp", 2)]);
         assert!(super::rows(&args(&["nothing"], &[2])).is_err());
-        assert!(super::rows(&args(&[], &[3, 4])).is_err());
+        let shared = super::rows(&args(&[], &[3, 2])).unwrap();
+        assert!(shared[0].legs[0].flags.ends_with("--lanes 12"), "2, 3 and 4 divide the lanes");
     }
 
     #[test]

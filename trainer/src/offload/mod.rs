@@ -76,6 +76,11 @@ impl DiskUse {
         }
     }
 
+    /// The bytes alone.
+    pub fn bytes(self) -> DiskUse {
+        DiskUse { waited: Duration::ZERO, ..self }
+    }
+
     /// Both together.
     pub fn plus(self, other: DiskUse) -> DiskUse {
         DiskUse {

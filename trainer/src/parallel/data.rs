@@ -67,8 +67,8 @@ impl<'a> DataParallel<'a> {
         let mut shards =
             Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
         let Thrift { keep, precision, ref offload, ref inputs } = *thrift;
-        shards.suit(optimizer.rule(), offload.as_ref())?;
         shards.narrow(precision);
+        shards.suit(optimizer.rule(), offload.as_ref())?;
         if let Some(offload) = offload {
             shards.offload(offload)?;
         }

@@ -28,7 +28,10 @@ impl Args {
             }
             (None, order) => {
                 let order = order.expect("this is a pipeline");
-                generate(order, stages, order.stages_per_rank(self.chunks), micros)
+                let each = order.stages_per_rank(self.chunks);
+                // Before a schedule is made that nobody could hold.
+                stage_units(self.layers, stages.saturating_mul(each), 0)?;
+                generate(order, stages, each, micros)
             }
         };
         let fault = |fault: Fault| Error::setting("schedule", fault.to_string());

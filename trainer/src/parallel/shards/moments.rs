@@ -10,14 +10,15 @@ use brigade_comm::Op;
 use std::time::Instant;
 
 impl Shards<'_> {
-    /// Keep as many moments as a rule has, and talk about norms if it asks for them.
+    /// Keep as many moments as a rule has, and talk about norms if it asks for them. The precision
+    /// is known.
     ///
     /// Errors: `Setting` if files would have to be passed through twice.
     pub fn suit(&mut self, rule: Rule, offload: Option<&Offload>) -> Result<(), Error> {
         let has_files = offload.is_some_and(|offload| matches!(offload.tier, Tier::Nvme(_)));
-        if has_files
-            && (rule == Rule::Lamb || rule.has_norms() && self.sharing.stage == Stage::Fsdp)
-        {
+        // Where weights are narrow, what they are narrowed from goes to the files too.
+        let is_away = self.sharing.stage == Stage::Fsdp || self.precision != Precision::F32;
+        if has_files && (rule == Rule::Lamb || rule.has_norms() && is_away) {
             let problem = "wants norms of what would be in files: --offload cpu works".to_string();
             return Err(Error::setting("optimizer", problem));
         }
