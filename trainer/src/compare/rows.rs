@@ -53,6 +53,7 @@ const STRATEGIES: &[Strategy] = &[
     ("interleaved", &[2], "--strategy interleaved --ordered --lanes {lanes}", Want::SameBits),
     ("zb1p", &[], "--strategy zb1p --ordered --lanes {lanes}", Want::SameBits),
     ("zbv", &[2], "--strategy zbv --ordered --lanes {lanes}", Want::SameBits),
+    ("dualpipev", &[2], "--strategy dualpipev --ordered --lanes {lanes}", Want::SameBits),
     (
         "ddp and 1f1b",
         &[4],

@@ -32,6 +32,9 @@ pub enum Way {
     Zb1p,
     /// Pipeline: the same with two stages on each rank
     Zbv,
+    /// Pipeline: the same two stages, each forward beside a backward
+    #[value(name = "dualpipev")]
+    DualPipeV,
     /// Heads and hidden numbers are divided (Megatron)
     Tp,
     /// Also the rows of the residual stream
@@ -88,6 +91,7 @@ impl Way {
             Way::Interleaved => Some(Order::Interleaved),
             Way::Zb1p => Some(Order::Zb1p),
             Way::Zbv => Some(Order::Zbv),
+            Way::DualPipeV => Some(Order::DualPipeV),
             _ => None,
         }
     }

@@ -9,9 +9,14 @@
 //! | `interleaved` | the same, v stages a rank | (p − 1)(F + B) / v | more |
 //! | `zb1p` | Qi et al. 2024 | (p − 1)(F + I − W) | as `1f1b` and those that wait for W |
 //! | `zbv` | Qi et al. 2024 | (p − 1) F, if F = I = W | as `1f1b`, the same on all ranks |
+//! | `dualpipev` | DeepSeek-AI 2024 | (p − 1)(F + 2B − 3W) | 2p + 1 of stages half as large |
+//!
+//! Not here: DualPipe itself, in which two ranks have each stage. A file in torch's form names an
+//! action's stage and not its rank, so it cannot say that; the half of it, DualPipeV, can be said.
 
 use super::action::{Action, Kind};
 use super::schedule::{Cell, Fault, Schedule};
+use super::vee;
 use serde::Serialize;
 
 /// Ways to order the micro-batches of a pipeline.
@@ -27,6 +32,8 @@ pub enum Order {
     Zb1p,
     /// Two stages a rank, laid out as a V: down the ranks and up again.
     Zbv,
+    /// The same V, with each forward beside a backward that hides its messages.
+    DualPipeV,
 }
 
 impl Order {
@@ -34,7 +41,7 @@ impl Order {
     pub fn stages_per_rank(self, chunks: usize) -> usize {
         match self {
             Order::Interleaved => chunks,
-            Order::Zbv => 2,
+            Order::Zbv | Order::DualPipeV => 2,
             _ => 1,
         }
     }
@@ -61,17 +68,18 @@ pub fn generate(
         let hops = ranks - 1 - rank;
         let ring = Ring { rank, ranks, chunks: 1, micros };
         match order {
-            Order::Gpipe => ring.row(micros, None),
-            Order::OneFOneB => ring.row(hops, None),
+            Order::Gpipe => cells(ring.row(micros, None)),
+            Order::OneFOneB => cells(ring.row(hops, None)),
             Order::Interleaved => {
                 let warm = (chunks - 1) * (micros / rounds) + 2 * hops;
-                Ring { chunks, ..ring }.row(warm, None)
+                cells(Ring { chunks, ..ring }.row(warm, None))
             }
-            Order::Zb1p => ring.row(hops, Some(rank)),
-            Order::Zbv => v_row(rank, ranks, micros),
+            Order::Zb1p => cells(ring.row(hops, Some(rank))),
+            Order::Zbv => vee::zero_bubble(rank, ranks, micros),
+            Order::DualPipeV => vee::dual(rank, ranks, micros),
         }
     };
-    Ok(Schedule { rows: (0..ranks).map(|rank| cells(row(rank))).collect() })
+    Ok(Schedule { rows: (0..ranks).map(row).collect() })
 }
 
 /// Stages go around the ranks `chunks` times.
@@ -117,45 +125,6 @@ impl Ring {
         };
         Action { stage, kind, micro }
     }
-}
-
-/// A rank has one stage on the way down and one on the way up. Fewer micro-batches than fill the
-/// pipeline are those of a full one, without the others.
-fn v_row(rank: usize, ranks: usize, micros: usize) -> Vec<Action> {
-    use Kind::{Forward, Input, Weight};
-    let (full, below) = (micros.max(2 * ranks - 1), ranks - rank);
-    let (down, up) = (rank, 2 * ranks - 1 - rank);
-    let mut row: Vec<Action> = Vec::new();
-    let done = |row: &[Action], stage: usize, kind: Kind| {
-        row.iter().filter(|action| action.stage == stage && action.kind == kind).count()
-    };
-    let push = |row: &mut Vec<Action>, times: usize, actions: &[(usize, Kind)]| {
-        for _ in 0..times {
-            for &(stage, kind) in actions {
-                row.push(Action { stage, kind, micro: done(row, stage, kind) });
-            }
-        }
-    };
-    push(&mut row, 2 * below - 1, &[(down, Forward)]);
-    push(&mut row, rank, &[(up, Forward), (down, Forward)]);
-    push(&mut row, below, &[(up, Forward), (up, Input), (up, Weight)]);
-    while done(&row, up, Forward) < full {
-        let is_left = done(&row, down, Forward) < full;
-        push(&mut row, usize::from(is_left), &[(down, Forward)]);
-        push(
-            &mut row,
-            1,
-            &[(down, Input), (down, Weight), (up, Forward), (up, Input), (up, Weight)],
-        );
-    }
-    push(&mut row, rank, &[(down, Input), (up, Input)]);
-    push(&mut row, below, &[(down, Input), (down, Weight)]);
-    for stage in [up, down] {
-        let late = done(&row, stage, Input) - done(&row, stage, Weight);
-        push(&mut row, late, &[(stage, Weight)]);
-    }
-    row.retain(|action| action.micro < micros);
-    row
 }
 
 fn cells(actions: Vec<Action>) -> Vec<Cell> {

@@ -17,6 +17,7 @@ mod run;
 mod schedule;
 mod shape;
 mod stages;
+mod vee;
 mod wires;
 
 pub use action::{Action, Kind};
