@@ -5,23 +5,25 @@ use std::collections::BTreeMap;
 use super::{Offence, Tree};
 
 /// Our crates, each with those it may build on. Everything points down.
-const EDGES: [(&str, &[&str]); 13] = [
+const EDGES: [(&str, &[&str]); 14] = [
     ("brigade-schedule", &[]),
     ("brigade-verbs", &[]),
+    ("brigade-cuda", &[]),
     ("brigade-offload", &[]),
-    ("brigade-transports", &["brigade-verbs"]),
-    ("brigade-comm", &["brigade-schedule", "brigade-transports"]),
+    ("brigade-transports", &["brigade-cuda", "brigade-verbs"]),
+    ("brigade-comm", &["brigade-cuda", "brigade-schedule", "brigade-transports"]),
     ("brigade-wall", &["brigade-comm"]),
     ("brigade-ffi", &["brigade-comm", "brigade-schedule", "brigade-wall"]),
     ("brigade-nccl", &["brigade-comm", "brigade-schedule", "brigade-wall"]),
     ("brigade-net", &["brigade-comm", "brigade-transports"]),
-    ("brigade-bench", &["brigade-comm", "brigade-offload", "brigade-schedule"]),
-    ("brigade-trainer", &["brigade-comm", "brigade-offload", "brigade-schedule"]),
+    ("brigade-bench", &["brigade-comm", "brigade-cuda", "brigade-offload", "brigade-schedule"]),
+    ("brigade-trainer", &["brigade-comm", "brigade-cuda", "brigade-offload", "brigade-schedule"]),
     (
         "brigade",
         &[
             "brigade-bench",
             "brigade-comm",
+            "brigade-cuda",
             "brigade-offload",
             "brigade-schedule",
             "brigade-trainer",
@@ -34,6 +36,7 @@ const EDGES: [(&str, &[&str]); 13] = [
             "brigade",
             "brigade-bench",
             "brigade-comm",
+            "brigade-cuda",
             "brigade-offload",
             "brigade-schedule",
             "brigade-trainer",

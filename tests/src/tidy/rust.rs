@@ -8,9 +8,9 @@ const LINE_COLUMNS_MAX: usize = 100;
 
 /// Names of files that may contain unsafe code: walls to the system, and shared memory.
 const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
-/// Folders that may: SIMD, the wall to libibverbs, of which each type owns its own calls, and the
-/// wall to C, of which every function takes pointers.
-const UNSAFE_FOLDERS: [&str; 3] = ["kernels", "verbs", "ffi"];
+/// Folders that may: SIMD, the walls to libibverbs and to CUDA, of which each type owns its own
+/// calls, and the wall to C, of which every function takes pointers.
+const UNSAFE_FOLDERS: [&str; 4] = ["kernels", "verbs", "cuda", "ffi"];
 /// Single files that may, each with its reason.
 const UNSAFE_FILES: [(&str, &str); 27] = [
     ("transports/src/rdma/cache.rs", "makes the caller's memory known to devices"),
@@ -146,8 +146,8 @@ fn unsafe_code(file: &Source, offences: &mut Vec<Offence>) {
         || file.path.split('/').any(|folder| UNSAFE_FOLDERS.contains(&folder))
         || UNSAFE_FILES.iter().any(|(path, _)| *path == file.path);
     if !is_named {
-        let what = "unsafe code lives in sys.rs, wire.rs, region.rs, kernels/, verbs/, ffi/ \
-                    and the files listed in tests/src/tidy/rust.rs";
+        let what = "unsafe code lives in sys.rs, wire.rs, region.rs, kernels/, verbs/, \
+                    cuda/, ffi/ and the files listed in tests/src/tidy/rust.rs";
         offend(offences, file, first, what);
     }
     let notes = file.text.matches("SAFETY:").count();

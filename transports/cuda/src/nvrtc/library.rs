@@ -1,0 +1,266 @@
+//! Loading libnvrtc, once, when it is first needed, and calling it.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::Source;
+use crate::sys::{Handle, NvrtcResult};
+use crate::{CudaError, Missing, Result, Version};
+
+/// The variable that names the compiler: the file, or a folder to look for it in (of a Python
+/// environment, for instance).
+pub const LIBRARY_VARIABLE: &str = "BRIGADE_NVRTC";
+
+/// What the linker may know, newest first.
+const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"];
+/// Where toolkits are put.
+const FOLDERS: [&str; 3] =
+    ["/usr/local/cuda/lib64", "/opt/cuda/lib64", "/usr/lib/x86_64-linux-gnu"];
+/// Folders within folders that are looked through; wheels lie eight deep.
+const DEPTH_MAX: u32 = 9;
+
+const SUCCESS: NvrtcResult = 0;
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal: fn($($type:ty),*) $(-> $result:ty)?;)*) => {
+        pub(super) struct Library {
+            pub(super) version: Version,
+            pub(super) file: String,
+            /// Compilers before version 12 are not safe to call from two threads.
+            turn: Mutex<()>,
+            $($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
+        }
+
+        impl Library {
+            fn find(
+                file: &libloading::Library,
+                path: &str,
+            ) -> std::result::Result<Self, libloading::Error> {
+                Ok(Self {
+                    version: Version { major: 0, minor: 0 },
+                    file: path.to_owned(),
+                    turn: Mutex::new(()),
+                    $(
+                        // SAFETY: the type is that of the function in `nvrtc.h`, and the library
+                        // stays loaded for ever.
+                        $name: unsafe { *file.get(concat!($symbol, "\0").as_bytes())? },
+                    )*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    ask_version = "nvrtcVersion": fn(*mut c_int, *mut c_int) -> NvrtcResult;
+    create = "nvrtcCreateProgram": fn(
+        *mut Handle, *const c_char, *const c_char, c_int, *const *const c_char,
+        *const *const c_char
+    ) -> NvrtcResult;
+    compile_program = "nvrtcCompileProgram":
+        fn(Handle, c_int, *const *const c_char) -> NvrtcResult;
+    destroy = "nvrtcDestroyProgram": fn(*mut Handle) -> NvrtcResult;
+    log_size = "nvrtcGetProgramLogSize": fn(Handle, *mut usize) -> NvrtcResult;
+    log = "nvrtcGetProgramLog": fn(Handle, *mut c_char) -> NvrtcResult;
+    cubin_size = "nvrtcGetCUBINSize": fn(Handle, *mut usize) -> NvrtcResult;
+    cubin = "nvrtcGetCUBIN": fn(Handle, *mut c_char) -> NvrtcResult;
+    error_string = "nvrtcGetErrorString": fn(NvrtcResult) -> *const c_char;
+}
+
+impl Library {
+    pub(super) fn load() -> std::result::Result<&'static Library, Missing> {
+        static LOADED: OnceLock<std::result::Result<Library, Missing>> = OnceLock::new();
+        LOADED.get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
+    pub(super) fn compile(&self, source: &Source, arch: &str) -> Result<Vec<u8>> {
+        // A panic leaves no program behind that another thread could meet.
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = Program::new(self, source)?;
+        let mut options = vec![format!("--gpu-architecture={arch}"), String::from("-std=c++17")];
+        options.extend(source.options.iter().map(|option| String::from(*option)));
+        let options = c_strings(options.iter().map(String::as_str))?;
+        let pointers: Vec<*const c_char> = options.iter().map(|text| text.as_ptr()).collect();
+        // SAFETY: the program is alive, and the array has as many C strings as it says.
+        let code = unsafe {
+            (self.compile_program)(program.raw, pointers.len() as c_int, pointers.as_ptr())
+        };
+        if code != SUCCESS {
+            let log = program.log().unwrap_or_default();
+            let log = format!("{}\n{}", self.words(code), log.trim_end());
+            let (kernels, arch) = (source.name.to_owned(), arch.to_owned());
+            return Err(CudaError::Compile { kernels, arch, log });
+        }
+        program.filled(self.cubin_size, self.cubin, "reading compiled code")
+    }
+
+    fn ok(&self, code: NvrtcResult, what: &str) -> Result<()> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        Err(CudaError::refused(format!("{what}: {} ({})", self.words(code), self.file)))
+    }
+
+    fn words(&self, code: NvrtcResult) -> String {
+        // SAFETY: the function takes any number, and what it returns is never freed.
+        let words = unsafe { (self.error_string)(code) };
+        if words.is_null() {
+            return format!("NVRTC error {code}");
+        }
+        // SAFETY: not null, hence a C string.
+        unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+    }
+}
+
+/// A program of NVRTC, destroyed when dropped.
+struct Program<'a> {
+    library: &'a Library,
+    raw: Handle,
+}
+
+impl<'a> Program<'a> {
+    fn new(library: &'a Library, source: &Source) -> Result<Self> {
+        let [text, name] = [source.text, source.name].map(CString::new);
+        let (Ok(text), Ok(name)) = (text, name) else {
+            return Err(CudaError::refused("a source with a zero in it"));
+        };
+        let names = c_strings(source.all_headers().map(|header| header.0))?;
+        let texts = c_strings(source.all_headers().map(|header| header.1))?;
+        let name_pointers: Vec<*const c_char> = names.iter().map(|text| text.as_ptr()).collect();
+        let text_pointers: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the pointers are to C strings and arrays of as many as is said, which outlive
+        // the call.
+        let code = unsafe {
+            (library.create)(
+                &mut raw,
+                text.as_ptr(),
+                name.as_ptr(),
+                names.len() as c_int,
+                text_pointers.as_ptr(),
+                name_pointers.as_ptr(),
+            )
+        };
+        library.ok(code, "handing kernels to the compiler")?;
+        Ok(Self { library, raw })
+    }
+
+    fn log(&self) -> Result<String> {
+        let bytes = self.filled(self.library.log_size, self.library.log, "reading the log")?;
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+
+    /// What a pair of functions gives: how much it is, and it.
+    fn filled(
+        &self,
+        size: unsafe extern "C" fn(Handle, *mut usize) -> NvrtcResult,
+        fill: unsafe extern "C" fn(Handle, *mut c_char) -> NvrtcResult,
+        what: &str,
+    ) -> Result<Vec<u8>> {
+        let mut bytes = 0;
+        // SAFETY: the program is alive, and the pointer is to a number that outlives the call.
+        self.library.ok(unsafe { size(self.raw, &mut bytes) }, what)?;
+        let mut buffer = vec![0_u8; bytes];
+        // SAFETY: the program is alive, and the buffer is as long as it was just said to be.
+        self.library.ok(unsafe { fill(self.raw, buffer.as_mut_ptr().cast()) }, what)?;
+        Ok(buffer)
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        // SAFETY: created once and destroyed once. A failure leaves memory behind, no more.
+        let _ = unsafe { (self.library.destroy)(&mut self.raw) };
+    }
+}
+
+fn c_strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>> {
+    let zero = |_| CudaError::refused("an option or header with a zero in it");
+    texts.map(|text| CString::new(text).map_err(zero)).collect()
+}
+
+fn open() -> std::result::Result<Library, Missing> {
+    let named = std::env::var(LIBRARY_VARIABLE).ok().filter(|name| !name.is_empty());
+    let candidates = match &named {
+        Some(name) => in_place(Path::new(name)),
+        None => everywhere(),
+    };
+    let mut first_error = None;
+    for candidate in candidates {
+        match open_file(&candidate) {
+            Ok(library) => return Ok(library),
+            Err(error) => {
+                first_error.get_or_insert(format!("{}: {error}", candidate.display()));
+            }
+        }
+    }
+    let why = first_error.unwrap_or_else(|| String::from("no such file"));
+    Err(Missing {
+        why: match named {
+            Some(name) => format!("{LIBRARY_VARIABLE}={name} has no NVRTC: {why}"),
+            None => format!("no compiler of kernels (NVRTC): {why}"),
+        },
+        next_step: format!(
+            "install CUDA's toolkit, or the Python package nvidia-cuda-nvrtc, and let \
+             {LIBRARY_VARIABLE} name the file libnvrtc.so.* or a folder above it"
+        ),
+    })
+}
+
+fn open_file(path: &Path) -> std::result::Result<Library, String> {
+    // SAFETY: loading NVRTC runs its initialisers, which any program that links it runs too.
+    let file = unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string())?;
+    let name = path.display().to_string();
+    let mut library = Library::find(&file, &name).map_err(|error| error.to_string())?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the pointers are to numbers that outlive the call.
+    let code = unsafe { (library.ask_version)(&mut major, &mut minor) };
+    library.ok(code, "asking for the version").map_err(|error| error.to_string())?;
+    library.version = Version { major: major.max(0) as u32, minor: minor.max(0) as u32 };
+    // What was found must stay where it is: its functions are called until the process ends.
+    std::mem::forget(file);
+    Ok(library)
+}
+
+/// Where compilers are when nobody says: where the linker looks, in toolkits, and in the Python
+/// environment that is active.
+fn everywhere() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = NAMES.iter().map(PathBuf::from).collect();
+    let home = ["CUDA_HOME", "CUDA_PATH"].map(std::env::var_os);
+    let homes = home.into_iter().flatten().map(|home| PathBuf::from(home).join("lib64"));
+    for folder in homes.chain(FOLDERS.iter().map(PathBuf::from)) {
+        found.extend(NAMES.iter().map(|name| folder.join(name)).filter(|path| path.exists()));
+    }
+    if let Some(environment) = std::env::var_os("VIRTUAL_ENV") {
+        found.extend(in_place(Path::new(&environment)));
+    }
+    found
+}
+
+/// The file itself, or all libraries of that name below a folder, newest first.
+fn in_place(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    if path.is_dir() {
+        look_through(path, DEPTH_MAX, &mut found);
+        found.sort();
+        found.reverse();
+    } else {
+        found.push(path.to_owned());
+    }
+    found
+}
+
+fn look_through(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with("libnvrtc.so") {
+            found.push(path);
+        } else if depth > 0 && path.is_dir() && !path.is_symlink() {
+            look_through(&path, depth - 1, found);
+        }
+    }
+}
