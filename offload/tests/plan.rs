@@ -277,6 +277,28 @@ fn chunks_are_those_of_the_streamed_step() {
     drop(pipeline);
 }
 
+/// Masters and moments in files, and the weights that the passes read there too.
+#[test]
+fn what_an_update_moves_is_what_the_streamed_step_moves() {
+    let model = Model::of_size(1_000_000_000);
+    let mut both = 0;
+    for eighths in 8..=80 {
+        let host_bytes = eighths * (GIB / 8);
+        let budgets = Budgets { device_bytes: 3 * GIB, host_bytes, drives: vec![drive(6.5, 4.5)] };
+        let Ok(plan) = plan(&model, &budgets, &Rates::assumed(true)) else { continue };
+        let [state, weights] =
+            [What::State, What::Weights].map(|of| plan.bytes(of, Tier::File) / 2);
+        both += usize::from(state > 0 && weights > 0);
+        // What is in files of each kind is streamed over those elements only.
+        let streamed = Shape::new((state / 12) as usize, &[4; 3]);
+        let copied = Shape::new((weights / 2) as usize, &[]).and_written(&[2]);
+        let moved = plan.step.update.traffic;
+        assert_eq!(moved.read, streamed.read_bytes() + copied.read_bytes(), "{plan}");
+        assert_eq!(moved.written, streamed.bytes() + copied.bytes(), "{plan}");
+    }
+    assert!(both > 0, "no plan has both in files");
+}
+
 #[test]
 fn wear_is_told_by_the_day() {
     let (model, mut budgets, rates) = seven_billion();

@@ -1,15 +1,16 @@
 //! State in a state file: read from its newest generation, written to the one in the making.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use super::home::{Arrival, Home, Piece};
 use super::shape::Shape;
 use crate::layout::Placed;
 use crate::memory::Buffer;
-use crate::storage::{Pending, Priority};
-use crate::store::{Carrier, Draft, PendingBlock, StateFile, StoreError};
+use crate::storage::Priority;
+use crate::store::{Carrier, Draft, Run, StateFile, StoreError};
 
-/// Arrays that are tensors of a state file, a block of the file for each chunk.
+/// Arrays that are tensors of a state file, whole blocks of the file for each chunk.
 ///
 /// Every block that is read is checked, and none is written where it was read: whatever happens in
 /// a step, the newest generation is what it was. [`StateFile::commit`] of the draft after the step
@@ -18,8 +19,9 @@ use crate::store::{Carrier, Draft, PendingBlock, StateFile, StoreError};
 pub struct Drafted<'a> {
     draft: &'a mut Draft,
     carrier: Carrier,
-    /// The first block of each array.
-    firsts: Vec<u64>,
+    arrays: Vec<Placed>,
+    /// So many of them, the first, are read; all are written.
+    read: usize,
     block_bytes: u64,
 }
 
@@ -36,35 +38,33 @@ pub enum Misplaced {
         /// Of a block.
         block_bytes: u64,
     },
-    /// Chunks have one number of elements, so all tensors must have equally many of equal width.
-    #[error("{name} has {got} bytes, another streamed tensor {want}")]
-    Bytes {
+    /// Chunks have one number of elements, so all tensors must have equally many.
+    #[error("{name} has {got} elements, another streamed tensor {want}")]
+    Elements {
         /// The tensor.
         name: String,
-        /// How many bytes it has.
+        /// How many it has.
         got: u64,
         /// How many the first one has.
         want: u64,
     },
 }
 
-/// A block on its way into memory.
+/// Blocks on their way, either way. Interior: whoever asks how far they are hands the next ones in
+/// where they do not lie behind one another.
 #[derive(Debug)]
-pub struct Coming {
-    block: PendingBlock,
-    carrier: Carrier,
+pub struct Moving {
+    run: RefCell<Run>,
+    /// Of each wait for the device.
+    limit: Duration,
 }
-
-/// A block on its way out of memory.
-#[derive(Debug)]
-pub struct Going(Pending);
 
 impl<'a> Drafted<'a> {
     /// Stream these tensors of `state` into a draft that it has begun, in the order of the shape's
     /// widths; [`shape`](Self::shape) is theirs.
     ///
     /// # Errors
-    /// They do not begin with a block, or have unequal lengths.
+    /// They do not begin with a block, or have unequal numbers of elements.
     pub fn new(
         carrier: &Carrier,
         state: &StateFile,
@@ -72,78 +72,92 @@ impl<'a> Drafted<'a> {
         tensors: &[&Placed],
     ) -> Result<Self, Misplaced> {
         let block_bytes = state.geometry().block_bytes();
-        let want = tensors.first().map_or(0, |placed| placed.tensor.bytes());
-        for Placed { tensor, offset } in tensors {
-            let (name, offset, got) = (tensor.name.clone(), *offset, tensor.bytes());
+        let (arrays, carrier) = (Vec::new(), carrier.clone());
+        let mut drafted = Self { draft, carrier, arrays, read: 0, block_bytes };
+        drafted.add(tensors)?;
+        drafted.read = drafted.arrays.len();
+        Ok(drafted)
+    }
+
+    /// And behind them these, which are only written: they need not be in the newest generation.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn and_written(mut self, tensors: &[&Placed]) -> Result<Self, Misplaced> {
+        self.add(tensors)?;
+        Ok(self)
+    }
+
+    fn add(&mut self, tensors: &[&Placed]) -> Result<(), Misplaced> {
+        for placed in tensors {
+            let Placed { tensor, offset } = placed;
+            let (name, offset, block_bytes) = (tensor.name.clone(), *offset, self.block_bytes);
             if !offset.is_multiple_of(block_bytes) {
                 return Err(Misplaced::Begin { name, offset, block_bytes });
             }
-            if got != want {
-                return Err(Misplaced::Bytes { name, got, want });
+            let (got, want) = (elements(placed), self.arrays.first().map(elements));
+            if let Some(want) = want.filter(|want| *want != got) {
+                return Err(Misplaced::Elements { name, got, want });
             }
+            self.arrays.push(Placed::clone(placed));
         }
-        let firsts = tensors.iter().map(|placed| placed.offset / block_bytes).collect();
-        Ok(Self { draft, carrier: carrier.clone(), firsts, block_bytes })
+        Ok(())
     }
 
-    /// How `elements` of `width` bytes in these tensors are cut: a block for each chunk.
-    ///
-    /// # Panics
-    /// When elements are as wide as a block, or of no width.
-    pub fn shape(&self, elements: usize, width: usize) -> Shape {
-        let widths = vec![width; self.firsts.len()];
-        Shape::cut(elements, &widths, self.block_bytes as usize / width)
+    /// How all elements of these tensors are cut: a chunk is a block of the array with the
+    /// narrowest elements, and as many times more of each other as its elements are wider.
+    pub fn shape(&self) -> Shape {
+        let width = |placed: &Placed| placed.tensor.dtype.bytes() as usize;
+        let widths: Vec<usize> = self.arrays.iter().map(width).collect();
+        let count = self.arrays.first().map_or(0, elements) as usize;
+        let narrowest = widths.iter().min().map_or(1, |width| *width);
+        let (read, written) = widths.split_at(self.read);
+        Shape::cut(count, read, self.block_bytes as usize / narrowest).and_written(written)
     }
+}
 
-    fn block(&self, piece: Piece) -> u64 {
-        assert_eq!(piece.offset, piece.chunk as u64 * self.block_bytes, "a chunk is a block");
-        self.firsts[piece.array] + piece.chunk as u64
-    }
+fn elements(placed: &Placed) -> u64 {
+    placed.tensor.bytes() / placed.tensor.dtype.bytes()
 }
 
 impl Home for Drafted<'_> {
     type Error = StoreError;
-    type Read = Coming;
-    type Write = Going;
+    type Read = Moving;
+    type Write = Moving;
 
-    fn read(&mut self, piece: Piece, memory: Buffer) -> Result<Coming, StoreError> {
-        let block = self.block(piece);
-        let pending = self.draft.read_block(block, memory, Priority::Background);
-        let block = pending.expect("a draft after a generation has all of its blocks");
-        Ok(Coming { block, carrier: self.carrier.clone() })
+    fn read(&mut self, piece: Piece, memory: Buffer) -> Result<Moving, StoreError> {
+        let Piece { array, offset, bytes, .. } = piece;
+        let placed = &self.arrays[array];
+        let run = self.draft.read_part(placed, offset, bytes, memory, Priority::Background);
+        Ok(Moving::new(run.map_err(|broken| *broken.error)?, &self.carrier))
     }
 
-    fn write(&mut self, piece: Piece, memory: Buffer) -> Result<Going, StoreError> {
-        let block = self.block(piece);
-        Ok(Going(self.draft.write_block(block, memory, Priority::Background)?))
+    fn write(&mut self, piece: Piece, memory: Buffer) -> Result<Moving, StoreError> {
+        let Piece { array, offset, bytes, .. } = piece;
+        let placed = &self.arrays[array];
+        let run = self.draft.write_part(placed, offset, bytes, memory, Priority::Background);
+        Ok(Moving::new(run.map_err(|broken| *broken.error)?, &self.carrier))
     }
 }
 
-impl Arrival for Coming {
+impl Moving {
+    fn new(run: Run, carrier: &Carrier) -> Self {
+        Self { run: RefCell::new(run), limit: carrier.patience() }
+    }
+}
+
+impl Arrival for Moving {
     type Error = StoreError;
 
     fn is_done(&self) -> bool {
-        self.block.is_done()
+        self.run.borrow_mut().wait_until_done(Duration::ZERO)
     }
 
     /// The limit is the carrier's.
     fn wait(self, _: Duration) -> (Option<Buffer>, Result<(), StoreError>) {
-        match self.block.wait(&self.carrier) {
+        match self.run.into_inner().wait(self.limit) {
             Ok(buffer) => (Some(buffer), Ok(())),
-            Err(error) => (None, Err(error)),
+            Err(broken) => (broken.buffer, Err(*broken.error)),
         }
-    }
-}
-
-impl Arrival for Going {
-    type Error = StoreError;
-
-    fn is_done(&self) -> bool {
-        self.0.is_done()
-    }
-
-    fn wait(self, limit: Duration) -> (Option<Buffer>, Result<(), StoreError>) {
-        let (buffer, result) = Arrival::wait(self.0, limit);
-        (buffer, result.map_err(StoreError::from))
     }
 }

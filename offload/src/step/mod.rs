@@ -13,7 +13,8 @@
 //! Two sides can be exchanged. A [`Home`] is where arrays of state lie: [`Files`], a generation
 //! of a state file in the making ([`Drafted`]), or whatever else reads and writes pieces. A
 //! [`Middle`] is what happens to a chunk: [`Whole`] runs an optimizer over gradients that are all
-//! there, and any function over the arrays is one.
+//! there, [`Copying`] writes the narrowed weights out in the same pass, and any function over the
+//! arrays is one.
 //!
 //! [`Pipeline::run`] goes through all chunks and waits where it must. Somebody else may hold the
 //! reins instead, such as a collective that brings gradients and takes weights some elements at a
@@ -22,7 +23,7 @@
 //!
 //! Gradients are never written to a device. Which arrays are streamed and which stay in memory is
 //! chosen one by one ([`State`]). Bytes moved: `elements · width` of each streamed array each way,
-//! and not one more ([`Moved`] counts them).
+//! or one way where it is only written, and not one more ([`Moved`] counts them).
 //!
 //! This room does not know what a tensor is to a model, nor what makes a state survive a crash.
 
@@ -40,7 +41,7 @@ pub use drafted::{Drafted, Misplaced};
 pub use error::{Doing, StepError};
 pub use files::{Files, Span};
 pub use home::{Arrival, Home, Piece};
-pub use optimize::{Format, Optimize, OptimizeError, State, Tier, Whole};
+pub use optimize::{Copying, Format, Narrow, Optimize, OptimizeError, State, Tier, Whole};
 pub use pipeline::{Middle, Moved, Pipeline};
 pub use running::Running;
 pub use shape::Shape;

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::ops::Range;
 
+use half::{bf16, f16};
+
 use super::pipeline::Middle;
 use crate::optimizer::{Crew, Gradients, Moment, Narrowed, Shard, ShardError, Update, Weights};
 
@@ -27,6 +29,29 @@ pub struct Whole<'a> {
     pub gradients: Gradients<'a>,
     /// For all elements, or none.
     pub narrowed: Narrowed<'a>,
+}
+
+/// A [`Middle`] with gradients that are all there, whose narrowed weights are streamed as well: the
+/// last array of the shape, which is only written ([`super::Shape::and_written`]). So master
+/// weights, moments and what the passes compute with can all be in files, and a step passes over
+/// them once.
+#[derive(Debug)]
+pub struct Copying<'a> {
+    /// What updates.
+    pub optimize: Optimize<'a>,
+    /// Of all elements.
+    pub gradients: Gradients<'a>,
+    /// What the weights are narrowed to.
+    pub copy: Narrow,
+}
+
+/// What weights are narrowed to, in the byte order of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Narrow {
+    /// Rounded to bf16.
+    Bf16,
+    /// Rounded to f16; what is too large becomes infinite.
+    F16,
 }
 
 /// Elements that could not be updated.
@@ -149,6 +174,32 @@ impl Optimize<'_> {
             true => Err(OptimizeError::NoGroup { element: begin }),
             false => Ok(()),
         }
+    }
+}
+
+impl Narrow {
+    /// Bytes of an element.
+    pub const fn width(self) -> usize {
+        2
+    }
+
+    fn of(self, bytes: &mut [u8]) -> Narrowed<'_> {
+        match self {
+            Self::Bf16 => Narrowed::Bf16(bytemuck::cast_slice_mut::<u8, bf16>(bytes)),
+            Self::F16 => Narrowed::F16(bytemuck::cast_slice_mut::<u8, f16>(bytes)),
+        }
+    }
+}
+
+impl Middle for Copying<'_> {
+    fn update(
+        &mut self,
+        elements: Range<usize>,
+        arrays: &mut [&mut [u8]],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let (last, arrays) = arrays.split_last_mut().expect("the copy is the last array");
+        let gradients = self.gradients.part(elements.clone());
+        Ok(self.optimize.part(elements, arrays, gradients, self.copy.of(last))?)
     }
 }
 

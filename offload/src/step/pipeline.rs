@@ -34,7 +34,7 @@ pub struct Pipeline {
 pub trait Middle {
     /// Update the streamed arrays of some elements in place. The arrays come in the order of the
     /// shape's widths, each as long as the elements; elements come in order, each once, and never
-    /// those of two chunks together.
+    /// those of two chunks together. Arrays that are only written hold bytes of no meaning before.
     ///
     /// It may wait for what it needs from elsewhere, with a deadline of its own: transfers of other
     /// chunks go on meanwhile.

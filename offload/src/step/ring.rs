@@ -73,8 +73,9 @@ impl<H: Home> Slot<H> {
         chunk: usize,
     ) -> Result<(), Trouble> {
         self.chunk = chunk;
-        self.start(Doing::Read, |array, buffer| {
-            home.read(shape.piece(array, chunk), buffer).map(Memory::Coming)
+        self.start(Doing::Read, |array, buffer| match shape.is_read(array) {
+            true => home.read(shape.piece(array, chunk), buffer).map(Memory::Coming),
+            false => Ok(Memory::Here(buffer)),
         })
     }
 

@@ -81,8 +81,8 @@ impl<'a, H: Home> Running<'a, H> {
         }
         let outcome = outcome.and(self.settle());
         outcome.map_err(|trouble| self.stop(trouble))?;
-        let bytes = self.pipeline.shape().bytes();
-        Ok(Moved { read_bytes: bytes, written_bytes: bytes })
+        let shape = self.pipeline.shape();
+        Ok(Moved { read_bytes: shape.read_bytes(), written_bytes: shape.bytes() })
     }
 
     fn pass(&mut self, elements: Range<usize>, middle: &mut impl Middle) -> Result<(), Trouble> {

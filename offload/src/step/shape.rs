@@ -21,6 +21,8 @@ pub struct Shape {
     elements: usize,
     chunk_elements: usize,
     widths: Vec<usize>,
+    /// So many arrays, the first, are read; all are written.
+    read: usize,
 }
 
 impl Shape {
@@ -36,7 +38,18 @@ impl Shape {
     /// When a chunk or a width is zero.
     pub fn cut(elements: usize, widths: &[usize], chunk_elements: usize) -> Self {
         assert!(chunk_elements > 0 && widths.iter().all(|width| *width > 0), "{widths:?}");
-        Self { elements, chunk_elements, widths: widths.to_vec() }
+        Self { elements, chunk_elements, widths: widths.to_vec(), read: widths.len() }
+    }
+
+    /// The same, and behind its arrays others of these widths \[bytes\] that are only written: what
+    /// a step makes of the state and nothing else needs, such as copies of weights.
+    ///
+    /// # Panics
+    /// When a width is zero.
+    pub fn and_written(mut self, widths: &[usize]) -> Self {
+        assert!(widths.iter().all(|width| *width > 0), "{widths:?}");
+        self.widths.extend(widths);
+        self
     }
 
     /// Elements in all.
@@ -54,6 +67,11 @@ impl Shape {
         &self.widths
     }
 
+    /// Whether an array is read before it is written.
+    pub fn is_read(&self, array: usize) -> bool {
+        array < self.read
+    }
+
     /// How many chunks there are.
     pub fn chunks(&self) -> usize {
         self.elements.div_ceil(self.chunk_elements)
@@ -65,9 +83,14 @@ impl Shape {
         begin..(begin + self.chunk_elements).min(self.elements)
     }
 
-    /// Bytes that a step moves each way.
+    /// Bytes of all arrays: what a step writes, and reads where none is only written.
     pub fn bytes(&self) -> u64 {
         self.elements as u64 * self.widths.iter().sum::<usize>() as u64
+    }
+
+    /// Bytes that a step reads.
+    pub fn read_bytes(&self) -> u64 {
+        self.elements as u64 * self.widths[..self.read].iter().sum::<usize>() as u64
     }
 
     /// Bytes of memory that one chunk takes, in all arrays.
@@ -100,6 +123,9 @@ mod tests {
                 assert_eq!(end, (elements * width) as u64);
             }
             assert_eq!(shape.bytes(), elements as u64 * 6);
+            let more = shape.clone().and_written(&[2]);
+            assert_eq!((more.read_bytes(), more.bytes()), (shape.bytes(), elements as u64 * 8));
+            assert_eq!([0, 1, 2].map(|array| more.is_read(array)), [true, true, false]);
         }
     }
 

@@ -50,6 +50,11 @@ impl Carrier {
         Self { depth, ..self }
     }
 
+    /// How long a wait may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.wait_limit
+    }
+
     pub(super) fn buffer(&self, bytes: u64, category: Category) -> Result<Buffer, StoreError> {
         Ok(self.arena.take(bytes as usize, category)?)
     }

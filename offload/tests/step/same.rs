@@ -5,7 +5,8 @@ use super::state::{Numbers, bytes, numbers};
 use brigade_offload::memory::{Arena, Budget, Category};
 use brigade_offload::optimizer::{Crew, Gradients, Moment, Narrowed, Weights};
 use brigade_offload::step::{
-    Doing, Files, Format, Optimize, Pipeline, Shape, Span, State, StepError, Tier, Whole,
+    Copying, Doing, Files, Format, Narrow, Optimize, Pipeline, Shape, Span, State, StepError, Tier,
+    Whole,
 };
 use brigade_offload::storage::{File, Priority, Settings, Storage};
 use std::path::PathBuf;
@@ -180,5 +181,39 @@ fn files_give_the_same_bits_too() {
         });
         [got.weights, got.mean, got.square] = all;
         assert!(got == want, "step {t}");
+    }
+}
+
+/// Masters and moments come and go, and the narrowed weights go with them.
+#[test]
+fn copies_go_out_in_the_same_pass() {
+    for (count, chunk) in [(0, 5), (999, 100), (20_000, 1700)] {
+        let mut crew = Crew::new(2).expect("there are threads");
+        let mut want = Numbers::new(11, count);
+        let arrays = [&want.weights, &want.mean, &want.square].map(|array| bytes(array)).to_vec();
+        let mut device = Device::new([arrays, vec![vec![0; 2 * count]]].concat(), 1.0, 1.0);
+        let groups = want.groups(1);
+        let state = State {
+            weights: Tier::Streamed(Format::F32),
+            mean: Tier::Streamed(Format::F32),
+            square: Tier::Streamed(Format::F32),
+        };
+        let shape = Shape::cut(count, &state.widths(), chunk).and_written(&[Narrow::Bf16.width()]);
+        let mut pipeline = Pipeline::new(&arena(), shape).expect("it fits");
+        let gradients = want.gradients.clone();
+        let mut middle = Copying {
+            optimize: Optimize { crew: &mut crew, groups: &groups, state },
+            gradients: Gradients::Bf16(&gradients),
+            copy: Narrow::Bf16,
+        };
+        let moved = pipeline.run(&mut device, &mut middle).expect("nothing is broken");
+        let bytes_moved = [12 * count as u64, 14 * count as u64];
+        assert_eq!([moved.read_bytes, moved.written_bytes], bytes_moved);
+        assert_eq!(device.moved(), bytes_moved, "no more than that on the device");
+        want.step(1);
+        let all = [&want.weights, &want.mean, &want.square].map(|array| bytes(array));
+        assert!(device.new[..3] == all, "{count} in chunks of {chunk}");
+        let narrowed: Vec<u8> = want.narrowed.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        assert!(device.new[3] == narrowed, "{count} in chunks of {chunk}");
     }
 }

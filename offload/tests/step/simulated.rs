@@ -111,7 +111,7 @@ impl Scene {
         let mut draft = self.state.begin()?;
         let tensors: Vec<&Placed> = tensors.iter().collect();
         let mut home = Drafted::new(&self.carrier, &self.state, &mut draft, &tensors)?;
-        let mut pipeline = Pipeline::new(&self.arena, home.shape(COUNT, 4))?;
+        let mut pipeline = Pipeline::new(&self.arena, home.shape())?;
         let mut narrowed = self.numbers.narrowed.clone();
         let mut middle = Whole {
             optimize: Optimize { crew: &mut self.crew, groups: &groups, state: streamed() },
