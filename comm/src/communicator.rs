@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) members: Arc<[u32]>,
     pub(crate) group: u64,
     pub(crate) settings: Arc<Settings>,
-    splits: AtomicU64,
+    pub(crate) splits: AtomicU64,
     /// How often each list of members was tried that shrinking leaves.
     pub(crate) shrinks: Mutex<BTreeMap<u64, u64>>,
     sent_bytes: AtomicU64,

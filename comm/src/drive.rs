@@ -1,6 +1,8 @@
 //! What drives a plan from its first byte to its last: the wires of one communicator, and the way
 //! it waits.
 
+mod any;
+
 use std::time::{Duration, Instant};
 
 use brigade_transports::{Bells, Endpoint, TransportError};
@@ -147,7 +149,8 @@ impl Driver {
                 }
                 Ok(Poll::Idle) if slept => {
                     slept = false;
-                    let still = Standstill { run: &self.run, plan, name, header: &header };
+                    let at = Some((&self.run, plan));
+                    let still = Standstill { at, name, header: &header };
                     self.watch.look_around(&mut self.waiting, &mut self.endpoints, &still)?;
                 }
                 Ok(Poll::Idle) if self.waiting.is_brief() => {}

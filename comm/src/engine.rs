@@ -1,5 +1,6 @@
 //! What runs calls: the plans of one communicator, its scratch memory, and what broke it.
 
+mod any;
 mod update;
 
 use std::any::Any;
@@ -43,6 +44,8 @@ pub(crate) struct Engine {
     /// Plans of groups of messages.
     message_plans: Vec<Prepared>,
     next_message_plan: usize,
+    /// From whom the last message came that could have been anybody's.
+    last_source: u32,
     sequence: u32,
     scratch: Vec<u64>,
     staging: Vec<u8>,
@@ -88,6 +91,7 @@ impl Engine {
             next_update: 0,
             message_plans: Vec::new(),
             next_message_plan: 0,
+            last_source: rank,
             sequence: 0,
             scratch: Vec::new(),
             staging: Vec::new(),

@@ -120,6 +120,22 @@ impl Header {
         (self.0[2] != SEND_RECV).then_some(number)
     }
 
+    /// Whether this opens a wire of a collective; what is no header at all does not.
+    pub(crate) fn is_of_collective(&self) -> bool {
+        self.0[0] == MAGIC && self.0[2] != SEND_RECV
+    }
+
+    /// The type of the elements of a message, if this is the header of one.
+    pub(crate) fn dtype(&self) -> Option<Dtype> {
+        let is_message = self.0[0] == MAGIC && self.0[2] == SEND_RECV;
+        Dtype::from_code(self.0[3]).filter(|_| is_message)
+    }
+
+    /// The payload bytes that follow, as [`Header::for_wire`] said.
+    pub(crate) fn wire_bytes(&self) -> u64 {
+        self.word(24)
+    }
+
     fn word(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
@@ -127,7 +143,7 @@ impl Header {
     /// What the words leave out: payload bytes of the message, or of the whole collective on the
     /// wire that this header opened, and in what order they come.
     pub(crate) fn describe_wire(&self) -> String {
-        let bytes = self.word(24);
+        let bytes = self.wire_bytes();
         match self.0[2] {
             SEND_RECV => format!("{bytes} bytes in this message"),
             _ => {

@@ -24,6 +24,15 @@ struct List<'a> {
     from_self: Vec<(Dtype, &'a mut [u8])>,
 }
 
+/// What came from whoever sent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Who.
+    pub source: usize,
+    /// How many elements.
+    pub count: usize,
+}
+
 impl Communicator {
     /// Send `data` to rank `to`, which must receive as many elements of the same type. Returns when
     /// `data` may be reused, which may be before it has arrived.
@@ -42,6 +51,41 @@ impl Communicator {
     /// Those of a call.
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<(), Error> {
         self.messages().recv(data, from).run()
+    }
+
+    /// Receive the next message of whichever other rank has one, into the first elements of
+    /// `data`. No sender is passed over for ever: those behind the last one come first. Ranks that
+    /// are in a collective have sent nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a message of another type, or a longer one than `data`: it is still
+    /// there, so that another call may receive it. Otherwise those of a call; one of a rank that
+    /// left only once all others have.
+    pub fn recv_any<T: Element>(&self, data: &mut [T]) -> Result<Received, Error> {
+        self.recv_any_bytes(T::DTYPE, bytes_mut(data))
+    }
+
+    /// Like [`Communicator::recv_any`], of elements of a type known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::recv_any`].
+    pub fn recv_any_bytes(&self, dtype: Dtype, data: &mut [u8]) -> Result<Received, Error> {
+        let shared = self.shared();
+        shared.progress.drain();
+        let mut engine = shared.lock();
+        let found = engine.await_any(dtype, data.len() as u64);
+        let (peer, bytes) = found.map_err(|error| *error)?;
+        let place =
+            Place { space: Space::Absolute, at: data.as_mut_ptr().expose_provenance() as u64 };
+        let message = Message { channel: Channel::From(peer), dtype, place, bytes };
+        // SAFETY: the place is the beginning of a slice that is borrowed exclusively until we
+        // return, and no shorter.
+        let outcome = unsafe { engine.messages(&[message]) };
+        shared.count(&engine, outcome.is_ok());
+        outcome.map_err(|error| *error)?;
+        Ok(Received { source: peer as usize, count: bytes as usize / dtype.size() })
     }
 
     /// A group of messages: add them, then [`run`](Messages::run).

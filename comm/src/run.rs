@@ -4,6 +4,7 @@
 //! never allocates. Whoever polls decides how to wait, so the same code runs on threads, in
 //! processes and in a test's virtual time.
 
+mod peek;
 mod send;
 mod within;
 
@@ -13,6 +14,7 @@ use crate::extent::Memory;
 use crate::header::{HEADER_BYTES, Header};
 use crate::middle::Functions;
 use crate::plan::{Channel, Kind, Plan, Pump, Step};
+pub(crate) use peek::Peeked;
 
 /// Messages up to this size leave in one piece with their header.
 const JOINED_BYTES: usize = 1024;
@@ -26,6 +28,8 @@ const COMPLETE: u64 = u64::MAX;
 pub(crate) struct Wires {
     pub(crate) to: Vec<Option<Box<dyn SendWire>>>,
     pub(crate) from: Vec<Option<Box<dyn RecvWire>>>,
+    /// What was taken from the wires to see what comes next; empty as long as nobody has looked.
+    pub(crate) peeked: Vec<Peeked>,
 }
 
 /// What a poll came to.
@@ -147,9 +151,10 @@ impl Run {
                 // SAFETY: the caller vouches for memory and plan.
                 Channel::To(peer) => unsafe { turn.send(wire(&mut wires.to, peer))? },
                 Channel::From(peer) => {
+                    let peeked = wires.peeked.get_mut(peer as usize);
                     let wire = wire(&mut wires.from, peer);
                     // SAFETY: likewise.
-                    unsafe { turn.receive(wire, peer)? }
+                    unsafe { turn.receive(wire, peeked, peer)? }
                 }
                 // SAFETY: likewise.
                 Channel::Within => match unsafe { turn.within() } {
@@ -215,11 +220,16 @@ impl Turn<'_, '_> {
     /// # Safety
     ///
     /// As for [`Run::poll`].
-    unsafe fn receive(&mut self, wire: &mut dyn RecvWire, peer: u32) -> Result<bool, Stop> {
+    unsafe fn receive(
+        &mut self,
+        wire: &mut dyn RecvWire,
+        mut peeked: Option<&mut Peeked>,
+        peer: u32,
+    ) -> Result<bool, Stop> {
         let mut moved = false;
         while self.position.step != self.pump.last {
             if usize::from(self.position.head) < HEADER_BYTES {
-                moved |= self.greet(wire, peer)?;
+                moved |= self.greet(wire, peeked.as_deref_mut(), peer)?;
                 if usize::from(self.position.head) < HEADER_BYTES {
                     return Ok(moved);
                 }
@@ -244,9 +254,18 @@ impl Turn<'_, '_> {
     }
 
     /// Take the header, and compare it with ours once it is whole.
-    fn greet(&mut self, wire: &mut dyn RecvWire, peer: u32) -> Result<bool, Stop> {
+    fn greet(
+        &mut self,
+        wire: &mut dyn RecvWire,
+        peeked: Option<&mut Peeked>,
+        peer: u32,
+    ) -> Result<bool, Stop> {
         let head = usize::from(self.position.head);
-        let taken = wire.pull_into(&mut self.position.arriving[head..])?;
+        let rest = &mut self.position.arriving[head..];
+        let taken = match peeked.map_or(0, |peeked| peeked.give(rest)) {
+            0 => wire.pull_into(rest)?,
+            given => given,
+        };
         self.position.head += taken as u8;
         let ours = self.position.header;
         if head + taken == HEADER_BYTES && self.position.arriving != *ours.bytes() {

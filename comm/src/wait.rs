@@ -29,8 +29,8 @@ const CLOSED_GRACE: Duration = Duration::from_millis(100);
 
 /// A call that does not move, for whoever must say so.
 pub(crate) struct Standstill<'a> {
-    pub(crate) run: &'a Run,
-    pub(crate) plan: &'a Plan,
+    /// How far it is. Nowhere, if it waits for whichever member comes first.
+    pub(crate) at: Option<(&'a Run, &'a Plan)>,
     pub(crate) name: &'a str,
     pub(crate) header: &'a Header,
 }
@@ -38,7 +38,8 @@ pub(crate) struct Standstill<'a> {
 impl Standstill<'_> {
     /// The member waited for.
     fn peer(&self) -> Option<u32> {
-        match self.run.waiting_for(self.plan)? {
+        let (run, plan) = self.at?;
+        match run.waiting_for(plan)? {
             (Channel::From(peer) | Channel::To(peer), _) => Some(peer),
             (Channel::Within, _) => None,
         }
@@ -46,7 +47,10 @@ impl Standstill<'_> {
 
     /// The place in words.
     fn place(&self, rank: u32, members: &[u32]) -> String {
-        let Some((channel, step)) = self.run.waiting_for(self.plan) else {
+        let Some((run, plan)) = self.at else {
+            return format!("rank {rank}, {}: waiting for any of the others", self.name);
+        };
+        let Some((channel, step)) = run.waiting_for(plan) else {
             return format!("rank {rank}, {}", self.name);
         };
         let chunk = step.chunk;
@@ -59,7 +63,7 @@ impl Standstill<'_> {
             }
             Channel::Within => format!("working on chunk {chunk}"),
         };
-        let (number, moves) = (step.number + 1, self.plan.moves);
+        let (number, moves) = (step.number + 1, plan.moves);
         format!("rank {rank}, {}, step {number} of {moves}: {doing}", self.name)
     }
 }
@@ -139,15 +143,26 @@ impl Watch {
 
     /// A rank that left will send nothing more; give what it sent time to arrive.
     fn look_for_leavers(&self, waiting: &mut Waiting, still: &Standstill<'_>) -> Result<(), Error> {
-        let Some(peer) = still.peer() else { return Ok(()) };
-        let rank = self.members[peer as usize];
-        if !self.has_left(rank) {
-            return Ok(());
-        }
+        let Some(rank) = self.leaver(still) else { return Ok(()) };
         if waiting.left.get_or_insert_with(Instant::now).elapsed() < LEFT_GRACE {
             return Ok(());
         }
         Err(self.give_up(Error::PeerLeft { rank, during: still.name.to_owned() }))
+    }
+
+    /// A rank that left, and without which there is no going on.
+    fn leaver(&self, still: &Standstill<'_>) -> Option<u32> {
+        if still.at.is_some() {
+            return still
+                .peer()
+                .map(|peer| self.members[peer as usize])
+                .filter(|&rank| self.has_left(rank));
+        }
+        // Any of them would do, so all must have left.
+        let me = self.world_rank();
+        let mut others = self.members.iter().copied().filter(|&rank| rank != me).peekable();
+        let first = others.peek().copied();
+        first.filter(|_| others.all(|rank| self.has_left(rank)))
     }
 
     /// Whether a rank has left the world, or only this group.

@@ -1,5 +1,6 @@
 //! What a communicator promises, on worlds of threads over every transport: each file a promise.
 
+mod any;
 mod bytes;
 mod collectives;
 mod deadlines;
@@ -17,4 +18,5 @@ mod shrink;
 mod soak;
 mod typed;
 mod unordered;
+mod windows;
 mod world;
