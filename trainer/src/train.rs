@@ -18,7 +18,7 @@ use crate::state::State;
 use crate::sys;
 use crate::tape::Tape;
 use crate::trace::{self, Lane};
-use brigade_comm::Communicator;
+use brigade_comm::{Communicator, Op};
 use serde::Serialize;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -43,6 +43,9 @@ pub struct Outcome {
     pub disk_formula: DiskUse,
     /// Bytes sent and held by each rank.
     pub ranks: Vec<RankEnd>,
+    /// How long the rank that waited least for others did, in ms, step by step. What others waited
+    /// beyond that was for ranks that came later, not for bytes.
+    pub exposed_ms: Vec<f64>,
 }
 
 /// Windows of held-out text that the final loss is taken over, and how many go through at once.
@@ -133,6 +136,7 @@ impl Run<'_> {
         let (start, sent) = (Instant::now(), self.strategy.sent_bytes());
         let (mut losses, mut saved_bytes, mut formula_bytes) = (Vec::new(), 0, 0);
         let (strategy_bytes, mut most_bytes) = (self.peak_bytes, 0);
+        let mut waited_ms = Vec::new();
         for step in self.strategy.steps()..self.args.last_step() {
             let held_bytes = sys::held();
             sys::take_peak();
@@ -141,6 +145,7 @@ impl Run<'_> {
             self.report.step(&record)?;
             self.records.step(&record)?;
             losses.push(record.loss);
+            waited_ms.push(record.exposed_ms);
             formula_bytes += record.formula_bytes;
             if !record.loss.is_finite() {
                 return Err(Error::Diverged { step: record.step, loss: record.loss });
@@ -164,6 +169,10 @@ impl Run<'_> {
             memory_bytes: memory.total(),
         };
         let ranks = self.all_ranks(mine)?;
+        let mut exposed_ms = waited_ms;
+        if let Some(comm) = self.world {
+            comm.all_reduce(&mut exposed_ms, Op::Min)?;
+        }
         let (held_out, disk, disk_formula) = (f64::NAN, self.disk, self.disk_formula);
         Ok(Outcome {
             losses,
@@ -174,6 +183,7 @@ impl Run<'_> {
             disk,
             disk_formula,
             ranks,
+            exposed_ms,
         })
     }
 
@@ -247,12 +257,19 @@ impl Run<'_> {
         let (ways, config) = (ways.join(","), self.model.layout().config());
         let title = format!("--strategy {ways} --ranks {} {config}", outcome.ranks.len());
         self.records.end(outcome, &title, self.strategy.memory())?;
-        let Outcome { losses, held_out, seconds, ranks, .. } = outcome;
+        let Outcome { losses, held_out, seconds, ranks, exposed_ms, .. } = outcome;
         if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
             let bits = *held_out / std::f64::consts::LN_2;
+            let exposed = match ranks.len() {
+                1 => String::new(),
+                _ => format!(
+                    ", {:.1} % of it exposed communication",
+                    exposed_ms.iter().sum::<f64>() / *seconds / 10.0
+                ),
+            };
             self.report.say(&format!(
-                "loss {first:.3} -> {last:.3} in {seconds:.1} s; on unseen text {held_out:.3}, \
-                 {bits:.2} bits per byte"
+                "loss {first:.3} -> {last:.3} in {seconds:.1} s{exposed}; on unseen text \
+                 {held_out:.3}, {bits:.2} bits per byte"
             ))?;
         }
         self.report.say(&bytes(ranks))?;
