@@ -7,6 +7,7 @@
 
 pub mod bootstrap;
 pub mod control;
+pub mod device;
 pub mod kernels;
 pub mod launch;
 pub mod naive;

@@ -1,0 +1,139 @@
+//! The kernels of this room: compiled for one type and one operator when they are first needed.
+
+use brigade_cuda::nvrtc::{self, Source};
+use brigade_cuda::{Context, CudaError, Function};
+
+use super::layout::THREADS;
+use crate::{Dtype, Op};
+
+/// What all of them are made of.
+const TEXT: &str = concat!(
+    include_str!("kernels/prelude.cu"),
+    include_str!("kernels/element.cu"),
+    include_str!("kernels/direct.cu"),
+    include_str!("kernels/packets.cu"),
+    include_str!("kernels/messages.cu"),
+);
+
+const TYPES: usize = 14;
+const OPERATORS: usize = 10;
+/// The place of "no operator" among the options.
+const MOVES: usize = OPERATORS - 1;
+
+/// Options for every type and operator.
+static OPTIONS: [[[&str; 2]; OPERATORS]; TYPES] = {
+    let types = [
+        "-DTYPE=0",
+        "-DTYPE=1",
+        "-DTYPE=2",
+        "-DTYPE=3",
+        "-DTYPE=4",
+        "-DTYPE=5",
+        "-DTYPE=6",
+        "-DTYPE=7",
+        "-DTYPE=8",
+        "-DTYPE=9",
+        "-DTYPE=10",
+        "-DTYPE=11",
+        "-DTYPE=12",
+        "-DTYPE=13",
+    ];
+    let operators = [
+        "-DONLY=0",
+        "-DONLY=1",
+        "-DONLY=2",
+        "-DONLY=3",
+        "-DONLY=4",
+        "-DONLY=5",
+        "-DONLY=6",
+        "-DONLY=7",
+        "-DONLY=8",
+        "-DONLY=255",
+    ];
+    let mut options = [[[""; 2]; OPERATORS]; TYPES];
+    let mut at = 0;
+    while at < TYPES * OPERATORS {
+        let (dtype, operator) = (at / OPERATORS, at % OPERATORS);
+        options[dtype][operator] = [types[dtype], operators[operator]];
+        at += 1;
+    }
+    options
+};
+
+/// What kernels fold with: a type and an operator, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Folding {
+    dtype: usize,
+    operator: usize,
+}
+
+impl Folding {
+    /// Bytes are only moved.
+    pub(super) const NONE: Self = Self { dtype: Dtype::U8.code() as usize, operator: MOVES };
+
+    /// Elements are folded; none for a function of the user's, which runs on the host.
+    pub(super) fn by(dtype: Dtype, op: &Op) -> Option<Self> {
+        let operator = usize::from(op.code());
+        (operator < MOVES).then_some(Self { dtype: usize::from(dtype.code()), operator })
+    }
+
+    fn source(self) -> Source {
+        let options = &OPTIONS[self.dtype][self.operator];
+        Source { options, ..Source::new("collectives", TEXT) }
+    }
+}
+
+/// Every source of this room, with a name for people: what a check of all kernels compiles.
+pub fn sources() -> Vec<(String, Source)> {
+    let folds = Dtype::ALL.into_iter().flat_map(|dtype| {
+        let ops = Op::PLAIN.into_iter().chain([Op::PreMulSum(1.0)]);
+        ops.filter(move |op| op.supports(dtype)).filter_map(move |op| {
+            let folding = Folding::by(dtype, &op)?;
+            Some((format!("collectives of {dtype}, {}", op.name()), folding.source()))
+        })
+    });
+    folds.chain([(String::from("collectives that move"), Folding::NONE.source())]).collect()
+}
+
+/// The kernels for one folding, loaded.
+pub(super) struct Loaded {
+    folding: Folding,
+    pub(super) direct: Function,
+    pub(super) packets: Function,
+    pub(super) messages: Function,
+    /// Threads of a block.
+    pub(super) threads: u32,
+}
+
+/// All that were needed so far.
+#[derive(Default)]
+pub(super) struct Kernels {
+    loaded: Vec<Loaded>,
+}
+
+impl Kernels {
+    pub(super) fn find(&self, folding: Folding) -> Option<&Loaded> {
+        self.loaded.iter().find(|loaded| loaded.folding == folding)
+    }
+
+    /// Load them. Costs a compilation where no earlier run left one on disk. The device may wait
+    /// for everything that is on it.
+    pub(super) fn load(&mut self, context: &Context, folding: Folding) -> Result<(), CudaError> {
+        if self.find(folding).is_some() {
+            return Ok(());
+        }
+        let module = nvrtc::module(context, &folding.source())?;
+        let [direct, packets, messages] =
+            ["direct", "packets", "messages"].map(|name| module.function(name));
+        let direct = direct?;
+        let threads = direct.threads_max()?.min(THREADS);
+        self.loaded.push(Loaded {
+            folding,
+            direct,
+            packets: packets?,
+            messages: messages?,
+            threads,
+        });
+        Ok(())
+    }
+}

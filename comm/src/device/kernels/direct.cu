@@ -1,0 +1,215 @@
+// Ranks read and write one another's buffers where they lie: every byte is moved once.
+//
+// Block b of every rank greets block b of the others with its addresses, does its share of the
+// steps, and leaves when all others have. A rank's kernel has begun, so its input is there; a
+// rank's kernel has ended, so nobody uses its buffers any more. When addresses are given by the
+// host, ranks have met there, and nothing here waits.
+
+enum { PULL = 0, PUSH = 1, FOLD_TO = 2, FOLD_ALL = 3 };
+
+struct Step {
+    u32 kind;
+    u32 peer;
+    u64 source;
+    u64 target;
+    u64 bytes;
+};
+
+struct Direct {
+    Group group;
+    u32 is_met;
+    u32 signature;
+    u32 op;
+    u32 steps;
+    double factor;
+    // For each rank: what it is told of this rank's buffers; when met, what it told.
+    u64 in[RANKS];
+    u64 out[RANKS];
+    Step step[RANKS];
+};
+
+template <class F>
+DEVICE Vector fold_vector(const Vector* vectors, u32 count, const Scale& scale) {
+    Lanes lanes, result;
+    lanes.vector = vectors[0];
+    typename F::Held held[LANES];
+    UNROLL for (int lane = 0; lane < LANES; lane++) held[lane] = F::first(lanes.lane[lane], scale);
+    for (u32 k = 1; k < count; k++) {
+        lanes.vector = vectors[k];
+        UNROLL for (int lane = 0; lane < LANES; lane++) {
+            held[lane] = F::more(held[lane], lanes.lane[lane], scale);
+        }
+    }
+    UNROLL for (int lane = 0; lane < LANES; lane++) {
+        result.lane[lane] = F::last(held[lane], scale);
+    }
+    return result.vector;
+}
+
+// Fold one vector of every rank, in their order; `AHEAD` loads are on their way at a time.
+template <class F, int AHEAD>
+DEVICE Vector fold_ranks(const u64* in, u64 at, const Scale& scale) {
+    typename F::Held held[LANES];
+    Lanes flying[AHEAD];
+    for (u32 base = 0; base < scale.ranks; base += AHEAD) {
+        UNROLL for (int k = 0; k < AHEAD; k++) {
+            if (base + k < scale.ranks) flying[k].vector = load_vector(in[base + k] + at);
+        }
+        UNROLL for (int k = 0; k < AHEAD; k++) {
+            if (base + k >= scale.ranks) continue;
+            UNROLL for (int lane = 0; lane < LANES; lane++) {
+                Stored stored = flying[k].lane[lane];
+                bool is_first = k == 0 && base == 0;
+                held[lane] = is_first ? F::first(stored, scale)
+                                      : F::more(held[lane], stored, scale);
+            }
+        }
+    }
+    Lanes result;
+    UNROLL for (int lane = 0; lane < LANES; lane++) {
+        result.lane[lane] = F::last(held[lane], scale);
+    }
+    return result.vector;
+}
+
+// Pairs of vectors from two ranks: four pairs are on their way at a time.
+template <class F>
+DEVICE u64 fold_two(const u64* in, const u64* out, u32 to_first, u32 to_last, u64 from, u64 into,
+                    u64 vectors, const Scale& scale) {
+    u64 lanes = blockDim.x, first = threadIdx.x;
+    for (; first + 3 * lanes < vectors; first += 4 * lanes) {
+        Vector flying[4][2];
+        UNROLL for (int k = 0; k < 4; k++) {
+            u64 at = from + 16 * (first + k * lanes);
+            flying[k][0] = load_vector(in[0] + at);
+            flying[k][1] = load_vector(in[1] + at);
+        }
+        UNROLL for (int k = 0; k < 4; k++) {
+            Vector result = fold_vector<F>(flying[k], 2, scale);
+            for (u32 to = to_first; to < to_last; to++) {
+                store_vector(out[to] + into + 16 * (first + k * lanes), result);
+            }
+        }
+    }
+    return first;
+}
+
+template <class F>
+DEVICE void fold_step(const u64* in, const u64* out, u32 to_first, u32 to_last, const Step& step,
+                      const Scale& scale) {
+    u64 begin, end;
+    share_of_block(step.bytes, begin, end);
+    u64 from = step.source + begin, into = step.target + begin, done = 0;
+    u64 bits = 0;
+    for (u32 rank = 0; rank < scale.ranks; rank++) bits |= in[rank] + from;
+    for (u32 to = to_first; to < to_last; to++) bits |= out[to] + into;
+    if ((bits & 15) == 0) {
+        u64 vectors = (end - begin) / 16, first = threadIdx.x;
+        if (scale.ranks == 2) {
+            first = fold_two<F>(in, out, to_first, to_last, from, into, vectors, scale);
+        }
+        for (; first < vectors; first += blockDim.x) {
+            Vector result = fold_ranks<F, WIDTH>(in, from + 16 * first, scale);
+            for (u32 to = to_first; to < to_last; to++) {
+                store_vector(out[to] + into + 16 * first, result);
+            }
+        }
+        done = vectors * 16 / sizeof(Stored);
+    }
+    for (u64 at = done + threadIdx.x; at < (end - begin) / sizeof(Stored); at += blockDim.x) {
+        typename F::Held held = F::first(((const Stored*)(in[0] + from))[at], scale);
+        for (u32 rank = 1; rank < scale.ranks; rank++) {
+            held = F::more(held, ((const Stored*)(in[rank] + from))[at], scale);
+        }
+        Stored result = F::last(held, scale);
+        for (u32 to = to_first; to < to_last; to++) ((Stored*)(out[to] + into))[at] = result;
+    }
+}
+
+// Tell every rank our addresses for it, and hear theirs for us.
+DEVICE void greet(const Direct& call, u32 sequence, u64* in, u64* out, u32* stop) {
+    const Group& g = call.group;
+    for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
+        Greeting* there = &g.board[peer]->greetings[blockIdx.x][g.rank];
+        there->in = call.in[peer];
+        there->out = call.out[peer];
+        there->signature = call.signature;
+        store_flag(&there->flag, sequence);
+    }
+    for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
+        const Greeting* here = &g.board[g.rank]->greetings[blockIdx.x][peer];
+        Place place = {GREET, peer, sequence, 0, call.signature};
+        if (!await_flag(g, &here->flag, sequence, place)) {
+            *stop = 1;
+        } else if (here->signature != call.signature) {
+            fault(g, FAULT_MISMATCH, peer, call.signature, here->signature, sequence);
+            *stop = 1;
+        } else {
+            in[peer] = here->in;
+            out[peer] = here->out;
+        }
+    }
+}
+
+DEVICE void leave(const Direct& call, u32 sequence) {
+    const Group& g = call.group;
+    for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
+        store_flag(&g.board[peer]->left[blockIdx.x][g.rank], sequence);
+    }
+    for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
+        Place place = {LEAVE, peer, sequence, call.steps, call.signature};
+        await_flag(g, &g.board[g.rank]->left[blockIdx.x][peer], sequence, place);
+    }
+}
+
+DEVICE void carry_out(const Direct& call, const Step& step, const u64* in, const u64* out) {
+    const Group& g = call.group;
+    Scale scale = {call.factor, g.ranks};
+    u64 begin, end;
+    share_of_block(step.bytes, begin, end);
+    u32 to_first = step.peer, to_last = step.peer + 1;
+    switch (step.kind) {
+        case PULL:
+            copy(out[g.rank] + step.target + begin, in[step.peer] + step.source + begin,
+                 end - begin);
+            return;
+        case PUSH:
+            copy(out[step.peer] + step.target + begin, in[g.rank] + step.source + begin,
+                 end - begin);
+            return;
+        case FOLD_ALL:
+            to_first = 0;
+            to_last = g.ranks;
+            break;
+    }
+    (void)scale, (void)to_first, (void)to_last;
+    WITH_OPERATOR(call.op, fold_step, in, out, to_first, to_last, step, scale)
+}
+
+KERNEL direct(Direct call) {
+    __shared__ u64 in[RANKS];
+    __shared__ u64 out[RANKS];
+    __shared__ u32 stop;
+    const Group& g = call.group;
+    u32 sequence = 0;
+    if (threadIdx.x == 0) stop = 0;
+    __syncthreads();
+    if (call.is_met) {
+        for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
+            in[peer] = call.in[peer];
+            out[peer] = call.out[peer];
+        }
+    } else {
+        sequence = g.board[g.rank]->sequence[blockIdx.x] + 1;
+        greet(call, sequence, in, out, &stop);
+    }
+    __syncthreads();
+    if (stop) return;
+    for (u32 step = 0; step < call.steps; step++) carry_out(call, call.step[step], in, out);
+    if (call.is_met) return;
+    __syncthreads();
+    leave(call, sequence);
+    if (threadIdx.x == 0) g.board[g.rank]->sequence[blockIdx.x] = sequence;
+}
+
+static_assert(sizeof(Direct) == 1832, "the host has the same layout");

@@ -1,0 +1,82 @@
+// Messages between pairs: the sender leaves a letter with its address, the receiver takes the bytes
+// from there and answers. Pairs count their letters, so other ranks need not take part.
+
+struct Letter {
+    u32 sends;
+    u32 peer;
+    u64 at;
+    u64 bytes;
+    u32 signature;
+    u32 spare;
+};
+
+struct Messages {
+    Group group;
+    u32 count;
+    u32 spare;
+    // At most one to each rank and one from each.
+    Letter letter[2 * RANKS];
+};
+
+DEVICE void post(const Messages& call, const Letter& letter) {
+    const Group& g = call.group;
+    Greeting* there = &g.board[letter.peer]->letters[g.rank];
+    there->in = letter.at;
+    there->bytes = letter.bytes;
+    there->signature = letter.signature;
+    store_flag(&there->flag, g.board[g.rank]->sent[letter.peer] + 1);
+}
+
+DEVICE void take_letter(const Messages& call, const Letter& letter, u32 number, u32* stop) {
+    const Group& g = call.group;
+    Board* own = g.board[g.rank];
+    u32 want = own->received[letter.peer] + 1;
+    const Greeting* here = &own->letters[letter.peer];
+    if (threadIdx.x == 0) {
+        Place place = {LETTER, letter.peer, want, number, letter.signature};
+        if (!await_flag(g, &here->flag, want, place)) {
+            *stop = 1;
+        } else if (here->signature != letter.signature || here->bytes != letter.bytes) {
+            fault(g, FAULT_MISMATCH, letter.peer, letter.signature, here->signature, want);
+            *stop = 1;
+        }
+    }
+    __syncthreads();
+    if (*stop) return;
+    u64 begin, end;
+    share_of_block(letter.bytes, begin, end);
+    copy(letter.at + begin, here->in + begin, end - begin);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    // The last block of this rank answers.
+    if (take_ticket(&own->tickets[letter.peer]) + 1 != gridDim.x) return;
+    own->tickets[letter.peer] = 0;
+    own->received[letter.peer] = want;
+    store_flag(&g.board[letter.peer]->taken[g.rank], want);
+}
+
+KERNEL messages(Messages call) {
+    __shared__ u32 stop;
+    const Group& g = call.group;
+    Board* own = g.board[g.rank];
+    if (threadIdx.x == 0) stop = 0;
+    if (blockIdx.x == 0) {
+        for (u32 at = threadIdx.x; at < call.count; at += blockDim.x) {
+            if (call.letter[at].sends) post(call, call.letter[at]);
+        }
+    }
+    __syncthreads();
+    for (u32 at = 0; at < call.count && !stop; at++) {
+        if (!call.letter[at].sends) take_letter(call, call.letter[at], at, &stop);
+    }
+    if (blockIdx.x != 0 || stop) return;
+    for (u32 at = threadIdx.x; at < call.count; at += blockDim.x) {
+        const Letter& letter = call.letter[at];
+        if (!letter.sends) continue;
+        u32 want = own->sent[letter.peer] + 1;
+        Place place = {ANSWER, letter.peer, want, at, letter.signature};
+        if (await_flag(g, &own->taken[letter.peer], want, place)) own->sent[letter.peer] = want;
+    }
+}
+
+static_assert(sizeof(Messages) == 2328, "the host has the same layout");

@@ -1,0 +1,254 @@
+// What every kernel here stands on: words, flags between ranks, and waits that end.
+//
+// A flag is a number that its one writer makes larger. Waits look at the abort word of the host,
+// which the host sets when the deadline is over or a rank is lost; what is waited for is written
+// to the host's memory first, so that an error can name the place.
+//
+// Compiled by NVRTC for a device. For tests it is compiled as C++ for the processor, where a block
+// is a thread.
+
+#ifndef BRIGADE_CPU
+#define DEVICE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void __launch_bounds__(512)
+#define UNROLL _Pragma("unroll")
+#else
+#define DEVICE static inline
+#define KERNEL extern "C" __global__ void
+#define UNROLL
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// At most so many ranks, and blocks of one rank. The host has the same numbers.
+#define RANKS 32
+#define BLOCKS 64
+// Looks between two looks at the abort word.
+#define PATIENCE 4096u
+
+struct alignas(16) Vector {
+    u64 half[2];
+};
+
+// What one rank tells another at the start of a call; the flag is written last.
+struct Greeting {
+    u64 in;
+    u64 out;
+    u32 signature;
+    u32 flag;
+    u64 bytes;
+};
+
+// The part of a rank's board that has a fixed shape. Whoever writes to a rank writes to its board,
+// so that ranks only ever wait for their own memory.
+struct Board {
+    u32 sequence[BLOCKS];
+    u32 sent[RANKS];
+    u32 received[RANKS];
+    u32 tickets[RANKS];
+    u32 taken[RANKS];
+    u32 left[BLOCKS][RANKS];
+    Greeting letters[RANKS];
+    Greeting greetings[BLOCKS][RANKS];
+};
+
+// Where a block waits, for the host: phase 0 is nowhere.
+struct Place {
+    u32 phase;
+    u32 peer;
+    u32 sequence;
+    u32 step;
+    u32 signature;
+    u32 spare[3];
+};
+
+// The words that host and device share, in the host's memory.
+struct Desk {
+    u32 abort;
+    u32 fault;
+    u32 peer;
+    u32 ours;
+    u32 theirs;
+    u32 sequence;
+    u32 spare[2];
+    Place places[BLOCKS];
+};
+
+enum { GREET = 1, LEAVE = 2, PACKET = 3, LETTER = 4, ANSWER = 5, ROOM = 6, ARRIVAL = 7, NEED = 8 };
+enum { FAULT_ABORTED = 1, FAULT_MISMATCH = 2 };
+
+struct Group {
+    u32 rank;
+    u32 ranks;
+    Desk* desk;
+    Board* board[RANKS];
+};
+
+DEVICE u32 load_flag(const u32* at) {
+#ifndef BRIGADE_CPU
+    u32 value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+#else
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+}
+
+DEVICE void store_flag(u32* at, u32 value) {
+#ifndef BRIGADE_CPU
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#else
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+#endif
+}
+
+DEVICE u64 load_count(const u64* at) {
+#ifndef BRIGADE_CPU
+    u64 value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+#else
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+}
+
+DEVICE void store_count(u64* at, u64 value) {
+#ifndef BRIGADE_CPU
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+#else
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+#endif
+}
+
+// One more of a counter of this rank's own; what it was.
+DEVICE u32 take_ticket(u32* at) {
+#ifndef BRIGADE_CPU
+    __threadfence();
+    u32 was = atomicAdd(at, 1u);
+    __threadfence();
+    return was;
+#else
+    return __atomic_fetch_add(at, 1u, __ATOMIC_ACQ_REL);
+#endif
+}
+
+// On a processor the block's other threads, and other blocks, run on this thread too.
+DEVICE void breathe() {
+#ifdef BRIGADE_CPU
+    brigade_cpu::stall();
+#endif
+}
+
+DEVICE bool is_due(u32 value, u32 want) {
+    return (int)(value - want) >= 0;
+}
+
+// Tell the host what went wrong here. The first fault stays; the abort word stops every block.
+DEVICE void fault(const Group& g, u32 what, u32 peer, u32 ours, u32 theirs, u32 sequence) {
+    Desk* desk = g.desk;
+    if (load_flag(&desk->fault) == 0) {
+        desk->peer = peer;
+        desk->ours = ours;
+        desk->theirs = theirs;
+        desk->sequence = sequence;
+        store_flag(&desk->fault, what);
+    }
+    store_flag(&desk->abort, 1);
+}
+
+// A wait: looks that are counted, so that a long one is told to the host.
+struct Wait {
+    u32 looks;
+    bool told;
+};
+
+DEVICE Wait begin_wait() {
+    Wait wait = {0, false};
+    return wait;
+}
+
+// Between two looks; false when the host wants the kernel to end.
+DEVICE bool go_on(const Group& g, Wait& wait, Place place) {
+    breathe();
+    if (++wait.looks % PATIENCE != 0) return true;
+    if (load_flag(&g.desk->abort) != 0) {
+        fault(g, FAULT_ABORTED, place.peer, place.signature, 0, place.sequence);
+        return false;
+    }
+    if (!wait.told && threadIdx.x < RANKS) {
+        wait.told = true;
+        Place* at = &g.desk->places[blockIdx.x % BLOCKS];
+        at->peer = place.peer;
+        at->sequence = place.sequence;
+        at->step = place.step;
+        at->signature = place.signature;
+        store_flag(&at->phase, place.phase);
+    }
+    return true;
+}
+
+DEVICE void end_wait(const Group& g, Wait& wait) {
+    if (wait.told) store_flag(&g.desk->places[blockIdx.x % BLOCKS].phase, 0);
+}
+
+DEVICE bool await_flag(const Group& g, const u32* at, u32 want, Place place) {
+    Wait wait = begin_wait();
+    bool good = true;
+    while (good && !is_due(load_flag(at), want)) good = go_on(g, wait, place);
+    if (good) end_wait(g, wait);
+    return good;
+}
+
+DEVICE Vector load_vector(u64 at) {
+    return *(const Vector*)at;
+}
+
+DEVICE void store_vector(u64 at, Vector vector) {
+    *(Vector*)at = vector;
+}
+
+// Copy bytes with all threads of the block.
+DEVICE void copy(u64 to, u64 from, u64 bytes) {
+    u64 done = 0, lanes = blockDim.x, lane = threadIdx.x;
+    if (to == from) return;
+    if (((to | from) & 15) == 0) {
+        u64 vectors = bytes / 16, first = lane;
+        for (; first + 7 * lanes < vectors; first += 8 * lanes) {
+            Vector flying[8];
+            UNROLL for (int k = 0; k < 8; k++) {
+                flying[k] = load_vector(from + 16 * (first + k * lanes));
+            }
+            UNROLL for (int k = 0; k < 8; k++) {
+                store_vector(to + 16 * (first + k * lanes), flying[k]);
+            }
+        }
+        for (; first < vectors; first += lanes) {
+            store_vector(to + 16 * first, load_vector(from + 16 * first));
+        }
+        done = vectors * 16;
+    } else if (((to | from) & 3) == 0) {
+        for (u64 word = lane; word < bytes / 4; word += lanes) {
+            ((u32*)to)[word] = ((const u32*)from)[word];
+        }
+        done = bytes / 4 * 4;
+    }
+    for (u64 byte = done + lane; byte < bytes; byte += lanes) {
+        ((u8*)to)[byte] = ((const u8*)from)[byte];
+    }
+}
+
+// The part of `bytes` that belongs to this block, whole vectors but for the last one.
+DEVICE void share_of_block(u64 bytes, u64& first, u64& last) {
+    u64 vectors = (bytes + 15) / 16;
+    first = vectors * blockIdx.x / gridDim.x * 16;
+    last = vectors * (blockIdx.x + 1) / gridDim.x * 16;
+    if (first > bytes) first = bytes;
+    if (last > bytes) last = bytes;
+}
+
+static_assert(sizeof(Board) == 75520 && sizeof(Desk) == 2080 && sizeof(Group) == 272,
+              "the host has the same layout");

@@ -1,0 +1,165 @@
+//! What host and kernels both look into: the arguments of kernels, and the words of the desk.
+//! The kernels' sources have the same structures, and compare their sizes when they are compiled.
+
+/// At most so many ranks.
+pub(super) const RANKS: usize = 32;
+/// At most so many blocks of one rank.
+pub(super) const BLOCKS: usize = 64;
+/// Bytes of the part of a board that has a fixed shape.
+const BOARD_BYTES: usize = 75520;
+/// Bytes that one rank may send to another in packets.
+const PACKET_BYTES: usize = 16384;
+/// Bytes that the packets of one rank for another take.
+const PACKETS_BYTES: usize = (PACKET_BYTES / 8 + 1) * 16;
+/// Threads of a block, where it may have so many.
+pub(super) const THREADS: u32 = 512;
+
+/// Bytes of a whole board among so many ranks.
+pub(super) fn board_bytes(ranks: usize) -> usize {
+    BOARD_BYTES + 2 * ranks * PACKETS_BYTES
+}
+
+/// Where a board's packets begin.
+pub(super) const PACKETS_AT: u64 = BOARD_BYTES as u64;
+
+/// Who takes part, and where each one's board lies.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    pub(super) desk: u64,
+    pub(super) board: [u64; RANKS],
+}
+
+/// What a step does; the numbers stand in `direct.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Kind {
+    /// From the peer's input to our output.
+    Pull = 0,
+    /// From our input to the peer's output.
+    Push = 1,
+    /// From everybody's input, folded, to the peer's output.
+    FoldTo = 2,
+    /// From everybody's input, folded, to everybody's output.
+    FoldAll = 3,
+}
+
+/// One step of a direct call: offsets from what ranks have told each other, and bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) kind: Kind,
+    pub(super) peer: u32,
+    pub(super) source: u64,
+    pub(super) target: u64,
+    pub(super) bytes: u64,
+}
+
+impl Step {
+    pub(super) const NONE: Self =
+        Self { kind: Kind::Pull, peer: 0, source: 0, target: 0, bytes: 0 };
+}
+
+/// The argument of the kernel `direct`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Direct {
+    pub(super) group: Group,
+    pub(super) is_met: u32,
+    pub(super) signature: u32,
+    pub(super) op: u32,
+    pub(super) steps: u32,
+    pub(super) factor: f64,
+    pub(super) input: [u64; RANKS],
+    pub(super) output: [u64; RANKS],
+    pub(super) step: [Step; RANKS],
+}
+
+/// What goes to one rank in packets, and what comes from it; for the rank itself, where its own
+/// part lies.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) send_at: u32,
+    pub(super) send_bytes: u32,
+    pub(super) take_at: u32,
+    pub(super) take_bytes: u32,
+}
+
+/// The argument of the kernel `packets`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Packets {
+    pub(super) group: Group,
+    pub(super) halves: [u64; RANKS],
+    pub(super) input: u64,
+    pub(super) output: u64,
+    pub(super) signature: u32,
+    pub(super) op: u32,
+    pub(super) folds: u32,
+    pub(super) spare: u32,
+    pub(super) factor: f64,
+    pub(super) part: [Part; RANKS],
+}
+
+/// One message of the kernel `messages`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Letter {
+    pub(super) sends: u32,
+    pub(super) peer: u32,
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    pub(super) signature: u32,
+    pub(super) spare: u32,
+}
+
+/// The argument of the kernel `messages`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Messages {
+    pub(super) group: Group,
+    pub(super) count: u32,
+    pub(super) spare: u32,
+    pub(super) letter: [Letter; 2 * RANKS],
+}
+
+/// Words of a desk, counted in four bytes.
+pub(super) mod word {
+    /// Set by the host: every kernel of the group ends.
+    pub(crate) const ABORT: usize = 0;
+    /// What went wrong in a kernel: [`FAULT_MISMATCH`] or less.
+    pub(crate) const FAULT: usize = 1;
+    pub(crate) const PEER: usize = 2;
+    pub(crate) const OURS: usize = 3;
+    pub(crate) const THEIRS: usize = 4;
+    /// Where the places of blocks begin.
+    pub(crate) const PLACES: usize = 8;
+    /// Words of one place: phase, peer, sequence, step, signature.
+    pub(crate) const PLACE: usize = 8;
+    /// Ranks are in different calls.
+    pub(crate) const FAULT_MISMATCH: u32 = 2;
+}
+
+/// Bytes of a desk.
+pub(super) const DESK_BYTES: usize = (word::PLACES + BLOCKS * word::PLACE) * 4;
+
+/// What a block that stands still waits for, by the phase in its place.
+pub(super) fn phase(number: u32) -> &'static str {
+    match number {
+        1 => "waiting for the call of",
+        2 => "waiting for the end of the call of",
+        3 => "waiting for packets from",
+        4 => "waiting for a message from",
+        5 => "waiting for a message to be taken by",
+        6 => "no room for more to",
+        7 => "waiting for bytes from",
+        _ => "working beside",
+    }
+}
+
+const _: () = assert!(size_of::<Group>() == 272 && DESK_BYTES == 2080);
+const _: () = assert!(size_of::<Direct>() == 1832 && size_of::<Packets>() == 1080);
+const _: () = assert!(size_of::<Messages>() == 2328);

@@ -1,0 +1,158 @@
+//! Memory that ranks of several processes lend each other for a call, and memory of the host that
+//! calls go through.
+
+use brigade_cuda::{Context, CudaError, IpcHandle, Opened, Pinned};
+
+use super::layout::{Direct, RANKS};
+
+/// How many allocations of other processes stay mapped.
+const IMPORTS_MAX: usize = 64;
+
+/// An allocation as another process opens it.
+#[derive(Clone, Copy)]
+pub(super) struct Allocation {
+    token: [u8; 64],
+    pub(super) start: u64,
+    bytes: u64,
+}
+
+/// What a rank tells all others of its buffers: the allocations, and for each rank where in this
+/// process's addresses its part begins.
+pub(super) struct Offer {
+    pub(super) signature: u32,
+    pub(super) input: Allocation,
+    pub(super) output: Allocation,
+    pub(super) tells: Vec<(u64, u64)>,
+}
+
+impl Allocation {
+    const BYTES: usize = 80;
+    const NONE: Self = Self { token: [0; 64], start: 0, bytes: 0 };
+
+    /// The allocation around an address of ours; none for one that cannot be lent, which whoever
+    /// needs it finds out.
+    fn around(context: &Context, address: u64) -> Self {
+        let Ok((start, bytes)) = context.device().cuda.allocation(context, address) else {
+            return Self::NONE;
+        };
+        IpcHandle::of(context, start).map_or(Self::NONE, |handle| Self {
+            token: handle.token,
+            start,
+            bytes: bytes as u64,
+        })
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.token);
+        bytes.extend(self.start.to_le_bytes());
+        bytes.extend(self.bytes.to_le_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Self {
+        let mut token = [0; 64];
+        token.copy_from_slice(&bytes[..64]);
+        Self { token, start: number(bytes, 64), bytes: number(bytes, 72) }
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+impl Offer {
+    pub(super) fn bytes(ranks: usize) -> usize {
+        8 + 2 * Allocation::BYTES + 16 * ranks
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
+        let (input, rest) = bytes[8..].split_at(Allocation::BYTES);
+        let (output, tells) = rest.split_at(Allocation::BYTES);
+        Self {
+            signature: number(bytes, 0) as u32,
+            input: Allocation::read(input),
+            output: Allocation::read(output),
+            tells: tells.chunks_exact(16).map(|pair| (number(pair, 0), number(pair, 8))).collect(),
+        }
+    }
+}
+
+/// What this rank tells the others about a call on buffers that begin at these addresses.
+pub(super) fn offer(
+    context: &Context,
+    argument: &Direct,
+    (input, output): (u64, u64),
+    ranks: usize,
+) -> Vec<u8> {
+    let mut bytes = u64::from(argument.signature).to_le_bytes().to_vec();
+    [input, output]
+        .iter()
+        .for_each(|address| Allocation::around(context, *address).write(&mut bytes));
+    for peer in 0..ranks.min(RANKS) {
+        bytes.extend(argument.input[peer].to_le_bytes());
+        bytes.extend(argument.output[peer].to_le_bytes());
+    }
+    bytes
+}
+
+/// Memory that ranks of other processes have lent to this one.
+#[derive(Default)]
+pub(super) struct Imports {
+    opened: Vec<(usize, [u8; 64], Opened)>,
+}
+
+impl Imports {
+    /// Where an allocation of another process lies in this one.
+    pub(super) fn import(
+        &mut self,
+        context: &Context,
+        rank: usize,
+        lent: &Allocation,
+    ) -> Option<u64> {
+        let known = |entry: &&(usize, [u8; 64], Opened)| entry.0 == rank && entry.1 == lent.token;
+        if let Some((_, _, opened)) = self.opened.iter().find(known) {
+            return Some(opened.address());
+        }
+        if lent.bytes == 0 {
+            return None;
+        }
+        if self.opened.len() == IMPORTS_MAX {
+            // No kernel uses any of them: calls of this way have ended when they return.
+            self.opened.clear();
+        }
+        let handle = IpcHandle { token: lent.token, offset: 0, bytes: lent.bytes };
+        // SAFETY: the rank that lent it keeps it until the call is done, and uses of the mapping
+        // after that begin with a new offer of the same allocation.
+        let opened = unsafe { Opened::open(context, &handle) }.ok()?;
+        let address = opened.address();
+        self.opened.push((rank, lent.token, opened));
+        Some(address)
+    }
+}
+
+/// Pinned memory of the host that calls go through.
+#[derive(Default)]
+pub(super) struct Staging {
+    buffers: Option<(Pinned, Pinned)>,
+}
+
+impl Staging {
+    /// Room for so many bytes each.
+    pub(super) fn room(
+        &mut self,
+        context: &Context,
+        input_bytes: usize,
+        output_bytes: usize,
+    ) -> Result<(&mut Pinned, &mut Pinned), CudaError> {
+        let fits = |(input, output): &(Pinned, Pinned)| {
+            input.bytes() >= input_bytes && output.bytes() >= output_bytes
+        };
+        if !self.buffers.as_ref().is_some_and(fits) {
+            self.buffers = None;
+            let input = Pinned::new(context, input_bytes.next_power_of_two())?;
+            let output = Pinned::new(context, output_bytes.next_power_of_two())?;
+            self.buffers = Some((input, output));
+        }
+        let (input, output) = self.buffers.as_mut().expect("made above");
+        Ok((input, output))
+    }
+}

@@ -1,0 +1,368 @@
+//! Calls on memory of devices, in the order of a stream.
+//!
+//! A [`DeviceGroup`] is what a communicator has on devices: each rank brings the context of its
+//! own, and several ranks may share one. A call is enqueued into a stream of the caller's and
+//! returns; what comes behind it in the stream sees its result. The rooms, from the bottom:
+//!
+//! | room | what it knows |
+//! |---|---|
+//! | `layout`, `kernels/` | what kernels and host both look into, and the kernels |
+//! | `lower` | a call as steps on everybody's buffers, or as packets: pure |
+//! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
+//! | `setup` | who reaches whom, proved with a pattern |
+//! | `plans` | calls made before, and the memory that they name |
+//! | `ways`, `lent`, `messages` | the three ways to carry out a call, and messages |
+//!
+//! Where all ranks are threads of one process, a call is one kernel: ranks find each other's
+//! buffers by flags in device memory and nothing waits on the host, so calls can be captured in
+//! graphs. Kernels of different processes take turns on a device that they share, so they cannot
+//! wait for each other: there the ranks' hosts meet before and after. What ranks cannot reach at
+//! all goes through pinned memory of the host.
+
+mod kernels;
+mod layout;
+mod lent;
+mod lower;
+mod messages;
+mod plans;
+mod setup;
+mod sys;
+mod watch;
+mod ways;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use brigade_cuda::{Context, DeviceMemory, Event, Stream};
+use brigade_schedule::Collective;
+
+pub use kernels::sources;
+pub use messages::DeviceMessage;
+pub use setup::Way;
+
+use crate::call::Call;
+use crate::communicator::{Communicator, Shared};
+use crate::{Dtype, Error};
+use kernels::Kernels;
+use layout::{Group, RANKS};
+use lent::{Imports, Staging};
+use plans::{Facts, Plans, Ranges};
+use setup::{Card, Met, agree, ends_in_time, pattern, trouble};
+use watch::{Watched, Watcher};
+
+/// How often one who waits for the device looks before it sleeps.
+const LOOKS: u32 = 4096;
+/// How long it sleeps then.
+const NAP: Duration = Duration::from_micros(20);
+/// How many streams are remembered, to wait for at the end.
+const STREAMS_MAX: usize = 8;
+/// Bytes that each rank shows the others before a way is trusted.
+const PROOF_BYTES: usize = 20_000;
+
+/// What a communicator has on devices. Calls are made in the same order on all ranks, like those
+/// of the communicator itself, and take their turn with them.
+///
+/// Dropping it waits for the calls that were enqueued, no longer than a call may take.
+pub struct DeviceGroup {
+    inner: Arc<Inner>,
+    watcher: Option<Watcher>,
+}
+
+/// A call that was enqueued. It is done when the device has done it.
+pub struct DeviceWork {
+    inner: Arc<Inner>,
+    event: Event,
+}
+
+struct Inner {
+    watched: Arc<Watched>,
+    context: Context,
+    way: Way,
+    cards: Vec<Card>,
+    _boards: Vec<Arc<DeviceMemory>>,
+    _board: Arc<DeviceMemory>,
+    group: Group,
+    packets: [u64; RANKS],
+    blocks: u32,
+    /// For what the group does by itself.
+    stream: Stream,
+    state: Mutex<State>,
+}
+
+/// What one call at a time uses.
+struct State {
+    kernels: Kernels,
+    plans: Plans,
+    ranges: Ranges,
+    imports: Imports,
+    staging: Staging,
+    /// Streams that calls were enqueued into.
+    streams: Vec<Stream>,
+}
+
+impl Communicator {
+    /// This group on devices: each rank brings the context of its own. Collective. Costs a
+    /// compilation of kernels where no earlier run left one on disk, and a small exchange with
+    /// everybody, who prove to each other that what one writes the others read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Join`] and [`Error::Transport`] where a rank's device cannot be opened or has no
+    /// memory left; otherwise those of a call.
+    pub fn on_device(&self, context: &Context) -> Result<DeviceGroup, Error> {
+        let shared = self.shared();
+        let mut met = setup::meet(shared, context)?;
+        // Every rank tries what all can.
+        let ways = met.ways.len();
+        let all = setup::exchange(shared, &[ways as u8])?;
+        let common = usize::from(all.into_iter().min().unwrap_or(1));
+        met.ways.drain(..ways - common.min(ways));
+        let mut ways = std::mem::take(&mut met.ways).into_iter();
+        let mut inner = Inner::new(shared, met);
+        loop {
+            inner.way = ways.next().unwrap_or(Way::Staged);
+            let proved = inner.way == Way::Staged || shared.ranks == 1 || inner.prove();
+            if agree(shared, proved)? {
+                break;
+            }
+            inner.watched.desk.clear();
+            inner.state().plans = Plans::default();
+        }
+        let watcher = Watcher::start(&inner.watched)
+            .map_err(|error| Error::invalid(format!("no thread can be started: {error}")))?;
+        Ok(DeviceGroup { inner: Arc::new(inner), watcher: Some(watcher) })
+    }
+}
+
+impl DeviceGroup {
+    /// How calls are carried out.
+    pub fn way(&self) -> Way {
+        self.inner.way
+    }
+
+    /// This rank's context.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// Enqueue a call into `stream`: blocks of this rank's input from address `input`, of its
+    /// output at `output`. In place is where NCCL has it: the same buffer, or the rank's own block
+    /// of the larger one. With [`Way::Together`] nothing here waits, except when a call of this
+    /// kind is made for the first time, which cannot be captured; with the other ways the call is
+    /// done when this returns, and never captured.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a call that makes no sense or memory that is not there, which
+    /// leaves everything as it was; otherwise what ended the group.
+    ///
+    /// # Safety
+    ///
+    /// The buffers stay until the call is done, nobody writes to what is read, and nobody touches
+    /// what is written; what the stream has before the call is what the buffers need.
+    pub unsafe fn enqueue(
+        &self,
+        call: &Call,
+        input: u64,
+        output: u64,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.enqueue(call, input, output, stream) }
+    }
+
+    /// Like [`DeviceGroup::enqueue`], with something to wait for. Not for streams that are being
+    /// captured.
+    ///
+    /// # Errors
+    ///
+    /// As for [`DeviceGroup::enqueue`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`DeviceGroup::enqueue`].
+    pub unsafe fn start(
+        &self,
+        call: &Call,
+        input: u64,
+        output: u64,
+        stream: &Stream,
+    ) -> Result<DeviceWork, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(call, input, output, stream)? };
+        self.mark(stream)
+    }
+
+    /// Something to wait for what `stream` has by now.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn mark(&self, stream: &Stream) -> Result<DeviceWork, Error> {
+        let event = Event::new(&self.inner.context).and_then(|event| {
+            stream.record(&event)?;
+            Ok(event)
+        });
+        let event = event.map_err(|error| trouble("marking a stream", &error))?;
+        Ok(DeviceWork { inner: Arc::clone(&self.inner), event })
+    }
+
+    /// Enqueue messages that may all be on their way at once. A message to oneself is received in
+    /// the same list.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for messages that make no sense, otherwise what ended the group.
+    ///
+    /// # Safety
+    ///
+    /// As for [`DeviceGroup::enqueue`], of the memory of all messages.
+    pub unsafe fn messages(
+        &self,
+        messages: &[DeviceMessage],
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.messages(messages, stream) }
+    }
+
+    /// Why nothing can be called any more, if it is so: for those whose calls run in graphs.
+    /// Costs two loads as long as all is well.
+    ///
+    /// # Errors
+    ///
+    /// What ended the group.
+    pub fn check(&self) -> Result<(), Error> {
+        self.inner.watched.check()
+    }
+}
+
+impl Drop for DeviceGroup {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + self.inner.watched.shared.settings.timeout;
+        let streams = std::mem::take(&mut self.inner.state().streams);
+        for stream in streams {
+            while Instant::now() < deadline && !stream.is_done().unwrap_or(true) {
+                std::thread::sleep(NAP);
+            }
+        }
+        // Whatever still waits shall not wait for a desk that is gone.
+        self.inner.watched.desk.abort();
+        drop(self.watcher.take());
+    }
+}
+
+impl DeviceWork {
+    /// Whether the device has done it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        let done = self.event.is_done().map_err(|error| trouble("a call on a device", &error))?;
+        self.inner.watched.check().map(|()| done)
+    }
+
+    /// Wait until the device has done it; the deadline of the group ends it at the latest.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
+    pub fn wait(&self) -> Result<(), Error> {
+        let mut looks = 0;
+        loop {
+            let done = self.event.is_done().map_err(|error| trouble("waiting for it", &error))?;
+            if done {
+                return self.inner.watched.check();
+            }
+            looks += 1;
+            match looks {
+                ..LOOKS => std::hint::spin_loop(),
+                _ => std::thread::sleep(NAP),
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn new(shared: &Arc<Shared>, met: Met) -> Self {
+        let Met { opened, cards, boards, group, packets, blocks, .. } = met;
+        let state = State {
+            kernels: opened.kernels,
+            plans: Plans::default(),
+            ranges: Ranges::default(),
+            imports: Imports::default(),
+            staging: Staging::default(),
+            streams: Vec::new(),
+        };
+        Self {
+            watched: Watched::new(Arc::clone(shared), opened.desk),
+            context: opened.context,
+            way: Way::Staged,
+            cards,
+            _boards: boards,
+            _board: opened.board,
+            group,
+            packets,
+            blocks,
+            stream: opened.stream,
+            state: Mutex::new(state),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            rank: self.group.rank,
+            ranks: self.group.ranks,
+            way: self.way,
+            group: &self.group,
+            packets: &self.packets,
+            blocks: self.blocks,
+        }
+    }
+
+    /// Whether everybody's bytes arrive here by the way at hand: a small all-gather, and one that
+    /// is not small. Whatever fails here is the end of the way, not of the group.
+    fn prove(&self) -> bool {
+        [16, PROOF_BYTES].into_iter().all(|bytes| self.prove_with(bytes).unwrap_or(false))
+    }
+
+    fn prove_with(&self, bytes: usize) -> Result<bool, Error> {
+        let ranks = self.group.ranks as usize;
+        let failed = |error| trouble("proving a way", &error);
+        let stream = &self.stream;
+        let mut input = DeviceMemory::new(&self.context, bytes).map_err(failed)?;
+        let output = DeviceMemory::new(&self.context, bytes * ranks).map_err(failed)?;
+        input.write(stream, 0, &pattern(self.group.rank, bytes)).map_err(failed)?;
+        let call = Call::moving(Collective::AllGather, Dtype::U8, bytes);
+        // SAFETY: both buffers are ours and as long as the call says, and we wait for it; should it
+        // not end by itself, it is made to.
+        let enqueued = unsafe { self.enqueue(&call, input.address(), output.address(), stream) };
+        let in_time = enqueued.is_ok() && ends_in_time(stream).map_err(failed)?;
+        if !in_time {
+            self.watched.desk.abort();
+        }
+        stream.synchronize().map_err(failed)?;
+        let mut arrived = vec![0; bytes * ranks];
+        output.read(stream, 0, &mut arrived).map_err(failed)?;
+        let wanted = (0..ranks as u32).flat_map(|rank| pattern(rank, bytes));
+        Ok(in_time && wanted.eq(arrived) && !self.watched.desk.has_fault())
+    }
+}
+
+impl State {
+    /// Remember a stream that a call went into.
+    fn used(&mut self, stream: &Stream) {
+        if self.streams.iter().any(|known| known.raw() == stream.raw()) {
+            return;
+        }
+        if self.streams.len() == STREAMS_MAX {
+            self.streams.remove(0);
+        }
+        self.streams.push(stream.clone());
+    }
+}

@@ -1,0 +1,236 @@
+//! Calls that were made before, lowered once; and the memory that they name, asked about once.
+
+use brigade_cuda::{Cuda, CudaError, DeviceMemory, Place, Whereabouts};
+use brigade_schedule::Collective;
+
+use super::kernels::Folding;
+use super::layout::{Direct, Group, Packets, Part, RANKS, Step};
+use super::lower::{DirectSteps, Lowered, lower, lower_direct, signature};
+use super::setup::Way;
+use crate::call::{Call, Counts};
+use crate::extent::Extent;
+use crate::{Dtype, Error, Op};
+
+/// How many calls are kept; beyond that the oldest goes.
+const PLANS_MAX: usize = 64;
+/// How many ranges of memory are remembered.
+const RANGES_MAX: usize = 32;
+
+/// One kind of call, ready.
+pub(super) struct Plan {
+    collective: Collective,
+    dtype: Dtype,
+    op_code: u8,
+    factor: f64,
+    counts: Counts,
+    in_place: bool,
+    /// Elements of input and output.
+    pub(super) elems: (usize, usize),
+    pub(super) folding: Folding,
+    pub(super) signature: u32,
+    pub(super) ready: Ready,
+}
+
+/// What is enqueued.
+pub(super) enum Ready {
+    /// The kernel `packets`, but for the addresses.
+    Packets(Box<Packets>),
+    /// The kernel `direct`, but for the addresses.
+    Direct {
+        argument: Box<Direct>,
+        steps: DirectSteps,
+        /// Where an input is kept whose place others write to.
+        scratch: Option<DeviceMemory>,
+    },
+    /// Nothing: the host does it.
+    Staged,
+}
+
+/// What plans are made of.
+pub(super) struct Facts<'a> {
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    pub(super) way: Way,
+    pub(super) group: &'a Group,
+    pub(super) packets: &'a [u64; RANKS],
+    pub(super) blocks: u32,
+}
+
+/// The calls of one group.
+#[derive(Default)]
+pub(super) struct Plans {
+    plans: Vec<Plan>,
+    next: usize,
+    last: usize,
+}
+
+impl Plans {
+    /// The plan made before for such calls.
+    pub(super) fn find(&mut self, call: &Call, in_place: bool) -> Option<usize> {
+        let op_code = call.op.code();
+        let known = |plan: &Plan| {
+            plan.in_place == in_place
+                && plan.collective == call.collective
+                && plan.dtype == call.dtype
+                && plan.op_code == op_code
+                && plan.factor.to_bits() == factor(&call.op).to_bits()
+                && plan.counts == call.counts
+        };
+        if self.plans.get(self.last).is_some_and(known) {
+            return Some(self.last);
+        }
+        self.last = self.plans.iter().position(known)?;
+        Some(self.last)
+    }
+
+    pub(super) fn at(&self, index: usize) -> &Plan {
+        &self.plans[index]
+    }
+
+    pub(super) fn keep(&mut self, plan: Plan) -> usize {
+        let index = self.next;
+        self.next = (index + 1) % PLANS_MAX;
+        if index < self.plans.len() {
+            self.plans[index] = plan;
+        } else {
+            self.plans.push(plan);
+        }
+        index
+    }
+}
+
+impl Plan {
+    /// The plan for a call; refuses one that makes no sense.
+    pub(super) fn new(call: &Call, in_place: bool, facts: &Facts<'_>) -> Result<Self, Error> {
+        Extent::of(call, facts.ranks, facts.rank)?;
+        let folding = match call.collective.folds() {
+            true => Folding::by(call.dtype, &call.op),
+            false => Some(Folding::NONE),
+        };
+        let signature = signature(call);
+        let ready = match (folding, facts.way) {
+            (None, _) | (_, Way::Staged) => Ready::Staged,
+            (Some(_), Way::Together) => match lower(call, facts.ranks, facts.rank, facts.blocks) {
+                Lowered::Packets(parts) => packets(call, signature, facts, &parts),
+                Lowered::Direct(steps) => direct(call, signature, facts, steps),
+            },
+            (Some(_), Way::Met) => {
+                let steps = lower_direct(call, facts.ranks, facts.rank, facts.blocks);
+                direct(call, signature, facts, steps)
+            }
+        };
+        Ok(Self {
+            collective: call.collective,
+            dtype: call.dtype,
+            op_code: call.op.code(),
+            factor: factor(&call.op),
+            counts: call.counts.clone(),
+            in_place,
+            elems: call.buffer_elems(facts.ranks, facts.rank),
+            folding: folding.unwrap_or(Folding::NONE),
+            signature,
+            ready,
+        })
+    }
+
+    /// Bytes of a copy of the input that the call needs: an all-to-all in place on buffers where
+    /// they lie would write over what others still read.
+    pub(super) fn scratch_bytes(&self) -> Option<usize> {
+        let overlaps = self.in_place && self.collective == Collective::AllToAll;
+        let is_direct = matches!(self.ready, Ready::Direct { .. });
+        (overlaps && is_direct).then(|| self.elems.0 * self.dtype.size())
+    }
+}
+
+fn factor(op: &Op) -> f64 {
+    match op {
+        Op::PreMulSum(factor) => *factor,
+        _ => 1.0,
+    }
+}
+
+fn packets(call: &Call, signature: u32, facts: &Facts<'_>, parts: &[Part]) -> Ready {
+    let mut part = [Part::default(); RANKS];
+    part[..parts.len()].copy_from_slice(parts);
+    Ready::Packets(Box::new(Packets {
+        group: *facts.group,
+        halves: *facts.packets,
+        input: 0,
+        output: 0,
+        signature,
+        op: u32::from(call.op.code()),
+        folds: u32::from(call.collective.folds()),
+        spare: 0,
+        factor: factor(&call.op),
+        part,
+    }))
+}
+
+fn direct(call: &Call, signature: u32, facts: &Facts<'_>, steps: DirectSteps) -> Ready {
+    let mut step = [Step::NONE; RANKS];
+    step[..steps.steps.len()].copy_from_slice(&steps.steps);
+    let argument = Box::new(Direct {
+        group: *facts.group,
+        is_met: u32::from(facts.way != Way::Together),
+        signature,
+        op: u32::from(call.op.code()),
+        steps: steps.steps.len() as u32,
+        factor: factor(&call.op),
+        input: [0; RANKS],
+        output: [0; RANKS],
+        step,
+    });
+    Ready::Direct { argument, steps, scratch: None }
+}
+
+/// Memory that was asked about.
+#[derive(Default)]
+pub(super) struct Ranges {
+    known: Vec<Whereabouts>,
+    next: usize,
+}
+
+impl Ranges {
+    /// The allocation around `bytes` bytes at `address`, which a device of this number can use.
+    /// Asks the driver once for each allocation.
+    pub(super) fn of(
+        &mut self,
+        (cuda, ordinal): (Cuda, u32),
+        what: &str,
+        address: u64,
+        bytes: usize,
+    ) -> Result<Whereabouts, Error> {
+        let around = |range: &&Whereabouts| {
+            let end = range.start + range.bytes as u64;
+            range.start <= address && address + bytes as u64 <= end
+        };
+        if let Some(range) = self.known.iter().find(around) {
+            return Ok(*range);
+        }
+        let asked = |error: CudaError| super::setup::trouble("asking where memory lies", &error);
+        let range = cuda.where_is(address).map_err(asked)?;
+        match range.place {
+            Place::Host => Err(Error::invalid(format!(
+                "the {what} at {address:#x} lies in ordinary memory of the host; a call in a \
+                 stream takes memory of a device, or pinned memory"
+            ))),
+            Place::Device(other) if other != ordinal => Err(Error::invalid(format!(
+                "the {what} at {address:#x} lies on device {other}, but this rank's is {ordinal}"
+            ))),
+            _ if !around(&&range) => Err(Error::invalid(format!(
+                "the {what} at {address:#x} should have {bytes} bytes, but its allocation ends \
+                 {} bytes from there",
+                range.start + range.bytes as u64 - address
+            ))),
+            _ => {
+                if self.known.len() < RANGES_MAX {
+                    self.known.push(range);
+                } else {
+                    self.known[self.next] = range;
+                    self.next = (self.next + 1) % RANGES_MAX;
+                }
+                Ok(range)
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! How the ranks of a group open their devices to each other: cards, boards, and a proof that what
+//! one writes the others read.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use brigade_cuda::{Context, CudaError, DeviceMemory, IpcHandle, Stream};
+use brigade_schedule::Collective;
+
+use super::kernels::{Folding, Kernels};
+use super::layout::{BLOCKS, Group, PACKETS_AT, RANKS, board_bytes};
+use super::sys::Desk;
+use crate::call::{Buffers, Call};
+use crate::communicator::Shared;
+use crate::{Dtype, Error};
+
+/// How long the proof may take, compilers and first launches included.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of a card.
+const CARD_BYTES: usize = 48 + IpcHandle::BYTES;
+
+/// How calls of a group are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Kernels of all ranks run at the same time and find each other by flags: threads of one
+    /// process, whose kernels fit their devices together. The host waits for nothing.
+    Together,
+    /// The host's ranks meet before and after kernels that wait for nobody: processes, whose
+    /// kernels take turns on a device, or more ranks than a device has room for.
+    Met,
+    /// Through pinned memory of the host and the transports of the group: what always works.
+    Staged,
+}
+
+/// What one rank says of its device.
+#[derive(Clone, Debug)]
+pub(super) struct Card {
+    uuid: [u8; 16],
+    /// The same for all ranks of a process.
+    pub(super) process: u64,
+    host: u64,
+    ordinal: u32,
+    /// Blocks that run on it at the same time; zero where something failed.
+    room: u32,
+    board: u64,
+    handle: [u8; IpcHandle::BYTES],
+}
+
+impl Card {
+    fn of(opened: &Opened) -> Self {
+        let device = opened.context.device();
+        let address = opened.board.address();
+        // Memory that cannot be exported leaves zeros, which open nothing.
+        let handle = IpcHandle::of(&opened.context, address).map(|handle| handle.to_bytes());
+        Self {
+            uuid: device.uuid,
+            process: process_number(),
+            host: host_number(),
+            ordinal: device.ordinal,
+            room: device.multiprocessors.max(1),
+            board: address,
+            handle: handle.unwrap_or([0; IpcHandle::BYTES]),
+        }
+    }
+
+    /// The card of a rank that could not open its device.
+    fn none() -> Self {
+        let handle = [0; IpcHandle::BYTES];
+        Self { uuid: [0; 16], process: 0, host: 0, ordinal: 0, room: 0, board: 0, handle }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.uuid.to_vec();
+        bytes.extend(self.process.to_le_bytes());
+        bytes.extend(self.host.to_le_bytes());
+        bytes.extend(self.ordinal.to_le_bytes());
+        bytes.extend(self.room.to_le_bytes());
+        bytes.extend(self.board.to_le_bytes());
+        bytes.extend(self.handle);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+            bytes[at..at + N].try_into().expect("a card has this many bytes")
+        }
+        Self {
+            uuid: part(bytes, 0),
+            process: u64::from_le_bytes(part(bytes, 16)),
+            host: u64::from_le_bytes(part(bytes, 24)),
+            ordinal: u32::from_le_bytes(part(bytes, 32)),
+            room: u32::from_le_bytes(part(bytes, 36)),
+            board: u64::from_le_bytes(part(bytes, 40)),
+            handle: part(bytes, 48),
+        }
+    }
+}
+
+/// What a rank has of its own before it knows the others.
+pub(super) struct Opened {
+    pub(super) context: Context,
+    pub(super) stream: Stream,
+    pub(super) board: Arc<DeviceMemory>,
+    pub(super) desk: Desk,
+    pub(super) kernels: Kernels,
+}
+
+impl Opened {
+    fn new(context: &Context, ranks: usize) -> Result<Self, CudaError> {
+        let stream = Stream::new(context)?;
+        let board = Arc::new(DeviceMemory::new(context, board_bytes(ranks.min(RANKS)))?);
+        // SAFETY: the range is the board, which nobody else knows yet.
+        unsafe { stream.fill(board.address(), 0, board.bytes()) }?;
+        let desk = Desk::new(context)?;
+        let mut kernels = Kernels::default();
+        kernels.load(context, Folding::NONE)?;
+        stream.synchronize()?;
+        show(&board);
+        Ok(Self { context: context.clone(), stream, board, desk, kernels })
+    }
+}
+
+/// What is known once all have shown their cards.
+pub(super) struct Met {
+    pub(super) opened: Opened,
+    pub(super) cards: Vec<Card>,
+    /// The boards of all ranks, where this rank reaches them: kernels of others may still look at
+    /// a board whose rank has gone.
+    pub(super) boards: Vec<Arc<DeviceMemory>>,
+    pub(super) group: Group,
+    /// Where packets lie on every board.
+    pub(super) packets: [u64; RANKS],
+    /// What can be tried, best first.
+    pub(super) ways: Vec<Way>,
+    /// At most so many blocks of each rank run at the same time.
+    pub(super) blocks: u32,
+}
+
+/// Open this rank's device and hear of the others'. Collective; fails on all ranks alike.
+pub(super) fn meet(shared: &Shared, context: &Context) -> Result<Met, Error> {
+    let (rank, ranks) = (shared.rank as usize, shared.ranks as usize);
+    let opened = Opened::new(context, ranks);
+    let card = opened.as_ref().map_or_else(|_| Card::none(), Card::of);
+    let bytes = exchange(shared, &card.to_bytes())?;
+    let cards: Vec<Card> = bytes.chunks_exact(CARD_BYTES).map(Card::from_bytes).collect();
+    let opened = opened.map_err(|error| trouble("opening the device", &error))?;
+    if let Some(failed) = cards.iter().position(|card| card.room == 0) {
+        return Err(Error::join(format!("rank {failed} could not open its device")));
+    }
+    let mut group = Group {
+        rank: rank as u32,
+        ranks: ranks as u32,
+        desk: opened.desk.address(),
+        board: [0; RANKS],
+    };
+    let mut packets = [0; RANKS];
+    let same_process = cards.iter().all(|other| other.process == card.process);
+    let (mut ways, mut blocks, mut boards) = (vec![Way::Staged], 1, Vec::new());
+    if ranks <= RANKS {
+        if cards.iter().all(|other| other.host == card.host) {
+            ways.insert(0, Way::Met);
+        }
+        blocks = room_for_each(&cards).min(BLOCKS as u32);
+        if same_process && blocks > 0 && reaches_all(context, &cards).is_ok() {
+            boards = cards.iter().filter_map(|card| shown(card.board)).collect();
+            for (peer, card) in cards.iter().enumerate() {
+                group.board[peer] = card.board;
+                packets[peer] = card.board + PACKETS_AT;
+            }
+            if boards.len() == ranks {
+                ways.insert(0, Way::Together);
+            }
+        }
+    }
+    Ok(Met { opened, cards, boards, group, packets, ways, blocks: blocks.max(1) })
+}
+
+/// The boards of this process.
+static BOARDS: Mutex<Vec<Weak<DeviceMemory>>> = Mutex::new(Vec::new());
+
+fn show(board: &Arc<DeviceMemory>) {
+    let mut boards = BOARDS.lock().unwrap_or_else(PoisonError::into_inner);
+    boards.retain(|board| board.strong_count() > 0);
+    boards.push(Arc::downgrade(board));
+}
+
+fn shown(address: u64) -> Option<Arc<DeviceMemory>> {
+    let boards = BOARDS.lock().unwrap_or_else(PoisonError::into_inner);
+    boards.iter().filter_map(Weak::upgrade).find(|board| board.address() == address)
+}
+
+/// How many blocks of each rank run at the same time where ranks share devices; zero if there is
+/// not one for each.
+fn room_for_each(cards: &[Card]) -> u32 {
+    let sharing = |card: &Card| cards.iter().filter(|other| other.uuid == card.uuid).count();
+    cards.iter().map(|card| card.room / sharing(card) as u32).min().unwrap_or(0)
+}
+
+/// Let kernels of this device reach the memory of all others of this process.
+fn reaches_all(context: &Context, cards: &[Card]) -> Result<(), CudaError> {
+    let devices = context.device().cuda.devices()?;
+    for card in cards.iter().filter(|card| card.uuid != context.device().uuid) {
+        let device = devices.iter().find(|device| device.ordinal == card.ordinal);
+        let device = device.ok_or_else(|| CudaError::Refused { why: "no such device".into() })?;
+        if !context.device().link_to(device)?.reaches {
+            let why = format!("device {} is out of reach", device.ordinal);
+            return Err(CudaError::Refused { why });
+        }
+        context.reach(&Context::new(device)?)?;
+    }
+    Ok(())
+}
+
+/// Everybody's bytes, in the order of ranks; the same number of each. Ranks have met when it ends.
+pub(super) fn exchange(shared: &Shared, mine: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut all = vec![0; mine.len() * shared.ranks as usize];
+    let call = Call::moving(Collective::AllGather, Dtype::U8, mine.len());
+    let buffers = Buffers::OutOfPlace { input: mine, output: &mut all };
+    shared.progress.drain();
+    shared.run_now(&call, buffers).map_err(|error| *error)?;
+    Ok(all)
+}
+
+/// Whether it went well on all ranks.
+pub(super) fn agree(shared: &Shared, went_well: bool) -> Result<bool, Error> {
+    Ok(exchange(shared, &[u8::from(went_well)])?.iter().all(|&byte| byte == 1))
+}
+
+/// The bytes that `rank` shows in a proof.
+pub(super) fn pattern(rank: u32, bytes: usize) -> Vec<u8> {
+    let number = |at: usize| (at as u32).wrapping_mul(2_654_435_761) ^ rank.wrapping_mul(40_503);
+    (0..bytes).map(|at| (number(at) >> 7) as u8).collect()
+}
+
+/// Wait until everything in `stream` is done; false when that takes longer than a proof may.
+pub(super) fn ends_in_time(stream: &Stream) -> Result<bool, CudaError> {
+    let deadline = Instant::now() + PROOF_TIMEOUT;
+    while !stream.is_done()? {
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(true)
+}
+
+/// A failure of CUDA as the error of a call.
+pub(super) fn trouble(during: &str, error: &CudaError) -> Error {
+    let source = brigade_transports::TransportError::Refused { why: error.to_string() };
+    Error::Transport { source, during: during.to_owned() }
+}
+
+/// A number of this process that no other has.
+fn process_number() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        let mut bytes = [0; 8];
+        // Without randomness the number of the process has to do.
+        match getrandom::fill(&mut bytes) {
+            Ok(()) => u64::from_le_bytes(bytes),
+            Err(_) => u64::from(std::process::id()),
+        }
+    })
+}
+
+/// A number of this start of this machine.
+fn host_number() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    id.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}

@@ -1,0 +1,84 @@
+//! The desk: words in memory of the host that kernels of the group and the host both look into.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use brigade_cuda::{Context, CudaError, Pinned};
+
+use super::layout::{BLOCKS, DESK_BYTES, word};
+
+/// Where kernels say what they wait for and what went wrong, and where they are told to end.
+pub(super) struct Desk {
+    memory: Pinned,
+}
+
+/// A block that stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Still {
+    pub(super) phase: u32,
+    pub(super) peer: u32,
+    pub(super) sequence: u32,
+    pub(super) step: u32,
+    pub(super) signature: u32,
+}
+
+/// What a kernel found wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) what: u32,
+    pub(super) peer: u32,
+    pub(super) ours: u32,
+    pub(super) theirs: u32,
+}
+
+impl Desk {
+    pub(super) fn new(context: &Context) -> Result<Self, CudaError> {
+        Ok(Self { memory: Pinned::new(context, DESK_BYTES)? })
+    }
+
+    /// As kernels name it.
+    pub(super) fn address(&self) -> u64 {
+        self.memory.device_address()
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(at < DESK_BYTES / 4);
+        // SAFETY: the word lies in memory that lives as long as we do, pinned memory is aligned to
+        // pages, and from its making on it is only used as atomic words, by kernels as well.
+        unsafe { AtomicU32::from_ptr(self.memory.as_ptr().cast_mut().cast::<u32>().add(at)) }
+    }
+
+    /// Whether a kernel has stopped or was told to. Costs a load.
+    pub(super) fn has_fault(&self) -> bool {
+        self.word(word::FAULT).load(Ordering::Acquire) != 0
+            || self.word(word::ABORT).load(Ordering::Relaxed) != 0
+    }
+
+    /// What a kernel found wrong, if one did.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        let what = self.word(word::FAULT).load(Ordering::Acquire);
+        let of = |at| self.word(at).load(Ordering::Relaxed);
+        let [peer, ours, theirs] = [word::PEER, word::OURS, word::THEIRS].map(of);
+        (what != 0).then_some(Fault { what, peer, ours, theirs })
+    }
+
+    /// Let every kernel of the group end.
+    pub(super) fn abort(&self) {
+        self.word(word::ABORT).store(1, Ordering::Release);
+    }
+
+    /// As new, once no kernel is left.
+    pub(super) fn clear(&self) {
+        (0..DESK_BYTES / 4).for_each(|at| self.word(at).store(0, Ordering::Release));
+    }
+
+    /// The first block that stands still.
+    pub(super) fn still(&self) -> Option<Still> {
+        (0..BLOCKS).find_map(|block| {
+            let first = word::PLACES + block * word::PLACE;
+            let of = |at| self.word(first + at).load(Ordering::Relaxed);
+            let phase = self.word(first).load(Ordering::Acquire);
+            let [peer, sequence, step, signature] = [1, 2, 3, 4].map(of);
+            (phase != 0).then_some(Still { phase, peer, sequence, step, signature })
+        })
+    }
+}

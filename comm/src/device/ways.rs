@@ -1,0 +1,344 @@
+//! The three ways to carry out a call: one kernel that finds the others by flags; kernels between
+//! two meetings of the hosts; or through pinned memory of the host.
+
+use std::time::Instant;
+
+use brigade_cuda::{Arg, CudaError, DeviceMemory, Function, Launch, Stream};
+
+use super::layout::{Direct, Kind};
+use super::lent::{Allocation, Imports, Offer, Staging, offer};
+use super::plans::{Plan, Ready};
+use super::setup::{Way, agree, exchange, trouble};
+use super::{Inner, LOOKS, NAP, State};
+use crate::Error;
+use crate::call::{Buffers, Call};
+
+/// Blocks on each multiprocessor for kernels that wait for nobody.
+const MET_BLOCKS: u32 = 2;
+
+impl Inner {
+    /// See [`super::DeviceGroup::enqueue`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(super) unsafe fn enqueue(
+        &self,
+        call: &Call,
+        input: u64,
+        output: u64,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        self.watched.check()?;
+        let mut state = self.state();
+        let in_place = input == output;
+        let index = match state.plans.find(call, in_place) {
+            Some(index) => index,
+            None => self.prepare(&mut state, call, in_place, stream)?,
+        };
+        self.check_memory(&mut state, index, call, input, output)?;
+        state.used(stream);
+        let State { plans, kernels, imports, staging, .. } = &mut *state;
+        let plan = plans.at(index);
+        let failed = |error| trouble(&call.to_string(), &error);
+        match &plan.ready {
+            Ready::Packets(argument) => {
+                let loaded = kernels.find(plan.folding).expect("loaded when the plan was made");
+                let argument = super::layout::Packets { input, output, ..**argument };
+                // SAFETY: the argument is the kernel's; the caller vouches for the buffers, and
+                // the boards outlive the group.
+                unsafe { launch(&loaded.packets, stream, (1, loaded.threads), &argument) }
+                    .map_err(failed)
+            }
+            Ready::Direct { argument, steps, scratch } => {
+                let loaded = kernels.find(plan.folding).expect("loaded when the plan was made");
+                let mut argument = **argument;
+                let source = match scratch {
+                    Some(scratch) => {
+                        // SAFETY: the scratch is as long as the input, which the caller vouches
+                        // for.
+                        unsafe { stream.copy(scratch.address(), input, scratch.bytes()) }
+                            .map_err(failed)?;
+                        scratch.address()
+                    }
+                    None => input,
+                };
+                for (peer, (input_at, output_at)) in steps.tells.iter().enumerate() {
+                    argument.input[peer] = source + input_at;
+                    argument.output[peer] = output + output_at;
+                }
+                if self.way == Way::Together {
+                    let shape = (steps.blocks, loaded.threads);
+                    // SAFETY: as above.
+                    return unsafe { launch(&loaded.direct, stream, shape, &argument) }
+                        .map_err(failed);
+                }
+                let kernel = (&loaded.direct, loaded.threads);
+                // SAFETY: as above.
+                let buffers = (source, output);
+                match unsafe { self.meet_and_run(imports, (argument, buffers), kernel, stream)? } {
+                    true => Ok(()),
+                    // SAFETY: as above.
+                    false => unsafe { self.stage(staging, plan, call, (input, output), stream) },
+                }
+            }
+            // SAFETY: as above.
+            Ready::Staged => unsafe { self.stage(staging, plan, call, (input, output), stream) },
+        }
+    }
+
+    /// Make the plan for a call of a new kind, and with all other ranks what it needs.
+    fn prepare(
+        &self,
+        state: &mut State,
+        call: &Call,
+        in_place: bool,
+        stream: &Stream,
+    ) -> Result<usize, Error> {
+        let mut plan = Plan::new(call, in_place, &self.facts())?;
+        self.watched.learn(plan.signature, call.to_string());
+        let is_staged = matches!(plan.ready, Ready::Staged);
+        let loads = !is_staged && state.kernels.find(plan.folding).is_none();
+        let scratch_bytes = plan.scratch_bytes();
+        if loads || scratch_bytes.is_some() {
+            let capturing = stream.is_capturing().map_err(|error| trouble("a stream", &error))?;
+            if capturing {
+                return Err(Error::invalid(format!(
+                    "{call} is made for the first time, which cannot be captured: make one such \
+                     call before"
+                )));
+            }
+            let made = self.make(state, &mut plan, scratch_bytes);
+            // Loading may wait for the device: no rank's kernel may wait for a rank that loads.
+            let all_made = agree(&self.watched.shared, made.is_ok())?;
+            made.map_err(|error| Error::invalid(format!("{call}: {error}")))?;
+            if !all_made {
+                return Err(Error::invalid(format!("{call}: another rank could not prepare it")));
+            }
+        }
+        Ok(state.plans.keep(plan))
+    }
+
+    fn make(
+        &self,
+        state: &mut State,
+        plan: &mut Plan,
+        scratch_bytes: Option<usize>,
+    ) -> Result<(), CudaError> {
+        state.kernels.load(&self.context, plan.folding)?;
+        if let (Some(bytes), Ready::Direct { scratch, .. }) = (scratch_bytes, &mut plan.ready) {
+            *scratch = Some(DeviceMemory::new(&self.context, bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Refuse buffers that are not there, or do not lie as elements must.
+    fn check_memory(
+        &self,
+        state: &mut State,
+        index: usize,
+        call: &Call,
+        input: u64,
+        output: u64,
+    ) -> Result<(), Error> {
+        let device = self.context.device();
+        let (input_elems, output_elems) = state.plans.at(index).elems;
+        let size = call.dtype.size();
+        for (what, address, elems) in
+            [("input", input, input_elems), ("output", output, output_elems)]
+        {
+            if elems == 0 {
+                continue;
+            }
+            if !address.is_multiple_of(size as u64) {
+                let name = call.dtype;
+                return Err(Error::invalid(format!(
+                    "{call}: the {what} at {address:#x} does not lie as {name} must, at a \
+                     multiple of {size}"
+                )));
+            }
+            let from = (device.cuda, device.ordinal);
+            state.ranges.of(from, what, address, elems * size)?;
+        }
+        Ok(())
+    }
+
+    /// Carry out a call between two meetings of the hosts; false if a rank cannot reach what it
+    /// must, in which case nothing has happened.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::DeviceGroup::enqueue`]; the argument has this rank's own addresses.
+    unsafe fn meet_and_run(
+        &self,
+        imports: &mut Imports,
+        (argument, buffers): (Direct, (u64, u64)),
+        (kernel, threads): (&Function, u32),
+        stream: &Stream,
+    ) -> Result<bool, Error> {
+        let shared = &self.watched.shared;
+        let ranks = self.group.ranks as usize;
+        let failed = |error| trouble("a call on a device", &error);
+        self.settle(stream)?;
+        let offers = exchange(shared, &offer(&self.context, &argument, buffers, ranks))?;
+        let offers: Vec<Offer> =
+            offers.chunks_exact(Offer::bytes(ranks)).map(Offer::from_bytes).collect();
+        if let Some(peer) = offers.iter().position(|offer| offer.signature != argument.signature) {
+            let theirs = offers[peer].signature;
+            return Err(self.watched.mismatch(peer as u32, argument.signature, theirs));
+        }
+        let reached = self.reach(imports, &argument, &offers);
+        if !agree(shared, reached.is_some())? {
+            return Ok(false);
+        }
+        let argument = reached.expect("all ranks have agreed that they have");
+        let moves = argument.step[..argument.steps as usize]
+            .iter()
+            .all(|step| matches!(step.kind, Kind::Pull | Kind::Push));
+        if moves {
+            // SAFETY: every rank has told where its buffers lie, and waits until all have met.
+            unsafe { copies(&argument, stream) }.map_err(failed)?;
+        } else {
+            let blocks = self.context.device().multiprocessors * MET_BLOCKS;
+            // SAFETY: as above, and the argument is the kernel's.
+            unsafe { launch(kernel, stream, (blocks, threads), &argument) }.map_err(failed)?;
+        }
+        self.settle(stream)?;
+        agree(shared, true)
+    }
+
+    /// The argument with the addresses that the others have told us, if all can be reached that
+    /// its steps touch.
+    fn reach(&self, imports: &mut Imports, own: &Direct, offers: &[Offer]) -> Option<Direct> {
+        let mut argument = *own;
+        let rank = self.group.rank as usize;
+        for (peer, offer) in offers.iter().enumerate() {
+            let (input_at, output_at) = offer.tells[rank];
+            if self.cards[peer].process == self.cards[rank].process {
+                argument.input[peer] = input_at;
+                argument.output[peer] = output_at;
+                continue;
+            }
+            let (reads, writes) = touched(own, peer as u32);
+            let mut reached = |needed: bool, told: u64, allocation: &Allocation| {
+                if !needed {
+                    return Some(0);
+                }
+                let start = imports.import(&self.context, peer, allocation)?;
+                Some(start + told.checked_sub(allocation.start)?)
+            };
+            argument.input[peer] = reached(reads, input_at, &offer.input)?;
+            argument.output[peer] = reached(writes, output_at, &offer.output)?;
+        }
+        Some(argument)
+    }
+
+    /// Carry out a call through the host.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::DeviceGroup::enqueue`].
+    unsafe fn stage(
+        &self,
+        staging: &mut Staging,
+        plan: &Plan,
+        call: &Call,
+        (input, output): (u64, u64),
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let failed = |error| trouble(&call.to_string(), &error);
+        let size = call.dtype.size();
+        let (input_bytes, output_bytes) = (plan.elems.0 * size, plan.elems.1 * size);
+        let room = staging.room(&self.context, input_bytes, output_bytes);
+        let (from, to) = room.map_err(|error| {
+            // The others may be in the call already.
+            self.watched.shared.world.control.abort(&format!("{call}: {error}"));
+            failed(error)
+        })?;
+        // SAFETY: the caller vouches for the input; ours is as long, and waited for.
+        unsafe { stream.copy(from.as_mut_ptr() as u64, input, input_bytes) }.map_err(failed)?;
+        self.settle(stream)?;
+        let (source, target) =
+            (&from.as_slice()[..input_bytes], &mut to.as_mut_slice()[..output_bytes]);
+        self.watched.shared.progress.drain();
+        let buffers = Buffers::OutOfPlace { input: source, output: target };
+        self.watched.shared.run_now(call, buffers).map_err(|error| *error)?;
+        // SAFETY: likewise.
+        unsafe { stream.copy(output, to.as_ptr() as u64, output_bytes) }.map_err(failed)?;
+        self.settle(stream)
+    }
+
+    /// Wait until the stream is empty, no longer than a call may take.
+    pub(super) fn settle(&self, stream: &Stream) -> Result<(), Error> {
+        let failed = |error| trouble("waiting for a stream", &error);
+        let start = Instant::now();
+        let mut looks = 0;
+        while !stream.is_done().map_err(failed)? {
+            looks += 1;
+            if looks < LOOKS {
+                std::hint::spin_loop();
+                continue;
+            }
+            self.watched.check()?;
+            let waited = start.elapsed();
+            if waited > self.watched.shared.settings.timeout {
+                let (place, waited_ms) = ("a stream does not end".into(), waited.as_millis());
+                let (waited_ms, others) = (waited_ms as u64, String::new());
+                return Err(Error::Timeout { place, waited_ms, others });
+            }
+            std::thread::sleep(NAP);
+        }
+        Ok(())
+    }
+}
+
+/// Which of a peer's buffers the steps of a rank touch: its input, its output.
+fn touched(argument: &Direct, peer: u32) -> (bool, bool) {
+    let steps = &argument.step[..argument.steps as usize];
+    let reads = steps.iter().any(|step| match step.kind {
+        Kind::Pull => step.peer == peer,
+        Kind::Push => false,
+        Kind::FoldTo | Kind::FoldAll => true,
+    });
+    let writes = steps.iter().any(|step| match step.kind {
+        Kind::Pull => false,
+        Kind::Push | Kind::FoldTo => step.peer == peer,
+        Kind::FoldAll => true,
+    });
+    (reads, writes)
+}
+
+/// # Safety
+///
+/// `argument` is the kernel's one parameter, and all that it names stays until the kernel is done.
+pub(super) unsafe fn launch<T: Copy>(
+    kernel: &Function,
+    stream: &Stream,
+    (blocks, threads): (u32, u32),
+    argument: &T,
+) -> Result<(), CudaError> {
+    // SAFETY: the caller's promise.
+    unsafe { kernel.launch(stream, &Launch::linear(blocks, threads), &[Arg::of(argument)]) }
+}
+
+/// The steps of a call that only moves, by the copy engines.
+///
+/// # Safety
+///
+/// The addresses of the argument are good for its steps, which wait for nobody.
+unsafe fn copies(argument: &Direct, stream: &Stream) -> Result<(), CudaError> {
+    let rank = argument.group.rank as usize;
+    for step in &argument.step[..argument.steps as usize] {
+        let peer = step.peer as usize;
+        let (to, from) = match step.kind {
+            Kind::Push => (argument.output[peer], argument.input[rank]),
+            _ => (argument.output[rank], argument.input[peer]),
+        };
+        let (to, from) = (to + step.target, from + step.source);
+        if to != from {
+            // SAFETY: the caller's promise.
+            unsafe { stream.copy(to, from, step.bytes as usize) }?;
+        }
+    }
+    Ok(())
+}
