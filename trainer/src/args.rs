@@ -228,17 +228,10 @@ impl Args {
 
     /// Refuse ways to save memory that do not go with others.
     fn check_memory(&self) -> Result<(), Error> {
-        let Args { offload, offload_activations: inputs, precision, .. } = self;
-        for (name, is_asked_for) in [
-            ("offload", offload.is_some()),
-            ("offload-activations", inputs.is_some()),
-            ("precision", *precision != Precision::F32),
-        ] {
-            if is_asked_for && self.is_pipeline() {
-                return Err(Error::setting(name, "does not go with a pipeline".to_string()));
-            }
+        if self.precision != Precision::F32 && self.is_pipeline() {
+            return Err(Error::setting("precision", "does not go with a pipeline".to_string()));
         }
-        if *inputs == Some(Tier::Cpu) {
+        if self.offload_activations == Some(Tier::Cpu) {
             let problem = "they are in the host's memory already; nvme:FOLDER is elsewhere";
             return Err(Error::setting("offload-activations", problem.to_string()));
         }

@@ -97,13 +97,14 @@ pub(crate) fn strategy<'a>(
         (true, None) => Keep::Inputs,
         (false, None) => Keep::All,
     };
+    let (precision, offload) = (args.precision, args.offload(rank, ranks));
+    let thrift = Thrift { keep, precision, offload, inputs: args.inputs(rank, ranks) };
     if let Some(plan) = args.pipeline(ranks)? {
-        let pipeline = Pipeline::new(model, groups, lanes, sharing, optimizer, keep, state, plan)?;
+        let pipeline =
+            Pipeline::new(model, groups, lanes, sharing, optimizer, &thrift, state, plan)?;
         return Ok(Box::new(pipeline));
     }
-    let (precision, offload) = (args.precision, args.offload(rank, ranks));
-    let inputs = args.inputs(rank, ranks);
-    let (dp, thrift) = (groups.dp.as_ref(), Thrift { keep, precision, offload, inputs });
+    let dp = groups.dp.as_ref();
     let data = DataParallel::new(model, dp, lanes, sharing, optimizer, &thrift, state)?;
     Ok(Box::new(data))
 }

@@ -186,14 +186,14 @@ impl Tape {
         };
         let has_head = units.end == end;
         // What goes into one block and comes out of it: both are passed on.
-        let is_lean = keep == Keep::LastInput;
+        let (is_lean, lean) = (keep == Keep::LastInput, end.min(units.start.max(1) + 2));
         Tape {
             shape: Heads { time, heads: config.heads, width: c },
             batch,
             heads: extent.heads,
             first: units.start,
             stream: (units.start..=units.end)
-                .map(|unit| zeros(stream, unit > 0 && unit < if is_lean { 3 } else { end }))
+                .map(|unit| zeros(stream, unit > 0 && unit < if is_lean { lean } else { end }))
                 .collect(),
             blocks: match keep {
                 Keep::All => units.map(block).collect(),

@@ -25,7 +25,7 @@ pub enum Lane {
     Waiting,
     /// A call is on its way; several may be.
     Calls,
-    /// Reads and writes of files.
+    /// Nothing is done because a file has not been read or written.
     Files,
 }
 
@@ -37,7 +37,7 @@ impl Lane {
             Lane::Compute => "compute",
             Lane::Waiting => "waiting",
             Lane::Calls => "calls on their way",
-            Lane::Files => "files",
+            Lane::Files => "waiting for files",
         }
     }
 }

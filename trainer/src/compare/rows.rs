@@ -73,6 +73,13 @@ const STRATEGIES: &[Strategy] = &[
         "--strategy fsdp --offload nvme:{folder} --ordered --lanes {lanes}",
         Want::SameBits,
     ),
+    (
+        "1f1b, all in files",
+        &[2],
+        "--strategy 1f1b --offload nvme:{folder} --offload-activations nvme:{folder} --ordered \
+         --lanes {lanes}",
+        Want::SameBits,
+    ),
     ("tp", &[], "--strategy tp --ordered --lanes {lanes}", REORDERED),
     ("sp", &[], "--strategy sp --ordered --lanes {lanes}", REORDERED),
     ("ring", &[], "--strategy ring --ordered --lanes {lanes}", REORDERED),

@@ -15,6 +15,7 @@ pub(crate) use pass::pass;
 use super::{DiskUse, arena};
 use crate::error::Error;
 use crate::optim::Moments;
+use crate::trace::{self, Lane};
 use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
 use brigade_offload::memory::{Arena, Buffer, Category, span_bytes};
 use brigade_offload::step::{Pipeline, Shape};
@@ -59,6 +60,8 @@ pub(crate) struct Disk {
     buffers: Vec<Buffer>,
     /// The unit whose parameters were needed last.
     last: usize,
+    /// Whether units are always needed in order, and never in reverse.
+    is_one_way: bool,
     used: DiskUse,
 }
 
@@ -132,6 +135,7 @@ impl Disk {
             arrays: placed,
             coming: VecDeque::new(),
             last: 0,
+            is_one_way: false,
             used: DiskUse::default(),
             pipeline: pipeline.limit(LIMIT),
             arena,
@@ -188,8 +192,13 @@ impl Disk {
         Ok(())
     }
 
+    /// Units will always be needed in order.
+    pub(crate) fn go_one_way(&mut self) {
+        self.is_one_way = true;
+    }
+
     /// A unit's parameters, and have those on their way that come after it: units are needed in
-    /// order and then in reverse.
+    /// order and then, if they do not go one way, in reverse.
     pub(crate) fn fetch(&mut self, unit: usize, params: &mut Vec<f32>) -> Result<(), Error> {
         if !self.coming.iter().any(|(coming, _)| *coming == unit) {
             self.forget()?;
@@ -198,7 +207,9 @@ impl Disk {
         let at = self.coming.iter().position(|(coming, _)| *coming == unit);
         let (_, run) = self.coming.remove(at.expect("it was asked for")).expect("it is there");
         let from = Instant::now();
+        let waiting = trace::span(Lane::Files, "for parameters of unit", unit);
         let buffer = run.wait(LIMIT).map_err(|broken| Error::offload(*broken.error))?;
+        drop(waiting);
         self.used.waited += from.elapsed();
         params.clear();
         params.extend_from_slice(&buffer.view::<f32>()[..self.spans[unit].len]);
@@ -206,7 +217,7 @@ impl Disk {
         let (last, units) = (std::mem::replace(&mut self.last, unit), self.spans.len());
         let next = match unit >= last {
             true if unit + 1 < units => Some(unit + 1),
-            _ => unit.checked_sub(1),
+            _ => unit.checked_sub(1).filter(|_| !self.is_one_way),
         };
         next.map_or(Ok(()), |next| self.ahead(next))
     }

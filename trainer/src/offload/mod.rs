@@ -57,6 +57,16 @@ pub struct DiskUse {
     pub waited: Duration,
 }
 
+impl Offload {
+    /// The same for one of `parts` things that a rank keeps apart, each in a file and with a share
+    /// of the budget.
+    pub(crate) fn part(&self, part: usize, parts: usize) -> Offload {
+        let Offload { ref tier, host_budget, place: (rank, ranks) } = *self;
+        let host_budget = host_budget.map(|bytes| bytes / parts);
+        Offload { tier: tier.clone(), host_budget, place: (rank * parts + part, ranks * parts) }
+    }
+}
+
 impl DiskUse {
     /// What was added since `before`.
     pub fn since(self, before: DiskUse) -> DiskUse {

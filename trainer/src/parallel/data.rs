@@ -4,7 +4,7 @@ use super::{Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, gather_losse
 use crate::data::fill;
 use crate::error::Error;
 use crate::model::Gpt;
-use crate::offload::{DiskUse, Inputs, Offload, Tier};
+use crate::offload::{DiskUse, Inputs, Offload};
 use crate::optim::Optimizer;
 use crate::precision::{LossScale, Precision};
 use crate::state::State;
@@ -74,13 +74,10 @@ impl<'a> DataParallel<'a> {
         }
         let inside = lanes.slots() as u64 * model.formula_bytes(keep, units.clone(), samples)?;
         let tokens = vec![0; samples * time];
-        let tape = model.tape_that_keeps(keep, units, samples, time);
-        let inputs = match inputs {
-            Some(Offload { tier: Tier::Nvme(folder), place, .. }) => {
-                Some(Inputs::new(folder, *place, config.layers, tape.input(1).len())?)
-            }
-            _ => None,
-        };
+        let tape = model.tape_that_keeps(keep, units.clone(), samples, time);
+        let inputs = inputs.as_ref().map_or(Ok(None), |offload| {
+            Inputs::new(offload, config.layers, units, 1, tape.input(1).len())
+        })?;
         Ok(DataParallel {
             formula_bytes: shards.formula_bytes()? + inside + loss_bytes(group, lanes.slots())?,
             tape,
@@ -112,10 +109,7 @@ impl<'a> DataParallel<'a> {
             shards.prefetch(unit)?;
             shards.prefetch(unit + 1)?;
             model.forward(unit, shards.fetch(unit)?, tape, tokens)?;
-            if let Some(inputs) = inputs.as_mut().filter(|_| (1..units - 2).contains(&unit)) {
-                inputs.put(unit - 1, tape.input(unit))?;
-                tape.pass_on(unit);
-            }
+            inputs.as_mut().map_or(Ok(()), |inputs| inputs.leave(0, unit, tape))?;
             if unit + 1 < units {
                 shards.release(unit);
             }
@@ -129,16 +123,7 @@ impl<'a> DataParallel<'a> {
         let DataParallel { model, shards, inputs, tape, scratch, tokens, .. } = self;
         let units = model.layout().units();
         for unit in (0..units).rev() {
-            if let Some(inputs) = inputs.as_mut() {
-                match unit {
-                    // The last block's input is here: there is time for that of the one before.
-                    _ if unit + 1 == units && units > 3 => inputs.ahead(units - 4)?,
-                    _ if (1..units - 2).contains(&unit) => {
-                        inputs.get(unit - 1, tape.take_back(unit))?;
-                    }
-                    _ => {}
-                }
-            }
+            inputs.as_mut().map_or(Ok(()), |inputs| inputs.come_back(0, unit, tape))?;
             if unit > 0 {
                 shards.prefetch(unit - 1)?;
             }

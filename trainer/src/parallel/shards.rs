@@ -167,12 +167,23 @@ impl<'a> Shards<'a> {
         }
     }
 
-    /// Have room for the parameters of all units at once.
+    /// Have room for the parameters of all units at once, which are always asked for in order.
     pub fn widen(&mut self) {
-        if !self.rooms.is_empty() {
-            let longest = self.units.iter().map(|unit| unit.cut.len()).max().unwrap_or(0);
-            self.rooms.resize_with(self.units.len(), || Vec::with_capacity(longest));
+        let ([whole, part], units) = (self.longest(), self.units.len());
+        for (rooms, longest) in [(&mut self.rooms, whole), (&mut self.parts, part)] {
+            if !rooms.is_empty() {
+                rooms.resize_with(units, || Vec::with_capacity(longest));
+            }
         }
+        self.disk.iter_mut().for_each(Disk::go_one_way);
+    }
+
+    /// Have the parameters of all units here, or on their way from other ranks.
+    pub fn summon(&mut self) -> Result<(), Error> {
+        (self.first..self.first + self.units.len()).try_for_each(|unit| match self.group {
+            Some(_) => self.prefetch(unit),
+            None => self.arrive(unit),
+        })
     }
 
     /// Have a unit's parameters on their way if they are not here and there is room for them.

@@ -4,6 +4,7 @@ use super::{Disk, Span};
 use crate::error::Error;
 use crate::offload::DiskUse;
 use crate::optim::{Moments, Optimizer};
+use crate::trace::{self, Lane};
 use brigade_offload::layout::Placed;
 use brigade_offload::optimizer::{Gradients, Moment, Narrowed, Weights};
 use brigade_offload::step::{Drafted, Format, Optimize, Running, State, Tier as Place};
@@ -66,7 +67,10 @@ impl Pass<'_, '_> {
         let state = State { weights, mean, square };
         let mut optimize = Optimize { crew: &mut self.optimizer.crew, groups: &groups, state };
         let mut computing = Duration::ZERO;
+        let wait = || Some(trace::span(Lane::Files, "for state of unit", unit));
+        let mut waiting = wait();
         let mut middle = |elements: Range<usize>, arrays: &mut [&mut [u8]]| {
+            waiting = None;
             let from = Instant::now();
             let here = elements.start - span.first..(elements.end - span.first).min(span.len);
             let cut = arrays.iter_mut().map(|array| &mut array[..4 * here.len()]);
@@ -74,10 +78,12 @@ impl Pass<'_, '_> {
             let grads = Gradients::F32(&grads[here.clone()]);
             optimize.part(here.clone(), &mut arrays, grads, narrowed.part(here))?;
             computing += from.elapsed();
+            waiting = wait();
             Ok(())
         };
         let elements = span.first..span.first + span.padded;
         stream.running.update(elements, &mut middle).map_err(Error::offload)?;
+        drop(waiting);
         stream.used.waited += from.elapsed().saturating_sub(computing);
         Ok(())
     }
@@ -92,7 +98,7 @@ impl Disk {
         work: impl FnOnce(&mut Pass<'_, '_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Disk { carrier, state, draft, pipeline, arrays, spans, has_params, used, .. } = self;
-        let arrays: Vec<&Placed> = arrays.iter().collect();
+        let (arrays, step): (Vec<&Placed>, usize) = (arrays.iter().collect(), optimizer.steps + 1);
         let mut home = Drafted::new(carrier, state, draft, &arrays).map_err(Error::offload)?;
         let running = pipeline.begin(&mut home).map_err(Error::offload)?;
         let stream = Stream { running, spans, has_params: *has_params, used };
@@ -100,6 +106,7 @@ impl Disk {
         work(&mut pass)?;
         if let Some(Stream { running, used, .. }) = pass.stream {
             let from = Instant::now();
+            let _waiting = trace::span(Lane::Files, "for the last writes of step", step);
             let moved = running.finish().map_err(Error::offload)?;
             used.waited += from.elapsed();
             used.read_bytes += moved.read_bytes;

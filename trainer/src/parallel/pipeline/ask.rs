@@ -57,13 +57,13 @@ impl Args {
         let mut rows = (0..plan.schedule.rows.len()).flat_map(|rank| plan.row(rank));
         let is_split = rows.any(|action| action.kind == Kind::Input);
         let is_divided = self.mesh(ranks).length(Axis::Tp) > 1 || self.experts > 0;
-        if is_split && (self.recompute || is_divided) {
-            let problem = "goes with no --recompute, tp or experts: backward is split".to_string();
+        let is_lean = self.recompute || self.offload_activations.is_some();
+        if is_split && (is_lean || is_divided) {
+            let problem =
+                "goes with no --recompute, --offload-activations, tp or experts: backward is \
+                           split"
+                    .to_string();
             return Err(Error::setting("strategy", problem));
-        }
-        if self.offload.is_some() {
-            let problem = "is for ranks that have the whole model: not for pipelines".to_string();
-            return Err(Error::setting("offload", problem));
         }
         Ok(())
     }

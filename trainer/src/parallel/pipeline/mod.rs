@@ -32,16 +32,16 @@ pub use shape::Shape;
 pub use wires::Wires;
 
 use super::formula::call_bytes;
-use super::{Batch, Groups, Lanes, Memory, Shards, Sharing, Spent, Strategy};
+use super::{Batch, Groups, Lanes, Memory, Sharing, Spent, Strategy, Thrift};
 use super::{gather_losses, loss_bytes};
 use crate::error::Error;
 use crate::model::Gpt;
+use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::state::State;
-use crate::tape::Keep;
 use brigade_comm::{Call, Communicator, Dtype};
 use brigade_schedule::Collective;
-use stages::{Chunk, Chunks, Pass};
+use stages::{Chunk, Chunks, Pass, Site};
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -108,7 +108,8 @@ pub struct Pipeline<'a> {
 impl<'a> Pipeline<'a> {
     /// This rank's part, from `state`, which is the same on every rank. Collective.
     ///
-    /// Errors: `Setting` for more stages than units; those of calls that a group cannot do.
+    /// Errors: `Setting` for more stages than units and for budgets that are too small; those of
+    /// calls that a group cannot do, and `Offload` for what a device says.
     #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
     pub fn new(
         model: &'a Gpt,
@@ -116,34 +117,27 @@ impl<'a> Pipeline<'a> {
         lanes: Lanes,
         sharing: Sharing,
         optimizer: Optimizer,
-        keep: Keep,
+        thrift: &Thrift,
         state: &State,
         plan: Plan,
     ) -> Result<Pipeline<'a>, Error> {
         let Plan { schedule, shape } = &plan;
-        let (layout, rank) = (model.layout(), groups.pp.as_ref().map_or(0, Communicator::rank));
+        let rank = groups.pp.as_ref().map_or(0, Communicator::rank);
         let (needs, state) = (Needs::of(schedule, shape, rank), model.part(state));
-        let group = groups.dp.as_ref();
-        let mut formula_bytes = 0;
-        let chunk = |stage: usize| -> Result<Option<Chunk<'a>>, Error> {
-            let units = stage_units(layout.config().layers, shape.stages(), stage)?;
-            if shape.rank_of[stage] != rank {
-                return Ok(None);
-            }
-            let mut shards =
-                Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
-            shards.suit(optimizer.rule(), None)?;
-            let needs = needs.stages[stage];
-            formula_bytes += shards.formula_bytes_with(|_| needs.gathers as u64)?;
-            let inside = model.formula_bytes(keep, units.clone(), lanes.samples())?;
-            formula_bytes += lanes.slots() as u64 * inside;
-            Ok(Some(Chunk::new(model, &lanes, units, shards, keep, needs)))
+        let (group, rule) = (groups.dp.as_ref(), optimizer.rule());
+        let site = Site { model, group, lanes, sharing, rule, thrift, state: &state };
+        let mine: Vec<bool> = shape.rank_of.iter().map(|home| *home == rank).collect();
+        let parts = mine.iter().filter(|is_mine| **is_mine).count();
+        let chunk = |(stage, is_mine): (usize, &bool)| -> Result<Option<Chunk<'a>>, Error> {
+            let units = stage_units(model.layout().config().layers, shape.stages(), stage)?;
+            let part = mine[..stage].iter().filter(|is_mine| **is_mine).count();
+            let chunk = is_mine.then(|| site.chunk(units, needs.stages[stage], (part, parts)));
+            chunk.transpose()
         };
-        let chunks = (0..shape.stages()).map(chunk).collect::<Result<Vec<_>, _>>()?;
+        let chunks = mine.iter().enumerate().map(chunk).collect::<Result<Vec<_>, _>>()?;
         let chunks = Chunks::new(model, lanes, chunks);
         let letter = chunks.scratch.residual.len();
         let wires = Wires::open(groups.pp.as_ref(), schedule, shape, needs.letters, letter)?;
-        formula_bytes += (needs.sends * letter * size_of::<f32>()) as u64;
         let row = plan.row(rank);
         let mut pipeline = Pipeline {
             spans: Vec::with_capacity(row.len() + plan.shape.stages()),
@@ -153,10 +147,12 @@ impl<'a> Pipeline<'a> {
             chunks,
             wires,
             optimizer,
-            formula_bytes,
+            formula_bytes: (needs.sends * letter * size_of::<f32>()) as u64,
             plan,
         };
         pipeline.formula_bytes += pipeline.loss_formula()?;
+        let inside = pipeline.chunks.chunks.iter().flatten().map(|chunk| chunk.formula_bytes);
+        pipeline.formula_bytes += inside.sum::<u64>();
         Ok(pipeline)
     }
 
@@ -223,7 +219,7 @@ impl<'a> Pipeline<'a> {
 
 impl Strategy for Pipeline<'_> {
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
-        let from = Instant::now();
+        let (from, disk) = (Instant::now(), self.chunks.disk_use());
         self.begun = SystemTime::now();
         let mut pass = Pass { chunks: &mut self.chunks, batch };
         run(&self.row, &mut pass, &mut self.wires, from, &mut self.spans)?;
@@ -245,12 +241,14 @@ impl Strategy for Pipeline<'_> {
             chunk.finish();
             chunk.shards.update(&mut self.optimizer, lr)?;
             let (end, waited) = (from.elapsed(), chunk.shards.take_waited());
-            spent.optimizer += (end - begin).saturating_sub(waited);
+            let working = (end - begin).saturating_sub(waited);
+            spent.optimizer += working.saturating_sub(chunk.take_files_waited());
             spent.exposed += waited;
             let action = Action { stage, kind: Kind::ReduceGrad, micro: 0 };
             self.spans.push(Span { action, begin: begin.as_secs_f64(), end: end.as_secs_f64() });
         }
         self.optimizer.steps += 1;
+        spent.disk = self.chunks.disk_use().since(disk);
         Ok(spent)
     }
 
@@ -296,7 +294,8 @@ impl Strategy for Pipeline<'_> {
             ..Memory::default()
         };
         for chunk in self.chunks.chunks.iter().flatten() {
-            let [params, grads, moments, calls, _] = chunk.shards.bytes();
+            let [params, grads, moments, calls, arena] = chunk.shards.bytes();
+            memory.arena += arena + chunk.inputs_bytes();
             memory.params += params;
             memory.grads += grads;
             memory.moments += moments;
@@ -304,6 +303,11 @@ impl Strategy for Pipeline<'_> {
             memory.activations += chunk.bytes();
         }
         memory
+    }
+
+    fn disk_formula(&self) -> DiskUse {
+        let chunks = self.chunks.chunks.iter().flatten();
+        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_formula))
     }
 
     fn draw(&mut self) -> Result<Option<String>, Error> {

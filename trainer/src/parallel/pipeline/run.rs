@@ -12,10 +12,10 @@ pub trait Stages {
     /// `wires`, and what it comes to is put there.
     fn act(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error>;
 
-    /// How long the last actions have waited for other ranks that share the stage, since this was
-    /// asked last.
-    fn take_waited(&mut self) -> Duration {
-        Duration::ZERO
+    /// How long the last actions have waited since this was asked last: for other ranks that share
+    /// the stage, and for files.
+    fn take_waited(&mut self) -> [Duration; 2] {
+        [Duration::ZERO; 2]
     }
 }
 
@@ -41,10 +41,10 @@ pub fn run(
         wires.expect(action)?;
         let begin = begun.elapsed();
         stages.act(action, wires)?;
-        let waited = stages.take_waited();
-        wires.waited += waited;
+        let [ranks, files] = stages.take_waited();
+        wires.waited += ranks;
         if action.kind.computes() {
-            let (begin, end) = (begin + waited, begun.elapsed());
+            let (begin, end) = (begin + ranks + files, begun.elapsed());
             spans.push(Span { action, begin: begin.as_secs_f64(), end: end.as_secs_f64() });
         }
     }

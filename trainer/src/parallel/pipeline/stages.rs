@@ -7,8 +7,12 @@ use super::wires::Wires;
 use crate::data::fill;
 use crate::error::Error;
 use crate::model::{Gpt, Owed};
-use crate::parallel::{Batch, Lanes, Shards};
-use crate::tape::{Keep, Scratch, Tape};
+use crate::offload::{DiskUse, Inputs, Offload};
+use crate::optim::Rule;
+use crate::parallel::{Batch, Lanes, Shards, Sharing, Thrift};
+use crate::state::State;
+use crate::tape::{Scratch, Tape};
+use brigade_comm::Communicator;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -16,6 +20,10 @@ use std::time::Duration;
 pub(super) struct Chunk<'a> {
     pub(super) units: Range<usize>,
     pub(super) shards: Shards<'a>,
+    /// What goes into its blocks, if that is kept in a file.
+    inputs: Option<Inputs>,
+    /// How long files had been waited for when this was asked last.
+    files_waited: Duration,
     /// Whether all its parameters are here, where they are held in parts.
     is_whole: bool,
     /// Of micro-batches that are between forward and backward, or between the backward's parts.
@@ -26,6 +34,9 @@ pub(super) struct Chunk<'a> {
     free_owed: Vec<Owed>,
     /// Backwards of this step.
     done: usize,
+    /// What a step sends and moves, by formula.
+    pub(super) formula_bytes: u64,
+    pub(super) disk_formula: DiskUse,
 }
 
 /// All that a rank computes with.
@@ -42,31 +53,79 @@ pub(super) struct Chunks<'a> {
     pub(super) losses: Vec<f64>,
 }
 
-impl<'a> Chunk<'a> {
-    pub(super) fn new(
-        model: &Gpt,
-        lanes: &Lanes,
+/// What all stages of a rank are made with.
+pub(super) struct Site<'a, 's> {
+    pub(super) model: &'a Gpt,
+    pub(super) group: Option<&'a Communicator>,
+    pub(super) lanes: Lanes,
+    pub(super) sharing: Sharing,
+    pub(super) rule: Rule,
+    pub(super) thrift: &'s Thrift,
+    /// Of the whole model, or of this rank's part of every tensor.
+    pub(super) state: &'s State,
+}
+
+impl<'a> Site<'a, '_> {
+    /// A stage that is one of so many parts of what the rank has.
+    pub(super) fn chunk(
+        &self,
         units: Range<usize>,
-        mut shards: Shards<'a>,
-        keep: Keep,
         needs: StageNeeds,
-    ) -> Chunk<'a> {
-        let (config, samples) = (model.layout().config(), lanes.samples());
-        let rows = samples * config.context;
-        let tape = || model.tape_that_keeps(keep, units.clone(), samples, config.context);
+        (part, parts): (usize, usize),
+    ) -> Result<Chunk<'a>, Error> {
+        let Site { model, group, lanes, sharing, rule, thrift, state } = self;
+        let (layout, slots, samples) = (model.layout(), lanes.slots(), lanes.samples());
+        let (config, gathers) = (layout.config(), needs.gathers as u64);
+        let file = |offload: &Option<Offload>| offload.as_ref().map(|it| it.part(part, parts));
+        let mut shards =
+            Shards::new(model.kernels(), *group, *sharing, layout, units.clone(), state);
+        let offload = file(&thrift.offload);
+        shards.suit(*rule, offload.as_ref())?;
+        offload.map_or(Ok(()), |offload| shards.offload(&offload))?;
         shards.widen();
-        Chunk {
+        let tape = || model.tape_that_keeps(thrift.keep, units.clone(), samples, config.context);
+        let free_tapes: Vec<Tape> = (0..needs.live).map(|_| tape()).collect();
+        let rows = samples * config.context;
+        let owed = || Owed::of_units(config, units.clone(), rows);
+        let inputs = file(&thrift.inputs).map_or(Ok(None), |offload| {
+            let len = free_tapes.iter().flat_map(|tape| &tape.stream).map(Vec::len).max();
+            Inputs::new(&offload, config.layers, units.clone(), slots, len.unwrap_or(0))
+        })?;
+        let inside = slots as u64 * model.formula_bytes(thrift.keep, units.clone(), samples)?;
+        let moved = inputs.as_ref().map_or(DiskUse::default(), Inputs::formula);
+        Ok(Chunk {
             is_whole: false,
-            live: (0..lanes.slots()).map(|_| None).collect(),
-            owed: (0..lanes.slots()).map(|_| None).collect(),
-            free_tapes: (0..needs.live).map(|_| tape()).collect(),
-            free_owed: (0..needs.owed)
-                .map(|_| Owed::of_units(config, units.clone(), rows))
-                .collect(),
+            live: (0..slots).map(|_| None).collect(),
+            owed: (0..slots).map(|_| None).collect(),
+            free_owed: (0..needs.owed).map(|_| owed()).collect(),
             done: 0,
+            formula_bytes: shards.formula_bytes_with(|_| gathers)? + inside,
+            disk_formula: shards.disk_formula_with(|_| gathers).plus(moved.times(slots as u32)),
+            files_waited: Duration::ZERO,
+            free_tapes,
+            inputs,
             units,
             shards,
-        }
+        })
+    }
+}
+
+impl Chunk<'_> {
+    /// What files have cost so far.
+    pub(super) fn disk_use(&self) -> DiskUse {
+        let inputs = self.inputs.as_ref().map_or(DiskUse::default(), Inputs::used);
+        self.shards.disk_use().plus(inputs)
+    }
+
+    /// How long they were waited for since this was asked last.
+    pub(super) fn take_files_waited(&mut self) -> Duration {
+        let waited = self.disk_use().waited;
+        waited - std::mem::replace(&mut self.files_waited, waited)
+    }
+
+    /// Memory with a budget. \[bytes\]
+    pub(super) fn inputs_bytes(&self) -> u64 {
+        self.inputs.as_ref().map_or(0, Inputs::arena_bytes)
     }
 
     /// Bytes of what is kept from forward to backward. Ask when nothing is on its way.
@@ -82,8 +141,7 @@ impl<'a> Chunk<'a> {
     }
 
     fn unshard(&mut self) -> Result<(), Error> {
-        self.is_whole = true;
-        self.units.clone().try_for_each(|unit| self.shards.prefetch(unit))
+        if std::mem::replace(&mut self.is_whole, true) { Ok(()) } else { self.shards.summon() }
     }
 
     fn reshard(&mut self) {
@@ -108,6 +166,12 @@ impl<'a> Chunks<'a> {
             lanes,
             chunks,
         }
+    }
+
+    /// What files have cost so far.
+    pub(super) fn disk_use(&self) -> DiskUse {
+        let chunks = self.chunks.iter().flatten();
+        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_use()))
     }
 
     /// This rank's stages.
@@ -144,9 +208,10 @@ impl Stages for Pass<'_, '_> {
         }
     }
 
-    fn take_waited(&mut self) -> Duration {
-        let shards = self.chunks.mine().map(|chunk| chunk.shards.take_waited()).sum::<Duration>();
-        shards + self.chunks.model.take_waited()
+    fn take_waited(&mut self) -> [Duration; 2] {
+        let ranks: Duration = self.chunks.mine().map(|chunk| chunk.shards.take_waited()).sum();
+        let files = self.chunks.mine().map(Chunk::take_files_waited).sum();
+        [ranks + self.chunks.model.take_waited(), files]
     }
 }
 
@@ -159,9 +224,11 @@ impl<'a> Pass<'_, 'a> {
         let chunk = chunks[stage].as_mut().expect("a checked schedule");
         let mut tape = chunk.free_tapes.pop().expect("as many as the schedule needs");
         wires.take(action, &mut tape.stream[0]);
-        chunk.is_whole = true;
+        chunk.unshard()?;
         for unit in chunk.units.clone() {
             model.forward(unit, chunk.shards.fetch(unit)?, &mut tape, tokens)?;
+            let inputs = chunk.inputs.as_mut();
+            inputs.map_or(Ok(()), |inputs| inputs.leave(action.micro, unit, &mut tape))?;
         }
         if stage == last {
             losses[action.micro] = model.loss(&mut tape, targets, batch.scale())?;
@@ -177,8 +244,10 @@ impl<'a> Pass<'_, 'a> {
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
         let mut tape = chunk.live[action.micro].take().expect("forward came before");
         wires.take(action, &mut scratch.residual);
-        chunk.is_whole = true;
+        chunk.unshard()?;
         for unit in chunk.units.clone().rev() {
+            let inputs = chunk.inputs.as_mut();
+            inputs.map_or(Ok(()), |inputs| inputs.come_back(action.micro, unit, &mut tape))?;
             let (params, grads) = chunk.shards.open(unit, chunk.done)?;
             if tape.has_lost(unit) {
                 model.forward(unit, params, &mut tape, tokens)?;
@@ -195,10 +264,10 @@ impl<'a> Pass<'_, 'a> {
     fn backward_input(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
         let Chunks { model, chunks, scratch, .. } = &mut *self.chunks;
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
+        chunk.unshard()?;
         let tape = chunk.live[action.micro].as_mut().expect("forward came before");
         let mut owed = chunk.free_owed.pop().expect("as many as the schedule needs");
         wires.take(action, &mut scratch.residual);
-        chunk.is_whole = true;
         for unit in chunk.units.clone().rev() {
             model.backward_input(unit, chunk.shards.fetch(unit)?, tape, scratch, &mut owed);
         }
@@ -213,6 +282,7 @@ impl<'a> Pass<'_, 'a> {
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
         let tape = chunk.live[action.micro].take().expect("forward came before");
         let owed = chunk.owed[action.micro].take().expect("the other part came before");
+        chunk.unshard()?;
         for unit in chunk.units.clone().rev() {
             let grads = chunk.shards.open_gradient(unit, chunk.done)?;
             model.backward_weight(unit, grads, &tape, &owed, tokens);

@@ -78,7 +78,12 @@ impl Shards<'_> {
 
     /// What one step reads and writes in files, units going as for `formula_bytes`.
     pub fn disk_formula(&self) -> DiskUse {
-        let formula = |disk: &Disk| disk.formula(|at| self.fetches(at));
+        self.disk_formula_with(|at| self.fetches(at))
+    }
+
+    /// The same, if parameters that are held in parts are needed so many `times`, by unit.
+    pub fn disk_formula_with(&self, times: impl Fn(usize) -> u64) -> DiskUse {
+        let formula = |disk: &Disk| disk.formula(times);
         self.disk.as_ref().map_or(DiskUse::default(), formula)
     }
 }

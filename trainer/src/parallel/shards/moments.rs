@@ -53,7 +53,7 @@ impl Shards<'_> {
     }
 
     /// Elements of the longest unit, and of the longest that this rank updates.
-    fn longest(&self) -> [usize; 2] {
+    pub(super) fn longest(&self) -> [usize; 2] {
         let longest = |len: fn(&Unit) -> usize| self.units.iter().map(len).max().unwrap_or(0);
         [longest(|unit| unit.cut.len()), longest(|unit| unit.moments.len())]
     }
