@@ -1,0 +1,215 @@
+//! A compiler with NVRTC's names, which lets g++ or clang++ do it.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use crate::rewrite::rewrite;
+use crate::table::{Handle, Table, lock, put};
+
+/// What images begin with; their length follows.
+pub(crate) const IMAGE_MAGIC: &[u8] = b"\x7fbrigade-fake-cuda";
+
+const CPU: &str = include_str!("cpu.h");
+
+const SUCCESS: c_int = 0;
+const INVALID_INPUT: c_int = 3;
+const INVALID_PROGRAM: c_int = 4;
+const COMPILATION: c_int = 6;
+
+struct Program {
+    source: String,
+    headers: Vec<(String, String)>,
+    made: Mutex<Made>,
+}
+
+#[derive(Default)]
+struct Made {
+    log: String,
+    image: Vec<u8>,
+}
+
+static PROGRAMS: Table<Program> = Table::new();
+
+/// The C++ compiler of this machine.
+pub(crate) fn program() -> Option<&'static str> {
+    static PROGRAM: OnceLock<Option<&str>> = OnceLock::new();
+    *PROGRAM.get_or_init(|| {
+        let works = |name: &&str| {
+            let tried = Command::new(name).arg("--version").output();
+            tried.is_ok_and(|output| output.status.success())
+        };
+        ["g++", "clang++", "c++"].into_iter().find(works)
+    })
+}
+
+/// A folder that is gone when this is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> std::io::Result<Self> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("brigade-fake-nvrtc-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is left to whoever cleans the folder for temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The image, or what the compiler wrote.
+fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
+    let io = |error: std::io::Error| format!("the fake compiler needs a folder: {error}");
+    let folder = Folder::new().map_err(io)?;
+    let path = |name: &str| folder.0.join(name);
+    for (name, text) in &program.headers {
+        fs::write(path(name), text).map_err(io)?;
+    }
+    fs::write(path("cpu.h"), CPU).map_err(io)?;
+    fs::write(path("kernels.cpp"), &program.source).map_err(io)?;
+    let defines = options.iter().filter(|option| option.starts_with("-D"));
+    let mut first = vec![String::from("-E"), String::from("-include"), String::from("cpu.h")];
+    first.extend(defines.cloned());
+    run(&folder.0, &first, "kernels.cpp", "kernels.ii")?;
+    let text = fs::read_to_string(path("kernels.ii")).map_err(io)?;
+    fs::write(path("rewritten.ii"), rewrite(&text)).map_err(io)?;
+    // Operations as they stand: a device rounds each of them, and so do tests' references.
+    let second = ["-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
+    run(&folder.0, &second.map(String::from), "rewritten.ii", "kernels.so")?;
+    let code = fs::read(path("kernels.so")).map_err(io)?;
+    let length = (code.len() as u64).to_le_bytes();
+    Ok([IMAGE_MAGIC, &length, &code].concat())
+}
+
+fn run(folder: &Path, options: &[String], source: &str, target: &str) -> Result<(), String> {
+    let name = program().ok_or("neither g++ nor clang++ is here, and the fake needs one")?;
+    let output = Command::new(name)
+        .current_dir(folder)
+        .args(["-std=c++17", "-I.", "-w"])
+        .args(options)
+        .args([source, "-o", target])
+        .output()
+        .map_err(|error| format!("{name} cannot be run: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+fn text(pointer: *const c_char) -> String {
+    // SAFETY: the caller owes a C string.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}
+
+/// As many C strings as there are said to be.
+fn texts(count: c_int, pointers: *const *const c_char) -> Vec<String> {
+    // SAFETY: the caller owes an array of this length.
+    (0..count.max(0) as usize).map(|at| text(unsafe { *pointers.add(at) })).collect()
+}
+
+fn fill(bytes: &[u8], target: *mut u8) -> c_int {
+    for (at, byte) in bytes.iter().enumerate() {
+        if put(target.wrapping_add(at), *byte).is_err() {
+            return INVALID_INPUT;
+        }
+    }
+    SUCCESS
+}
+
+fn with(program: Handle, look: impl FnOnce(&Made) -> c_int) -> c_int {
+    PROGRAMS.find(program).map_or(INVALID_PROGRAM, |program| look(&lock(&program.made)))
+}
+
+fn or_invalid(put: Result<(), u32>) -> c_int {
+    put.map_or(INVALID_INPUT, |()| SUCCESS)
+}
+
+/// The minor version changes with what is put in front of kernels, so that caches tell.
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
+    let mut hasher = DefaultHasher::new();
+    CPU.hash(&mut hasher);
+    let ours = (hasher.finish() & 0xf_ffff) as c_int;
+    or_invalid(put(major, 99).and_then(|()| put(minor, ours)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetErrorString(code: c_int) -> *const c_char {
+    match code {
+        SUCCESS => c"NVRTC_SUCCESS".as_ptr(),
+        COMPILATION => c"NVRTC_ERROR_COMPILATION".as_ptr(),
+        _ => c"NVRTC_ERROR_INVALID_INPUT".as_ptr(),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcCreateProgram(
+    target: *mut Handle,
+    source: *const c_char,
+    _name: *const c_char,
+    count: c_int,
+    headers: *const *const c_char,
+    names: *const *const c_char,
+) -> c_int {
+    let headers = texts(count, names).into_iter().zip(texts(count, headers)).collect();
+    let made = Mutex::new(Made::default());
+    or_invalid(put(target, PROGRAMS.add(Program { source: text(source), headers, made })))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcDestroyProgram(program: *mut Handle) -> c_int {
+    // SAFETY: the caller owes a pointer to a program's handle.
+    PROGRAMS.remove(unsafe { *program }).map_or(INVALID_PROGRAM, |_| SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcCompileProgram(
+    program: Handle,
+    count: c_int,
+    options: *const *const c_char,
+) -> c_int {
+    let Ok(program) = PROGRAMS.find(program) else { return INVALID_PROGRAM };
+    let result = compile(&program, &texts(count, options));
+    let mut made = lock(&program.made);
+    match result {
+        Ok(image) => {
+            *made = Made { log: String::new(), image };
+            SUCCESS
+        }
+        Err(log) => {
+            *made = Made { log, image: Vec::new() };
+            COMPILATION
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetProgramLogSize(program: Handle, target: *mut usize) -> c_int {
+    with(program, |made| or_invalid(put(target, made.log.len() + 1)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetProgramLog(program: Handle, target: *mut u8) -> c_int {
+    with(program, |made| fill(&[made.log.as_bytes(), &[0]].concat(), target))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetCUBINSize(program: Handle, target: *mut usize) -> c_int {
+    with(program, |made| or_invalid(put(target, made.image.len())))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetCUBIN(program: Handle, target: *mut u8) -> c_int {
+    with(program, |made| fill(&made.image, target))
+}

@@ -1,0 +1,261 @@
+//! Kernels: libraries that the fake compiler made, run block by block.
+
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_uint, c_void};
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use crate::compiler::IMAGE_MAGIC;
+use crate::device::{BLOCKS_PER_MULTIPROCESSOR, MULTIPROCESSORS, SHARED_BYTES_MAX};
+use crate::stream;
+use crate::table::{
+    Answer, Code, Handle, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, Table, export, lock, put,
+};
+
+type Call = extern "C" fn(*mut *mut c_void);
+type Sizes = extern "C" fn(*mut c_uint, c_uint) -> c_uint;
+type OnStall = extern "C" fn(*mut c_void);
+/// `brigade_cpu_run` of `cpu.h`.
+type Run = extern "C" fn(
+    *const c_uint,
+    *const c_uint,
+    *const c_uint,
+    c_uint,
+    Call,
+    *mut *mut c_void,
+    OnStall,
+    *mut c_void,
+);
+
+const PARAMETERS_MAX: usize = 64;
+const SHARED_BYTES_USUAL: u32 = 48 * 1024;
+
+struct Module {
+    library: libloading::Library,
+    run: Run,
+}
+
+struct Function {
+    /// Keeps the code where it is.
+    module: Arc<Module>,
+    call: Call,
+    sizes: Vec<usize>,
+    shared_bytes_max: AtomicU64,
+}
+
+/// A kernel that was launched, with a copy of its arguments.
+struct Launch {
+    function: Arc<Function>,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    /// Sixteen bytes at a time, so that every type is aligned.
+    arguments: Vec<Vec<[u64; 2]>>,
+}
+
+/// One run of a launch: blocks are taken in order by however many threads there are.
+struct Going {
+    launch: Arc<Launch>,
+    next: AtomicUsize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What a block that waits for others is known by.
+struct Waiting<'a> {
+    going: &'a Arc<Going>,
+    has_called: AtomicBool,
+}
+
+static MODULES: Table<Module> = Table::new();
+static FUNCTIONS: Table<Function> = Table::new();
+
+fn load(image: *const u8) -> Result<Module, Code> {
+    let header = IMAGE_MAGIC.len() + 8;
+    // SAFETY: images of every kind are longer than this header.
+    let start = unsafe { std::slice::from_raw_parts(image, header) };
+    let (magic, length) = start.split_at(IMAGE_MAGIC.len());
+    if magic != IMAGE_MAGIC {
+        return Err(INVALID_IMAGE);
+    }
+    let length = u64::from_le_bytes(length.try_into().map_err(|_| INVALID_IMAGE)?) as usize;
+    // SAFETY: the fake compiler wrote how long it is.
+    let code = unsafe { std::slice::from_raw_parts(image.add(header), length) };
+    // A name that was never used: the loader knows libraries by their names.
+    static LOADED: AtomicU64 = AtomicU64::new(0);
+    let number = LOADED.fetch_add(1, Ordering::Relaxed);
+    let name = format!("brigade-fake-cuda-{}-{number}.so", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    fs::write(&path, code).map_err(|_| INVALID_IMAGE)?;
+    // SAFETY: what the fake compiler made of a test's own source.
+    let library = unsafe { libloading::Library::new(&path) };
+    // Loaded or not, the name is not needed any more.
+    let _ = fs::remove_file(&path);
+    let library = library.map_err(|_| INVALID_IMAGE)?;
+    // SAFETY: `cpu.h` defines it so.
+    let run = unsafe { library.get::<Run>(b"brigade_cpu_run\0") }.map(|found| *found);
+    Ok(Module { run: run.map_err(|_| INVALID_IMAGE)?, library })
+}
+
+fn function(module: Arc<Module>, name: &CStr) -> Result<Function, Code> {
+    let symbol = |what: &str| {
+        let mut symbol = OsString::from(format!("brigade_cpu_{what}_")).into_vec();
+        symbol.extend_from_slice(name.to_bytes());
+        CString::new(symbol).map_err(|_| NOT_FOUND)
+    };
+    let (call, sizes) = (symbol("call")?, symbol("sizes")?);
+    // SAFETY: the fake compiler defines both of these types for each kernel.
+    let found = unsafe {
+        let call = module.library.get::<Call>(call.as_bytes_with_nul()).map(|found| *found);
+        let sizes = module.library.get::<Sizes>(sizes.as_bytes_with_nul()).map(|found| *found);
+        (call, sizes)
+    };
+    let (Ok(call), Ok(ask)) = found else { return Err(NOT_FOUND) };
+    let mut room = [0; PARAMETERS_MAX];
+    let count = ask(room.as_mut_ptr(), PARAMETERS_MAX as c_uint) as usize;
+    let sizes = room.get(..count).ok_or(INVALID_IMAGE)?;
+    let sizes = sizes.iter().map(|size| *size as usize).collect();
+    let shared_bytes_max = AtomicU64::new(u64::from(SHARED_BYTES_USUAL));
+    Ok(Function { module, call, sizes, shared_bytes_max })
+}
+
+fn launch(
+    function: Handle,
+    [grid, block]: [[u32; 3]; 2],
+    shared_bytes: u32,
+    stream: Handle,
+    arguments: *mut *mut c_void,
+    is_cooperative: bool,
+) -> Answer {
+    let function = FUNCTIONS.find(function)?;
+    let product = |of: [u32; 3]| of.iter().map(|one| u64::from(*one)).product::<u64>();
+    let (blocks, threads) = (product(grid), product(block));
+    let shared_max = function.shared_bytes_max.load(Ordering::Relaxed);
+    if blocks == 0 || threads == 0 || threads > 1024 || u64::from(shared_bytes) > shared_max {
+        return Err(INVALID_VALUE);
+    }
+    if is_cooperative && blocks > (MULTIPROCESSORS * BLOCKS_PER_MULTIPROCESSOR) as u64 {
+        return Err(720);
+    }
+    let copied = |(at, bytes): (usize, &usize)| {
+        let mut copy = vec![[0_u64; 2]; bytes.div_ceil(16)];
+        // SAFETY: the caller owes one pointer for each parameter, to a value of its size.
+        unsafe {
+            let source = (*arguments.add(at)).cast::<u8>();
+            ptr::copy_nonoverlapping(source, copy.as_mut_ptr().cast(), *bytes);
+        }
+        copy
+    };
+    let arguments = function.sizes.iter().enumerate().map(copied).collect();
+    let launch = Arc::new(Launch { function, grid, block, shared_bytes, arguments });
+    stream::find(stream)?.submit(move || {
+        let (launch, next) = (launch.clone(), AtomicUsize::new(0));
+        let going = Arc::new(Going { launch, next, threads: Mutex::new(Vec::new()) });
+        going.take_blocks();
+        // Threads may start further ones until the last block is taken.
+        loop {
+            let Some(thread) = lock(&going.threads).pop() else { break };
+            // A panic of a block has ended that thread, and says so itself.
+            let _ = thread.join();
+        }
+    })
+}
+
+impl Going {
+    fn take_blocks(self: &Arc<Self>) {
+        let launch = &self.launch;
+        let [wide, high, deep] = launch.grid.map(|one| one as usize);
+        let pointer = |copy: &Vec<[u64; 2]>| copy.as_ptr().cast_mut().cast::<c_void>();
+        let mut arguments: Vec<*mut c_void> = launch.arguments.iter().map(pointer).collect();
+        loop {
+            let at = self.next.fetch_add(1, Ordering::Relaxed);
+            if at >= wide * high * deep {
+                return;
+            }
+            let index = [at % wide, at / wide % high, at / wide / high].map(|one| one as u32);
+            let waiting = Waiting { going: self, has_called: AtomicBool::new(false) };
+            let data = ptr::from_ref(&waiting).cast_mut().cast();
+            (launch.function.module.run)(
+                launch.grid.as_ptr(),
+                launch.block.as_ptr(),
+                index.as_ptr(),
+                launch.shared_bytes,
+                launch.function.call,
+                arguments.as_mut_ptr(),
+                on_stall,
+                data,
+            );
+        }
+    }
+}
+
+/// A block waits, perhaps for a later one: a thread of its own for that.
+extern "C" fn on_stall(data: *mut c_void) {
+    // SAFETY: `take_blocks` passes it, and it outlives the block.
+    let waiting = unsafe { &*data.cast::<Waiting<'_>>() };
+    if waiting.has_called.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let going = waiting.going.clone();
+    let total = going.launch.grid.iter().map(|one| *one as usize).product();
+    if going.next.load(Ordering::Relaxed) < total {
+        let more = going.clone();
+        lock(&going.threads).push(thread::spawn(move || more.take_blocks()));
+    }
+}
+
+export! {
+    fn cuModuleLoadData(target: *mut Handle, image: *const c_void) {
+        put(target, MODULES.add(load(image.cast())?))
+    }
+    fn cuModuleUnload(module: Handle) {
+        MODULES.remove(module).map(drop)
+    }
+    fn cuModuleGetFunction(target: *mut Handle, module: Handle, name: *const c_char) {
+        // SAFETY: the caller owes a C string.
+        let name = unsafe { CStr::from_ptr(name) };
+        put(target, FUNCTIONS.add(function(MODULES.find(module)?, name)?))
+    }
+    fn cuFuncGetAttribute(target: *mut c_int, which: c_int, handle: Handle) {
+        FUNCTIONS.find(handle)?;
+        put(target, match which {
+            0 => 1024,
+            4 => 32,
+            _ => 0,
+        })
+    }
+    fn cuFuncSetAttribute(handle: Handle, which: c_int, value: c_int) {
+        let function = FUNCTIONS.find(handle)?;
+        if which == 8 {
+            if value > SHARED_BYTES_MAX {
+                return Err(INVALID_VALUE);
+            }
+            function.shared_bytes_max.store(value.max(0) as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        target: *mut c_int, handle: Handle, _threads: c_int, _shared_bytes: usize,
+    ) {
+        FUNCTIONS.find(handle)?;
+        put(target, BLOCKS_PER_MULTIPROCESSOR)
+    }
+    fn cuLaunchKernel(
+        handle: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void, _extra: *mut *mut c_void,
+    ) {
+        let shape = [[grid_x, grid_y, grid_z], [block_x, block_y, block_z]];
+        launch(handle, shape, shared, stream, arguments, false)
+    }
+    fn cuLaunchCooperativeKernel(
+        handle: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void,
+    ) {
+        let shape = [[grid_x, grid_y, grid_z], [block_x, block_y, block_z]];
+        launch(handle, shape, shared, stream, arguments, true)
+    }
+}

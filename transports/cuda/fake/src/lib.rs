@@ -1,0 +1,75 @@
+//! A CUDA driver and a compiler of kernels without a device, for tests. It is a library with
+//! libcuda's and libnvrtc's names: whatever loads those at run time loads this instead, and runs
+//! as it is, in any number of processes.
+//!
+//! Memory of "devices" is memory of the host that other processes can map; streams are threads, so
+//! what is given to them is done later and in order; kernels are compiled by g++ or clang++ from
+//! the same source (`cpu.h` says how). It is no measure of speed, and kinder than a device in two
+//! ways: the host can follow a device's address, and a kernel that goes astray ends the process.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `BRIGADE_FAKE_CUDA_DEVICES` | how many devices there are (1) |
+//! | `BRIGADE_FAKE_CUDA_MEMORY` | bytes of memory of each, for each process (1 GiB) |
+//! | `BRIGADE_FAKE_CUDA_PEERS` | `yes`; `no`: devices do not reach each other; `broken`: memory of others opens, but what is written does not arrive |
+//! | `BRIGADE_FAKE_CUDA_FAULTS` | `cuMemAlloc_v2@3=2,...`: the third call of this function returns 2; errors from 700 to 719 stick |
+#![warn(missing_docs)]
+
+mod compiler;
+mod device;
+mod event;
+mod fault;
+mod graph;
+mod kernel;
+mod memory;
+mod rewrite;
+mod share;
+mod stream;
+mod table;
+
+use std::path::PathBuf;
+use std::sync::Once;
+
+/// The library, built beside the test that asks. Tests get it by naming this crate among their
+/// `dev-dependencies`.
+///
+/// # Panics
+///
+/// Where there is none: the program is no test of cargo's.
+pub fn library() -> PathBuf {
+    let program = std::env::current_exe().expect("a running program has a path");
+    let folder = program.parent().expect("a program lies in a folder");
+    let name = "libbrigade_cuda_fake.so";
+    // Tests lie in `deps`, examples and the command beside it.
+    let places = [folder.join(name), folder.join("deps").join(name), folder.join("..").join(name)];
+    let places = places.into_iter().chain([folder.join("../deps").join(name)]);
+    let mut places = places.filter(|place| place.exists());
+    places.next().unwrap_or_else(|| panic!("{name} is not built beside {}", program.display()))
+}
+
+/// What a process needs in its environment to meet this driver and this compiler.
+pub fn environment() -> Vec<(&'static str, PathBuf)> {
+    let cache = std::env::temp_dir().join("brigade-fake-cuda-kernels");
+    vec![
+        ("BRIGADE_CUDA_LIBRARY", library()),
+        ("BRIGADE_NVRTC", library()),
+        ("BRIGADE_CACHE", cache),
+    ]
+}
+
+/// Whether kernels can be compiled here: there is a C++ compiler, and the processor is known.
+pub fn is_usable() -> bool {
+    cfg!(all(target_arch = "x86_64", target_os = "linux")) && compiler::program().is_some()
+}
+
+/// Let this process, and those that it starts, meet this driver. Tests call it first of all.
+pub fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for (name, value) in environment() {
+            // SAFETY: tests call this before they start threads that read the environment through
+            // C; Rust's own readers are locked out meanwhile.
+            unsafe { std::env::set_var(name, value) };
+        }
+    });
+}

@@ -1,0 +1,220 @@
+//! Streams: each a thread that does what it is given, in order.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use crate::device::{count, current};
+use crate::event;
+use crate::graph::{self, Capture, forbidden_in_capture};
+use crate::memory::around;
+use crate::table::{
+    Answer, CAPTURE_UNSUPPORTED, Code, Handle, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
+    NOT_READY, Table, export, lock, put,
+};
+
+/// What a stream does: once, or in a graph as often as that is launched.
+pub(crate) type Job = Arc<dyn Fn() + Send + Sync>;
+
+pub(crate) struct Stream {
+    pub(crate) device: usize,
+    jobs: Mutex<Sender<Job>>,
+    given: Mutex<u64>,
+    done: Arc<(Mutex<u64>, Condvar)>,
+    /// Where jobs go instead of to the thread.
+    pub(crate) capture: Mutex<Option<Arc<Capture>>>,
+}
+
+static STREAMS: Table<Stream> = Table::new();
+static EVERY: Mutex<Vec<Arc<Stream>>> = Mutex::new(Vec::new());
+/// The streams that need not be made, by device and handle.
+static DEFAULTS: Mutex<Option<Defaults>> = Mutex::new(None);
+
+type Defaults = HashMap<(usize, u64), Arc<Stream>>;
+
+impl Stream {
+    fn new(device: usize) -> Self {
+        let (sender, jobs) = channel::<Job>();
+        let done = Arc::new((Mutex::new(0), Condvar::new()));
+        let counted = done.clone();
+        thread::spawn(move || {
+            for job in jobs {
+                job();
+                *lock(&counted.0) += 1;
+                counted.1.notify_all();
+            }
+        });
+        let (given, capture) = (Mutex::new(0), Mutex::new(None));
+        Self { device, jobs: Mutex::new(sender), given, done, capture }
+    }
+
+    pub(crate) fn submit(&self, job: impl Fn() + Send + Sync + 'static) -> Answer {
+        self.submit_job(Arc::new(job))
+    }
+
+    pub(crate) fn submit_job(&self, job: Job) -> Answer {
+        if let Some(capture) = &*lock(&self.capture) {
+            capture.push(job);
+            return Ok(());
+        }
+        let mut given = lock(&self.given);
+        lock(&self.jobs).send(job).map_err(|_| INVALID_HANDLE)?;
+        *given += 1;
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        let given = *lock(&self.given);
+        *lock(&self.done.0) >= given
+    }
+
+    pub(crate) fn wait(&self) {
+        let given = *lock(&self.given);
+        let mut done = lock(&self.done.0);
+        while *done < given {
+            done = self.done.1.wait(done).unwrap_or_else(|broken| broken.into_inner());
+        }
+    }
+
+    pub(crate) fn is_captured(&self) -> bool {
+        lock(&self.capture).is_some()
+    }
+}
+
+/// A stream by its handle; null, 1 and 2 are the default stream of the current device.
+pub(crate) fn find(handle: Handle) -> Result<Arc<Stream>, Code> {
+    if handle as u64 > 2 {
+        return STREAMS.find(handle);
+    }
+    // The default stream and its name 1 are one; a thread's own is one for all threads here.
+    let key = (current()?, u64::from(handle as u64 == 2));
+    let mut defaults = lock(&DEFAULTS);
+    let stream = defaults.get_or_insert_default().entry(key).or_insert_with(|| {
+        let stream = Arc::new(Stream::new(key.0));
+        lock(&EVERY).push(stream.clone());
+        stream
+    });
+    Ok(stream.clone())
+}
+
+/// As freeing memory does on a device.
+pub(crate) fn wait_for_all() {
+    let every: Vec<_> = lock(&EVERY).clone();
+    every.iter().for_each(|stream| stream.wait());
+}
+
+/// Whether the host's part of a copy is memory that a device does not reach by itself.
+fn is_pageable(address: u64) -> bool {
+    around(address, |_, _| ()).is_none()
+}
+
+fn copy(target: u64, source: u64, bytes: usize, stream: &Stream) -> Answer {
+    if bytes == 0 {
+        return Ok(());
+    }
+    if target == 0 || source == 0 {
+        return Err(INVALID_VALUE);
+    }
+    stream.submit(move || {
+        // SAFETY: who asked for the copy owes both ranges until it is done.
+        unsafe { ptr::copy(source as *const u8, target as *mut u8, bytes) };
+    })?;
+    let waits = is_pageable(target) || is_pageable(source);
+    if waits && !stream.is_captured() {
+        stream.wait();
+    }
+    Ok(())
+}
+
+type HostFunction = extern "C" fn(*mut c_void);
+
+export! {
+    fn cuStreamCreateWithPriority(target: *mut Handle, _flags: c_uint, _priority: c_int) {
+        let handle = STREAMS.add(Stream::new(current()?));
+        lock(&EVERY).push(STREAMS.find(handle)?);
+        put(target, handle)
+    }
+    fn cuStreamDestroy_v2(handle: Handle) {
+        let stream = STREAMS.remove(handle)?;
+        lock(&EVERY).retain(|other| !Arc::ptr_eq(other, &stream));
+        Ok(())
+    }
+    fn cuStreamSynchronize(handle: Handle) {
+        let stream = find(handle)?;
+        if stream.is_captured() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        forbidden_in_capture()?;
+        stream.wait();
+        Ok(())
+    }
+    fn cuStreamQuery(handle: Handle) {
+        let stream = find(handle)?;
+        if stream.is_captured() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        if stream.is_done() { Ok(()) } else { Err(NOT_READY) }
+    }
+    fn cuStreamGetCtx(handle: Handle, target: *mut Handle) {
+        put(target, (0x100 + find(handle)?.device) as Handle)
+    }
+    fn cuStreamIsCapturing(handle: Handle, target: *mut c_uint) {
+        put(target, u32::from(find(handle)?.is_captured()))
+    }
+    fn cuStreamBeginCapture_v2(handle: Handle, mode: c_uint) {
+        if handle as u64 <= 2 {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        let stream = find(handle)?;
+        graph::begin(&stream, handle, mode)
+    }
+    fn cuStreamEndCapture(handle: Handle, target: *mut Handle) {
+        let graph = graph::end(handle, &lock(&EVERY).clone())?;
+        put(target, graph)
+    }
+    fn cuStreamWaitEvent(handle: Handle, event: Handle, _flags: c_uint) {
+        let stream = find(handle)?;
+        event::wait_in(&stream, event)
+    }
+    fn cuStreamWriteValue32_v2(handle: Handle, address: u64, value: u32, _flags: c_uint) {
+        find(handle)?.submit(move || event::number_at(address).store(value, event::IN_ORDER))
+    }
+    fn cuStreamWaitValue32_v2(handle: Handle, address: u64, value: u32, _flags: c_uint) {
+        find(handle)?.submit(move || {
+            let number = event::number_at(address);
+            event::patiently(|| number.load(event::IN_ORDER).wrapping_sub(value) as i32 >= 0);
+        })
+    }
+    fn cuCtxSynchronize() {
+        forbidden_in_capture()?;
+        let device = current()?;
+        let every: Vec<_> = lock(&EVERY).clone();
+        every.iter().filter(|stream| stream.device == device).for_each(|stream| stream.wait());
+        Ok(())
+    }
+    fn cuLaunchHostFunc(handle: Handle, function: HostFunction, data: *mut c_void) {
+        let data = data as u64;
+        find(handle)?.submit(move || function(data as *mut c_void))
+    }
+    fn cuMemcpyAsync(target: u64, source: u64, bytes: usize, handle: Handle) {
+        copy(target, source, bytes, &*find(handle)?)
+    }
+    fn cuMemcpyPeerAsync(
+        target: u64, to: Handle, source: u64, from: Handle, bytes: usize, handle: Handle,
+    ) {
+        let known = |context: Handle| (context as usize).wrapping_sub(0x100) < count();
+        if !known(to) || !known(from) {
+            return Err(INVALID_CONTEXT);
+        }
+        copy(target, source, bytes, &*find(handle)?)
+    }
+    fn cuMemsetD8Async(address: u64, byte: u8, bytes: usize, handle: Handle) {
+        find(handle)?.submit(move || {
+            // SAFETY: who asked for it owes the range until it is done.
+            unsafe { ptr::write_bytes(address as *mut u8, byte, bytes) };
+        })
+    }
+}
