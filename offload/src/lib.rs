@@ -6,11 +6,13 @@
 //! * [`store`]: states in files, tensors in tiers; the files that are swapped to are a checkpoint
 //! * [`optimizer`]: updates of parameters on the host, each a single pass
 //! * [`step`]: an optimizer's step over state that passes through memory chunk by chunk
+//! * [`device`]: a GPU above the host's memory, and what crosses between them
 //! * [`plan`]: what lives where and what that costs, said before the first step
 //!
 //! Nothing here knows what a collective is, and a rank is a number in the name of a file.
 #![warn(missing_docs)]
 
+pub mod device;
 pub mod layout;
 pub mod memory;
 pub mod optimizer;

@@ -1,5 +1,6 @@
 //! What `brigade train` may be told.
 
+use crate::device::DeviceArgs;
 use crate::error::Error;
 use crate::layout::Config;
 use crate::offload::{self, Offload, Tier};
@@ -70,6 +71,10 @@ pub struct Args {
     /// How gradients become steps
     #[arg(long, value_enum, default_value_t)]
     pub optimizer: Rule,
+    /// Whether a GPU computes
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub device: DeviceArgs,
     /// Keep moments, and parameters that are held in parts, in cheaper memory: cpu (an arena with
     /// a budget) or nvme:FOLDER (a file, through which the update streams)
     #[arg(long, value_name = "TIER")]
@@ -222,6 +227,7 @@ impl Args {
             return Err(Error::setting("draw", problem.to_string()));
         }
         self.check_memory()?;
+        self.device.check(!self.is_pipeline() && mesh.length(Axis::Tp) == 1)?;
         self.share_of(0, ranks)?;
         self.pipeline(ranks).map(drop)
     }
@@ -330,6 +336,10 @@ mod tests {
             ("--accumulate 0", 1, "--accumulate"),
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
+            ("--strategy tp --device cuda", 2, "--device"),
+            ("--strategy 1f1b --device cuda", 2, "--device"),
+            ("--tf32", 1, "--tf32"),
+            ("--device-budget 1G", 1, "--device-budget"),
             ("--draw x.svg", 2, "--draw"),
             ("--strategy interleaved --chunks 1000000000", 2, "--layers"),
             ("--checkpoint x --checkpoint-every 0", 1, "--checkpoint-every"),

@@ -8,6 +8,7 @@ use crate::kernels::Cpu;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::{Hyper, Optimizer};
+use crate::parallel::device::on_device;
 use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Thrift, Way, Ways};
@@ -105,6 +106,9 @@ pub(crate) fn strategy<'a>(
         return Ok(Box::new(pipeline));
     }
     let dp = groups.dp.as_ref();
+    if let Some(usage) = args.device.usage(rank, thrift.precision) {
+        return on_device(usage, model, dp, lanes, sharing, optimizer, &thrift, state);
+    }
     let data = DataParallel::new(model, dp, lanes, sharing, optimizer, &thrift, state)?;
     Ok(Box::new(data))
 }
@@ -183,6 +187,9 @@ impl<'a> Run<'a> {
             ("learning rate", format!("up to {lr}, seed {seed}")),
             ("steps", format!("{first} to {last} of {steps}")),
         ];
+        if let Some(device) = self.strategy.device() {
+            rows.push(("device", device));
+        }
         if let Some(offload) = self.args.offload(0, ranks) {
             rows.push(("offload", offload.to_string()));
         }

@@ -41,6 +41,9 @@ pub enum Error {
     /// What is kept in cheaper memory could not be moved; the text names file, place and reason.
     #[error("offload: {0}")]
     Offload(Box<dyn std::error::Error + Send + Sync>),
+    /// The device that computes, or its driver, refused; the text says what and why.
+    #[error("device: {0}")]
+    Device(Box<dyn std::error::Error + Send + Sync>),
     /// The loss is not a number any more; a smaller learning rate usually helps.
     #[error("loss is {loss} at step {step}: try a smaller --lr")]
     Diverged {
@@ -75,7 +78,17 @@ impl Error {
         Error::Offload(problem.into())
     }
 
+    pub(crate) fn device(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Device(problem.into())
+    }
+
     pub(crate) fn checkpoint(path: &Path, problem: impl ToString) -> Error {
         Error::Checkpoint { path: path.to_path_buf(), problem: problem.to_string() }
+    }
+}
+
+impl From<brigade_cuda::CudaError> for Error {
+    fn from(problem: brigade_cuda::CudaError) -> Error {
+        Error::device(problem)
     }
 }

@@ -8,6 +8,7 @@ mod begin;
 pub mod checkpoint;
 pub mod compare;
 pub mod data;
+pub mod device;
 mod drawing;
 mod error;
 mod events;

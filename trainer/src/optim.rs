@@ -2,6 +2,7 @@
 //! Which bits come out depends on the numbers alone, not on threads, parts or processors.
 
 use crate::error::Error;
+use crate::kernels::cuda::AdamWStep;
 use crate::layout::{Layout, Tensor};
 use crate::norms::{ExactSum, Sums};
 use brigade_offload::memory::Buffer;
@@ -255,6 +256,17 @@ impl Optimizer {
             (group.clone(), update)
         };
         moments.groups.iter().map(of).collect()
+    }
+
+    /// AdamW's constants in that update, for who updates on a device.
+    pub(crate) fn adamw_step(&self, lr: f32, decays: bool) -> AdamWStep {
+        assert_eq!(self.rule, Rule::Adamw, "the only rule that devices have");
+        let Hyper { beta1, beta2, eps, decay } = self.hyper;
+        let decay = if decays { decay } else { 0.0 };
+        let step = i32::try_from(self.steps + 1).unwrap_or(i32::MAX);
+        let bias = |beta: f32| (1.0 - f64::from(beta).powi(step)) as f32;
+        let (rate, root) = (lr / bias(beta1), 1.0 / bias(beta2).sqrt());
+        AdamWStep { scale: self.scale, beta1, beta2, eps, rate, root, shrink: 1.0 - lr * decay }
     }
 
     /// Before the update of a rule that asks for norms: add those of a part, whose moments LAMB

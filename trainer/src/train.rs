@@ -252,7 +252,10 @@ impl Run<'_> {
         {
             std::fs::write(path, picture).map_err(Error::file("write", path))?;
         }
-        outcome.held_out = self.held_out(&state.params)?;
+        outcome.held_out = match self.held_out_on_device()? {
+            Some(loss) => loss,
+            None => self.held_out(&state.params)?,
+        };
         let ways: Vec<_> = self.args.strategy.iter().map(|way| way.name()).collect();
         let (ways, config) = (ways.join(","), self.model.layout().config());
         let title = format!("--strategy {ways} --ranks {} {config}", outcome.ranks.len());
@@ -297,6 +300,26 @@ impl Run<'_> {
             total += self.model.loss(&mut tape, &targets, 0.0)?;
         }
         Ok(total / (HELD_OUT_WINDOWS * context) as f64)
+    }
+
+    /// The same where the strategy's device computes it.
+    fn held_out_on_device(&mut self) -> Result<Option<f64>, Error> {
+        let Run { args, corpus, strategy, .. } = self;
+        let Some(samples) = strategy.evaluates() else { return Ok(None) };
+        let context = args.context;
+        let mut total = 0.0;
+        for first in (0..HELD_OUT_WINDOWS).step_by(samples) {
+            let end = HELD_OUT_WINDOWS.min(first + samples);
+            let mut text = [0, 1].map(|_| vec![0; (end - first) * context]);
+            let windows =
+                (first..end).map(|index| corpus.held_out(index, HELD_OUT_WINDOWS, context));
+            let [tokens, targets] = &mut text;
+            fill(windows, tokens, targets, context);
+            let mut losses = vec![0.0; tokens.len()];
+            strategy.evaluate(tokens, targets, &mut losses)?;
+            total += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
+        }
+        Ok(Some(total / (HELD_OUT_WINDOWS * context) as f64))
     }
 
     fn save(&self, state: &State) -> Result<(), Error> {

@@ -11,7 +11,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("brigade-cuda-fake", &[]),
     // What ends in `fake` is for tests: among dev-dependencies only.
     ("brigade-cuda", &["brigade-cuda-fake"]),
-    ("brigade-offload", &[]),
+    ("brigade-offload", &["brigade-cuda", "brigade-cuda-fake"]),
     ("brigade-transports", &["brigade-cuda", "brigade-cuda-fake", "brigade-verbs"]),
     (
         "brigade-comm",

@@ -12,7 +12,7 @@ const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
 /// calls, and the wall to C, of which every function takes pointers.
 const UNSAFE_FOLDERS: [&str; 4] = ["kernels", "verbs", "cuda", "ffi"];
 /// Single files that may, each with its reason.
-const UNSAFE_FILES: [(&str, &str); 32] = [
+const UNSAFE_FILES: [(&str, &str); 34] = [
     ("comm/src/device/mod.rs", "says what whoever enqueues calls on a device owes them"),
     ("comm/src/device/ways.rs", "hands the caller's buffers to kernels and copies"),
     ("comm/src/device/lent.rs", "maps memory that other processes lend"),
@@ -44,6 +44,8 @@ const UNSAFE_FILES: [(&str, &str); 32] = [
     ("comm/tests/kernels.rs", "calls every kernel that the machine has"),
     ("comm/benches/kernels.rs", "calls every kernel that the machine has"),
     ("offload/src/memory/buffer.rs", "lends a range of the arena as a slice"),
+    ("offload/src/device/staging.rs", "lends pinned slots to copies of a device"),
+    ("offload/src/device/pinned.rs", "lends buffers of the arena to copies of a device"),
     ("offload/src/storage/request.rs", "lends a buffer's memory to transfers until they complete"),
 ];
 

@@ -11,6 +11,7 @@
 mod attention;
 mod chunks;
 mod cpu;
+pub mod cuda;
 mod gemm;
 mod norm;
 mod pointwise;

@@ -4,6 +4,7 @@
 //! `data` computes a step with both. `formula` predicts every byte that is sent.
 
 mod data;
+pub mod device;
 mod formula;
 mod gradients;
 mod lanes;
@@ -50,6 +51,26 @@ pub trait Strategy {
     /// The last step as a picture, SVG, on every rank; none of a way that has nothing to show.
     fn draw(&mut self) -> Result<Option<String>, Error> {
         Ok(None)
+    }
+
+    /// How many samples `evaluate` takes at once, where that is not for the host to compute.
+    fn evaluates(&self) -> Option<usize> {
+        None
+    }
+
+    /// The loss of each token of some text, of no more samples than that.
+    fn evaluate(
+        &mut self,
+        _tokens: &[u32],
+        _targets: &[u32],
+        _losses: &mut [f32],
+    ) -> Result<(), Error> {
+        unreachable!("asked of who evaluates")
+    }
+
+    /// What computes, if it is not the host: one line.
+    fn device(&self) -> Option<String> {
+        None
     }
 
     /// What one step reads from files and writes to them, by the formulas of what it keeps there.

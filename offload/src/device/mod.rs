@@ -1,0 +1,15 @@
+//! A GPU above the host's memory: what crosses, crosses by pinned memory, on streams of its own for
+//! each direction, so that both directions and the device's arithmetic happen at the same time.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `staging` | numbers that lie anywhere on the host, through a few pinned slots |
+//! | `pinned` | the arena's memory, pinned where it lies, so that buffers cross without a copy |
+//!
+//! Not here: what the device computes, and what the bytes mean.
+
+mod pinned;
+mod staging;
+
+pub use pinned::{Flight, Lane, PinnedArena};
+pub use staging::{Download, Upload};

@@ -1,0 +1,76 @@
+//! What `brigade train` may be told of devices.
+
+use crate::error::Error;
+use crate::kernels::cuda::Inside;
+use crate::offload::parse_bytes;
+use crate::precision::Precision;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+/// What computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Machine {
+    /// The processor
+    #[default]
+    Cpu,
+    /// A CUDA device; its driver is found at run time
+    Cuda,
+}
+
+/// Flags about devices.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct DeviceArgs {
+    /// What computes; ranks share the devices of a machine if they are more
+    #[arg(long, value_enum, default_value_t)]
+    pub device: Machine,
+    /// Bytes of a device that a rank may use, such as 2G: parameters and gradients stream through
+    /// it if it does not hold all of the state
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub device_budget: Option<usize>,
+    /// Let products of f32 on a device read 10 bits of each fraction (TF32)
+    #[arg(long)]
+    pub tf32: bool,
+}
+
+/// How a rank uses a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// Which of this machine's, modulo how many there are.
+    pub index: usize,
+    /// What products read.
+    pub inside: Inside,
+    /// The most bytes of it that a rank may use.
+    pub budget: Option<usize>,
+}
+
+impl DeviceArgs {
+    /// How a rank uses a device, if it does.
+    pub(crate) fn usage(&self, rank: usize, precision: Precision) -> Option<DeviceUse> {
+        let inside = match precision {
+            Precision::Bf16 => Inside::Bf16,
+            _ if self.tf32 => Inside::Tf32,
+            _ => Inside::Full,
+        };
+        // Launchers say which rank of its machine this is.
+        let local = std::env::var("LOCAL_RANK").ok().and_then(|rank| rank.parse().ok());
+        let index = local.unwrap_or(rank);
+        let usage = DeviceUse { index, inside, budget: self.device_budget };
+        (self.device == Machine::Cuda).then_some(usage)
+    }
+
+    /// Refuse what no device does, or what means nothing without one.
+    pub(crate) fn check(&self, is_whole: bool) -> Result<(), Error> {
+        let refuse = |name, problem: &str| Err(Error::setting(name, problem.to_string()));
+        match self.device {
+            Machine::Cuda if !is_whole => {
+                refuse("device", "cuda computes whole models: with ddp, zero1, zero2 or fsdp")
+            }
+            Machine::Cpu if self.device_budget.is_some() => {
+                refuse("device-budget", "means nothing without --device cuda")
+            }
+            Machine::Cpu if self.tf32 => refuse("tf32", "means nothing without --device cuda"),
+            _ => Ok(()),
+        }
+    }
+}

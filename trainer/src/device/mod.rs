@@ -1,0 +1,20 @@
+//! A GPU as what computes: `--device cuda`.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `args` | its flags |
+//! | `tape` | memory of a pass on the device |
+//! | `gpt` | forward and backward, unit by unit |
+//! | `wire` | what crosses between host and device |
+//!
+//! Who holds parameters, gradients and moments, and where, is decided in `parallel::device`.
+
+mod args;
+mod gpt;
+mod tape;
+mod wire;
+
+pub use args::{DeviceArgs, DeviceUse};
+pub(crate) use gpt::DeviceGpt;
+pub(crate) use tape::Rooms;
+pub(crate) use wire::{Results, Wire};

@@ -1,0 +1,163 @@
+//! What crosses between the host and a device around a pass: text, parameters, gradients, losses.
+//! Numbers are cast while they are put into pinned memory or taken out of it, which they pass
+//! through anyway, so that bf16 crosses as 16 bits.
+//!
+//! Views here are of memory that their owner keeps for as long as this: see `DeviceGpt`.
+
+use crate::error::Error;
+use crate::kernels::cuda::View;
+use brigade_cuda::{Context, Event, Pinned, Stream};
+use brigade_offload::device::{Download, Upload};
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
+
+/// Numbers that a thread casts at a time.
+const NUMBERS: usize = 1 << 15;
+/// Bytes of each pinned slot up.
+const SLOT_BYTES: usize = 4 << 20;
+
+/// Both directions between host and device, beside the stream that computes.
+pub(crate) struct Wire {
+    up: Upload,
+    down: Download,
+    compute: Stream,
+    /// Marks in `compute`: everything before it is done.
+    computed: Event,
+    /// Marks in `up`.
+    sent: Event,
+}
+
+impl Wire {
+    /// Beside this stream; `down_bytes` is the most that comes down as one.
+    pub(crate) fn new(compute: &Stream, down_bytes: usize) -> Result<Wire, Error> {
+        let context = compute.context();
+        Ok(Wire {
+            up: Upload::new(context, 3, SLOT_BYTES)?,
+            down: Download::new(context, 2, down_bytes.max(SLOT_BYTES))?,
+            computed: Event::new(context)?,
+            sent: Event::new(context)?,
+            compute: compute.clone(),
+        })
+    }
+
+    /// Bytes of pinned memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.up.bytes() + self.down.bytes()) as u64
+    }
+
+    /// Numbers to the device, once `free` has been reached and before what comes next there.
+    pub(crate) fn send(&mut self, to: View, from: &[f32], free: &Event) -> Result<(), Error> {
+        assert_eq!(to.len(), from.len(), "as many numbers as there is room for");
+        self.up.stream().wait(free)?;
+        let fill = |start: usize, slot: &mut [u8]| match to.size() {
+            4 => {
+                fill(bytemuck::cast_slice_mut(slot), &from[start / 4..], |to: &mut [f32], from| {
+                    to.copy_from_slice(from);
+                })
+            }
+            _ => {
+                fill(bytemuck::cast_slice_mut(slot), &from[start / 2..], |to: &mut [bf16], from| {
+                    to.convert_from_f32_slice(from);
+                })
+            }
+        };
+        // SAFETY: nothing uses the view until `sent`, and nothing does since `free`.
+        unsafe { self.up.send(to.address(), to.bytes(), fill) }?;
+        self.deliver()
+    }
+
+    /// Tokens and targets to the device.
+    pub(crate) fn send_text(
+        &mut self,
+        to: View,
+        tokens: &[u32],
+        targets: &[u32],
+        free: &Event,
+    ) -> Result<(), Error> {
+        assert_eq!(to.len(), tokens.len() + targets.len(), "one target for each token");
+        self.up.stream().wait(free)?;
+        let fill = |start: usize, slot: &mut [u8]| {
+            let both = tokens.iter().chain(targets).skip(start / 4);
+            let slot: &mut [u32] = bytemuck::cast_slice_mut(slot);
+            slot.iter_mut().zip(both).for_each(|(to, from)| *to = *from);
+        };
+        // SAFETY: nothing uses the view until `sent`, and nothing does since `free`.
+        unsafe { self.up.send(to.address(), to.bytes(), fill) }?;
+        self.deliver()
+    }
+
+    /// What is computed after this comes after what was sent before.
+    fn deliver(&mut self) -> Result<(), Error> {
+        self.up.stream().record(&self.sent)?;
+        Ok(self.compute.wait(&self.sent)?)
+    }
+
+    /// Have numbers on their way to the host, once all is computed that was asked for so far.
+    pub(crate) fn fetch(&mut self, from: View) -> Result<(), Error> {
+        self.compute.record(&self.computed)?;
+        self.down.stream().wait(&self.computed)?;
+        // SAFETY: the view's owner lets nothing overwrite it before it is taken.
+        Ok(unsafe { self.down.begin(from.address(), from.bytes()) }?)
+    }
+
+    /// Whether something must be taken before more is fetched.
+    pub(crate) fn is_full(&self) -> bool {
+        self.down.is_full()
+    }
+
+    /// Wait for what was fetched first, and take it; `size` is the bytes of each number there.
+    pub(crate) fn take(&mut self, to: &mut [f32], size: usize) -> Result<(), Error> {
+        let see = |slot: &[u8]| match size {
+            4 => fill(to, bytemuck::cast_slice(slot), |to, from| to.copy_from_slice(from)),
+            _ => fill(to, bytemuck::cast_slice(slot), |to, from: &[bf16]| {
+                from.convert_to_f32_slice(to);
+            }),
+        };
+        Ok(self.down.finish(see)?)
+    }
+
+    /// Numbers to the host, waited for.
+    pub(crate) fn read(&mut self, from: View, to: &mut [f32]) -> Result<(), Error> {
+        assert_eq!((from.len(), from.size()), (to.len(), 4), "as many numbers as there are");
+        for (part, to) in to.chunks_mut(SLOT_BYTES / 4).enumerate() {
+            let start = part * SLOT_BYTES / 4;
+            self.fetch(from.part(start..start + to.len()))?;
+            self.take(to, 4)?;
+        }
+        Ok(())
+    }
+}
+
+/// Numbers of the host that kernels' results come to, a few bytes each.
+pub(crate) struct Results {
+    pinned: Pinned,
+}
+
+impl Results {
+    /// Room for so many f64.
+    pub(crate) fn new(context: &Context, count: usize) -> Result<Results, Error> {
+        Ok(Results { pinned: Pinned::new(context, 8 * count)? })
+    }
+
+    /// Have a number on its way to its place, in this stream.
+    pub(crate) fn fetch(&mut self, stream: &Stream, at: usize, from: View) -> Result<(), Error> {
+        assert!(from.bytes() == 8 && 8 * at < self.pinned.bytes(), "result {at}: {from:?}");
+        let target = self.pinned.as_mut_ptr() as u64 + 8 * at as u64;
+        // SAFETY: the place is within ours, and read only after the stream was waited for.
+        Ok(unsafe { stream.copy(target, from.address(), 8) }?)
+    }
+
+    /// Wait for this stream, and see all of them.
+    pub(crate) fn take(&self, stream: &Stream, to: &mut [f64]) -> Result<(), Error> {
+        stream.synchronize()?;
+        to.copy_from_slice(&bytemuck::cast_slice(self.pinned.as_slice())[..to.len()]);
+        Ok(())
+    }
+}
+
+/// Cast the first numbers of `from` into `to`, on all threads.
+fn fill<A: Sync, B: Send>(to: &mut [B], from: &[A], cast: impl Fn(&mut [B], &[A]) + Sync) {
+    let from = &from[..to.len()];
+    to.par_chunks_mut(NUMBERS).zip(from.par_chunks(NUMBERS)).for_each(|(to, from)| cast(to, from));
+}

@@ -1,0 +1,189 @@
+//! cuBLAS, found at run time: one function of it, for products of f32 and of bf16.
+
+use super::product::Product;
+use brigade_cuda::Stream;
+use brigade_cuda::nvrtc::Compiler;
+use libloading::Library;
+use std::ffi::{c_int, c_longlong, c_void};
+use std::path::{Path, PathBuf};
+
+/// The variable that names the library, where it is in an odd place; empty for none.
+pub const LIBRARY_VARIABLE: &str = "BRIGADE_CUBLAS_LIBRARY";
+
+/// Where it is looked for.
+const FILES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
+const FOLDER: &str = "/usr/local/cuda/lib64";
+
+// cublas_api.h and library_types.h.
+const CUBLAS_OP_N: c_int = 0;
+const CUBLAS_OP_T: c_int = 1;
+const CUDA_R_32F: c_int = 0;
+const CUDA_R_16BF: c_int = 14;
+const CUBLAS_COMPUTE_32F: c_int = 68;
+const CUBLAS_COMPUTE_32F_FAST_TF32: c_int = 77;
+const CUBLAS_GEMM_DEFAULT: c_int = -1;
+
+type Handle = *mut c_void;
+type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
+type Destroy = unsafe extern "C" fn(Handle) -> c_int;
+type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
+type Gemm = unsafe extern "C" fn(
+    handle: Handle,
+    turn_a: c_int,
+    turn_b: c_int,
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    alpha: *const c_void,
+    a: u64,
+    a_type: c_int,
+    lda: c_int,
+    stride_a: c_longlong,
+    b: u64,
+    b_type: c_int,
+    ldb: c_int,
+    stride_b: c_longlong,
+    beta: *const c_void,
+    c: u64,
+    c_type: c_int,
+    ldc: c_int,
+    stride_c: c_longlong,
+    count: c_int,
+    compute: c_int,
+    algorithm: c_int,
+) -> c_int;
+
+/// A handle of cuBLAS for one stream.
+pub(super) struct Blas {
+    handle: Handle,
+    stream: Stream,
+    gemm: Gemm,
+    destroy: Destroy,
+    compute: c_int,
+    /// What the functions are of; unloaded after the handle is gone.
+    _library: Library,
+}
+
+// SAFETY: a handle may be used by one thread after the other, which `&mut` or a lock of whoever
+// owns the kernels sees to; it belongs to none.
+unsafe impl Send for Blas {}
+
+impl Blas {
+    /// For products in this stream; with `is_tf32`, those of f32 read 10 bits of each fraction.
+    ///
+    /// Errors: a sentence that says what is missing.
+    pub(super) fn new(stream: &Stream, is_tf32: bool) -> Result<Blas, String> {
+        let library = open()?;
+        let missing = |error: libloading::Error| error.to_string();
+        // SAFETY: these are the functions' types in cublas_api.h, in versions 12 and 13.
+        let (create, destroy, set_stream, gemm) = unsafe {
+            (
+                *library.get::<Create>(b"cublasCreate_v2\0").map_err(missing)?,
+                *library.get::<Destroy>(b"cublasDestroy_v2\0").map_err(missing)?,
+                *library.get::<SetStream>(b"cublasSetStream_v2\0").map_err(missing)?,
+                *library.get::<Gemm>(b"cublasGemmStridedBatchedEx\0").map_err(missing)?,
+            )
+        };
+        let _here = stream.context().enter().map_err(|error| error.to_string())?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the pointer is to a handle that outlives the call, and a context is current.
+        let status = unsafe { create(&mut handle) };
+        if status != 0 {
+            return Err(format!("cublasCreate said {status}"));
+        }
+        let compute = if is_tf32 { CUBLAS_COMPUTE_32F_FAST_TF32 } else { CUBLAS_COMPUTE_32F };
+        let stream = stream.clone();
+        let blas = Blas { handle, stream, gemm, destroy, compute, _library: library };
+        // SAFETY: handle and stream are alive, and `blas` keeps both.
+        match unsafe { set_stream(handle, blas.stream.raw()) } {
+            0 => Ok(blas),
+            status => Err(format!("cublasSetStream said {status}")),
+        }
+    }
+
+    /// Put a product into the stream.
+    ///
+    /// Errors: a sentence with cuBLAS's number.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the three views exists until the product is done, and nobody else writes it.
+    pub(super) unsafe fn product(&self, product: &Product) -> Result<(), String> {
+        let Product { out, a, b, shape: [m, n, k], scale, is_added, count, .. } = *product;
+        let _here = self.stream.context().enter().map_err(|error| error.to_string())?;
+        let (alpha, beta) = (scale, if is_added { 1.0_f32 } else { 0.0 });
+        let kind = |size| if size == 4 { CUDA_R_32F } else { CUDA_R_16BF };
+        let turn = |is_turned| if is_turned { CUBLAS_OP_T } else { CUBLAS_OP_N };
+        let int = |number: usize| c_int::try_from(number).expect("a product's side is below 2^31");
+        let compute = if a.view.size() == 4 { self.compute } else { CUBLAS_COMPUTE_32F };
+        // Columns lie together for cuBLAS, rows for us: it multiplies the transposes the other way
+        // round, which lie in memory as our matrices do.
+        // SAFETY: `Product` has checked that its matrices lie within the views, whose memory the
+        // caller answers for; the scalars outlive the call, which reads them from the host.
+        let status = unsafe {
+            (self.gemm)(
+                self.handle,
+                turn(b.is_turned),
+                turn(a.is_turned),
+                int(n),
+                int(m),
+                int(k),
+                (&raw const alpha).cast(),
+                b.view.address(),
+                kind(b.view.size()),
+                int(b.apart),
+                b.stride as c_longlong,
+                a.view.address(),
+                kind(a.view.size()),
+                int(a.apart),
+                a.stride as c_longlong,
+                (&raw const beta).cast(),
+                out.view.address(),
+                kind(out.view.size()),
+                int(out.apart),
+                out.stride as c_longlong,
+                int(count),
+                compute,
+                CUBLAS_GEMM_DEFAULT,
+            )
+        };
+        match status {
+            0 => Ok(()),
+            _ => Err(format!("cublasGemmStridedBatchedEx said {status} to {product:?}")),
+        }
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        if let Ok(_here) = self.stream.context().enter() {
+            // SAFETY: made once and destroyed once. What it says cannot be acted on any more.
+            let _ = unsafe { (self.destroy)(self.handle) };
+        }
+    }
+}
+
+fn open() -> Result<Library, String> {
+    let named = std::env::var(LIBRARY_VARIABLE).ok();
+    if named.as_deref() == Some("") {
+        return Err(format!("{LIBRARY_VARIABLE} is empty"));
+    }
+    let mut files: Vec<PathBuf> = named.iter().map(PathBuf::from).collect();
+    if files.is_empty() {
+        // The linker may know it; else it lies where toolkits are, or beside the compiler.
+        let compiler = Compiler::find().ok();
+        let beside = compiler.and_then(|compiler| Path::new(compiler.file()).parent());
+        let folders = [Some(Path::new("")), beside, Some(Path::new(FOLDER))];
+        let folders = folders.into_iter().flatten();
+        files.extend(folders.flat_map(|folder| FILES.map(|file| folder.join(file))));
+    }
+    let mut first = None;
+    for file in files {
+        // SAFETY: loading cuBLAS runs its initialisers, which any program that links it runs too.
+        match unsafe { Library::new(&file) } {
+            Ok(library) => return Ok(library),
+            Err(error) => _ = first.get_or_insert(error.to_string()),
+        }
+    }
+    Err(first.unwrap_or_default())
+}

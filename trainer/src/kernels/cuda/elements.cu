@@ -1,0 +1,86 @@
+// Kernels over elements that are independent: GELU, sums, casts, embeddings, the update.
+
+// y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), Hendrycks and Gimpel 2016.
+extern "C" __global__ void gelu(act* y, const act* x, u64 len) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        float v = wide(x[at]);
+        put(&y[at], 0.5f * v * (1.0f + tanhf(0.7978846f * (v + 0.044715f * v * v * v))));
+    }
+}
+
+// dy becomes dx.
+extern "C" __global__ void gelu_backward(act* dy, const act* x, u64 len) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        float v = wide(x[at]);
+        float t = tanhf(0.7978846f * (v + 0.044715f * v * v * v));
+        float slope = 0.7978846f * (1.0f + 3.0f * 0.044715f * v * v);
+        put(&dy[at], wide(dy[at]) * (0.5f * (1.0f + t) + 0.5f * v * (1.0f - t * t) * slope));
+    }
+}
+
+extern "C" __global__ void add(float* total, const float* part, u64 len) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) total[at] += part[at];
+}
+
+extern "C" __global__ void to_act(act* y, const float* x, u64 len) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) put(&y[at], x[at]);
+}
+
+extern "C" __global__ void to_bf16(Bf16* y, const float* x, u64 len) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) put(&y[at], x[at]);
+}
+
+extern "C" __global__ void from_bf16(float* y, const Bf16* x, u64 len) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) y[at] = wide(x[at]);
+}
+
+// y = onto + bias, row by row: what a product is then added to. onto may be missing.
+extern "C" __global__ void start_stream(
+    float* y, const float* onto, const act* bias, u64 len, u32 width) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        y[at] = (onto ? onto[at] : 0.0f) + wide(bias[at % width]);
+    }
+}
+
+// The same inside of a block.
+extern "C" __global__ void start_inside(act* y, const act* bias, u64 len, u32 width) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) y[at] = bias[at % width];
+}
+
+// x: [rows x width]
+extern "C" __global__ void embed(
+    float* x, const u32* tokens, const act* tokens_table, const act* places_table, u32 time,
+    u32 width, u64 len) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        u64 row = at / width;
+        u32 column = at % width;
+        float token = wide(tokens_table[(u64)tokens[row] * width + column]);
+        x[at] = token + wide(places_table[row % time * width + column]);
+    }
+}
+
+// dx: [samples x time x width], of which each place's rows are added in order.
+extern "C" __global__ void embed_places(float* table, const float* dx, u32 samples, u64 sample) {
+    for (u64 at = first_element(); at < sample; at += stride_of_elements()) {
+        float sum = 0.0f;
+        for (u32 each = 0; each < samples; each++) sum += dx[each * sample + at];
+        table[at] = sum;
+    }
+}
+
+// AdamW (Loshchilov and Hutter 2019) with its constants made for one step, as on the host. narrow:
+// what products read, or nothing where that is the parameters themselves.
+extern "C" __global__ void adamw(
+    float* params, act* narrow, float* mean, float* square, const float* grads, u64 len,
+    float scale, float beta1, float beta2, float eps, float rate, float root, float shrink) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        float g = grads[at] * scale;
+        float m = beta1 * mean[at] + (1.0f - beta1) * g;
+        float s = beta2 * square[at] + (1.0f - beta2) * g * g;
+        float p = params[at] * shrink - rate * m / (sqrtf(s) * root + eps);
+        mean[at] = m;
+        square[at] = s;
+        params[at] = p;
+        if (narrow) put(&narrow[at], p);
+    }
+}

@@ -1,0 +1,65 @@
+//! A GPT's operations on a CUDA device: kernels as text, compiled when a run begins, and products
+//! by cuBLAS, or by a kernel of our own where there is none.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `*.cu` | what one block of threads does |
+//! | [`View`], [`Room`] | ranges of the device's memory |
+//! | [`Product`] | shapes of products, checked |
+//! | `blas` | cuBLAS, found at run time |
+//! | [`Device`] | kernels that are loaded, and the stream that they go into, in order |
+//!
+//! Calls return before anything is done: whoever looks at numbers waits for the stream.
+
+mod attention;
+mod blas;
+mod launch;
+mod operations;
+mod product;
+mod view;
+
+pub use blas::LIBRARY_VARIABLE as BLAS_VARIABLE;
+pub use launch::Device;
+pub use operations::{AdamWStep, Norm};
+pub use product::{Matrix, Product};
+pub use view::{Room, View};
+
+use brigade_cuda::nvrtc::Source;
+use serde::Serialize;
+
+/// The text of all kernels.
+const TEXT: &str = concat!(
+    include_str!("numbers.cu"),
+    include_str!("elements.cu"),
+    include_str!("rows.cu"),
+    include_str!("products.cu"),
+);
+
+/// All kernels, with f32 inside and with bf16.
+pub const SOURCES: [Source; 2] = [
+    Source::new("trainer", TEXT),
+    Source { options: &["-DNARROW"], ..Source::new("trainer-bf16", TEXT) },
+];
+
+/// What products read on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Inside {
+    /// f32, all of it.
+    Full,
+    /// f32, of which products may read 10 bits of each fraction.
+    Tf32,
+    /// bf16.
+    Bf16,
+}
+
+impl Inside {
+    /// Bytes of each number inside.
+    pub fn size(self) -> usize {
+        if self == Inside::Bf16 { 2 } else { 4 }
+    }
+
+    /// The kernels for it.
+    pub fn source(self) -> &'static Source {
+        const { &SOURCES }.get(usize::from(self == Inside::Bf16)).expect("there are two")
+    }
+}

@@ -1,0 +1,72 @@
+// What products read (weights, and activations inside of blocks) is `act`: f32, or bf16 where
+// NARROW is defined. Sums, the residual stream, statistics and gradients of weights are f32.
+//
+// Every kernel is right with any number of blocks, and with any power of two of threads in each up
+// to 256, one among them; numbers are added in an order that the shape alone decides.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+union Bits {
+    float number;
+    u32 bits;
+};
+
+struct Bf16 {
+    unsigned short bits;
+};
+
+#ifdef NARROW
+typedef Bf16 act;
+#else
+typedef float act;
+#endif
+
+__device__ inline float wide(float number) { return number; }
+
+__device__ inline float wide(Bf16 narrow) {
+    Bits as;
+    as.bits = (u32)narrow.bits << 16;
+    return as.number;
+}
+
+__device__ inline void put(float* to, float number) { *to = number; }
+
+// To the nearest, and to even between two; a number that is none stays none.
+__device__ inline void put(Bf16* to, float number) {
+    Bits as;
+    as.number = number;
+    u32 rounded = as.bits + 0x7fff + ((as.bits >> 16) & 1);
+    to->bits = (unsigned short)((number == number ? rounded : as.bits | 0x400000) >> 16);
+}
+
+// First element of this thread, and how far it is to its next, where elements are independent.
+__device__ inline u64 first_element() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ inline u64 stride_of_elements() { return (u64)gridDim.x * blockDim.x; }
+
+// The sum over the threads of a block, on all of them.
+template <typename Number>
+__device__ Number sum_of_block(Number value, Number* room) {
+    __syncthreads();
+    room[threadIdx.x] = value;
+    __syncthreads();
+    for (u32 half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) room[threadIdx.x] += room[threadIdx.x + half];
+        __syncthreads();
+    }
+    return room[0];
+}
+
+// The largest over the threads of a block, on all of them.
+__device__ inline float largest_of_block(float value, float* room) {
+    __syncthreads();
+    room[threadIdx.x] = value;
+    __syncthreads();
+    for (u32 half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) {
+            room[threadIdx.x] = fmaxf(room[threadIdx.x], room[threadIdx.x + half]);
+        }
+        __syncthreads();
+    }
+    return room[0];
+}

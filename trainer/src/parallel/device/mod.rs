@@ -1,0 +1,83 @@
+//! Data-parallel training with a device as what computes.
+//!
+//! | way | who has parameters, gradients and moments | who updates |
+//! |---|---|---|
+//! | `Resident` | the device; gradients are summed over ranks in pinned memory | the device |
+//! | `Streamed` | the host, as `Shards` holds them; units cross when needed | the host |
+//!
+//! The first is what a run gets that asks for plain AdamW and DDP, and fits; the second for all
+//! others, ZeRO, FSDP and `--offload` among them, and for models larger than `--device-budget`.
+
+mod pass;
+mod resident;
+mod streamed;
+
+pub use resident::Resident;
+pub use streamed::Streamed;
+
+use super::{Lanes, Sharing, Stage, Strategy, Thrift};
+use crate::device::DeviceUse;
+use crate::error::Error;
+use crate::kernels::cuda::Device;
+use crate::model::Gpt;
+use crate::optim::{Optimizer, Rule};
+use crate::precision::Precision;
+use crate::report::megabytes;
+use crate::state::State;
+use brigade_comm::Communicator;
+
+/// This rank's part of a run that a device computes.
+///
+/// Errors: `Setting` for what does not go with a device, and where the least that a pass needs is
+/// over the budget; `Device` for what the driver says.
+#[expect(clippy::too_many_arguments, reason = "what a run is made of")]
+pub fn on_device<'a>(
+    usage: DeviceUse,
+    model: &'a Gpt,
+    group: Option<&'a Communicator>,
+    lanes: Lanes,
+    sharing: Sharing,
+    optimizer: Optimizer,
+    thrift: &Thrift,
+    state: &State,
+) -> Result<Box<dyn Strategy + 'a>, Error> {
+    check(model, thrift)?;
+    let device = Device::open(usage.index, usage.inside)?;
+    let is_plain = optimizer.rule() == Rule::Adamw
+        && (sharing.stage == Stage::Ddp || group.is_none())
+        && !(sharing.is_ordered && group.is_some())
+        && thrift.offload.is_none();
+    let needed = Resident::bytes(model.layout(), &lanes, thrift.keep, usage.inside);
+    if is_plain && usage.budget.is_none_or(|budget| needed <= budget) {
+        let way = Resident::new(device, model, group, lanes, optimizer, thrift.keep, state)?;
+        return Ok(Box::new(way));
+    }
+    let budget = usage.budget;
+    let way =
+        Streamed::new(device, model, group, lanes, sharing, optimizer, thrift, state, budget)?;
+    Ok(Box::new(way))
+}
+
+fn check(model: &Gpt, thrift: &Thrift) -> Result<(), Error> {
+    let refuse = |problem: &str| Err(Error::setting("device", problem.to_string()));
+    if model.layout().config().experts > 0 {
+        return refuse("cuda has no kernels for --experts yet");
+    }
+    if thrift.precision == Precision::F16 {
+        return refuse("cuda computes in f32 or bf16, not in f16");
+    }
+    if thrift.inputs.is_some() {
+        return refuse("cuda does not go with --offload-activations; --recompute does");
+    }
+    Ok(())
+}
+
+/// Refuse what is over the budget, with what would be enough.
+fn over(budget: usize, needed: usize, is_recomputed: bool) -> Error {
+    let hint = match is_recomputed {
+        true => "a smaller --batch, or more --accumulate, needs less",
+        false => "--recompute, a smaller --batch or more --accumulate needs less",
+    };
+    let [needed, budget] = [needed, budget].map(|bytes| megabytes(bytes as u64));
+    Error::setting("device-budget", format!("a pass needs {needed}, {budget} are given: {hint}"))
+}

@@ -1,0 +1,119 @@
+//! One rank's passes: text to the device, losses back, and when which part of a step was done.
+
+use crate::data::fill;
+use crate::device::{DeviceGpt, Results, Wire};
+use crate::error::Error;
+use crate::kernels::cuda::View;
+use crate::parallel::{Batch, Lanes, Spent};
+use brigade_cuda::Event;
+
+/// What every way to train on a device has.
+pub(super) struct Pass {
+    pub(super) gpt: DeviceGpt,
+    pub(super) wire: Wire,
+    pub(super) lanes: Lanes,
+    results: Results,
+    /// The last use of tokens and targets.
+    read: Event,
+    /// Of the last slot: begun, forward done, backward done.
+    marks: [Event; 3],
+    tokens: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Pass {
+    /// `down_bytes` is the most that comes down as one.
+    pub(super) fn new(
+        gpt: DeviceGpt,
+        lanes: Lanes,
+        time: usize,
+        down_bytes: usize,
+    ) -> Result<Pass, Error> {
+        let context = gpt.device.context().clone();
+        let mark = || Event::timed(&context);
+        let tokens = vec![0; lanes.samples() * time];
+        Ok(Pass {
+            wire: Wire::new(gpt.device.stream(), down_bytes)?,
+            results: Results::new(&context, lanes.slots())?,
+            read: Event::new(&context)?,
+            marks: [mark()?, mark()?, mark()?],
+            targets: tokens.clone(),
+            tokens,
+            gpt,
+            lanes,
+        })
+    }
+
+    /// The samples of this rank's lane in `slot` go to the device.
+    pub(super) fn begin(&mut self, slot: usize, batch: &Batch<'_>) -> Result<(), Error> {
+        let (corpus, context) = (batch.corpus, batch.context);
+        let windows = self.lanes.range(slot);
+        let windows = windows.map(|index| corpus.sample(batch.seed, batch.step, index, context));
+        fill(windows, &mut self.tokens, &mut self.targets, context);
+        let text = self.gpt.text();
+        self.wire.send_text(text, &self.tokens, &self.targets, &self.read)?;
+        self.mark(0)
+    }
+
+    /// After the forward of the last unit.
+    pub(super) fn turn(&mut self, slot: usize, scale: f32) -> Result<(), Error> {
+        self.gpt.loss(scale)?;
+        let stream = self.gpt.device.stream().clone();
+        self.results.fetch(&stream, slot, self.gpt.loss_sum())?;
+        self.mark(1)
+    }
+
+    /// After the backward of the first unit.
+    pub(super) fn end(&mut self) -> Result<(), Error> {
+        self.gpt.device.stream().record(&self.read)?;
+        self.mark(2)
+    }
+
+    /// Wait for all that was computed, and have the losses of all slots.
+    pub(super) fn losses(&mut self, losses: &mut [f64]) -> Result<(), Error> {
+        self.results.take(self.gpt.device.stream(), losses)
+    }
+
+    /// How long the device took for the last slot, after the losses: the slots before took as long.
+    pub(super) fn add_times(&self, spent: &mut Spent) -> Result<(), Error> {
+        let slots = self.lanes.slots() as u32;
+        spent.forward += slots * self.marks[1].since(&self.marks[0])?;
+        spent.backward += slots * self.marks[2].since(&self.marks[1])?;
+        Ok(())
+    }
+
+    /// Some text goes to the device, to be looked at only. It is no longer than a lane.
+    pub(super) fn send(&mut self, text: [&[u32]; 2]) -> Result<(), Error> {
+        let len = text[0].len();
+        // What stands behind the text changes no loss of it.
+        self.tokens[..len].copy_from_slice(text[0]);
+        self.targets[..len].copy_from_slice(text[1]);
+        self.wire.send_text(self.gpt.text(), &self.tokens, &self.targets, &self.read)
+    }
+
+    /// After its forward: the loss of each of its tokens.
+    pub(super) fn take_losses(&mut self, losses: &mut [f32]) -> Result<(), Error> {
+        self.gpt.loss(0.0)?;
+        self.gpt.device.stream().record(&self.read)?;
+        let each = self.gpt.losses().first(losses.len());
+        self.wire.read(each, losses)
+    }
+
+    /// The event after everything that was given to the device so far.
+    pub(super) fn now(&self) -> Result<Event, Error> {
+        let stream = self.gpt.device.stream();
+        let event = Event::new(stream.context())?;
+        stream.record(&event)?;
+        Ok(event)
+    }
+
+    /// Numbers to the device, after all that was given to it so far.
+    pub(super) fn put(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
+        let free = self.now()?;
+        self.wire.send(to, from, &free)
+    }
+
+    fn mark(&self, at: usize) -> Result<(), Error> {
+        Ok(self.gpt.device.stream().record(&self.marks[at])?)
+    }
+}

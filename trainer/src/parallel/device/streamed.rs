@@ -1,0 +1,304 @@
+//! The state with the host, which updates it: ZeRO-Offload (Ren et al. 2021) and its kin. A unit's
+//! parameters go to the device before it is computed, its gradient comes back after, while the
+//! device computes the units around it; `Shards` does with both what it does without a device.
+//!
+//! The device has room for the parameters of all units, which then cross once a step, or of two.
+
+use super::over;
+use super::pass::Pass;
+use crate::device::{DeviceGpt, Rooms};
+use crate::error::Error;
+use crate::kernels::cuda::{Device, Inside, Room, View};
+use crate::layout::Layout;
+use crate::model::Gpt;
+use crate::offload::DiskUse;
+use crate::optim::Optimizer;
+use crate::parallel::{
+    Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, Thrift, gather_losses, loss_bytes,
+};
+use crate::state::State;
+use crate::tape::Keep;
+use brigade_comm::Communicator;
+use brigade_cuda::{DeviceMemory, Event};
+use std::time::Instant;
+
+/// One rank of DDP, ZeRO or FSDP whose device computes what the host holds.
+pub struct Streamed<'a> {
+    model: &'a Gpt,
+    group: Option<&'a Communicator>,
+    pass: Pass,
+    shards: Shards<'a>,
+    slots: Vec<Slot>,
+    /// Gradients on the device, in turn, in what they cross in: f32, or bf16 beside it.
+    grads: [Gradient; 2],
+    optimizer: Optimizer,
+    losses: Vec<f64>,
+    formula_bytes: u64,
+    /// Of the device, and pinned.
+    device_bytes: [u64; 2],
+}
+
+/// Room for a unit's parameters.
+struct Slot {
+    view: View,
+    /// Whose they are, since the last update.
+    holds: Option<usize>,
+    /// After the last use.
+    used: Event,
+}
+
+/// Room for a unit's gradient.
+#[derive(Clone, Copy)]
+struct Gradient {
+    full: View,
+    crossing: View,
+}
+
+impl Gradient {
+    fn take(room: &mut Room, longest: usize, inside: Inside) -> Gradient {
+        let full = room.take(longest, 4);
+        let crossing = if inside.size() == 4 { full } else { room.take(longest, inside.size()) };
+        Gradient { full, crossing }
+    }
+}
+
+impl<'a> Streamed<'a> {
+    /// This rank's part, from `state`, which is the same on every rank.
+    ///
+    /// Errors: `Setting` if the budget does not hold a pass and two units; else those of
+    /// `DataParallel`, and `Device`.
+    #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
+    pub fn new(
+        device: Device,
+        model: &'a Gpt,
+        group: Option<&'a Communicator>,
+        lanes: Lanes,
+        sharing: Sharing,
+        optimizer: Optimizer,
+        thrift: &Thrift,
+        state: &State,
+        budget: Option<usize>,
+    ) -> Result<Streamed<'a>, Error> {
+        let (layout, inside, keep) = (model.layout(), device.inside(), thrift.keep);
+        let samples = lanes.samples();
+        let plan = |is_held: bool, room: &mut Room| {
+            let views = views(room, layout, is_held, inside);
+            let longest = longest(layout);
+            let grads = [0, 1].map(|_| Gradient::take(room, longest, inside));
+            (views, grads, Rooms::take(room, layout.config(), samples, keep, inside))
+        };
+        let bytes_of = |is_held| {
+            let mut room = Room::default();
+            plan(is_held, &mut room);
+            room.taken()
+        };
+        let fits = |is_held: &bool| budget.is_none_or(|budget| bytes_of(*is_held) <= budget);
+        let is_held = [true, false].into_iter().find(fits).ok_or_else(|| {
+            over(budget.unwrap_or(usize::MAX), bytes_of(false), keep != Keep::All)
+        })?;
+        let bytes = bytes_of(is_held);
+        let memory = DeviceMemory::new(device.context(), bytes)?;
+        let (views, grads, rooms) = plan(is_held, &mut Room::at(memory.address()));
+        let slot = |view| Ok(Slot { view, holds: None, used: Event::new(device.context())? });
+        let slots = views.into_iter().map(slot).collect::<Result<Vec<_>, Error>>()?;
+
+        let mut shards =
+            Shards::new(model.kernels(), group, sharing, layout, 0..layout.units(), state);
+        shards.narrow(thrift.precision);
+        shards.suit(optimizer.rule(), thrift.offload.as_ref())?;
+        if let Some(offload) = &thrift.offload {
+            shards.offload(offload)?;
+        }
+        let formula_bytes = shards.formula_bytes()? + loss_bytes(group, lanes.slots())?;
+        let losses = vec![0.0; lanes.slots()];
+        let gpt = DeviceGpt::new(device, layout, keep, rooms, memory);
+        let down_bytes = grads[0].crossing.bytes();
+        let pass = Pass::new(gpt, lanes, layout.config().context, down_bytes)?;
+        let device_bytes = [bytes as u64, pass.wire.bytes()];
+        Ok(Streamed {
+            model,
+            group,
+            pass,
+            shards,
+            slots,
+            grads,
+            optimizer,
+            losses,
+            formula_bytes,
+            device_bytes,
+        })
+    }
+
+    /// A unit's parameters, on the device.
+    fn params(&mut self, unit: usize) -> Result<(usize, View), Error> {
+        let Streamed { model, pass, shards, slots, .. } = self;
+        let at = unit % slots.len();
+        let Slot { view, holds, used } = &mut slots[at];
+        let view = view.first(model.layout().unit(unit).len());
+        if *holds != Some(unit) {
+            pass.wire.send(view, shards.fetch(unit)?, used)?;
+            *holds = Some(unit);
+        }
+        Ok((at, view))
+    }
+
+    /// What was given to the device so far uses the slot's parameters.
+    fn used(&self, slot: usize) -> Result<(), Error> {
+        Ok(self.pass.gpt.device.stream().record(&self.slots[slot].used)?)
+    }
+
+    fn forward(&mut self) -> Result<(), Error> {
+        let units = self.model.layout().units();
+        for unit in 0..units {
+            self.shards.prefetch(unit)?;
+            self.shards.prefetch(unit + 1)?;
+            let (slot, view) = self.params(unit)?;
+            self.pass.gpt.forward(unit, view)?;
+            self.used(slot)?;
+            if unit + 1 < units {
+                self.release(unit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Backward of a slot: each gradient is taken from the wire while the next is computed.
+    fn backward(&mut self, slot: usize) -> Result<(), Error> {
+        let units = self.model.layout().units();
+        for unit in (0..units).rev() {
+            if unit > 0 {
+                self.shards.prefetch(unit - 1)?;
+            }
+            let (at, view) = self.params(unit)?;
+            let grads = self.grads[unit % 2];
+            let full = grads.full.first(view.len());
+            let crossing = grads.crossing.first(view.len());
+            if unit + 2 < units {
+                // Its room was the unit's above the one above.
+                self.take(unit + 2, slot)?;
+            }
+            self.pass.gpt.backward(unit, view, full)?;
+            self.used(at)?;
+            if crossing != full {
+                self.pass.gpt.device.to_bf16(crossing, full)?;
+            }
+            self.pass.wire.fetch(crossing)?;
+            if unit > 0 || slot + 1 == self.losses.len() {
+                self.release(unit)?;
+            }
+        }
+        self.pass.end()?;
+        (0..units.min(2)).rev().try_for_each(|unit| self.take(unit, slot))
+    }
+
+    /// A unit's gradient comes to the host, and goes on to the other ranks.
+    fn take(&mut self, unit: usize, slot: usize) -> Result<(), Error> {
+        let size = self.grads[0].crossing.size();
+        self.pass.wire.take(self.shards.open_gradient(unit, slot)?, size)?;
+        self.shards.close(unit, slot)
+    }
+
+    /// The host needs a unit's parameters no more.
+    fn release(&mut self, unit: usize) -> Result<(), Error> {
+        // What is on the device already may still be on its way to the host.
+        self.shards.fetch(unit)?;
+        self.shards.release(unit);
+        Ok(())
+    }
+}
+
+impl Strategy for Streamed<'_> {
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+        let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
+        let disk = self.shards.disk_use();
+        for slot in 0..self.losses.len() {
+            self.pass.begin(slot, batch)?;
+            self.forward()?;
+            self.pass.turn(slot, batch.scale())?;
+            self.backward(slot)?;
+        }
+        self.pass.losses(&mut self.losses)?;
+        self.pass.add_times(&mut spent)?;
+        spent.exposed = self.shards.take_waited();
+        let begun = Instant::now();
+        let sum = gather_losses(self.group, &self.losses)?;
+        spent.loss = sum * f64::from(batch.scale());
+        spent.exposed += begun.elapsed();
+
+        let begun = Instant::now();
+        self.optimizer.scale = 1.0;
+        self.shards.update(&mut self.optimizer, lr)?;
+        self.optimizer.steps += 1;
+        self.slots.iter_mut().for_each(|slot| slot.holds = None);
+        let waited = self.shards.take_waited();
+        spent.exposed += waited;
+        spent.disk = self.shards.disk_use().since(disk);
+        spent.optimizer = begun.elapsed().saturating_sub(waited);
+        Ok(spent)
+    }
+
+    fn gather(&mut self) -> Result<State, Error> {
+        let mut state = State::room(self.model.layout());
+        self.shards.gather(&mut state)?;
+        state.steps = self.optimizer.steps;
+        Ok(state)
+    }
+
+    fn steps(&self) -> usize {
+        self.optimizer.steps
+    }
+
+    fn formula_bytes(&self) -> u64 {
+        self.formula_bytes
+    }
+
+    fn sent_bytes(&self) -> u64 {
+        self.group.map_or(0, |group| group.stats().sent_bytes)
+    }
+
+    fn memory(&self) -> Memory {
+        let [params, grads, moments, calls, arena] = self.shards.bytes();
+        let [activations, pinned] = self.device_bytes;
+        Memory { params, grads, moments, calls: calls + pinned, activations, arena }
+    }
+
+    fn disk_formula(&self) -> DiskUse {
+        self.shards.disk_formula()
+    }
+
+    fn evaluates(&self) -> Option<usize> {
+        Some(self.pass.lanes.samples())
+    }
+
+    fn evaluate(
+        &mut self,
+        tokens: &[u32],
+        targets: &[u32],
+        losses: &mut [f32],
+    ) -> Result<(), Error> {
+        self.pass.send([tokens, targets])?;
+        self.forward()?;
+        self.release(self.model.layout().units() - 1)?;
+        self.pass.take_losses(losses)
+    }
+
+    fn device(&self) -> Option<String> {
+        let units = self.slots.len();
+        let all = self.model.layout().units();
+        let device = self.pass.gpt.device.describe();
+        Some(format!("{device}, parameters of {units} of {all} units at a time"))
+    }
+}
+
+/// Room for parameters: of every unit, or of any two.
+fn views(room: &mut Room, layout: &Layout, is_held: bool, inside: Inside) -> Vec<View> {
+    let size = inside.size();
+    match is_held {
+        true => (0..layout.units()).map(|unit| room.take(layout.unit(unit).len(), size)).collect(),
+        false => (0..2).map(|_| room.take(longest(layout), size)).collect(),
+    }
+}
+
+fn longest(layout: &Layout) -> usize {
+    (0..layout.units()).map(|unit| layout.unit(unit).len()).max().unwrap_or(0)
+}
