@@ -34,6 +34,9 @@
 // How a brigade_stats_t begins.
 #define BRIGADE_STATS_INIT { sizeof(brigade_stats_t), 0, 0 }
 
+// How a brigade_adamw_config_t begins: what is usual.
+#define BRIGADE_ADAMW_INIT { sizeof(brigade_adamw_config_t), 0.9f, 0.999f, 1e-8f, 0.01f, 1 }
+
 // The first number of the version of this header.
 #define BRIGADE_VERSION_MAJOR 0
 
@@ -79,6 +82,10 @@ typedef enum {
     BRIGADE_ABORTED = 11,
     // The ranks could not come together.
     BRIGADE_JOIN_FAILED = 12,
+    // Bytes in a file are not what was written there.
+    BRIGADE_CORRUPT = 13,
+    // A budget of memory does not hold what was asked for.
+    BRIGADE_OVER_BUDGET = 14,
 } brigade_result_t;
 
 // The type of one element. Types that NCCL knows have NCCL's numbers.
@@ -113,8 +120,30 @@ typedef enum {
     BRIGADE_BOOL = 13,
 } brigade_dtype_t;
 
+// How a borrowed tensor comes back.
+typedef enum {
+    // As it was.
+    BRIGADE_UNCHANGED = 0,
+    // With new contents, which go to the files when room is needed or with the next commit.
+    BRIGADE_CHANGED = 1,
+    // With new contents, which start to go to the files now and leave memory once they are there.
+    BRIGADE_OUT = 2,
+} brigade_returned_t;
+
+// An optimizer over state in files. What is inside is nobody's.
+typedef struct brigade_adamw brigade_adamw;
+
+// Memory with a hard budget. What is inside is nobody's.
+typedef struct brigade_arena brigade_arena;
+
 // A group of ranks that make the same calls in the same order. What is inside is nobody's.
 typedef struct brigade_comm brigade_comm;
+
+// Tensors in two tiers. What is inside is nobody's.
+typedef struct brigade_store brigade_store;
+
+// A window of every rank of a group. What is inside is nobody's.
+typedef struct brigade_window brigade_window;
 
 // Calls in flight. What is inside is nobody's.
 typedef struct brigade_work brigade_work;
@@ -187,6 +216,50 @@ typedef brigade_work *brigade_work_t;
 typedef void (*brigade_done_t)(brigade_result_t result,
                                const char *sentence,
                                void *user);
+
+// A handle of windows: memory of every rank of a group, with counters beside it, that all of them
+// write and read while its owner does something else.
+typedef brigade_window *brigade_window_t;
+
+// A handle of memory with a hard budget, and of what moves it to files and back: all that
+// offloading takes comes from here. Stores and optimizers keep what they use of it, so its handle
+// may end before theirs.
+typedef brigade_arena *brigade_arena_t;
+
+// A handle of tensors by name: in memory up to a limit, and in files for the rest. They come back
+// into memory ahead of their use, and leave it when room is needed.
+typedef brigade_store *brigade_store_t;
+
+// A tensor of a store.
+typedef struct {
+    // By which it is asked for.
+    const char *name;
+    // The type of its elements.
+    brigade_dtype_t dtype;
+    // How many.
+    size_t count;
+} brigade_tensor_t;
+
+// A handle of AdamW over state in files: weights and both moments as float32, 12 bytes an element,
+// of which only some chunks are ever in memory.
+typedef brigade_adamw *brigade_adamw_t;
+
+// How a brigade_adamw_t shall be. Begin with BRIGADE_ADAMW_INIT; members are only ever added at
+// the end.
+typedef struct {
+    // sizeof(brigade_adamw_config_t).
+    size_t struct_size;
+    // Memory of the mean gradient.
+    float beta1;
+    // Memory of the mean squared gradient.
+    float beta2;
+    // Keeps the division finite.
+    float eps;
+    // Weight decay, apart from the gradients.
+    float decay;
+    // Threads that update.
+    int threads;
+} brigade_adamw_config_t;
 
 // The sum. Integers wrap around; of booleans it is "or".
 #define BRIGADE_SUM 0
@@ -618,6 +691,19 @@ brigade_result_t brigade_recv(void *recvbuf,
                               brigade_comm_t comm,
                               brigade_work_t *work);
 
+// Receive the next message of whichever other rank has one: at most `count` elements, into the
+// first ones of recvbuf. `source` gets who sent it, and `received`, which may be NULL, how many
+// there were. No sender is passed over for ever. A message of another type, or a longer one, is
+// BRIGADE_INVALID_ARGUMENT and still there. It has no form in a group or with a work.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_recv_any(void *recvbuf,
+                                  size_t count,
+                                  brigade_dtype_t dtype,
+                                  brigade_comm_t comm,
+                                  int *source,
+                                  size_t *received);
+
 // Begin a group: from here to brigade_group_end this thread's calls are only listed. Groups may
 // lie within groups; the outermost one counts.
 //
@@ -644,6 +730,230 @@ brigade_result_t brigade_mem_alloc(void **memory,
 //
 // Threads: from any thread, at any time.
 brigade_result_t brigade_mem_free(void *memory);
+
+// Expose `bytes` bytes of zeros and `signals` counters, zero at first, to the other ranks, and get
+// hold of theirs. Every rank must call it, each with sizes of its own. The memory belongs to the
+// library: brigade_window_put and brigade_window_get reach it, the own rank's too. `window` is
+// NULL after an error. Over TCP and plugins there are no windows, nor over several transports at
+// once: BRIGADE_INVALID_ARGUMENT on every rank, and nothing has changed.
+//
+// Threads: from any thread; calls on one communicator are carried out one after the other.
+brigade_result_t brigade_window_create(brigade_window_t *window,
+                                       size_t bytes,
+                                       size_t signals,
+                                       brigade_comm_t comm);
+
+// Write `length` bytes into the window of rank `rank`, from byte `offset` on. Returns when `data`
+// may be used again, which may be before it has arrived: a signal afterwards tells the owner.
+//
+// Threads: from any thread; those who write to one place in no order leave some bytes of each.
+brigade_result_t brigade_window_put(const void *data,
+                                    size_t length,
+                                    int rank,
+                                    size_t offset,
+                                    brigade_window_t window);
+
+// Read `length` bytes of the window of rank `rank`, from byte `offset` on, after what this rank
+// has put there.
+//
+// Threads: from any thread.
+brigade_result_t brigade_window_get(void *data,
+                                    size_t length,
+                                    int rank,
+                                    size_t offset,
+                                    brigade_window_t window);
+
+// Add to counter `signal` of rank `rank`. Whoever sees the sum there sees all that this rank put
+// into that window before.
+//
+// Threads: from any thread.
+brigade_result_t brigade_window_signal(int rank,
+                                       size_t signal,
+                                       uint64_t add,
+                                       brigade_window_t window);
+
+// Wait until counter `signal` of this rank is at least `at_least`, for at most `timeout_ms`, or
+// for as long as calls may stand still if that is negative (BRIGADE_TIMEOUT_MS, which ends the
+// world). `value`, which may be NULL, gets what the counter is. BRIGADE_IN_PROGRESS if it is less.
+//
+// Threads: from any thread, also from several at once.
+brigade_result_t brigade_window_wait(size_t signal,
+                                     uint64_t at_least,
+                                     int64_t timeout_ms,
+                                     uint64_t *value,
+                                     brigade_window_t window);
+
+// How much rank `rank` exposes; `bytes` and `signals` may be NULL.
+//
+// Threads: from any thread.
+brigade_result_t brigade_window_size(int rank,
+                                     size_t *bytes,
+                                     size_t *signals,
+                                     brigade_window_t window);
+
+// End a handle, and with it this rank's window: call it when no rank uses that any more, after a
+// barrier say. It may outlive the communicator.
+//
+// Threads: from any thread; if another one waits for a signal, the rest ends with that.
+brigade_result_t brigade_window_destroy(brigade_window_t window);
+
+// Take `bytes` bytes of memory, all of them now, on the best pages the machine has. `arena` is
+// NULL after an error.
+//
+// Threads: from any thread.
+brigade_result_t brigade_arena_create(brigade_arena_t *arena,
+                                      size_t bytes);
+
+// How many bytes nobody uses now.
+//
+// Threads: from any thread.
+brigade_result_t brigade_arena_free_bytes(brigade_arena_t arena,
+                                          size_t *bytes);
+
+// End a handle. The memory goes back to the system with the last store and optimizer that uses it.
+//
+// Threads: from any thread.
+brigade_result_t brigade_arena_destroy(brigade_arena_t arena);
+
+// A new store of these tensors, all zeros, in one file for each path; what was there is gone. At
+// most `memory_bytes` of the arena hold tensors. Room for two generations of everything is taken
+// now, so that a full device shows here. `store` is NULL after an error.
+//
+// Threads: from any thread.
+brigade_result_t brigade_store_create(brigade_store_t *store,
+                                      brigade_arena_t arena,
+                                      const char *const *paths,
+                                      size_t path_count,
+                                      const brigade_tensor_t *tensors,
+                                      size_t tensor_count,
+                                      size_t memory_bytes);
+
+// The store that was committed to these paths, as of its last commit. `store` is NULL after an
+// error.
+//
+// Threads: from any thread.
+brigade_result_t brigade_store_open(brigade_store_t *store,
+                                    brigade_arena_t arena,
+                                    const char *const *paths,
+                                    size_t path_count,
+                                    size_t memory_bytes);
+
+// Say in which order tensors will be used, over and over: from now on what is needed next is
+// fetched while the caller computes. Uses out of that order are right too, only later.
+//
+// Threads: from any thread; calls on one store come one after the other.
+brigade_result_t brigade_store_expect(brigade_store_t store,
+                                      const char *const *names,
+                                      size_t count);
+
+// Start to bring a tensor into memory. Waits only where room has to be made for it.
+//
+// Threads: from any thread; calls on one store come one after the other.
+brigade_result_t brigade_store_prefetch(brigade_store_t store,
+                                        const char *name);
+
+// Have a tensor in memory: `data` gets where it is, good until brigade_store_give_back, and
+// `bytes`, which may be NULL, how long it is. It begins at a multiple of 4096 bytes.
+//
+// Threads: from any thread; calls on one store come one after the other.
+brigade_result_t brigade_store_borrow(brigade_store_t store,
+                                      const char *name,
+                                      void **data,
+                                      size_t *bytes);
+
+// Give a borrowed tensor back.
+//
+// Threads: from any thread; calls on one store come one after the other.
+brigade_result_t brigade_store_give_back(brigade_store_t store,
+                                         const char *name,
+                                         brigade_returned_t how);
+
+// Copy all of a tensor, `bytes` bytes, into the store, and start to bring it to the files: what
+// swapping out is.
+//
+// Threads: from any thread; calls on one store come one after the other.
+brigade_result_t brigade_store_put(brigade_store_t store,
+                                   const char *name,
+                                   const void *data,
+                                   size_t bytes);
+
+// Copy all of a tensor, `bytes` bytes, out of the store, after waiting for it.
+//
+// Threads: from any thread; calls on one store come one after the other.
+brigade_result_t brigade_store_get(brigade_store_t store,
+                                   const char *name,
+                                   void *data,
+                                   size_t bytes);
+
+// Make all tensors survive a loss of power as they are, as one generation; `label` is kept with
+// it, such as the number of a training step. No tensor may be borrowed. If it fails, the store is
+// back at the last commit, in memory as in the files.
+//
+// Threads: from any thread; calls on one store come one after the other.
+brigade_result_t brigade_store_commit(brigade_store_t store,
+                                      uint64_t label);
+
+// End a handle, and with it borrowed memory. What was not committed is forgotten.
+//
+// Threads: from any thread.
+brigade_result_t brigade_store_destroy(brigade_store_t store);
+
+// A new state in files, one for each path, over which it is striped; what was there is gone. It
+// begins with these weights and moments of zero. `config` may be NULL. Takes five chunks of the
+// arena, of at most 3 MiB each. `adamw` is NULL after an error.
+//
+// Threads: from any thread.
+brigade_result_t brigade_adamw_create(brigade_adamw_t *adamw,
+                                      brigade_arena_t arena,
+                                      const char *const *paths,
+                                      size_t path_count,
+                                      const float *weights,
+                                      size_t count,
+                                      const brigade_adamw_config_t *config);
+
+// The state that was left in these files, after the last step that came to its end. `config` may
+// be NULL. `adamw` is NULL after an error.
+//
+// Threads: from any thread.
+brigade_result_t brigade_adamw_open(brigade_adamw_t *adamw,
+                                    brigade_arena_t arena,
+                                    const char *const *paths,
+                                    size_t path_count,
+                                    const brigade_adamw_config_t *config);
+
+// One step: `gradients`, as many as there are weights, of float32, float16 or bfloat16, each
+// multiplied by `scale` first. `copy`, which may be NULL, gets all new weights as `copy_dtype`
+// (float32, float16, bfloat16). Chunks are read, updated and written, all three at a time; then
+// the whole survives a loss of power. If it fails, the state is as it was before the step, and
+// `copy` may have some of what would have been.
+//
+// Threads: from any thread; calls on one optimizer come one after the other.
+brigade_result_t brigade_adamw_step(brigade_adamw_t adamw,
+                                    const void *gradients,
+                                    brigade_dtype_t gradient_dtype,
+                                    void *copy,
+                                    brigade_dtype_t copy_dtype,
+                                    float lr,
+                                    float scale);
+
+// Read the weights, `count` of them, as many as there are.
+//
+// Threads: from any thread; calls on one optimizer come one after the other.
+brigade_result_t brigade_adamw_weights(brigade_adamw_t adamw,
+                                       float *weights,
+                                       size_t count);
+
+// How many weights there are, and how many steps they have seen; both may be NULL.
+//
+// Threads: from any thread; calls on one optimizer come one after the other.
+brigade_result_t brigade_adamw_size(brigade_adamw_t adamw,
+                                    size_t *count,
+                                    uint64_t *steps);
+
+// End a handle. The files stay.
+//
+// Threads: from any thread.
+brigade_result_t brigade_adamw_destroy(brigade_adamw_t adamw);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -36,7 +36,8 @@ pub use brigade_comm::bootstrap::UniqueId;
 pub use brigade_comm::launch::Launch;
 pub use brigade_comm::{
     Buffers, Call, Communicator, Counts, CustomOp, Dtype, Element, Error, F8e4m3, F8e5m2,
-    LendingStats, Messages, Op, Scope, Settings, ShardUpdate, Stats, Work,
+    LendingStats, Messages, Op, Received, Scope, Settings, ShardUpdate, Stats, Window, WindowSize,
+    Work,
 };
 
 /// Collectives as data: algorithms, their proofs, prices and pictures.

@@ -14,7 +14,9 @@ use crate::launch::{Outcome, World};
 Each rank finds in its environment:
   BRIGADE_RANK  BRIGADE_WORLD_SIZE  BRIGADE_LOCAL_RANK  BRIGADE_ID
   RANK  WORLD_SIZE  LOCAL_RANK  LOCAL_WORLD_SIZE  MASTER_ADDR  MASTER_PORT   (torchrun's names)
-  TORCHELASTIC_USE_AGENT_STORE=True   (PyTorch's processes meet in a store that this command serves)
+  TORCHELASTIC_USE_AGENT_STORE=True  TORCHELASTIC_RESTART_COUNT=0
+PyTorch's processes meet in a store that this command serves at MASTER_ADDR:MASTER_PORT. A program
+that serves one itself, TCPStore(.., is_server=True), needs another port for it.
 
 If a rank fails, the others get --grace-s seconds to notice, then SIGTERM, then SIGKILL, and the
 exit code is that of the first rank that failed (128 + signal when a signal killed it).

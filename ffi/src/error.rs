@@ -41,6 +41,10 @@ pub enum brigade_result_t {
     BRIGADE_ABORTED = 11,
     /// The ranks could not come together.
     BRIGADE_JOIN_FAILED = 12,
+    /// Bytes in a file are not what was written there.
+    BRIGADE_CORRUPT = 13,
+    /// A budget of memory does not hold what was asked for.
+    BRIGADE_OVER_BUDGET = 14,
 }
 
 use brigade_result_t::*;
@@ -49,7 +53,7 @@ use brigade_result_t::*;
 const _: () = assert!(size_of::<brigade_result_t>() == 4);
 
 impl brigade_result_t {
-    const ALL: [(Self, &'static [u8]); 12] = [
+    const ALL: [(Self, &'static [u8]); 14] = [
         (BRIGADE_SUCCESS, b"success\0"),
         (BRIGADE_SYSTEM_ERROR, b"the system or a device failed\0"),
         (BRIGADE_INTERNAL_ERROR, b"internal error: please report it\0"),
@@ -62,6 +66,8 @@ impl brigade_result_t {
         (BRIGADE_MISMATCH, b"ranks are in different calls\0"),
         (BRIGADE_ABORTED, b"a rank aborted\0"),
         (BRIGADE_JOIN_FAILED, b"the ranks could not come together\0"),
+        (BRIGADE_CORRUPT, b"a file does not hold what was written there\0"),
+        (BRIGADE_OVER_BUDGET, b"a budget of memory does not hold it\0"),
     ];
 }
 
@@ -102,6 +108,8 @@ impl From<Cause> for brigade_result_t {
             Cause::Timeout => BRIGADE_TIMEOUT,
             Cause::Aborted => BRIGADE_ABORTED,
             Cause::Join => BRIGADE_JOIN_FAILED,
+            Cause::Corrupt => BRIGADE_CORRUPT,
+            Cause::OverBudget => BRIGADE_OVER_BUDGET,
         }
     }
 }
@@ -165,7 +173,7 @@ mod tests {
             let told = unsafe { CStr::from_ptr(told) };
             assert_eq!(told.to_bytes_with_nul(), words);
         }
-        for wrong in [-1, 1, 13, c_int::MAX] {
+        for wrong in [-1, 1, 15, c_int::MAX] {
             // SAFETY: as above.
             let told = unsafe { CStr::from_ptr(brigade_error_string(ResultCode(wrong))) };
             assert_eq!(told, c"not a result of Brigade");

@@ -8,6 +8,8 @@
 #![allow(non_camel_case_types, reason = "the names are C's")]
 #![allow(clippy::missing_safety_doc, reason = "the header says once what all pointers owe")]
 
+pub mod adamw;
+pub mod arena;
 pub mod collective;
 pub mod comm;
 pub mod divide;
@@ -20,8 +22,11 @@ pub mod message;
 pub mod op;
 pub mod rooted;
 pub mod settings;
+pub mod store;
 pub mod version;
+pub mod window;
 pub mod work;
 
 mod call;
+mod floats;
 mod thread;

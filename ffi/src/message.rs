@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::comm::{Comm, brigade_comm_t};
+use crate::comm::{Comm, brigade_comm_t, may_wait};
 use crate::dtype::DtypeCode;
 use crate::error::{brigade_result_t, enter};
 use crate::group;
@@ -10,6 +10,7 @@ use crate::work::brigade_work_t;
 use brigade_wall::handle::pin;
 use brigade_wall::listed::What;
 use brigade_wall::memory::Memory;
+use brigade_wall::pointer::Out;
 
 /// Send `count` elements to rank `peer`, which must receive as many of the same type. Returns when
 /// sendbuf may be used again, which may be before they have arrived. Messages between two ranks
@@ -53,5 +54,39 @@ pub unsafe extern "C" fn brigade_recv(
         let memory = Memory::of_message(recvbuf, count, dtype)?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Recv { dtype, memory, peer }, work) }
+    })
+}
+
+/// Receive the next message of whichever other rank has one: at most `count` elements, into the
+/// first ones of recvbuf. `source` gets who sent it, and `received`, which may be NULL, how many
+/// there were. No sender is passed over for ever. A message of another type, or a longer one, is
+/// BRIGADE_INVALID_ARGUMENT and still there. It has no form in a group or with a work.
+///
+/// Threads: from any thread; calls on one communicator are carried out one after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_recv_any(
+    recvbuf: *mut c_void,
+    count: usize,
+    dtype: DtypeCode,
+    comm: brigade_comm_t,
+    source: *mut c_int,
+    received: *mut usize,
+) -> brigade_result_t {
+    enter(|| {
+        may_wait("brigade_recv_any")?;
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let dtype = dtype.parse()?;
+        let memory = Memory::of_message(recvbuf, count, dtype)?;
+        let source = Out::new(source, "source")?;
+        let told = if received.is_null() { None } else { Some(Out::new(received, "received")?) };
+        // SAFETY: C passes as much memory as it says.
+        let came = comm.communicator.recv_any_bytes(dtype, unsafe { memory.written() })?;
+        // SAFETY: C passes a place for it.
+        unsafe { source.put(came.source as c_int) };
+        if let Some(told) = told {
+            // SAFETY: likewise.
+            unsafe { told.put(came.count) };
+        }
+        Ok(())
     })
 }

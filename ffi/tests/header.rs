@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 18] = [
     "version",
     "error",
     "id",
@@ -18,6 +18,10 @@ const SOURCES: [&str; 14] = [
     "message",
     "group",
     "memory",
+    "window",
+    "arena",
+    "store",
+    "adamw",
 ];
 
 #[test]

@@ -29,7 +29,8 @@ pub(crate) fn number(cause: Cause) -> ncclResult_t {
     match cause {
         Cause::Argument => INVALID_ARGUMENT,
         Cause::Usage | Cause::Mismatch => INVALID_USAGE,
-        Cause::System | Cause::Join => SYSTEM_ERROR,
+        // The last two are those of files, which nothing here has.
+        Cause::System | Cause::Join | Cause::Corrupt | Cause::OverBudget => SYSTEM_ERROR,
         Cause::Internal => INTERNAL_ERROR,
         Cause::PeerLost | Cause::PeerLeft | Cause::Aborted => REMOTE_ERROR,
         Cause::Timeout => TIMEOUT,

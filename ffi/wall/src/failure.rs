@@ -30,6 +30,10 @@ pub enum Cause {
     Aborted,
     /// The ranks could not come together.
     Join,
+    /// Bytes in a file are not what was written there.
+    Corrupt,
+    /// A budget of memory does not hold what was asked for.
+    OverBudget,
 }
 
 impl From<&Error> for Cause {

@@ -46,6 +46,27 @@ pub unsafe fn list<'a, T>(pointer: *const T, count: usize, name: &str) -> Outcom
     if count == 0 {
         return Ok(&[]);
     }
+    check_list(pointer, count, name)?;
+    // SAFETY: it is neither null nor misaligned nor too long, and the caller vouches for the rest.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+/// `count` elements of what C lets us write; NULL will do for none.
+///
+/// # Safety
+///
+/// The pointer is NULL, or misaligned, or leads to so many elements that nobody else touches for
+/// `'a`.
+pub unsafe fn list_mut<'a, T>(pointer: *mut T, count: usize, name: &str) -> Outcome<&'a mut [T]> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    check_list(pointer, count, name)?;
+    // SAFETY: it is neither null nor misaligned nor too long, and the caller vouches for the rest.
+    Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) })
+}
+
+fn check_list<T>(pointer: *const T, count: usize, name: &str) -> Outcome {
     if pointer.is_null() {
         return Err(Failure::argument(format!("{name} is NULL")));
     }
@@ -55,8 +76,7 @@ pub unsafe fn list<'a, T>(pointer: *const T, count: usize, name: &str) -> Outcom
     if count > isize::MAX as usize / size_of::<T>().max(1) {
         return Err(Failure::argument(format!("{name}: no memory holds {count} of them")));
     }
-    // SAFETY: it is neither null nor misaligned nor too long, and the caller vouches for the rest.
-    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+    Ok(())
 }
 
 /// Text that ends with a zero.

@@ -6,14 +6,16 @@ use std::process::Command;
 use crate::library::{Installed, bounded, brigade, has, run, source};
 
 /// All that is written in C against brigade.h.
-const C_PROGRAMS: [&str; 8] = [
+const C_PROGRAMS: [&str; 10] = [
     "layout.c",
     "collectives.c",
     "fuzz.c",
     "hostile.c",
     "ids.c",
     "latency.c",
+    "offload.c",
     "survivors.c",
+    "windows.c",
     "works.c",
 ];
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
@@ -46,9 +48,12 @@ fn ranks_of_the_launcher_run_programs_with_the_shared_library() {
         return;
     }
     let library = Installed::get();
-    for (compiler, program) in
-        [("gcc", "collectives.c"), ("gcc", "works.c"), ("g++", "gradients.cpp")]
-    {
+    for (compiler, program) in [
+        ("gcc", "collectives.c"),
+        ("gcc", "works.c"),
+        ("gcc", "windows.c"),
+        ("g++", "gradients.cpp"),
+    ] {
         let binary = link(&library, compiler, program, "launched", &[]);
         for ranks in [1, 2, 4] {
             let mut launch = bounded(brigade());
@@ -117,6 +122,32 @@ fn those_who_are_left_go_on_without_a_killed_rank() {
     assert_eq!(run(&mut bounded(&binary)), "those who were left went on\n");
 }
 
+#[test]
+fn state_is_offloaded_and_a_full_device_says_so() {
+    if !has("gcc") {
+        return;
+    }
+    let library = Installed::get();
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-lm"];
+    let flags = if sanitizes(&library) { &flags[..] } else { &flags[3..] };
+    let binary = link(&library, "gcc", "offload.c", "plain", flags);
+    let folder = library.prefix.join("offloaded");
+    std::fs::create_dir_all(&folder).expect("a folder of ours");
+    let said = "offloaded as it should be\n";
+    assert_eq!(run(bounded(&binary).arg(&folder)), said);
+    // A file system of its own, which goes with the program; only root may make one.
+    let mount = "mount -t tmpfs -o size=2m none \"$1\" && exec \"$0\" \"$1\" full";
+    let mut alone = Command::new("unshare");
+    alone.args(["--mount", "sh", "-c", "mount -t tmpfs none \"$0\""]).arg(&folder);
+    if !alone.output().is_ok_and(|output| output.status.success()) {
+        println!("skipped: no file system can be mounted here");
+        return;
+    }
+    let mut full = bounded("unshare");
+    full.args(["--mount", "sh", "-c", mount]).arg(&binary).arg(&folder);
+    assert_eq!(run(&mut full), said);
+}
+
 /// The seed is what the program prints first.
 #[test]
 fn whatever_is_called_at_random_comes_back() {
@@ -140,18 +171,15 @@ fn address_and_undefined_behaviour_sanitizers_have_nothing_to_say() {
     }
     let library = Installed::get();
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"];
-    let probe = library.prefix.join("probe.c");
-    std::fs::write(&probe, "int main(void) { return 0; }\n").expect("a folder of ours");
-    let mut command = Command::new("gcc");
-    command.args(flags).arg(&probe).arg("-o").arg(library.prefix.join("probe"));
-    if !command.output().is_ok_and(|output| output.status.success()) {
+    if !sanitizes(&library) {
         println!("skipped: gcc has no sanitizers here");
         return;
     }
     for alone in ["hostile.c", "fuzz.c"] {
         run(&mut bounded(link(&library, "gcc", alone, "sanitized", &flags)));
     }
-    for (compiler, program) in [("gcc", "works.c"), ("g++", "gradients.cpp")] {
+    for (compiler, program) in [("gcc", "works.c"), ("gcc", "windows.c"), ("g++", "gradients.cpp")]
+    {
         let binary = link(&library, compiler, program, "sanitized", &flags);
         let mut launch = bounded(brigade());
         expect_ranks(&run(launch.args(["run", "-n", "2", "--"]).arg(&binary)), 2);
@@ -172,6 +200,16 @@ fn valgrind_has_nothing_to_say() {
     let mut launch = bounded(brigade());
     launch.args(["run", "-n", "2", "--", "valgrind"]).args(valgrind).arg(&binary);
     expect_ranks(&run(&mut launch), 2);
+}
+
+/// Whether gcc has sanitizers.
+fn sanitizes(library: &Installed) -> bool {
+    let probe = library.prefix.join("probe.c");
+    std::fs::write(&probe, "int main(void) { return 0; }\n").expect("a folder of ours");
+    let mut command = Command::new("gcc");
+    command.arg("-fsanitize=address,undefined").arg(&probe);
+    command.arg("-o").arg(library.prefix.join("probe"));
+    command.output().is_ok_and(|output| output.status.success())
 }
 
 /// Each rank says so when everything was right.

@@ -6,10 +6,11 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use super::request::{Request, Text};
 use super::{CANCELLED, GO_ON, NOT_READY, READY, write_text};
 
-/// The most bytes that keys and values may have together.
+/// The most bytes that keys and values may have together, those that are waited for among them.
 const BYTES_MAX: usize = 512 << 20;
 
-/// What an entry of a queue counts besides its key and value, which may be empty.
+/// What an entry of a queue counts besides its key and value, which may be empty; and what one who
+/// waits for a key counts besides that.
 const ENTRY: usize = 64;
 
 /// The most bytes of an answer.
@@ -133,6 +134,7 @@ impl Book {
     /// A client has gone, or does not want to wait any more.
     pub(super) fn forget(&mut self, client: Client) {
         for key in self.missing.remove(&client).unwrap_or_default() {
+            self.bytes -= ENTRY + key.len();
             if let Some(clients) = self.waiting.get_mut(&key) {
                 clients.retain(|other| *other != client);
                 if clients.is_empty() {
@@ -152,6 +154,7 @@ impl Book {
 
     fn let_wait(&mut self, client: Client, missing: BTreeSet<Text>) -> Result<(), &'static str> {
         self.may_wait(client)?;
+        self.grow(missing.iter().map(|key| ENTRY + key.len()).sum(), 0)?;
         for key in &missing {
             self.waiting.entry(key.clone()).or_default().push(client);
         }
@@ -236,7 +239,9 @@ impl Book {
         }
         for client in clients {
             let Some(missing) = self.missing.get_mut(&client) else { continue };
-            missing.remove(key);
+            if missing.remove(key) {
+                self.bytes -= ENTRY + key.len();
+            }
             if missing.is_empty() {
                 self.missing.remove(&client);
                 answers.push((client, vec![GO_ON]));
@@ -349,7 +354,9 @@ mod tests {
         for _ in 0..5000 {
             let name = key(["a", "bb", "ccc"][random.usize(..3)]);
             let value = vec![b'1'; random.usize(1..9)];
-            let request = match random.u8(..7) {
+            let client = random.u64(2..9);
+            let waits = book.missing.contains_key(&client);
+            let request = match random.u8(..9) {
                 0 => Request::Set(name, value),
                 1 => Request::Delete(name),
                 2 => Request::QueuePush(name, value),
@@ -358,16 +365,20 @@ mod tests {
                 5 if book.values.get(&name).is_none_or(|it| it.len() < 12) => {
                     Request::Append(name, value)
                 }
+                6 if !waits => Request::Wait(vec![name, key(["dd", "a"][random.usize(..2)])]),
+                7 => Request::CancelWait,
                 _ => Request::MultiSet(vec![(name.clone(), value.clone()), (name, value)]),
             };
-            say(&mut book, 1, request);
+            say(&mut book, client, request);
             let values: usize = book.values.iter().map(|(key, it)| key.len() + it.len()).sum();
             let entries = book
                 .queues
                 .iter()
                 .flat_map(|(key, queue)| queue.iter().map(|value| ENTRY + key.len() + value.len()));
             let queued: usize = entries.sum();
-            assert_eq!(book.bytes, values + queued, "seed {seed}");
+            let keys = book.missing.values().flatten();
+            let awaited: usize = keys.map(|key| ENTRY + key.len()).sum();
+            assert_eq!(book.bytes, values + queued + awaited, "seed {seed}");
         }
     }
 }
