@@ -1,7 +1,8 @@
 //! Weights of 16 bits: the same digits however they are held, half the bytes, and an overflow on
 //! one rank ends the step on all.
 
-use brigade_comm::{Communicator, Settings};
+use brigade_comm::Communicator;
+use brigade_trainer::Args;
 use brigade_trainer::kernels::Cpu;
 use brigade_trainer::layout::{Config, Layout};
 use brigade_trainer::model::Gpt;
@@ -9,52 +10,13 @@ use brigade_trainer::optim::{Hyper, Optimizer};
 use brigade_trainer::parallel::{Shards, Sharing, Stage};
 use brigade_trainer::precision::Precision;
 use brigade_trainer::state::State;
-use brigade_trainer::{Args, Error, Outcome};
-use clap::Parser;
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    args: Args,
-}
-
-fn args(more: &str) -> Args {
-    let base = "train --batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 --quiet \
-                --sample 0 --threads 1";
-    Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
-}
-
-fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
-    brigade_trainer::train(args, world, &mut std::io::sink())
-}
-
-fn spread<T: Send>(ranks: usize, run: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
-    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
-    let comms = Communicator::local_world(ranks, &settings).unwrap();
-    let run = &run;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            comms.into_iter().map(|comm| scope.spawn(move || run(comm))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
-    match ranks {
-        1 => vec![train(args, None).unwrap()],
-        _ => spread(ranks, |comm| train(args, Some(comm)).unwrap()),
-    }
-}
-
-fn bits(losses: &[f64]) -> Vec<u64> {
-    losses.iter().map(|loss| loss.to_bits()).collect()
-}
+use crate::world::{Folder, args, bits, spread, train, world};
 
 #[test]
 fn ordered_losses_have_the_same_bits_at_every_stage_and_tier() {
-    let folder = std::env::temp_dir().join(format!("brigade-narrow-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let nvme = format!("--offload nvme:{}", folder.display());
+    let folder = Folder::new();
+    let nvme = folder.nvme();
     for precision in ["bf16", "f16"] {
         let flags = format!("--ordered --steps 4 --precision {precision}");
         let alone = train(&args(&flags), None).unwrap();
@@ -77,7 +39,6 @@ fn ordered_losses_have_the_same_bits_at_every_stage_and_tier() {
             }
         }
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
@@ -102,13 +63,12 @@ fn weights_of_16_bits_are_half_the_bytes_and_learn_as_well() {
 
 #[test]
 fn a_resumed_run_goes_on_from_the_masters() {
-    let file = std::env::temp_dir().join(format!("brigade-masters-{}", std::process::id()));
+    let folder = Folder::new();
     let all = args("--ordered --steps 4 --precision bf16 --strategy fsdp");
     let whole = train(&all, None).unwrap();
-    world(2, &Args { checkpoint: Some(file.clone()), stop_at: Some(2), ..all.clone() });
-    let second = world(3, &Args { resume: Some(file.clone()), ..all }).swap_remove(1);
+    world(2, &Args { checkpoint: folder.file("state"), stop_at: Some(2), ..all.clone() });
+    let second = world(3, &Args { resume: folder.file("state"), ..all }).swap_remove(1);
     assert_eq!(bits(&second.losses), bits(&whole.losses[2..]));
-    std::fs::remove_file(&file).unwrap();
 }
 
 /// One update in a world of threads: whether it was made, and the parameters after it. On rank 1

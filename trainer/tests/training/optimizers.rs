@@ -1,38 +1,8 @@
 //! Rules that see whole tensors train the same model however the ranks cut them.
 
-use brigade_comm::{Communicator, Settings};
-use brigade_trainer::{Args, Error, Outcome};
-use clap::Parser;
+use brigade_trainer::Args;
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    args: Args,
-}
-
-fn args(more: &str) -> Args {
-    let base = "train --batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 --quiet \
-                --sample 0 --threads 1";
-    Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
-}
-
-fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
-    brigade_trainer::train(args, world, &mut std::io::sink())
-}
-
-fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
-    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
-    let comms = Communicator::local_world(ranks, &settings).unwrap();
-    std::thread::scope(|scope| {
-        let run = |comm| scope.spawn(move || train(args, Some(comm)).unwrap());
-        let threads: Vec<_> = comms.into_iter().map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-fn bits(losses: &[f64]) -> Vec<u64> {
-    losses.iter().map(|loss| loss.to_bits()).collect()
-}
+use crate::world::{Folder, args, bits, train, world};
 
 /// Each with a rate that moves the loss.
 const RULES: [(&str, &str); 4] =
@@ -68,13 +38,12 @@ fn every_rule_learns() {
 
 #[test]
 fn one_moment_goes_through_files_and_checkpoints() {
-    let folder = std::env::temp_dir().join(format!("brigade-rules-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
+    let folder = Folder::new();
     for (rule, lr) in [("lion", "0.002"), ("lars", "60")] {
         let flags = format!("--ordered --steps 4 --strategy zero2 --optimizer {rule} --lr {lr}");
         let whole = train(&args(&flags), None).unwrap();
-        let nvme = format!("{flags} --offload nvme:{}", folder.display());
-        let file = Some(folder.join("state"));
+        let nvme = format!("{flags} {}", folder.nvme());
+        let file = folder.file("state");
         let first = Args { checkpoint: file.clone(), stop_at: Some(2), ..args(&nvme) };
         let outcome = world(2, &first).swap_remove(1);
         assert_eq!(bits(&outcome.losses), bits(&whole.losses[..2]), "{rule}");
@@ -82,18 +51,18 @@ fn one_moment_goes_through_files_and_checkpoints() {
         let second = world(3, &Args { resume: file, ..args(&nvme) }).swap_remove(2);
         assert_eq!(bits(&second.losses), bits(&whole.losses[2..]), "{rule}");
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn what_files_cannot_give_is_refused() {
-    let files = format!("--offload nvme:{}", std::env::temp_dir().display());
+    let folder = Folder::new();
     for flags in [
         "--optimizer lamb",
         "--optimizer lars --strategy fsdp",
         "--optimizer lars --precision bf16",
     ] {
-        let refused = train(&args(&format!("--steps 2 {flags} {files}")), None).unwrap_err();
+        let refused =
+            train(&args(&format!("--steps 2 {flags} {}", folder.nvme())), None).unwrap_err();
         assert!(refused.to_string().starts_with("--optimizer: "), "{refused}");
     }
 }

@@ -6,28 +6,20 @@ use brigade_trainer::kernels::Cpu;
 use brigade_trainer::layout::Config;
 use brigade_trainer::model::Gpt;
 use brigade_trainer::tape::Keep;
-use clap::Parser;
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    args: Args,
-}
+use crate::world::{Folder, args, bits, train};
 
 fn losses(more: &str) -> Vec<u64> {
-    let base = "train --batch 12 --lanes 6 --context 24 --layers 3 --width 20 --heads 2 --quiet \
-                --sample 0 --threads 1 --ordered --steps 4";
-    let args = Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args;
-    let outcome = brigade_trainer::train(&args, None, &mut std::io::sink()).unwrap();
-    outcome.losses.iter().map(|loss| loss.to_bits()).collect()
+    let args = args(&format!("--ordered --steps 4 {more}"));
+    bits(&train(&Args { lanes: 6, layers: 3, ..args }, None).unwrap().losses)
 }
 
 #[test]
 fn blocks_computed_twice_change_no_bit() {
     let kept = losses("");
     assert_eq!(losses("--recompute"), kept);
-    let folder = std::env::temp_dir();
-    let both = format!("--recompute --strategy fsdp --offload nvme:{}", folder.display());
+    let folder = Folder::new();
+    let both = format!("--recompute --strategy fsdp {}", folder.nvme());
     assert_eq!(losses(&both), kept);
 }
 

@@ -1,76 +1,12 @@
 //! Whatever is kept in cheaper memory, the digits are those of the run in memory, and files are
 //! read and written as the formulas say.
 
-use brigade_comm::{Communicator, Settings};
-use brigade_trainer::{Args, Error, Outcome};
-use clap::Parser;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use brigade_trainer::Args;
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    args: Args,
-}
+use crate::world::{Folder, bits, ends, train, world};
 
 fn args(more: &str) -> Args {
-    let base = "train --batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 --quiet \
-                --sample 0 --threads 1 --ordered --steps 4";
-    Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
-}
-
-fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
-    brigade_trainer::train(args, world, &mut std::io::sink())
-}
-
-/// How every rank of a world of threads ended.
-fn ends(ranks: usize, args: &Args) -> Vec<Result<Outcome, Error>> {
-    if ranks == 1 {
-        return vec![train(args, None)];
-    }
-    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
-    let comms = Communicator::local_world(ranks, &settings).unwrap();
-    std::thread::scope(|scope| {
-        let run = |comm| scope.spawn(move || train(args, Some(comm)));
-        let threads: Vec<_> = comms.into_iter().map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
-    ends(ranks, args).into_iter().map(Result::unwrap).collect()
-}
-
-fn bits(losses: &[f64]) -> Vec<u64> {
-    losses.iter().map(|loss| loss.to_bits()).collect()
-}
-
-/// A folder that is gone when the test ends, well or not.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!(
-            "brigade-memory-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Folder(path)
-    }
-
-    fn nvme(&self) -> String {
-        format!("--offload nvme:{}", self.0.display())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let gone = std::fs::remove_dir_all(&self.0);
-        assert!(gone.is_ok() || std::thread::panicking(), "{gone:?}");
-    }
+    crate::world::args(&format!("--ordered --steps 4 {more}"))
 }
 
 const STAGES: [&str; 4] = ["ddp", "zero1", "zero2", "fsdp"];
@@ -93,7 +29,7 @@ fn moments_and_parameters_in_files_change_no_bit() {
                 assert_eq!(used.read_bytes, formula.read_bytes, "{what}");
                 assert_eq!(used.written_bytes, formula.written_bytes, "{what}");
             }
-            assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "{stage}: files stayed");
+            assert!(folder.is_empty(), "{stage}: files stayed");
         }
     }
 }
@@ -151,16 +87,16 @@ fn a_run_goes_on_from_a_checkpoint_in_another_tier() {
     let whole = train(&args(""), None).unwrap();
     let tiers = [String::new(), "--offload cpu".to_string(), folder.nvme()];
     for (before, after) in [(0, 2), (2, 1), (2, 2), (2, 0)] {
-        let file = folder.0.join("state");
+        let file = folder.file("state");
         let first = args(&format!("--strategy fsdp {}", tiers[before]));
-        let first = Args { checkpoint: Some(file.clone()), stop_at: Some(2), ..first };
+        let first = Args { checkpoint: file.clone(), stop_at: Some(2), ..first };
         let first = Args { checkpoint_every: Some(1), ..first };
         for outcome in world(2, &first) {
             assert_eq!(outcome.disk.read_bytes, outcome.disk_formula.read_bytes);
             assert_eq!(bits(&outcome.losses), bits(&whole.losses[..2]));
         }
         let second = args(&format!("--strategy fsdp {}", tiers[after]));
-        for outcome in world(3, &Args { resume: Some(file), ..second }) {
+        for outcome in world(3, &Args { resume: file, ..second }) {
             assert_eq!(bits(&outcome.losses), bits(&whole.losses[2..]), "{before}, {after}");
         }
     }

@@ -1,46 +1,8 @@
 //! However many ranks there are, they train the same model as one process.
 
-use brigade_comm::{Communicator, Settings};
-use brigade_trainer::{Args, Error, Outcome};
-use clap::Parser;
-use std::path::PathBuf;
+use brigade_trainer::Args;
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    args: Args,
-}
-
-/// A model small enough for seconds, with a parameter count that no rank count divides.
-fn args(more: &str) -> Args {
-    let base = "train --batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 --quiet \
-                --sample 0 --threads 1";
-    Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
-}
-
-fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
-    brigade_trainer::train(args, world, &mut std::io::sink())
-}
-
-/// How every rank of a world of threads ended.
-fn ends(ranks: usize, args: &Args) -> Vec<Result<Outcome, Error>> {
-    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
-    let comms = Communicator::local_world(ranks, &settings).unwrap();
-    std::thread::scope(|scope| {
-        let run = |comm| scope.spawn(move || train(args, Some(comm)));
-        let threads: Vec<_> = comms.into_iter().map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// The outcome of every rank of a world of threads.
-fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
-    ends(ranks, args).into_iter().map(Result::unwrap).collect()
-}
-
-fn bits(losses: &[f64]) -> Vec<u64> {
-    losses.iter().map(|loss| loss.to_bits()).collect()
-}
+use crate::world::{Folder, args, bits, ends, train, world};
 
 const STAGES: [&str; 4] = ["ddp", "zero1", "zero2", "fsdp"];
 
@@ -101,36 +63,10 @@ fn threads_do_not_change_a_bit() {
     assert_eq!(bits(&one.losses), bits(&three.losses));
 }
 
-/// A folder that is gone when the test ends, well or not.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Folder(path)
-    }
-
-    fn file(&self, name: &str) -> Option<PathBuf> {
-        Some(self.0.join(name))
-    }
-
-    fn bytes(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.0.join(name)).unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let gone = std::fs::remove_dir_all(&self.0);
-        assert!(gone.is_ok() || std::thread::panicking(), "{gone:?}");
-    }
-}
-
 /// Nine steps at once, and five and then four, in a world of so many ranks: same losses, same
 /// files.
 fn check_resume(ranks: usize, more: &str) {
-    let folder = Folder::new(&format!("resume-{ranks}{}", more.len()));
+    let folder = Folder::new();
     let run = |args: Args| match ranks {
         1 => train(&args, None).unwrap().losses,
         _ => world(ranks, &args).swap_remove(ranks - 1).losses,
@@ -156,7 +92,7 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
 
 #[test]
 fn a_checkpoint_may_go_on_at_another_stage_with_another_number_of_ranks() {
-    let folder = Folder::new("regroup");
+    let folder = Folder::new();
     let all = args("--steps 7 --ordered");
     let whole = train(&all, None).unwrap().losses;
     for (before, after) in [("ddp", "fsdp"), ("fsdp", "zero1"), ("zero2", "ddp")] {
@@ -172,7 +108,7 @@ fn a_checkpoint_may_go_on_at_another_stage_with_another_number_of_ranks() {
 
 #[test]
 fn a_finished_run_is_not_resumed() {
-    let folder = Folder::new("finished");
+    let folder = Folder::new();
     let all = args("--steps 2");
     train(&Args { checkpoint: folder.file("state"), ..all.clone() }, None).unwrap();
     let again = train(&Args { resume: folder.file("state"), ..all }, None).unwrap_err();

@@ -7,8 +7,14 @@ use brigade_trainer::parallel::pipeline::{
 use std::path::PathBuf;
 use std::process::Command;
 
-const ORDERS: [Order; 5] =
-    [Order::Gpipe, Order::OneFOneB, Order::Interleaved, Order::Zb1p, Order::Zbv];
+const ORDERS: [Order; 6] = [
+    Order::Gpipe,
+    Order::OneFOneB,
+    Order::Interleaved,
+    Order::Zb1p,
+    Order::Zbv,
+    Order::DualPipeV,
+];
 
 /// Every order with 1 to 8 ranks and 1 to 32 micro-batches, as far as there is one.
 fn all() -> Vec<(Order, usize, usize, usize, Schedule)> {
@@ -45,7 +51,7 @@ fn every_order_comes_to_an_end_with_every_micro_batch() {
         let plan = Plan::new(&schedule);
         let plan = plan.unwrap_or_else(|fault| panic!("{order:?} {ranks} {micros}: {fault}"));
         assert_eq!(plan.shape.micros, micros, "{order:?}, {ranks} ranks");
-        let stages = if order == Order::Zbv { 2 * ranks } else { chunks * ranks };
+        let stages = order.stages_per_rank(chunks) * ranks;
         assert_eq!(plan.shape.stages(), stages);
     }
 }
@@ -64,6 +70,9 @@ fn bubbles_are_those_of_the_papers() {
             }
             Order::Zbv if micros >= 2 * ranks - 1 => {
                 (bubble(&schedule, 2.0), (p - 1.0) / (6.0 * m + p - 1.0))
+            }
+            Order::DualPipeV if micros >= 2 * ranks => {
+                (bubble(&schedule, 2.0), (p - 1.0) / (3.0 * m + p - 1.0))
             }
             _ => continue,
         };
@@ -85,6 +94,8 @@ fn micro_batches_in_memory_are_as_many_as_they_must_be() {
                 // Of two stages, which hold half as much each.
                 Order::Zbv => assert!(live <= 2 * ranks, "{what}: {live}"),
                 Order::Zb1p => assert!(live <= ranks, "{what}: {live}"),
+                Order::DualPipeV if micros >= 2 * ranks => assert_eq!(live, 2 * ranks + 1, "{what}"),
+                Order::DualPipeV => assert!(live <= 2 * micros, "{what}: {live}"),
                 Order::Interleaved => {}
             }
         }
@@ -236,7 +247,7 @@ rounds = max(1, micros // ranks)
 me = types.SimpleNamespace(pp_group_size=ranks, n_local_stages=chunks, _n_microbatches=micros,
     num_stages=stages, number_of_rounds=rounds, microbatches_per_round=micros // rounds)
 cls = {"Interleaved": s.ScheduleInterleaved1F1B, "Zb1p": s.ScheduleInterleavedZeroBubble,
-       "Zbv": s.ScheduleZBVZeroBubble}.get(kind)
+       "Zbv": s.ScheduleZBVZeroBubble, "DualPipeV": s.ScheduleDualPipeV}.get(kind)
 for r in range(ranks):
     if cls is not None:
         theirs = [a for a in cls._calculate_single_rank_operations(me, r) if a is not None]
@@ -265,6 +276,8 @@ fn torch_reads_and_makes_the_same_files() {
         (Order::Zb1p, 4, 1, 7),
         (Order::Zbv, 4, 2, 9),
         (Order::Zbv, 3, 2, 2),
+        (Order::DualPipeV, 2, 2, 5),
+        (Order::DualPipeV, 3, 2, 9),
     ] {
         let schedule = generate(order, ranks, chunks, micros).unwrap();
         let plan = Plan::new(&schedule).unwrap();

@@ -1,0 +1,12 @@
+//! However a model is trained, the digits are those of one process, and bytes are as predicted.
+
+mod activations;
+mod bubbles;
+mod offload;
+mod optimizers;
+mod pipelines;
+mod precision;
+mod recompute;
+mod schedules;
+mod stages;
+mod world;
