@@ -1,25 +1,41 @@
-"""Puts libbrigade into the package, and the backend for the torch that is installed, if one is.
+"""Puts libbrigade into the package, and backends for torch.
 
-    pip install --no-build-isolation ./python
+    pip install --no-build-isolation ./python            for the torch that is installed
+    pip wheel --no-build-isolation --no-deps ./python    the same as a wheel
+    python setup.py sdist                                sources that build where there is cargo
 
 Needs cargo; with torch also a C++20 compiler ($CXX, or c++). BRIGADE_LIBRARY names a libbrigade.so
-that has been built already. Where torch cannot be imported the package comes without a backend for
-it.
+that has been built already; BRIGADE_TORCHES names folders with a torch in each, between colons, for
+a wheel that fits them all. A torch without a backend of its own gets the one in Python.
 """
 
+import functools
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 PYTHON = Path(__file__).resolve().parent
-ROOT = PYTHON.parent
+# The Rust workspace: beside this folder, or in it where sdist has put it.
+ROOT = PYTHON / "workspace" if (PYTHON / "workspace").exists() else PYTHON.parent
+# Those of its folders that libbrigade is made of.
+CRATES = ["comm", "ffi", "offload", "transports"]
+# What a torch says of itself, in a process of its own.
+ASK = """
+import json, torch
+from torch.utils import cpp_extension as cpp
+if torch.distributed.is_available():
+    print(json.dumps([torch.__version__, cpp.include_paths(), cpp.library_paths()]))
+"""
 
 
 def version():
@@ -27,13 +43,22 @@ def version():
     return re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M).group(1)
 
 
-def torch_or_none():
-    """torch, where a backend can be built for it."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch if torch.distributed.is_available() else None
+@functools.cache
+def torches():
+    """Version, headers and libraries of each torch that a backend can be built for."""
+    given = os.environ.get("BRIGADE_TORCHES")
+    found = []
+    for folder in given.split(os.pathsep) if given else [None]:
+        path = [folder] if folder else [one for one in sys.path if one]
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path))
+        asked = subprocess.run(
+            [sys.executable, "-c", ASK], env=environment, text=True, capture_output=True
+        )
+        if asked.returncode == 0 and asked.stdout.strip():
+            found.append(json.loads(asked.stdout.splitlines()[-1]))
+        elif folder:
+            raise SystemExit(f"no torch can be imported from {folder}: {asked.stderr}")
+    return found
 
 
 def library():
@@ -48,10 +73,9 @@ def library():
 
 def compile_backend(torch, package):
     """The C++ of c10d/ as an extension module, named after the torch that it fits."""
-    from torch.utils import cpp_extension
-
-    name = "_torch_{}_{}".format(*torch.__version__.split(".")[:2])
-    includes = cpp_extension.include_paths() + [sysconfig.get_paths()["include"]]
+    number, includes, libraries = torch
+    name = "_torch_{}_{}".format(*number.split(".")[:2])
+    includes = includes + [sysconfig.get_paths()["include"]]
     subprocess.run(
         [
             os.environ.get("CXX", "c++"), "-std=c++20", "-O2", "-fPIC", "-shared", "-Wall",
@@ -60,7 +84,7 @@ def compile_backend(torch, package):
             PYTHON / "c10d" / "all.cpp",
             "-o", package / (name + sysconfig.get_config_var("EXT_SUFFIX")),
             package / "libbrigade.so.0", "-Wl,-rpath,$ORIGIN",
-            *[f"-L{path}" for path in cpp_extension.library_paths()],
+            *[f"-L{path}" for path in libraries],
             "-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10",
         ],
         check=True,
@@ -75,18 +99,48 @@ class Build(build_py):
         super().run()
         shutil.copy(library(), package / "libbrigade.so.0")
         subprocess.run(["strip", "--strip-unneeded", package / "libbrigade.so.0"], check=False)
-        torch = torch_or_none()
-        if torch is None:
-            print("torch cannot be imported: the package comes without a backend for it")
-        else:
+        found = torches()
+        for torch in found:
             compile_backend(torch, package)
+        if not found:
+            print("torch cannot be imported: the package comes without a backend in C++")
 
 
 class Wheel(bdist_wheel):
     def get_tag(self):
         python, abi, platform = super().get_tag()
-        # ctypes does not care for the version of Python; the backend for torch does.
-        return (python, abi, platform) if torch_or_none() else ("py3", "none", platform)
+        # ctypes does not care for the version of Python; the backends for torch do.
+        return (python, abi, platform) if torches() else ("py3", "none", platform)
+
+
+class Sources(sdist):
+    """The package, its C++, and as much of the workspace as libbrigade takes."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        base = Path(base_dir)
+        shutil.copytree(PYTHON / "c10d", base / "c10d", dirs_exist_ok=True)
+        for license in ROOT.glob("LICENSE-*"):
+            shutil.copy(license, base)
+        workspace = base / "workspace"
+        ignored = shutil.ignore_patterns("target", "__pycache__")
+        for folder in [*CRATES, "include"]:
+            shutil.copytree(ROOT / folder, workspace / folder, ignore=ignored)
+        for name in ["Cargo.lock", *[license.name for license in ROOT.glob("LICENSE-*")]]:
+            shutil.copy(ROOT / name, workspace)
+        (workspace / "Cargo.toml").write_text(shortened((ROOT / "Cargo.toml").read_text()))
+
+
+def shortened(manifest):
+    """The manifest of the workspace without the crates that are not among the sources."""
+    begin, end = manifest.find("\n[package]"), manifest.find("\n[profile.")
+    workspace = manifest if begin < 0 else manifest[:begin] + "\n" + manifest[end:]
+    members = json.loads(re.search(r"^members = (\[.*\])$", workspace, re.M).group(1))
+    kept = [member for member in members if member.split("/")[0] in CRATES]
+    workspace = re.sub(r"^members = .*$", f"members = {json.dumps(kept)}", workspace, flags=re.M)
+    # Profiles of guests that nothing here asks for would be warned of.
+    sections = re.split(r"(?m)^(?=\[)", workspace)
+    return "".join(part for part in sections if not part.startswith("[profile.dev.package"))
 
 
 class Binary(Distribution):
@@ -94,4 +148,8 @@ class Binary(Distribution):
         return True
 
 
-setup(version=version(), distclass=Binary, cmdclass={"build_py": Build, "bdist_wheel": Wheel})
+setup(
+    version=version(),
+    distclass=Binary,
+    cmdclass={"build_py": Build, "bdist_wheel": Wheel, "sdist": Sources},
+)

@@ -5,6 +5,8 @@ torch finds `register` by itself, through the entry points of installed packages
 
 import atexit
 import importlib
+import os
+import warnings
 from pathlib import Path
 
 import torch
@@ -13,16 +15,26 @@ import torch.distributed
 
 def register():
     """Make "brigade" a backend of torch.distributed, for tensors of the CPU."""
+    backend = find()
+    torch.distributed.Backend.register_backend("brigade", backend.create, devices="cpu")
+    # Threads that still run callbacks when the interpreter goes would abort the process.
+    atexit.register(backend.end_all)
+
+
+def find():
+    """The backend in C++ for this torch; the one in Python where there is none."""
+    if os.environ.get("TORCH_BRIGADE_BACKEND") == "python":
+        return importlib.import_module("brigade.fallback")
     wanted = "_torch_{}_{}".format(*torch.__version__.split(".")[:2])
     try:
-        native = importlib.import_module(f"brigade.{wanted}")
-    except ModuleNotFoundError as error:
+        return importlib.import_module(f"brigade.{wanted}")
+    except ImportError:
         there = sorted(path.name for path in Path(__file__).parent.glob("_torch_*.so"))
-        raise ImportError(
-            f"this build of brigade has no backend for torch {torch.__version__}; it has "
-            f"{', '.join(there) or 'none at all'}. Install it again where this torch can be "
-            "imported: pip install --no-build-isolation"
-        ) from error
-    torch.distributed.Backend.register_backend("brigade", native.create, devices="cpu")
-    # Threads that still run callbacks when the interpreter goes would abort the process.
-    atexit.register(native.end_all)
+        warnings.warn(
+            f"this build of brigade has no backend in C++ for torch {torch.__version__}; it has "
+            f"{', '.join(there) or 'none at all'}. The one in Python is slower and cannot do "
+            "all. Install brigade again where this torch can be imported: pip install "
+            "--no-build-isolation",
+            stacklevel=2,
+        )
+        return importlib.import_module("brigade.fallback")

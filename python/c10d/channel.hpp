@@ -28,11 +28,28 @@ struct Meeting {
     std::function<void()> check_world;
 };
 
+// A message that any of several channels may bring: the first one that has it takes it.
+struct Anybody {
+    Anybody(c10::intrusive_ptr<Operation> work, Run run, int tag, int channels)
+        : work(std::move(work)), run(std::move(run)), tag(tag), looking(channels) {}
+
+    // Whether nobody else has it.
+    bool take() { return !taken.exchange(true); }
+
+    const c10::intrusive_ptr<Operation> work;
+    const Run run;
+    const int tag;
+    std::atomic<bool> taken{false};
+    // Channels that may still bring it.
+    std::atomic<int> looking;
+};
+
 class Channel {
 public:
     using Work = c10::intrusive_ptr<Operation>;
 
-    Channel(Meeting meeting, bool sends) : meeting_(std::move(meeting)), sends_(sends) {}
+    Channel(Meeting meeting, int peer, bool sends)
+        : meeting_(std::move(meeting)), peer_(peer), sends_(sends) {}
     ~Channel() { close(); }
 
     void send(Work work, Run run, int tag) {
@@ -57,6 +74,18 @@ public:
         lane_.post([this] { take_one(); });
     }
 
+    // Receive it, unless another channel does first.
+    void receive_any(std::shared_ptr<Anybody> any) {
+        lane_.post([this, any = std::move(any)] {
+            try {
+                look_for(*any);
+            } catch (...) {
+                // Others may still bring it.
+                if (--any->looking == 0 && any->take()) any->work->settle(std::current_exception());
+            }
+        });
+    }
+
     bool drain(Pool::Clock::time_point deadline) { return lane_.drain(deadline); }
 
     // Make everything that waits fail.
@@ -69,6 +98,12 @@ public:
     void close() {
         lane_.close();
         const std::lock_guard<std::mutex> lock(mutex_);
+        if (coming_ != nullptr) {
+            // Nobody waits for it any more.
+            brigade_comm_abort(comm_, "the group has ended");
+            brigade_work_wait(coming_, -1);
+            brigade_work_free(std::exchange(coming_, nullptr));
+        }
         if (comm_ != nullptr) brigade_comm_destroy(std::exchange(comm_, nullptr));
     }
 
@@ -84,10 +119,12 @@ private:
         int tag;
     };
 
-    void await(const std::string &key) const {
+    // Wait for a key; false if there is no need for it any more.
+    bool await(const std::string &key, const std::atomic<bool> *needless = nullptr) const {
         const auto deadline = Pool::Clock::now() + meeting_.timeout;
         auto pause = std::chrono::microseconds(100);
         while (!meeting_.store->check({key})) {
+            if (needless != nullptr && *needless) return false;
             TORCH_CHECK_WITH(DistBackendError, !stop_, "brigade, rank ", meeting_.rank,
                              ": the group ended before a message met its peer");
             TORCH_CHECK_WITH(DistBackendError, Pool::Clock::now() < deadline, "brigade, rank ",
@@ -97,12 +134,13 @@ private:
             std::this_thread::sleep_for(pause);
             pause = std::min(2 * pause, std::chrono::microseconds(5000));
         }
+        return true;
     }
 
     // The receiver says that it is there, then the sender draws an id: nobody waits within
     // brigade.h for a rank that may never come.
-    void meet() {
-        if (comm_ != nullptr) return;
+    bool meet(const std::atomic<bool> *needless = nullptr) {
+        if (comm_ != nullptr) return true;
         const std::string ready = meeting_.key + "/ready", id = meeting_.key + "/id";
         std::vector<uint8_t> bytes;
         if (sends_) {
@@ -111,13 +149,14 @@ private:
             meeting_.store->set(id, bytes);
         } else {
             meeting_.store->set(ready, std::vector<uint8_t>{1});
-            await(id);
+            if (!await(id, needless)) return false;
             bytes = meeting_.store->get(id);
         }
         brigade_comm_t comm = join(bytes, sends_ ? 0 : 1, 2, meeting_.timeout);
         const std::lock_guard<std::mutex> lock(mutex_);
         comm_ = comm;
         if (stop_) brigade_comm_abort(comm_, "the group has ended");
+        return true;
     }
 
     void receive_bytes(void *data, size_t bytes) const {
@@ -130,14 +169,12 @@ private:
         try {
             meet();
             while (!deliver_kept()) {
-                Header header;
-                receive_bytes(&header, sizeof header);
+                // With an earlier job that failed, all that was posted did.
+                if (!is_awaited()) return;
+                next_header(-1);
+                const Header header = take_header();
                 if (auto posted = find(header.tag)) return finish(*posted, header);
-                // Somebody may want it later.
-                std::vector<uint8_t> bytes(header.bytes);
-                receive_bytes(bytes.data(), bytes.size());
-                const std::lock_guard<std::mutex> lock(mutex_);
-                kept_[header.tag].push_back(std::move(bytes));
+                keep(header);
             }
         } catch (...) {
             std::list<Posted> posted;
@@ -147,6 +184,78 @@ private:
             }
             for (auto &one : posted) one.work->settle(std::current_exception());
         }
+    }
+
+    // As take_one, of a message that another channel may bring first.
+    void look_for(Anybody &any) {
+        if (!meet(&any.taken)) return;
+        while (!any.taken) {
+            if (const auto kept = kept_.find(any.tag); kept != kept_.end()) {
+                if (!any.take()) return;
+                any.work->came_from(peer_);
+                return deliver(any, take_kept(kept));
+            }
+            TORCH_CHECK_WITH(DistBackendError, !stop_, "brigade, rank ", meeting_.rank,
+                             ": the group ended before a message came");
+            if (!next_header(5)) continue;
+            if (header_.tag == any.tag) {
+                if (!any.take()) return;
+                any.work->came_from(peer_);
+                return finish(any, take_header());
+            }
+            const Header header = take_header();
+            if (auto posted = find(header.tag)) {
+                finish(*posted, header);
+            } else {
+                keep(header);
+            }
+        }
+    }
+
+    // Whether the next header has come within so long, or at all if that is negative. One that has
+    // not is still waited for: nothing is lost.
+    bool next_header(int64_t timeout_ms) {
+        if (has_header_) return true;
+        if (coming_ == nullptr && timeout_ms < 0) {
+            receive_bytes(&header_, sizeof header_);
+            return has_header_ = true;
+        }
+        if (coming_ == nullptr) {
+            check(brigade_recv(&header_, sizeof header_, BRIGADE_UINT8, 0, comm_, &coming_),
+                  meeting_.rank);
+        }
+        const brigade_result_t result = brigade_work_wait(coming_, timeout_ms);
+        if (result == BRIGADE_IN_PROGRESS) return false;
+        brigade_work_free(std::exchange(coming_, nullptr));
+        check(result, meeting_.rank);
+        return has_header_ = true;
+    }
+
+    Header take_header() {
+        has_header_ = false;
+        return header_;
+    }
+
+    // Somebody may want it later.
+    void keep(const Header &header) {
+        std::vector<uint8_t> bytes(header.bytes);
+        receive_bytes(bytes.data(), bytes.size());
+        const std::lock_guard<std::mutex> lock(mutex_);
+        kept_[header.tag].push_back(std::move(bytes));
+    }
+
+    using Kept = std::map<int64_t, std::deque<std::vector<uint8_t>>>;
+
+    std::vector<uint8_t> take_kept(Kept::iterator kept) {
+        auto bytes = std::move(kept->second.front());
+        kept->second.pop_front();
+        if (kept->second.empty()) kept_.erase(kept);
+        return bytes;
+    }
+
+    bool is_awaited() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return !posted_.empty();
     }
 
     std::unique_ptr<Posted> find(int64_t tag) {
@@ -160,7 +269,8 @@ private:
         return nullptr;
     }
 
-    void finish(const Posted &posted, const Header &header) const {
+    template <typename Wanted>
+    void finish(const Wanted &posted, const Header &header) const {
         const auto body = [&] {
             if (header.bytes == posted.run.bytes()) {
                 receive_bytes(posted.run.data(), header.bytes);
@@ -182,37 +292,46 @@ private:
             for (auto one = posted_.begin(); one != posted_.end() && !posted; ++one) {
                 const auto kept = kept_.find(one->tag);
                 if (kept == kept_.end()) continue;
-                bytes = std::move(kept->second.front());
-                kept->second.pop_front();
-                if (kept->second.empty()) kept_.erase(kept);
+                bytes = take_kept(kept);
                 posted = std::make_unique<Posted>(std::move(*one));
                 posted_.erase(one);
                 break;
             }
         }
         if (!posted) return false;
-        const auto body = [&] {
-            check_size(*posted, bytes.size());
-            if (!bytes.empty()) std::memcpy(posted->run.data(), bytes.data(), bytes.size());
-            posted->run.bring_back();
-        };
-        posted->work->carry_out(body);
+        deliver(*posted, bytes);
         return true;
     }
 
-    void check_size(const Posted &posted, uint64_t bytes) const {
+    template <typename Wanted>
+    void deliver(const Wanted &posted, const std::vector<uint8_t> &bytes) const {
+        const auto body = [&] {
+            check_size(posted, bytes.size());
+            if (!bytes.empty()) std::memcpy(posted.run.data(), bytes.data(), bytes.size());
+            posted.run.bring_back();
+        };
+        posted.work->carry_out(body);
+    }
+
+    template <typename Wanted>
+    void check_size(const Wanted &posted, uint64_t bytes) const {
         TORCH_CHECK_WITH(DistBackendError, bytes == posted.run.bytes(), "brigade, rank ",
                          meeting_.rank, ": a message of ", bytes, " bytes came for a tensor of ",
                          posted.run.bytes());
     }
 
     const Meeting meeting_;
+    const int peer_;
     const bool sends_;
     std::atomic<bool> stop_{false};
     std::mutex mutex_;
     brigade_comm_t comm_ = nullptr;
     std::list<Posted> posted_;
-    std::map<int64_t, std::deque<std::vector<uint8_t>>> kept_;
+    Kept kept_;
+    // The header at hand, and one on its way to there.
+    Header header_;
+    bool has_header_ = false;
+    brigade_work_t coming_ = nullptr;
     Lane lane_;
 };
 

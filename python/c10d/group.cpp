@@ -185,7 +185,7 @@ Channel &Group::channel(int peer, bool sends) {
         };
         // Waiting on a store that others use would make them wait too.
         const Meeting meeting = {store_->clone(), key, rank_, timeout_, check_world};
-        channel = std::make_unique<Channel>(meeting, sends);
+        channel = std::make_unique<Channel>(meeting, peer, sends);
     }
     return *channel;
 }
@@ -203,6 +203,18 @@ Group::Work Group::recv(Tensors &tensors, int peer, int tag) {
     Channel &from = channel(peer, false);
     auto work = operation(c10d::OpType::RECV, "brigade:recv", tensors);
     from.receive(work, std::move(run), tag);
+    return work;
+}
+
+// Every channel looks for it.
+Group::Work Group::recvAnysource(Tensors &tensors, int tag) {
+    TORCH_CHECK_VALUE(size_ > 1, "there is no other rank to receive from");
+    auto run = Run::output(tensors);
+    auto work = operation(c10d::OpType::RECVANYSOURCE, "brigade:recv", tensors);
+    auto any = std::make_shared<Anybody>(work, std::move(run), tag, size_ - 1);
+    for (int peer = 0; peer < size_; peer++) {
+        if (peer != rank_) channel(peer, false).receive_any(any);
+    }
     return work;
 }
 

@@ -67,6 +67,7 @@ public:
     Work barrier(const c10d::BarrierOptions &opts) override;
     Work send(Tensors &tensors, int peer, int tag) override;
     Work recv(Tensors &tensors, int peer, int tag) override;
+    Work recvAnysource(Tensors &tensors, int tag) override;
 
     bool supportsCoalescing() const override { return true; }
     void startCoalescing() override;

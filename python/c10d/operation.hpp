@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -75,6 +76,10 @@ public:
 
     void returns(std::vector<at::Tensor> outputs) { outputs_ = std::move(outputs); }
 
+    // Who sent what was received from anybody.
+    void came_from(int rank) { source_ = rank; }
+    int sourceRank() const override { return source_; }
+
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
         // Made when it is asked for: most calls never are.
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -103,6 +108,7 @@ private:
     std::vector<at::Tensor> outputs_;
     const uint64_t sequence_;
     bool settled_ = false;
+    std::atomic<int> source_{-1};
     c10::intrusive_ptr<c10::ivalue::Future> future_;
     std::shared_ptr<Batch> batch_;
 };

@@ -1,9 +1,11 @@
 """All cases, in the order in which they are run."""
 
-from . import collectives, failures, lists, messages, models, pipelines, sharded, works
+from . import (
+    beside_gloo, collectives, failures, lists, messages, models, pipelines, sharded, works,
+)
 from .case import CASES
 
 __all__ = [
-    "CASES", "collectives", "failures", "lists", "messages", "models", "pipelines", "sharded",
-    "works",
+    "CASES", "beside_gloo", "collectives", "failures", "lists", "messages", "models",
+    "pipelines", "sharded", "works",
 ]

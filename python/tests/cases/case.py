@@ -21,6 +21,8 @@ class Case:
     seconds: float = 90
     # Wrong there, and known to be.
     gloo_fails: bool = False
+    # Beyond what the backend in Python can do.
+    needs_native: bool = False
     environment: dict = dataclasses.field(default_factory=dict)
     # The function makes and ends groups itself.
     bare: bool = False

@@ -39,6 +39,30 @@ def batches(rank, world):
             assert bool((got == before).all())
 
 
+@case(quick=True, needs_native=True)
+def from_anybody(rank, world):
+    count = 5
+    if rank > 0:
+        for number in range(count):
+            dist.send(torch.tensor([rank, number]), 0, tag=number % 2)
+        dist.send(torch.full((100_000,), float(rank)), 0)
+        return
+    seen = [0] * world
+    for number in range(count * (world - 1)):
+        got = torch.empty(2, dtype=torch.int64)
+        # The even ones first.
+        tag = 0 if number < 3 * (world - 1) else 1
+        source = dist.recv(got, tag=tag)
+        assert got[0] == source and got[1] % 2 == tag, (got, source)
+        seen[source] += 1
+    assert seen[1:] == [count] * (world - 1), seen
+    # Those that looked in vain have lost nothing.
+    for peer in range(1, world):
+        big = torch.empty(100_000)
+        dist.recv(big, peer)
+        assert bool((big == peer).all())
+
+
 @case()
 def everybody_to_everybody(rank, world):
     sent = [torch.full((50_000,), 10.0 * rank + to) for to in range(world)]

@@ -1,0 +1,176 @@
+"""Messages from one rank to another: a communicator of the two, made when the first message is
+sent, and a thread that sends or receives.
+"""
+
+import ctypes
+import struct
+import threading
+import time
+from collections import defaultdict, deque
+from ctypes import byref, c_void_p, sizeof
+
+from ..communicator import config_of, unique_id
+from ..library import DTYPES, LIBRARY, Config, Id, check
+from .works import Lane
+
+BYTES = DTYPES["uint8"]
+# What goes in front of every message: tag and bytes.
+HEADER = struct.Struct("=qQ")
+
+
+def join(drawn, rank, size, timeout_ms):
+    """Join those who have the same id. Calls may stand still for `timeout_ms`, and so may this."""
+    limit = max(int(timeout_ms), 1)
+    settings = {"timeout_ms": limit, "join_timeout_ms": min(limit, 24 * 3600 * 1000)}
+    handle, (config, _held) = c_void_p(), config_of(settings)
+    assert config.struct_size == sizeof(Config)
+    drawn = Id.from_buffer_copy(drawn)
+    function = LIBRARY.brigade_comm_init_rank_config
+    check(function(byref(handle), size, drawn, rank, byref(config)))
+    return handle
+
+
+class Channel:
+    """One direction between this rank and a peer."""
+
+    def __init__(self, store, key, sends, timeout_ms, check_world):
+        self._store, self._key, self._sends = store, key, sends
+        self._timeout_ms, self._check_world = timeout_ms, check_world
+        self._lane, self._lock = Lane(), threading.Lock()
+        self._comm, self._stopped = None, False
+        self._posted, self._kept = deque(), defaultdict(deque)
+
+    def send(self, work, run, tag):
+        """Queue a message."""
+
+        def body():
+            self._meet()
+            self._move("send", HEADER.pack(tag, run.data.nbytes), HEADER.size)
+            self._move("send", run.address, run.data.nbytes)
+
+        self._lane.post(lambda: work.carry_out(body))
+
+    def receive(self, work, run, tag):
+        """Queue room for a message."""
+        with self._lock:
+            self._posted.append((work, run, tag))
+        self._lane.post(self._take_one)
+
+    def drain(self, timeout):
+        """Wait until nothing is on its way; whether that is so."""
+        return self._lane.drain(timeout)
+
+    def abort(self, reason):
+        """Make everything that waits fail."""
+        with self._lock:
+            self._stopped = True
+            if self._comm is not None:
+                LIBRARY.brigade_comm_abort(self._comm, reason.encode())
+
+    def close(self):
+        """Leave."""
+        self._lane.close()
+        with self._lock:
+            comm, self._comm = self._comm, None
+        if comm is not None:
+            LIBRARY.brigade_comm_destroy(comm)
+
+    def _await(self, key):
+        deadline, pause = time.monotonic() + self._timeout_ms / 1000, 0.0001
+        while not self._store.check([key]):
+            if self._stopped:
+                raise RuntimeError("brigade: the group ended before a message met its peer")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"brigade: no peer came to a message ({self._key}) in time")
+            self._check_world()
+            time.sleep(pause)
+            pause = min(2 * pause, 0.005)
+
+    def _meet(self):
+        """The receiver says that it is there, then the sender draws an id."""
+        if self._comm is not None:
+            return
+        ready, drawn_at = self._key + "/ready", self._key + "/id"
+        if self._sends:
+            self._await(ready)
+            drawn = unique_id()
+            self._store.set(drawn_at, drawn)
+        else:
+            self._store.set(ready, b"\1")
+            self._await(drawn_at)
+            drawn = self._store.get(drawn_at)
+        comm = join(drawn, 0 if self._sends else 1, 2, self._timeout_ms)
+        with self._lock:
+            self._comm = comm
+            if self._stopped:
+                LIBRARY.brigade_comm_abort(comm, b"the group has ended")
+
+    def _move(self, name, memory, count):
+        function = getattr(LIBRARY, "brigade_" + name)
+        check(function(memory, count, BYTES, 1 if self._sends else 0, self._comm, None))
+
+    def _fetch(self, count):
+        memory = bytearray(count)
+        view = (ctypes.c_uint8 * count).from_buffer(memory)
+        self._move("recv", view, count)
+        return memory
+
+    def _take_one(self):
+        """Receive until one of the posted messages is there."""
+        try:
+            self._meet()
+            while not self._deliver_kept():
+                with self._lock:
+                    if not self._posted:
+                        # They failed with an earlier one.
+                        return
+                tag, count = HEADER.unpack(self._fetch(HEADER.size))
+                posted = self._find(lambda wanted: wanted == tag)
+                if posted is None:
+                    self._kept[tag].append(self._fetch(count))
+                    continue
+                work, run, _tag = posted
+                return work.carry_out(lambda: self._finish(run, count))
+        except BaseException as error:
+            with self._lock:
+                posted, self._posted = self._posted, deque()
+            for work, _run, _tag in posted:
+                work.settle(error)
+
+    def _find(self, fits):
+        with self._lock:
+            found = next((one for one in self._posted if fits(one[2])), None)
+            if found is not None:
+                self._posted.remove(found)
+            return found
+
+    def _finish(self, run, count):
+        if count == run.data.nbytes:
+            self._move("recv", run.address, count)
+            return run.bring_back()
+        self._fetch(count)
+        check_size(run, count)
+
+    def _deliver_kept(self):
+        posted = self._find(lambda tag: self._kept.get(tag))
+        if posted is None:
+            return False
+        work, run, tag = posted
+        memory = self._kept[tag].popleft()
+
+        def body():
+            check_size(run, len(memory))
+            if memory:
+                ctypes.memmove(run.address, bytes(memory), len(memory))
+            run.bring_back()
+
+        work.carry_out(body)
+        return True
+
+
+def check_size(run, count):
+    """Whether a message fits its tensor."""
+    if count != run.data.nbytes:
+        raise RuntimeError(
+            f"brigade: a message of {count} bytes came for a tensor of {run.data.nbytes}"
+        )

@@ -1,0 +1,352 @@
+"""A process group: collectives in their order, on their caller's thread where it waits for them."""
+
+import threading
+import time
+from ctypes import byref, c_int, c_size_t
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+
+from ..communicator import unique_id
+from ..library import LIBRARY, SUCCESS, check
+from .channel import Channel, join
+from .tensors import Run, apart, reduction, single
+from .works import All, Lane, Work
+
+# How long calls that go on at the end of a group may take. [seconds]
+GRACE = 10
+# torch keeps no reference to a backend in Python.
+GROUPS = set()
+
+
+def create(store, rank, size, timeout):
+    """Meet the other ranks in the store."""
+    return Group(store, rank, size, timeout)
+
+
+def end_all():
+    """End the groups of this process."""
+    for group in list(GROUPS):
+        group.shutdown()
+
+
+class Group(Backend):
+    """torch's Backend over brigade.h. What it does not override torch refuses."""
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        self._store, self._rank, self._size = store, rank, size
+        self._timeout_ms = timeout.total_seconds() * 1000
+        self._options = Backend.Options("brigade", timeout)
+        turn = store.add(f"brigade/turn/{rank}", 1)
+        self._key = f"brigade/{turn}"
+        if rank == 0:
+            drawn = unique_id()
+            store.set(self._key, drawn)
+        else:
+            drawn = store.get(self._key)
+        self._comm = join(drawn, rank, size, self._timeout_ms)
+        self._lane, self._lock = Lane(), threading.Lock()
+        self._channels, self._batch, self._sequence = {}, None, 0
+        self._has_ended = False
+        GROUPS.add(self)
+
+    # torch asks for each of these, without end where a subclass does not say.
+    supports_splitting = property(lambda self: False)
+    supports_coalescing = property(lambda self: True)
+    supports_shrinking = property(lambda self: False)
+    supports_reconfigure = property(lambda self: False)
+    supports_window = property(lambda self: False)
+    _supports_time_estimate = property(lambda self: False)
+    options = property(lambda self: self._options)
+
+    def supports_tensor_alloc(self, _device):
+        return False
+
+    def getBackendName(self):
+        return "brigade"
+
+    def _get_sequence_number_for_group(self):
+        return self._sequence
+
+    def set_timeout(self, timeout):
+        self._options = Backend.Options("brigade", timeout)
+
+    def allreduce(self, tensors, opts):
+        return self.allreduce_coalesced([single(tensors)], opts)
+
+    def allreduce_coalesced(self, tensors, opts):
+        runs = [Run([tensor]) for tensor in tensors]
+        ops = [reduction(opts.reduceOp, run.type) for run in runs]
+
+        def body():
+            for run, op in zip(runs, ops):
+                self._call("all_reduce", run.address, run.address, run.count, run.dtype, op)
+                run.bring_back()
+
+        return self._submit(body, opts, tensors)
+
+    def reduce(self, tensors, opts):
+        run, root = Run([single(tensors)]), self._check_peer(opts.rootRank)
+        op = reduction(opts.reduceOp, run.type)
+
+        def body():
+            target = run.address if self._rank == root else None
+            self._call("reduce", run.address, target, run.count, run.dtype, op, root)
+            if self._rank == root:
+                run.bring_back()
+
+        return self._submit(body, opts, tensors)
+
+    def broadcast(self, tensors, opts):
+        run, root = Run([single(tensors)]), self._check_peer(opts.rootRank)
+
+        def body():
+            self._call("broadcast", run.address, run.address, run.count, run.dtype, root)
+            if self._rank != root:
+                run.bring_back()
+
+        return self._submit(body, opts, tensors)
+
+    def allgather(self, outputs, inputs, opts):
+        return self._gather_all([(single(outputs), single(inputs))], opts)
+
+    def allgather_coalesced(self, outputs, inputs, opts):
+        lists = [[of_rank[at] for of_rank in outputs] for at in range(len(inputs))]
+        return self._gather_all(list(zip(lists, inputs)), opts)
+
+    def all_gather_single(self, output, input, opts):
+        return self._gather_all([([output], input)], opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts):
+        return self._gather_all([([output], input) for output, input in zip(outputs, inputs)], opts)
+
+    def _gather_all(self, pairs, opts):
+        parts = []
+        for outputs, input in pairs:
+            source, target = apart([input], outputs), Run(outputs, is_read=False)
+            counts = target.counts()
+            if len(counts) == 1:
+                counts = [source.count] * self._size
+            self._check_fit(source, target, counts[self._rank : self._rank + 1], counts)
+            parts.append((source, target, self._counts(counts)))
+
+        def body():
+            for source, target, counts in parts:
+                place = source.address, target.address, counts
+                self._call("all_gather_v", *place, source.dtype)
+                target.bring_back()
+
+        return self._submit(body, opts, [output for outputs, _ in pairs for output in outputs])
+
+    def gather(self, outputs, inputs, opts):
+        root, source = self._check_peer(opts.rootRank), Run([single(inputs)])
+        target, counts = None, [source.count] * self._size
+        if self._rank == root:
+            source = apart(inputs, single(outputs))
+            target = Run(single(outputs), is_read=False)
+            counts = target.counts()
+            self._check_fit(source, target, counts[root : root + 1], counts)
+        counts = self._counts(counts)
+
+        def body():
+            address = None if target is None else target.address
+            self._call("gather_v", source.address, address, counts, source.dtype, root)
+            if target is not None:
+                target.bring_back()
+
+        return self._submit(body, opts, [] if target is None else single(outputs))
+
+    def scatter(self, outputs, inputs, opts):
+        root, target = self._check_peer(opts.rootRank), Run([single(outputs)], is_read=False)
+        source, counts = None, [target.count] * self._size
+        if self._rank == root:
+            source = apart(single(inputs), outputs)
+            counts = source.counts()
+            self._check_fit(target, source, counts[root : root + 1], counts)
+        counts = self._counts(counts)
+
+        def body():
+            address = None if source is None else source.address
+            self._call("scatter_v", address, target.address, counts, target.dtype, root)
+            target.bring_back()
+
+        return self._submit(body, opts, outputs)
+
+    def reduce_scatter(self, outputs, inputs, opts):
+        return self._scatter_reduced([(single(outputs), single(inputs))], opts)
+
+    def reduce_scatter_single(self, output, input, opts):
+        return self._scatter_reduced([(output, [input])], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        pairs = [(output, [input]) for output, input in zip(outputs, inputs)]
+        return self._scatter_reduced(pairs, opts)
+
+    def _scatter_reduced(self, pairs, opts):
+        parts = []
+        for output, inputs in pairs:
+            source, target = apart(inputs, [output]), Run([output], is_read=False)
+            counts = source.counts()
+            if len(counts) == 1:
+                counts = [target.count] * self._size
+            self._check_fit(target, source, counts[self._rank : self._rank + 1], counts)
+            op = reduction(opts.reduceOp, source.type)
+            parts.append((source, target, self._counts(counts), op))
+
+        def body():
+            for source, target, counts, op in parts:
+                place = source.address, target.address, counts
+                self._call("reduce_scatter_v", *place, source.dtype, op)
+                target.bring_back()
+
+        return self._submit(body, opts, [output for output, _ in pairs])
+
+    def all_to_all_single(self, output, input, received, sent, opts):
+        source, target = apart([input], [output]), Run([output], is_read=False)
+        counts = [self._rows(tensor, splits, source.each)
+                  for tensor, splits in ((input, sent), (output, received))]
+        return self._all_to_all(source, target, *counts, opts, [output])
+
+    def alltoall(self, outputs, inputs, opts):
+        source, target = apart(inputs, outputs), Run(outputs, is_read=False)
+        return self._all_to_all(source, target, source.counts(), target.counts(), opts, outputs)
+
+    def _all_to_all(self, source, target, sent, received, opts, outputs):
+        self._check_fit(source, target, [source.count], [target.count])
+        sent, received = self._counts(sent), self._counts(received)
+
+        def body():
+            place = source.address, sent, target.address, received
+            self._call("all_to_all_v", *place, source.dtype)
+            target.bring_back()
+
+        return self._submit(body, opts, outputs)
+
+    def barrier(self, opts):
+        return self._submit(lambda: self._call("barrier"), opts, [])
+
+    def send(self, tensors, peer, tag):
+        channel, run = self._channel(peer, True), Run(tensors)
+        work = self._begin(tensors)
+        channel.send(work, run, tag)
+        return work
+
+    def recv(self, tensors, peer, tag):
+        channel, run = self._channel(peer, False), Run(tensors, is_read=False)
+        work = self._begin(tensors)
+        channel.receive(work, run, tag)
+        return work
+
+    def start_coalescing(self):
+        with self._lock:
+            if self._batch is not None:
+                raise ValueError("calls of this group are being coalesced already")
+            self._batch = []
+
+    def end_coalescing(self):
+        with self._lock:
+            batch, self._batch = self._batch, None
+        if batch is None:
+            raise ValueError("no calls of this group are being coalesced")
+        return All(batch)
+
+    def abort(self):
+        for channel in self._channels.values():
+            channel.abort("torch aborted the group")
+        if self._comm is not None:
+            check(LIBRARY.brigade_comm_abort(self._comm, b"torch aborted the group"))
+
+    def shutdown(self):
+        """What was begun has some time to end; then whatever still waits is made to fail."""
+        with self._lock:
+            if self._has_ended:
+                return
+            self._has_ended, channels = True, list(self._channels.values())
+        deadline = time.monotonic() + GRACE
+        if not self._lane.drain(GRACE):
+            LIBRARY.brigade_comm_abort(self._comm, b"the group ended while calls went on")
+        for channel in channels:
+            if not channel.drain(max(deadline - time.monotonic(), 0)):
+                channel.abort("the group ended while messages were awaited")
+        self._lane.close()
+        for channel in channels:
+            channel.close()
+        GROUPS.discard(self)
+        comm, self._comm = self._comm, None
+        LIBRARY.brigade_comm_destroy(comm)
+
+    def _submit(self, body, opts, outputs):
+        is_async = getattr(opts, "asyncOp", True)
+        with self._lock:
+            is_async = is_async or self._batch is not None
+        work = self._begin(outputs)
+        if is_async:
+            self._lane.post(lambda: work.carry_out(body))
+        else:
+            self._lane.drain()
+            work.carry_out(body)
+        return work
+
+    def _begin(self, outputs):
+        with self._lock:
+            if self._has_ended:
+                raise dist.DistBackendError("this group has been shut down")
+            self._sequence += 1
+            work = Work(list(outputs))
+            if self._batch is not None:
+                self._batch.append(work)
+            return work
+
+    def _call(self, name, *arguments):
+        result = getattr(LIBRARY, "brigade_" + name)(*arguments, self._comm, None)
+        if result != SUCCESS:
+            sentence = LIBRARY.brigade_last_error().decode()
+            raise dist.DistBackendError(f"brigade, rank {self._rank}: {sentence}")
+
+    def _channel(self, peer, sends):
+        if self._check_peer(peer) == self._rank:
+            raise ValueError(f"rank {peer} cannot send to itself")
+        with self._lock:
+            channel = self._channels.get((peer, sends))
+            if channel is None:
+                ends = (self._rank, peer) if sends else (peer, self._rank)
+                # Waiting on a store that others use would make them wait too.
+                store = self._store.clone() if hasattr(self._store, "clone") else self._store
+                key = "{}/{}-{}".format(self._key, *ends)
+                channel = Channel(store, key, sends, self._timeout_ms, self._check_world)
+                self._channels[peer, sends] = channel
+            return channel
+
+    def _check_world(self):
+        ended = c_int()
+        check(LIBRARY.brigade_comm_get_async_error(self._comm, byref(ended)))
+        if ended.value != SUCCESS:
+            raise dist.DistBackendError(f"brigade, rank {self._rank}: the world has ended")
+
+    def _check_peer(self, peer):
+        if not 0 <= peer < self._size:
+            raise ValueError(f"rank {peer} of a group of {self._size}")
+        return peer
+
+    def _check_fit(self, one, other, wanted, counts):
+        if one.type != other.type:
+            raise TypeError(f"tensors of {one.type} and of {other.type} in one call")
+        if [one.count] != list(wanted) or sum(counts) != other.count:
+            raise ValueError(f"{one.count} and {other.count} elements for {self._size} ranks")
+
+    def _rows(self, tensor, splits, each):
+        rows = tensor.shape[0] if tensor.dim() else 1
+        row = tensor.numel() // rows * each if rows else 0
+        if not splits:
+            if rows % self._size:
+                raise ValueError(f"{rows} rows cannot be split among {self._size} ranks")
+            return [rows // self._size * row] * self._size
+        if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
+            raise ValueError(f"splits {splits} of {rows} rows for {self._size} ranks")
+        return [split * row for split in splits]
+
+    def _counts(self, counts):
+        if len(counts) != self._size:
+            raise ValueError(f"a list of {len(counts)} tensors for {self._size} ranks")
+        return (c_size_t * self._size)(*counts)

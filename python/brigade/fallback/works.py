@@ -1,0 +1,133 @@
+"""What torch waits for, and the threads that bring it about."""
+
+import queue
+import threading
+
+import torch
+import torch.distributed as dist
+
+
+class Work(dist.Work):
+    """Calls on their way. `wait` raises what they failed with, and so does what hangs on the
+    future: an exception that is set as the value of a torch.futures.Future is none for C++.
+    """
+
+    def __init__(self, outputs):
+        super().__init__()
+        self._outputs, self._error = outputs, None
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
+        self._begin = self._future = None
+
+    def carry_out(self, body):
+        """Run the body; whatever it raises is how this ends."""
+        error = None
+        try:
+            body()
+        except BaseException as raised:
+            error = raised
+        self.settle(error)
+
+    def settle(self, error):
+        """Say that this has ended."""
+        with self._lock:
+            self._error = error
+            self._settled.set()
+            begin = self._begin
+        if begin is not None:
+            # What hangs on it may call collectives, and wait for further ones.
+            threading.Thread(target=begin.set_result, args=(None,), daemon=True).start()
+
+    def wait(self, *_timeout):
+        self._settled.wait()
+        self._value()
+        return True
+
+    def is_completed(self):
+        return self._settled.is_set()
+
+    def is_success(self):
+        return self._settled.is_set() and self._error is None
+
+    def exception(self):
+        return self._error
+
+    def result(self):
+        return self._outputs
+
+    def get_future(self):
+        with self._lock:
+            if self._future is None:
+                begin = torch.futures.Future()
+                self._future = begin.then(lambda _begin: self._value())
+                if self._settled.is_set():
+                    begin.set_result(None)
+                else:
+                    self._begin = begin
+            return self._future
+
+    def _value(self):
+        if self._error is not None:
+            raise self._error
+        return self._outputs
+
+
+class All(Work):
+    """Several works as one."""
+
+    def __init__(self, works):
+        super().__init__([tensor for work in works for tensor in work.result()])
+        self._works = works
+        if not works:
+            self.settle(None)
+        else:
+            threading.Thread(target=self.carry_out, args=(self._wait_all,), daemon=True).start()
+
+    def _wait_all(self):
+        first = None
+        for work in self._works:
+            try:
+                work.wait()
+            except BaseException as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+
+class Lane:
+    """Jobs that are done one after the other, on a thread that the first one starts."""
+
+    def __init__(self):
+        self._jobs = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._left, self._thread = 0, None
+
+    def post(self, job):
+        """Queue a job, which must not raise."""
+        with self._changed:
+            self._left += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, daemon=True)
+                self._thread.start()
+        self._jobs.put(job)
+
+    def drain(self, timeout=None):
+        """Wait until all is done; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._left == 0, timeout)
+
+    def close(self):
+        """End the thread after what is queued."""
+        with self._changed:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            if thread is not threading.current_thread():
+                thread.join(10)
+
+    def _serve(self):
+        while (job := self._jobs.get()) is not None:
+            job()
+            with self._changed:
+                self._left -= 1
+                self._changed.notify_all()
