@@ -3,38 +3,13 @@
  * in threads; communicators that do not block; what is got wrong.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "nccl.h"
+#include "nccl_check.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define RANKS 4
 #define COUNT 1000
-
-#define RESULT(wanted, call)                                                                \
-    do {                                                                                    \
-        ncclResult_t result_ = (call);                                                      \
-        if (result_ != (wanted)) {                                                          \
-            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,               \
-                    ncclGetErrorString(result_), ncclGetLastError(NULL));                   \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
-
-#define CHECK(call) RESULT(ncclSuccess, call)
-#define REFUSED(call) RESULT(ncclInvalidArgument, call)
-#define MISUSED(call) RESULT(ncclInvalidUsage, call)
-
-#define REQUIRE(condition)                                                                  \
-    do {                                                                                    \
-        if (!(condition)) {                                                                 \
-            fprintf(stderr, "%s:%d: not so: %s (last error: %s)\n", __FILE__, __LINE__,     \
-                    #condition, ncclGetLastError(NULL));                                    \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
 
 #define ALL(rank) for (rank = 0; rank < RANKS; rank++)
 
