@@ -1,7 +1,7 @@
 //! Memory that ranks of several processes lend each other for a call, and memory of the host that
 //! calls go through.
 
-use brigade_cuda::{Context, CudaError, IpcHandle, Opened, Pinned};
+use brigade_cuda::{Context, CudaError, IpcHandle, Opened, Pinned, Whereabouts};
 
 use super::layout::{Direct, RANKS};
 
@@ -14,6 +14,8 @@ pub(super) struct Allocation {
     token: [u8; 64],
     pub(super) start: u64,
     bytes: u64,
+    /// Another allocation at the same place has another number.
+    id: u64,
 }
 
 /// What a rank tells all others of its buffers: the allocations, and for each rank where in this
@@ -26,19 +28,19 @@ pub(super) struct Offer {
 }
 
 impl Allocation {
-    const BYTES: usize = 80;
-    const NONE: Self = Self { token: [0; 64], start: 0, bytes: 0 };
+    const BYTES: usize = 88;
+    const NONE: Self = Self { token: [0; 64], start: 0, bytes: 0, id: 0 };
 
     /// The allocation around an address of ours; none for one that cannot be lent, which whoever
     /// needs it finds out.
     fn around(context: &Context, address: u64) -> Self {
-        let Ok((start, bytes)) = context.device().cuda.allocation(context, address) else {
-            return Self::NONE;
-        };
+        let Ok(found) = context.device().cuda.where_is(address) else { return Self::NONE };
+        let Whereabouts { start, bytes, id, .. } = found;
         IpcHandle::of(context, start).map_or(Self::NONE, |handle| Self {
             token: handle.token,
             start,
             bytes: bytes as u64,
+            id,
         })
     }
 
@@ -46,12 +48,13 @@ impl Allocation {
         bytes.extend(self.token);
         bytes.extend(self.start.to_le_bytes());
         bytes.extend(self.bytes.to_le_bytes());
+        bytes.extend(self.id.to_le_bytes());
     }
 
     fn read(bytes: &[u8]) -> Self {
         let mut token = [0; 64];
         token.copy_from_slice(&bytes[..64]);
-        Self { token, start: number(bytes, 64), bytes: number(bytes, 72) }
+        Self { token, start: number(bytes, 64), bytes: number(bytes, 72), id: number(bytes, 80) }
     }
 }
 
@@ -97,7 +100,7 @@ pub(super) fn offer(
 /// Memory that ranks of other processes have lent to this one.
 #[derive(Default)]
 pub(super) struct Imports {
-    opened: Vec<(usize, [u8; 64], Opened)>,
+    opened: Vec<(usize, Allocation, Opened)>,
 }
 
 impl Imports {
@@ -108,10 +111,13 @@ impl Imports {
         rank: usize,
         lent: &Allocation,
     ) -> Option<u64> {
-        let known = |entry: &&(usize, [u8; 64], Opened)| entry.0 == rank && entry.1 == lent.token;
-        if let Some((_, _, opened)) = self.opened.iter().find(known) {
+        let is_same = |known: &Allocation| known.token == lent.token && known.id == lent.id;
+        let known = self.opened.iter().find(|(of, known, _)| *of == rank && is_same(known));
+        if let Some((_, _, opened)) = known {
             return Some(opened.address());
         }
+        // A mapping of what was there before would be in the way.
+        self.opened.retain(|(of, known, _)| *of != rank || known.token != lent.token);
         if lent.bytes == 0 {
             return None;
         }
@@ -124,7 +130,7 @@ impl Imports {
         // after that begin with a new offer of the same allocation.
         let opened = unsafe { Opened::open(context, &handle) }.ok()?;
         let address = opened.address();
-        self.opened.push((rank, lent.token, opened));
+        self.opened.push((rank, *lent, opened));
         Some(address)
     }
 }

@@ -62,6 +62,9 @@ const PROOF_BYTES: usize = 20_000;
 /// What a communicator has on devices. Calls are made in the same order on all ranks, like those
 /// of the communicator itself, and take their turn with them.
 ///
+/// A rank that frees memory of a device, other than to a pool, waits for everything on it; so free
+/// such memory while no rank of this process is in a call (between two barriers), as with NCCL.
+///
 /// Dropping it waits for the calls that were enqueued, no longer than a call may take.
 pub struct DeviceGroup {
     inner: Arc<Inner>,
@@ -121,8 +124,15 @@ impl Communicator {
         let mut inner = Inner::new(shared, met);
         loop {
             inner.way = ways.next().unwrap_or(Way::Staged);
-            let proved = inner.way == Way::Staged || shared.ranks == 1 || inner.prove();
-            if agree(shared, proved)? {
+            let mut kept = Vec::new();
+            let proved = match inner.way {
+                Way::Staged => true,
+                Way::Together | Way::Met => inner.prove(&mut kept),
+            };
+            let all_proved = agree(shared, proved)?;
+            // Freeing waits for the device, on which nobody's kernel must wait for us meanwhile.
+            drop(kept);
+            if agree(shared, all_proved)? {
                 break;
             }
             inner.watched.desk.clear();
@@ -326,28 +336,35 @@ impl Inner {
     }
 
     /// Whether everybody's bytes arrive here by the way at hand: a small all-gather, and one that
-    /// is not small. Whatever fails here is the end of the way, not of the group.
-    fn prove(&self) -> bool {
-        [16, PROOF_BYTES].into_iter().all(|bytes| self.prove_with(bytes).unwrap_or(false))
+    /// is not small. Whatever fails here is the end of the way, not of the group. What was used is
+    /// kept for the caller to free.
+    fn prove(&self, kept: &mut Vec<DeviceMemory>) -> bool {
+        let mut proved = |bytes| self.prove_with(bytes, kept).unwrap_or(false);
+        [16, PROOF_BYTES].into_iter().all(&mut proved)
     }
 
-    fn prove_with(&self, bytes: usize) -> Result<bool, Error> {
+    fn prove_with(&self, bytes: usize, kept: &mut Vec<DeviceMemory>) -> Result<bool, Error> {
         let ranks = self.group.ranks as usize;
         let failed = |error| trouble("proving a way", &error);
         let stream = &self.stream;
         let mut input = DeviceMemory::new(&self.context, bytes).map_err(failed)?;
-        let output = DeviceMemory::new(&self.context, bytes * ranks).map_err(failed)?;
         input.write(stream, 0, &pattern(self.group.rank, bytes)).map_err(failed)?;
+        let from = input.address();
+        kept.push(input);
+        let output = DeviceMemory::new(&self.context, bytes * ranks).map_err(failed)?;
+        let to = output.address();
+        kept.push(output);
         let call = Call::moving(Collective::AllGather, Dtype::U8, bytes);
         // SAFETY: both buffers are ours and as long as the call says, and we wait for it; should it
         // not end by itself, it is made to.
-        let enqueued = unsafe { self.enqueue(&call, input.address(), output.address(), stream) };
+        let enqueued = unsafe { self.enqueue(&call, from, to, stream) };
         let in_time = enqueued.is_ok() && ends_in_time(stream).map_err(failed)?;
         if !in_time {
             self.watched.desk.abort();
         }
         stream.synchronize().map_err(failed)?;
         let mut arrived = vec![0; bytes * ranks];
+        let output = kept.last().expect("kept above");
         output.read(stream, 0, &mut arrived).map_err(failed)?;
         let wanted = (0..ranks as u32).flat_map(|rank| pattern(rank, bytes));
         Ok(in_time && wanted.eq(arrived) && !self.watched.desk.has_fault())

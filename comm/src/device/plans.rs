@@ -34,7 +34,11 @@ pub(super) struct Plan {
 /// What is enqueued.
 pub(super) enum Ready {
     /// The kernel `packets`, but for the addresses.
-    Packets(Box<Packets>),
+    Packets {
+        argument: Box<Packets>,
+        /// Threads that have something to do, in whole warps.
+        threads: u32,
+    },
     /// The kernel `direct`, but for the addresses.
     Direct {
         argument: Box<Direct>,
@@ -152,7 +156,9 @@ fn factor(op: &Op) -> f64 {
 fn packets(call: &Call, signature: u32, facts: &Facts<'_>, parts: &[Part]) -> Ready {
     let mut part = [Part::default(); RANKS];
     part[..parts.len()].copy_from_slice(parts);
-    Ready::Packets(Box::new(Packets {
+    let bytes = parts.iter().flat_map(|part| [part.send_bytes, part.take_bytes]).max();
+    let threads = (bytes.unwrap_or(0) / 8 + 2).next_multiple_of(32);
+    let argument = Box::new(Packets {
         group: *facts.group,
         halves: *facts.packets,
         input: 0,
@@ -163,7 +169,8 @@ fn packets(call: &Call, signature: u32, facts: &Facts<'_>, parts: &[Part]) -> Re
         spare: 0,
         factor: factor(&call.op),
         part,
-    }))
+    });
+    Ready::Packets { argument, threads }
 }
 
 fn direct(call: &Call, signature: u32, facts: &Facts<'_>, steps: DirectSteps) -> Ready {
@@ -223,6 +230,9 @@ impl Ranges {
                 range.start + range.bytes as u64 - address
             ))),
             _ => {
+                let end = |range: &Whereabouts| range.start + range.bytes as u64;
+                // Whatever was known of these addresses is gone.
+                self.known.retain(|old| end(old) <= range.start || end(&range) <= old.start);
                 if self.known.len() < RANGES_MAX {
                     self.known.push(range);
                 } else {

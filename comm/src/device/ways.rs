@@ -30,6 +30,7 @@ impl Inner {
         stream: &Stream,
     ) -> Result<(), Error> {
         self.watched.check()?;
+        self.refuse_capture(call, stream)?;
         let mut state = self.state();
         let in_place = input == output;
         let index = match state.plans.find(call, in_place) {
@@ -42,13 +43,13 @@ impl Inner {
         let plan = plans.at(index);
         let failed = |error| trouble(&call.to_string(), &error);
         match &plan.ready {
-            Ready::Packets(argument) => {
+            Ready::Packets { argument, threads } => {
                 let loaded = kernels.find(plan.folding).expect("loaded when the plan was made");
                 let argument = super::layout::Packets { input, output, ..**argument };
+                let shape = (1, loaded.threads.min(*threads));
                 // SAFETY: the argument is the kernel's; the caller vouches for the buffers, and
                 // the boards outlive the group.
-                unsafe { launch(&loaded.packets, stream, (1, loaded.threads), &argument) }
-                    .map_err(failed)
+                unsafe { launch(&loaded.packets, stream, shape, &argument) }.map_err(failed)
             }
             Ready::Direct { argument, steps, scratch } => {
                 let loaded = kernels.find(plan.folding).expect("loaded when the plan was made");
@@ -87,6 +88,18 @@ impl Inner {
         }
     }
 
+    /// Only kernels that wait for nothing on the host can be captured.
+    fn refuse_capture(&self, call: &Call, stream: &Stream) -> Result<(), Error> {
+        if self.way == Way::Together
+            || !stream.is_capturing().map_err(|error| trouble("a stream", &error))?
+        {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{call} cannot be captured: the ranks of this group meet on the host"
+        )))
+    }
+
     /// Make the plan for a call of a new kind, and with all other ranks what it needs.
     fn prepare(
         &self,
@@ -108,7 +121,7 @@ impl Inner {
                      call before"
                 )));
             }
-            let made = self.make(state, &mut plan, scratch_bytes);
+            let made = self.make(state, &mut plan, scratch_bytes, stream);
             // Loading may wait for the device: no rank's kernel may wait for a rank that loads.
             let all_made = agree(&self.watched.shared, made.is_ok())?;
             made.map_err(|error| Error::invalid(format!("{call}: {error}")))?;
@@ -124,10 +137,16 @@ impl Inner {
         state: &mut State,
         plan: &mut Plan,
         scratch_bytes: Option<usize>,
+        stream: &Stream,
     ) -> Result<(), CudaError> {
         state.kernels.load(&self.context, plan.folding)?;
         if let (Some(bytes), Ready::Direct { scratch, .. }) = (scratch_bytes, &mut plan.ready) {
-            *scratch = Some(DeviceMemory::new(&self.context, bytes)?);
+            // Giving memory back to a pool waits for nothing; but only other memory can be lent to
+            // other processes, and there no kernel is left when a call returns.
+            *scratch = Some(match self.way {
+                Way::Together => DeviceMemory::pooled(stream, bytes)?,
+                Way::Met | Way::Staged => DeviceMemory::new(&self.context, bytes)?,
+            });
         }
         Ok(())
     }

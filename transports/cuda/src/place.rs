@@ -1,6 +1,6 @@
 //! Where memory lies: asked of the driver, which knows only what it allocated or pinned.
 
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 use std::ptr;
 
 use crate::sys::{
@@ -9,6 +9,9 @@ use crate::sys::{
     CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
 };
 use crate::{Cuda, Result};
+
+/// A number that no other allocation of the process has, before or after.
+const CU_POINTER_ATTRIBUTE_BUFFER_ID: c_uint = 7;
 
 /// What kind of memory an address is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,9 @@ pub struct Whereabouts {
     /// Bytes of the allocation. Of ordinary memory none, since the driver does not know it: the
     /// next address may be anything.
     pub bytes: usize,
+    /// A number that no other allocation of this process has, also when this one is freed and
+    /// another lies at its address. Of ordinary memory, zero.
+    pub id: u64,
 }
 
 impl Cuda {
@@ -48,19 +54,22 @@ impl Cuda {
         let mut ordinal = -1_i32;
         let mut start = 0_u64;
         let mut bytes = 0_usize;
+        let mut id = 0_u64;
         let mut attributes = [
             CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
             CU_POINTER_ATTRIBUTE_IS_MANAGED,
             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
             CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
             CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+            CU_POINTER_ATTRIBUTE_BUFFER_ID,
         ];
-        let mut values: [*mut c_void; 5] = [
+        let mut values: [*mut c_void; 6] = [
             ptr::from_mut(&mut kind).cast(),
             ptr::from_mut(&mut is_managed).cast(),
             ptr::from_mut(&mut ordinal).cast(),
             ptr::from_mut(&mut start).cast(),
             ptr::from_mut(&mut bytes).cast(),
+            ptr::from_mut(&mut id).cast(),
         ];
         let count = attributes.len() as u32;
         let (attributes, values) = (attributes.as_mut_ptr(), values.as_mut_ptr());
@@ -75,8 +84,8 @@ impl Cuda {
             _ => Place::Host,
         };
         match place {
-            Place::Host => Ok(Whereabouts { place, start: address, bytes: 0 }),
-            _ => Ok(Whereabouts { place, start, bytes }),
+            Place::Host => Ok(Whereabouts { place, start: address, bytes: 0, id: 0 }),
+            _ => Ok(Whereabouts { place, start, bytes, id }),
         }
     }
 }

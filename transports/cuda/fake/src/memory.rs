@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::{count, current, memory_bytes, peers};
 use crate::graph::forbidden_in_capture;
@@ -43,7 +44,12 @@ pub(crate) fn around<T>(address: u64, look: impl FnOnce(u64, &Range) -> T) -> Op
 
 pub(crate) fn add(start: u64, range: Range) {
     lock(&RANGES).insert(start, range);
+    lock(&NUMBERS).insert(start, NEXT_NUMBER.fetch_add(1, Ordering::Relaxed));
 }
+
+/// The number of the allocation that was last at each address: no two are alike.
+static NUMBERS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) fn remove(start: u64) -> Result<Range, Code> {
     lock(&RANGES).remove(&start).ok_or(INVALID_VALUE)
@@ -181,6 +187,7 @@ fn put_attribute(which: c_uint, target: *mut c_void, address: u64) -> Answer {
     let (kind, device, start, bytes) = found.unwrap_or((0, -2, 0, 0));
     match which {
         2 => put(target.cast(), kind),
+        7 => put(target.cast(), lock(&NUMBERS).get(&start).copied().unwrap_or(0)),
         8 => put(target.cast(), 0_u8),
         9 => put(target.cast(), device),
         11 => put(target.cast(), start),

@@ -1,0 +1,169 @@
+//! Every collective, type, operator and odd size, with ranks that share one device.
+
+use brigade_comm::device::{DeviceMessage, Way};
+use brigade_comm::{Dtype, Op, Settings};
+use brigade_schedule::Collective;
+
+use super::world::{case, even, has_device, ranks, turn};
+
+/// Around packets, vectors and blocks: empty, odd, one more and one less.
+const COUNTS: [usize; 9] = [0, 1, 2, 3, 7, 255, 2049, 4099, 70_001];
+
+fn check_all(count: usize) {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    ranks(count, &Settings::default(), |rank| {
+        rank.assert_way(Way::Together);
+        for collective in Collective::ALL {
+            let collective = collective.with_root(count as u32 - 1);
+            let counts = if collective == Collective::Barrier { &[0][..] } else { &COUNTS };
+            for (seed, &elems) in counts.iter().enumerate() {
+                let case = even(collective, Dtype::F32, Op::Sum, elems, count);
+                rank.check(&case, seed as u64);
+            }
+        }
+    });
+}
+
+#[test]
+fn one_rank_is_a_world() {
+    check_all(1);
+}
+
+#[test]
+fn two_ranks_on_one_device() {
+    check_all(2);
+}
+
+#[test]
+fn three_ranks_on_one_device() {
+    check_all(3);
+}
+
+#[test]
+fn eight_ranks_on_one_device() {
+    check_all(8);
+}
+
+#[test]
+fn blocks_of_different_lengths() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    ranks(3, &Settings::default(), |rank| {
+        for root in 0..3 {
+            for counts in [vec![5, 0, 9000], vec![0, 70_001, 3], vec![1, 2, 3]] {
+                for collective in [
+                    Collective::ReduceScatter,
+                    Collective::AllGather,
+                    Collective::Gather { root },
+                    Collective::Scatter { root },
+                ] {
+                    rank.check(&case(collective, Dtype::I16, Op::Sum, counts.clone()), 7);
+                }
+            }
+        }
+        let pairs = vec![1, 20_000, 0, 3, 4, 5, 0, 7, 50_001];
+        rank.check(&case(Collective::AllToAll, Dtype::U8, Op::Sum, pairs), 8);
+    });
+}
+
+/// Small calls and large ones: each its own kernel.
+fn check_folds(folds: impl Iterator<Item = (Dtype, Op)>) {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let folds: Vec<_> = folds.filter(|(dtype, op)| op.supports(*dtype)).collect();
+    ranks(3, &Settings::default(), |rank| {
+        for (seed, (dtype, op)) in folds.iter().enumerate() {
+            for count in [5, 9001] {
+                let case = even(Collective::AllReduce, *dtype, op.clone(), count, 3);
+                rank.check(&case, seed as u64);
+            }
+        }
+    });
+}
+
+fn ops() -> impl Iterator<Item = Op> {
+    Op::PLAIN.into_iter().chain([Op::PreMulSum(2.0)])
+}
+
+#[test]
+fn every_type_is_summed() {
+    check_folds(Dtype::ALL.into_iter().map(|dtype| (dtype, Op::Sum)));
+}
+
+#[test]
+fn every_operator_folds() {
+    let some = [Dtype::I8, Dtype::F16, Dtype::F8e5m2, Dtype::Bool];
+    check_folds(some.into_iter().flat_map(|dtype| ops().map(move |op| (dtype, op))));
+}
+
+/// Each pair of type and operator is compiled by itself, which takes a while at the first run.
+#[test]
+#[ignore = "compiles more than a hundred kernels"]
+fn every_type_folds_by_every_operator() {
+    check_folds(Dtype::ALL.into_iter().flat_map(|dtype| ops().map(move |op| (dtype, op))));
+}
+
+#[test]
+fn unaligned_buffers_are_folded_element_by_element() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    ranks(2, &Settings::default(), |rank| {
+        let elems = 30_000_usize;
+        let values: Vec<u8> = (0..elems + 1).flat_map(|_| 1.5_f32.to_le_bytes()).collect();
+        let (input, output) = (rank.memory(&values), rank.memory(&values));
+        let call = brigade_comm::Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, elems);
+        // SAFETY: both buffers have one element more than the call.
+        let work = unsafe {
+            let (from, to) = (input.address() + 4, output.address());
+            rank.group.start(&call, from, to, &rank.stream)
+        };
+        work.unwrap().wait().unwrap();
+        let found = rank.bytes(&output);
+        let mut sums = found.chunks_exact(4).map(|it| f32::from_le_bytes(it.try_into().unwrap()));
+        assert!(sums.by_ref().take(elems).all(|sum| sum == 3.0) && sums.next() == Some(1.5));
+        rank.free(vec![input, output]);
+    });
+}
+
+#[test]
+fn messages_go_around_and_keep_their_order() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let count = 4;
+    ranks(count, &Settings::default(), |rank| {
+        let me = rank.comm.rank();
+        let (left, right) = ((me + count - 1) % count, (me + 1) % count);
+        for bytes in [0, 3, 100_003] {
+            let out = [1, 2].map(|turn| rank.memory(&vec![(10 * me + turn) as u8; bytes]));
+            let into = [0, 0, 0].map(|stale| rank.memory(&vec![stale; bytes]));
+            let at = |memory: &brigade_cuda::DeviceMemory| memory.address();
+            let list = [
+                DeviceMessage::send(Dtype::U8, at(&out[0]), bytes, right),
+                DeviceMessage::send(Dtype::U8, at(&out[1]), bytes, right),
+                DeviceMessage::send(Dtype::U8, at(&out[0]), bytes, me),
+                DeviceMessage::recv(Dtype::U8, at(&into[0]), bytes, left),
+                DeviceMessage::recv(Dtype::U8, at(&into[1]), bytes, left),
+                DeviceMessage::recv(Dtype::U8, at(&into[2]), bytes, me),
+            ];
+            // SAFETY: each message has memory of its own, of its length.
+            unsafe { rank.group.messages(&list, &rank.stream) }.unwrap();
+            rank.group.mark(&rank.stream).unwrap().wait().unwrap();
+            let wanted = [10 * left + 1, 10 * left + 2, 10 * me + 1];
+            for (memory, wanted) in into.iter().zip(wanted) {
+                assert_eq!(rank.bytes(memory), vec![wanted as u8; bytes], "rank {me}");
+            }
+            rank.free(out.into_iter().chain(into).collect());
+        }
+    });
+}

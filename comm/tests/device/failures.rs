@@ -1,0 +1,103 @@
+//! What goes wrong: memory that is not there, ranks in different calls, ranks that do not come.
+
+use std::time::{Duration, Instant};
+
+use brigade_comm::{Call, Dtype, Error, Op, Settings};
+use brigade_schedule::Collective;
+
+use super::world::{has_device, ranks, turn};
+
+fn all_reduce(elems: usize) -> Call {
+    Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, elems)
+}
+
+#[test]
+fn memory_that_is_not_there_is_refused_and_the_group_goes_on() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    ranks(2, &Settings::default(), |rank| {
+        let memory = rank.memory(&[0; 64]);
+        let host = [0_u64; 8];
+        let at = memory.address();
+        let refuse = |input: u64, call: &Call, why: &str| {
+            // SAFETY: it is refused.
+            let refused = unsafe { rank.group.enqueue(call, input, at, &rank.stream) };
+            let Err(Error::Invalid { what }) = refused else { panic!("{refused:?}") };
+            assert!(what.contains(why), "{what}");
+        };
+        // The plan is made with all ranks, and kept.
+        let call = all_reduce(16);
+        // SAFETY: the memory is as long as the call.
+        unsafe { rank.group.start(&call, at, at, &rank.stream) }.unwrap().wait().unwrap();
+        refuse(host.as_ptr() as u64, &call, "ordinary memory of the host");
+        refuse(at + 2, &call, "a multiple of 4");
+        refuse(at, &all_reduce(1 << 28), "its allocation ends");
+        let strange = Call::new(Collective::Broadcast { root: 9 }, Dtype::U8, Op::Sum, 1);
+        refuse(at, &strange, "root 9");
+        // SAFETY: as above.
+        unsafe { rank.group.start(&call, at, at, &rank.stream) }.unwrap().wait().unwrap();
+        rank.free(vec![memory]);
+    });
+}
+
+#[test]
+fn ranks_in_different_calls_are_told() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    for elems in [[16, 8], [20_000, 19_000]] {
+        ranks(2, &Settings::default(), |rank| {
+            let memory = rank.memory(&[0; 80_000]);
+            let at = memory.address();
+            for elems in elems {
+                // Both kinds are known to both, so that only the last calls differ.
+                // SAFETY: the memory is longer than the calls.
+                let work = unsafe { rank.group.start(&all_reduce(elems), at, at, &rank.stream) };
+                work.unwrap().wait().unwrap();
+            }
+            let call = all_reduce(elems[rank.comm.rank()]);
+            let start = Instant::now();
+            // SAFETY: as above.
+            let work = unsafe { rank.group.start(&call, at, at, &rank.stream) };
+            let error = work.and_then(|work| work.wait()).expect_err("a mismatch");
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            let text = error.to_string();
+            assert!(elems.iter().all(|elems| text.contains(&format!("f32 x {elems}"))), "{text}");
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_with_the_place() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
+    for elems in [16, 20_000] {
+        ranks(2, &settings, |rank| {
+            let memory = rank.memory(&[0; 80_000]);
+            let (call, at) = (all_reduce(elems), memory.address());
+            // SAFETY: the memory is as long as the call.
+            let start = || unsafe { rank.group.start(&call, at, at, &rank.stream) };
+            start().unwrap().wait().unwrap();
+            if rank.comm.rank() == 1 {
+                std::thread::sleep(Duration::from_secs(2));
+                let error = rank.group.check().expect_err("the world has ended");
+                assert!(error.to_string().contains("rank 1"), "{error}");
+                return;
+            }
+            let error = start().unwrap().wait().expect_err("nobody comes");
+            let text = error.to_string();
+            assert!(matches!(error, Error::Timeout { .. }), "{text}");
+            assert!(text.contains("all-reduce") && text.contains("rank 1"), "{text}");
+            assert!(text.contains("#"), "{text}");
+            let again = start().map(drop).expect_err("it has ended");
+            assert_eq!(again.to_string(), text);
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! Calls in graphs: nothing waits on the host, and a replay is a call like any other.
+
+use brigade_comm::{Call, Dtype, Error, Op, Settings};
+use brigade_cuda::CaptureMode;
+use brigade_schedule::Collective;
+
+use super::world::{has_device, ranks, turn};
+
+#[test]
+fn calls_are_captured_and_replayed_among_others() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    ranks(2, &Settings::default(), |rank| {
+        for elems in [3, 40_000] {
+            let values =
+                |value: i32| -> Vec<u8> { (0..elems).flat_map(|_| value.to_le_bytes()).collect() };
+            let memory = rank.memory(&values(1));
+            let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
+            let at = memory.address();
+            let enqueue = || {
+                // SAFETY: the memory is as long as the call, and outlives what is waited for.
+                unsafe { rank.group.enqueue(&call, at, at, &rank.stream) }.unwrap();
+            };
+            enqueue();
+            rank.group.mark(&rank.stream).unwrap().wait().unwrap();
+            rank.stream.begin_capture(CaptureMode::Thread).unwrap();
+            enqueue();
+            enqueue();
+            let graph = rank.stream.end_capture().unwrap();
+            assert_eq!(graph.nodes().unwrap(), 2);
+            let mut graph = graph.instantiate().unwrap();
+            for _ in 0..3 {
+                // SAFETY: as above.
+                unsafe { graph.launch(&rank.stream) }.unwrap();
+                enqueue();
+            }
+            rank.group.mark(&rank.stream).unwrap().wait().unwrap();
+            // One call, then three times three: each doubles.
+            assert_eq!(rank.bytes(&memory), values(1 << 10), "{elems} elements");
+            drop(graph);
+            rank.free(vec![memory]);
+        }
+    });
+}
+
+#[test]
+fn a_first_call_is_not_captured() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    ranks(2, &Settings::default(), |rank| {
+        let memory = rank.memory(&[1; 64]);
+        let call = Call::new(Collective::AllReduce, Dtype::U64, Op::Bxor, 8);
+        rank.stream.begin_capture(CaptureMode::Thread).unwrap();
+        let at = memory.address();
+        // SAFETY: the memory is as long as the call; nothing is enqueued.
+        let refused = unsafe { rank.group.enqueue(&call, at, at, &rank.stream) };
+        rank.stream.end_capture().unwrap();
+        let Err(Error::Invalid { what }) = refused else { panic!("{refused:?}") };
+        assert!(what.contains("cannot be captured"), "{what}");
+    });
+}

@@ -1,0 +1,10 @@
+//! Calls on memory of devices against the judge, with a driver that needs no device.
+//!
+//! Every rank is a thread (or, in `processes.rs`, a process) with the fake driver of
+//! `transports/cuda/fake`; kernels are compiled from the same source as for a device.
+
+mod calls;
+mod failures;
+mod graphs;
+mod processes;
+mod world;
