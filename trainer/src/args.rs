@@ -85,6 +85,9 @@ pub struct Args {
     /// As --recompute, and what goes into blocks is kept in files, too: nvme:FOLDER
     #[arg(long, value_name = "TIER")]
     pub offload_activations: Option<Tier>,
+    /// Cut each linear layer into so many parts, which are fetched and let go of one by one
+    #[arg(long, value_name = "TILES")]
+    pub tile: Option<usize>,
     /// Bytes of host memory that a rank may use for --offload, such as 64M
     #[arg(long, value_name = "BYTES", requires = "offload", value_parser = offload::parse_bytes)]
     pub host_budget: Option<usize>,
@@ -184,6 +187,7 @@ impl Args {
             ("steps", Some(self.steps)),
             ("stop-at", self.stop_at),
             ("threads", self.threads),
+            ("tile", self.tile),
             ("checkpoint-every", self.checkpoint_every),
         ];
         for (name, value) in positive {
@@ -226,14 +230,26 @@ impl Args {
             let problem = "there is nothing to draw without a pipeline: --strategy 1f1b is one";
             return Err(Error::setting("draw", problem.to_string()));
         }
-        self.check_memory()?;
-        self.device.check(!self.is_pipeline() && mesh.length(Axis::Tp) == 1)?;
+        self.check_memory(&mesh)?;
+        let is_whole = !self.is_pipeline() && mesh.length(Axis::Tp) == 1 && self.tile.is_none();
+        self.device.check(is_whole)?;
         self.share_of(0, ranks)?;
         self.pipeline(ranks).map(drop)
     }
 
     /// Refuse ways to save memory that do not go with others.
-    fn check_memory(&self) -> Result<(), Error> {
+    fn check_memory(&self, mesh: &Mesh) -> Result<(), Error> {
+        let is_divided = mesh.length(Axis::Tp) > 1 || self.experts > 0 || self.is_pipeline();
+        let is_lean = self.recompute || self.offload_activations.is_some();
+        if self.tile.is_some() && (is_divided || is_lean || self.optimizer.has_norms()) {
+            let problem = "is for ranks that have whole samples, all they compute, and no norms of \
+                           tensors: ddp, zero1, zero2 and fsdp, also with --offload";
+            return Err(Error::setting("tile", problem.to_string()));
+        }
+        if let Some(tiles) = self.tile.filter(|tiles| !self.width.is_multiple_of(*tiles)) {
+            let problem = format!("{tiles} tiles do not divide width {}", self.width);
+            return Err(Error::setting("tile", problem));
+        }
         if self.precision != Precision::F32 && self.is_pipeline() {
             return Err(Error::setting("precision", "does not go with a pipeline".to_string()));
         }

@@ -72,7 +72,12 @@ pub(crate) fn part(
     world: Option<&Communicator>,
     groups: &mut Groups,
 ) -> Result<Gpt, Error> {
-    let Some(tp) = groups.tp.take() else { return Gpt::new(args.config(), Cpu) };
+    let Some(tp) = groups.tp.take() else {
+        return match args.tile {
+            Some(tiles) => Gpt::tiled(args.config(), Cpu, tiles),
+            None => Gpt::new(args.config(), Cpu),
+        };
+    };
     let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
     let inside = Ways::of(&args.strategy)?.inside.unwrap_or(Inside::Heads);
     let samples = args.share_of(rank, ranks)?.samples();

@@ -9,6 +9,10 @@
 //!
 //! Not here: values. This file knows names, shapes and ranges only.
 
+mod tiles;
+
+pub(crate) use tiles::{Line, Tile};
+
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -125,6 +129,8 @@ pub struct Layout {
     embed: Range<usize>,
     blocks: Vec<Range<usize>>,
     head: Range<usize>,
+    /// Of each linear layer of a block, if they are units; else 0, and blocks are.
+    tiles: usize,
 }
 
 impl Layout {
@@ -143,7 +149,7 @@ impl Layout {
             })
             .collect();
         let head = push(&mut tensors, "", &head_shapes(&config));
-        Layout { config, share, tensors, embed, blocks, head }
+        Layout { config, share, tensors, embed, blocks, head, tiles: 0 }
     }
 
     /// The whole model's shape.
@@ -181,8 +187,8 @@ impl Layout {
         self.head.clone()
     }
 
-    /// How many units there are: the embedding, the blocks, the head. A unit is what is computed,
-    /// gathered and sent as one.
+    /// How many units there are: the embedding, the blocks (or their tiles), the head. A unit is
+    /// what is computed, gathered and sent as one.
     pub fn units(&self) -> usize {
         self.blocks.len() + 2
     }
@@ -275,10 +281,10 @@ fn head_shapes(c: &Config) -> Shapes<3> {
 }
 
 /// Append a module's tensors behind the last one; returns the module's range.
-fn push<const N: usize>(
+fn push(
     tensors: &mut Vec<Tensor>,
     prefix: &str,
-    shapes: &Shapes<N>,
+    shapes: &[(&'static str, Vec<usize>)],
 ) -> Range<usize> {
     let start = tensors.last().map_or(0, |last| last.range.end);
     let mut end = start;

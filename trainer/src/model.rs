@@ -10,6 +10,7 @@
 //! Not here: memory (`Tape`, `Scratch` and the caller own it), optimizers, ranks, text.
 
 mod split;
+mod tiles;
 
 pub use split::Owed;
 
@@ -78,17 +79,26 @@ impl Gpt {
         time: usize,
     ) -> Tape {
         let config = self.layout.config();
-        Tape::of(config, units, batch, time, self.division.extent(config, batch, time), keep)
+        let extent = self.division.extent(config, batch, time);
+        let modules = self.layout.module(units.start)..self.layout.module(units.end - 1) + 1;
+        let mut tape = Tape::of(config, modules, batch, time, extent, keep);
+        tape.tile = vec![0.0; self.tile_room(batch * time)[0]];
+        tape
     }
 
     /// Memory that this rank's backward needs.
     pub fn scratch(&self, batch: usize, time: usize) -> Scratch {
         let config = self.layout.config();
-        Scratch::of(config, &self.division.extent(config, batch, time))
+        let mut scratch = Scratch::of(config, &self.division.extent(config, batch, time));
+        scratch.tile = vec![0.0; self.tile_room(batch * time)[1]];
+        scratch
     }
 
     /// This rank's part of a whole state.
     pub fn part<'s>(&self, whole: &'s State) -> Cow<'s, State> {
+        if self.layout.tiles() > 0 && !whole.is_absent() {
+            return Cow::Owned(self.in_tiles(whole));
+        }
         let Some(group) = self.division.groups().first().filter(|_| !whole.is_absent()) else {
             return Cow::Borrowed(whole);
         };
@@ -102,6 +112,9 @@ impl Gpt {
 
     /// The whole state, from the parts of all ranks that divide it. Collective over them.
     pub fn assemble(&self, part: State) -> Result<State, Error> {
+        if self.layout.tiles() > 0 {
+            return Ok(self.out_of_tiles(&part));
+        }
         let Some(group) = self.division.groups().first() else { return Ok(part) };
         let layout = Layout::new(*self.layout.config());
         let gather = |mine: Vec<f32>| -> Result<Vec<f32>, Error> {
@@ -209,13 +222,18 @@ impl Gpt {
         assert_eq!(tokens.len(), tape.tokens(), "tokens of a pass");
         let _span = trace::span(Lane::Compute, "forward", unit);
         let (k, config) = (&self.kernels, self.layout.config());
+        let (tile, unit) = (self.layout.tile(unit), self.layout.module(unit));
         if unit == 0 {
             let tables = cut(params, embed_lens(config));
             k.embed(&mut tape.stream[1], &tape.rows, tokens, tables, tape.shape);
         } else if unit <= config.layers {
-            let heads = tape.heads;
+            let (heads, mut room) = (tape.heads, std::mem::take(&mut tape.tile));
             let (x, y, kept) = tape.of_block(unit);
-            self.block(y, x, params, kept, heads)?;
+            match tile {
+                None => self.block(y, x, params, kept, heads)?,
+                Some(tile) => self.tile(tile, (y, x), params, kept, heads, &mut room),
+            }
+            tape.tile = room;
         } else {
             let [gain, bias, head] = cut(params, head_lens(config));
             let x = &tape.stream[unit - tape.first];
@@ -264,7 +282,12 @@ impl Gpt {
     ) -> Result<(), Error> {
         let (k, config) = (&self.kernels, self.layout.config());
         let _span = trace::span(Lane::Compute, "backward", unit);
+        let (tile, unit) = (self.layout.tile(unit), self.layout.module(unit));
         let x = &tape.stream[unit - tape.first];
+        if let Some(tile) = tile {
+            self.tile_backward(tile, x, params, grads, tape.block(unit), tape.heads, scratch);
+            return Ok(());
+        }
         if unit == 0 {
             let tables = cut_mut(grads, embed_lens(config));
             k.embed_backward(tables, &scratch.residual, &tape.rows, tokens, tape.shape);
@@ -330,7 +353,7 @@ impl Gpt {
             cut(params, block_lens(&self.layout));
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
             cut_mut(grads, block_lens(&self.layout));
-        let Scratch { residual, narrow, wide, scores } = scratch;
+        let Scratch { residual, narrow, wide, scores, .. } = scratch;
         let to = |weight, bias| LinearGrads { weight, bias };
 
         let dx = &mut narrow[..residual.len()];

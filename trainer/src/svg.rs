@@ -48,6 +48,21 @@ impl Svg {
         ));
     }
 
+    /// The same, which says what it is when it is pointed at.
+    pub(crate) fn named_bar(
+        &mut self,
+        corner: (f64, f64),
+        size: (f64, f64),
+        fill: &str,
+        name: &str,
+    ) {
+        let ((x, y), (width, height)) = (corner, (size.0.max(0.0), size.1));
+        self.put(&format!(
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             fill=\"{fill}\"><title>{name}</title></rect>"
+        ));
+    }
+
     /// Straight lines from point to point.
     pub(crate) fn line(&mut self, points: &[(f64, f64)], colour: &str) {
         let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();

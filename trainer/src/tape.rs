@@ -86,6 +86,8 @@ pub struct Scratch {
     pub(crate) wide: Vec<f32>,
     /// [batch × `Heads::scratch`]
     pub(crate) scores: Vec<f32>,
+    /// For tiles: the part of a gradient that is one's, and what it adds to that of its input.
+    pub(crate) tile: Vec<f32>,
 }
 
 impl Scratch {
@@ -102,13 +104,14 @@ impl Scratch {
             narrow: vec![0.0; stream.max(inner)],
             wide: vec![0.0; 4 * inner],
             scores: vec![0.0; extent.scores],
+            tile: Vec::new(),
         }
     }
 
     /// Bytes of it.
     pub fn bytes(&self) -> u64 {
-        let Scratch { residual, narrow, wide, scores } = self;
-        4 * (residual.len() + narrow.len() + wide.len() + scores.len()) as u64
+        let Scratch { residual, narrow, wide, scores, tile } = self;
+        4 * (residual.len() + narrow.len() + wide.len() + scores.len() + tile.len()) as u64
     }
 }
 
@@ -138,6 +141,8 @@ pub struct Tape {
     pub(crate) logits: Vec<f32>,
     /// `[n]`
     pub(crate) losses: Vec<f32>,
+    /// For tiles: what one makes, and what that is added to.
+    pub(crate) tile: Vec<f32>,
 }
 
 impl Tape {
@@ -207,6 +212,7 @@ impl Tape {
             statsf: zeros(rows * 2, has_head),
             logits: zeros(rows * config.vocab, has_head),
             losses: zeros(rows, has_head),
+            tile: Vec::new(),
             targets: vec![0; rows],
             rows: extent.rows,
         }
@@ -221,14 +227,14 @@ impl Tape {
         };
         let head = self.lnf.len() + self.statsf.len() + self.logits.len() + self.losses.len();
         let stream: usize = self.stream.iter().map(Vec::len).sum();
-        4 * (stream + head + self.blocks.iter().map(of_block).sum::<usize>()) as u64
+        let blocks = self.blocks.iter().map(of_block).sum::<usize>();
+        4 * (stream + head + self.tile.len() + blocks) as u64
     }
 
     /// Whether a unit's forward must be computed again before its backward.
     pub fn has_lost(&self, unit: usize) -> bool {
-        let ends = &self.stream[unit - self.first..][..2];
-        let is_block = ends.iter().all(|end| !end.is_empty());
-        is_block && self.held.is_some_and(|held| held != unit)
+        self.held.is_some_and(|held| held != unit)
+            && self.stream[unit - self.first..][..2].iter().all(|end| !end.is_empty())
     }
 
     /// Where a unit's activations are.

@@ -80,6 +80,7 @@ const STRATEGIES: &[Strategy] = &[
          --lanes {lanes}",
         Want::SameBits,
     ),
+    ("fsdp in tiles", &[], "--strategy fsdp --tile 4 --ordered --lanes {lanes}", REORDERED),
     ("tp", &[], "--strategy tp --ordered --lanes {lanes}", REORDERED),
     ("sp", &[], "--strategy sp --ordered --lanes {lanes}", REORDERED),
     ("ring", &[], "--strategy ring --ordered --lanes {lanes}", REORDERED),

@@ -45,7 +45,7 @@ impl Gpt {
         let (k, config, heads) = (&self.kernels, self.layout.config(), tape.heads);
         let c = config.width;
         let owed = &mut owed.units[unit - tape.first];
-        let Scratch { residual, narrow, wide, scores } = scratch;
+        let Scratch { residual, narrow, wide, scores, .. } = scratch;
         let none: &mut [f32] = &mut [];
         if unit == 0 {
             owed.copy_from_slice(residual);

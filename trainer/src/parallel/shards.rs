@@ -14,6 +14,7 @@
 
 mod account;
 mod moments;
+mod rooms;
 
 use super::gradients::{Cut, GradientSums, Reduction};
 use crate::error::Error;
@@ -165,25 +166,6 @@ impl<'a> Shards<'a> {
             first,
             units,
         }
-    }
-
-    /// Have room for the parameters of all units at once, which are always asked for in order.
-    pub fn widen(&mut self) {
-        let ([whole, part], units) = (self.longest(), self.units.len());
-        for (rooms, longest) in [(&mut self.rooms, whole), (&mut self.parts, part)] {
-            if !rooms.is_empty() {
-                rooms.resize_with(units, || Vec::with_capacity(longest));
-            }
-        }
-        self.disk.iter_mut().for_each(Disk::go_one_way);
-    }
-
-    /// Have the parameters of all units here, or on their way from other ranks.
-    pub fn summon(&mut self) -> Result<(), Error> {
-        (self.first..self.first + self.units.len()).try_for_each(|unit| match self.group {
-            Some(_) => self.prefetch(unit),
-            None => self.arrive(unit),
-        })
     }
 
     /// Have a unit's parameters on their way if they are not here and there is room for them.

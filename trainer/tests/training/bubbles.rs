@@ -63,7 +63,7 @@ fn bubbles_of_real_ranks_are_within_two_points_of_theory() {
     let all = std::env::var_os("ALL_BUBBLES").is_some();
     for ranks in [2, 4, 8] {
         for micros in (1..=32).filter(|m| all || [1, 2, 5, 8, 32].contains(m)) {
-            for order in [Order::OneFOneB, Order::Gpipe, Order::Zb1p] {
+            for order in [Order::OneFOneB, Order::Gpipe, Order::Zb1p, Order::DualPipeV] {
                 if order != Order::OneFOneB && !all && micros != 8 {
                     continue;
                 }

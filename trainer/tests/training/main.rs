@@ -9,4 +9,6 @@ mod precision;
 mod recompute;
 mod schedules;
 mod stages;
+mod tiers;
+mod tiling;
 mod world;

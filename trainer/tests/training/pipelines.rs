@@ -24,10 +24,10 @@ fn check(alone: &Outcome, ranks: usize, args: &Args, what: &str) {
 #[test]
 fn every_order_has_the_bits_of_one_process() {
     let alone = train(&args("--ordered --steps 3"), None).unwrap();
-    for order in ["gpipe", "1f1b", "interleaved", "zb1p", "zbv"] {
+    for order in ["gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipev"] {
         for ranks in [1, 2, 4] {
             // Four units make no eight stages.
-            if ranks == 4 && ["interleaved", "zbv"].contains(&order) {
+            if ranks == 4 && ["interleaved", "zbv", "dualpipev"].contains(&order) {
                 continue;
             }
             let args = args(&format!("--ordered --steps 3 --strategy {order}"));
@@ -40,7 +40,9 @@ fn every_order_has_the_bits_of_one_process() {
 fn eight_stages_have_the_bits_of_one_process() {
     let deep = |more: &str| Args { layers: 8, ..args(&format!("--ordered --steps 2 {more}")) };
     let alone = train(&deep(""), None).unwrap();
-    for (order, ranks) in [("1f1b", 8), ("zb1p", 8), ("interleaved", 4), ("zbv", 4)] {
+    for (order, ranks) in
+        [("1f1b", 8), ("zb1p", 8), ("interleaved", 4), ("zbv", 4), ("dualpipev", 4)]
+    {
         check(&alone, ranks, &deep(&format!("--strategy {order}")), order);
     }
 }
@@ -114,7 +116,7 @@ fn a_schedule_from_a_file_is_carried_out_and_drawn() {
 /// DeepSpeed's picture of 3D parallelism: two pipelines of two stages with eight micro-batches, and
 /// sums over the ranks that share a stage at the end.
 #[test]
-fn two_pipelines_side_by_side_are_drawn() {
+fn two_pipelines_of_two_stages_are_drawn_as_they_must_be() {
     let folder = Folder::new();
     let draw = folder.file("picture");
     let flags = "--steps 2 --strategy 1f1b --mesh dp=2,pp=2 --micro-batches 8";
@@ -122,7 +124,59 @@ fn two_pipelines_side_by_side_are_drawn() {
     let picture = std::fs::read_to_string(folder.0.join("picture")).unwrap();
     // Four ranks as they were, and two as one of the pipelines should have been.
     assert_eq!(picture.matches("<rect").count(), 1 + (4 + 2) * (8 + 8 + 1) + 5);
-    assert!(picture.contains("measured: ") && picture.contains("rank 3</text>"));
+    assert!(picture.contains("measured: ") && picture.contains("pipe 1, rank 1</text>"));
+    let rows = rows(&picture);
+    let last = |what: char, row: usize| format!("{row}{what}7");
+    for (at, row) in rows[..4].iter().enumerate() {
+        let (rank, names) = (at % 2, row.iter().map(|span| span.0.as_str()));
+        // One forward more than backwards until they are through; then, and only then, the sums.
+        let mut want: Vec<String> = (0..8).map(|micro| format!("{rank}B{micro}")).collect();
+        for micro in 0..8 {
+            let place = if rank == 0 { (2 * micro).max(1) - 1 } else { 2 * micro };
+            want.insert(place.min(want.len()), format!("{rank}F{micro}"));
+        }
+        want.push(format!("{rank}REDUCE_GRAD"));
+        assert!(names.eq(want.iter()), "{at}: {row:?}");
+    }
+    let span = |row: usize, name: &str| {
+        let found = rows[row].iter().find(|span| span.0 == name);
+        found.map(|(_, begin, end)| (*begin, *end)).unwrap()
+    };
+    // Clocks of ranks agree to less than that. [ms]
+    let slack = 0.5;
+    for pipe in [0, 2] {
+        for micro in 0..8 {
+            let there =
+                |what: char, rank: usize| span(pipe + rank, &format!("{rank}{what}{micro}"));
+            assert!(there('F', 1).0 > there('F', 0).1 - slack, "forward of {micro}");
+            assert!(there('B', 0).0 > there('B', 1).1 - slack, "backward of {micro}");
+        }
+    }
+    for rank in 0..2 {
+        let begun = [span(rank, &last('B', rank)), span(2 + rank, &last('B', rank))];
+        for row in [rank, 2 + rank] {
+            let summed = span(row, &format!("{rank}REDUCE_GRAD")).1;
+            assert!(begun.iter().all(|(_, end)| summed > end - slack), "sums of stage {rank}");
+        }
+    }
+}
+
+/// The spans of each row of a picture, from the left: what was done, from when to when. \[ms\]
+fn rows(picture: &str) -> Vec<Vec<(String, f64, f64)>> {
+    let mut rows: Vec<(String, Vec<(String, f64, f64)>)> = Vec::new();
+    for line in picture.lines().filter(|line| line.contains("<title>")) {
+        let between = |from: &str, to: &str| {
+            line.split_once(from).unwrap().1.split_once(to).unwrap().0.to_string()
+        };
+        let (y, name) = (between(" y=\"", "\""), between("<title>", ": "));
+        let (begin, end) = (between(": ", " to "), between(" to ", " ms"));
+        let span = (name, begin.parse().unwrap(), end.parse().unwrap());
+        match rows.last_mut().filter(|row| row.0 == y) {
+            Some(row) => row.1.push(span),
+            None => rows.push((y, vec![span])),
+        }
+    }
+    rows.into_iter().map(|row| row.1).collect()
 }
 
 #[test]

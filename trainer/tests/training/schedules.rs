@@ -7,14 +7,8 @@ use brigade_trainer::parallel::pipeline::{
 use std::path::PathBuf;
 use std::process::Command;
 
-const ORDERS: [Order; 6] = [
-    Order::Gpipe,
-    Order::OneFOneB,
-    Order::Interleaved,
-    Order::Zb1p,
-    Order::Zbv,
-    Order::DualPipeV,
-];
+const ORDERS: [Order; 6] =
+    [Order::Gpipe, Order::OneFOneB, Order::Interleaved, Order::Zb1p, Order::Zbv, Order::DualPipeV];
 
 /// Every order with 1 to 8 ranks and 1 to 32 micro-batches, as far as there is one.
 fn all() -> Vec<(Order, usize, usize, usize, Schedule)> {
@@ -94,7 +88,9 @@ fn micro_batches_in_memory_are_as_many_as_they_must_be() {
                 // Of two stages, which hold half as much each.
                 Order::Zbv => assert!(live <= 2 * ranks, "{what}: {live}"),
                 Order::Zb1p => assert!(live <= ranks, "{what}: {live}"),
-                Order::DualPipeV if micros >= 2 * ranks => assert_eq!(live, 2 * ranks + 1, "{what}"),
+                Order::DualPipeV if micros >= 2 * ranks => {
+                    assert_eq!(live, 2 * ranks + 1, "{what}")
+                }
                 Order::DualPipeV => assert!(live <= 2 * micros, "{what}: {live}"),
                 Order::Interleaved => {}
             }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// Pixels of a rank's row, of all time, and left of it and above it.
 const ROW: f64 = 26.0;
 const WIDTH: f64 = 1040.0;
-const LEFT: f64 = 74.0;
+const LEFT: f64 = 110.0;
 const TOP: f64 = 56.0;
 /// Pixels of a letter, about.
 const LETTER: f64 = 7.0;
@@ -41,8 +41,13 @@ pub fn draw(plan: &Plan, measured: &Timeline) -> Result<String, Fault> {
         let (ms, bubble) = (1e3 * line.end(), 100.0 * line.bubble());
         let title = format!("{name}: {ms:.2} ms, bubbles {bubble:.1} %");
         svg.text(20.0, top - 14.0, Anchor::Start, &title);
-        for (rank, spans) in line.rows.iter().enumerate() {
-            row(&mut svg, rank, spans, top + ROW * rank as f64, scale);
+        for (at, spans) in line.rows.iter().enumerate() {
+            let (pipe, rank) = (at / predicted.rows.len(), at % predicted.rows.len());
+            let name = match line.rows.len() > predicted.rows.len() {
+                true => format!("pipe {pipe}, rank {rank}"),
+                false => format!("rank {rank}"),
+            };
+            row(&mut svg, &name, spans, top + ROW * at as f64, scale);
         }
         top += TOP + ROW * line.rows.len() as f64;
     }
@@ -67,16 +72,19 @@ fn usual(measured: &Timeline) -> HashMap<(usize, Kind), f64> {
     times.into_iter().map(|(what, times)| (what, median(times))).collect()
 }
 
-/// What one rank did, each with its action or at least its micro-batch, as far as there is room.
-fn row(svg: &mut Svg, rank: usize, spans: &[Span], y: f64, scale: f64) {
+/// What one rank did, each with its action or at least its micro-batch, as far as there is room; and
+/// with its times where it is pointed at.
+fn row(svg: &mut Svg, name: &str, spans: &[Span], y: f64, scale: f64) {
     let base = y + ROW / 2.0 + 4.0;
-    svg.text(LEFT - 10.0, base, Anchor::End, &format!("rank {rank}"));
+    svg.text(LEFT - 10.0, base, Anchor::End, name);
     for Span { action, begin, end } in spans {
         let (x, width) = (LEFT + begin * scale, (end - begin) * scale);
         let kind = KINDS.iter().find(|(kind, _, _)| *kind == action.kind);
         let Some((_, colour, _)) = kind else { continue };
         // The rest is a line between this and the next.
-        svg.bar(x, y + 2.0, (width - 0.5).max(0.5), ROW - 4.0, colour);
+        let times = format!("{action}: {:.3} to {:.3} ms", 1e3 * begin, 1e3 * end);
+        let size = ((width - 0.5).max(0.5), ROW - 4.0);
+        svg.named_bar((x, y + 2.0), size, colour, &times);
         let texts = [action.to_string(), action.micro.to_string()];
         let text = texts.iter().find(|text| width > LETTER * text.len() as f64);
         if let Some(text) = text.filter(|_| action.kind.computes()) {

@@ -1,6 +1,6 @@
 //! A rank carries out its row: waits for what an action needs, computes, sends on what came of it.
 
-use super::action::{Action, Kind};
+use super::action::Action;
 use super::dry::Span;
 use super::wires::Wires;
 use crate::error::Error;
@@ -29,12 +29,7 @@ pub fn run(
 ) -> Result<(), Error> {
     spans.clear();
     for action in row.iter().copied() {
-        let is_message = !action.kind.computes()
-            && !matches!(
-                action.kind,
-                Kind::Unshard | Kind::Reshard | Kind::ReduceGrad | Kind::WaitReduceGrad
-            );
-        if is_message {
+        if action.kind.has_micro() && !action.kind.computes() {
             wires.carry(action)?;
             continue;
         }

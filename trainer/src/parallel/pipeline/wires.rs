@@ -8,6 +8,7 @@ use super::action::{Action, Kind};
 use super::schedule::Schedule;
 use super::shape::Shape;
 use crate::error::Error;
+use crate::trace::{self, Lane};
 use brigade_comm::{Communicator, Owned};
 use std::time::{Duration, Instant};
 
@@ -102,6 +103,7 @@ impl Wires {
                     unreachable!("{action} waits for what was sent");
                 };
                 let from = Instant::now();
+                let _waiting = trace::span(Lane::Waiting, "until sent: micro-batch", action.micro);
                 let (data, _) = going.wait()?;
                 self.waited += from.elapsed();
                 self.free.push(data);
@@ -120,6 +122,7 @@ impl Wires {
         let letter = &mut self.inbox[back(action)][at];
         if let Some(Letter::Coming(coming)) = letter.take_if(|it| matches!(it, Letter::Coming(_))) {
             let from = Instant::now();
+            let _waiting = trace::span(Lane::Waiting, "for micro-batch", action.micro);
             let (_, data) = coming.wait()?;
             self.waited += from.elapsed();
             *letter = Some(Letter::Here(data));

@@ -52,12 +52,6 @@ impl Shards<'_> {
         self.halves = (0..halves).map(half).collect();
     }
 
-    /// Elements of the longest unit, and of the longest that this rank updates.
-    pub(super) fn longest(&self) -> [usize; 2] {
-        let longest = |len: fn(&Unit) -> usize| self.units.iter().map(len).max().unwrap_or(0);
-        [longest(|unit| unit.cut.len()), longest(|unit| unit.moments.len())]
-    }
-
     /// Whether a sum of gradients is not finite on any rank: one call of four bytes.
     pub(super) fn has_overflow(&mut self, optimizer: &mut Optimizer) -> Result<bool, Error> {
         let mut is_finite = true;
