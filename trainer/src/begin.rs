@@ -13,6 +13,7 @@ use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Thrift, Way, Ways};
 use crate::plan;
+use crate::precision::LossScale;
 use crate::records::Records;
 use crate::report::{Report, grouped, megabytes};
 use crate::state::State;
@@ -243,9 +244,12 @@ fn share_start(comm: &Communicator, resumed: bool, state: &mut State) -> Result<
     if resumed {
         comm.broadcast(&mut state.mean, 0)?;
         comm.broadcast(&mut state.square, 0)?;
-        let mut steps = [state.steps as u64];
-        comm.broadcast(&mut steps, 0)?;
-        state.steps = steps[0] as usize;
+        let scale = state.scale.map_or([0, 0], LossScale::numbers);
+        let mut told = [state.steps as u64, u64::from(scale[0]), u64::from(scale[1])];
+        comm.broadcast(&mut told, 0)?;
+        let [steps, scale, since] = told;
+        state.steps = steps as usize;
+        state.scale = LossScale::of_numbers([scale as u32, since as u32]);
     }
     Ok(())
 }

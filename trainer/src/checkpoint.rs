@@ -6,6 +6,7 @@
 
 use crate::error::Error;
 use crate::layout::{Config, Layout};
+use crate::precision::LossScale;
 use crate::state::State;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ struct Header {
     step: usize,
     config: Config,
     course: Course,
+    /// Of runs of f16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    loss_scale: Option<LossScale>,
 }
 
 /// The field of the header.
@@ -33,7 +37,7 @@ const HEADER: &str = "brigade";
 ///
 /// Errors: `File` if the file cannot be written.
 pub fn save(path: &Path, layout: &Layout, course: &Course, state: &State) -> Result<(), Error> {
-    let State { params, mean, square, steps } = state;
+    let State { params, mean, square, steps, scale } = state;
     let mut views = Vec::new();
     for (prefix, flat) in [("", params), ("adam.m/", mean), ("adam.v/", square)] {
         for tensor in layout.tensors() {
@@ -45,8 +49,8 @@ pub fn save(path: &Path, layout: &Layout, course: &Course, state: &State) -> Res
         let view = TensorView::new(Dtype::F32, shape.clone(), data);
         (name, view.expect("the bytes of a tensor are four times its elements"))
     });
-    let (step, config, course) = (*steps, *layout.config(), course.clone());
-    let header = serde_json::to_string(&Header { step, config, course });
+    let (step, config, course, loss_scale) = (*steps, *layout.config(), course.clone(), *scale);
+    let header = serde_json::to_string(&Header { step, config, course, loss_scale });
     let header = header.expect("a header is numbers and words");
     let metadata = HashMap::from([(HEADER.to_string(), header)]);
     let bytes = safetensors::serialize(views, Some(metadata))
@@ -85,9 +89,12 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
     if header.config != *layout.config() {
         return Err(wrong(format!("is of {}, not of {}", header.config, layout.config())));
     }
+    if header.loss_scale.is_some_and(|scale| !scale.is_sound()) {
+        return Err(wrong("has a loss scale that no run comes to".to_string()));
+    }
 
     let mut state = State::room(layout);
-    let State { params, mean, square, steps } = &mut state;
+    let State { params, mean, square, steps, scale } = &mut state;
     for (prefix, flat) in [("", params), ("adam.m/", mean), ("adam.v/", square)] {
         for tensor in layout.tensors() {
             let name = format!("{prefix}{}", tensor.name);
@@ -105,7 +112,7 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
             }
         }
     }
-    *steps = header.step;
+    (*steps, *scale) = (header.step, header.loss_scale);
     Ok((state, header.course))
 }
 
@@ -145,7 +152,9 @@ mod tests {
     /// A state that differs everywhere.
     fn state(layout: &Layout) -> State {
         let wave = |by: f32| (0..layout.len()).map(|i| (i as f32 * by).sin()).collect();
-        State { params: wave(0.7), mean: wave(0.3), square: wave(0.1), steps: 3 }
+        let scale = LossScale::new(crate::precision::Precision::F16).after(false).after(true);
+        let (params, mean, square) = (wave(0.7), wave(0.3), wave(0.1));
+        State { params, mean, square, steps: 3, scale: Some(scale) }
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub struct Gpt {
     division: Box<dyn Division>,
     /// Bytes that gates have made this rank send.
     routed: Cell<u64>,
+    /// Bytes that gates have made this rank keep from forward to backward, now and with what passes
+    /// at most.
+    gated: Cell<[u64; 2]>,
 }
 
 impl Gpt {
@@ -52,7 +55,13 @@ impl Gpt {
         config.validate()?;
         let rank = division.groups().first().map_or(0, Group::rank);
         let layout = Layout::divided(config, division.place(rank).share);
-        Ok(Gpt { layout, kernels: Box::new(kernels), division, routed: Cell::new(0) })
+        Ok(Gpt {
+            layout,
+            kernels: Box::new(kernels),
+            division,
+            routed: Cell::new(0),
+            gated: Cell::default(),
+        })
     }
 
     /// Where each parameter of this rank lies.
@@ -105,9 +114,9 @@ impl Gpt {
         let (layout, place) =
             (Layout::new(*self.layout.config()), self.division.place(group.rank()));
         let cut = |values: &[f32]| place.cut(&layout, values);
-        let State { params, mean, square, steps } = whole;
+        let State { params, mean, square, steps, scale } = whole;
         let (params, mean, square) = (cut(params), cut(mean), cut(square));
-        Cow::Owned(State { params, mean, square, steps: *steps })
+        Cow::Owned(State { params, mean, square, steps: *steps, scale: *scale })
     }
 
     /// The whole state, from the parts of all ranks that divide it. Collective over them.
@@ -126,9 +135,9 @@ impl Gpt {
             }
             Ok(whole)
         };
-        let State { params, mean, square, steps } = part;
+        let State { params, mean, square, steps, scale } = part;
         let (params, mean, square) = (gather(params)?, gather(mean)?, gather(square)?);
-        Ok(State { params, mean, square, steps })
+        Ok(State { params, mean, square, steps, scale })
     }
 
     /// Bytes that forward and backward of some units make this rank send to those who divide them.
@@ -162,6 +171,18 @@ impl Gpt {
     /// Bytes that gates have made this rank send.
     pub fn routed_bytes(&self) -> u64 {
         self.routed.get()
+    }
+
+    /// Bytes that this rank held at most for rows that gates chose: none before the first step.
+    pub fn gated_bytes(&self) -> u64 {
+        self.gated.get()[1]
+    }
+
+    /// Instead of so many bytes, a mixture keeps others now, while some passed by.
+    fn keep_gated(&self, before: u64, now: u64, passing: u64) {
+        let [held, most] = self.gated.get();
+        let held = held.saturating_sub(before) + now;
+        self.gated.set([held, most.max(held + passing)]);
     }
 
     /// Those who divide experts, and the mixtures' shape.
@@ -328,8 +349,10 @@ impl Gpt {
             let (gate, fc_w) = fc_w.split_at(self.layout.config().gate_len());
             let params = [gate, fc_w, fc_b, out_w, out_b];
             let (how, mixture) = (self.mixture(), &mut t.mixture);
+            let before = mixture.bytes();
             moe::forward((k, how.0, &how.1), y, &t.ln2, params, mixture, &t.middle)?;
             self.routed.set(self.routed.get() + mixture.formula_bytes(&how.1, self.rank())[0]);
+            self.keep_gated(before, mixture.bytes(), mixture.passing_bytes()[0]);
             return Ok(());
         }
         ranks.enter(k, &mut t.hidden, &t.ln2, linear(fc_w, fc_b))?;
@@ -365,6 +388,7 @@ impl Gpt {
             let how = self.mixture();
             moe::backward((k, how.0, &how.1), to, residual, &t.ln2, params, &t.mixture)?;
             self.routed.set(self.routed.get() + t.mixture.formula_bytes(&how.1, self.rank())[1]);
+            self.keep_gated(0, 0, t.mixture.passing_bytes()[1]);
         } else {
             let out = linear(out_w, out_b);
             ranks.leave_backward(k, wide, to(dout_w, dout_b), residual, &t.active, out)?;

@@ -9,7 +9,7 @@ use brigade_offload::optimizer::Narrowed;
 use clap::ValueEnum;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What the model computes with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
@@ -65,7 +65,7 @@ impl Precision {
 
 /// What the loss is multiplied by, a power of two: halved after an overflow, doubled after so many
 /// steps without one (Micikevicius et al. 2018).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     scale: f32,
     /// Steps since it changed.
@@ -79,6 +79,21 @@ impl LossScale {
     /// The scale of a first step; it goes on from there only for f16.
     pub fn new(precision: Precision) -> LossScale {
         LossScale { scale: if precision == Precision::F16 { 65536.0 } else { 1.0 }, steps: 0 }
+    }
+
+    /// As a rank tells others: two numbers, the first of which is not zero.
+    pub(crate) fn numbers(self) -> [u32; 2] {
+        [self.scale.to_bits(), self.steps]
+    }
+
+    /// From these; none if there was none.
+    pub(crate) fn of_numbers([scale, steps]: [u32; 2]) -> Option<LossScale> {
+        (scale != 0).then_some(LossScale { scale: f32::from_bits(scale), steps })
+    }
+
+    /// Whether it can have come about.
+    pub(crate) fn is_sound(self) -> bool {
+        self.scale.log2().fract() == 0.0 && (1.0..=LossScale::LARGEST).contains(&self.scale)
     }
 
     /// Now.

@@ -2,6 +2,7 @@
 //! checkpoint holds, and what ranks put together from their parts.
 
 use crate::layout::Layout;
+use crate::precision::LossScale;
 
 /// Parameters and both moments, each `[parameters]`, and how many updates they have behind them.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,13 +15,15 @@ pub struct State {
     pub square: Vec<f32>,
     /// Updates made.
     pub steps: usize,
+    /// What losses are multiplied by, if that changes by what happens (`--precision f16`).
+    pub scale: Option<LossScale>,
 }
 
 impl State {
     /// The state before the first step.
     pub fn new(params: Vec<f32>) -> State {
         let zeros = vec![0.0; params.len()];
-        State { params, mean: zeros.clone(), square: zeros, steps: 0 }
+        State { params, mean: zeros.clone(), square: zeros, steps: 0, scale: None }
     }
 
     /// The state of a model that is not there: whoever takes a part of it gets zeros, in memory

@@ -135,13 +135,13 @@ impl Run<'_> {
     fn steps(&mut self) -> Result<Outcome, Error> {
         let (start, sent) = (Instant::now(), self.strategy.sent_bytes());
         let (mut losses, mut saved_bytes, mut formula_bytes) = (Vec::new(), 0, 0);
-        let (strategy_bytes, mut most_bytes) = (self.peak_bytes, 0);
+        // Everything beside the strategy: whatever comes on top of it from now on is a step's.
+        let (beside_bytes, mut most_bytes) = (sys::held().saturating_sub(self.peak_bytes), 0);
         let mut waited_ms = Vec::new();
         for step in self.strategy.steps()..self.args.last_step() {
-            let held_bytes = sys::held();
             sys::take_peak();
             let record = self.step(step)?;
-            most_bytes = sys::take_peak().saturating_sub(held_bytes).max(most_bytes);
+            most_bytes = sys::take_peak().saturating_sub(beside_bytes).max(most_bytes);
             self.report.step(&record)?;
             self.records.step(&record)?;
             losses.push(record.loss);
@@ -161,7 +161,7 @@ impl Run<'_> {
         let seconds = start.elapsed().as_secs_f64();
         // What is mapped is on no heap.
         let memory = self.strategy.memory();
-        self.peak_bytes = strategy_bytes + most_bytes + memory.arena;
+        self.peak_bytes = if most_bytes > 0 { most_bytes + memory.arena } else { 0 };
         let mine = RankEnd {
             sent_bytes,
             formula_bytes,

@@ -26,11 +26,17 @@ pub struct Reading {
     pub tokens_per_second: f64,
     /// Part of the time that was waiting for other ranks.
     pub exposed: f64,
-    /// Each rank of the last leg.
-    pub ranks: Vec<RankEnd>,
+    /// Each rank of each leg.
+    pub legs: Vec<Vec<RankEnd>>,
     /// Steps of the last leg.
     pub last_steps: usize,
 }
+
+/// How far the peak of a rank may be from its formula: this part of it,
+const PEAK_OFF: f64 = 0.02;
+/// and so many bytes. Formulas are of numbers; lists of calls and the like are as long for small
+/// models as for large ones.
+const PEAK_OFF_BYTES: u64 = 256 << 10;
 
 #[derive(Deserialize)]
 struct End {
@@ -59,10 +65,10 @@ impl Reading {
                     reading.losses.push(step.loss);
                     steps.push(step);
                 }
-                Event::End(end) => reading.ranks = end.ranks,
+                Event::End(end) => reading.legs.push(end.ranks),
             }
         }
-        if steps.is_empty() || reading.ranks.is_empty() {
+        if steps.is_empty() || reading.legs.is_empty() || reading.legs.iter().any(Vec::is_empty) {
             return Err("the run log has no end".to_string());
         }
         // The first step finds memory that was never touched.
@@ -76,15 +82,35 @@ impl Reading {
         Ok(reading)
     }
 
-    /// The rank that held most while it trained.
+    /// Each rank of the last leg.
+    pub fn ranks(&self) -> &[RankEnd] {
+        self.legs.last().expect("a reading has legs")
+    }
+
+    /// The rank that held most while it trained, in the last leg.
     pub fn largest(&self) -> &RankEnd {
-        let largest = self.ranks.iter().max_by_key(|rank| rank.peak_bytes);
+        let largest = self.ranks().iter().max_by_key(|rank| rank.peak_bytes);
         largest.expect("a reading has ranks")
     }
 
-    /// Whether every rank sent what its formula says.
+    /// Whether every rank of every leg sent what its formula says.
     pub fn sent_as_predicted(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.sent_bytes == rank.formula_bytes)
+        let mut ranks = self.legs.iter().flatten();
+        ranks.all(|rank| rank.sent_bytes == rank.formula_bytes)
+    }
+
+    /// What a rank of some leg sent or held that is not as predicted.
+    fn surprise(&self) -> Option<String> {
+        let legs = self.legs.iter().enumerate();
+        legs.flat_map(|(leg, ranks)| ranks.iter().enumerate().map(move |it| (leg, it))).find_map(
+            |(leg, (rank, end))| {
+                let who = match self.legs.len() {
+                    1 => format!("rank {rank}"),
+                    _ => format!("rank {rank} of leg {}", leg + 1),
+                };
+                surprise(end).map(|what| format!("{who} {what}"))
+            },
+        )
     }
 }
 
@@ -115,9 +141,8 @@ impl Verdict {
             Ok(reading) => reading,
             Err(problem) => return Some(problem.clone()),
         };
-        // The first row has nothing to compare with; the others must have it.
-        let is_first = self.row.name == "one process";
-        let (first, worst) = match (self.off, is_first) {
+        // One process has nothing to compare with; the others must have it.
+        let (first, worst) = match (self.off, self.row.want == Want::Itself) {
             (Some(off), _) => off,
             (None, true) => (0.0, 0.0),
             (None, false) => return Some("has other steps than one process".to_string()),
@@ -133,12 +158,23 @@ impl Verdict {
             }
             _ => {}
         }
-        let wrong = reading.ranks.iter().enumerate().find(|(_, r)| r.sent_bytes != r.formula_bytes);
-        wrong.map(|(rank, r)| {
-            let (sent, formula) = (r.sent_bytes, r.formula_bytes);
-            format!("rank {rank} sent {sent} bytes, its formula says {formula}")
-        })
+        let (legs, ends) = (self.row.legs.len(), reading.legs.len());
+        if legs != ends {
+            return Some(format!("has the ends of {ends} runs, but is made of {legs}"));
+        }
+        reading.surprise()
     }
+}
+
+/// What is not as predicted. Where nothing counts there is no peak.
+fn surprise(end: &RankEnd) -> Option<String> {
+    let RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes } = *end;
+    if sent_bytes != formula_bytes {
+        return Some(format!("sent {sent_bytes} bytes, its formula says {formula_bytes}"));
+    }
+    let allowed = ((memory_bytes as f64 * PEAK_OFF) as u64).max(PEAK_OFF_BYTES);
+    (peak_bytes > 0 && peak_bytes.abs_diff(memory_bytes) > allowed)
+        .then(|| format!("held up to {peak_bytes} bytes, its formula says {memory_bytes}"))
 }
 
 /// Relative distance; 0 only for the same bits.
@@ -154,14 +190,38 @@ mod tests {
     use super::*;
 
     fn verdict(want: Want, losses: &[f64], formula_bytes: u64) -> Verdict {
-        let row = Row { name: "row".to_string(), want, legs: Vec::new() };
         let rank = RankEnd { sent_bytes: 8, formula_bytes, ..Default::default() };
+        verdict_of(want, losses, &[vec![rank]])
+    }
+
+    fn verdict_of(want: Want, losses: &[f64], legs: &[Vec<RankEnd>]) -> Verdict {
+        let row = Row::of_legs("row", want, legs.len());
         let reading = |losses: &[f64]| Reading {
             losses: losses.to_vec(),
-            ranks: vec![rank],
+            legs: legs.to_vec(),
             ..Default::default()
         };
         Verdict::new(row, Ok(reading(losses)), Some(&reading(&[2.0, 1.0])))
+    }
+
+    #[test]
+    fn every_leg_is_judged_and_so_are_peaks() {
+        let end = |sent_bytes: u64, peak_bytes: u64| {
+            let memory_bytes = 100 << 20;
+            RankEnd { sent_bytes, formula_bytes: 8, peak_bytes, memory_bytes }
+        };
+        let judge = |legs: &[Vec<RankEnd>]| verdict_of(Want::SameBits, &[2.0, 1.0], legs).problem();
+        let fine = end(8, 101 << 20);
+        assert_eq!(judge(&[vec![fine], vec![fine, end(8, 0)]]), None);
+        let sent = judge(&[vec![fine, end(9, 0)], vec![fine]]).unwrap();
+        assert_eq!(sent, "rank 1 of leg 1 sent 9 bytes, its formula says 8");
+        for peak in [97 << 20, 103 << 20] {
+            let held = judge(&[vec![fine, end(8, peak)]]).unwrap();
+            assert!(held.starts_with("rank 1 held up to "), "{held}");
+        }
+        let mut short = verdict_of(Want::SameBits, &[2.0, 1.0], &[vec![fine]]);
+        short.row = Row::of_legs("row", Want::SameBits, 2);
+        assert!(short.problem().unwrap().contains("ends of 1 runs"));
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::path::Path;
 /// What a row's losses owe to those of one process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Want {
+    /// Nothing: it is one process.
+    Itself,
     /// The same bits, in every step.
     SameBits,
     /// Another order of additions: in the first step off by this much at most, relatively. From
@@ -30,6 +32,8 @@ pub struct Row {
     pub name: String,
     /// What its losses owe to one process.
     pub want: Want,
+    /// The row of one process that trains the same model.
+    pub alone: usize,
     /// What is run.
     pub legs: Vec<Leg>,
 }
@@ -38,6 +42,8 @@ pub struct Row {
 /// which `{lanes}` and `{folder}` are filled in, and what its losses owe to one process.
 type Strategy = (&'static str, &'static [usize], &'static str, Want);
 
+/// One process that trains another model than the others, and how rows of that model begin.
+const EXPERTS: &str = "experts";
 const REORDERED: Want = Want::Within(1e-5);
 const ORDERED: &str = "--ordered --lanes {lanes}";
 
@@ -93,6 +99,14 @@ const STRATEGIES: &[Strategy] = &[
         "--strategy fsdp,tp --mesh dp=2,tp=2 --ordered --lanes {lanes}",
         REORDERED,
     ),
+    (EXPERTS, &[1], "--experts 8 --top 2 --ordered --lanes {lanes}", Want::Itself),
+    (
+        "experts, ddp",
+        &[],
+        "--experts 8 --top 2 --strategy ddp --ordered --lanes {lanes}",
+        Want::SameBits,
+    ),
+    ("experts, ep", &[], "--experts 8 --top 2 --strategy ep --ordered --lanes {lanes}", REORDERED),
     ("ddp, fast", &[], "--strategy ddp", REORDERED),
     ("zero1, fast", &[], "--strategy zero1", REORDERED),
     ("zero2, fast", &[], "--strategy zero2", REORDERED),
@@ -116,7 +130,7 @@ fn common(one: usize, other: usize) -> usize {
 /// The rows that were asked for; the first is one process.
 ///
 /// Errors: `Setting` if only one is left, or steps cannot be cut in two.
-pub(super) fn rows(args: &Args) -> Result<Vec<Row>, Error> {
+pub fn rows(args: &Args) -> Result<Vec<Row>, Error> {
     if args.steps < 2 {
         return Err(Error::setting("steps", "must be at least 2, to be interrupted".to_string()));
     }
@@ -133,24 +147,32 @@ pub(super) fn rows(args: &Args) -> Result<Vec<Row>, Error> {
     };
     let mut rows = vec![Row {
         name: "one process".to_string(),
-        want: Want::SameBits,
+        want: Want::Itself,
+        alone: 0,
         legs: vec![leg(1, ORDERED, false, false)],
     }];
-    let is_wanted =
-        |name: &str| args.only.is_empty() || args.only.iter().any(|only| name.starts_with(only));
+    let is_wanted = |name: &str| {
+        let asks =
+            |only: &String| name.starts_with(only) || name == EXPERTS && only.starts_with(EXPERTS);
+        args.only.is_empty() || args.only.iter().any(asks)
+    };
     for (name, needs, flags, want) in STRATEGIES.iter().filter(|row| is_wanted(row.0)) {
         let ranks = if needs.is_empty() { &args.ranks[..] } else { needs };
         rows.extend(ranks.iter().filter(|ranks| **ranks > 1 || !needs.is_empty()).map(|ranks| {
             let legs = vec![leg(*ranks, flags, false, false)];
-            Row { name: name.to_string(), want: *want, legs }
+            Row { name: name.to_string(), want: *want, alone: 0, legs }
         }));
+    }
+    if let Some(alone) = rows.iter().position(|row| row.name == EXPERTS) {
+        let others = rows.iter_mut().filter(|row| row.name.starts_with(EXPERTS));
+        others.for_each(|row| row.alone = alone);
     }
     for (name, [first, second]) in RESUMES.iter().filter(|row| is_wanted(row.0)) {
         let ordered = |(ranks, flags): &(usize, &str), resumes: bool| {
             leg(*ranks, &format!("{flags} {ORDERED}"), !resumes, resumes)
         };
         let legs = vec![ordered(first, false), ordered(second, true)];
-        rows.push(Row { name: name.to_string(), want: Want::SameBits, legs });
+        rows.push(Row { name: name.to_string(), want: Want::SameBits, alone: 0, legs });
     }
     match rows.len() {
         1 => Err(Error::setting("only", "no row has such a name".to_string())),
@@ -159,6 +181,13 @@ pub(super) fn rows(args: &Args) -> Result<Vec<Row>, Error> {
 }
 
 impl Row {
+    /// A row of so many runs of nothing in particular.
+    #[cfg(test)]
+    pub(super) fn of_legs(name: &str, want: Want, legs: usize) -> Row {
+        let leg = Leg { ranks: 1, flags: String::new(), saves: false, resumes: false };
+        Row { name: name.to_string(), want, alone: 0, legs: vec![leg; legs] }
+    }
+
     /// Ranks of its last leg.
     pub fn ranks(&self) -> usize {
         self.legs.last().map_or(1, |leg| leg.ranks)
@@ -167,7 +196,7 @@ impl Row {
 
 impl Leg {
     /// The flags of `brigade train` for it.
-    pub(super) fn flags(&self, args: &Args, log: &Path, checkpoint: &Path) -> Vec<String> {
+    pub fn flags(&self, args: &Args, log: &Path, checkpoint: &Path) -> Vec<String> {
         let path = |path: &Path| path.display().to_string();
         let folder = path(log.parent().unwrap_or(log));
         let words = self.flags.split_whitespace();

@@ -27,13 +27,13 @@ fn cells(verdict: &Verdict) -> Vec<String> {
     };
     let largest = reading.largest();
     let of_formula = largest.peak_bytes as f64 / largest.memory_bytes.max(1) as f64;
-    let sent = reading.ranks[0].sent_bytes / reading.last_steps as u64;
+    let sent = reading.ranks()[0].sent_bytes / reading.last_steps as u64;
     cells.push(reading.losses.last().map_or(String::new(), |loss| format!("{loss:.6}")));
     cells.push(match (verdict.off, verdict.row.want) {
         (None, _) => String::new(),
         (Some((_, 0.0)), _) => "same bits".to_string(),
         (Some((first, worst)), Want::Within(_)) => format!("{first:.0e} off, then {worst:.0e}"),
-        (Some((_, worst)), Want::SameBits) => format!("WRONG, {worst:.1e} off"),
+        (Some((_, worst)), _) => format!("WRONG, {worst:.1e} off"),
     });
     cells.push(grouped(reading.tokens_per_second as u64));
     cells.push(format!("{:.1} %", 100.0 * reading.exposed));

@@ -21,7 +21,9 @@ impl Gate {
         self.probs.resize(tokens * experts, 0.0);
         k.linear(&mut self.probs, x, weight, &[], mixture.width, None);
         self.chosen.clear();
+        self.chosen.reserve_exact(tokens * mixture.top);
         self.shares.clear();
+        self.shares.reserve_exact(tokens * mixture.top);
         let mut order: Vec<usize> = Vec::with_capacity(experts);
         for probs in self.probs.chunks_exact_mut(experts) {
             let largest = probs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -36,6 +38,17 @@ impl Gate {
                 self.shares.push(probs[expert]);
             }
         }
+    }
+
+    /// How many scores there were.
+    pub(super) fn scores(&self) -> usize {
+        self.probs.len()
+    }
+
+    /// Bytes of it.
+    pub(super) fn bytes(&self) -> u64 {
+        let numbers = size_of::<f32>() * (self.probs.len() + self.shares.len());
+        (numbers + size_of::<usize>() * self.chosen.len()) as u64
     }
 
     /// Writes `dx` and `dweight` from the gradient of the shares.

@@ -79,8 +79,20 @@ impl MixtureTape {
 
     /// Bytes of it, after a forward.
     pub fn bytes(&self) -> u64 {
-        let MixtureTape { inputs, hidden, active, answers, .. } = self;
-        4 * (inputs.len() + hidden.len() + active.len() + answers.len()) as u64
+        let MixtureTape { gate, travel, inputs, hidden, active, answers } = self;
+        let rows = inputs.len() + hidden.len() + active.len() + answers.len();
+        gate.bytes() + travel.bytes() + 4 * rows as u64
+    }
+
+    /// Bytes that its forward and its backward had beside it at most: rows that came or will go,
+    /// and what they become.
+    pub fn passing_bytes(&self) -> [u64; 2] {
+        let (came, sent) = (self.inputs.len(), self.answers.len());
+        // Outputs, until they are on their way back as answers; and in backward gradients of
+        // outputs, inputs and hidden numbers.
+        let forward = (2 * came).max(came + sent) - sent;
+        let backward = (6 * came).max(came + sent).max(sent + self.gate.scores());
+        [4 * forward as u64, 4 * backward as u64]
     }
 }
 
@@ -94,10 +106,12 @@ pub fn forward(
     onto: &[f32],
 ) -> Result<(), Error> {
     let c = mixture.width;
+    // What was kept before is another step's: it makes room.
+    *tape = MixtureTape::default();
     tape.gate.choose(k, x, params[0], mixture);
     tape.travel.plan(group, mixture, &tape.gate.chosen)?;
     let sent = tape.travel.collect(x, c, mixture.top);
-    tape.inputs = tape.travel.out(group, &sent, c)?;
+    tape.inputs = tape.travel.out(group, sent, c)?;
     tape.hidden.resize(4 * tape.inputs.len(), 0.0);
     tape.active.resize(4 * tape.inputs.len(), 0.0);
     let mut outputs = vec![0.0; tape.inputs.len()];
@@ -110,7 +124,7 @@ pub fn forward(
         k.gelu(active, hidden);
         k.linear(&mut outputs[narrow], active, out_w, out_b, 4 * c, None);
     }
-    tape.answers = tape.travel.back(group, &outputs, c)?;
+    tape.answers = tape.travel.back(group, outputs, c)?;
     y.copy_from_slice(onto);
     for (choice, &place) in tape.travel.places().iter().enumerate() {
         let share = tape.gate.shares[choice];
@@ -144,7 +158,7 @@ pub fn backward(
             *sent = share * dy;
         }
     }
-    let douts = tape.travel.out(group, &sent, c)?;
+    let douts = tape.travel.out(group, sent, c)?;
     let mut dinputs = vec![0.0; tape.inputs.len()];
     let mut dwide = vec![0.0; tape.hidden.len()];
     for (expert, rows) in tape.travel.experts().enumerate() {
@@ -164,7 +178,8 @@ pub fn backward(
         let (dinput, input) = (&mut dinputs[narrow.clone()], &tape.inputs[narrow]);
         k.linear_backward(dinput, dfc_w, dfc_b, dwide, input, fc_w, c);
     }
-    let came = tape.travel.back(group, &dinputs, c)?;
+    drop((douts, dwide));
+    let came = tape.travel.back(group, dinputs, c)?;
     tape.gate.backward(k, (dx, dgate), &dshares, x, params[0], mixture);
     for (choice, &place) in tape.travel.places().iter().enumerate() {
         k.add(&mut dx[choice / top * c..][..c], &came[place * c..][..c]);

@@ -54,6 +54,7 @@ impl Travel {
         // An expert's rows stand behind those of the experts before it, in the order of ranks.
         let mut next: Vec<usize> = self.experts().map(|rows| rows.start).collect();
         self.arrivals.clear();
+        self.arrivals.reserve_exact(self.loads.iter().sum());
         for rank in 0..ranks {
             for (expert, next) in next.iter_mut().enumerate() {
                 self.arrivals.extend(*next..*next + count(rank, expert));
@@ -65,14 +66,16 @@ impl Travel {
 
     /// The rows of tokens, [tokens × c], in the order of sending.
     pub(super) fn collect(&self, x: &[f32], c: usize, top: usize) -> Vec<f32> {
-        self.choices.iter().flat_map(|choice| &x[choice / top * c..][..c]).copied().collect()
+        let mut rows = Vec::with_capacity(self.choices.len() * c);
+        self.choices.iter().for_each(|choice| rows.extend_from_slice(&x[choice / top * c..][..c]));
+        rows
     }
 
     /// To the experts: what comes is in their order.
     pub(super) fn out(
         &self,
         group: Option<&Group>,
-        sent: &[f32],
+        sent: Vec<f32>,
         c: usize,
     ) -> Result<Vec<f32>, Error> {
         let came = exchange(group, sent, (&self.to, &self.from), c)?;
@@ -87,12 +90,13 @@ impl Travel {
     pub(super) fn back(
         &self,
         group: Option<&Group>,
-        rows: &[f32],
+        rows: Vec<f32>,
         c: usize,
     ) -> Result<Vec<f32>, Error> {
-        let sent: Vec<f32> =
-            self.arrivals.iter().flat_map(|place| &rows[place * c..][..c]).copied().collect();
-        exchange(group, &sent, (&self.from, &self.to), c)
+        let mut sent = Vec::with_capacity(rows.len());
+        self.arrivals.iter().for_each(|place| sent.extend_from_slice(&rows[place * c..][..c]));
+        drop(rows);
+        exchange(group, sent, (&self.from, &self.to), c)
     }
 
     /// Where each choice's row is in the order of sending.
@@ -107,6 +111,13 @@ impl Travel {
             *end += load;
             Some(start..*end)
         })
+    }
+
+    /// Bytes of the lists that are as long as rows.
+    pub(super) fn bytes(&self) -> u64 {
+        let Travel { places, choices, arrivals, .. } = self;
+        let lists = places.capacity() + choices.capacity() + arrivals.capacity();
+        (size_of::<usize>() * lists) as u64
     }
 
     pub(super) fn loads(&self) -> Vec<usize> {
@@ -125,14 +136,14 @@ impl Travel {
 /// Rows to each rank, for rows from each.
 fn exchange(
     group: Option<&Group>,
-    sent: &[f32],
+    sent: Vec<f32>,
     (to, from): (&[usize], &[usize]),
     c: usize,
 ) -> Result<Vec<f32>, Error> {
-    let Some(group) = group else { return Ok(sent.to_vec()) };
+    let Some(group) = group else { return Ok(sent) };
     let elems = |rows: &[usize]| rows.iter().map(|rows| rows * c).collect::<Vec<_>>();
     let (to, from) = (elems(to), elems(from));
     let mut came = vec![0.0; from.iter().sum()];
-    group.timed(|comm| comm.all_to_all_v(sent, &to, &mut came, &from))?;
+    group.timed(|comm| comm.all_to_all_v(&sent, &to, &mut came, &from))?;
     Ok(came)
 }

@@ -91,7 +91,10 @@ impl<'a> DataParallel<'a> {
             shards,
             optimizer,
             precision,
-            scale: LossScale::new(precision),
+            scale: match state.scale.filter(|_| precision == Precision::F16) {
+                Some(scale) => scale,
+                None => LossScale::new(precision),
+            },
             inputs,
         })
     }
@@ -199,6 +202,7 @@ impl Strategy for DataParallel<'_> {
         let mut state = State::room(self.model.layout());
         self.shards.gather(&mut state)?;
         state.steps = self.optimizer.steps;
+        state.scale = (self.precision == Precision::F16).then_some(self.scale);
         self.model.assemble(state)
     }
 
@@ -216,7 +220,8 @@ impl Strategy for DataParallel<'_> {
 
     fn memory(&self) -> Memory {
         let [params, grads, moments, calls, arena] = self.shards.bytes();
-        let activations = self.tape.bytes() + self.scratch.bytes();
+        let gated = self.model.gated_bytes();
+        let activations = self.tape.bytes() + self.scratch.bytes() + gated;
         let calls = calls + self.model.room_bytes();
         let arena = arena + self.inputs.as_ref().map_or(0, Inputs::arena_bytes);
         Memory { params, grads, moments, calls, activations, arena }

@@ -2,6 +2,7 @@
 
 mod activations;
 mod bubbles;
+mod gradients;
 mod offload;
 mod optimizers;
 mod pipelines;

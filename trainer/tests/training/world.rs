@@ -23,6 +23,11 @@ pub(crate) fn args(more: &str) -> Args {
     Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
 }
 
+/// What these flags say.
+pub(crate) fn flags(flags: &[String]) -> Args {
+    Command::parse_from(["train".to_string()].iter().chain(flags)).args
+}
+
 pub(crate) fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
     brigade_trainer::train(args, world, &mut std::io::sink())
 }

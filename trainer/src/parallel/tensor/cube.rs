@@ -8,6 +8,7 @@
 //! and W and scatters the sum of Y; backward gathers all three and scatters the sums of dX and dW:
 //! each costs (q − 1)/q of a block, and a block is 1/q² of its matrix.
 
+use super::grid::{at_least, bytes_of};
 use super::summa::inputs_of;
 use super::{At, Grid, Group, Linear, LinearGrads, Place, Side};
 use crate::error::Error;
@@ -128,6 +129,19 @@ impl Grid for Cube {
         along_w.reduce_scatter(dw_all, grads.weight)?;
         // The block's rows were whole along y, so only those of other blocks are missing.
         if grads.bias.is_empty() { Ok(()) } else { along_w.all_reduce(grads.bias) }
+    }
+
+    fn make_room(&self, [rows, inputs, outputs]: [usize; 3]) {
+        let (x, y) = (self.side * rows * inputs, self.side * rows * outputs);
+        let weight = inputs * outputs;
+        let rooms = &mut *self.rooms.borrow_mut();
+        for (room, elems) in rooms.iter_mut().zip([x, weight, y, x, weight]) {
+            at_least(room, elems);
+        }
+    }
+
+    fn room_bytes(&self) -> u64 {
+        bytes_of(&*self.rooms.borrow())
     }
 
     fn formula_bytes(

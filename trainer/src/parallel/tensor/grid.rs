@@ -63,9 +63,26 @@ pub trait Grid {
         weight: &[f32],
     ) -> Result<(), Error>;
 
+    /// Have room for what other ranks' tiles of such a layer take.
+    fn make_room(&self, tile: [usize; 3]);
+
+    /// Bytes of that room.
+    fn room_bytes(&self) -> u64;
+
     /// Bytes that this rank sends in forward and in backward of a layer whose tiles have so many
     /// rows, inputs and outputs, the bias included.
     fn formula_bytes(&self, side: Side, tile: [usize; 3]) -> Result<[u64; 2], Error>;
+}
+
+/// Have room for `elems` in a buffer, and for no more.
+pub(super) fn at_least(room: &mut Vec<f32>, elems: usize) {
+    room.clear();
+    room.reserve_exact(elems);
+}
+
+/// Bytes that such buffers take.
+pub(super) fn bytes_of(rooms: &[Vec<f32>]) -> u64 {
+    4 * rooms.iter().map(|room| room.capacity() as u64).sum::<u64>()
 }
 
 /// Blocks whose inside is computed on a grid.
@@ -99,7 +116,21 @@ impl<G: Grid> Gridded<G> {
         let rooms = [vec![0.0; stream / rows / columns], vec![0.0; stream]];
         let ranks = grid.groups()[0].size();
         assert_eq!(ranks, rows * columns, "a tile for each rank");
-        Ok(Gridded { grid, width: config.width, rooms: RefCell::new(rooms) })
+        let grid = Gridded { grid, width: config.width, rooms: RefCell::new(rooms) };
+        let tokens = batch * config.context;
+        grid.layers(tokens).into_iter().for_each(|(_, tile)| grid.grid.make_room(tile));
+        Ok(grid)
+    }
+
+    /// The layers of a block: rows, inputs and outputs of their tiles.
+    fn layers(&self, tokens: usize) -> [(Side, [usize; 3]); 4] {
+        let (rows, c) = (tokens / self.grid.parts()[0], self.columns());
+        [
+            (Side::Enter, [rows, c, 3 * c]),
+            (Side::Leave, [rows, c, c]),
+            (Side::Enter, [rows, c, 4 * c]),
+            (Side::Leave, [rows, 4 * c, c]),
+        ]
     }
 
     /// Rows and columns of the whole stream that are in a rank's tile, row by row.
@@ -222,7 +253,8 @@ impl<G: Grid> Division for Gridded<G> {
     }
 
     fn room_bytes(&self) -> u64 {
-        4 * self.rooms.borrow().iter().map(|room| room.len() as u64).sum::<u64>()
+        let tiles: u64 = self.rooms.borrow().iter().map(|room| room.len() as u64).sum();
+        4 * tiles + self.grid.room_bytes()
     }
 
     fn formula_bytes(
@@ -237,13 +269,8 @@ impl<G: Grid> Division for Gridded<G> {
         let (rows, c) = (tokens / self.grid.parts()[0], self.columns());
         let joins = 2 * self.grid.groups()[0].bytes(Collective::AllGather, rows * c)?;
         let mut bytes = [joins; 2];
-        for (side, inputs, outputs) in [
-            (Side::Enter, c, 3 * c),
-            (Side::Leave, c, c),
-            (Side::Enter, c, 4 * c),
-            (Side::Leave, 4 * c, c),
-        ] {
-            let layer = self.grid.formula_bytes(side, [rows, inputs, outputs])?;
+        for (side, tile) in self.layers(tokens) {
+            let layer = self.grid.formula_bytes(side, tile)?;
             bytes = [bytes[0] + layer[0], bytes[1] + layer[1]];
         }
         Ok(bytes)

@@ -8,6 +8,7 @@
 //! which it is the root: 2q broadcasts of X and of W, q reductions of each, and with d layers an
 //! all-reduce of dW.
 
+use super::grid::{at_least, bytes_of};
 use super::{At, Grid, Group, Linear, LinearGrads, Place, Side};
 use crate::error::Error;
 use crate::kernels::Kernels;
@@ -140,6 +141,19 @@ impl Grid for Summa {
         }
         column.all_reduce(grads.bias)?;
         depth.all_reduce(grads.bias)
+    }
+
+    fn make_room(&self, [rows, inputs, outputs]: [usize; 3]) {
+        let (x, weight, y) = (rows * inputs, inputs * outputs, rows * outputs);
+        let rooms = &mut *self.rooms.borrow_mut();
+        // Forward's part of y and backward's part of dx are there at different times.
+        for (room, elems) in rooms.iter_mut().zip([x, weight, x.max(y), weight]) {
+            at_least(room, elems);
+        }
+    }
+
+    fn room_bytes(&self) -> u64 {
+        bytes_of(&*self.rooms.borrow())
     }
 
     fn formula_bytes(
