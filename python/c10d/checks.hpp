@@ -1,6 +1,7 @@
 // What torch passes must fit together before anything is sent.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "tensors.hpp"
@@ -22,6 +23,18 @@ inline const Tensors &single(const std::vector<Tensors> &lists) {
 inline void check_same_type(const Run &one, const Run &other) {
     TORCH_CHECK_TYPE(one.type() == other.type(), "tensors of ", one.type(), " and of ",
                      other.type(), " in one call");
+}
+
+// Inputs with their outputs, for calls that take several of each.
+inline std::vector<std::pair<Run, Run>> paired(const Tensors &inputs, const Tensors &outputs) {
+    TORCH_CHECK_VALUE(inputs.size() == outputs.size(), inputs.size(), " inputs for ",
+                      outputs.size(), " outputs");
+    std::vector<std::pair<Run, Run>> parts;
+    for (size_t at = 0; at < inputs.size(); at++) {
+        parts.emplace_back(Run::input({inputs[at]}), Run::output({outputs[at]}));
+        check_same_type(parts.back().first, parts.back().second);
+    }
+    return parts;
 }
 
 inline void check_length(size_t found, size_t wanted, const char *what) {

@@ -134,15 +134,10 @@ Group::Work Group::all_gather_single(at::Tensor &output, at::Tensor &input,
 
 Group::Work Group::all_gather_single_coalesced(Tensors &outputs, Tensors &inputs,
                                                const c10d::AllgatherOptions &opts) {
-    check_length(outputs.size(), inputs.size(), "a list");
-    std::vector<std::pair<Run, Run>> parts;
-    for (size_t at = 0; at < inputs.size(); at++) {
-        auto input = Run::input({inputs[at]});
-        auto output = Run::output({outputs[at]});
-        check_same_type(input, output);
+    auto parts = paired(inputs, outputs);
+    for (auto &[input, output] : parts) {
         check_length(output.count(), input.count() * size_, "an output");
         input.keep_apart(output, rank_ * input.bytes());
-        parts.emplace_back(std::move(input), std::move(output));
     }
     auto body = [this, parts = std::move(parts)] {
         for (const auto &[input, output] : parts) all_gather(input, output);

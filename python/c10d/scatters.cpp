@@ -104,16 +104,11 @@ Group::Work Group::reduce_scatter_single(at::Tensor &output, at::Tensor &input,
 
 Group::Work Group::reduce_scatter_single_coalesced(Tensors &outputs, Tensors &inputs,
                                                    const c10d::ReduceScatterOptions &opts) {
-    check_length(outputs.size(), inputs.size(), "a list");
-    std::vector<std::pair<Run, Run>> parts;
-    for (size_t at = 0; at < inputs.size(); at++) {
-        auto input = Run::input({inputs[at]});
-        auto output = Run::output({outputs[at]});
-        check_same_type(input, output);
+    auto parts = paired(inputs, outputs);
+    for (auto &[input, output] : parts) {
         check_length(input.count(), output.count() * size_, "an input");
         input.keep_apart(output, -static_cast<ptrdiff_t>(rank_ * output.bytes()));
         folded(input.type(), opts.reduceOp);
-        parts.emplace_back(std::move(input), std::move(output));
     }
     auto body = [this, parts = std::move(parts), op = Op(opts.reduceOp, rank_)] {
         for (const auto &[input, output] : parts) {

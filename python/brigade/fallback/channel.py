@@ -9,13 +9,21 @@ import time
 from collections import defaultdict, deque
 from ctypes import byref, c_void_p, sizeof
 
+import torch.distributed as dist
+
 from ..communicator import config_of, unique_id
-from ..library import DTYPES, LIBRARY, Config, Id, check
+from ..library import DTYPES, LIBRARY, SUCCESS, Config, Id
 from .works import Lane
 
 BYTES = DTYPES["uint8"]
 # What goes in front of every message: tag and bytes.
 HEADER = struct.Struct("=qQ")
+
+
+def check(result):
+    """Raise what a call failed with, as torch knows it."""
+    if result != SUCCESS:
+        raise dist.DistBackendError(f"brigade: {LIBRARY.brigade_last_error().decode()}")
 
 
 def join(drawn, rank, size, timeout_ms):
@@ -79,9 +87,10 @@ class Channel:
         deadline, pause = time.monotonic() + self._timeout_ms / 1000, 0.0001
         while not self._store.check([key]):
             if self._stopped:
-                raise RuntimeError("brigade: the group ended before a message met its peer")
+                raise dist.DistBackendError("brigade: the group ended before a message met")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"brigade: no peer came to a message ({self._key}) in time")
+                what = f"brigade: no peer came to a message ({self._key}) in time"
+                raise dist.DistBackendError(what)
             self._check_world()
             time.sleep(pause)
             pause = min(2 * pause, 0.005)
@@ -171,6 +180,6 @@ class Channel:
 def check_size(run, count):
     """Whether a message fits its tensor."""
     if count != run.data.nbytes:
-        raise RuntimeError(
+        raise dist.DistBackendError(
             f"brigade: a message of {count} bytes came for a tensor of {run.data.nbytes}"
         )

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 from ..communicator import unique_id
-from ..library import LIBRARY, SUCCESS, check
-from .channel import Channel, join
+from ..library import LIBRARY, SUCCESS
+from .channel import Channel, check, join
 from .tensors import Run, apart, reduction, single
 from .works import All, Lane, Work
 
@@ -299,10 +299,7 @@ class Group(Backend):
             return work
 
     def _call(self, name, *arguments):
-        result = getattr(LIBRARY, "brigade_" + name)(*arguments, self._comm, None)
-        if result != SUCCESS:
-            sentence = LIBRARY.brigade_last_error().decode()
-            raise dist.DistBackendError(f"brigade, rank {self._rank}: {sentence}")
+        check(getattr(LIBRARY, "brigade_" + name)(*arguments, self._comm, None))
 
     def _channel(self, peer, sends):
         if self._check_peer(peer) == self._rank:

@@ -38,8 +38,10 @@ class Work(dist.Work):
             # What hangs on it may call collectives, and wait for further ones.
             threading.Thread(target=begin.set_result, args=(None,), daemon=True).start()
 
-    def wait(self, *_timeout):
-        self._settled.wait()
+    def wait(self, timeout=None):
+        seconds = timeout.total_seconds() if timeout else None
+        if not self._settled.wait(seconds):
+            raise dist.DistBackendError(f"a call still goes on after {seconds} s")
         self._value()
         return True
 

@@ -63,7 +63,7 @@ def every_operator(rank, world):
         torch.testing.assert_close(tensor, wanted)
 
 
-@case(backends=("brigade",))
+@case(backends=("brigade",), needs_native=True)
 def means_and_factors(rank, world):
     for dtype in [torch.float32, torch.bfloat16, torch.complex64]:
         tensor = part(rank, dtype)

@@ -76,7 +76,7 @@ def a_failed_collective_within_ddp(backend, rank, world):
     os._exit(0)
 
 
-@case(bare=True, quick=True)
+@case(bare=True, quick=True, needs_native=True)
 def errors_reach_futures(backend, rank, world):
     begin(backend, 2)
     if rank == 0:

@@ -173,7 +173,7 @@ def groups(rank, world):
     assert tensor.item() == world // 2
 
 
-@case()
+@case(needs_native=True)
 def split_groups(rank, world):
     turned = list(range(world))[::-1]
     part = dist.split_group(split_ranks=[turned[: world // 2], turned[world // 2 :]])

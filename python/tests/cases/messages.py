@@ -45,7 +45,7 @@ def from_anybody(rank, world):
     if rank > 0:
         for number in range(count):
             dist.send(torch.tensor([rank, number]), 0, tag=number % 2)
-        dist.send(torch.full((100_000,), float(rank)), 0)
+        dist.send(torch.full((100_000,), float(rank)), 0, tag=7)
         return
     seen = [0] * world
     for number in range(count * (world - 1)):
@@ -59,7 +59,7 @@ def from_anybody(rank, world):
     # Those that looked in vain have lost nothing.
     for peer in range(1, world):
         big = torch.empty(100_000)
-        dist.recv(big, peer)
+        dist.recv(big, peer, tag=7)
         assert bool((big == peer).all())
 
 

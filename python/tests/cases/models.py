@@ -153,7 +153,7 @@ def averaged_models(rank, world):
         assert bool((parameter == (world - 1) / 2).all())
 
 
-@case()
+@case(needs_native=True)
 def sparse_gradients(rank, world):
     torch.manual_seed(1)
     parallel = DDP(nn.EmbeddingBag(10, 4, sparse=True, mode="sum"))

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from .case import case, refused
 
 
-@case(quick=True)
+@case(quick=True, needs_native=True)
 def many_at_a_time(rank, world):
     tensors = [torch.full((n % 5000 + 1,), float(rank + n)) for n in range(0, 40_000, 401)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -23,7 +23,7 @@ def many_at_a_time(rank, world):
         assert bool((tensor == wanted).all())
 
 
-@case(quick=True)
+@case(quick=True, needs_native=True)
 def polling(rank, world):
     tensor = torch.ones(1000)
     work = dist.all_reduce(tensor, async_op=True)
@@ -116,7 +116,7 @@ def again_and_again(rank, world):
         dist.destroy_process_group(group)
 
 
-@case(backends=("brigade",))
+@case(backends=("brigade",), needs_native=True)
 def another_timeout(rank, world):
     group = dist.new_group()
     dist.set_timeout(datetime.timedelta(milliseconds=500), group)
