@@ -24,11 +24,18 @@ Examples:
   brigade bench all-reduce -n 2
   brigade bench all-reduce -n 4 --transport tcp -b 8 -e 64M -f 4 --json -
   brigade bench reduce-scatter -n 3 -b 1 -e 4M -f 4 --dtype all --op all --check --iters 1
+  brigade bench all-reduce,all-gather -n 2 --check
   brigade bench all-gather -n 2 --plot all-gather.svg")]
 pub struct Args {
-    /// What to measure
-    #[arg(value_enum, value_name = "COLLECTIVE")]
-    pub kind: Kind,
+    /// What to measure; several, separated by commas, get a table each from the same ranks
+    #[arg(
+        value_enum,
+        value_name = "COLLECTIVE",
+        required = true,
+        num_args = 1,
+        value_delimiter = ','
+    )]
+    pub kinds: Vec<Kind>,
     /// How many ranks
     #[arg(short = 'n', long, default_value_t = 2,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -96,11 +103,19 @@ pub enum Root {
 }
 
 impl Args {
-    /// The lines of the table, in order: a block of sizes for every type, operator and root.
-    /// Combinations without a meaning are left out.
+    /// The lines of the tables, in order: for each collective a block of sizes for every type,
+    /// operator and root. Combinations without a meaning are left out.
     pub fn cases(&self, ranks: usize) -> Result<Vec<Case>, String> {
-        let roots = self.roots(ranks)?;
-        let sizes = match self.kind {
+        if self.plot.is_some() && self.kinds.len() > 1 {
+            return Err(String::from("--plot draws one collective; leave the others out"));
+        }
+        let each = self.kinds.iter().map(|kind| self.cases_of(*kind, ranks));
+        Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    fn cases_of(&self, kind: Kind, ranks: usize) -> Result<Vec<Case>, String> {
+        let roots = self.roots(kind, ranks)?;
+        let sizes = match kind {
             Kind::Barrier => vec![0],
             _ => size::sweep(self.min_bytes, self.max_bytes, self.factor as usize),
         };
@@ -110,14 +125,14 @@ impl Args {
         }
         let mut cases = Vec::new();
         for dtype in &self.dtype.0 {
-            let elems = sizes.iter().map(|bytes| self.kind.block_elems(*bytes, *dtype, ranks));
+            let elems = sizes.iter().map(|bytes| kind.block_elems(*bytes, *dtype, ranks));
             let mut elems: Vec<usize> = elems.collect();
             // Sizes below an element would all be the same empty call.
             elems.dedup();
-            for op in self.ops(*dtype) {
+            for op in self.ops(kind, *dtype) {
                 for root in &roots {
                     cases.extend(elems.iter().map(|&block_elems| Case {
-                        kind: self.kind,
+                        kind,
                         dtype: *dtype,
                         op: op.clone(),
                         root: *root,
@@ -134,20 +149,20 @@ impl Args {
         }
     }
 
-    fn ops(&self, dtype: Dtype) -> Vec<Op> {
-        match self.kind.folds() {
+    fn ops(&self, kind: Kind, dtype: Dtype) -> Vec<Op> {
+        match kind.folds() {
             true => self.op.0.iter().filter(|op| op.supports(dtype)).cloned().collect(),
             false => vec![Op::Sum],
         }
     }
 
-    fn roots(&self, ranks: usize) -> Result<Vec<u32>, String> {
+    fn roots(&self, kind: Kind, ranks: usize) -> Result<Vec<u32>, String> {
         let ranks = u32::try_from(ranks).map_err(|_| format!("{ranks} ranks are too many"))?;
         match self.root {
             Root::One(root) if root >= ranks => {
                 Err(format!("--root {root} is no rank of {ranks}; the last one is {}", ranks - 1))
             }
-            Root::All if self.kind.has_root() => Ok((0..ranks).collect()),
+            Root::All if kind.has_root() => Ok((0..ranks).collect()),
             Root::All => Ok(vec![0]),
             Root::One(root) => Ok(vec![root]),
         }
@@ -216,6 +231,16 @@ mod tests {
         assert_eq!(elems("-b 0 -e 8 -f 2"), [0, 1, 2]);
         assert_eq!(elems("-b 0 -e 8 -f 2 --dtype u8"), [0, 1, 2, 4, 8]);
         assert_eq!(elems("-b 0 -e 4 -f 4 --dtype f32,u8"), [0, 1, 0, 1, 4]);
+    }
+
+    #[test]
+    fn collectives_follow_one_another() {
+        let of = |words: &[&str]| Command::parse_from(words).args.cases(2);
+        let cases = of(&["bench", "barrier,all-reduce,gather", "-b", "8", "-e", "8"]).unwrap();
+        let kinds: Vec<Kind> = cases.iter().map(|case| case.kind).collect();
+        assert_eq!(kinds, [Kind::Barrier, Kind::AllReduce, Kind::Gather]);
+        assert!(of(&["bench", "barrier,gather", "--plot", "x.svg"]).is_err());
+        assert!(Command::try_parse_from(["bench", "barrier,nonsense"]).is_err());
     }
 
     #[test]

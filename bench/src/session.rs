@@ -109,14 +109,21 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
     let cases = args.cases(comm.size()).map_err(Failure::Usage)?;
     let method = Method { calls: args.iters, warmup: args.warmup, check: args.check, cpu };
     let mut bench = Bench::new(comm, method, &cases);
-    let mut report =
-        if comm.rank() == 0 { Some(Report::new(args, comm, &cases[0])?) } else { None };
+    let mut report = if comm.rank() == 0 { Some(Report::new(args)?) } else { None };
     let mut wrong = 0;
-    for case in &cases {
-        let records = bench.measure(case)?;
-        wrong += records.iter().filter_map(|record| record.wrong).sum::<u64>();
+    for table in cases.chunk_by(|one, next| one.kind == next.kind) {
         if let Some(report) = &mut report {
-            report.add(records)?;
+            report.begin(args, comm, &table[0])?;
+        }
+        for case in table {
+            let records = bench.measure(case)?;
+            wrong += records.iter().filter_map(|record| record.wrong).sum::<u64>();
+            if let Some(report) = &mut report {
+                report.add(records)?;
+            }
+        }
+        if let Some(report) = &mut report {
+            report.end()?;
         }
     }
     if let Some(report) = report {
@@ -131,6 +138,7 @@ struct Report {
     table: Box<dyn Write>,
     json: Option<Target>,
     plot: Option<PathBuf>,
+    /// Of the table that was begun last.
     records: Vec<Record>,
 }
 
@@ -166,21 +174,23 @@ impl Target {
 }
 
 impl Report {
-    /// Open everything and write the head, so that a wrong path is found before the work.
-    fn new(args: &Args, comm: &Communicator, first: &Case) -> Result<Self, Failure> {
-        let title = format!(
-            "{} on {} over {}",
-            args.kind.name(),
-            size::ranks(comm.size()),
-            transport(comm)
-        );
-        let (mut table, json) = Target::open(args.json.as_deref())?;
+    /// Open everything, so that a wrong path is found before the work.
+    fn new(args: &Args) -> Result<Self, Failure> {
+        let (table, json) = Target::open(args.json.as_deref())?;
         if let Some(path) = &args.plot {
             create(path)?;
         }
-        table::write_head(&mut table, &facts(args, comm, &title, first))
-            .map_err(cannot_write("the table"))?;
-        Ok(Self { title, table, json, plot: args.plot.clone(), records: Vec::new() })
+        let (title, records) = (String::new(), Vec::new());
+        Ok(Self { title, table, json, plot: args.plot.clone(), records })
+    }
+
+    /// Write the head of a collective's table.
+    fn begin(&mut self, args: &Args, comm: &Communicator, first: &Case) -> Result<(), Failure> {
+        let (ranks, over) = (size::ranks(comm.size()), transport(comm));
+        self.title = format!("{} on {ranks} over {over}", first.kind.name());
+        self.records.clear();
+        table::write_head(&mut self.table, &facts(args, comm, &self.title, first))
+            .map_err(cannot_write("the table"))
     }
 
     /// Write one line, as soon as it is known.
@@ -193,10 +203,13 @@ impl Report {
         Ok(())
     }
 
+    /// Write what stands under a table.
+    fn end(&mut self) -> Result<(), Failure> {
+        table::write_tail(&mut self.table, &self.records).map_err(cannot_write("the table"))
+    }
+
     fn finish(mut self, lending: &LendingStats) -> Result<(), Failure> {
-        table::write_tail(&mut self.table, &self.records)
-            .and_then(|()| table::write_lending(&mut self.table, lending))
-            .map_err(cannot_write("the table"))?;
+        table::write_lending(&mut self.table, lending).map_err(cannot_write("the table"))?;
         if let Some(path) = &self.plot {
             let svg = plot::draw(&self.title, &self.records);
             std::fs::write(path, svg).map_err(cannot_write(&path.display().to_string()))?;
@@ -212,7 +225,7 @@ fn facts(args: &Args, comm: &Communicator, title: &str, first: &Case) -> Vec<Str
     let call = first.call(comm.size(), comm.rank());
     let used = call.and_then(|call| comm.algorithm_for(&call).ok());
     let choice = match settings.algorithm {
-        _ if settings.ordered && args.kind.folds() => String::from("ordered"),
+        _ if settings.ordered && first.kind.folds() => String::from("ordered"),
         // One that cannot do the collective is not used for it.
         Some(wish) if used == Some(wish) => wish.to_string(),
         _ => String::from("chosen by size"),

@@ -22,7 +22,7 @@ impl Workshop {
         let workshop = Workshop(std::env::temp_dir().join(folder));
         std::fs::create_dir_all(&workshop.0).expect("a folder for temporary files");
         let root = root();
-        let built = build("brigade-net").join("libnccl_net_brigade.so");
+        let built = build().join("libnccl_net_brigade.so");
         std::fs::copy(built, workshop.library()).expect("the library was built");
         let mut compiler = Command::new("gcc");
         compiler.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-O2", "-o"]);
@@ -59,8 +59,9 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
 }
 
-/// Build a package as this test was built; where cargo puts it.
-fn build(package: &str) -> PathBuf {
+/// Build everything as this test was built: what is built by itself gets fewer features of what it
+/// shares with others, which would be compiled once more. Where cargo puts it.
+fn build() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     let folder = test.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
@@ -68,7 +69,8 @@ fn build(package: &str) -> PathBuf {
         Some(profile) => profile,
     };
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package", package, "--profile", profile]).current_dir(root());
+    cargo.args(["build", "--workspace", "--lib", "--bins", "--examples", "--profile", profile]);
+    cargo.current_dir(root());
     run(cargo.arg("--target-dir").arg(folder.parent().expect("target/ is above")));
     folder.to_owned()
 }
@@ -159,7 +161,7 @@ fn a_plugin_is_a_transport_with_the_same_digits_as_any_other() {
 #[test]
 fn a_gpt_trains_over_a_plugin_and_the_doctor_knows_it() {
     let Some(workshop) = Workshop::open("train") else { return };
-    let brigade = build("brigade").join("brigade");
+    let brigade = build().join("brigade");
     let plugin = format!("plugin:{}", workshop.library().display());
     let losses = |transport: &str| {
         let mut train = Command::new("timeout");

@@ -207,7 +207,10 @@ fn brigade() -> PathBuf {
         let target = folder.parent().expect("target/ is above");
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--package", "brigade", "--profile", profile]).current_dir(root);
+        // What is built by itself gets fewer features of what it shares with others, which would
+        // be compiled once more.
+        cargo.args(["build", "--workspace", "--lib", "--bins", "--examples"]);
+        cargo.args(["--profile", profile]).current_dir(root);
         let output = cargo.arg("--target-dir").arg(target).output().expect("cargo runs this test");
         assert!(output.status.success(), "{}", words(&output));
         folder.join("brigade")

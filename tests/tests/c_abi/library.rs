@@ -59,18 +59,19 @@ pub(crate) fn source(name: &str) -> PathBuf {
 /// The `brigade` command.
 pub(crate) fn brigade() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["--package", "brigade"]).join("brigade")).clone()
+    BUILT.get_or_init(|| build().join("brigade")).clone()
 }
 
 /// Where the library is before it is installed.
 fn built() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["--package", "brigade-ffi"])).clone()
+    BUILT.get_or_init(build).clone()
 }
 
-/// Build something as this test was built, and tell the folder where cargo puts it: that of the
-/// test itself, without `deps`.
-pub(crate) fn build(what: &[&str]) -> PathBuf {
+/// Build everything as this test was built, and tell the folder where cargo puts it: that of the
+/// test itself, without `deps`. Everything, because a package that is built by itself gets fewer
+/// features of what it shares with others, and all of that would be compiled once more.
+pub(crate) fn build() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     let folder = test.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
@@ -79,7 +80,8 @@ pub(crate) fn build(what: &[&str]) -> PathBuf {
     };
     let target = folder.parent().expect("target/ is above");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.arg("build").args(what).args(["--profile", profile]).current_dir(root());
+    cargo.args(["build", "--workspace", "--lib", "--bins", "--examples", "--profile", profile]);
+    cargo.current_dir(root());
     let output = cargo.arg("--target-dir").arg(target).output();
     let output = output.expect("cargo runs: it runs this test");
     assert!(output.status.success(), "{}", words(&output));

@@ -29,7 +29,7 @@ impl Nccl {
         let installed = Self(std::env::temp_dir().join(folder));
         let mut install = Command::new("sh");
         install.arg(root().join("ffi/nccl/install.sh")).arg("--libdir").arg(&installed.0);
-        run(install.arg("--from").arg(build(&["--package", "brigade-nccl"])));
+        run(install.arg("--from").arg(build()));
         installed
     }
 
@@ -117,7 +117,7 @@ fn cupys_binding_makes_all_its_collectives_on_host_memory() {
 
 #[test]
 fn cudarcs_binding_makes_its_calls_on_host_memory() {
-    let folder = build(&["--package", "brigade-tests", "--example", "cudarc_nccl"]);
+    let folder = build();
     let nccl = Nccl::install("cudarc");
     let mut program = bounded(folder.join("examples/cudarc_nccl"));
     let said = run(program.env("LD_LIBRARY_PATH", &nccl.0));

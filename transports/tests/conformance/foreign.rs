@@ -14,7 +14,8 @@ pub(crate) fn plugin(ranks: usize) -> Vec<Box<dyn Transport>> {
 }
 
 /// The plugin, built as this test was built, where cargo puts it: in the folder of the test itself,
-/// without `deps`.
+/// without `deps`. Built with everything: by itself it would get fewer features of what it shares
+/// with others, and all of that would be compiled once more.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -25,7 +26,8 @@ fn built() -> &'static Path {
             Some(profile) => profile,
         };
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--package", "brigade-net", "--profile", profile]);
+        cargo.args(["build", "--workspace", "--lib", "--bins", "--examples"]);
+        cargo.args(["--profile", profile]);
         cargo.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--target-dir");
         let output = cargo.arg(folder.parent().expect("target/ is above")).output();
         let output = output.expect("cargo runs: it runs this test");
