@@ -128,9 +128,9 @@ impl Gpt {
             }
             out
         };
-        let State { params, mean, square, steps } = state;
+        let State { params, mean, square, steps, scale } = state;
         let (params, mean, square) = (reordered(params), reordered(mean), reordered(square));
-        State { params, mean, square, steps: *steps }
+        State { params, mean, square, steps: *steps, scale: *scale }
     }
 
     /// Numbers of room that forward and backward of so many rows need beside what blocks need.
