@@ -92,8 +92,9 @@ const TABLE: [(&str, &str); 10] = [
 /// Calls that were cut smaller would be all overhead.
 const WINDOW_MIN_BYTES: u64 = 4096;
 
-/// Variables that say who a rank is; they are read when ranks come together.
-const LAUNCH: [&str; 9] = [
+/// Variables that say who a rank is, read when ranks come together, and where CUDA's libraries and
+/// compiled kernels are, read when a device is first used.
+const LAUNCH: [&str; 13] = [
     "BRIGADE_RANK",
     "BRIGADE_WORLD_SIZE",
     "BRIGADE_LOCAL_RANK",
@@ -103,6 +104,10 @@ const LAUNCH: [&str; 9] = [
     "BRIGADE_SECRET",
     "BRIGADE_SECRET_FILE",
     "BRIGADE_STORE",
+    "BRIGADE_CUDA_LIBRARY",
+    "BRIGADE_NVRTC",
+    "BRIGADE_CUBLAS_LIBRARY",
+    "BRIGADE_CACHE",
 ];
 
 impl Settings {

@@ -20,6 +20,7 @@ mod context;
 mod device;
 mod error;
 mod event;
+pub mod find;
 mod graph;
 mod ipc;
 mod library;

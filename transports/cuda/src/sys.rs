@@ -1,5 +1,5 @@
-//! libcuda as C sees it: the structures and constants of `cuda.h` that are used here. The test
-//! `tests/bindings.rs` compares them with generated ones.
+//! libcuda as C sees it: the structures and constants of `cuda.h` that are used here. A test
+//! compares them with those that cudarc's authors had generated.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -113,3 +113,6 @@ pub(crate) struct CUmemAccessDesc {
 
 /// NVRTC's codes are numbers of their own.
 pub(crate) type NvrtcResult = c_int;
+
+#[cfg(test)]
+mod tests;

@@ -130,6 +130,28 @@ fn what_does_not_compile_says_where() {
 }
 
 #[test]
+fn what_was_compiled_is_kept_and_what_was_cut_is_compiled_again() {
+    let Some(_context) = context() else { return };
+    let source = Source::new("kept", "extern \"C\" __global__ void kept() {}");
+    let image = nvrtc::image(&source, "sm_90").expect("an image");
+    let folder = nvrtc::folder().expect("a folder");
+    let kept = || {
+        let entries = std::fs::read_dir(&folder).expect("the folder");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let name = |path: &std::path::Path| path.file_name()?.to_str().map(str::to_owned);
+        let mut paths =
+            paths.filter(|path| name(path).is_some_and(|name| name.starts_with("kept-sm_90-")));
+        paths.next().expect("a file")
+    };
+    assert_eq!(nvrtc::image(&source, "sm_90").expect("the same"), image, "it is compiled once");
+    let whole = std::fs::read(kept()).expect("what was kept");
+    std::fs::write(kept(), &whole[..whole.len() - 1]).expect("a cut");
+    let again = nvrtc::image(&source, "sm_90").expect("an image");
+    assert!(again.len() > 100, "{} bytes", again.len());
+    assert_eq!(std::fs::read(kept()).expect("what is kept").len(), again.len() + 32);
+}
+
+#[test]
 fn pinned_memory_is_the_hosts_and_the_devices() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).expect("a stream");

@@ -86,7 +86,7 @@ export! {
         if count() == 0 { Err(100) } else { Ok(()) }
     }
     fn cuDriverGetVersion(version: *mut c_int) {
-        put(version, 12080)
+        put(version, number("BRIGADE_FAKE_CUDA_VERSION", 12080) as c_int)
     }
     fn cuDeviceGetCount(target: *mut c_int) {
         put(target, count() as c_int)

@@ -1,21 +1,24 @@
 //! Graphs: jobs that were captured, in the order in which they were given.
 
-use std::cell::Cell;
 use std::ffi::c_uint;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 
 use crate::stream::{self, Job, Stream};
 use crate::table::{
-    Answer, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code, Handle, INVALID_VALUE, Table, export,
-    lock, put,
+    Answer, CAPTURE_INVALIDATED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code, Handle,
+    INVALID_VALUE, Table, export, lock, put,
 };
 
 /// A capture that is going on, or was.
 pub(crate) struct Capture {
     origin: u64,
     mode: c_uint,
+    thread: ThreadId,
     is_open: AtomicBool,
+    /// Somebody did what must not be done meanwhile.
+    is_spoilt: AtomicBool,
     jobs: Mutex<Vec<Job>>,
 }
 
@@ -24,17 +27,18 @@ const THREAD: c_uint = 1;
 
 static GRAPHS: Table<Vec<Job>> = Table::new();
 static EXECUTABLES: Table<Vec<Job>> = Table::new();
-/// Captures of this process that forbid every thread what could disturb them.
-static GLOBALS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    /// Those that forbid it to this thread.
-    static OWN: Cell<usize> = const { Cell::new(0) };
-}
+/// Captures that are going on.
+static OPEN: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 
 impl Capture {
     pub(crate) fn push(&self, job: Job) {
         lock(&self.jobs).push(job);
+    }
+
+    /// What cannot be captured was asked for: the capture's end will say so.
+    pub(crate) fn spoil(&self) -> Code {
+        self.is_spoilt.store(true, Ordering::Relaxed);
+        CAPTURE_UNSUPPORTED
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -42,30 +46,34 @@ impl Capture {
     }
 }
 
-/// For calls that wait or allocate: while a capture goes on they are errors.
+/// For calls that wait or allocate: while a capture goes on that forbids them they are errors, and
+/// end it.
 pub(crate) fn forbidden_in_capture() -> Answer {
-    match GLOBALS.load(Ordering::Relaxed) + OWN.get() {
-        0 => Ok(()),
-        _ => Err(CAPTURE_UNSUPPORTED),
+    let here = thread::current().id();
+    let mut answer = Ok(());
+    for capture in lock(&OPEN).iter() {
+        if capture.mode == GLOBAL || (capture.mode == THREAD && capture.thread == here) {
+            answer = Err(capture.spoil());
+        }
     }
+    answer
 }
 
 pub(crate) fn begin(stream: &Stream, handle: Handle, mode: c_uint) -> Answer {
-    let mut capture = lock(&stream.capture);
-    if capture.is_some() {
+    let mut joined = lock(&stream.capture);
+    if joined.is_some() {
         return Err(CAPTURE_UNSUPPORTED);
     }
-    match mode {
-        GLOBAL => drop(GLOBALS.fetch_add(1, Ordering::Relaxed)),
-        THREAD => OWN.set(OWN.get() + 1),
-        _ => {}
-    }
-    *capture = Some(Arc::new(Capture {
+    let capture = Arc::new(Capture {
         origin: handle as u64,
         mode,
+        thread: thread::current().id(),
         is_open: AtomicBool::new(true),
+        is_spoilt: AtomicBool::new(false),
         jobs: Mutex::new(Vec::new()),
-    }));
+    });
+    lock(&OPEN).push(capture.clone());
+    *joined = Some(capture);
     Ok(())
 }
 
@@ -76,16 +84,16 @@ pub(crate) fn end(handle: Handle, every: &[Arc<Stream>]) -> Result<Handle, Code>
         return Err(CAPTURE_UNMATCHED);
     }
     capture.is_open.store(false, Ordering::Relaxed);
-    match capture.mode {
-        GLOBAL => drop(GLOBALS.fetch_sub(1, Ordering::Relaxed)),
-        THREAD => OWN.set(OWN.get().saturating_sub(1)),
-        _ => {}
-    }
+    let is_this = |other: &Arc<Capture>| Arc::ptr_eq(other, &capture);
+    lock(&OPEN).retain(|other| !is_this(other));
     for stream in every {
         let mut joined = lock(&stream.capture);
-        if joined.as_ref().is_some_and(|joined| Arc::ptr_eq(joined, &capture)) {
+        if joined.as_ref().is_some_and(is_this) {
             *joined = None;
         }
+    }
+    if capture.is_spoilt.load(Ordering::Relaxed) {
+        return Err(CAPTURE_INVALIDATED);
     }
     let jobs = std::mem::take(&mut *lock(&capture.jobs));
     Ok(GRAPHS.add(jobs))

@@ -12,6 +12,7 @@
 //! | `BRIGADE_FAKE_CUDA_DEVICES` | how many devices there are (1) |
 //! | `BRIGADE_FAKE_CUDA_MEMORY` | bytes of memory of each, for each process (1 GiB) |
 //! | `BRIGADE_FAKE_CUDA_PEERS` | `yes`; `no`: devices do not reach each other; `broken`: memory of others opens, but what is written does not arrive |
+//! | `BRIGADE_FAKE_CUDA_VERSION` | what the driver says that it speaks (12080) |
 //! | `BRIGADE_FAKE_CUDA_FAULTS` | `cuMemAlloc_v2@3=2,...`: the third call of this function returns 2; errors from 700 to 719 stick |
 #![warn(missing_docs)]
 
@@ -47,8 +48,21 @@ pub fn library() -> PathBuf {
     places.next().unwrap_or_else(|| panic!("{name} is not built beside {}", program.display()))
 }
 
-/// What a process needs in its environment to meet this driver and this compiler.
+/// The variable that sends tests to the machine's own driver, when it is `off`: so what was tried
+/// on the fake can be tried on a device, by the same programs.
+pub const OFF_VARIABLE: &str = "BRIGADE_FAKE_CUDA";
+
+/// Whether tests are to use the machine's own driver.
+pub fn is_off() -> bool {
+    std::env::var(OFF_VARIABLE).is_ok_and(|value| value == "off")
+}
+
+/// What a process needs in its environment to meet this driver and this compiler; nothing where
+/// tests are to use the machine's own.
 pub fn environment() -> Vec<(&'static str, PathBuf)> {
+    if is_off() {
+        return Vec::new();
+    }
     let cache = std::env::temp_dir().join("brigade-fake-cuda-kernels");
     vec![
         ("BRIGADE_CUDA_LIBRARY", library()),
@@ -59,7 +73,8 @@ pub fn environment() -> Vec<(&'static str, PathBuf)> {
 
 /// Whether kernels can be compiled here: there is a C++ compiler, and the processor is known.
 pub fn is_usable() -> bool {
-    cfg!(all(target_arch = "x86_64", target_os = "linux")) && compiler::program().is_some()
+    let is_known = cfg!(all(target_arch = "x86_64", target_os = "linux"));
+    is_off() || (is_known && compiler::program().is_some())
 }
 
 /// Let this process, and those that it starts, meet this driver. Tests call it first of all.

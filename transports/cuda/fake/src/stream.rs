@@ -79,6 +79,11 @@ impl Stream {
         }
     }
 
+    /// Looking whether a stream is done spoils its capture.
+    fn not_captured(&self) -> Answer {
+        lock(&self.capture).as_ref().map_or(Ok(()), |capture| Err(capture.spoil()))
+    }
+
     pub(crate) fn is_captured(&self) -> bool {
         lock(&self.capture).is_some()
     }
@@ -144,18 +149,14 @@ export! {
     }
     fn cuStreamSynchronize(handle: Handle) {
         let stream = find(handle)?;
-        if stream.is_captured() {
-            return Err(CAPTURE_UNSUPPORTED);
-        }
+        stream.not_captured()?;
         forbidden_in_capture()?;
         stream.wait();
         Ok(())
     }
     fn cuStreamQuery(handle: Handle) {
         let stream = find(handle)?;
-        if stream.is_captured() {
-            return Err(CAPTURE_UNSUPPORTED);
-        }
+        stream.not_captured()?;
         if stream.is_done() { Ok(()) } else { Err(NOT_READY) }
     }
     fn cuStreamGetCtx(handle: Handle, target: *mut Handle) {

@@ -22,6 +22,7 @@ pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
+pub(crate) const CAPTURE_INVALIDATED: Code = 901;
 pub(crate) const CAPTURE_UNMATCHED: Code = 903;
 pub(crate) const CAPTURE_ISOLATION: Code = 905;
 pub(crate) const UNKNOWN: Code = 999;

@@ -1,13 +1,13 @@
 //! Loading libnvrtc, once, when it is first needed, and calling it.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::Source;
 use crate::sys::{Handle, NvrtcResult};
-use crate::{CudaError, Missing, Result, Version};
+use crate::{Cuda, CudaError, Missing, Result, Version, find};
 
 /// The variable that names the compiler: the file, or a folder to look for it in (of a Python
 /// environment, for instance).
@@ -15,12 +15,6 @@ pub const LIBRARY_VARIABLE: &str = "BRIGADE_NVRTC";
 
 /// What the linker may know, newest first.
 const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"];
-/// Where toolkits are put.
-const FOLDERS: [&str; 3] =
-    ["/usr/local/cuda/lib64", "/opt/cuda/lib64", "/usr/lib/x86_64-linux-gnu"];
-/// Folders within folders that are looked through; wheels lie eight deep.
-const DEPTH_MAX: u32 = 9;
-
 const SUCCESS: NvrtcResult = 0;
 
 macro_rules! functions {
@@ -183,11 +177,12 @@ fn c_strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>> {
 }
 
 fn open() -> std::result::Result<Library, Missing> {
-    let named = std::env::var(LIBRARY_VARIABLE).ok().filter(|name| !name.is_empty());
-    let candidates = match &named {
-        Some(name) => in_place(Path::new(name)),
-        None => everywhere(),
-    };
+    let mut candidates = find::candidates(&NAMES, LIBRARY_VARIABLE);
+    // Of two generations, that of the driver: it may refuse what a later one made.
+    if let Ok(cuda) = Cuda::load() {
+        let ours = format!(".so.{}", cuda.version().major);
+        candidates.sort_by_key(|path| !path.to_string_lossy().contains(&ours));
+    }
     let mut first_error = None;
     for candidate in candidates {
         match open_file(&candidate) {
@@ -198,6 +193,7 @@ fn open() -> std::result::Result<Library, Missing> {
         }
     }
     let why = first_error.unwrap_or_else(|| String::from("no such file"));
+    let named = std::env::var(LIBRARY_VARIABLE).ok().filter(|name| !name.is_empty());
     Err(Missing {
         why: match named {
             Some(name) => format!("{LIBRARY_VARIABLE}={name} has no NVRTC: {why}"),
@@ -223,44 +219,4 @@ fn open_file(path: &Path) -> std::result::Result<Library, String> {
     // What was found must stay where it is: its functions are called until the process ends.
     std::mem::forget(file);
     Ok(library)
-}
-
-/// Where compilers are when nobody says: where the linker looks, in toolkits, and in the Python
-/// environment that is active.
-fn everywhere() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = NAMES.iter().map(PathBuf::from).collect();
-    let home = ["CUDA_HOME", "CUDA_PATH"].map(std::env::var_os);
-    let homes = home.into_iter().flatten().map(|home| PathBuf::from(home).join("lib64"));
-    for folder in homes.chain(FOLDERS.iter().map(PathBuf::from)) {
-        found.extend(NAMES.iter().map(|name| folder.join(name)).filter(|path| path.exists()));
-    }
-    if let Some(environment) = std::env::var_os("VIRTUAL_ENV") {
-        found.extend(in_place(Path::new(&environment)));
-    }
-    found
-}
-
-/// The file itself, or all libraries of that name below a folder, newest first.
-fn in_place(path: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    if path.is_dir() {
-        look_through(path, DEPTH_MAX, &mut found);
-        found.sort();
-        found.reverse();
-    } else {
-        found.push(path.to_owned());
-    }
-    found
-}
-
-fn look_through(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with("libnvrtc.so") {
-            found.push(path);
-        } else if depth > 0 && path.is_dir() && !path.is_symlink() {
-            look_through(&path, depth - 1, found);
-        }
-    }
 }

@@ -1,0 +1,163 @@
+//! Streams, events, graphs and memory on the fake device: order, and who owns what.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use brigade_cuda::{
+    CaptureMode, Context, Cuda, CudaError, DeviceMemory, Event, Pinned, Place, Registered,
+    Shareable, Stream,
+};
+
+fn context() -> Context {
+    brigade_cuda_fake::install();
+    let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
+    Context::new(&device).expect("a context")
+}
+
+#[test]
+fn a_stream_does_in_order_what_it_was_given_and_another_waits_for_its_event() {
+    let context = context();
+    let [first, second] = [(); 2].map(|()| Stream::new(&context).expect("a stream"));
+    let order = Arc::new(AtomicU32::new(0));
+    let event = Event::new(&context).expect("an event");
+    let seen = order.clone();
+    let late = move || {
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(seen.fetch_add(1, Ordering::SeqCst), 0);
+    };
+    first.call(late).expect("a call");
+    assert!(!first.is_done().expect("an answer"), "given, not done");
+    first.record(&event).expect("a record");
+    assert!(!event.is_done().expect("an answer"));
+    second.wait(&event).expect("a wait");
+    let seen = order.clone();
+    second.call(move || assert_eq!(seen.fetch_add(1, Ordering::SeqCst), 1)).expect("a call");
+    second.synchronize().expect("a wait");
+    assert_eq!(order.load(Ordering::SeqCst), 2);
+    assert!(event.is_done().expect("an answer"));
+}
+
+#[test]
+fn time_passes_between_events() {
+    let context = context();
+    let stream = Stream::new(&context).expect("a stream");
+    let [start, end] = [(); 2].map(|()| Event::timed(&context).expect("an event"));
+    stream.record(&start).expect("a record");
+    stream.call(|| std::thread::sleep(Duration::from_millis(20))).expect("a call");
+    stream.record(&end).expect("a record");
+    end.synchronize().expect("a wait");
+    assert!(end.since(&start).expect("a time") >= Duration::from_millis(20));
+}
+
+#[test]
+fn what_is_captured_runs_as_often_as_it_is_launched() {
+    let context = context();
+    let [stream, side] = [(); 2].map(|()| Stream::new(&context).expect("a stream"));
+    let [one, two] = [(); 2].map(|()| DeviceMemory::new(&context, 64).expect("memory"));
+    let [fork, join] = [(); 2].map(|()| Event::new(&context).expect("an event"));
+    stream.begin_capture(CaptureMode::Thread).expect("a capture");
+    assert!(stream.is_capturing().expect("an answer"));
+    // SAFETY: both live until the graph has run.
+    unsafe {
+        stream.fill(one.address(), 3, 64).expect("a fill");
+        stream.record(&fork).expect("a record");
+        side.wait(&fork).expect("a wait");
+        side.copy(two.address(), one.address(), 64).expect("a copy");
+    }
+    side.record(&join).expect("a record");
+    stream.wait(&join).expect("a wait");
+    let refused = stream.call(|| ()).expect_err("it could run more than once");
+    assert!(matches!(refused, CudaError::Refused { .. }), "{refused}");
+    let graph = stream.end_capture().expect("a graph");
+    assert!(!side.is_capturing().expect("an answer"), "it was captured too, and is no more");
+    assert_eq!(graph.nodes().expect("a number"), 2);
+    let mut executable = graph.instantiate().expect("an executable");
+    drop(graph);
+    let mut bytes = [0; 64];
+    for _ in 0..3 {
+        // SAFETY: as when it was captured.
+        unsafe {
+            stream.fill(two.address(), 0, 64).expect("a fill");
+            executable.launch(&stream).expect("a launch");
+        }
+        two.read(&stream, 0, &mut bytes).expect("a copy");
+        assert_eq!(bytes, [3; 64]);
+    }
+}
+
+#[test]
+fn who_waits_for_a_captured_stream_spoils_it() {
+    let context = context();
+    let stream = Stream::new(&context).expect("a stream");
+    stream.begin_capture(CaptureMode::Thread).expect("a capture");
+    assert!(stream.synchronize().is_err(), "a captured stream is not waited for");
+    assert!(stream.end_capture().is_err(), "and its capture is spoilt");
+    stream.begin_capture(CaptureMode::Thread).expect("another capture");
+    assert!(DeviceMemory::new(&context, 64).is_err(), "nor is memory allocated meanwhile");
+    assert!(stream.end_capture().is_err(), "or the capture is spoilt");
+    stream.begin_capture(CaptureMode::Relaxed).expect("another capture");
+    DeviceMemory::new(&context, 64).expect("it may be where the capture says so");
+    assert_eq!(stream.end_capture().expect("a graph").nodes().expect("a number"), 0);
+}
+
+#[test]
+fn addresses_are_known_by_their_place() {
+    let context = context();
+    let cuda = context.device().cuda;
+    let stream = Stream::new(&context).expect("a stream");
+    let memory = DeviceMemory::new(&context, 1000).expect("memory");
+    let found = cuda.where_is(memory.address() + 999).expect("a place");
+    assert_eq!((found.place, found.start, found.bytes), (Place::Device(0), memory.address(), 1000));
+    let pooled = DeviceMemory::pooled(&stream, 10).expect("memory");
+    assert_eq!(cuda.where_is(pooled.address()).expect("a place").place, Place::Device(0));
+    let mut plain = vec![1_u8; 5000];
+    let start = plain.as_mut_ptr();
+    assert_eq!(cuda.where_is(start as u64).expect("a place").place, Place::Host);
+    // SAFETY: the vector outlives it.
+    let registered = unsafe { Registered::new(&context, start, plain.len()) }.expect("pinned");
+    assert_eq!(cuda.where_is(start as u64).expect("a place").place, Place::Pinned);
+    // SAFETY: as above.
+    let again = unsafe { Registered::new(&context, start, plain.len()) };
+    assert!(again.expect_err("twice").to_string().contains("ALREADY_REGISTERED"));
+    drop(registered);
+    assert_eq!(cuda.where_is(start as u64).expect("a place").place, Place::Host);
+    let pinned = Pinned::new(&context, 64).expect("pinned memory");
+    assert_eq!(cuda.where_is(pinned.as_ptr() as u64 + 63).expect("a place").place, Place::Pinned);
+}
+
+#[test]
+fn memory_that_is_shared_is_the_same_through_its_descriptor() {
+    let context = context();
+    let stream = Stream::new(&context).expect("a stream");
+    let memory = Shareable::new(&context, 100).expect("memory");
+    let fd = memory.descriptor().expect("a descriptor");
+    // SAFETY: as many bytes as were asked for.
+    let other = unsafe { Shareable::open(&context, std::os::fd::AsFd::as_fd(&fd), 100) };
+    let other = other.expect("memory");
+    assert_ne!(memory.address(), other.address());
+    let mut bytes = [0_u8; 100];
+    // SAFETY: all live until the stream is waited for.
+    unsafe {
+        stream.fill(memory.address(), 9, 100).expect("a fill");
+        stream.copy(bytes.as_mut_ptr() as u64, other.address(), 100).expect("a copy");
+    }
+    stream.synchronize().expect("a wait");
+    assert_eq!(bytes, [9; 100]);
+}
+
+#[test]
+fn beyond_the_end_is_refused_and_the_context_is_left_as_it_was() {
+    let context = context();
+    let stream = Stream::new(&context).expect("a stream");
+    let mut memory = DeviceMemory::new(&context, 8).expect("memory");
+    let refused = memory.write(&stream, 4, &[0; 8]).expect_err("too long");
+    assert_eq!(refused.to_string(), "8 bytes at 4 lie beyond the 8 there");
+    assert!(memory.read(&stream, usize::MAX, &mut [0; 2]).is_err());
+    let entered = context.enter().expect("entered");
+    let within = context.enter().expect("entered twice");
+    drop(within);
+    drop(entered);
+    let (free, all) = context.memory().expect("numbers");
+    assert!(free < all, "{free} of {all}");
+}
