@@ -1,11 +1,11 @@
-//! `brigade doctor`: what this machine has, which transports work, and why the others do not.
+//! `brigade doctor`: what this machine has, which transports and GPUs work, and why others do not.
 
 use std::process::ExitCode;
 
 use brigade_comm::Settings;
 use brigade_comm::transports::{NAMES, details, transports};
 
-use crate::{machine, offload, sys};
+use crate::{gpu, machine, offload, sys};
 
 /// Say what this machine has, which transports work, and why the others do not.
 #[derive(clap::Args)]
@@ -30,6 +30,7 @@ pub(crate) fn doctor(args: &Args) -> ExitCode {
         print_machine();
         healthy &= print_transports();
         print_interfaces();
+        gpu::print_gpus();
         offload::print_memory_and_storage();
     }
     healthy &= print_settings();
@@ -68,7 +69,6 @@ fn print_transports() -> bool {
     }
     let mark = if in_process { '*' } else { ' ' };
     println!("  {mark} {:<9} yes  threads of one process, for tests and measurements", "loopback");
-    println!("    {:<9} no   not part of this version", "cuda");
     if let Some(error) = &problem {
         println!("\nerror: {error}");
     } else if !usable {

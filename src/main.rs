@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod doctor;
+mod gpu;
 mod launch;
 mod machine;
 mod offload;
@@ -45,6 +46,8 @@ enum Command {
     Train(Box<brigade_trainer::Args>),
     Compare(brigade_trainer::compare::Args),
     Doctor(doctor::Args),
+    #[command(subcommand, hide = true)]
+    Gpu(gpu::Command),
     #[command(subcommand)]
     Offload(offload::Command),
     #[command(subcommand)]
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::train(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Gpu(command) => gpu::gpu(&command),
         Command::Offload(command) => offload::offload(&command),
         Command::Schedule(command) => schedule::schedule(&command),
     }

@@ -7,6 +7,7 @@
 
 mod arena;
 mod args;
+pub mod cuda;
 mod kind;
 mod measure;
 pub mod offload;

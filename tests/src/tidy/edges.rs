@@ -21,7 +21,16 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("brigade-ffi", &["brigade-comm", "brigade-offload", "brigade-schedule", "brigade-wall"]),
     ("brigade-nccl", &["brigade-comm", "brigade-schedule", "brigade-wall"]),
     ("brigade-net", &["brigade-comm", "brigade-transports"]),
-    ("brigade-bench", &["brigade-comm", "brigade-cuda", "brigade-offload", "brigade-schedule"]),
+    (
+        "brigade-bench",
+        &[
+            "brigade-comm",
+            "brigade-cuda",
+            "brigade-cuda-fake",
+            "brigade-offload",
+            "brigade-schedule",
+        ],
+    ),
     (
         "brigade-trainer",
         &[

@@ -1,0 +1,164 @@
+//! `brigade gpu`: what `bench/gpu-check` is made of: limits of the device, and every kernel
+//! compiled. Hidden from the list of commands, since its output is for that script.
+
+mod found;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use brigade_bench::cuda::{self, Effort, Row};
+use brigade_cuda::nvrtc::{Compiler, Source};
+use brigade_cuda::{Cuda, Result};
+
+pub(crate) use found::print_gpus;
+
+/// How a program says that what it is asked for cannot be had here.
+const UNAVAILABLE: u8 = 69;
+
+/// Measure a GPU's limits, and compile all kernels.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Copies, launches, graphs and memory of another process: what everything else is a part of
+    Limits {
+        /// The device
+        #[arg(long, default_value_t = 0)]
+        device: u32,
+        /// See that everything runs, with little memory
+        #[arg(long)]
+        quick: bool,
+        /// Add a line of JSON for each row
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// Compile every kernel for these architectures; needs NVRTC, but no GPU
+    Compile {
+        /// Such as sm_80,sm_90
+        #[arg(long, value_delimiter = ',', default_value = "sm_80,sm_90")]
+        arch: Vec<String>,
+    },
+    /// The second process of `limits`
+    #[command(hide = true)]
+    Peer {
+        /// The device
+        device: u32,
+        /// How many copies
+        turns: usize,
+    },
+}
+
+/// Do what is asked; the exit code is 69 where there is no GPU, or no compiler.
+pub(crate) fn gpu(command: &Command) -> ExitCode {
+    match command {
+        Command::Limits { device, quick, json } => limits(*device, *quick, json.as_ref()),
+        Command::Compile { arch } => compile(arch),
+        Command::Peer { device, turns } => {
+            let copied = cuda::peer(*device, *turns, &mut std::io::stdin().lock());
+            end(copied.map(|us| println!("{us}")))
+        }
+    }
+}
+
+/// Every kernel of every crate, with a name for people.
+fn sources() -> Vec<(String, Source)> {
+    let trainer = brigade_trainer::kernels::cuda::SOURCES;
+    let trainer = trainer.map(|source| (source.name.to_owned(), source)).to_vec();
+    [cuda::sources(), brigade_comm::device::sources(), trainer].concat()
+}
+
+fn limits(device: u32, quick: bool, json: Option<&PathBuf>) -> ExitCode {
+    let cuda = match Cuda::load() {
+        Ok(cuda) => cuda,
+        Err(missing) => {
+            println!("{missing}; {}", missing.next_step);
+            return ExitCode::from(UNAVAILABLE);
+        }
+    };
+    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let mut lines = Vec::new();
+    let mut wrong = 0;
+    let measured = cuda.device(device).and_then(|device| {
+        println!("{}, driver for CUDA {}", device.name, cuda.version());
+        println!("{:<34} {:>8} {:>11} {:>9}  compared", "what", "bytes", "us", "GB/s");
+        cuda::measure(&device, effort, child().as_deref(), &mut |row| {
+            wrong += u32::from(row.right == Some(false));
+            print(row);
+            lines.extend(row.json());
+        })
+    });
+    if let Some(path) = json
+        && let Err(error) = append(path, &lines)
+    {
+        eprintln!("brigade: {}: {error}", path.display());
+        return ExitCode::FAILURE;
+    }
+    if wrong > 0 {
+        println!("{wrong} of these moved wrong bytes");
+        return ExitCode::FAILURE;
+    }
+    end(measured)
+}
+
+/// This program, as the second process.
+fn child() -> Option<Vec<String>> {
+    let program = std::env::current_exe().ok()?.to_str()?.to_owned();
+    Some(vec![program, String::from("gpu"), String::from("peer")])
+}
+
+fn print(row: &Row) {
+    let bytes = match row.bytes {
+        0 => String::from("-"),
+        bytes => brigade_bench::size::show(bytes),
+    };
+    let rate = if row.bytes == 0 { String::from("-") } else { format!("{:.1}", row.gb_s) };
+    let compared = row.fraction.zip(row.of);
+    let compared = compared.map(|(fraction, of)| format!("{fraction:.2} of {of}"));
+    let right = match row.right {
+        Some(true) => "  right",
+        Some(false) => "  WRONG",
+        None => "",
+    };
+    let compared = compared.unwrap_or_default();
+    println!("{:<34} {bytes:>8} {:>11.2} {rate:>9}  {compared}{right}", row.what, row.us);
+}
+
+fn append(path: &PathBuf, lines: &[String]) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    lines.iter().try_for_each(|line| writeln!(file, "{line}"))
+}
+
+fn compile(archs: &[String]) -> ExitCode {
+    let compiler = match Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(missing) => {
+            println!("{missing}; {}", missing.next_step);
+            return ExitCode::from(UNAVAILABLE);
+        }
+    };
+    println!("NVRTC {} of {}", compiler.version(), compiler.file());
+    let (mut done, mut failed) = (0, 0);
+    for (name, source) in sources() {
+        for arch in archs {
+            match compiler.compile(&source, arch) {
+                Ok(_) => done += 1,
+                Err(error) => {
+                    failed += 1;
+                    println!("{name}: {error}");
+                }
+            }
+        }
+    }
+    println!("{done} compiled, {failed} failed ({})", archs.join(", "));
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn end(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("brigade: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

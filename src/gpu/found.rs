@@ -1,0 +1,114 @@
+//! The doctor's lines about GPUs: which there are, what reaches what, and exactly what is missing.
+
+use brigade_cuda::nvrtc::{self, Compiler};
+use brigade_cuda::{Context, Cuda, Device, PeerLink, Result, Version};
+
+/// Print what there is. Nothing of it is needed: without a GPU all else works.
+pub(crate) fn print_gpus() {
+    println!("\nGPU (calls on memory of devices)");
+    let version = match Cuda::load() {
+        Ok(cuda) => {
+            line("driver", format!("CUDA {} ({})", cuda.version(), cuda.file()));
+            if let Err(error) = print_devices(cuda) {
+                line("devices", format!("unknown: {error}"));
+            }
+            Some(cuda.version())
+        }
+        Err(missing) => {
+            line("driver", format!("none: {}", missing.why));
+            line("", format!("next: {}", missing.next_step));
+            None
+        }
+    };
+    print_compiler(version);
+}
+
+fn print_devices(cuda: Cuda) -> Result<()> {
+    let devices = cuda.devices()?;
+    for device in &devices {
+        line(&format!("device {}", device.ordinal), describe(device));
+        line("", abilities(device));
+        match Context::new(device).and_then(|context| context.memory()) {
+            Ok((free, _)) => line("", format!("{:.1} GiB free", gib(free))),
+            Err(error) => line("", format!("it cannot be opened: {error}")),
+        }
+    }
+    if devices.len() == 1 {
+        line("peers", String::from("one device: ranks that share it reach each other"));
+    }
+    for from in &devices {
+        for to in devices.iter().filter(|to| to.ordinal > from.ordinal) {
+            let words = match from.link_to(to) {
+                Ok(link) => reach(link),
+                Err(error) => format!("unknown: {error}"),
+            };
+            line(&format!("{} and {}", from.ordinal, to.ordinal), words);
+        }
+    }
+    Ok(())
+}
+
+fn describe(device: &Device) -> String {
+    let Device { name, pci, multiprocessors, .. } = device;
+    let memory = gib(device.memory_bytes);
+    format!("{name}, {}, {memory:.1} GiB, {multiprocessors} processors, at {pci}", device.arch())
+}
+
+fn abilities(device: &Device) -> String {
+    let all = [
+        ("pools", device.has_pools),
+        ("cooperative launch", device.has_cooperative_launch),
+        ("memory by descriptor", device.has_shareable),
+        ("dmabuf for RDMA", device.has_dmabuf),
+        ("pinning in place", device.has_host_register),
+    ];
+    let named = |wanted: bool| -> String {
+        let names = all.iter().filter(|(_, has)| *has == wanted).map(|(name, _)| *name);
+        names.collect::<Vec<_>>().join(", ")
+    };
+    match named(false) {
+        lacks if lacks.is_empty() => named(true),
+        lacks => format!("{}; lacks {lacks}", named(true)),
+    }
+}
+
+fn reach(link: PeerLink) -> String {
+    match link {
+        PeerLink { reaches: false, .. } => {
+            String::from("do not reach each other: bytes go through pinned memory of the host")
+        }
+        PeerLink { has_atomics: true, rank, .. } => {
+            format!("reach each other, with atomics (NVLink), rank {rank}")
+        }
+        PeerLink { rank, .. } => format!("reach each other (PCIe), rank {rank}"),
+    }
+}
+
+fn print_compiler(driver: Option<Version>) {
+    match Compiler::find() {
+        Ok(compiler) => {
+            let version = compiler.version();
+            line("compiler", format!("NVRTC {version} ({})", compiler.file()));
+            if driver.is_some_and(|driver| driver.major < version.major) {
+                let why = "it is of a later generation than the driver, which may refuse its code";
+                line("", format!("{why}; {} names another", nvrtc::LIBRARY_VARIABLE));
+            }
+        }
+        Err(missing) => {
+            line("compiler", format!("none: {}", missing.why));
+            line("", format!("next: {}", missing.next_step));
+        }
+    }
+    match nvrtc::folder() {
+        Some(folder) => line("kernels", format!("kept in {}", folder.display())),
+        None => line("kernels", String::from("not kept: set BRIGADE_CACHE, or HOME")),
+    }
+}
+
+fn gib(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+fn line(name: &str, words: String) {
+    println!("  {name:<14} {words}");
+}
