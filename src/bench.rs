@@ -22,7 +22,7 @@ pub(crate) fn bench(args: &Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if settings.transport != "loopback" {
+    if !brigade_bench::are_threads(&settings) {
         return run::run_self(args.ranks as usize);
     }
     end(brigade_bench::run_threads(args), 0)
@@ -32,7 +32,7 @@ pub(crate) fn bench(args: &Args) -> ExitCode {
 fn check(args: &Args) -> Result<Settings, Failure> {
     args.cases(args.ranks as usize).map_err(Failure::Usage)?;
     let settings = brigade_bench::settings(args)?;
-    if settings.transport != "loopback" {
+    if !brigade_bench::are_threads(&settings) {
         transports::probe(&settings).map_err(Failure::Usage)?;
     }
     brigade_bench::create_files(args)?;
@@ -52,7 +52,7 @@ fn bench_in_world(args: &Args) -> ExitCode {
 
 fn join(args: &Args) -> Result<Communicator, Failure> {
     let launch = Launch::discover().map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok(Communicator::join(launch, brigade_bench::settings(args)?)?)
+    Ok(Communicator::join(launch, brigade_bench::world_settings(args, false)?)?)
 }
 
 /// What `rank` exits with.

@@ -26,6 +26,7 @@
 //! | an optimizer step whose state is sharded | [`Communicator::sharded_update`] |
 //! | state that does not fit into memory | [`offload`] |
 //! | messages between two ranks | [`Communicator::messages`] |
+//! | calls on memory of a GPU | [`Communicator::on_device`], [`device`] |
 //! | smaller groups | [`Communicator::split`] |
 //! | know what a call will do | [`Communicator::algorithm_for`], [`schedule`] |
 //!
@@ -48,6 +49,11 @@ pub mod schedule {
 /// Tiers of memory, storage, and optimizers on the host.
 pub mod offload {
     pub use brigade_offload::*;
+}
+
+/// Calls on memory of devices, in the order of a stream: [`Communicator::on_device`].
+pub mod device {
+    pub use brigade_comm::device::*;
 }
 
 /// How bytes move between two ranks, for those who bring a transport of their own.

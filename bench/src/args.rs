@@ -25,6 +25,7 @@ Examples:
   brigade bench all-reduce -n 4 --transport tcp -b 8 -e 64M -f 4 --json -
   brigade bench reduce-scatter -n 3 -b 1 -e 4M -f 4 --dtype all --op all --check --iters 1
   brigade bench all-reduce,all-gather -n 2 --check
+  brigade bench all-reduce -n 8 --transport cuda -b 8 -e 64M --check
   brigade bench all-gather -n 2 --plot all-gather.svg")]
 pub struct Args {
     /// What to measure; several, separated by commas, get a table each from the same ranks
@@ -53,6 +54,9 @@ pub struct Args {
     /// What carries the bytes; without it, what the environment asks for.
     #[arg(long, value_name = "NAMES", help = transport_help())]
     pub transport: Option<String>,
+    /// With --transport cuda: capture each call in a CUDA graph and time its replay
+    #[arg(long)]
+    pub graph: bool,
     /// Use this algorithm rather than the one that would be chosen
     #[arg(long, value_name = "NAME")]
     pub algorithm: Option<Algorithm>,
@@ -171,8 +175,9 @@ impl Args {
 
 fn transport_help() -> String {
     format!(
-        "What carries the bytes: auto, loopback, or any of {}, separated by commas, best first \
-         [default: BRIGADE_TRANSPORT, or else auto]",
+        "What carries the bytes: auto, loopback, or any of {}, separated by commas, best first; \
+         cuda: buffers lie on devices, which ranks take in turn (threads; processes under \
+         `brigade run`) [default: BRIGADE_TRANSPORT, or else auto]",
         transports::NAMES.join(", ")
     )
 }

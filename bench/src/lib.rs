@@ -7,7 +7,7 @@
 
 mod arena;
 mod args;
-pub mod cuda;
+mod device;
 mod kind;
 mod measure;
 pub mod offload;
@@ -22,4 +22,6 @@ mod table;
 pub use args::{Args, Dtypes, Ops, Root};
 pub use kind::{Case, Kind, Sizes};
 pub use record::Record;
-pub use session::{Failure, Verdict, create_files, run_rank, run_threads, settings};
+pub use session::{
+    Failure, Verdict, are_threads, create_files, run_rank, run_threads, settings, world_settings,
+};

@@ -10,6 +10,7 @@ use brigade_comm::{Buffers, Call, Communicator, Dtype, Error};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::arena::Arena;
+use crate::device::{Device, Side, copies};
 use crate::kind::Case;
 use crate::record::Record;
 use crate::reference::{Reference, in_place, lengths};
@@ -37,6 +38,19 @@ pub(crate) struct Method {
     pub(crate) check: bool,
     /// Whose processor time counts.
     pub(crate) cpu: Cpu,
+    /// Where buffers lie.
+    pub(crate) place: Place,
+}
+
+/// Where buffers lie, and what is timed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In memory of the host.
+    Host,
+    /// In memory of devices.
+    Device,
+    /// There, with calls that were captured once and are replayed.
+    Graph,
 }
 
 /// One rank, ready to measure.
@@ -45,11 +59,16 @@ pub(crate) struct Bench<'a> {
     method: Method,
     input: Arena,
     output: Arena,
+    device: Option<Device>,
 }
 
 impl<'a> Bench<'a> {
     /// A bench with memory for all of these cases.
-    pub(crate) fn new(comm: &'a Communicator, method: Method, cases: &[Case]) -> Self {
+    pub(crate) fn new(
+        comm: &'a Communicator,
+        method: Method,
+        cases: &[Case],
+    ) -> Result<Self, Error> {
         let (ranks, rank) = (comm.size(), comm.rank());
         let most = |side: fn((usize, usize)) -> usize| {
             let bytes = |case: &Case| side(lengths(case, ranks, rank)) * case.dtype.size();
@@ -58,7 +77,35 @@ impl<'a> Bench<'a> {
         let (input, output) = (most(|both| both.0), most(|both| both.1));
         // In place, one arena holds both.
         let output = output.max(input);
-        Self { comm, method, input: Arena::new(input), output: Arena::new(output) }
+        let device = match method.place {
+            Place::Host => None,
+            place => Some(Device::open(comm, (input, output), place == Place::Graph)?),
+        };
+        Ok(Self { comm, method, input: Arena::new(input), output: Arena::new(output), device })
+    }
+
+    /// What part of a long case's time the device needs to move its bytes at all, in words: where
+    /// buffers lie on devices. Every rank takes part.
+    pub(crate) fn beside_copies(&self, record: &Record) -> Result<Option<String>, Error> {
+        let Some(device) = &self.device else { return Ok(None) };
+        let (bytes, ranks) = (record.bytes(), record.ranks);
+        let Some(copies) = copies(record.case.kind, ranks) else { return Ok(None) };
+        let copy_us = device.copy_us(self.comm, bytes)?;
+        Ok(copy_us.map(|copy_us| {
+            let (us, bytes) = (record.us(50), crate::size::show(bytes));
+            format!(
+                "one copy of {bytes} on the device takes {copy_us:.1} us; this must move as much \
+                 as {copies} of them: {:.1} us, {:.2} of its {us:.1} us",
+                copies * copy_us,
+                copies * copy_us / us
+            )
+        }))
+    }
+
+    /// What carries the bytes, for tables.
+    pub(crate) fn transport(&self) -> String {
+        let of_device = self.device.as_ref().map(|device| device.transport().to_owned());
+        of_device.unwrap_or_else(|| transport(self.comm))
     }
 
     /// Measure a case out of place and, where there is such a thing, in place.
@@ -81,7 +128,7 @@ impl<'a> Bench<'a> {
         let (comm, method) = (self.comm, self.method);
         let mut run = Run::new(self, case, in_place);
         let wrong = reference.map(|reference| run.check(reference)).transpose()?;
-        run.clear();
+        run.clear()?;
         let sent_before = comm.stats().sent_bytes;
         let mut last = run.timed()?;
         let sent = comm.stats().sent_bytes - sent_before;
@@ -106,7 +153,8 @@ impl<'a> Bench<'a> {
             cpu += method.cpu.used() - cpu_before;
         }
         told[2] = cpu.as_nanos() as u64;
-        let algorithm = run.call.as_ref().map(|call| comm.algorithm_for(call)).transpose()?;
+        let on_host = run.call.as_ref().filter(|_| run.device.is_none());
+        let algorithm = on_host.map(|call| comm.algorithm_for(call)).transpose()?;
         let all = news(comm, &told)?;
         Ok(self.record(case, in_place, algorithm, &all))
     }
@@ -127,8 +175,12 @@ impl<'a> Bench<'a> {
             case: case.clone(),
             ranks: all.len(),
             in_place,
-            algorithm: algorithm.map_or_else(|| String::from("none"), |name| name.to_string()),
-            transport: transport(self.comm),
+            algorithm: match (algorithm, &self.device) {
+                (Some(algorithm), _) => algorithm.to_string(),
+                (None, Some(_)) => String::from("device"),
+                (None, None) => String::from("none"),
+            },
+            transport: self.transport(),
             sorted_ns,
             cpu_ns: all.iter().map(|told| told[2]).sum(),
             sent_bytes: slowest(0),
@@ -143,6 +195,8 @@ struct Run<'a> {
     /// What is called; none for send-recv.
     call: Option<Call>,
     memory: Memory<'a>,
+    /// Where the buffers themselves lie, if `memory` has only their images.
+    device: Option<&'a mut Device>,
 }
 
 /// Where input and output lie.
@@ -172,7 +226,9 @@ impl<'a> Run<'a> {
                 }
             }
         };
-        Self { comm: bench.comm, call: case.call(ranks, rank), memory }
+        let mut device = bench.device.as_mut();
+        device.iter_mut().for_each(|device| device.forget());
+        Self { comm: bench.comm, call: case.call(ranks, rank), memory, device }
     }
 
     /// The call, and how long it took here.
@@ -183,6 +239,18 @@ impl<'a> Run<'a> {
     }
 
     fn run(&mut self) -> Result<(), Error> {
+        if let Some(device) = &mut self.device {
+            return match (&self.call, &self.memory) {
+                (Some(call), Memory::Apart { .. }) => {
+                    device.run(call, (Side::Input, 0), (Side::Output, 0))
+                }
+                (Some(call), Memory::Together { input, output, .. }) => {
+                    let at = |range: &Range<usize>| (Side::Output, range.start);
+                    device.run(call, at(input), at(output))
+                }
+                (None, memory) => device.send_recv(self.comm, memory.input_bytes()),
+            };
+        }
         match (&self.call, &mut self.memory) {
             (Some(call), Memory::Apart { input, output }) => {
                 self.comm.run(call, Buffers::OutOfPlace { input, output })
@@ -207,7 +275,9 @@ impl<'a> Run<'a> {
                 whole[input.clone()].copy_from_slice(&reference.input);
             }
         }
+        self.upload()?;
         self.run()?;
+        self.download()?;
         Ok(match &self.memory {
             Memory::Apart { input, output } => {
                 reference.wrong_in(output) + reference.changed_in(input)
@@ -217,13 +287,47 @@ impl<'a> Run<'a> {
     }
 
     /// Zeros everywhere: the one value that no operator makes slow or strange by repetition.
-    fn clear(&mut self) {
+    fn clear(&mut self) -> Result<(), Error> {
         match &mut self.memory {
             Memory::Apart { input, output } => {
                 input.fill(0);
                 output.fill(0);
             }
             Memory::Together { whole, .. } => whole.fill(0),
+        }
+        self.upload()
+    }
+
+    /// Images to the device.
+    fn upload(&mut self) -> Result<(), Error> {
+        let Some(device) = &mut self.device else { return Ok(()) };
+        match &self.memory {
+            Memory::Apart { input, output } => {
+                device.upload(Side::Input, input)?;
+                device.upload(Side::Output, output)
+            }
+            Memory::Together { whole, .. } => device.upload(Side::Output, whole),
+        }
+    }
+
+    /// Images from the device.
+    fn download(&mut self) -> Result<(), Error> {
+        let Some(device) = &self.device else { return Ok(()) };
+        match &mut self.memory {
+            Memory::Apart { input, output } => {
+                device.download(Side::Input, input)?;
+                device.download(Side::Output, output)
+            }
+            Memory::Together { whole, .. } => device.download(Side::Output, whole),
+        }
+    }
+}
+
+impl Memory<'_> {
+    fn input_bytes(&self) -> usize {
+        match self {
+            Self::Apart { input, .. } => input.len(),
+            Self::Together { input, .. } => input.len(),
         }
     }
 }

@@ -8,11 +8,14 @@ use brigade_comm::{Communicator, LendingStats, Settings};
 
 use crate::args::Args;
 use crate::kind::Case;
-use crate::measure::{Bench, Method, transport};
+use crate::measure::{Bench, Method, Place};
 use crate::record::Record;
 use crate::reference::SEED;
 use crate::sys::{Cpu, processor};
 use crate::{plot, size, table};
+
+/// What asks for buffers in memory of devices.
+const DEVICES: &str = "cuda";
 
 /// How a run ended, on every rank alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +79,22 @@ pub fn settings(args: &Args) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
+/// Whether ranks that this command starts by itself are threads: those that share memory, or
+/// devices.
+pub fn are_threads(settings: &Settings) -> bool {
+    ["loopback", DEVICES].contains(&settings.transport.as_str())
+}
+
+/// The settings for ranks to come together with. Those whose bytes go over devices need another
+/// transport to arrange that.
+pub fn world_settings(args: &Args, is_one_process: bool) -> Result<Settings, Failure> {
+    let mut settings = settings(args)?;
+    if settings.transport == DEVICES {
+        settings.transport = if is_one_process { "loopback" } else { "auto" }.into();
+    }
+    Ok(settings)
+}
+
 /// Run as one rank of a world whose ranks are processes. Only rank 0 writes.
 pub fn run_rank(args: &Args, comm: &Communicator) -> Result<Verdict, Failure> {
     run(args, comm, Cpu::Process)
@@ -83,7 +102,7 @@ pub fn run_rank(args: &Args, comm: &Communicator) -> Result<Verdict, Failure> {
 
 /// Run all ranks as threads of this process.
 pub fn run_threads(args: &Args) -> Result<Verdict, Failure> {
-    let world = Communicator::local_world(args.ranks as usize, &settings(args)?)?;
+    let world = Communicator::local_world(args.ranks as usize, &world_settings(args, true)?)?;
     let results: Vec<_> = std::thread::scope(|scope| {
         let ranks: Vec<_> = world
             .into_iter()
@@ -107,23 +126,30 @@ fn run(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failure> {
 
 fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failure> {
     let cases = args.cases(comm.size()).map_err(Failure::Usage)?;
-    let method = Method { calls: args.iters, warmup: args.warmup, check: args.check, cpu };
-    let mut bench = Bench::new(comm, method, &cases);
+    let place = match settings(args)?.transport.as_str() {
+        DEVICES if args.graph => Place::Graph,
+        DEVICES => Place::Device,
+        _ => Place::Host,
+    };
+    let method = Method { calls: args.iters, warmup: args.warmup, check: args.check, cpu, place };
+    let mut bench = Bench::new(comm, method, &cases)?;
     let mut report = if comm.rank() == 0 { Some(Report::new(args)?) } else { None };
     let mut wrong = 0;
     for table in cases.chunk_by(|one, next| one.kind == next.kind) {
         if let Some(report) = &mut report {
-            report.begin(args, comm, &table[0])?;
+            report.begin(args, comm, &bench.transport(), &table[0])?;
         }
+        let mut beside = None;
         for case in table {
             let records = bench.measure(case)?;
+            beside = bench.beside_copies(&records[0])?;
             wrong += records.iter().filter_map(|record| record.wrong).sum::<u64>();
             if let Some(report) = &mut report {
                 report.add(records)?;
             }
         }
         if let Some(report) = &mut report {
-            report.end()?;
+            report.end(beside)?;
         }
     }
     if let Some(report) = report {
@@ -185,8 +211,14 @@ impl Report {
     }
 
     /// Write the head of a collective's table.
-    fn begin(&mut self, args: &Args, comm: &Communicator, first: &Case) -> Result<(), Failure> {
-        let (ranks, over) = (size::ranks(comm.size()), transport(comm));
+    fn begin(
+        &mut self,
+        args: &Args,
+        comm: &Communicator,
+        over: &str,
+        first: &Case,
+    ) -> Result<(), Failure> {
+        let ranks = size::ranks(comm.size());
         self.title = format!("{} on {ranks} over {over}", first.kind.name());
         self.records.clear();
         table::write_head(&mut self.table, &facts(args, comm, &self.title, first))
@@ -204,8 +236,10 @@ impl Report {
     }
 
     /// Write what stands under a table.
-    fn end(&mut self) -> Result<(), Failure> {
-        table::write_tail(&mut self.table, &self.records).map_err(cannot_write("the table"))
+    fn end(&mut self, beside: Option<String>) -> Result<(), Failure> {
+        table::write_tail(&mut self.table, &self.records)
+            .and_then(|()| beside.map_or(Ok(()), |line| writeln!(self.table, "# {line}")))
+            .map_err(cannot_write("the table"))
     }
 
     fn finish(mut self, lending: &LendingStats) -> Result<(), Failure> {
@@ -225,6 +259,10 @@ fn facts(args: &Args, comm: &Communicator, title: &str, first: &Case) -> Vec<Str
     let call = first.call(comm.size(), comm.rank());
     let used = call.and_then(|call| comm.algorithm_for(&call).ok());
     let choice = match settings.algorithm {
+        _ if args.transport.as_deref() == Some(DEVICES) => {
+            let what = if args.graph { "replays of graphs" } else { "kernels" };
+            format!("{what} on devices")
+        }
         _ if settings.ordered && first.kind.folds() => String::from("ordered"),
         // One that cannot do the collective is not used for it.
         Some(wish) if used == Some(wish) => wish.to_string(),

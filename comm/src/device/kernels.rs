@@ -1,5 +1,7 @@
 //! The kernels of this room: compiled for one type and one operator when they are first needed.
 
+use std::sync::{Mutex, PoisonError};
+
 use brigade_cuda::nvrtc::{self, Source};
 use brigade_cuda::{Context, CudaError, Function};
 
@@ -100,10 +102,13 @@ pub(super) struct Loaded {
     folding: Folding,
     pub(super) direct: Function,
     pub(super) packets: Function,
-    pub(super) messages: Function,
+    /// With the kernels that fold nothing.
+    pub(super) messages: Option<Function>,
     /// Threads of a block.
     pub(super) threads: u32,
 }
+
+static COMPILING: Mutex<()> = Mutex::new(());
 
 /// All that were needed so far.
 #[derive(Default)]
@@ -122,18 +127,17 @@ impl Kernels {
         if self.find(folding).is_some() {
             return Ok(());
         }
-        let module = nvrtc::module(context, &folding.source())?;
-        let [direct, packets, messages] =
-            ["direct", "packets", "messages"].map(|name| module.function(name));
-        let direct = direct?;
+        let module = {
+            // Of several ranks in this process the first one compiles, and the others find it.
+            let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+            nvrtc::module(context, &folding.source())?
+        };
+        let [direct, packets] = ["direct", "packets"].map(|name| module.function(name));
+        let (direct, packets) = (direct?, packets?);
+        let is_moving = folding == Folding::NONE;
+        let messages = is_moving.then(|| module.function("messages")).transpose()?;
         let threads = direct.threads_max()?.min(THREADS);
-        self.loaded.push(Loaded {
-            folding,
-            direct,
-            packets: packets?,
-            messages: messages?,
-            threads,
-        });
+        self.loaded.push(Loaded { folding, direct, packets, messages, threads });
         Ok(())
     }
 }

@@ -153,10 +153,7 @@ pub(super) fn phase(number: u32) -> &'static str {
         2 => "waiting for the end of the call of",
         3 => "waiting for packets from",
         4 => "waiting for a message from",
-        5 => "waiting for a message to be taken by",
-        6 => "no room for more to",
-        7 => "waiting for bytes from",
-        _ => "working beside",
+        _ => "waiting for a message to be taken by",
     }
 }
 

@@ -117,6 +117,7 @@ impl Inner {
         stream: &Stream,
     ) -> Result<(), Error> {
         let loaded = state.kernels.find(Folding::NONE).expect("loaded when the group was made");
+        let kernel = loaded.messages.as_ref().expect("beside the kernels that fold nothing");
         let mut letter = [Letter::default(); 2 * RANKS];
         for (letter, message) in letter.iter_mut().zip(messages) {
             let signature = u32::from(message.dtype.code()) | 0x4d00;
@@ -136,7 +137,7 @@ impl Inner {
         let (group, count) = (self.group, messages.len() as u32);
         let argument = Messages { group, count, spare: 0, letter };
         // SAFETY: the argument is the kernel's; the caller vouches for the memory.
-        unsafe { launch(&loaded.messages, stream, (blocks, loaded.threads), &argument) }
+        unsafe { launch(kernel, stream, (blocks, loaded.threads), &argument) }
             .map_err(|error| trouble("a message on a device", &error))
     }
 

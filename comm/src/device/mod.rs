@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 use brigade_cuda::{Context, DeviceMemory, Event, Stream};
 use brigade_schedule::Collective;
 
+/// The driver, contexts, streams and memory that calls are made with.
+pub use brigade_cuda as cuda;
 pub use kernels::sources;
 pub use messages::DeviceMessage;
 pub use setup::Way;

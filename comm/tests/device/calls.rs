@@ -156,6 +156,7 @@ fn messages_go_around_and_keep_their_order() {
                 DeviceMessage::recv(Dtype::U8, at(&into[1]), bytes, left),
                 DeviceMessage::recv(Dtype::U8, at(&into[2]), bytes, me),
             ];
+            rank.comm.barrier().unwrap();
             // SAFETY: each message has memory of its own, of its length.
             unsafe { rank.group.messages(&list, &rank.stream) }.unwrap();
             rank.group.mark(&rank.stream).unwrap().wait().unwrap();

@@ -1,10 +1,11 @@
 //! Ranks that are processes and share a device: their kernels cannot wait for each other.
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use brigade_comm::device::Way;
-use brigade_comm::{Communicator, Dtype, Op};
-use brigade_cuda::Stream;
+use brigade_comm::{Call, Communicator, Dtype, Op};
+use brigade_cuda::{Context, Stream};
 use brigade_schedule::Collective;
 
 use super::world::{Rank, case, context, even, has_device, turn};
@@ -12,8 +13,11 @@ use super::world::{Rank, case, context, even, has_device, turn};
 /// Says which way a rank of such a world must find; only ranks have it.
 const WAY: &str = "TEST_DEVICE_WAY";
 
+/// A variable for one rank, or for all.
+type Variable<'a> = (Option<usize>, &'a str, &'a str);
+
 /// Start this very test as ranks of a world, each a process.
-fn start(test: &str, ranks: usize, way: &str, variables: &[(&str, &str)]) {
+fn start(test: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
     if !has_device() {
         return;
     }
@@ -28,7 +32,9 @@ fn start(test: &str, ranks: usize, way: &str, variables: &[(&str, &str)]) {
         command.env("BRIGADE_RANK", rank.to_string());
         command.env("BRIGADE_WORLD_SIZE", ranks.to_string());
         command.env("BRIGADE_ROOT", &root).env("BRIGADE_SECRET", "of a test");
-        command.envs(brigade_cuda_fake::environment()).envs(variables.iter().copied());
+        command.envs(brigade_cuda_fake::environment());
+        let ours = variables.iter().filter(|(of, ..)| of.is_none_or(|of| of == rank));
+        command.envs(ours.map(|(_, name, value)| (name, value)));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("a process")
     };
@@ -45,6 +51,11 @@ fn start(test: &str, ranks: usize, way: &str, variables: &[(&str, &str)]) {
 fn be_a_rank(way: &str) {
     let comm = Communicator::from_env().expect("a world");
     let context = context(comm.rank());
+    match way {
+        "poor" => return be_without_memory(&comm, &context),
+        "dies" => return be_with_one_that_dies(comm, &context),
+        _ => {}
+    }
     let group = comm.on_device(&context).expect("a group on devices");
     let stream = Stream::new(&context).expect("a stream");
     let rank = Rank { group, comm, stream };
@@ -61,11 +72,45 @@ fn be_a_rank(way: &str) {
     rank.check(&case(Collective::AllGather, Dtype::Bf16, Op::Sum, counts), 3);
 }
 
-fn test(name: &str, ranks: usize, way: &str, variables: &[(&str, &str)]) {
+/// Rank 1 has no memory on its device: all ranks hear of it.
+fn be_without_memory(comm: &Communicator, context: &Context) {
+    let error = comm.on_device(context).map(drop).expect_err("no group").to_string();
+    let wanted = ["rank 1 could not open its device", "CUDA_ERROR_OUT_OF_MEMORY"][comm.rank()];
+    assert!(error.contains(wanted), "rank {}: {error}", comm.rank());
+}
+
+/// Rank 1 ends without a word: the other one is told soon.
+fn be_with_one_that_dies(comm: Communicator, context: &Context) {
+    let group = comm.on_device(context).expect("a group on devices");
+    if comm.rank() == 1 {
+        std::process::exit(0);
+    }
+    let stream = Stream::new(context).expect("a stream");
+    let rank = Rank { group, comm, stream };
+    let memory = rank.memory(&[1; 4000]);
+    let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, 1000);
+    let (begin, at) = (Instant::now(), memory.address());
+    // SAFETY: the memory is as long as the call.
+    let ended = unsafe { rank.group.enqueue(&call, at, at, &rank.stream) };
+    let error = ended.expect_err("rank 1 is lost");
+    assert!(error.to_string().contains("rank 1"), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+fn test(name: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
     match std::env::var(WAY) {
         Ok(way) => be_a_rank(&way),
         Err(_) => start(&format!("processes::{name}"), ranks, way, variables),
     }
+}
+
+/// Whether the tests run on a device; says that it cannot fail by request.
+fn is_real() -> bool {
+    let is_off = std::env::var("BRIGADE_FAKE_CUDA").is_ok_and(|value| value == "off");
+    if is_off {
+        eprintln!("skipped: a real device does not fail by request");
+    }
+    is_off
 }
 
 #[test]
@@ -75,6 +120,23 @@ fn processes_meet_around_their_kernels() {
 
 #[test]
 fn where_peers_are_broken_the_host_carries_everything() {
-    let broken = [("BRIGADE_FAKE_CUDA_PEERS", "broken")];
+    if is_real() {
+        return;
+    }
+    let broken = [(None, "BRIGADE_FAKE_CUDA_PEERS", "broken")];
     test("where_peers_are_broken_the_host_carries_everything", 2, "staged", &broken);
+}
+
+#[test]
+fn a_rank_without_memory_is_told_to_all() {
+    if is_real() {
+        return;
+    }
+    let fault = [(Some(1), "BRIGADE_FAKE_CUDA_FAULTS", "cuMemAlloc_v2@1=2")];
+    test("a_rank_without_memory_is_told_to_all", 2, "poor", &fault);
+}
+
+#[test]
+fn a_rank_that_dies_is_told_to_the_others() {
+    test("a_rank_that_dies_is_told_to_the_others", 2, "dies", &[]);
 }

@@ -163,6 +163,8 @@ impl Rank {
     }
 
     fn run(&self, call: &Call, input: u64, output: u64) {
+        // Allocating may wait for the device, too.
+        self.comm.barrier().expect("a barrier");
         // SAFETY: the buffers are as long as the call says, and outlive the wait.
         let work = unsafe { self.group.start(call, input, output, &self.stream) };
         work.expect("the call").wait().expect("the call's end");

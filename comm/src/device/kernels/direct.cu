@@ -105,7 +105,8 @@ DEVICE void fold_step(const u64* in, const u64* out, u32 to_first, u32 to_last, 
     for (u32 to = to_first; to < to_last; to++) bits |= out[to] + into;
     if ((bits & 15) == 0) {
         u64 vectors = (end - begin) / 16, first = threadIdx.x;
-        if (scale.ranks == 2) {
+        // Lanes of one byte are too many to have so many vectors of them on their way.
+        if (scale.ranks == 2 && sizeof(Stored) > 1) {
             first = fold_two<F>(in, out, to_first, to_last, from, into, vectors, scale);
         }
         for (; first < vectors; first += blockDim.x) {

@@ -76,7 +76,7 @@ struct Desk {
     Place places[BLOCKS];
 };
 
-enum { GREET = 1, LEAVE = 2, PACKET = 3, LETTER = 4, ANSWER = 5, ROOM = 6, ARRIVAL = 7, NEED = 8 };
+enum { GREET = 1, LEAVE = 2, PACKET = 3, LETTER = 4, ANSWER = 5 };
 enum { FAULT_ABORTED = 1, FAULT_MISMATCH = 2 };
 
 struct Group {
@@ -100,25 +100,6 @@ DEVICE void store_flag(u32* at, u32 value) {
 #ifndef BRIGADE_CPU
     asm volatile("fence.acq_rel.sys;" ::: "memory");
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
-#else
-    __atomic_store_n(at, value, __ATOMIC_RELEASE);
-#endif
-}
-
-DEVICE u64 load_count(const u64* at) {
-#ifndef BRIGADE_CPU
-    u64 value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
-    return value;
-#else
-    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
-#endif
-}
-
-DEVICE void store_count(u64* at, u64 value) {
-#ifndef BRIGADE_CPU
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 #else
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 #endif
