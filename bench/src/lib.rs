@@ -7,6 +7,7 @@
 
 mod arena;
 mod args;
+pub mod cuda;
 mod device;
 mod kind;
 mod measure;
