@@ -122,7 +122,7 @@ pub(super) struct Letter {
 pub(super) struct Messages {
     pub(super) group: Group,
     pub(super) count: u32,
-    pub(super) spare: u32,
+    pub(super) call: u32,
     pub(super) letter: [Letter; 2 * RANKS],
 }
 

@@ -1,7 +1,7 @@
 //! From a call to what this rank's kernel does: steps on the buffers of all ranks, or packets.
 //!
-//! Pure: offsets and lengths, never an address. What a rank tells a peer is where the peer's part of
-//! its own buffers begins, so nobody need know how another one's buffers are laid out.
+//! Pure: offsets and lengths, never an address. What a rank tells a peer is where the peer's part
+//! of its own buffers begins, so nobody need know how another one's buffers are laid out.
 
 use brigade_schedule::Collective;
 

@@ -77,7 +77,7 @@ impl Inner {
             let these = wired.iter().zip(&turns).filter(|(_, turn)| **turn == round);
             let letters: Vec<&DeviceMessage> = these.map(|(message, _)| *message).collect();
             // SAFETY: the caller's promise.
-            unsafe { self.post(&state, &letters, stream)? };
+            unsafe { self.post(&mut state, &letters, stream)? };
         }
         Ok(())
     }
@@ -112,10 +112,11 @@ impl Inner {
     /// As for [`super::DeviceGroup::messages`].
     unsafe fn post(
         &self,
-        state: &State,
+        state: &mut State,
         messages: &[&DeviceMessage],
         stream: &Stream,
     ) -> Result<(), Error> {
+        state.posted = state.posted.wrapping_add(1);
         let loaded = state.kernels.find(Folding::NONE).expect("loaded when the group was made");
         let kernel = loaded.messages.as_ref().expect("beside the kernels that fold nothing");
         let mut letter = [Letter::default(); 2 * RANKS];
@@ -135,7 +136,7 @@ impl Inner {
         let longest = received.map(|message| message.bytes).max().unwrap_or(0);
         let blocks = longest.div_ceil(BLOCK_BYTES).clamp(1, self.blocks as usize) as u32;
         let (group, count) = (self.group, messages.len() as u32);
-        let argument = Messages { group, count, spare: 0, letter };
+        let argument = Messages { group, count, call: state.posted, letter };
         // SAFETY: the argument is the kernel's; the caller vouches for the memory.
         unsafe { launch(kernel, stream, (blocks, loaded.threads), &argument) }
             .map_err(|error| trouble("a message on a device", &error))

@@ -103,6 +103,8 @@ struct State {
     staging: Staging,
     /// Streams that calls were enqueued into.
     streams: Vec<Stream>,
+    /// Kernels for messages so far.
+    posted: u32,
 }
 
 impl Communicator {
@@ -306,6 +308,7 @@ impl Inner {
             imports: Imports::default(),
             staging: Staging::default(),
             streams: Vec::new(),
+            posted: 0,
         };
         Self {
             watched: Watched::new(Arc::clone(shared), opened.desk),

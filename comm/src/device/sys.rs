@@ -21,6 +21,15 @@ pub(super) struct Still {
     pub(super) signature: u32,
 }
 
+impl Still {
+    /// Whether both are the same wait of the same call: threads of a block that wait for several
+    /// ranks write their places in turn.
+    pub(super) fn is_same_wait(&self, other: &Self) -> bool {
+        let key = |still: &Self| (still.phase, still.sequence, still.signature);
+        key(self) == key(other)
+    }
+}
+
 /// What a kernel found wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {

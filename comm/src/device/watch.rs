@@ -170,7 +170,7 @@ fn watch(watched: &Watched) {
         }
         let still = watched.desk.still();
         match (still, &standing) {
-            (Some(still), Some((known, since))) if still == *known => {
+            (Some(still), Some((known, since))) if still.is_same_wait(known) => {
                 let stood = since.elapsed();
                 if stood > settings.timeout {
                     watched.give_up(&still, stood);

@@ -75,8 +75,8 @@ impl Inner {
                         .map_err(failed);
                 }
                 let kernel = (&loaded.direct, loaded.threads);
-                // SAFETY: as above.
                 let buffers = (source, output);
+                // SAFETY: as above.
                 match unsafe { self.meet_and_run(imports, (argument, buffers), kernel, stream)? } {
                     true => Ok(()),
                     // SAFETY: as above.

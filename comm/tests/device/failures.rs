@@ -79,11 +79,11 @@ fn a_rank_that_does_not_come_is_named_with_the_place() {
     let _turn = turn();
     let settings = Settings { timeout: Duration::from_millis(1500), ..Settings::default() };
     // A first run compiles, which may take longer than that.
-    ranks(2, &Settings::default(), |rank| {
-        rank.check(&even(Collective::AllReduce, Dtype::F32, Op::Sum, 16, 2), 1);
+    ranks(3, &Settings::default(), |rank| {
+        rank.check(&even(Collective::AllReduce, Dtype::F32, Op::Sum, 16, 3), 1);
     });
     for elems in [16, 20_000] {
-        ranks(2, &settings, |rank| {
+        ranks(3, &settings, |rank| {
             let memory = rank.memory(&[0; 80_000]);
             let (call, at) = (all_reduce(elems), memory.address());
             // SAFETY: the memory is as long as the call.
@@ -97,7 +97,8 @@ fn a_rank_that_does_not_come_is_named_with_the_place() {
             }
             let error = start().unwrap().wait().expect_err("nobody comes");
             let text = error.to_string();
-            assert!(matches!(error, Error::Timeout { .. }), "{text}");
+            // Whoever gives up first tells the other one.
+            assert!(matches!(error, Error::Timeout { .. } | Error::Aborted { .. }), "{text}");
             assert!(text.contains("all-reduce") && text.contains("rank 1"), "{text}");
             assert!(text.contains("#"), "{text}");
             let again = start().map(drop).expect_err("it has ended");

@@ -29,8 +29,8 @@ DEVICE u32 to_bits(float number) {
     return word.bits;
 }
 
-// Formats of 8 and 16 bits: MANTISSA bits, BIAS, the least magnitude that is not finite, what is too
-// large becomes LIMIT.
+// Formats of 8 and 16 bits: MANTISSA bits, BIAS, the least magnitude that is not finite; what is
+// too large becomes LIMIT.
 template <int WIDTH, int MANTISSA, int BIAS, u32 SPECIAL, u32 LIMIT, u32 NAN_BITS>
 struct Narrow {
     DEVICE float decode(u32 bits) {

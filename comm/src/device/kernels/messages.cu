@@ -15,7 +15,8 @@ struct Letter {
 struct Messages {
     Group group;
     u32 count;
-    u32 spare;
+    // Which call of this rank's it is, for whoever must say where it stands.
+    u32 call;
     // At most one to each rank and one from each.
     Letter letter[2 * RANKS];
 };
@@ -35,7 +36,7 @@ DEVICE void take_letter(const Messages& call, const Letter& letter, u32 number, 
     u32 want = own->received[letter.peer] + 1;
     const Greeting* here = &own->letters[letter.peer];
     if (threadIdx.x == 0) {
-        Place place = {LETTER, letter.peer, want, number, letter.signature};
+        Place place = {LETTER, letter.peer, call.call, number, letter.signature};
         if (!await_flag(g, &here->flag, want, place)) {
             *stop = 1;
         } else if (here->signature != letter.signature || here->bytes != letter.bytes) {
@@ -76,7 +77,7 @@ KERNEL messages(Messages call) {
         const Letter& letter = call.letter[at];
         if (!letter.sends) continue;
         u32 want = own->sent[letter.peer] + 1;
-        Place place = {ANSWER, letter.peer, want, at, letter.signature};
+        Place place = {ANSWER, letter.peer, call.call, at, letter.signature};
         if (await_flag(g, &own->taken[letter.peer], want, place)) own->sent[letter.peer] = want;
     }
 }

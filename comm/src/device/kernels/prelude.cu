@@ -160,15 +160,14 @@ DEVICE bool go_on(const Group& g, Wait& wait, Place place) {
         fault(g, FAULT_ABORTED, place.peer, place.signature, 0, place.sequence);
         return false;
     }
-    if (!wait.told && threadIdx.x < RANKS) {
-        wait.told = true;
-        Place* at = &g.desk->places[blockIdx.x % BLOCKS];
-        at->peer = place.peer;
-        at->sequence = place.sequence;
-        at->step = place.step;
-        at->signature = place.signature;
-        store_flag(&at->phase, place.phase);
-    }
+    // Again each time: another thread of the block, whose wait has ended, may have cleared it.
+    wait.told = true;
+    Place* at = &g.desk->places[blockIdx.x % BLOCKS];
+    at->peer = place.peer;
+    at->sequence = place.sequence;
+    at->step = place.step;
+    at->signature = place.signature;
+    store_flag(&at->phase, place.phase);
     return true;
 }
 
