@@ -232,7 +232,7 @@ impl Args {
         }
         self.check_memory(&mesh)?;
         let is_whole = !self.is_pipeline() && mesh.length(Axis::Tp) == 1 && self.tile.is_none();
-        self.device.check(is_whole)?;
+        self.device.check(is_whole, self.plan)?;
         self.share_of(0, ranks)?;
         self.pipeline(ranks).map(drop)
     }
@@ -355,6 +355,7 @@ mod tests {
             ("--strategy tp --device cuda", 2, "--device"),
             ("--strategy 1f1b --device cuda", 2, "--device"),
             ("--tf32", 1, "--tf32"),
+            ("--plan --device cuda", 1, "--plan"),
             ("--device-budget 1G", 1, "--device-budget"),
             ("--draw x.svg", 2, "--draw"),
             ("--strategy interleaved --chunks 1000000000", 2, "--layers"),

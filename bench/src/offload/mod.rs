@@ -1,7 +1,7 @@
 //! Timing offloading: the library behind `brigade offload bench`.
 //!
 //! [`storage`] times reads and writes of a drive, [`optimizer`] updates in memory, [`step`] updates
-//! of state that is streamed from a drive and back. Each
+//! of state that is streamed from a drive and back, [`transfers`] buffers between host and GPU. Each
 //! measurement is taken several times, in turn with all others, and shown as the median with the
 //! range: a machine that is slower for a while is so for all of them.
 
@@ -10,6 +10,7 @@ mod report;
 mod rig;
 pub mod step;
 pub mod storage;
+pub mod transfers;
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub enum Command {
     Optimizer(optimizer::Args),
     /// Updates of state that is streamed from a drive and back
     Step(step::Args),
+    /// Buffers between the host and a GPU
+    Transfers(transfers::Args),
 }
 
 /// Why a measurement could not be made.
@@ -72,6 +75,7 @@ pub fn run(command: &Command) -> Result<(), Failure> {
         Command::Storage(args) => storage::run(args),
         Command::Optimizer(args) => optimizer::run(args),
         Command::Step(args) => step::run(args),
+        Command::Transfers(args) => transfers::run(args),
     }
 }
 

@@ -5,11 +5,15 @@
 //! |---|---|
 //! | `staging` | numbers that lie anywhere on the host, through a few pinned slots |
 //! | `pinned` | the arena's memory, pinned where it lies, so that buffers cross without a copy |
+//! | `rates` | how near that comes to long pinned copies: up, down and both |
 //!
 //! Not here: what the device computes, and what the bytes mean.
 
 mod pinned;
+mod rates;
 mod staging;
 
+pub use brigade_cuda::CudaError as Problem;
 pub use pinned::{Flight, Lane, PinnedArena};
+pub use rates::{Crossing, Rates};
 pub use staging::{Download, Upload};

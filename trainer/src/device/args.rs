@@ -60,11 +60,14 @@ impl DeviceArgs {
     }
 
     /// Refuse what no device does, or what means nothing without one.
-    pub(crate) fn check(&self, is_whole: bool) -> Result<(), Error> {
+    pub(crate) fn check(&self, is_whole: bool, is_plan: bool) -> Result<(), Error> {
         let refuse = |name, problem: &str| Err(Error::setting(name, problem.to_string()));
         match self.device {
             Machine::Cuda if !is_whole => {
                 refuse("device", "cuda computes whole models: with ddp, zero1, zero2 or fsdp")
+            }
+            Machine::Cuda if is_plan => {
+                refuse("plan", "tells of the processor only: leave --device away")
             }
             Machine::Cpu if self.device_budget.is_some() => {
                 refuse("device-budget", "means nothing without --device cuda")

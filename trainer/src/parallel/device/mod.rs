@@ -2,7 +2,7 @@
 //!
 //! | way | who has parameters, gradients and moments | who updates |
 //! |---|---|---|
-//! | `Resident` | the device; gradients are summed over ranks in pinned memory | the device |
+//! | `Resident` | the device, as do all ranks of DDP | the device |
 //! | `Streamed` | the host, as `Shards` holds them; units cross when needed | the host |
 //!
 //! The first is what a run gets that asks for plain AdamW and DDP, and fits; the second for all
@@ -11,6 +11,7 @@
 mod pass;
 mod resident;
 mod streamed;
+mod wire;
 
 pub use resident::Resident;
 pub use streamed::Streamed;

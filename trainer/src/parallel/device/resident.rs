@@ -1,8 +1,9 @@
-//! All of the state on the device, which updates it too. Among ranks, DDP: each unit's gradient
-//! goes to the host once it is there, is summed over the ranks while the units below are still
-//! computed, and comes back for the update.
+//! All of the state on the device, which updates it too. Among ranks, DDP: each unit's gradient is
+//! summed over the ranks once it is there, while the units below are still computed: by the devices
+//! themselves, or, where those do not reach each other, through pinned memory by the hosts.
 
 use super::pass::Pass;
+use super::wire::Calls;
 use crate::device::{DeviceGpt, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
@@ -27,7 +28,9 @@ pub struct Resident<'a> {
     pass: Pass,
     held: Held,
     optimizer: Optimizer,
-    /// Gradients of units on the host, where ranks sum them; else empty.
+    /// Where devices sum gradients.
+    calls: Option<Calls<'a>>,
+    /// Gradients of units on the host, where hosts do; else empty.
     sums: Vec<Vec<f32>>,
     losses: Vec<f64>,
     formula_bytes: u64,
@@ -93,10 +96,15 @@ impl<'a> Resident<'a> {
         let rooms = Rooms::take(&mut room, layout.config(), lanes.samples(), keep, inside);
         let lens = (0..layout.units()).map(|unit| layout.unit(unit).len());
         let mut formula_bytes = loss_bytes(group, lanes.slots())?;
+        let calls = match group {
+            Some(group) => Calls::new(group, device.stream())?,
+            None => None,
+        };
+        let by_hosts = group.filter(|_| calls.is_none());
         for len in lens.clone() {
-            formula_bytes += group.map_or(Ok(0), |group| call_bytes(group, &all_reduce(len)))?;
+            formula_bytes += by_hosts.map_or(Ok(0), |group| call_bytes(group, &all_reduce(len)))?;
         }
-        let longest = if group.is_some() { 4 * lens.clone().max().unwrap_or(0) } else { 0 };
+        let longest = if by_hosts.is_some() { 4 * lens.clone().max().unwrap_or(0) } else { 0 };
         let slots = lanes.slots();
         let activations = (bytes - kept) as u64;
         let gpt = DeviceGpt::new(device, layout, keep, rooms, memory);
@@ -108,7 +116,7 @@ impl<'a> Resident<'a> {
         if held.inside != held.params {
             pass.put(held.inside, &state.params)?;
         }
-        let sums: Vec<Vec<f32>> = match group {
+        let sums: Vec<Vec<f32>> = match by_hosts {
             Some(_) => lens.map(|len| vec![0.0; len]).collect(),
             None => Vec::new(),
         };
@@ -123,7 +131,18 @@ impl<'a> Resident<'a> {
             arena: 0,
         };
         let losses = vec![0.0; slots];
-        Ok(Resident { layout, group, pass, held, optimizer, sums, losses, formula_bytes, memory })
+        Ok(Resident {
+            layout,
+            group,
+            pass,
+            held,
+            optimizer,
+            calls,
+            sums,
+            losses,
+            formula_bytes,
+            memory,
+        })
     }
 
     fn forward(pass: &mut Pass, layout: &Layout, inside: View) -> Result<(), Error> {
@@ -131,7 +150,8 @@ impl<'a> Resident<'a> {
             .try_for_each(|unit| pass.gpt.forward(unit, inside.part(layout.unit(unit))))
     }
 
-    /// Backward of a slot. After the last one, gradients are on their way to the other ranks.
+    /// Backward of a slot. After the last one, gradients are on their way to the other ranks, by
+    /// the calls that come back, or are the sum already.
     fn backward(&mut self, slot: usize) -> Result<Vec<Owned<f32>>, Error> {
         let is_shared = self.group.is_some() && slot + 1 == self.pass.lanes.slots();
         let mut calls = Vec::new();
@@ -144,7 +164,9 @@ impl<'a> Resident<'a> {
             if slot > 0 {
                 pass.gpt.device.add(whole, grads)?;
             }
-            if is_shared {
+            if let Some(there) = self.calls.as_mut().filter(|_| is_shared) {
+                there.sum(all_reduce(whole.len()), whole)?;
+            } else if is_shared {
                 if self.pass.wire.is_full() {
                     self.share(&mut calls)?;
                 }
@@ -152,6 +174,10 @@ impl<'a> Resident<'a> {
             }
         }
         self.pass.end()?;
+        if let Some(there) = self.calls.as_mut().filter(|_| is_shared) {
+            there.deliver()?;
+            return Ok(calls);
+        }
         while is_shared && calls.len() < self.layout.units() {
             self.share(&mut calls)?;
         }
@@ -215,7 +241,7 @@ impl Strategy for Resident<'_> {
             self.sums[unit] = sum;
             self.update(unit, lr)?;
         }
-        if self.group.is_none() {
+        if self.sums.is_empty() {
             units.into_iter().try_for_each(|unit| self.update(unit, lr))?;
         }
         self.optimizer.steps += 1;
@@ -248,7 +274,8 @@ impl Strategy for Resident<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        self.group.map_or(0, |group| group.stats().sent_bytes)
+        let meetings = self.calls.as_ref().map_or(0, Calls::meeting_bytes);
+        self.group.map_or(0, |group| group.stats().sent_bytes) - meetings
     }
 
     fn memory(&self) -> Memory {
@@ -272,7 +299,9 @@ impl Strategy for Resident<'_> {
     }
 
     fn device(&self) -> Option<String> {
-        Some(format!("{}, which has the state too", self.pass.gpt.device.describe()))
+        let sums =
+            self.calls.as_ref().map_or(String::new(), |calls| format!(", {}", calls.describe()));
+        Some(format!("{}, which has the state too{sums}", self.pass.gpt.device.describe()))
     }
 }
 

@@ -1,0 +1,90 @@
+//! Gradients summed by the devices themselves, in a stream of their own beside what computes.
+
+use crate::error::Error;
+use crate::kernels::cuda::View;
+use brigade_comm::device::{DeviceGroup, Way};
+use brigade_comm::{Call, Communicator};
+use brigade_cuda::{Event, Stream};
+
+/// Calls on memory of devices.
+pub(super) struct Calls<'a> {
+    comm: &'a Communicator,
+    group: DeviceGroup,
+    stream: Stream,
+    compute: Stream,
+    /// After the backward of the last unit, and of the one before.
+    computed: [Event; 2],
+    summed: Event,
+    /// What is to be summed next, and which event it waits for.
+    next: Option<(Call, View, usize)>,
+    /// Bytes that the hosts of ranks have sent to let their devices meet.
+    meeting_bytes: u64,
+}
+
+impl<'a> Calls<'a> {
+    /// Beside this stream; none where devices do not reach each other, and pinned memory does as
+    /// well. Collective.
+    pub(super) fn new(
+        comm: &'a Communicator,
+        compute: &Stream,
+    ) -> Result<Option<Calls<'a>>, Error> {
+        let context = compute.context();
+        let before = comm.stats().sent_bytes;
+        let group = comm.on_device(context)?;
+        if group.way() == Way::Staged {
+            return Ok(None);
+        }
+        Ok(Some(Calls {
+            stream: Stream::new(context)?,
+            compute: compute.clone(),
+            computed: [Event::new(context)?, Event::new(context)?],
+            summed: Event::new(context)?,
+            next: None,
+            meeting_bytes: comm.stats().sent_bytes - before,
+            comm,
+            group,
+        }))
+    }
+
+    /// One line: how devices meet.
+    pub(super) fn describe(&self) -> &'static str {
+        match self.group.way() {
+            Way::Together => "gradients summed by the devices",
+            _ => "gradients summed by the devices between meetings of their hosts",
+        }
+    }
+
+    /// What the hosts have sent for it.
+    pub(super) fn meeting_bytes(&self) -> u64 {
+        self.meeting_bytes
+    }
+
+    /// Sum a view over all ranks, in place, once all is computed that was asked for so far. The
+    /// call is made with the next one: hosts may have to meet for it, and shall have given their
+    /// devices something to compute meanwhile.
+    pub(super) fn sum(&mut self, call: Call, view: View) -> Result<(), Error> {
+        let at = self.next.as_ref().map_or(0, |(_, _, at)| 1 - at);
+        self.compute.record(&self.computed[at])?;
+        self.flush()?;
+        self.next = Some((call, view, at));
+        Ok(())
+    }
+
+    /// What is computed after this sees all sums.
+    pub(super) fn deliver(&mut self) -> Result<(), Error> {
+        self.flush()?;
+        self.stream.record(&self.summed)?;
+        Ok(self.compute.wait(&self.summed)?)
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let Some((call, view, at)) = self.next.take() else { return Ok(()) };
+        self.stream.wait(&self.computed[at])?;
+        let before = self.comm.stats().sent_bytes;
+        // SAFETY: the view is as long as the call, its owner keeps it, and nothing that computes
+        // uses it between `computed` and `summed`.
+        unsafe { self.group.enqueue(&call, view.address(), view.address(), &self.stream) }?;
+        self.meeting_bytes += self.comm.stats().sent_bytes - before;
+        Ok(())
+    }
+}

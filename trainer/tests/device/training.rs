@@ -1,0 +1,158 @@
+//! A device trains the same model as the processor, whoever holds the state.
+
+use super::has_device;
+use brigade_comm::{Communicator, Settings};
+use brigade_trainer::{Args, Error, Outcome};
+use clap::Parser;
+use std::path::PathBuf;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// A model small enough for seconds, with a parameter count that no rank count divides.
+fn args(more: &str) -> Args {
+    let base = "train --batch 4 --context 10 --layers 2 --width 20 --heads 2 --quiet --sample 0 \
+                --threads 1 --steps 4 --lr 2e-3";
+    Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
+}
+
+fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
+    brigade_trainer::train(args, world, &mut std::io::sink())
+}
+
+/// The outcome of every rank of a world of threads.
+fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
+    if ranks == 1 {
+        return vec![train(args, None).unwrap()];
+    }
+    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    let comms = Communicator::local_world(ranks, &settings).unwrap();
+    std::thread::scope(|scope| {
+        let run = |comm| scope.spawn(move || train(args, Some(comm)));
+        let threads: Vec<_> = comms.into_iter().map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+    })
+}
+
+/// The device's losses, and those on text that was not trained on, are the processor's.
+fn check(ranks: usize, more: &str, tolerance: f64) {
+    let host = &world(ranks, &args(more))[0];
+    for (rank, device) in world(ranks, &args(&format!("{more} --device cuda"))).iter().enumerate() {
+        let what = format!("{more}: rank {rank} of {ranks}");
+        assert_eq!(device.sent_bytes, device.formula_bytes, "{what}");
+        assert_eq!(device.losses.len(), host.losses.len(), "{what}");
+        let pairs = device.losses.iter().zip(&host.losses);
+        for (step, (got, want)) in pairs.chain([(&device.held_out, &host.held_out)]).enumerate() {
+            let off = (got - want).abs() / want;
+            println!("{what}: step {step}, {got} for {want}, off by {off:.1e}");
+            assert!(off < tolerance, "{what}: step {step} has {got}, the processor {want}");
+        }
+    }
+}
+
+const TOLERANCE: f64 = 1e-5;
+
+#[test]
+fn one_process_has_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for more in ["", "--recompute", "--accumulate 2"] {
+        check(1, more, TOLERANCE);
+    }
+}
+
+#[test]
+fn ranks_that_share_a_device_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for stage in ["ddp", "zero2", "fsdp"] {
+        check(2, &format!("--strategy {stage}"), TOLERANCE);
+    }
+    check(2, "--ordered --strategy zero2", TOLERANCE);
+}
+
+#[test]
+fn rules_that_only_the_host_has_update_there() {
+    if !has_device() {
+        return;
+    }
+    check(1, "--optimizer lion", TOLERANCE);
+    check(1, "--optimizer lamb --accumulate 2", TOLERANCE);
+}
+
+#[test]
+fn state_in_cheaper_memory_streams_through_the_device() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    check(1, "--offload cpu", TOLERANCE);
+    check(1, &format!("--offload nvme:{} --host-budget 4M", folder.0.display()), TOLERANCE);
+    check(2, &format!("--strategy fsdp --offload nvme:{}", folder.0.display()), TOLERANCE);
+}
+
+#[test]
+fn bf16_stays_near_the_processors_losses() {
+    if !has_device() {
+        return;
+    }
+    // The processor rounds weights only, a device what products read.
+    check(1, "--precision bf16", 1e-2);
+    check(2, "--precision bf16 --strategy fsdp", 1e-2);
+    check(1, "--precision bf16 --offload cpu", 1e-2);
+}
+
+#[test]
+fn a_budget_makes_units_stream_and_a_smaller_one_is_refused() {
+    if !has_device() {
+        return;
+    }
+    let all = train(&args("--device cuda"), None).unwrap();
+    // All of the state takes more than that, and two units at a time with a pass less.
+    let streamed = train(&args("--device cuda --device-budget 750K"), None).unwrap();
+    let off = (streamed.held_out - all.held_out).abs() / all.held_out;
+    assert!(off < TOLERANCE, "{} streamed, {} resident", streamed.held_out, all.held_out);
+    let refused = train(&args("--device cuda --device-budget 100K"), None).unwrap_err().to_string();
+    assert!(refused.starts_with("--device-budget: a pass needs "), "{refused}");
+}
+
+#[test]
+fn a_checkpoint_goes_from_the_device_to_the_processor() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.0.join("state.gpt");
+    let whole = train(&args(""), None).unwrap();
+    let first = args("--device cuda --stop-at 2");
+    train(&Args { checkpoint: Some(file.clone()), ..first }, None).unwrap();
+    let rest = train(&Args { resume: Some(file), ..args("") }, None).unwrap();
+    for (got, want) in rest.losses.iter().zip(&whole.losses[2..]) {
+        assert!((got - want).abs() / want < TOLERANCE, "{got} after the device, {want} without");
+    }
+}
+
+/// A folder that is gone when this is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let name =
+            format!("brigade-device-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is left to whoever cleans the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
