@@ -63,8 +63,6 @@ struct Lane {
 struct Load {
     in_flight: usize,
     in_flight_bytes: usize,
-    /// Those of urgent requests.
-    urgent_in_flight: usize,
     /// Urgent requests that are not complete.
     urgent_open: usize,
 }
@@ -105,40 +103,28 @@ impl Queue {
         self.vacant.len() == self.requests.len()
     }
 
-    /// How many completions to take together: one where little is in flight, else few enough that
-    /// the device keeps half of its work. Where somebody waits, only what is waited for counts: a
-    /// stream of urgent transfers goes on as well, and a single one is answered at once.
+    /// How many completions to take together: one where somebody waits or little is in flight, else
+    /// few enough that the device keeps half of its work.
     pub(crate) fn together(&self) -> usize {
-        let in_flight = match self.is_awaited() {
-            true => self.loads().map(|load| load.urgent_in_flight).sum(),
-            false => self.flights.len() - self.tokens.len(),
-        };
-        match in_flight >= DEEP {
+        let in_flight = self.flights.len() - self.tokens.len();
+        let is_urgent = |load: &Load| load.urgent_open > 0;
+        let is_deep = in_flight >= DEEP;
+        match is_deep && !self.lanes.iter().any(|lane| lane.loads.iter().any(is_urgent)) {
             true => (in_flight / 2).min(TOGETHER_MAX),
             false => 1,
         }
     }
 
-    /// Whether urgent requests are not complete.
-    fn is_awaited(&self) -> bool {
-        self.loads().any(|load| load.urgent_open > 0)
-    }
-
-    fn loads(&self) -> impl Iterator<Item = &Load> {
-        self.lanes.iter().flat_map(|lane| &lane.loads)
-    }
-
     /// Which requests could not be started before something completes: a bit for each
     /// [`Request::way`].
     pub(crate) fn full_ways(&self) -> u64 {
-        // An urgent request that came now would change how many completions are taken together.
-        let is_changed_by_urgent = self.together() > 1 && !self.is_awaited();
-        let mut full = 0;
+        let (mut full, is_single) = (0, self.together() == 1);
         for (kind, lane) in [Kind::Read, Kind::Write].into_iter().zip(&self.lanes) {
             for (device, load) in lane.loads.iter().enumerate() {
                 if self.is_full(load) {
                     full |= way(kind, Priority::Background, device);
-                    if !is_changed_by_urgent {
+                    // Else it would wait for completions that are taken together.
+                    if is_single {
                         full |= way(kind, Priority::Urgent, device);
                     }
                 }
@@ -193,9 +179,7 @@ impl Queue {
         }
         request.priority = Priority::Urgent;
         let lane = &mut self.lanes[request.kind as usize];
-        let load = &mut lane.loads[request.file.device()];
-        load.urgent_open += 1;
-        load.urgent_in_flight += request.in_flight;
+        lane.loads[request.file.device()].urgent_open += 1;
         if let Some(at) = lane.background.iter().position(|queued| *queued == index) {
             lane.background.remove(at);
             lane.urgent.push_back(index);
@@ -241,7 +225,6 @@ impl Queue {
             let lane = &mut self.lanes[kind as usize];
             let load = &mut lane.loads[request.file.device()];
             load.in_flight -= 1;
-            load.urgent_in_flight -= usize::from(request.priority == Priority::Urgent);
             load.in_flight_bytes -= flight.span.bytes;
             let (index, queue) = (flight.request, lane.of(request.priority));
             if request.failure.is_some() {
@@ -283,7 +266,6 @@ impl Queue {
         request.in_flight += 1;
         let load = &mut lane.loads[request.file.device()];
         load.in_flight += 1;
-        load.urgent_in_flight += usize::from(priority == Priority::Urgent);
         load.in_flight_bytes += piece.span.bytes;
         if !request.has_more() {
             lane.of(priority).remove(at);
