@@ -355,7 +355,7 @@ unsafe fn parse_config(config: *const brigade_adamw_config_t) -> Outcome<brigade
     let config: brigade_adamw_config_t = unsafe { sized(config.cast(), "config") }?;
     let brigade_adamw_config_t { beta1, beta2, eps, decay, threads, .. } = config;
     let are_betas = [beta1, beta2].iter().all(|beta| (0.0..1.0).contains(beta));
-    if !are_betas || !(eps > 0.0 && eps.is_finite() && decay.is_finite()) {
+    if !(are_betas && eps > 0.0 && eps.is_finite() && decay.is_finite()) {
         return Err(Failure::argument(format!(
             "beta1 {beta1} and beta2 {beta2} must be from 0 to below 1, eps {eps} above 0, and \
              decay {decay} finite"
