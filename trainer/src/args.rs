@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::layout::Config;
 use crate::offload::{self, Offload, Tier};
 use crate::optim::Rule;
-use crate::parallel::{Axis, Lanes, Mesh, Way, Ways};
+use crate::parallel::{Axis, Lanes, Mesh, Travel, Way, Ways};
 use crate::precision::Precision;
 use brigade_comm::transports;
 use clap::Args as ClapArgs;
@@ -39,9 +39,14 @@ pub struct Args {
     /// Ways to train, separated by commas: at most one of each kind
     #[arg(long, value_enum, value_delimiter = ',', default_value = "ddp", value_name = "WAYS")]
     pub strategy: Vec<Way>,
-    /// Ranks along each axis, the last of which runs fastest, such as dp=2,pp=2
+    /// Ranks along each axis, the last of which runs fastest, such as dp=2,pp=2; on
+    /// replicate=2,shard=2 two states, each in two parts
     #[arg(long, value_name = "AXES")]
     pub mesh: Option<Mesh>,
+    /// How gradients and parameters travel.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub travel: Travel,
     /// Stages on each rank of an interleaved pipeline
     #[arg(long, default_value_t = 2, value_name = "STAGES")]
     pub chunks: usize,
@@ -213,6 +218,7 @@ impl Args {
         let ways = Ways::of(&self.strategy)?;
         let mesh = self.mesh(ranks);
         ways.suit(&mesh, self.experts)?;
+        let is_plain = self.check_travel(&ways, &mesh, ranks)?;
         if mesh.ranks() != ranks {
             let problem = format!("{mesh} has {} ranks, but there are {ranks}", mesh.ranks());
             return Err(Error::setting("mesh", problem));
@@ -232,7 +238,7 @@ impl Args {
         }
         self.check_memory(&mesh)?;
         let is_whole = !self.is_pipeline() && mesh.length(Axis::Tp) == 1 && self.tile.is_none();
-        self.device.check(is_whole, self.plan)?;
+        self.device.check(is_whole && is_plain, self.plan)?;
         self.share_of(0, ranks)?;
         self.pipeline(ranks).map(drop)
     }
@@ -270,7 +276,8 @@ impl Args {
     /// The samples that `rank` of `ranks` takes of each batch.
     pub(crate) fn share_of(&self, rank: usize, ranks: usize) -> Result<Lanes, Error> {
         let mesh = self.mesh(ranks);
-        let (rank, ranks) = (mesh.place(rank, Axis::Dp), mesh.length(Axis::Dp));
+        let (pace, share) = (Ways::of(&self.strategy)?.pace, mesh.share(rank));
+        let (rank, ranks) = pace.map_or(share, |pace| pace.share(self, share));
         let alone = if self.is_pipeline() { 4 } else { 1 };
         let parts = self.accumulate.unwrap_or(alone);
         let lanes = if self.ordered { self.lanes } else { ranks * parts };

@@ -11,7 +11,7 @@ use crate::optim::{Hyper, Optimizer};
 use crate::parallel::device::on_device;
 use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
-use crate::parallel::{Axis, DataParallel, Groups, Memory, Sharing, Strategy, Thrift, Way, Ways};
+use crate::parallel::{DataParallel, Groups, Memory, Sharing, Strategy, Thrift, Way, Ways};
 use crate::plan;
 use crate::precision::LossScale;
 use crate::records::Records;
@@ -95,8 +95,10 @@ pub(crate) fn strategy<'a>(
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
     let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
     let lanes = args.share_of(rank, ranks)?;
-    let stage = Ways::of(&args.strategy)?.data;
-    let sharing = Sharing { stage, is_ordered: args.ordered, slots: lanes.slots() };
+    let ways = Ways::of(&args.strategy)?;
+    let stage = ways.data;
+    let sharing =
+        Sharing { stage, is_ordered: args.ordered, slots: lanes.slots(), travel: args.travel() };
     let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
     let optimizer = optimizer.by(args.optimizer);
     let keep = match (args.recompute, &args.offload_activations) {
@@ -104,6 +106,9 @@ pub(crate) fn strategy<'a>(
         (true, None) => Keep::Inputs,
         (false, None) => Keep::All,
     };
+    if let (Some(pace), Some(group)) = (ways.pace, &groups.dp) {
+        return pace.strategy(args, model, group, lanes, optimizer, keep, state);
+    }
     let (precision, offload) = (args.precision, args.offload(rank, ranks));
     let thrift = Thrift { keep, precision, offload, inputs: args.inputs(rank, ranks) };
     if let Some(plan) = args.pipeline(ranks)? {
@@ -111,11 +116,12 @@ pub(crate) fn strategy<'a>(
             Pipeline::new(model, groups, lanes, sharing, optimizer, &thrift, state, plan)?;
         return Ok(Box::new(pipeline));
     }
-    let dp = groups.dp.as_ref();
     if let Some(usage) = args.device.usage(rank, thrift.precision) {
+        let dp = groups.dp.as_ref();
         return on_device(usage, model, dp, lanes, sharing, optimizer, &thrift, state);
     }
-    let data = DataParallel::new(model, dp, lanes, sharing, optimizer, &thrift, state)?;
+    let peers = groups.peers(args.travel.secondary);
+    let data = DataParallel::new(model, peers, lanes, sharing, optimizer, &thrift, state)?;
     Ok(Box::new(data))
 }
 
@@ -174,7 +180,8 @@ impl<'a> Run<'a> {
     fn rows(&self) -> Vec<(&'static str, String)> {
         let Args { batch, context, lr, seed, steps, .. } = *self.args;
         let ranks = self.world.map_or(1, Communicator::size);
-        let shares = self.args.mesh(ranks).length(Axis::Dp);
+        let share = self.args.share_of(0, ranks);
+        let share = share.map_or(batch, |lanes| lanes.samples() * lanes.slots());
         let parameters = grouped(self.model.layout().len() as u64);
         let threads = match self.model.kernels().threads() {
             1 => "1 thread".to_string(),
@@ -186,7 +193,7 @@ impl<'a> Run<'a> {
             ("text", format!("{}, {text_bytes} bytes", self.corpus.name())),
             ("model", format!("{parameters} parameters, {}", self.model.layout().config())),
             ("memory", memory_row(self.strategy.memory())),
-            ("batch", format!("{batch} samples of {context} bytes, {} a rank", batch / shares)),
+            ("batch", format!("{batch} samples of {context} bytes, {share} a rank")),
             ("ranks", format!("{ranks}, each with {threads}")),
             ("optimizer", self.args.optimizer.name()),
             ("precision", self.args.precision.name()),

@@ -60,7 +60,8 @@ fn rank(way: Way, world: Option<Communicator>, start: &State, steps: usize) -> E
         }
         None => Gpt::new(CONFIG, Cpu).unwrap(),
     };
-    let sharing = Sharing { stage: way.stage, is_ordered: false, slots: lanes.slots() };
+    let sharing =
+        Sharing { stage: way.stage, is_ordered: false, slots: lanes.slots(), ..Sharing::default() };
     let optimizer = Optimizer::new(Hyper::default(), 1, start.steps).unwrap();
     let dp = groups.dp.as_ref();
     let mut run =

@@ -111,6 +111,25 @@ const STRATEGIES: &[Strategy] = &[
     ("zero1, fast", &[], "--strategy zero1", REORDERED),
     ("zero2, fast", &[], "--strategy zero2", REORDERED),
     ("fsdp, fast", &[], "--strategy fsdp", REORDERED),
+    (
+        "states held twice",
+        &[4],
+        "--strategy fsdp --mesh replicate=2,shard=2 --ordered --lanes {lanes}",
+        Want::SameBits,
+    ),
+    (
+        "a copy near",
+        &[4],
+        "--strategy fsdp --mesh dp=2,shard=2 --secondary --ordered --lanes {lanes}",
+        Want::SameBits,
+    ),
+    ("horovod", &[], "--strategy horovod", REORDERED),
+    ("ps", &[], "--strategy ps --ordered --lanes {lanes}", Want::SameBits),
+    ("compress bf16", &[], "--compress bf16", Want::Within(1e-3)),
+    ("compress topk", &[], "--compress topk:0.1", Want::Within(0.05)),
+    ("compress powersgd", &[], "--compress powersgd:4", Want::Within(0.05)),
+    ("reduce bf16", &[], "--strategy fsdp --reduce bf16", Want::Within(1e-3)),
+    ("zero++", &[], "--strategy fsdp --gather int8 --reduce int4", Want::Within(0.01)),
 ];
 
 /// A run that ends half-way, and one that goes on from its checkpoint: ranks and flags of both.

@@ -1,6 +1,9 @@
 //! Data-parallel training: every rank computes the whole model on its own lanes.
 
-use super::{Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, gather_losses, loss_bytes};
+use super::{
+    Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Spent, Strategy, gather_losses,
+    loss_bytes,
+};
 use crate::data::fill;
 use crate::error::Error;
 use crate::model::Gpt;
@@ -10,7 +13,6 @@ use crate::precision::{LossScale, Precision};
 use crate::state::State;
 use crate::tape::{Keep, Scratch, Tape};
 use crate::trace::{self, Lane};
-use brigade_comm::Communicator;
 use std::time::{Duration, Instant};
 
 /// How a run saves memory.
@@ -29,8 +31,10 @@ pub struct Thrift {
 /// One rank of DDP (Li et al. 2020), ZeRO or FSDP, or a process alone.
 pub struct DataParallel<'a> {
     model: &'a Gpt,
-    group: Option<&'a Communicator>,
+    peers: Peers<'a>,
     lanes: Lanes,
+    /// What each lane's gradient is rounded to, so that it has the same bits wherever it is added.
+    rounding: Packing,
     shards: Shards<'a>,
     optimizer: Optimizer,
     precision: Precision,
@@ -43,7 +47,9 @@ pub struct DataParallel<'a> {
     targets: Vec<u32>,
     /// Summed loss of each of this rank's lanes: `[slots]`.
     losses: Vec<f64>,
+    /// Of a step, and of that what does not come from `shards`.
     formula_bytes: u64,
+    other_bytes: u64,
 }
 
 impl<'a> DataParallel<'a> {
@@ -53,7 +59,7 @@ impl<'a> DataParallel<'a> {
     /// `Offload` for what a device says.
     pub fn new(
         model: &'a Gpt,
-        group: Option<&'a Communicator>,
+        peers: impl Into<Peers<'a>>,
         lanes: Lanes,
         sharing: Sharing,
         optimizer: Optimizer,
@@ -61,11 +67,13 @@ impl<'a> DataParallel<'a> {
         state: &State,
     ) -> Result<DataParallel<'a>, Error> {
         let (layout, config) = (model.layout(), model.layout().config());
+        let peers = peers.into();
         let (samples, time) = (lanes.samples(), config.context);
+        let rounding = if sharing.is_ordered { sharing.travel.reduce } else { Packing::F32 };
         let units = 0..layout.units();
         let state = model.part(state);
         let mut shards =
-            Shards::new(model.kernels(), group, sharing, layout, units.clone(), &state);
+            Shards::new(model.kernels(), peers, sharing, layout, units.clone(), &state);
         let Thrift { keep, precision, ref offload, ref inputs } = *thrift;
         shards.narrow(precision);
         shards.suit(optimizer.rule(), offload.as_ref())?;
@@ -78,16 +86,19 @@ impl<'a> DataParallel<'a> {
         let inputs = inputs.as_ref().map_or(Ok(None), |offload| {
             Inputs::new(offload, config.layers, units, 1, tape.input(1).len())
         })?;
+        let other_bytes = inside + loss_bytes(peers.data, lanes.slots())?;
         Ok(DataParallel {
-            formula_bytes: shards.formula_bytes()? + inside + loss_bytes(group, lanes.slots())?,
+            formula_bytes: shards.formula_bytes()? + other_bytes,
+            other_bytes,
             tape,
             scratch: model.scratch(samples, time),
             targets: tokens.clone(),
             losses: vec![0.0; lanes.slots()],
             tokens,
             model,
-            group,
+            peers,
             lanes,
+            rounding,
             shards,
             optimizer,
             precision,
@@ -136,6 +147,7 @@ impl<'a> DataParallel<'a> {
             }
             model.backward(unit, params, grads, tape, scratch, tokens)?;
             self.precision.round(grads);
+            self.rounding.round(grads);
             shards.close(unit, slot)?;
             if unit > 0 || slot + 1 == self.lanes.slots() {
                 shards.release(unit);
@@ -164,6 +176,9 @@ impl<'a> DataParallel<'a> {
 impl Strategy for DataParallel<'_> {
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent::default();
+        if self.shards.has_changed() {
+            self.formula_bytes = self.shards.formula_bytes()? + self.other_bytes;
+        }
         let disk = self.disk_use();
         for slot in 0..self.lanes.slots() {
             let from = self.clock();
@@ -177,7 +192,7 @@ impl Strategy for DataParallel<'_> {
         }
         let from = Instant::now();
         let waiting = trace::span(Lane::Waiting, "losses of step", batch.step + 1);
-        let sum = gather_losses(self.group, &self.losses)?;
+        let sum = gather_losses(self.peers.data, &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
         drop(waiting);
         spent.exposed += from.elapsed();
@@ -215,7 +230,7 @@ impl Strategy for DataParallel<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        self.group.map_or(0, |group| group.stats().sent_bytes) + self.model.sent_bytes()
+        self.peers.sent_bytes() + self.model.sent_bytes()
     }
 
     fn memory(&self) -> Memory {

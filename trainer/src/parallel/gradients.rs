@@ -9,8 +9,13 @@
 //! Cost, with n elements, R ranks and s slots, in elements sent per rank and step: 2 (R − 1)/R · n
 //! fast and whole, (R − 1)/R · n fast and in parts (s times that if parts are taken each slot),
 //! s (R − 1)/R · n ordered, and (R − 1)/R · n more to make the sums whole.
+//!
+//! If D copies of the state are held by S ranks each: fast, S in place of R, and 2 (D − 1)/D · n/S
+//! more, by which owners of the same part add theirs up; ordered, s (D − 1/S) · n.
 
+use super::Peers;
 use super::formula::call_bytes;
+use super::sums::LaneSums;
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::trace::{self, Lane, Span};
@@ -63,10 +68,15 @@ impl Cut {
         Call { counts, ..Call::new(collective, Dtype::F32, Op::Sum, 0) }
     }
 
-    /// Each rank sends everyone their part of its lane.
-    fn exchange(&self) -> Call {
-        let from = vec![self.part.len(); self.counts.len()].into();
-        let counts = Counts::PerPair { to: Arc::clone(&self.counts), from };
+    /// Each rank sends everyone their part of its lane, where so many copies of the state are
+    /// held.
+    fn exchange(&self, copies: usize) -> Call {
+        let from = vec![self.part.len(); copies * self.counts.len()].into();
+        let to = match copies {
+            1 => Arc::clone(&self.counts),
+            _ => self.counts.repeat(copies).into(),
+        };
+        let counts = Counts::PerPair { to, from };
         Call { counts, ..Call::new(Collective::AllToAll, Dtype::F32, Op::Sum, 0) }
     }
 
@@ -96,6 +106,10 @@ struct Flight {
 pub(super) struct GradientSums<'a> {
     kernels: &'a dyn Kernels,
     group: Option<&'a Communicator>,
+    /// Owners of the same part, who add up what each has.
+    replicas: Option<&'a Communicator>,
+    /// How often a lane's parts go out.
+    copies: usize,
     reduction: Reduction,
     slots: usize,
     units: Vec<Unit>,
@@ -106,7 +120,7 @@ pub(super) struct GradientSums<'a> {
     /// Units whose calls are on their way, oldest first.
     flying: VecDeque<usize>,
     /// How long anybody had to wait for calls.
-    pub(super) waited: Duration,
+    waited: Duration,
 }
 
 impl<'a> GradientSums<'a> {
@@ -114,11 +128,16 @@ impl<'a> GradientSums<'a> {
     /// all lanes are this process's own.
     pub(super) fn new(
         kernels: &'a dyn Kernels,
-        group: Option<&'a Communicator>,
+        peers: Peers<'a>,
         reduction: Reduction,
         slots: usize,
         cuts: &[Cut],
     ) -> GradientSums<'a> {
+        let is_ordered = matches!(reduction, Reduction::Ordered | Reduction::OrderedWhole);
+        let (group, replicas, copies) = match is_ordered {
+            true => (peers.data, None, peers.copies()),
+            false => (peers.parts, peers.replicas, 1),
+        };
         // One rank adds its lanes in order anyway.
         let reduction = if group.is_some() { reduction } else { Reduction::Whole };
         let ranks = group.map_or(1, Communicator::size);
@@ -127,7 +146,7 @@ impl<'a> GradientSums<'a> {
         let adds_up = matches!(reduction, Reduction::Whole | Reduction::Parts);
         let has_whole = adds_up || reduction == Reduction::OrderedWhole;
         let incoming = if reduction == Reduction::PartsEachSlot { part } else { ranks * part };
-        let room = || (vec![0.0; longest], vec![0.0; incoming]);
+        let room = || (vec![0.0; copies * longest], vec![0.0; incoming]);
         let units = cuts.iter().map(|cut| Unit {
             whole: vec![0.0; if has_whole { cut.len() } else { 0 }],
             own: vec![0.0; if reduction == Reduction::Whole { 0 } else { cut.part.len() }],
@@ -142,114 +161,11 @@ impl<'a> GradientSums<'a> {
             waited: Duration::ZERO,
             kernels,
             group,
+            replicas,
+            copies,
             reduction,
             slots,
         }
-    }
-
-    /// Room for the gradient of this rank's lane in `slot`.
-    pub(super) fn open(&mut self, unit: usize, slot: usize) -> Result<&mut [f32], Error> {
-        let len = self.units[unit].cut.len();
-        if self.adds_up() {
-            let Unit { whole, .. } = &mut self.units[unit];
-            return Ok(if slot == 0 { whole } else { &mut self.lane[..len] });
-        }
-        // The unit's last call must be done with before the next, and some room must be free.
-        self.settle(unit)?;
-        while self.rooms.is_empty() {
-            let oldest = *self.flying.front().expect("what is not here is on its way");
-            self.settle(oldest)?;
-        }
-        let (room, _) = self.rooms.last_mut().expect("there is room");
-        room.resize(len, 0.0);
-        Ok(room)
-    }
-
-    /// The gradient of the lane is in its room.
-    pub(super) fn close(&mut self, unit: usize, slot: usize) -> Result<(), Error> {
-        let Unit { cut, whole, own, .. } = &mut self.units[unit];
-        let call = if matches!(self.reduction, Reduction::Whole | Reduction::Parts) {
-            if slot > 0 {
-                self.kernels.add(whole, &self.lane[..cut.len()]);
-            }
-            let Some(group) = self.group.filter(|_| slot + 1 == self.slots) else { return Ok(()) };
-            let whole = std::mem::take(whole);
-            match self.reduction {
-                Reduction::Whole => group.start_owned_in_place(cut.all_reduce(), whole)?,
-                _ => {
-                    let call = cut.call(Collective::ReduceScatter);
-                    group.start_owned(call, whole, std::mem::take(own))?
-                }
-            }
-        } else {
-            let group = self.group.expect("a process alone adds its lanes up");
-            let (lane, mut incoming) = self.rooms.pop().expect("it was opened");
-            let (call, len) = match self.reduction {
-                Reduction::PartsEachSlot => (cut.call(Collective::ReduceScatter), cut.part.len()),
-                _ => (cut.exchange(), cut.counts.len() * cut.part.len()),
-            };
-            incoming.resize(len, 0.0);
-            group.start_owned(call, lane, incoming)?
-        };
-        let span = trace::span(Lane::Calls, "sum gradients", unit);
-        self.units[unit].call = Some(Flight { call, slot: Some(slot), span });
-        self.flying.push_back(unit);
-        Ok(())
-    }
-
-    /// After the last slot: what is left to be done for the sum of a unit is on its way.
-    pub(super) fn complete(&mut self, unit: usize) -> Result<(), Error> {
-        if self.reduction != Reduction::OrderedWhole {
-            return Ok(());
-        }
-        self.settle(unit)?;
-        let Unit { cut, whole, own, call } = &mut self.units[unit];
-        let group = self.group.expect("a process alone has whole sums");
-        let gather = cut.call(Collective::AllGather);
-        let gather = group.start_owned(gather, std::mem::take(own), std::mem::take(whole))?;
-        let span = trace::span(Lane::Calls, "gather sums", unit);
-        *call = Some(Flight { call: gather, slot: None, span });
-        self.flying.push_back(unit);
-        Ok(())
-    }
-
-    /// The sum over all lanes: of the whole unit, or of this rank's part.
-    pub(super) fn sum(&mut self, unit: usize) -> Result<&mut [f32], Error> {
-        self.settle(unit)?;
-        let Unit { whole, own, .. } = &mut self.units[unit];
-        Ok(match self.reduction {
-            Reduction::Whole | Reduction::OrderedWhole => whole,
-            _ => own,
-        })
-    }
-
-    /// Bytes that one step makes this rank send.
-    pub(super) fn formula_bytes(&self) -> Result<u64, Error> {
-        let Some(group) = self.group else { return Ok(0) };
-        let slots = self.slots as u64;
-        let mut bytes = 0;
-        for Unit { cut, .. } in &self.units {
-            let scatter = || call_bytes(group, &cut.call(Collective::ReduceScatter));
-            let exchange = || call_bytes(group, &cut.exchange());
-            bytes += match self.reduction {
-                Reduction::Whole => call_bytes(group, &cut.all_reduce())?,
-                Reduction::Parts => scatter()?,
-                Reduction::PartsEachSlot => slots * scatter()?,
-                Reduction::Ordered => slots * exchange()?,
-                Reduction::OrderedWhole => {
-                    let gather = call_bytes(group, &cut.call(Collective::AllGather))?;
-                    slots * exchange()? + gather
-                }
-            };
-        }
-        Ok(bytes)
-    }
-
-    /// Bytes of sums, and of the rooms beside them. Call it when nothing is on its way.
-    pub(super) fn bytes(&self) -> (u64, u64) {
-        let sums: usize = self.units.iter().map(|unit| unit.whole.len() + unit.own.len()).sum();
-        let rooms = self.rooms.iter().map(|(lane, incoming)| lane.capacity() + incoming.capacity());
-        (4 * sums as u64, 4 * (rooms.sum::<usize>() + self.lane.len()) as u64)
     }
 
     fn adds_up(&self) -> bool {
@@ -270,8 +186,10 @@ impl<'a> GradientSums<'a> {
         let Unit { cut, whole, own, .. } = &mut self.units[unit];
         match (self.reduction, slot) {
             (Reduction::Whole, _) => *whole = output,
+            (Reduction::OrderedWhole, None) => (*own, *whole) = (input, output),
+            // Of replicas, in place.
+            (_, None) => *own = output,
             (Reduction::Parts, _) => (*whole, *own) = (input, output),
-            (_, None) => (*own, *whole) = (input, output),
             (_, Some(slot)) => {
                 let lanes = output.chunks_exact(cut.part.len().max(1)).enumerate();
                 for (rank, lane) in lanes {
@@ -284,5 +202,125 @@ impl<'a> GradientSums<'a> {
             }
         }
         Ok(())
+    }
+}
+
+impl LaneSums for GradientSums<'_> {
+    fn open(&mut self, unit: usize, slot: usize) -> Result<&mut [f32], Error> {
+        let len = self.units[unit].cut.len();
+        if self.adds_up() {
+            let Unit { whole, .. } = &mut self.units[unit];
+            return Ok(if slot == 0 { whole } else { &mut self.lane[..len] });
+        }
+        // The unit's last call must be done with before the next, and some room must be free.
+        self.settle(unit)?;
+        while self.rooms.is_empty() {
+            let oldest = *self.flying.front().expect("what is not here is on its way");
+            self.settle(oldest)?;
+        }
+        let (room, _) = self.rooms.last_mut().expect("there is room");
+        room.resize(self.copies * len, 0.0);
+        Ok(&mut room[..len])
+    }
+
+    fn close(&mut self, unit: usize, slot: usize) -> Result<(), Error> {
+        let Unit { cut, whole, own, .. } = &mut self.units[unit];
+        let call = if matches!(self.reduction, Reduction::Whole | Reduction::Parts) {
+            if slot > 0 {
+                self.kernels.add(whole, &self.lane[..cut.len()]);
+            }
+            let Some(group) = self.group.filter(|_| slot + 1 == self.slots) else { return Ok(()) };
+            let whole = std::mem::take(whole);
+            match self.reduction {
+                Reduction::Whole => group.start_owned_in_place(cut.all_reduce(), whole)?,
+                _ => {
+                    let call = cut.call(Collective::ReduceScatter);
+                    group.start_owned(call, whole, std::mem::take(own))?
+                }
+            }
+        } else {
+            let group = self.group.expect("a process alone adds its lanes up");
+            let (mut lane, mut incoming) = self.rooms.pop().expect("it was opened");
+            let (call, len) = match self.reduction {
+                Reduction::PartsEachSlot => (cut.call(Collective::ReduceScatter), cut.part.len()),
+                _ => (cut.exchange(self.copies), group.size() * cut.part.len()),
+            };
+            for copy in 1..self.copies {
+                lane.copy_within(..cut.len(), copy * cut.len());
+            }
+            incoming.resize(len, 0.0);
+            group.start_owned(call, lane, incoming)?
+        };
+        let span = trace::span(Lane::Calls, "sum gradients", unit);
+        self.units[unit].call = Some(Flight { call, slot: Some(slot), span });
+        self.flying.push_back(unit);
+        Ok(())
+    }
+
+    fn complete(&mut self, unit: usize) -> Result<(), Error> {
+        if let Some(replicas) = self.replicas {
+            self.settle(unit)?;
+            let Unit { own, call, .. } = &mut self.units[unit];
+            let sum = replicas.all_reduce_owned(std::mem::take(own), Op::Sum)?;
+            let span = trace::span(Lane::Calls, "sum of replicas", unit);
+            *call = Some(Flight { call: sum, slot: None, span });
+            self.flying.push_back(unit);
+        }
+        if self.reduction != Reduction::OrderedWhole {
+            return Ok(());
+        }
+        self.settle(unit)?;
+        let Unit { cut, whole, own, call } = &mut self.units[unit];
+        let group = self.group.expect("a process alone has whole sums");
+        let gather = cut.call(Collective::AllGather);
+        let gather = group.start_owned(gather, std::mem::take(own), std::mem::take(whole))?;
+        let span = trace::span(Lane::Calls, "gather sums", unit);
+        *call = Some(Flight { call: gather, slot: None, span });
+        self.flying.push_back(unit);
+        Ok(())
+    }
+
+    fn sum(&mut self, unit: usize) -> Result<&mut [f32], Error> {
+        self.settle(unit)?;
+        let Unit { whole, own, .. } = &mut self.units[unit];
+        Ok(match self.reduction {
+            Reduction::Whole | Reduction::OrderedWhole => whole,
+            _ => own,
+        })
+    }
+
+    fn formula_bytes(&self) -> Result<u64, Error> {
+        let Some(group) = self.group else { return Ok(0) };
+        let slots = self.slots as u64;
+        let mut bytes = 0;
+        for Unit { cut, .. } in &self.units {
+            let scatter = || call_bytes(group, &cut.call(Collective::ReduceScatter));
+            let exchange = || call_bytes(group, &cut.exchange(self.copies));
+            if let Some(replicas) = self.replicas {
+                let own = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, cut.part.len());
+                bytes += call_bytes(replicas, &own)?;
+            }
+            bytes += match self.reduction {
+                Reduction::Whole => call_bytes(group, &cut.all_reduce())?,
+                Reduction::Parts => scatter()?,
+                Reduction::PartsEachSlot => slots * scatter()?,
+                Reduction::Ordered => slots * exchange()?,
+                Reduction::OrderedWhole => {
+                    let gather = call_bytes(group, &cut.call(Collective::AllGather))?;
+                    slots * exchange()? + gather
+                }
+            };
+        }
+        Ok(bytes)
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        let sums: usize = self.units.iter().map(|unit| unit.whole.len() + unit.own.len()).sum();
+        let rooms = self.rooms.iter().map(|(lane, incoming)| lane.capacity() + incoming.capacity());
+        (4 * sums as u64, 4 * (rooms.sum::<usize>() + self.lane.len()) as u64)
+    }
+
+    fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
     }
 }

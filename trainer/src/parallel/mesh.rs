@@ -4,6 +4,7 @@
 //! pipeline. Ranks that differ in one coordinate only are that axis's group, and have a
 //! communicator of their own.
 
+use super::Peers;
 use crate::error::Error;
 use brigade_comm::Communicator;
 use serde::Serialize;
@@ -14,8 +15,10 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Axis {
-    /// They have the same part of the model and different samples.
+    /// They have the same part of the model and different samples; beside `shard` the same state.
     Dp,
+    /// They have different samples too, and divide the state among themselves.
+    Shard,
     /// They have the same samples and different units of the model.
     Pp,
     /// They have the same samples and units, and divide each tensor or sequence.
@@ -23,11 +26,12 @@ pub enum Axis {
 }
 
 impl Axis {
-    const ALL: [Axis; 3] = [Axis::Dp, Axis::Pp, Axis::Tp];
+    const ALL: [Axis; 4] = [Axis::Dp, Axis::Shard, Axis::Pp, Axis::Tp];
 
     fn name(self) -> &'static str {
         match self {
             Axis::Dp => "dp",
+            Axis::Shard => "shard",
             Axis::Pp => "pp",
             Axis::Tp => "tp",
         }
@@ -59,6 +63,14 @@ impl Mesh {
         rank / self.stride(axis) % self.length(axis)
     }
 
+    /// Which of how many shares of the samples `rank` has: those who divide a state have
+    /// neighbouring ones.
+    pub fn share(&self, rank: usize) -> (usize, usize) {
+        let shards = self.length(Axis::Shard);
+        let share = self.place(rank, Axis::Dp) * shards + self.place(rank, Axis::Shard);
+        (share, self.length(Axis::Dp) * shards)
+    }
+
     /// The communicator of this rank's group along each axis that has more than one rank.
     /// Collective over the world.
     pub fn split(&self, world: &Communicator) -> Result<Groups, Error> {
@@ -70,7 +82,18 @@ impl Mesh {
             let color = rank - place * self.stride(axis);
             Ok(world.split(Some(color as u32), place as i32)?)
         };
-        Ok(Groups { dp: group(Axis::Dp)?, pp: group(Axis::Pp)?, tp: group(Axis::Tp)? })
+        let mut groups = Groups { pp: group(Axis::Pp)?, tp: group(Axis::Tp)?, ..Groups::default() };
+        let (rank, (share, shares)) = (world.rank(), self.share(world.rank()));
+        if self.length(Axis::Shard) == 1 || self.length(Axis::Dp) == 1 {
+            groups.dp =
+                group(if shares == self.length(Axis::Dp) { Axis::Dp } else { Axis::Shard })?;
+            return Ok(groups);
+        }
+        let places = [Axis::Dp, Axis::Shard].map(|axis| self.place(rank, axis) * self.stride(axis));
+        let color = rank - places[0] - places[1];
+        groups.dp = world.split(Some(color as u32), share as i32)?;
+        (groups.shard, groups.replicas) = (group(Axis::Shard)?, group(Axis::Dp)?);
+        Ok(groups)
     }
 
     /// How far apart neighbours along an axis are.
@@ -88,10 +111,27 @@ impl Mesh {
 pub struct Groups {
     /// Those with other samples.
     pub dp: Option<Communicator>,
+    /// Of these, those who divide a state, if there are several states.
+    pub shard: Option<Communicator>,
+    /// And those who have the same part of it.
+    pub replicas: Option<Communicator>,
     /// Those with other units.
     pub pp: Option<Communicator>,
     /// Those with other parts of the same units.
     pub tp: Option<Communicator>,
+}
+
+impl Groups {
+    /// Who shares what among those with other samples. `is_secondary`: all of them divide one
+    /// state, and those along `shard` a second copy of the parameters.
+    pub fn peers(&self, is_secondary: bool) -> Peers<'_> {
+        let (data, shard) = (self.dp.as_ref(), self.shard.as_ref());
+        match shard {
+            Some(_) if is_secondary => Peers { near: shard, ..Peers::from(data) },
+            Some(_) => Peers { data, parts: shard, replicas: self.replicas.as_ref(), near: None },
+            None => data.into(),
+        }
+    }
 }
 
 impl fmt::Display for Mesh {
@@ -111,10 +151,12 @@ impl FromStr for Mesh {
         for part in text.split(',') {
             let wrong = || format!("{part:?} is no axis with its length, such as dp=2");
             let (name, length) = part.split_once('=').ok_or_else(wrong)?;
-            let axis = Axis::ALL.into_iter().find(|axis| axis.name() == name.trim());
+            // Another name for dp, beside shard.
+            let name = if name.trim() == "replicate" { "dp" } else { name.trim() };
+            let axis = Axis::ALL.into_iter().find(|axis| axis.name() == name);
             let axis = axis.ok_or_else(|| {
                 let names = Axis::ALL.map(Axis::name).join(", ");
-                format!("there is no axis {:?}; there are {names}", name.trim())
+                format!("there is no axis {name:?}; there are {names}")
             })?;
             let length: usize = length.trim().parse().map_err(|_| wrong())?;
             if length == 0 || length > 4096 {
@@ -149,9 +191,10 @@ mod tests {
             ("", "no axis with its length"),
             ("dp", "no axis with its length"),
             ("dp=x", "no axis with its length"),
-            ("xp=2", "there is no axis \"xp\"; there are dp, pp, tp"),
+            ("xp=2", "there is no axis \"xp\"; there are dp, shard, pp, tp"),
             ("dp=0", "1 to 4096"),
             ("dp=2,dp=2", "twice"),
+            ("dp=2,replicate=2", "twice"),
         ] {
             let refused = text.parse::<Mesh>().unwrap_err();
             assert!(refused.contains(problem), "{text}: {refused}");
@@ -179,5 +222,29 @@ mod tests {
                 scope.spawn(|| run(world));
             }
         });
+    }
+
+    #[test]
+    fn those_who_divide_a_state_are_neighbours_wherever_their_axis_is() {
+        for text in ["replicate=2,shard=3", "shard=3,dp=2", "shard=3,tp=2,dp=2"] {
+            let mesh: Mesh = text.parse().unwrap();
+            let mut shares: Vec<_> = (0..mesh.ranks()).map(|rank| mesh.share(rank).0).collect();
+            shares.sort();
+            shares.dedup();
+            assert!(shares == [0, 1, 2, 3, 4, 5] && mesh.share(0).1 == 6, "{text}: {shares:?}");
+            let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+            let run = |world: Communicator| {
+                let groups = mesh.split(&world).unwrap();
+                let (share, _) = mesh.share(world.rank());
+                let rank = |group: Option<Communicator>| group.unwrap().rank();
+                let ranks = [groups.dp, groups.shard, groups.replicas].map(rank);
+                assert_eq!(ranks, [share, share % 3, share / 3], "{text}");
+            };
+            std::thread::scope(|scope| {
+                for world in Communicator::local_world(mesh.ranks(), &settings).unwrap() {
+                    scope.spawn(|| run(world));
+                }
+            });
+        }
     }
 }

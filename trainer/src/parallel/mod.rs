@@ -1,23 +1,36 @@
 //! What ranks do with a step: who computes what, and who holds which part of the state.
 //!
 //! `lanes` says which samples are whose, `shards` who holds what among ranks that share their data,
-//! `data` computes a step with both. `formula` predicts every byte that is sent.
+//! `sums` how their gradients become one, `data` computes a step with all of these. `formula`
+//! predicts every byte that is sent.
 
+mod compress;
 mod data;
 pub mod device;
 mod formula;
+mod fusion;
 mod gradients;
 mod lanes;
 mod mesh;
+mod narrow;
+mod packing;
+mod peers;
 pub mod pipeline;
+mod server;
 mod shards;
+mod sums;
 pub mod tensor;
+mod travel;
 mod way;
 
 pub use data::{DataParallel, Thrift};
 pub use lanes::Lanes;
 pub use mesh::{Axis, Groups, Mesh};
+pub use packing::Packing;
+pub use peers::Peers;
+pub use server::{Eventual, Pace, Together};
 pub use shards::{Shards, Sharing, Stage};
+pub use travel::{Compress, Travel};
 pub use way::{Way, Ways};
 
 use crate::data::Corpus;

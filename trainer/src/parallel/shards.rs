@@ -13,10 +13,13 @@
 //! The numbers hold for one slot in fast mode; `gradients` tells what ordered mode costs.
 
 mod account;
+mod fetch;
 mod moments;
 mod rooms;
 
-use super::gradients::{Cut, GradientSums, Reduction};
+use super::gradients::Cut;
+use super::sums::{LaneSums, lane_sums};
+use super::{Packing, Peers, Travel};
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::layout::Layout;
@@ -25,11 +28,11 @@ use crate::optim::{Moments, Optimizer};
 use crate::precision::Precision;
 use crate::state::State;
 use crate::trace::{self, Lane, Span};
-use brigade_comm::{Call, Communicator, Dtype, Owned};
+use brigade_comm::Communicator;
 use brigade_offload::memory::Arena;
-use brigade_schedule::Collective;
+use fetch::{Gather, Near, gather_call};
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What ranks that share their data hold in parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +49,7 @@ pub enum Stage {
 }
 
 /// What of the data-parallel way to train a run may choose.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Sharing {
     /// What is held in parts.
     pub stage: Stage,
@@ -54,6 +57,8 @@ pub struct Sharing {
     pub is_ordered: bool,
     /// Lanes that each rank computes in a step.
     pub slots: usize,
+    /// How gradients and parameters travel.
+    pub travel: Travel,
 }
 
 struct Unit {
@@ -72,14 +77,9 @@ struct Unit {
     moments: Moments,
 }
 
-/// Parameters on their way from all ranks, by their width.
-enum Gather {
-    Full(Owned<f32>),
-    Half(Owned<i16>),
-}
-
 /// Parameters, gradients and moments of some units on one rank.
 pub struct Shards<'a> {
+    /// Those who divide the state.
     group: Option<&'a Communicator>,
     sharing: Sharing,
     precision: Precision,
@@ -96,7 +96,11 @@ pub struct Shards<'a> {
     parts: Vec<Vec<f32>>,
     /// Memory for narrow parameters on their way, a part and the whole.
     halves: Vec<(Vec<i16>, Vec<i16>)>,
-    sums: GradientSums<'a>,
+    /// Memory for packed parameters on their way, a part and the whole.
+    packs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// A second copy of parameters among fewer ranks.
+    near: Option<Near<'a>>,
+    sums: Box<dyn LaneSums + 'a>,
     /// Of the whole layout.
     tensors: usize,
     /// Whether updates want their norms.
@@ -106,26 +110,25 @@ pub struct Shards<'a> {
 
 impl<'a> Shards<'a> {
     /// This rank's part of `units`, at `state`, which is the same on every rank of the group.
-    /// Without a group it is all one process's own.
+    /// Without peers it is all one process's own.
     pub fn new(
         kernels: &'a dyn Kernels,
-        group: Option<&'a Communicator>,
-        sharing: Sharing,
+        peers: impl Into<Peers<'a>>,
+        mut sharing: Sharing,
         layout: &Layout,
         units: Range<usize>,
         state: &State,
     ) -> Shards<'a> {
+        let peers = peers.into();
+        let group = peers.parts;
         let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.size()));
-        let Sharing { stage, is_ordered, slots } = sharing;
-        let reduction = match (stage, is_ordered) {
-            (Stage::Ddp, false) => Reduction::Whole,
-            (Stage::Ddp, true) => Reduction::OrderedWhole,
-            (Stage::Zero1, false) => Reduction::Parts,
-            (_, false) => Reduction::PartsEachSlot,
-            (_, true) => Reduction::Ordered,
-        };
+        if group.is_none() {
+            // Whoever is alone has its parameters here.
+            sharing.travel.gather = Packing::F32;
+        }
+        let stage = sharing.stage;
         let is_sharded = stage == Stage::Fsdp && group.is_some();
-        let first = units.start;
+        let (first, numbers) = (units.start, units.clone());
         let units = units.map(|unit| {
             let range = layout.unit(unit);
             let cut = Cut::new(range.len(), rank, ranks);
@@ -156,8 +159,10 @@ impl<'a> Shards<'a> {
             rooms: (0..rooms).map(|_| Vec::with_capacity(longest)).collect(),
             parts: Vec::new(),
             halves: Vec::new(),
+            packs: fetch::packs(&cuts, sharing),
+            near: peers.near.map(|group| Near::new(group, &cuts)),
             precision: Precision::F32,
-            sums: GradientSums::new(kernels, group, reduction, slots, &cuts),
+            sums: lane_sums(kernels, peers, sharing, layout, numbers, &cuts),
             tensors: layout.tensors().len(),
             has_norms: false,
             waited: Duration::ZERO,
@@ -166,47 +171,6 @@ impl<'a> Shards<'a> {
             first,
             units,
         }
-    }
-
-    /// Have a unit's parameters on their way if they are not here and there is room for them.
-    pub fn prefetch(&mut self, unit: usize) -> Result<(), Error> {
-        let Some(at) = unit.checked_sub(self.first).filter(|at| *at < self.units.len()) else {
-            return Ok(());
-        };
-        let unit = &mut self.units[at];
-        if !unit.whole.is_empty() || unit.gather.is_some() || !unit.narrow.is_empty() {
-            return Ok(());
-        }
-        let file = self.disk.as_mut().filter(|disk| disk.is_fetched());
-        let Some(group) = self.group else {
-            return file.expect("a process alone has whole parameters in memory").ahead(at);
-        };
-        if self.precision != Precision::F32 && self.halves.is_empty() {
-            return Ok(());
-        }
-        let Some(mut room) = self.rooms.pop() else { return Ok(()) };
-        room.resize(unit.cut.len(), 0.0);
-        if let Some(file) = file {
-            unit.part = self.parts.pop().expect("as many parts as rooms");
-            file.fetch(at, &mut unit.part)?;
-        }
-        let call = gather_call(&unit.cut, self.precision);
-        let span = trace::span(Lane::Calls, "gather parameters", self.first + at);
-        if self.precision == Precision::F32 {
-            let call = group.start_owned(call, std::mem::take(&mut unit.part), room)?;
-            unit.gather = Some((Gather::Full(call), span));
-            return Ok(());
-        }
-        let (mut part, mut whole) = self.halves.pop().expect("as many as rooms");
-        part.resize(unit.part.len(), 0);
-        whole.resize(room.len(), 0);
-        self.precision.narrow(&unit.part, &mut part);
-        if self.disk.is_some() {
-            self.parts.push(std::mem::take(&mut unit.part));
-        }
-        self.rooms.push(room);
-        unit.gather = Some((Gather::Half(group.start_owned(call, part, whole)?), span));
-        Ok(())
     }
 
     /// A unit's parameters, whole. They stay until `release`.
@@ -230,16 +194,6 @@ impl<'a> Shards<'a> {
     /// The gradient of the lane is in its room: have it on its way.
     pub fn close(&mut self, unit: usize, slot: usize) -> Result<(), Error> {
         self.sums.close(unit - self.first, slot)
-    }
-
-    /// Nobody needs the unit's parameters for now.
-    pub fn release(&mut self, unit: usize) {
-        let unit = &mut self.units[unit - self.first];
-        let is_in_file = self.disk.as_ref().is_some_and(Disk::is_fetched);
-        let is_sharded = self.sharing.stage == Stage::Fsdp && self.group.is_some();
-        if is_in_file || is_sharded || !unit.narrow.is_empty() {
-            self.rooms.push(std::mem::take(&mut unit.whole));
-        }
     }
 
     /// After the last slot: move the parameters against the sum of all lanes' gradients. Where they
@@ -287,6 +241,7 @@ impl<'a> Shards<'a> {
             Ok(())
         })?;
         (0..self.units.len()).try_for_each(|at| self.land(at))?;
+        self.forget_near();
         Ok(true)
     }
 
@@ -294,7 +249,8 @@ impl<'a> Shards<'a> {
     /// units in `state`.
     pub fn gather(&mut self, state: &mut State) -> Result<(), Error> {
         for at in 0..self.units.len() {
-            let is_narrow = self.precision != Precision::F32;
+            // What is computed with is not what is updated, then.
+            let is_narrow = self.precision != Precision::F32 || !self.packs.is_empty();
             if !is_narrow {
                 state.params[self.units[at].range.clone()]
                     .copy_from_slice(self.fetch(self.first + at)?);
@@ -315,70 +271,12 @@ impl<'a> Shards<'a> {
                 }
             }
         }
+        self.forget_near();
         self.disk.as_mut().map_or(Ok(()), Disk::restart)
     }
 
     /// How long anybody had to wait for calls since this was asked last.
     pub fn take_waited(&mut self) -> Duration {
-        std::mem::take(&mut self.waited) + std::mem::take(&mut self.sums.waited)
+        std::mem::take(&mut self.waited) + self.sums.take_waited()
     }
-
-    /// Have a unit's parameters here.
-    fn arrive(&mut self, unit: usize) -> Result<(), Error> {
-        self.prefetch(unit)?;
-        let at = unit - self.first;
-        self.land(at)?;
-        let Unit { whole, narrow, .. } = &mut self.units[at];
-        if !whole.is_empty() {
-            return Ok(());
-        }
-        // What is neither here nor was on its way is narrow, or in this process's own file.
-        *whole = self.rooms.pop().expect("another unit was not released");
-        match &mut self.disk {
-            Some(disk) if narrow.is_empty() => disk.fetch(at, whole),
-            _ => {
-                whole.resize(narrow.len(), 0.0);
-                self.precision.widen(narrow, whole);
-                Ok(())
-            }
-        }
-    }
-
-    /// Wait for a unit's parameters if they are on their way.
-    fn land(&mut self, at: usize) -> Result<(), Error> {
-        let Unit { whole, part, narrow, gather, .. } = &mut self.units[at];
-        let Some((call, _span)) = gather.take() else { return Ok(()) };
-        let _waiting = trace::span(Lane::Waiting, "for parameters", self.first + at);
-        let from = Instant::now();
-        match call {
-            Gather::Full(call) => {
-                let (input, output) = call.wait()?;
-                *whole = output;
-                match self.disk.as_ref().is_some_and(Disk::is_fetched) {
-                    true => self.parts.push(input),
-                    // In place there is no input, and no part either.
-                    false => *part = input,
-                }
-            }
-            Gather::Half(call) => {
-                let (input, output) = call.wait()?;
-                if self.sharing.stage < Stage::Fsdp {
-                    *narrow = output;
-                } else {
-                    *whole = self.rooms.pop().expect("another unit was not released");
-                    whole.resize(output.len(), 0.0);
-                    self.precision.widen(&output, whole);
-                    self.halves.push((input, output));
-                }
-            }
-        }
-        self.waited += from.elapsed();
-        Ok(())
-    }
-}
-
-/// Parameters from all ranks, in 32 bits or 16.
-fn gather_call(cut: &Cut, precision: Precision) -> Call {
-    let dtype = if precision == Precision::F32 { Dtype::F32 } else { Dtype::I16 };
-    Call { dtype, ..cut.call(Collective::AllGather) }
 }

@@ -1,6 +1,7 @@
 //! What `--strategy` names: ways to train, of which one of each kind may be combined.
 
 use super::pipeline::Order;
+use super::server::Pace;
 use super::tensor::Inside;
 use super::{Axis, Mesh, Stage};
 use crate::error::Error;
@@ -9,10 +10,16 @@ use serde::Serialize;
 
 /// A way to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// Every rank holds the whole state
     Ddp,
+    /// The same, of tensors that all ranks agree to have ready, many in a call
+    Horovod,
+    /// Some ranks are servers: they hold the state, and wait for all others in each step
+    Ps,
+    /// Servers that wait for nobody who is not too far behind
+    PsAsync,
     /// Moments are held in parts
     Zero1,
     /// Also gradients
@@ -62,6 +69,10 @@ pub enum Way {
 pub struct Ways {
     /// What ranks with other samples hold in parts.
     pub data: Stage,
+    /// Whether ranks agree on what is ready, and send it in common.
+    pub is_fused: bool,
+    /// How far workers are apart, if there are servers.
+    pub pace: Option<Pace>,
     /// The order of a pipeline.
     pub pipeline: Option<Order>,
     /// How ranks with the same samples divide tensors or tokens.
@@ -76,7 +87,7 @@ impl Way {
 
     fn data(self) -> Option<Stage> {
         match self {
-            Way::Ddp => Some(Stage::Ddp),
+            Way::Ddp | Way::Horovod | Way::Ps | Way::PsAsync => Some(Stage::Ddp),
             Way::Zero1 => Some(Stage::Zero1),
             Way::Zero2 => Some(Stage::Zero2),
             Way::Fsdp => Some(Stage::Fsdp),
@@ -117,7 +128,13 @@ impl Ways {
     pub fn of(ways: &[Way]) -> Result<Ways, Error> {
         let data = one(ways, Way::data)?.unwrap_or_default();
         let pipeline = one(ways, Way::pipeline)?;
-        Ok(Ways { data, pipeline, inside: one(ways, Way::inside)? })
+        let is_fused = ways.contains(&Way::Horovod);
+        let pace = match ways {
+            _ if ways.contains(&Way::Ps) => Some(Pace::Together),
+            _ if ways.contains(&Way::PsAsync) => Some(Pace::Eventual),
+            _ => None,
+        };
+        Ok(Ways { data, is_fused, pace, pipeline, inside: one(ways, Way::inside)? })
     }
 
     /// The axis of ranks that stand in no mesh.

@@ -12,4 +12,5 @@ mod schedules;
 mod stages;
 mod tiers;
 mod tiling;
+mod travel;
 mod world;

@@ -77,7 +77,7 @@ fn update(comm: &Communicator, stage: Stage, wrong: f32) -> (bool, Vec<f32>) {
     let config = Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
     let (model, layout) = (Gpt::new(config, Cpu).unwrap(), Layout::new(config));
     let state = State::new(model.initial(1));
-    let sharing = Sharing { stage, is_ordered: false, slots: 1 };
+    let sharing = Sharing { stage, is_ordered: false, slots: 1, ..Sharing::default() };
     let mut optimizer = Optimizer::new(Hyper::default(), 1, 0).unwrap();
     let units = 0..layout.units();
     let kernels = model.kernels();

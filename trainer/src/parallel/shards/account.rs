@@ -1,9 +1,11 @@
 //! What a rank holds, sends, reads and writes, by formula.
 
-use super::{Shards, Stage, Unit, gather_call};
+use super::fetch::{gather_call, packed_call};
+use super::{Shards, Stage, Unit};
 use crate::error::Error;
 use crate::norms::Sums;
 use crate::offload::{Disk, DiskUse};
+use crate::parallel::Packing;
 use crate::parallel::formula::call_bytes;
 use crate::precision::Precision;
 use brigade_comm::{Call, Dtype, Op};
@@ -35,9 +37,24 @@ impl Shards<'_> {
                 Stage::Zero1 | Stage::Zero2 => 1,
                 Stage::Fsdp => times(at),
             };
-            bytes += times * call_bytes(group, &gather_call(cut, self.precision))?;
+            // With a second copy, only the first gather of a step is from all ranks.
+            let far = if self.near.is_some() { times.min(1) } else { times };
+            let call = match self.sharing.travel.gather {
+                Packing::F32 => gather_call(cut, self.precision),
+                packing => packed_call(cut, packing).0,
+            };
+            bytes += far * call_bytes(group, &call)?;
+            if let Some(near) = &self.near {
+                let (group, call) = near.call(at);
+                bytes += (times - far) * call_bytes(group, &call)?;
+            }
         }
         Ok(bytes)
+    }
+
+    /// Whether the next step sends something else than was told last.
+    pub fn has_changed(&mut self) -> bool {
+        self.sums.has_changed()
     }
 
     /// Bytes of parameters, gradients, moments, memory for calls, and of an arena. Ask when nothing
@@ -49,7 +66,10 @@ impl Shards<'_> {
         let rooms_too = self.rooms.iter().chain(&self.parts);
         let params: u64 = rooms_too.map(|room| 4 * room.capacity() as u64).sum();
         let halves = self.halves.iter().map(|(part, whole)| part.capacity() + whole.capacity());
-        let params = params + 2 * halves.sum::<usize>() as u64;
+        let packs = self.packs.iter().map(|(part, whole)| part.capacity() + whole.capacity());
+        let params = params + 2 * halves.sum::<usize>() as u64 + packs.sum::<usize>() as u64;
+        let near = self.near.iter().flat_map(|near| near.parts.iter().map(Vec::len));
+        let near = 4 * near.sum::<usize>() as u64;
         let narrow = 2 * self.units.iter().map(|unit| unit.narrow.len()).sum::<usize>() as u64;
         let moments = match &self.arena {
             Some(_) => 0,
@@ -58,7 +78,7 @@ impl Shards<'_> {
         let disk = self.disk.as_ref().map_or(0, Disk::arena_bytes);
         let arena = self.arena.as_ref().map_or(disk, |arena| arena.capacity() as u64);
         let full = of(&|unit| unit.whole.len() + unit.part.len());
-        [full + narrow, sums, moments, rooms + params, arena]
+        [full + narrow + near, sums, moments, rooms + params, arena]
     }
 
     /// How often a step needs a unit's parameters that are not kept.

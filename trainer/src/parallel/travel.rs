@@ -1,0 +1,267 @@
+//! What a run may choose of how gradients and parameters travel between ranks with other samples.
+
+use super::packing::Packing;
+use super::{Axis, Mesh, Pace, Stage, Ways};
+use crate::error::Error;
+use crate::offload::{Tier, parse_bytes};
+use crate::precision::Precision;
+use clap::Args;
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// How gradients and parameters travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Args, Serialize)]
+pub struct Travel {
+    /// Have DDP send less of gradients: bf16, f16, topk[:PART] (the largest numbers, a hundredth
+    /// if not said), powersgd[:RANK] (factors of matrices, of rank 4); what is left of the last two
+    /// is added to the next step's
+    #[arg(long, value_name = "HOW")]
+    pub compress: Option<Compress>,
+    /// What gradients of zero1, zero2 and fsdp travel as; they are added in 32 bits
+    #[arg(long, value_enum, default_value_t, value_name = "TYPE")]
+    pub reduce: Packing,
+    /// What parameters of fsdp travel as, f32 or int8; those of --precision have 16 bits anyway
+    #[arg(long, value_enum, default_value_t, value_name = "TYPE")]
+    pub gather: Packing,
+    /// Hold the state of fsdp in parts over dp and shard, and beside it a copy of parameters in
+    /// parts over shard alone, from which backward gathers them
+    #[arg(long)]
+    pub secondary: bool,
+    /// Most bytes that horovod sends in one call, such as 16M; 64M if not given
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub fusion: Option<usize>,
+    /// Units of backward between two of horovod's agreements on what is ready; 1 if not given
+    #[arg(long, value_name = "UNITS")]
+    pub cycle: Option<usize>,
+    /// Ranks that are servers, for ps and ps-async; half of all if not given
+    #[arg(long, value_name = "RANKS")]
+    pub servers: Option<usize>,
+    /// Steps that a worker of ps-async may be ahead of another
+    #[arg(long, value_name = "STEPS")]
+    pub staleness: Option<usize>,
+    /// Whether ranks agree on what is ready, and send it in common: `--strategy horovod`.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub is_fused: bool,
+}
+
+/// How DDP sends less.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Compress {
+    /// An all-reduce in bf16.
+    Bf16,
+    /// An all-reduce in f16.
+    F16,
+    /// This part of the numbers, the largest ones (Aji and Heafield 2017).
+    TopK(f64),
+    /// Two factors of this rank in place of each matrix (Vogels et al. 2019).
+    PowerSgd(usize),
+}
+
+impl Travel {
+    /// Refuse what does not go with each other, or with the rest of a run.
+    ///
+    /// Errors: `Setting`.
+    pub(crate) fn suit(
+        &self,
+        stage: Stage,
+        mesh: &Mesh,
+        is_ordered: bool,
+        precision: Precision,
+    ) -> Result<(), Error> {
+        let refuse = |name, problem: &str| Err(Error::setting(name, problem.to_string()));
+        let is_hybrid = mesh.length(Axis::Shard) > 1;
+        if self.compress.is_some() && (stage != Stage::Ddp || self.is_fused) {
+            return refuse("compress", "is ddp's; zero1, zero2 and fsdp have --reduce");
+        }
+        if self.compress.is_some() && is_ordered {
+            return refuse("compress", "depends on which rank has which lane: not with --ordered");
+        }
+        let leaves = matches!(self.compress, Some(Compress::TopK(_) | Compress::PowerSgd(_)));
+        if leaves && precision == Precision::F16 {
+            return refuse("compress", "would keep what has overflowed f16: bf16 works");
+        }
+        self.suit_fusion(is_ordered)?;
+        if self.reduce != Packing::F32 && stage == Stage::Ddp {
+            return refuse("reduce", "is that of zero1, zero2 and fsdp; ddp has --compress");
+        }
+        if self.reduce.has_blocks() && is_ordered {
+            return refuse("reduce", "has scales that depend on the ranks: --ordered takes bf16");
+        }
+        self.suit_gather(stage, is_ordered, precision != Precision::F32)?;
+        if is_hybrid && stage == Stage::Ddp {
+            return refuse("mesh", "ddp holds nothing in parts: shard goes with zero1 to fsdp");
+        }
+        if self.secondary && (stage != Stage::Fsdp || !is_hybrid) {
+            return refuse("secondary", "goes with fsdp and --mesh dp=..,shard=..");
+        }
+        Ok(())
+    }
+
+    fn suit_fusion(&self, is_ordered: bool) -> Result<(), Error> {
+        let refuse = |name, problem: &str| Err(Error::setting(name, problem.to_string()));
+        if self.is_fused && is_ordered {
+            return refuse("ordered", "is ddp's: horovod adds in no order");
+        }
+        for (name, number) in [("fusion", self.fusion), ("cycle", self.cycle)] {
+            match number {
+                Some(0) => return refuse(name, "must be at least 1"),
+                Some(_) if !self.is_fused => return refuse(name, "is horovod's"),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn suit_gather(&self, stage: Stage, is_ordered: bool, is_narrow: bool) -> Result<(), Error> {
+        let problem = match self.gather {
+            Packing::F32 => return Ok(()),
+            Packing::Int8 if stage != Stage::Fsdp => "int8 is for parameters of fsdp",
+            Packing::Int8 if is_narrow => "does not go with --precision, which sends 16 bits",
+            Packing::Int8 if is_ordered => "has scales that depend on the ranks: not --ordered",
+            Packing::Int8 => return Ok(()),
+            Packing::Int4 => "int4 is too coarse for parameters; int8 works",
+            Packing::Bf16 | Packing::F16 => "is f32 or int8; --precision bf16 sends 16 bits",
+        };
+        Err(Error::setting("gather", problem.to_string()))
+    }
+
+    /// Whether everything travels as it is.
+    pub(crate) fn is_plain(&self) -> bool {
+        *self == Travel::default()
+    }
+}
+
+impl crate::Args {
+    /// How gradients and parameters travel.
+    pub(crate) fn travel(&self) -> Travel {
+        let is_fused = Ways::of(&self.strategy).is_ok_and(|ways| ways.is_fused);
+        Travel { is_fused, ..self.travel }
+    }
+
+    /// Refuse ways to travel that do not go with the rest. Whether all is as in plain DDP to FSDP.
+    pub(crate) fn check_travel(
+        &self,
+        ways: &Ways,
+        mesh: &Mesh,
+        ranks: usize,
+    ) -> Result<bool, Error> {
+        self.travel().suit(ways.data, mesh, self.ordered, self.precision)?;
+        Pace::suit(ways.pace, self, ranks)?;
+        let is_usual = self.travel().is_plain() && mesh.length(Axis::Shard) == 1;
+        let is_plain = is_usual && ways.pace.is_none();
+        if !is_plain && self.is_pipeline() {
+            let problem = "pipelines are for plain ddp to fsdp".to_string();
+            return Err(Error::setting("strategy", problem));
+        }
+        if self.travel.secondary && matches!(self.offload, Some(Tier::Nvme(_))) {
+            let problem = "holds parameters in memory, that --offload nvme would not".to_string();
+            return Err(Error::setting("secondary", problem));
+        }
+        Ok(is_plain)
+    }
+}
+
+impl fmt::Display for Compress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Compress::Bf16 => write!(f, "bf16"),
+            Compress::F16 => write!(f, "f16"),
+            Compress::TopK(part) => write!(f, "topk:{part}"),
+            Compress::PowerSgd(rank) => write!(f, "powersgd:{rank}"),
+        }
+    }
+}
+
+impl FromStr for Compress {
+    type Err = String;
+
+    /// As it is displayed; a part and a rank may be left away.
+    fn from_str(text: &str) -> Result<Compress, String> {
+        let (name, number) = match text.split_once(':') {
+            Some((name, number)) => (name, Some(number)),
+            None => (text, None),
+        };
+        match (name, number) {
+            ("bf16", None) => Ok(Compress::Bf16),
+            ("f16", None) => Ok(Compress::F16),
+            ("topk", number) => {
+                let part = number.unwrap_or("0.01").parse().unwrap_or(f64::NAN);
+                let is_part = part > 0.0 && part <= 1.0;
+                is_part.then_some(Compress::TopK(part)).ok_or("topk is a part of 1".to_string())
+            }
+            ("powersgd", number) => {
+                let rank = number.unwrap_or("4").parse().unwrap_or(0);
+                let is_rank = (1..=64).contains(&rank);
+                let problem = "powersgd has a rank of 1 to 64".to_string();
+                is_rank.then_some(Compress::PowerSgd(rank)).ok_or(problem)
+            }
+            _ => Err("there are bf16, f16, topk[:PART] and powersgd[:RANK]".to_string()),
+        }
+    }
+}
+
+impl Serialize for Compress {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn ways_to_compress_are_read_as_they_are_written() {
+        for (text, way) in [
+            ("bf16", Compress::Bf16),
+            ("f16", Compress::F16),
+            ("topk:0.25", Compress::TopK(0.25)),
+            ("powersgd:2", Compress::PowerSgd(2)),
+        ] {
+            assert_eq!((text.parse(), way.to_string().as_str()), (Ok(way), text));
+        }
+        assert_eq!("topk".parse(), Ok(Compress::TopK(0.01)));
+        assert_eq!("powersgd".parse(), Ok(Compress::PowerSgd(4)));
+        for wrong in ["", "bf16:2", "topk:0", "topk:2", "topk:x", "powersgd:0", "powersgd:-1"] {
+            assert!(wrong.parse::<Compress>().is_err(), "{wrong}");
+        }
+    }
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: crate::Args,
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_by_the_name_of_its_flag() {
+        for (flags, ranks, name) in [
+            ("--compress bf16 --ordered", 2, "--compress"),
+            ("--compress topk --strategy fsdp", 2, "--compress"),
+            ("--compress powersgd --precision f16", 2, "--compress"),
+            ("--reduce bf16", 2, "--reduce"),
+            ("--strategy horovod --ordered", 2, "--ordered"),
+            ("--strategy horovod --compress bf16", 2, "--compress"),
+            ("--cycle 2", 2, "--cycle"),
+            ("--servers 1", 2, "--servers"),
+            ("--strategy ps --servers 2", 2, "--servers"),
+            ("--strategy ps --staleness 2", 2, "--staleness"),
+            ("--strategy ps-async --ordered", 2, "--ordered"),
+            ("--strategy ps --compress bf16", 2, "--strategy"),
+            ("--strategy ps,fsdp", 2, "--strategy"),
+            ("--strategy fsdp --reduce int4 --ordered", 2, "--reduce"),
+            ("--strategy zero2 --gather int8", 2, "--gather"),
+            ("--strategy fsdp --gather int8 --precision bf16", 2, "--gather"),
+            ("--mesh replicate=2,shard=2", 4, "--mesh"),
+            ("--strategy fsdp --secondary", 4, "--secondary"),
+            ("--strategy fsdp,1f1b --mesh dp=2,pp=2 --reduce bf16", 4, "--strategy"),
+        ] {
+            let words = ["train"].into_iter().chain(flags.split_whitespace());
+            let problem = Command::parse_from(words).args.validate(ranks).unwrap_err().to_string();
+            assert!(problem.starts_with(&format!("{name}: ")), "{flags}: {problem}");
+        }
+    }
+}
