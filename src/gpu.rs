@@ -7,6 +7,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use brigade_bench::cuda::{self, Effort, Row};
 use brigade_cuda::nvrtc::{Compiler, Source};
@@ -137,19 +139,24 @@ fn compile(archs: &[String]) -> ExitCode {
         }
     };
     println!("NVRTC {} of {}", compiler.version(), compiler.file());
-    let (mut done, mut failed) = (0, 0);
-    for (name, source) in sources() {
-        for arch in archs {
-            match compiler.compile(&source, arch) {
-                Ok(_) => done += 1,
-                Err(error) => {
-                    failed += 1;
-                    println!("{name}: {error}");
+    let sources = sources();
+    let all: Vec<_> = sources.iter().flat_map(|one| archs.iter().map(move |a| (one, a))).collect();
+    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(((name, source), arch)) = all.get(next.fetch_add(1, Relaxed)) {
+                    if let Err(error) = compiler.compile(source, arch) {
+                        failed.fetch_add(1, Relaxed);
+                        println!("{name}: {error}");
+                    }
                 }
-            }
+            });
         }
-    }
-    println!("{done} compiled, {failed} failed ({})", archs.join(", "));
+    });
+    let failed = failed.into_inner();
+    println!("{} compiled, {failed} failed ({})", all.len() - failed, archs.join(", "));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

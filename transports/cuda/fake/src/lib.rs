@@ -7,13 +7,16 @@
 //! the same source (`cpu.h` says how). It is no measure of speed, and kinder than a device in two
 //! ways: the host can follow a device's address, and a kernel that goes astray ends the process.
 //!
-//! | variable | meaning |
-//! |---|---|
-//! | `BRIGADE_FAKE_CUDA_DEVICES` | how many devices there are (1) |
-//! | `BRIGADE_FAKE_CUDA_MEMORY` | bytes of memory of each, for each process (1 GiB) |
-//! | `BRIGADE_FAKE_CUDA_PEERS` | `yes`; `no`: devices do not reach each other; `broken`: memory of others opens, but what is written does not arrive |
-//! | `BRIGADE_FAKE_CUDA_VERSION` | what the driver says that it speaks (12080) |
-//! | `BRIGADE_FAKE_CUDA_FAULTS` | `cuMemAlloc_v2@3=2,...`: the third call of this function returns 2; errors from 700 to 719 stick |
+//! Variables that tests set:
+//!
+//! * `BRIGADE_FAKE_CUDA=off`: tests use the machine's own driver instead.
+//! * `BRIGADE_FAKE_CUDA_DEVICES`: how many devices there are (1).
+//! * `BRIGADE_FAKE_CUDA_MEMORY`: bytes of memory of each, for each process (1 GiB).
+//! * `BRIGADE_FAKE_CUDA_VERSION`: what the driver says that it speaks (12080).
+//! * `BRIGADE_FAKE_CUDA_PEERS`: `yes`; `no`: devices do not reach each other; `broken`: memory of
+//!   others opens, but what is written does not arrive.
+//! * `BRIGADE_FAKE_CUDA_FAULTS`: `cuMemAlloc_v2@3=2,...`: the third call of this function returns
+//!   2, and without a place every one does; errors from 700 to 719 stick.
 #![warn(missing_docs)]
 
 mod compiler;

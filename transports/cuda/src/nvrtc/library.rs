@@ -71,7 +71,8 @@ impl Library {
 
     pub(super) fn compile(&self, source: &Source, arch: &str) -> Result<Vec<u8>> {
         // A panic leaves no program behind that another thread could meet.
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let one_at_a_time = self.version.major < 12;
+        let _turn = one_at_a_time.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner));
         let program = Program::new(self, source)?;
         let mut options = vec![format!("--gpu-architecture={arch}"), String::from("-std=c++17")];
         options.extend(source.options.iter().map(|option| String::from(*option)));
