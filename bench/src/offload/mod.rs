@@ -1,9 +1,9 @@
 //! Timing offloading: the library behind `brigade offload bench`.
 //!
 //! [`storage`] times reads and writes of a drive, [`optimizer`] updates in memory, [`step`] updates
-//! of state that is streamed from a drive and back, [`transfers`] buffers between host and GPU. Each
-//! measurement is taken several times, in turn with all others, and shown as the median with the
-//! range: a machine that is slower for a while is so for all of them.
+//! of state that is streamed from a drive and back, [`transfers`] buffers between host and device.
+//! Each measurement is taken several times, in turn with all others, and shown as the median with
+//! the range: a machine that is slower for a while is so for all of them.
 
 pub mod optimizer;
 mod report;
