@@ -55,6 +55,11 @@ static void handles(brigade_comm_t comm) {
         RESULT(BRIGADE_INVALID_ARGUMENT, brigade_work_free(idle));
         RESULT(BRIGADE_INVALID_ARGUMENT, brigade_work_fd(idle, &number));
         RESULT(BRIGADE_INVALID_ARGUMENT, brigade_barrier(wrong, NULL));
+        RESULT(BRIGADE_INVALID_ARGUMENT,
+               brigade_window_put(&one, sizeof one, 0, 0, (brigade_window_t)wrong));
+        RESULT(BRIGADE_INVALID_ARGUMENT, brigade_arena_destroy((brigade_arena_t)wrong));
+        RESULT(BRIGADE_INVALID_ARGUMENT, brigade_store_commit((brigade_store_t)wrong, 1));
+        RESULT(BRIGADE_INVALID_ARGUMENT, brigade_adamw_weights((brigade_adamw_t)wrong, &two, 1));
         if (op > BRIGADE_BXOR)
             RESULT(BRIGADE_INVALID_ARGUMENT,
                    brigade_all_reduce(&one, &two, 1, BRIGADE_FLOAT32, op, comm, NULL));
