@@ -1,8 +1,8 @@
 //! A small GPT trained over Brigade: `brigade train`.
 //!
 //! Read in this order: `layout` (names and places), `model` (forward and backward by hand),
-//! `kernels`, `parallel` (who computes and holds what), `train` (the loop). `docs/TRAINER.md` is the
-//! tour of all the rest.
+//! `kernels`, `parallel` (who computes and holds what), `train` (the loop). `docs/TRAINER.md` is a
+//! tour of it all.
 
 mod args;
 mod begin;

@@ -85,6 +85,37 @@ fn divided_blocks_whose_inputs_are_in_files_send_what_the_formula_says() {
     }
 }
 
+/// Whoever asks where the time went sees files beside computation.
+#[test]
+fn waits_for_files_are_in_the_trace() {
+    let folder = Folder::new();
+    let flags = format!("--strategy fsdp --offload-activations nvme:{}", folder.0.display());
+    let trace = folder.file("trace");
+    train(&Args { trace, ..args(&format!("{flags} {}", folder.nvme())) }, None).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&folder.bytes("trace")).unwrap();
+    let of = |lane: &str| -> Vec<(&str, f64, f64)> {
+        let events = trace["traceEvents"].as_array().unwrap().iter();
+        let events = events.filter(|event| event["ph"] == "X" && event["cat"] == lane);
+        let number = |value: &serde_json::Value| value.as_f64().unwrap();
+        let span = |event: &'_ serde_json::Value| {
+            (number(&event["ts"]), number(&event["ts"]) + number(&event["dur"]))
+        };
+        events
+            .map(|event| (event["name"].as_str().unwrap(), span(event).0, span(event).1))
+            .collect()
+    };
+    let waits = of("waiting for files");
+    for what in ["for parameters of unit", "for what goes into unit", "for state of unit"] {
+        assert!(waits.iter().any(|(name, _, _)| name.starts_with(what)), "{what}: {waits:?}");
+    }
+    let steps: Vec<_> = of("compute").into_iter().filter(|it| it.0.starts_with("step ")).collect();
+    assert_eq!(steps.len(), 3);
+    let inside = |wait: &(&str, f64, f64)| {
+        steps.iter().any(|step| step.1 <= wait.1 && wait.2 <= step.2 + 0.002)
+    };
+    assert!(waits.iter().filter(|wait| inside(wait)).count() > 3 * 8, "{waits:?}");
+}
+
 #[test]
 fn what_does_not_go_together_is_refused() {
     let folder = Folder::new();

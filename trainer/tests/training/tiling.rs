@@ -1,5 +1,5 @@
-//! Linear layers in tiles: the same forward as whole ones, the same training wherever the tiles come
-//! from, in less memory by the formula.
+//! Linear layers in tiles: the same forward as whole ones, the same training wherever the tiles
+//! come from, in less memory by the formula.
 
 use brigade_trainer::Args;
 

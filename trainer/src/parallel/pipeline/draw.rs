@@ -72,8 +72,8 @@ fn usual(measured: &Timeline) -> HashMap<(usize, Kind), f64> {
     times.into_iter().map(|(what, times)| (what, median(times))).collect()
 }
 
-/// What one rank did, each with its action or at least its micro-batch, as far as there is room; and
-/// with its times where it is pointed at.
+/// What one rank did, each with its action or at least its micro-batch, as far as there is room,
+/// and with its times for who points at it.
 fn row(svg: &mut Svg, name: &str, spans: &[Span], y: f64, scale: f64) {
     let base = y + ROW / 2.0 + 4.0;
     svg.text(LEFT - 10.0, base, Anchor::End, name);
