@@ -70,7 +70,6 @@ impl<'a> Eventual<'a> {
     /// `bound` pushes ahead, in so many steps. Collective.
     ///
     /// Errors: those of calls that the group cannot do.
-    #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
     pub fn new(
         model: &'a Gpt,
         group: &'a Communicator,
