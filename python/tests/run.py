@@ -103,7 +103,8 @@ def run_case(case, backend, world):
             return None
         what = [f"ended with {statuses}, wanted {case.statuses(world)}"]
         for rank in range(world):
-            text = (folder / f"rank{rank}.log").read_text(errors="replace")
+            log = folder / f"rank{rank}.log"
+            text = log.read_text(errors="replace") if log.exists() else "it never began"
             what += [f"rank {rank}: {line}" for line in text.splitlines()[-8:]]
         return "\n".join(what)
     finally:
