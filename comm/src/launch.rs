@@ -305,7 +305,8 @@ impl Environment<'_> {
             if self.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") {
                 return Ok(self.store(host, port));
             }
-            let behind = port.checked_add(PORTS_BEHIND).map_or(port - PORTS_BEHIND, |_| port + 1);
+            let behind = port.checked_add(PORTS_BEHIND);
+            let behind = behind.map_or_else(|| port - PORTS_BEHIND, |_| port + 1);
             return self.address(host, behind, PORTS_BEHIND);
         }
         self.root_of_job(launcher, ranks)

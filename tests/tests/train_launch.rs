@@ -66,6 +66,18 @@ fn ranks_find_each_other_by_the_variables_of_torchrun_and_of_slurm() {
 }
 
 #[test]
+fn a_plan_is_printed_once_for_as_many_ranks_as_a_launcher_has_started() {
+    let flags = "--plan --rate 1 --strategy fsdp";
+    let alone = run(&mut train(&format!("{flags} --ranks 2")));
+    assert!(alone.contains("sent a step") && alone.contains("2, 12 samples"), "{alone}");
+    // Nobody listens there: who plans meets nobody.
+    let world = [("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];
+    for (rank, want) in [("0", alone.as_str()), ("1", "")] {
+        assert_eq!(run(train(flags).envs(world).env("RANK", rank)), want, "rank {rank}");
+    }
+}
+
+#[test]
 fn a_killed_rank_is_named_and_its_run_goes_on_from_the_checkpoint_with_the_same_digits() {
     const STEPS: &str = "--steps 90";
     let alone = losses(&run(&mut train(STEPS)));
