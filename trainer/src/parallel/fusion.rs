@@ -2,10 +2,10 @@
 //! ready, whatever the order in which each rank came by them, and many in one call.
 //!
 //! In a *cycle* every rank offers what it has ready, and what is ready everywhere is copied into
-//! buffers of at most so many bytes, which are all-reduced. In the first step rank 0 is told what is
-//! ready where, and answers with what is ready everywhere: the order of its answers is the order of
-//! tensors from then on. Later a tensor is a bit, an all-reduce by AND takes the place of the
-//! question and the answer, and is on its way while backward goes on.
+//! buffers of at most so many bytes, which are all-reduced. In the first step rank 0 is told what
+//! is ready where, and answers with what is ready everywhere: the order of its answers is the
+//! order of tensors from then on. Later a tensor is a bit, an all-reduce by AND takes the place of
+//! the question and the answer, and is on its way while backward goes on.
 //!
 //! Horovod's cycle is a millisecond; here it is some units of backward, so that what is sent can be
 //! told beforehand. After the last unit cycles follow one another until everything has travelled,
