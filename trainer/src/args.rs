@@ -3,7 +3,7 @@
 use crate::device::DeviceArgs;
 use crate::error::Error;
 use crate::layout::Config;
-use crate::offload::{self, Offload, Tier};
+use crate::offload::{self, Tier};
 use crate::optim::Rule;
 use crate::parallel::{Axis, Lanes, Mesh, Travel, Way, Ways};
 use crate::precision::Precision;
@@ -133,10 +133,14 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
     /// Also write it after every so many steps
-    #[arg(long, value_name = "STEPS", requires = "checkpoint")]
+    #[arg(long, value_name = "STEPS")]
     pub checkpoint_every: Option<usize>,
-    /// Go on from this checkpoint
-    #[arg(long, value_name = "FILE")]
+    /// Leave the files of --offload: with --strategy fsdp they are a checkpoint themselves, made
+    /// one at the end and after every --checkpoint-every steps at the cost of an index
+    #[arg(long, requires = "offload")]
+    pub keep: bool,
+    /// Go on from this checkpoint, or from the files that --keep has left in this folder
+    #[arg(long, value_name = "PATH")]
     pub resume: Option<PathBuf>,
     /// Append one JSON object per step to this file
     #[arg(long, value_name = "FILE")]
@@ -237,6 +241,7 @@ impl Args {
             return Err(Error::setting("draw", problem.to_string()));
         }
         self.check_memory(&mesh)?;
+        self.check_keep(ranks)?;
         let is_whole = !self.is_pipeline() && mesh.length(Axis::Tp) == 1 && self.tile.is_none();
         self.device.check(is_whole && is_plain, self.plan)?;
         self.share_of(0, ranks)?;
@@ -282,18 +287,6 @@ impl Args {
         let parts = self.accumulate.unwrap_or(alone);
         let lanes = if self.ordered { self.lanes } else { ranks * parts };
         Lanes::new(self.batch, lanes, rank, ranks)
-    }
-
-    /// What is kept in cheaper memory.
-    pub(crate) fn offload(&self, rank: usize, ranks: usize) -> Option<Offload> {
-        let (host_budget, place) = (self.host_budget, (rank, ranks));
-        self.offload.clone().map(|tier| Offload { tier, host_budget, place })
-    }
-
-    /// Where what goes into blocks is kept.
-    pub(crate) fn inputs(&self, rank: usize, ranks: usize) -> Option<Offload> {
-        let (host_budget, place) = (None, (rank, ranks));
-        self.offload_activations.clone().map(|tier| Offload { tier, host_budget, place })
     }
 
     /// The step after which this run ends.

@@ -1,12 +1,12 @@
 //! From settings to a run that may take its first step: text, model, state, strategy, a table.
 
 use crate::args::Args;
-use crate::checkpoint::{self, Course};
+use crate::checkpoint::{self, Course, Header};
 use crate::data::Corpus;
 use crate::error::Error;
 use crate::kernels::Cpu;
 use crate::model::Gpt;
-use crate::offload::DiskUse;
+use crate::offload::{DiskUse, Kept, Offload, Tier};
 use crate::optim::{Hyper, Optimizer};
 use crate::parallel::device::on_device;
 use crate::parallel::pipeline::Pipeline;
@@ -22,6 +22,7 @@ use crate::train::Run;
 use brigade_comm::Communicator;
 use serde::Serialize;
 use std::io::Write;
+use std::path::PathBuf;
 
 /// Refuse what cannot work before any rank is started: settings, memory and text.
 ///
@@ -38,26 +39,72 @@ pub(crate) fn state(
     args: &Args,
     model: &Gpt,
     world: Option<&Communicator>,
+    kept: &[PathBuf],
 ) -> Result<(State, Option<Course>), Error> {
     let is_first = world.is_none_or(|comm| comm.rank() == 0);
+    if let Some(first) = kept.first() {
+        // Every rank will read its own part.
+        let Kept { header, .. } = Kept::open(kept)?;
+        header.require(model.layout().config(), first)?;
+        let Header { step, course, loss_scale, .. } = header;
+        require_rule(args, &course)?;
+        require_steps(args, step)?;
+        let state = State { steps: step, scale: loss_scale, ..State::absent() };
+        return Ok((state, Some(course)));
+    }
     let (mut state, mut resumed) = (State::new(model.initial(args.seed)), None);
     if let Some(path) = args.resume.as_ref().filter(|_| is_first) {
         let (found, course) = checkpoint::load(path, model.layout())?;
-        let (rule, flag) = (args.optimizer.name(), "--optimizer");
-        if let Some(then) = course.get(flag).filter(|then| **then != rule) {
-            let problem = format!("the checkpoint has the moments of {then}: go on with that");
-            return Err(Error::setting("optimizer", problem));
-        }
+        require_rule(args, &course)?;
         (state, resumed) = (found, Some(course));
     }
     if let Some(comm) = world {
         share_start(comm, args.resume.is_some(), &mut state)?;
     }
-    if args.last_step() <= state.steps {
-        let problem = format!("the checkpoint has {} behind it: ask for more", state.steps);
-        return Err(Error::setting("steps", problem));
-    }
+    require_steps(args, state.steps)?;
     Ok((state, resumed))
+}
+
+/// Refuse moments of another rule.
+fn require_rule(args: &Args, course: &Course) -> Result<(), Error> {
+    match course.get("--optimizer").filter(|then| **then != args.optimizer.name()) {
+        None => Ok(()),
+        Some(then) => {
+            let problem = format!("the checkpoint has the moments of {then}: go on with that");
+            Err(Error::setting("optimizer", problem))
+        }
+    }
+}
+
+/// Refuse to go on after the end.
+fn require_steps(args: &Args, steps: usize) -> Result<(), Error> {
+    if args.last_step() > steps {
+        return Ok(());
+    }
+    let problem = format!("the checkpoint has {steps} behind it: ask for more");
+    Err(Error::setting("steps", problem))
+}
+
+/// Files that a run goes on from without ever having the whole state: those of all ranks that left
+/// them. Collective: afterwards ranks may make files of their own beside them.
+pub(crate) fn kept(args: &Args, world: Option<&Communicator>) -> Result<Vec<PathBuf>, Error> {
+    let ranks = world.map_or(1, Communicator::size);
+    let Some(folder) = args.kept(ranks) else { return Ok(Vec::new()) };
+    let paths = Kept::find(folder)?.paths().to_vec();
+    world.map_or(Ok(()), Communicator::barrier)?;
+    Ok(paths)
+}
+
+/// Once this run's own files are a checkpoint: remove those of another number of ranks that it has
+/// gone on from, if they are in the same folder.
+pub(crate) fn outlive(args: &Args, ranks: usize, kept: &[PathBuf]) -> Result<(), Error> {
+    let Some(Tier::Nvme(here)) = args.offload.as_ref().filter(|_| kept.len() != ranks) else {
+        return Ok(());
+    };
+    for path in kept.iter().filter(|path| path.parent() == Some(here)) {
+        std::fs::remove_file(path).map_err(Error::file("remove", path))?;
+    }
+    Ok(())
 }
 
 /// The communicators of this rank's groups. Collective.
@@ -92,6 +139,7 @@ pub(crate) fn strategy<'a>(
     world: Option<&'a Communicator>,
     groups: &'a Groups,
     state: &State,
+    kept: Vec<PathBuf>,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
     let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
     let lanes = args.share_of(rank, ranks)?;
@@ -110,6 +158,7 @@ pub(crate) fn strategy<'a>(
         return pace.strategy(args, model, group, lanes, optimizer, keep, state);
     }
     let (precision, offload) = (args.precision, args.offload(rank, ranks));
+    let offload = offload.map(|offload| Offload { from: kept, ..offload });
     let thrift = Thrift { keep, precision, offload, inputs: args.inputs(rank, ranks) };
     if let Some(plan) = args.pipeline(ranks)? {
         let pipeline =

@@ -6,6 +6,7 @@
 
 use crate::error::Error;
 use crate::layout::{Config, Layout};
+use crate::offload::Kept;
 use crate::precision::LossScale;
 use crate::state::State;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -20,14 +21,43 @@ pub type Course = BTreeMap<String, String>;
 /// What a file says beside its tensors: JSON in a single field, because several would be written in
 /// an order of their own each time, and equal states shall be equal files.
 #[derive(Serialize, Deserialize)]
-struct Header {
+pub(crate) struct Header {
     /// Updates made.
-    step: usize,
-    config: Config,
-    course: Course,
+    pub(crate) step: usize,
+    pub(crate) config: Config,
+    pub(crate) course: Course,
     /// Of runs of f16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    loss_scale: Option<LossScale>,
+    pub(crate) loss_scale: Option<LossScale>,
+}
+
+impl Header {
+    /// As it is written.
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).expect("a header is numbers and words")
+    }
+
+    /// Read what was written to `path`.
+    ///
+    /// Errors: `Checkpoint` for what is no header.
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Header, Error> {
+        let wrong = |problem: String| Error::checkpoint(path, problem);
+        let header: Header = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        match header.loss_scale.is_some_and(|scale| !scale.is_sound()) {
+            true => Err(wrong("has a loss scale that no run comes to".to_string())),
+            false => Ok(header),
+        }
+    }
+
+    /// Refuse the state of another model.
+    pub(crate) fn require(&self, config: &Config, path: &Path) -> Result<(), Error> {
+        // How many of no experts a row goes to makes no difference.
+        let top = if self.config.experts == 0 { config.top } else { self.config.top };
+        if (Config { top, ..self.config }) == *config {
+            return Ok(());
+        }
+        Err(Error::checkpoint(path, format!("is of {}, not of {config}", self.config)))
+    }
 }
 
 /// The field of the header.
@@ -50,8 +80,7 @@ pub fn save(path: &Path, layout: &Layout, course: &Course, state: &State) -> Res
         (name, view.expect("the bytes of a tensor are four times its elements"))
     });
     let (step, config, course, loss_scale) = (*steps, *layout.config(), course.clone(), *scale);
-    let header = serde_json::to_string(&Header { step, config, course, loss_scale });
-    let header = header.expect("a header is numbers and words");
+    let header = Header { step, config, course, loss_scale }.text();
     let metadata = HashMap::from([(HEADER.to_string(), header)]);
     let bytes = safetensors::serialize(views, Some(metadata))
         .map_err(|problem| Error::checkpoint(path, problem))?;
@@ -70,10 +99,16 @@ pub fn probe(path: &Path) -> Result<(), Error> {
     made.map_err(Error::file("write", path))
 }
 
-/// Read what `save` wrote, and the settings it came by.
+/// Read what `save` wrote, or what a run has kept in a folder, and the settings it came by.
 ///
-/// Errors: `File` if it cannot be read, `Checkpoint` if it is damaged or of another model.
+/// Errors: `File` or `Offload` if it cannot be read, `Checkpoint` if it is damaged or of another
+/// model.
 pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
+    if path.is_dir() {
+        let kept = Kept::find(path)?;
+        kept.header.require(layout.config(), path)?;
+        return Ok((kept.state(layout)?, kept.header.course));
+    }
     let bytes = std::fs::read(path).map_err(Error::file("read", path))?;
     let wrong = |problem: String| Error::checkpoint(path, problem);
     let damaged = |e| wrong(format!("damaged, cut short or no safetensors file: {e}"));
@@ -81,17 +116,8 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
     let file = SafeTensors::deserialize(&bytes).map_err(damaged)?;
     let header = metadata.metadata().as_ref().and_then(|fields| fields.get(HEADER));
     let header = header.ok_or_else(|| wrong("was not written by `brigade train`".to_string()))?;
-    let mut header: Header = serde_json::from_str(header).map_err(|e| wrong(e.to_string()))?;
-    if header.config.experts == 0 {
-        // How many of no experts a row goes to makes no difference.
-        header.config.top = layout.config().top;
-    }
-    if header.config != *layout.config() {
-        return Err(wrong(format!("is of {}, not of {}", header.config, layout.config())));
-    }
-    if header.loss_scale.is_some_and(|scale| !scale.is_sound()) {
-        return Err(wrong("has a loss scale that no run comes to".to_string()));
-    }
+    let header = Header::parse(header, path)?;
+    header.require(layout.config(), path)?;
 
     let mut state = State::room(layout);
     let State { params, mean, square, steps, scale } = &mut state;

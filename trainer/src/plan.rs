@@ -77,7 +77,7 @@ fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
 fn of_rank(args: &Args, world: Option<&Communicator>) -> Result<Plan, Error> {
     let mut groups = begin::groups(args, world)?;
     let model = begin::part(args, world, &mut groups)?;
-    let strategy = begin::strategy(args, &model, world, &groups, &State::absent())?;
+    let strategy = begin::strategy(args, &model, world, &groups, &State::absent(), Vec::new())?;
     let plan = Plan { memory: strategy.memory(), sent_bytes: strategy.formula_bytes() };
     if let Some(world) = world {
         // Nobody leaves while others still split the world.

@@ -228,7 +228,8 @@ impl Tape {
         let head = self.lnf.len() + self.statsf.len() + self.logits.len() + self.losses.len();
         let stream: usize = self.stream.iter().map(Vec::len).sum();
         let blocks = self.blocks.iter().map(of_block).sum::<usize>();
-        4 * (stream + head + self.tile.len() + blocks) as u64
+        let places = self.rows.len() + self.targets.len();
+        4 * (stream + head + places + self.tile.len() + blocks) as u64
     }
 
     /// Whether a unit's forward must be computed again before its backward.

@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::begin;
-use crate::checkpoint::{self, Course};
+use crate::checkpoint::{self, Course, Header};
 use crate::data::{Corpus, fill};
 use crate::error::Error;
 use crate::kernels::Cpu;
@@ -83,17 +83,25 @@ fn run(
     out: &mut (dyn Write + Send),
 ) -> Result<Outcome, Error> {
     let model = Gpt::new(args.config(), Cpu)?;
-    let (state, resumed) = begin::state(args, &model, world)?;
+    let kept = begin::kept(args, world)?;
+    let (state, resumed) = begin::state(args, &model, world, &kept)?;
     let mut groups = begin::groups(args, world)?;
     // What every thread's products pack into is the same whatever the strategy: it is taken now.
     Cpu.prepare();
     let held_bytes = sys::held();
     let part = begin::part(args, world, &mut groups)?;
-    let strategy = begin::strategy(args, &part, world, &groups, &state)?;
+    let strategy = begin::strategy(args, &part, world, &groups, &state, kept.clone())?;
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
     drop(state);
     let mut run = Run::new(args, &model, world, strategy, resumed, out)?;
     run.peak_bytes = strategy_bytes;
+    run.keep()?;
+    if let Some(comm) = world.filter(|_| args.keep) {
+        comm.barrier()?;
+    }
+    if run.is_first && args.keep {
+        begin::outlive(args, world.map_or(1, Communicator::size), &kept)?;
+    }
     run.announce()?;
     if args.trace.is_some() {
         trace::begin(world)?;
@@ -152,9 +160,12 @@ impl Run<'_> {
             }
             if self.args.checkpoint_every.is_some_and(|every| (step + 1) % every == 0) {
                 let before = self.strategy.sent_bytes();
-                let state = self.strategy.gather()?;
+                if self.args.checkpoint.is_some() {
+                    let state = self.strategy.gather()?;
+                    self.save(&state)?;
+                }
                 saved_bytes += self.strategy.sent_bytes() - before;
-                self.save(&state)?;
+                self.keep()?;
             }
         }
         let sent_bytes = self.strategy.sent_bytes() - sent - saved_bytes;
@@ -242,6 +253,7 @@ impl Run<'_> {
 
     /// Held-out loss, a sample of text and the last checkpoint.
     fn finish(&mut self, outcome: &mut Outcome) -> Result<(), Error> {
+        self.keep()?;
         let state = self.strategy.gather()?;
         if self.args.checkpoint.is_some() {
             self.save(&state)?;
@@ -320,6 +332,16 @@ impl Run<'_> {
             total += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
         }
         Ok(Some(total / (HELD_OUT_WINDOWS * context) as f64))
+    }
+
+    /// Make the files that stay a checkpoint.
+    fn keep(&mut self) -> Result<(), Error> {
+        if !self.args.keep {
+            return Ok(());
+        }
+        let (step, course) = (self.strategy.steps(), self.args.course());
+        let (config, loss_scale) = (self.args.config(), self.strategy.loss_scale());
+        self.strategy.commit(&Header { step, config, course, loss_scale }.text())
     }
 
     fn save(&self, state: &State) -> Result<(), Error> {

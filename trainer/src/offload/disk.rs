@@ -8,11 +8,13 @@
 //! Bytes in one step, with n elements in whole chunks: 4 n for each array both ways, and 4 bytes
 //! more for each element whenever forward or backward fetches its unit's parameters.
 
+mod kept;
 mod pass;
 
+pub(crate) use kept::Kept;
 pub(crate) use pass::pass;
 
-use super::{DiskUse, arena};
+use super::{DiskUse, Offload, arena};
 use crate::error::Error;
 use crate::optim::Moments;
 use crate::trace::{self, Lane};
@@ -34,9 +36,39 @@ const AHEAD: usize = 2;
 
 /// What is moved to the file of a unit: this rank's part.
 pub(crate) struct Unit<'a> {
+    /// Which of the model, how long it is, and where the part begins.
+    pub(crate) number: usize,
+    pub(crate) whole: usize,
+    pub(crate) first: usize,
     /// Parameters; they stay in memory if this is empty.
     pub(crate) params: &'a [f32],
-    pub(crate) moments: &'a Moments,
+    pub(crate) moments: Option<&'a Moments>,
+}
+
+impl Unit<'_> {
+    fn moments(&self) -> &Moments {
+        self.moments.expect("what is moved has moments")
+    }
+
+    /// One of its arrays, as files know it.
+    fn tensor(&self, array: &str) -> Tensor {
+        let (name, whole) = (name_of(array, self.number), [self.whole as u64]);
+        let len = self.moments().len() as u64;
+        Tensor::flat(name, Dtype::F32, &whole, self.first as u64, len)
+    }
+
+    fn array(&self, array: &str) -> &[f32] {
+        match array {
+            "params" => self.params,
+            "mean" => &self.moments().mean,
+            _ => &self.moments().square,
+        }
+    }
+}
+
+/// What a unit's array is called in files.
+fn name_of(array: &str, unit: usize) -> String {
+    format!("{array}/{unit}")
 }
 
 /// One rank's file.
@@ -46,7 +78,10 @@ pub(crate) struct Disk {
     storage: Storage,
     path: PathBuf,
     state: StateFile,
-    draft: Draft,
+    /// None only while one is committed.
+    draft: Option<Draft>,
+    /// Whether the file is left to whoever comes after.
+    stays: bool,
     pipeline: Pipeline,
     /// Parameters if they are here, then the moments.
     arrays: Vec<Placed>,
@@ -82,20 +117,19 @@ struct Sizes {
 }
 
 impl Disk {
-    /// Write the state of some units to a file of `rank` (of so many) in `folder`, in at most
-    /// `budget` bytes of memory.
+    /// Write the state of some units to this rank's file in `folder`, or go on with what is there.
     ///
-    /// Errors: `Setting` if that is too little, `Offload` for what the device says.
+    /// Errors: `Setting` if the budget is too little, `Offload` for what the device says.
     pub(crate) fn new(
         folder: &Path,
-        budget: Option<usize>,
-        (rank, ranks): (usize, usize),
+        offload: &Offload,
         units: &[Unit<'_>],
         is_fetched: bool,
     ) -> Result<Disk, Error> {
+        let Offload { host_budget: budget, place: (rank, ranks), stays, ref from, .. } = *offload;
         let has_params = units.iter().any(|unit| !unit.params.is_empty());
-        let lens: Vec<usize> = units.iter().map(|unit| unit.moments.len()).collect();
-        let arrays = units[0].moments.count() + usize::from(has_params);
+        let lens: Vec<usize> = units.iter().map(|unit| unit.moments().len()).collect();
+        let arrays = units[0].moments().count() + usize::from(has_params);
         let sizes = sizes(&lens, arrays, is_fetched, budget)?;
         let (spans, elements) = spans(&lens, sizes.block / 4);
         let arena = arena(budget, sizes.arena)?;
@@ -104,27 +138,16 @@ impl Disk {
 
         let names = ["params", "mean", "square"];
         let names = &names[usize::from(!has_params)..][..arrays];
-        let tensors = names.iter().map(|name| Tensor::whole(*name, Dtype::F32, &[elements as u64]));
-        let directory = Directory::pack(tensors, sizes.block as u64).map_err(Error::offload)?;
         let path = rank_paths(&[folder], rank, ranks).remove(0);
-        let state = StateFile::create(&carrier, &[&path], directory, sizes.block as u64);
-        let mut state = state.map_err(Error::offload)?;
-        let saved = state.save(0, b"", |placed, from, target| {
-            let (array, from) = (placed.tensor.name.as_str(), (from / 4) as usize);
-            for (unit, span) in units.iter().zip(&spans) {
-                let all = match array {
-                    "params" => unit.params,
-                    "mean" => &unit.moments.mean,
-                    _ => &unit.moments.square,
-                };
-                copy_shared(all, span.first, bytemuck::cast_slice_mut(target), from);
-            }
-            Ok(())
+        let kept = if from.is_empty() { None } else { Some(Kept::open(from)?) };
+        let mut state = open(&carrier, (rank, &path), names, units, kept, sizes.block as u64)?;
+        let draft = Some(state.begin().map_err(Error::offload)?);
+        // The tensors of an array follow each other, each from a chunk on: to updates they are one.
+        let placed = names.iter().enumerate().map(|(at, name)| {
+            let tensor = Tensor::whole(*name, Dtype::F32, &[elements as u64]);
+            Placed { tensor, offset: (4 * at * elements) as u64 }
         });
-        saved.map_err(Error::offload)?;
-        let draft = state.begin().map_err(Error::offload)?;
-        let named = |name: &&str| state.directory().named(name).next().cloned();
-        let placed: Vec<Placed> = names.iter().filter_map(named).collect();
+        let placed: Vec<Placed> = placed.collect();
         let shape = Shape::cut(elements, &vec![4; arrays], sizes.block / 4);
         let pipeline = Pipeline::with_slots(&arena, shape, sizes.slots).map_err(Error::offload)?;
         let longest = spans.iter().map(|span| span.padded).max().unwrap_or(0);
@@ -144,6 +167,7 @@ impl Disk {
             path,
             state,
             draft,
+            stays,
             has_params,
             is_fetched,
             spans,
@@ -185,7 +209,8 @@ impl Disk {
         let Some(buffer) = self.buffers.pop() else { return Ok(()) };
         let Span { first, padded, .. } = self.spans[unit];
         let (from, bytes, priority) = (4 * first as u64, 4 * padded, Priority::Background);
-        let run = self.draft.read_part(&self.arrays[0], from, bytes, buffer, priority);
+        let draft = self.draft.as_ref().expect("nothing is being committed");
+        let run = draft.read_part(&self.arrays[0], from, bytes, buffer, priority);
         let run = run.map_err(|broken| Error::offload(*broken.error))?;
         self.used.read_bytes += bytes as u64;
         self.coming.push_back((unit, run));
@@ -229,6 +254,16 @@ impl Disk {
         self.ahead(0)
     }
 
+    /// Make what is here a generation that whoever comes after finds, after so many steps.
+    pub(crate) fn commit(&mut self, step: usize, note: &str) -> Result<(), Error> {
+        self.forget()?;
+        let draft = self.draft.take().expect("one commit at a time");
+        let done = self.state.commit(draft, step as u64, note.as_bytes());
+        done.map_err(Error::offload)?;
+        self.draft = Some(self.state.begin().map_err(Error::offload)?);
+        self.restart()
+    }
+
     /// Nobody needs what is on its way.
     fn forget(&mut self) -> Result<(), Error> {
         while let Some((_, run)) = self.coming.pop_front() {
@@ -249,7 +284,8 @@ impl Disk {
         let mut buffer = self.arena.take(4 * chunk, Category::Checkpoint);
         for block in first / chunk..(first + span.padded) / chunk {
             let empty = buffer.map_err(Error::offload)?;
-            let read = self.draft.read_block(block as u64, empty, Priority::Urgent);
+            let draft = self.draft.as_ref().expect("nothing is being committed");
+            let read = draft.read_block(block as u64, empty, Priority::Urgent);
             let read = read.expect("every block was written when the file was made");
             let full = read.wait(&self.carrier).map_err(Error::offload)?;
             let left = chunk.min(span.len - values.len());
@@ -263,10 +299,46 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A rank ends with or without it; a file that stays is in nobody's way but the next run's,
-        // which replaces it.
-        let _gone = self.storage.remove(&self.path);
+        if !self.stays {
+            // A rank ends with or without it; a file that is left is in nobody's way but the next
+            // run's, which replaces it.
+            let _gone = self.storage.remove(&self.path);
+        }
     }
+}
+
+/// A rank's file, with the arrays of these names of all units: a new one, or that of a run to go on
+/// from.
+fn open(
+    carrier: &Carrier,
+    (rank, path): (usize, &Path),
+    names: &[&str],
+    units: &[Unit<'_>],
+    kept: Option<Kept>,
+    block: u64,
+) -> Result<StateFile, Error> {
+    let pairs = names.iter().flat_map(|name| units.iter().rev().map(move |unit| (name, unit)));
+    let tensors = pairs.map(|(name, unit)| unit.tensor(name));
+    let directory = Directory::pack(tensors, block).map_err(Error::offload)?;
+    if let Some(kept) = kept.as_ref().filter(|kept| kept.is_of(path)) {
+        return kept.reopen(carrier, (rank, path), &directory, block);
+    }
+    let state = StateFile::create(carrier, &[path], directory, block);
+    let mut state = state.map_err(Error::offload)?;
+    let saved = state.save(0, b"", |placed, from, target| {
+        let is_it =
+            |unit: &&Unit<'_>, array: &str| name_of(array, unit.number) == placed.tensor.name;
+        let mut pairs = names.iter().flat_map(|name| units.iter().map(move |unit| (*name, unit)));
+        let (array, unit) = pairs.find(|(array, unit)| is_it(unit, array)).expect("it was named");
+        let (from, target) = ((from / 4) as usize, bytemuck::cast_slice_mut::<_, f32>(target));
+        match &kept {
+            Some(kept) => kept.fill(array, unit, from, target)?,
+            None => target.copy_from_slice(&unit.array(array)[from..][..target.len()]),
+        }
+        Ok(())
+    });
+    saved.map_err(Error::offload)?;
+    Ok(state)
 }
 
 /// Where each unit's part lies in arrays of whole chunks, the last unit first, and their length.
@@ -315,13 +387,4 @@ fn sizes(
 fn usable(bytes: usize) -> usize {
     const PAGE: usize = 2 << 20;
     if bytes < PAGE { bytes } else { bytes / PAGE * PAGE }
-}
-
-/// Copy what two ranges of the same array share: `from`, which begins at `begin`, to `to`, which
-/// begins at `at`.
-fn copy_shared(from: &[f32], begin: usize, to: &mut [f32], at: usize) {
-    let (first, end) = (begin.max(at), (begin + from.len()).min(at + to.len()));
-    if first < end {
-        to[first - at..end - at].copy_from_slice(&from[first - begin..end - begin]);
-    }
 }

@@ -13,7 +13,7 @@
 mod disk;
 mod inputs;
 
-pub(crate) use disk::{Disk, Unit, pass};
+pub(crate) use disk::{Disk, Kept, Unit, pass};
 pub(crate) use inputs::Inputs;
 
 use crate::error::Error;
@@ -44,6 +44,10 @@ pub struct Offload {
     pub host_budget: Option<usize>,
     /// This rank among all, for the name of its file.
     pub place: (usize, usize),
+    /// Whether files stay when the run ends, as a checkpoint.
+    pub stays: bool,
+    /// Such files to go on from, of all ranks of a run; or none.
+    pub from: Vec<PathBuf>,
 }
 
 /// What files have cost so far.
@@ -61,9 +65,9 @@ impl Offload {
     /// The same for one of `parts` things that a rank keeps apart, each in a file and with a share
     /// of the budget.
     pub(crate) fn part(&self, part: usize, parts: usize) -> Offload {
-        let Offload { ref tier, host_budget, place: (rank, ranks) } = *self;
-        let host_budget = host_budget.map(|bytes| bytes / parts);
-        Offload { tier: tier.clone(), host_budget, place: (rank * parts + part, ranks * parts) }
+        let (rank, ranks) = self.place;
+        let host_budget = self.host_budget.map(|bytes| bytes / parts);
+        Offload { host_budget, place: (rank * parts + part, ranks * parts), ..self.clone() }
     }
 }
 

@@ -217,8 +217,16 @@ impl Strategy for DataParallel<'_> {
         let mut state = State::room(self.model.layout());
         self.shards.gather(&mut state)?;
         state.steps = self.optimizer.steps;
-        state.scale = (self.precision == Precision::F16).then_some(self.scale);
+        state.scale = self.loss_scale();
         self.model.assemble(state)
+    }
+
+    fn loss_scale(&self) -> Option<LossScale> {
+        (self.precision == Precision::F16).then_some(self.scale)
+    }
+
+    fn commit(&mut self, note: &str) -> Result<(), Error> {
+        self.shards.commit(self.optimizer.steps, note)
     }
 
     fn steps(&self) -> usize {
@@ -236,7 +244,8 @@ impl Strategy for DataParallel<'_> {
     fn memory(&self) -> Memory {
         let [params, grads, moments, calls, arena] = self.shards.bytes();
         let gated = self.model.gated_bytes();
-        let activations = self.tape.bytes() + self.scratch.bytes() + gated;
+        let text = 4 * (self.tokens.len() + self.targets.len()) as u64;
+        let activations = self.tape.bytes() + self.scratch.bytes() + gated + text;
         let calls = calls + self.model.room_bytes();
         let arena = arena + self.inputs.as_ref().map_or(0, Inputs::arena_bytes);
         Memory { params, grads, moments, calls, activations, arena }

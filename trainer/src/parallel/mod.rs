@@ -36,6 +36,7 @@ pub use way::{Way, Ways};
 use crate::data::Corpus;
 use crate::error::Error;
 use crate::offload::DiskUse;
+use crate::precision::LossScale;
 use crate::state::State;
 use brigade_comm::{Call, Communicator, Dtype};
 use brigade_schedule::Collective;
@@ -84,6 +85,16 @@ pub trait Strategy {
     /// What computes, if it is not the host: one line.
     fn device(&self) -> Option<String> {
         None
+    }
+
+    /// What losses are multiplied by, if that changes by what happens.
+    fn loss_scale(&self) -> Option<LossScale> {
+        None
+    }
+
+    /// Make what is in files the newest generation there, with a note: a checkpoint.
+    fn commit(&mut self, _note: &str) -> Result<(), Error> {
+        unreachable!("a run that keeps its files has a strategy with files")
     }
 
     /// What one step reads from files and writes to them, by the formulas of what it keeps there.

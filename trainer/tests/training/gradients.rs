@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use brigade_trainer::compare::{Args, rows};
+use brigade_trainer::compare::{Args, Want, rows};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -42,9 +42,8 @@ fn write_start(path: &Path, file: &SafeTensors<'_>, model: &str) {
         }
     }
     let (experts, top) = if model == "dense" { (0, 0) } else { (8, 2) };
-    let config = format!(
-        r#"{{"vocab":256,"context":16,"layers":2,"heads":4,"width":8,"experts":{experts},"top":{top}}}"#
-    );
+    let shape = r#""vocab":256,"context":16,"layers":2,"heads":4,"width":8"#;
+    let config = format!(r#"{{{shape},"experts":{experts},"top":{top}}}"#);
     let header = format!(r#"{{"step":0,"config":{config},"course":{{}}}}"#);
     let metadata = std::collections::HashMap::from([("brigade".to_string(), header)]);
     std::fs::write(path, safetensors::serialize(views, Some(metadata)).unwrap()).unwrap();
@@ -85,7 +84,12 @@ fn every_row_has_the_gradients_of_torch() {
     };
     let (log, after) = (folder.0.join("log"), folder.0.join("after"));
     let mut checked = 0;
-    for row in rows(&ask).unwrap().into_iter().filter(|row| row.legs.len() == 1) {
+    for row in rows(&ask).unwrap() {
+        // What is rounded on its way is off on purpose; and a run that goes on is no first step.
+        let is_rounded = matches!(row.want, Want::Within(limit) if limit > 1e-5);
+        if is_rounded || row.legs.len() > 1 {
+            continue;
+        }
         let mut args = flags(&row.legs[0].flags(&ask, &log, &after));
         let model = if args.experts > 0 { "experts" } else { "dense" };
         (args.resume, args.checkpoint) = (folder.file(model), folder.file("after"));

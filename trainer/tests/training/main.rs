@@ -2,14 +2,19 @@
 
 mod activations;
 mod bubbles;
+mod experts;
 mod gradients;
+mod kept;
+mod layers;
 mod offload;
 mod optimizers;
 mod pipelines;
 mod precision;
 mod recompute;
+mod reshard;
 mod schedules;
 mod stages;
+mod tensor;
 mod tiers;
 mod tiling;
 mod travel;

@@ -71,6 +71,30 @@ fn a_resumed_run_goes_on_from_the_masters() {
     assert_eq!(bits(&second.losses), bits(&whole.losses[2..]));
 }
 
+/// Its count goes on, and so does a scale that is not that of a first step.
+#[test]
+fn a_resumed_run_goes_on_with_the_loss_scale() {
+    let folder = Folder::new();
+    let all = args("--ordered --steps 8 --precision f16 --strategy zero2");
+    let whole = world(2, &Args { checkpoint: folder.file("whole"), ..all.clone() }).swap_remove(0);
+    let first = Args { checkpoint: folder.file("first"), stop_at: Some(5), ..all.clone() };
+    world(2, &first);
+    let (resume, checkpoint) = (folder.file("first"), folder.file("second"));
+    let second = world(3, &Args { resume, checkpoint, ..all.clone() }).swap_remove(1);
+    assert_eq!(bits(&second.losses), bits(&whole.losses[5..]));
+    assert!(folder.bytes("second") == folder.bytes("whole"), "final state, scale included");
+
+    let mut halved = folder.bytes("first");
+    let place = halved.windows(7).position(|bytes| bytes == b"65536.0").unwrap();
+    halved[place..place + 7].copy_from_slice(b"32768.0");
+    std::fs::write(folder.0.join("halved"), halved).unwrap();
+    let (resume, checkpoint) = (folder.file("halved"), folder.file("third"));
+    world(2, &Args { resume, checkpoint, ..all });
+    let third = folder.bytes("third");
+    let says = |text: &str| third.windows(text.len()).any(|bytes| bytes == text.as_bytes());
+    assert!(says(r#"\"scale\":32768.0,\"steps\":8"#), "the scale that it went on with");
+}
+
 /// One update in a world of threads: whether it was made, and the parameters after it. On rank 1
 /// one element of the gradient of unit 1 is `wrong`.
 fn update(comm: &Communicator, stage: Stage, wrong: f32) -> (bool, Vec<f32>) {

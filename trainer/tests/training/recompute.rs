@@ -33,7 +33,7 @@ fn one_block_is_held_and_the_inputs_of_all() {
         let bytes = |keep| model.tape_that_keeps(keep, 0..layers + 2, batch, time).bytes();
         let n = batch * time;
         let block = n * 15 * 6 + 2 * 2 * n + batch * 2 * time * time;
-        let around = n * (layers + 1) * 6 + n * (6 + 2 + 11 + 1);
+        let around = n * (layers + 1) * 6 + n * (6 + 2 + 11 + 1 + 2);
         assert_eq!(bytes(Keep::All), 4 * (around + layers * block) as u64);
         assert_eq!(bytes(Keep::Inputs), 4 * (around + block) as u64);
     }

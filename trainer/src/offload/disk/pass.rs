@@ -99,6 +99,7 @@ impl Disk {
     ) -> Result<(), Error> {
         let Disk { carrier, state, draft, pipeline, arrays, spans, has_params, used, .. } = self;
         let (arrays, step): (Vec<&Placed>, usize) = (arrays.iter().collect(), optimizer.steps + 1);
+        let draft = draft.as_mut().expect("nothing is being committed");
         let mut home = Drafted::new(carrier, state, draft, &arrays).map_err(Error::offload)?;
         let running = pipeline.begin(&mut home).map_err(Error::offload)?;
         let stream = Stream { running, spans, has_params: *has_params, used };

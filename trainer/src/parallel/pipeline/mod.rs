@@ -289,7 +289,7 @@ impl Strategy for Pipeline<'_> {
 
     fn memory(&self) -> Memory {
         let mut memory = Memory {
-            activations: self.chunks.scratch.bytes() + self.chunks.model.gated_bytes(),
+            activations: self.chunks.bytes(),
             calls: self.wires.bytes() + self.chunks.model.room_bytes(),
             ..Memory::default()
         };

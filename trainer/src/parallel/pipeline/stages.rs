@@ -174,6 +174,12 @@ impl<'a> Chunks<'a> {
         chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_use()))
     }
 
+    /// Bytes of what all stages of this rank share.
+    pub(super) fn bytes(&self) -> u64 {
+        let text = 4 * (self.tokens.len() + self.targets.len()) as u64;
+        self.scratch.bytes() + self.model.gated_bytes() + text
+    }
+
     /// This rank's stages.
     pub(super) fn mine(&mut self) -> impl DoubleEndedIterator<Item = &mut Chunk<'a>> {
         self.chunks.iter_mut().flatten()

@@ -73,7 +73,7 @@ impl Shards<'_> {
     ///
     /// Errors: `Setting` if the budget is too small, `Offload` for what the device says.
     pub fn offload(&mut self, offload: &Offload) -> Result<(), Error> {
-        let Offload { tier, host_budget, place } = offload;
+        let Offload { tier, host_budget, .. } = offload;
         let folder = match tier {
             Tier::Cpu => {
                 let moments = self.units.iter_mut().map(|unit| &mut unit.moments);
@@ -87,11 +87,17 @@ impl Shards<'_> {
         let is_fetched = self.sharing.stage == Stage::Fsdp && (self.group.is_some() || !is_narrow);
         let has_params = is_fetched || is_narrow;
         let mut units = Vec::new();
-        for Unit { whole, part, moments, .. } in &self.units {
+        for (at, Unit { cut, whole, part, moments, .. }) in self.units.iter().enumerate() {
             let params = if whole.is_empty() { part } else { whole };
-            units.push(offload::Unit { params: if has_params { params } else { &[] }, moments });
+            units.push(offload::Unit {
+                number: self.first + at,
+                whole: cut.len(),
+                first: if self.sharing.stage == Stage::Ddp { 0 } else { cut.part.start },
+                params: if has_params { params } else { &[] },
+                moments: Some(moments),
+            });
         }
-        self.disk = Some(Disk::new(folder, *host_budget, *place, &units, is_fetched)?);
+        self.disk = Some(Disk::new(folder, offload, &units, is_fetched)?);
         self.units.iter_mut().for_each(|unit| unit.moments.leave());
         if has_params {
             self.units.iter_mut().for_each(|unit| {
@@ -105,6 +111,11 @@ impl Shards<'_> {
             self.parts = (0..parts).map(|_| Vec::with_capacity(part)).collect();
         }
         Ok(())
+    }
+
+    /// Where all that is updated is in files that stay: make it their newest generation.
+    pub fn commit(&mut self, step: usize, note: &str) -> Result<(), Error> {
+        self.disk.as_mut().map_or(Ok(()), |disk| disk.commit(step, note))
     }
 
     /// Find the norms of whole tensors, of which ranks have parts: one call, of a few kilobytes.

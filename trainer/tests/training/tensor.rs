@@ -200,7 +200,8 @@ fn memory_falls_as_the_formulas_say() {
         let (outer, inner) = (3 * n * c / rows + 4 * n / rows, 12 * n * c / inside);
         let stream = (layers + 1) * n * c / rows;
         let probs = n * context * heads / inside;
-        let head = n / rows * (c + 2 + vocab + 1);
+        // Also its rows' places and targets, and the text of the whole pass.
+        let head = n / rows * (c + 2 + vocab + 1 + 2) + 2 * n;
         let narrow = (n * c / rows).max(n * c / inside);
         let scratch = n * c / rows + narrow + 4 * n * c / inside + n * context;
         (layers * (outer + inner + probs) + stream + head + scratch) as u64 * 4

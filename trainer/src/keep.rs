@@ -1,0 +1,60 @@
+//! What of a run is in files: `--offload`, `--offload-activations`, and `--keep`, which leaves them
+//! as a checkpoint.
+
+use crate::args::Args;
+use crate::error::Error;
+use crate::offload::{Offload, Tier};
+use crate::parallel::{Axis, Stage, Ways};
+use crate::precision::Precision;
+use std::path::Path;
+
+impl Args {
+    /// What is kept in cheaper memory.
+    pub(crate) fn offload(&self, rank: usize, ranks: usize) -> Option<Offload> {
+        let (host_budget, place, stays) = (self.host_budget, (rank, ranks), self.keep);
+        let from = Vec::new();
+        self.offload.clone().map(|tier| Offload { tier, host_budget, place, stays, from })
+    }
+
+    /// Where what goes into blocks is kept.
+    pub(crate) fn inputs(&self, rank: usize, ranks: usize) -> Option<Offload> {
+        let (host_budget, place) = (None, (rank, ranks));
+        let (stays, from) = (false, Vec::new());
+        let tier = self.offload_activations.clone();
+        tier.map(|tier| Offload { tier, host_budget, place, stays, from })
+    }
+
+    /// Whether all that is updated lies in files, in parts that any number of ranks can read.
+    fn is_all_in_files(&self, ranks: usize) -> bool {
+        let stage = Ways::of(&self.strategy).map(|ways| ways.data).unwrap_or_default();
+        let mesh = self.mesh(ranks);
+        let is_whole = mesh.length(Axis::Tp) == 1 && !self.is_pipeline() && self.tile.is_none();
+        let has_params = stage == Stage::Fsdp && (ranks > 1 || self.precision == Precision::F32);
+        matches!(self.offload, Some(Tier::Nvme(_))) && has_params && is_whole
+    }
+
+    /// The folder whose files a run goes on from without ever having the whole state.
+    pub(crate) fn kept(&self, ranks: usize) -> Option<&Path> {
+        self.resume.as_deref().filter(|path| path.is_dir() && self.is_all_in_files(ranks))
+    }
+
+    /// Refuse to keep what is not all there, or to go on in files that would be gone then.
+    pub(crate) fn check_keep(&self, ranks: usize) -> Result<(), Error> {
+        if self.keep && !self.is_all_in_files(ranks) {
+            let problem = "keeps what is all in files: --strategy fsdp --offload nvme:FOLDER, \
+                           without a pipeline, tiles, or tensors that ranks divide";
+            return Err(Error::setting("keep", problem.to_string()));
+        }
+        if self.checkpoint_every.is_some() && self.checkpoint.is_none() && !self.keep {
+            let problem = "is for --checkpoint or --keep".to_string();
+            return Err(Error::setting("checkpoint-every", problem));
+        }
+        match (&self.offload, &self.resume) {
+            (Some(Tier::Nvme(folder)), Some(resume)) if folder == resume && !self.keep => {
+                let problem = "the files there would be gone with this run: --keep keeps them";
+                Err(Error::setting("resume", problem.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+}

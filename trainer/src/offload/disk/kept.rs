@@ -1,0 +1,124 @@
+//! Files that stay when a run ends: the state that it streamed through them is the checkpoint that
+//! another goes on from, in place if it has as many ranks, or else from the ranges that it needs.
+
+use super::{LIMIT, Unit, name_of};
+use crate::checkpoint::Header;
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::offload::arena;
+use crate::state::State;
+use brigade_offload::layout::{Directory, Dtype, Tensor};
+use brigade_offload::storage::{Settings, Storage};
+use brigade_offload::store::{Carrier, Checkpoint, StateFile, StoreError, Which, rank_paths};
+use std::path::{Path, PathBuf};
+
+/// Memory that opening files and reading ranges of them take. \[bytes\]
+const ARENA_BYTES: usize = 16 << 20;
+
+/// What the ranks of a run have left in a folder.
+pub(crate) struct Kept {
+    checkpoint: Checkpoint,
+    /// What it says of itself.
+    pub(crate) header: Header,
+    paths: Vec<PathBuf>,
+}
+
+impl Kept {
+    /// Open the newest generation that all ranks have.
+    ///
+    /// Errors: `Offload` if there is none, `Checkpoint` if it is no run's.
+    pub(crate) fn find(folder: &Path) -> Result<Kept, Error> {
+        let checkpoint = Checkpoint::find(&carrier()?, &[folder]).map_err(Error::offload)?;
+        let ranks = checkpoint.ranks();
+        let paths = (0..ranks).flat_map(|rank| rank_paths(&[folder], rank, ranks)).collect();
+        Kept::of(checkpoint, paths)
+    }
+
+    /// The same of these files, whatever else there is in the folder by now.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Kept, Error> {
+        let ranks: Vec<_> = paths.iter().map(|path| vec![path.clone()]).collect();
+        let checkpoint = Checkpoint::open(&carrier()?, &ranks).map_err(Error::offload)?;
+        Kept::of(checkpoint, paths.to_vec())
+    }
+
+    fn of(checkpoint: Checkpoint, paths: Vec<PathBuf>) -> Result<Kept, Error> {
+        let note = checkpoint.state(0).generation().map_or(&[][..], |newest| &newest.note);
+        let header = Header::parse(&String::from_utf8_lossy(note), &paths[0])?;
+        Ok(Kept { checkpoint, header, paths })
+    }
+
+    /// The files of all ranks.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// Whether this is where a rank of a run keeps its own.
+    pub(super) fn is_of(&self, path: &Path) -> bool {
+        self.paths.iter().any(|kept| kept == path)
+    }
+
+    /// A rank's own file, to go on with.
+    ///
+    /// Errors: `Setting` if it is cut otherwise than this run would.
+    pub(super) fn reopen(
+        &self,
+        carrier: &Carrier,
+        (rank, path): (usize, &Path),
+        directory: &Directory,
+        block: u64,
+    ) -> Result<StateFile, Error> {
+        let newest = self.checkpoint.state(rank).generation();
+        let number = newest.expect("a checkpoint has a generation").number;
+        let state = StateFile::open(carrier, &[path], Which::Number(number));
+        let state = state.map_err(Error::offload)?;
+        if state.directory() != directory || state.geometry().block_bytes() != block {
+            let problem = format!(
+                "{} was cut otherwise: --host-budget as before, or --offload to another folder",
+                path.display()
+            );
+            return Err(Error::setting("resume", problem));
+        }
+        Ok(state)
+    }
+
+    /// A part of a unit's numbers, out of whatever parts of them ranks have.
+    pub(super) fn fill(
+        &self,
+        array: &str,
+        unit: &Unit<'_>,
+        from: usize,
+        target: &mut [f32],
+    ) -> Result<(), StoreError> {
+        let (name, whole) = (name_of(array, unit.number), [unit.whole as u64]);
+        let first = (unit.first + from) as u64;
+        let want = Tensor::flat(name, Dtype::F32, &whole, first, target.len() as u64);
+        self.checkpoint.load(&want, bytemuck::cast_slice_mut(target))
+    }
+
+    /// All of it, for a run that keeps its state elsewhere.
+    ///
+    /// Errors: `Offload` for what cannot be read.
+    pub(crate) fn state(&self, layout: &Layout) -> Result<State, Error> {
+        let mut state = State::room(layout);
+        (state.steps, state.scale) = (self.header.step, self.header.loss_scale);
+        let there = self.checkpoint.tensors();
+        let State { params, mean, square, .. } = &mut state;
+        for (array, values) in [("params", params), ("mean", mean), ("square", square)] {
+            for number in 0..layout.units() {
+                if there.contains_key(&name_of(array, number)[..]) {
+                    let values = &mut values[layout.unit(number)];
+                    let whole = values.len();
+                    let unit = Unit { number, whole, first: 0, params: &[], moments: None };
+                    self.fill(array, &unit, 0, values).map_err(Error::offload)?;
+                }
+            }
+        }
+        Ok(state)
+    }
+}
+
+fn carrier() -> Result<Carrier, Error> {
+    let arena = arena(None, ARENA_BYTES)?;
+    let storage = Storage::new(&arena, Settings::default()).map_err(Error::offload)?;
+    Ok(Carrier::new(&storage, &arena).wait_limit(LIMIT))
+}
