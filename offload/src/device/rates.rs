@@ -50,7 +50,8 @@ impl Rates {
     /// What is missing of CUDA, or of memory that can be pinned.
     pub fn new(device: u32, buffer_bytes: usize) -> Result<Rates> {
         let context = Context::new(&Cuda::load()?.device(device)?)?;
-        let room = buffer_bytes.next_multiple_of(2 << 20);
+        // Buffers begin on pages, and the arena keeps some between them.
+        let room = (buffer_bytes + (64 << 10)).next_multiple_of(2 << 20);
         let arena = Arena::new(Budget::new(2 * BUFFERS * room));
         let arena = arena.map_err(|problem| CudaError::Refused { why: problem.to_string() })?;
         let bytes = LONG_BYTES.max(BUFFERS * buffer_bytes);
