@@ -29,6 +29,9 @@ pub(super) fn on_device(bench: &mut Bench<'_>) -> Result<()> {
         let count = (bytes / 16) as u64;
         let args = [Arg::of(&to), Arg::of(&from), Arg::of(&count)];
         let shape = Launch::linear(blocks, THREADS);
+        // What the engines have left there must not be taken for the kernel's.
+        // SAFETY: ours, and used by nobody else.
+        unsafe { bench.stream.fill(to, 0, bytes)? };
         // SAFETY: the kernel's parameters; the ranges are ours and as long.
         let us = bench.time(1, || unsafe { kernel.launch(&bench.stream, &shape, &args) })?;
         let mut back = vec![0; bytes];
@@ -56,6 +59,7 @@ pub(super) fn with_host(bench: &mut Bench<'_>) -> Result<()> {
         let row = bench.row("pinned host to device", bytes, us);
         alone[0] = row.gb_s;
         (bench.tell)(&row);
+        down.as_mut_slice()[..bytes].fill(0);
         // SAFETY: as above.
         let us = bench.time(1, || unsafe { bench.stream.copy(host_down, device, bytes) })?;
         let right = down.as_slice()[..bytes] == up.as_slice()[..bytes];
