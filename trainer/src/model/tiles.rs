@@ -135,8 +135,9 @@ impl Gpt {
 
     /// Numbers of room that forward and backward of so many rows need beside what blocks need.
     pub(super) fn tile_room(&self, rows: usize) -> [usize; 2] {
-        let (width, tiles) = (self.layout.config().width, self.layout.tiles());
-        if tiles == 0 { [0; 2] } else { [4 * rows * width / tiles, rows * (4 + 1) * width] }
+        let width = self.layout.config().width;
+        let of_tile = (4 * rows * width).checked_div(self.layout.tiles());
+        of_tile.map_or([0; 2], |of_tile| [of_tile, rows * (4 + 1) * width])
     }
 
     /// A tile of `block`, and what comes before the first or after the last of its layer.

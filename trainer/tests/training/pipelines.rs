@@ -161,9 +161,12 @@ fn two_pipelines_of_two_stages_are_drawn_as_they_must_be() {
     }
 }
 
-/// The spans of each row of a picture, from the left: what was done, from when to when. \[ms\]
-fn rows(picture: &str) -> Vec<Vec<(String, f64, f64)>> {
-    let mut rows: Vec<(String, Vec<(String, f64, f64)>)> = Vec::new();
+/// What was done, from when to when. \[ms\]
+type Span = (String, f64, f64);
+
+/// The spans of each row of a picture, from the left.
+fn rows(picture: &str) -> Vec<Vec<Span>> {
+    let mut rows: Vec<(String, Vec<Span>)> = Vec::new();
     for line in picture.lines().filter(|line| line.contains("<title>")) {
         let between = |from: &str, to: &str| {
             line.split_once(from).unwrap().1.split_once(to).unwrap().0.to_string()
