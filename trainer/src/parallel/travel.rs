@@ -13,8 +13,8 @@ use std::str::FromStr;
 /// How gradients and parameters travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Args, Serialize)]
 pub struct Travel {
-    /// Have DDP send less of gradients: bf16, f16, topk[:PART] (the largest numbers, a hundredth
-    /// if not said), powersgd[:RANK] (factors of matrices, of rank 4); what is left of the last two
+    /// Have DDP send less of gradients: bf16, f16, `topk[:PART]` (the largest numbers, a hundredth
+    /// if not said), `powersgd[:RANK]` (factors of matrices, of rank 4); what is left of the last two
     /// is added to the next step's
     #[arg(long, value_name = "HOW")]
     pub compress: Option<Compress>,

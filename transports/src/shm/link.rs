@@ -11,6 +11,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,6 +29,9 @@ const CONTEXT: &[u8] = b"shm region";
 const BACKLOG: i32 = 1024;
 /// How long the listener waits for one joiner, so that a stopped one cannot hold up the others.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a port that nobody here needs any more listens for joiners that are late. They have
+/// joined the world already, and are dead or on their way.
+const LINGER: Duration = Duration::from_secs(2);
 /// A refusal may be a listener that lost its patience with us, so it is not believed at once.
 const REFUSALS_MAX: u32 = 3;
 const RETRY_FIRST: Duration = Duration::from_micros(200);
@@ -35,12 +39,32 @@ const RETRY_LAST: Duration = Duration::from_millis(20);
 
 /// The region that a port makes when somebody needs it.
 #[derive(Default)]
-pub(super) struct Made(Mutex<Option<Arc<Region>>>);
+pub(super) struct Made {
+    region: Mutex<Option<Arc<Region>>>,
+    /// How many others will ask for it, and how many have got it.
+    wanted: AtomicUsize,
+    handed: AtomicUsize,
+}
 
 impl Made {
+    /// The region for a group that so many others join.
+    pub(super) fn region_for(&self, others: usize) -> Result<Arc<Region>, TransportError> {
+        self.wanted.fetch_max(others, Ordering::Relaxed);
+        self.region()
+    }
+
+    /// Stay until everybody has the region who is still on the way to it, but not for long.
+    pub(super) fn linger(&self) {
+        let deadline = Instant::now() + LINGER;
+        let lacks = || self.handed.load(Ordering::Relaxed) < self.wanted.load(Ordering::Relaxed);
+        while lacks() && Instant::now() < deadline {
+            std::thread::sleep(RETRY_FIRST);
+        }
+    }
+
     /// The region, made now if nobody has asked before.
-    pub(super) fn region(&self) -> Result<Arc<Region>, TransportError> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn region(&self) -> Result<Arc<Region>, TransportError> {
+        let mut made = self.region.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(region) = &*made {
             return Ok(region.clone());
         }
@@ -130,7 +154,9 @@ fn hand_over(mut joiner: UnixStream, secret: &[u8; 32], made: &Made) -> Result<(
     joiner.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
     prove(&mut joiner, secret, Role::Accepting, CONTEXT)?;
     let region = made.region()?;
-    sys::send_descriptor(&joiner, region.descriptor()).map_err(failed)
+    sys::send_descriptor(&joiner, region.descriptor()).map_err(failed)?;
+    made.handed.fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Ask the port with `card`, which is member `first`, for its region.

@@ -195,7 +195,7 @@ impl ShmPort {
         let host = seats.taken.iter().min_by_key(|(_, card)| card.name);
         let (index, card) = host.expect("the caller at least is a member");
         if card.name == self.card.name {
-            return self.made.region();
+            return self.made.region_for(seats.taken.len() - 1);
         }
         let held = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(region) = held().get(&card.name) {
@@ -204,6 +204,13 @@ impl ShmPort {
         // Two threads may fetch the same region; both get the same file.
         let region = link::fetch(card, *index, &self.secret, deadline)?;
         Ok(held().entry(card.name).or_insert(region).clone())
+    }
+}
+
+impl Drop for ShmPort {
+    /// A rank may leave as soon as it has joined, while others still do.
+    fn drop(&mut self) {
+        self.made.linger();
     }
 }
 

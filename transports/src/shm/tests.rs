@@ -90,7 +90,7 @@ fn a_second_group_is_cheap_and_all_memory_comes_back() {
     };
     let first: Vec<_> = (0..ports.len()).map(|me| join(1, me)).collect();
     let region = ports[0].held.lock().unwrap().values().next().cloned();
-    let region = region.unwrap_or_else(|| ports[0].made.region().unwrap());
+    let region = region.unwrap_or_else(|| ports[0].made.region_for(0).unwrap());
     let start = Instant::now();
     let mut second: Vec<_> = (0..ports.len()).map(|me| join(2, me)).collect();
     // All eight members, one after the other, in less than one of them may take.
@@ -118,6 +118,22 @@ fn another_secret_is_refused_and_a_missing_host_is_named() {
     drop(host);
     let gone = asking.join(&group()).err().expect("nobody is there");
     assert!(matches!(&gone, TransportError::PeerGone { peer: 1, .. }), "{gone}");
+}
+
+#[test]
+fn a_host_that_leaves_at_once_leaves_nobody_behind() {
+    let mut ports = open(2);
+    ports.sort_by_key(|port| std::cmp::Reverse(Card::parse(&port.card()).map(|card| card.name)));
+    let cards = [ports[0].card(), ports[1].card()];
+    let cards = [Some(&cards[0][..]), Some(&cards[1][..])];
+    let group = |me| Group { id: 1, me, cards: &cards, deadline: Instant::now() + PATIENCE };
+    let host = ports.pop().expect("there are two");
+    thread::scope(|scope| {
+        drop(host.join(&group(1)).expect("the host joins"));
+        scope.spawn(move || drop(host));
+        thread::sleep(Duration::from_millis(50));
+        ports[0].join(&group(0)).expect("the other joins later");
+    });
 }
 
 /// Two ends of one group, without ports, and a view of its area.
