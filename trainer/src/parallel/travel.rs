@@ -14,8 +14,8 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Args, Serialize)]
 pub struct Travel {
     /// Have DDP send less of gradients: bf16, f16, `topk[:PART]` (the largest numbers, a hundredth
-    /// if not said), `powersgd[:RANK]` (factors of matrices, of rank 4); what is left of the last two
-    /// is added to the next step's
+    /// if not said), `powersgd[:RANK]` (factors of matrices, of rank 4); what is left of the last
+    /// two is added to the next step's
     #[arg(long, value_name = "HOW")]
     pub compress: Option<Compress>,
     /// What gradients of zero1, zero2 and fsdp travel as; they are added in 32 bits
