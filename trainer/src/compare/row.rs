@@ -34,9 +34,8 @@ pub struct Reading {
 
 /// How far the peak of a rank may be from its formula: this part of it,
 const PEAK_OFF: f64 = 0.02;
-/// or so many bytes for each of its threads, if that is more. Formulas are of numbers that a model
-/// has; what products pack into (some 300 KB a thread) and lists of calls are as long for small
-/// models as for large ones.
+/// or so many bytes, if that is more. Formulas are of numbers that a model has; what products pack
+/// into (some 300 KB a thread) and lists of calls are as long for small models as for large ones.
 const PEAK_OFF_BYTES: u64 = 512 << 10;
 
 #[derive(Deserialize)]
@@ -103,14 +102,15 @@ impl Reading {
     /// What a rank of some leg sent or held that is not as predicted.
     fn surprise(&self) -> Option<String> {
         let legs = self.legs.iter().enumerate();
-        legs.flat_map(|(leg, ranks)| ranks.iter().enumerate().map(move |it| (leg, ranks, it)))
-            .find_map(|(leg, ranks, (rank, end))| {
+        legs.flat_map(|(leg, ranks)| ranks.iter().enumerate().map(move |it| (leg, it))).find_map(
+            |(leg, (rank, end))| {
                 let who = match self.legs.len() {
                     1 => format!("rank {rank}"),
                     _ => format!("rank {rank} of leg {}", leg + 1),
                 };
-                surprise(end, ranks.len()).map(|what| format!("{who} {what}"))
-            })
+                surprise(end).map(|what| format!("{who} {what}"))
+            },
+        )
     }
 }
 
@@ -166,16 +166,13 @@ impl Verdict {
     }
 }
 
-/// What is not as predicted of one of so many ranks, which share the cores. Where nothing counts
-/// there is no peak.
-fn surprise(end: &RankEnd, ranks: usize) -> Option<String> {
+/// What is not as predicted. Where nothing counts there is no peak.
+fn surprise(end: &RankEnd) -> Option<String> {
     let RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes } = *end;
     if sent_bytes != formula_bytes {
         return Some(format!("sent {sent_bytes} bytes, its formula says {formula_bytes}"));
     }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = (cores / ranks).max(1) as u64;
-    let allowed = ((memory_bytes as f64 * PEAK_OFF) as u64).max(threads * PEAK_OFF_BYTES);
+    let allowed = ((memory_bytes as f64 * PEAK_OFF) as u64).max(PEAK_OFF_BYTES);
     (peak_bytes > 0 && peak_bytes.abs_diff(memory_bytes) > allowed)
         .then(|| format!("held up to {peak_bytes} bytes, its formula says {memory_bytes}"))
 }
