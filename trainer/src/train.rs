@@ -5,7 +5,7 @@ use crate::begin;
 use crate::checkpoint::{self, Course, Header};
 use crate::data::{Corpus, fill};
 use crate::error::Error;
-use crate::kernels::Cpu;
+use crate::kernels::{Cpu, packed_bytes};
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::learning_rate;
@@ -143,6 +143,7 @@ impl Run<'_> {
     fn steps(&mut self) -> Result<Outcome, Error> {
         let (start, sent) = (Instant::now(), self.strategy.sent_bytes());
         let (mut losses, mut saved_bytes, mut formula_bytes) = (Vec::new(), 0, 0);
+        let packed_bytes = self.packed_bytes()?;
         // Everything beside the strategy: whatever comes on top of it from now on is a step's.
         let (beside_bytes, mut most_bytes) = (sys::held().saturating_sub(self.peak_bytes), 0);
         let mut waited_ms = Vec::new();
@@ -177,7 +178,7 @@ impl Run<'_> {
             sent_bytes,
             formula_bytes,
             peak_bytes: self.peak_bytes,
-            memory_bytes: memory.total(),
+            memory_bytes: memory.total() + packed_bytes,
         };
         let ranks = self.all_ranks(mine)?;
         let mut exposed_ms = waited_ms;
@@ -196,6 +197,17 @@ impl Run<'_> {
             ranks,
             exposed_ms,
         })
+    }
+
+    /// What this rank's threads pack matrices into, where the host computes.
+    fn packed_bytes(&self) -> Result<u64, Error> {
+        if sys::held() == 0 || self.strategy.evaluates().is_some() {
+            return Ok(0);
+        }
+        let (rank, ranks) = self.world.map_or((0, 1), |world| (world.rank(), world.size()));
+        let config = self.model.layout().config();
+        let rows = self.args.share_of(rank, ranks)?.samples() * self.args.context;
+        Ok(self.args.threads(ranks) as u64 * packed_bytes(rows, config.width, config.vocab))
     }
 
     /// What every rank has to say of itself.

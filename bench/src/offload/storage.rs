@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, default_value = "1M", value_parser = size::parse)]
     pub block: usize,
     /// Transfers in flight
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=128))]
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: u32,
     /// Sizes of the tensors of a batch, separated by commas
     #[arg(long, value_name = "SIZES", default_value = "64K,256K,1M,2M", value_delimiter = ',',

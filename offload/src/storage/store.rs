@@ -29,6 +29,9 @@ pub enum EngineChoice {
     Threads,
 }
 
+/// Beyond so many, threads wait for each other more than for the drive.
+const THREADS_MAX: usize = 32;
+
 /// How a storage works. The defaults are right for drives as we know them.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
@@ -46,7 +49,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { engine: EngineChoice::Auto, block_bytes: 1 << 20, in_flight: 16, is_polled: false }
+        Self { engine: EngineChoice::Auto, block_bytes: 1 << 20, in_flight: 32, is_polled: false }
     }
 }
 
@@ -80,7 +83,7 @@ impl Storage {
         let arena = arena.clone();
         let make: Maker = Box::new(move || {
             let threads = |why| {
-                Threads::new(2 * settings.in_flight, why)
+                Threads::new(THREADS_MAX.min(2 * settings.in_flight), why)
                     .map(|engine| Box::new(engine) as Box<dyn Engine>)
             };
             if settings.engine == EngineChoice::Threads {

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 ///
 /// Each row is a `brigade train` in a world of its own. Exits with 1 if a row does not have the
 /// digits of one process that it must have, sends other bytes than its formula says, or holds more
-/// or less than its formula by over 2 % (of a model so small that this is less than 512 KiB, by
-/// over 512 KiB).
+/// or less than its formula by over 2 % (of a model so small that this is less than 384 KiB, by
+/// over 384 KiB).
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Columns: the loss after the last step; whether the losses of all steps have the same bits as those

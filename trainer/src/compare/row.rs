@@ -34,9 +34,9 @@ pub struct Reading {
 
 /// How far the peak of a rank may be from its formula: this part of it,
 const PEAK_OFF: f64 = 0.02;
-/// or so many bytes, if that is more. Formulas are of numbers that a model has; what products pack
-/// into (some 300 KB a thread) and lists of calls are as long for small models as for large ones.
-const PEAK_OFF_BYTES: u64 = 512 << 10;
+/// or so many bytes, if that is more. Formulas are of numbers that a model has; lists of calls are
+/// as long for small models as for large ones.
+const PEAK_OFF_BYTES: u64 = 384 << 10;
 
 #[derive(Deserialize)]
 struct End {

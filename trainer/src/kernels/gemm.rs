@@ -3,6 +3,7 @@
 //! A product is cut into panels of rows whose height depends on the shape only, and each panel is
 //! computed by one thread. Threads pick panels; they never change what a panel is.
 
+use crate::sys;
 use rayon::prelude::*;
 
 /// A matrix to read: element (i, j) lies at `i · row_stride + j · col_stride`.
@@ -119,6 +120,27 @@ where
         };
         product(MatMut::new(panel, rows, cols, cols), old, 1.0, a.rows(start, rows), b);
     });
+}
+
+/// Bytes that a thread packs matrices into for one panel of a product of `rows` by a weight of
+/// these widths, and gives back after it. The `gemm` crate sizes them by the caches of the machine,
+/// so they are counted, in a thread of their own; 0 where nothing counts.
+pub(crate) fn packed_bytes(rows: usize, ins: usize, outs: usize) -> u64 {
+    let count = || {
+        let height = panel_rows(rows).min(rows);
+        let (x, weight) = (vec![0.0; height * ins], vec![0.0; ins * outs]);
+        let (x, weight) = (Mat::new(&x, height, ins, ins), Mat::new(&weight, outs, ins, ins));
+        let mut y = vec![0.0; height * outs];
+        // What a thread keeps from its first product on is no part of a step.
+        let mut run =
+            || product(MatMut::new(&mut y, height, outs, outs), Old::Replace, 1.0, x, weight.t());
+        run();
+        sys::take_peak();
+        let before = sys::held();
+        run();
+        sys::take_peak() - before
+    };
+    std::thread::scope(|scope| scope.spawn(count).join().expect("products of zeros"))
 }
 
 /// Eight panels, but none so low that packing `b` for it costs more than the arithmetic it feeds.

@@ -18,6 +18,7 @@ mod pointwise;
 mod simd;
 
 pub use cpu::Cpu;
+pub(crate) use gemm::packed_bytes;
 
 /// Shape of one attention call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
