@@ -14,7 +14,14 @@ use crate::table::{Handle, Table, lock, put};
 /// What images begin with; their length follows.
 pub(crate) const IMAGE_MAGIC: &[u8] = b"\x7fbrigade-fake-cuda";
 
-const CPU: &str = include_str!("cpu.h");
+/// What is put in front of kernels: the first of these takes in the others.
+const CPU: [(&str, &str); 5] = [
+    ("cpu.h", include_str!("cpu.h")),
+    ("cpu_types.h", include_str!("cpu_types.h")),
+    ("cpu_fibers.h", include_str!("cpu_fibers.h")),
+    ("cpu_blocks.h", include_str!("cpu_blocks.h")),
+    ("cpu_intrinsics.h", include_str!("cpu_intrinsics.h")),
+];
 
 const SUCCESS: c_int = 0;
 const INVALID_INPUT: c_int = 3;
@@ -76,7 +83,9 @@ fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
     for (name, text) in &program.headers {
         fs::write(path(name), text).map_err(io)?;
     }
-    fs::write(path("cpu.h"), CPU).map_err(io)?;
+    for (name, text) in CPU {
+        fs::write(path(name), text).map_err(io)?;
+    }
     fs::write(path("kernels.cpp"), &program.source).map_err(io)?;
     let defines = options.iter().filter(|option| option.starts_with("-D"));
     let mut first = vec![String::from("-E"), String::from("-include"), String::from("cpu.h")];

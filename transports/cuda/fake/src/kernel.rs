@@ -18,7 +18,7 @@ use crate::table::{
 type Call = extern "C" fn(*mut *mut c_void);
 type Sizes = extern "C" fn(*mut c_uint, c_uint) -> c_uint;
 type OnStall = extern "C" fn(*mut c_void);
-/// `brigade_cpu_run` of `cpu.h`.
+/// `brigade_cpu_run` of `cpu_blocks.h`.
 type Run = extern "C" fn(
     *const c_uint,
     *const c_uint,
@@ -94,7 +94,7 @@ fn load(image: *const u8) -> Result<Module, Code> {
     // Loaded or not, the name is not needed any more.
     let _ = fs::remove_file(&path);
     let library = library.map_err(|_| INVALID_IMAGE)?;
-    // SAFETY: `cpu.h` defines it so.
+    // SAFETY: `cpu_blocks.h` defines it so.
     let run = unsafe { library.get::<Run>(b"brigade_cpu_run\0") }.map(|found| *found);
     Ok(Module { run: run.map_err(|_| INVALID_IMAGE)?, library })
 }
