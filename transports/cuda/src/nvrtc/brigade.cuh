@@ -216,32 +216,23 @@ BRIGADE_INLINE u64 now_ns() {
 #define BRIGADE_IN_u32(value) "r"(value)
 #define BRIGADE_IN_u64(value) "l"(value)
 
+#define BRIGADE_PACKS(kind, name)                                                               \
+    BRIGADE_INLINE Pack16 load16_##kind(const void *address) {                                  \
+        Pack16 pack;                                                                            \
+        asm volatile("ld." name ".v4.u32 {%0, %1, %2, %3}, [%4];"                               \
+                     : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)                   \
+                     : "l"(address) : "memory");                                                \
+        return pack;                                                                            \
+    }                                                                                           \
+    BRIGADE_INLINE void store16_##kind(void *address, Pack16 pack) {                            \
+        asm volatile("st." name ".v4.u32 [%0], {%1, %2, %3, %4};"                               \
+                     :: "l"(address), "r"(pack.x), "r"(pack.y), "r"(pack.z), "r"(pack.w)        \
+                     : "memory");                                                               \
+    }
 // Two halves of eight bytes, each of which is seen whole.
-BRIGADE_INLINE Pack16 load16_volatile(const void *address) {
-    Pack16 pack;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)
-                 : "l"(address) : "memory");
-    return pack;
-}
-BRIGADE_INLINE void store16_volatile(void *address, Pack16 pack) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :: "l"(address), "r"(pack.x), "r"(pack.y), "r"(pack.z), "r"(pack.w)
-                 : "memory");
-}
+BRIGADE_PACKS(volatile, "volatile.global")
 // For bytes that are touched once: they need not stay in the caches.
-BRIGADE_INLINE Pack16 load16_stream(const void *address) {
-    Pack16 pack;
-    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)
-                 : "l"(address) : "memory");
-    return pack;
-}
-BRIGADE_INLINE void store16_stream(void *address, Pack16 pack) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :: "l"(address), "r"(pack.x), "r"(pack.y), "r"(pack.z), "r"(pack.w)
-                 : "memory");
-}
+BRIGADE_PACKS(stream, "global.cs")
 
 #endif
 
