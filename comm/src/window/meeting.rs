@@ -138,7 +138,12 @@ fn parse_one(rank: usize, record: &[u8]) -> Result<(WindowSize, &[u8]), Error> {
     let (bytes, signals) = (fits(word(0), BYTES_MAX), fits(word(8), SIGNALS_MAX));
     match (bytes, signals) {
         (Some(bytes), Some(signals)) => Ok((WindowSize { bytes, signals }, said)),
-        _ => Err(Error::invalid(format!("a window: that of rank {rank} has no possible size"))),
+        _ => Err(Error::invalid(format!(
+            "a window: rank {rank} states {} bytes and {} signals, and at most {BYTES_MAX} bytes \
+             and {SIGNALS_MAX} signals are possible",
+            word(0),
+            word(8)
+        ))),
     }
 }
 
@@ -159,5 +164,55 @@ impl WindowMemory for Alone {
     fn signal(&self, _: usize) -> u64 {
         // Nobody else adds to a counter.
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a rank with a window of this size and a descriptor of three bytes says.
+    fn record(bytes: u64, signals: u64) -> Vec<u8> {
+        let mut record = [&bytes.to_le_bytes()[..], &signals.to_le_bytes(), &[1, 3, 0]].concat();
+        record.extend(b"abc");
+        record.resize(RECORD_BYTES, 0);
+        record
+    }
+
+    #[test]
+    fn a_size_that_no_window_has_is_an_error_with_its_rank_and_numbers() {
+        let largest = record(BYTES_MAX as u64, SIGNALS_MAX as u64);
+        let size = WindowSize { bytes: BYTES_MAX, signals: SIGNALS_MAX };
+        assert_eq!(parse(&largest).expect("the largest window"), [(size, &b"abc"[..])]);
+        for (bytes, signals) in
+            [(u64::MAX, 0), (BYTES_MAX as u64 + 1, 2), (7, SIGNALS_MAX as u64 + 1), (1, u64::MAX)]
+        {
+            let records = [record(10, 1), record(bytes, signals)].concat();
+            let error = parse(&records).expect_err("no window is so large");
+            assert!(error.is_recoverable(), "{error}");
+            let stated = format!("{bytes} bytes and {signals} signals");
+            let text = error.to_string();
+            assert!(text.contains("rank 1 states") && text.contains(&stated), "{text}");
+            assert!(text.contains(&format!("at most {BYTES_MAX} bytes")), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_record_of_a_peer_is_too_strange_to_be_read() {
+        const SEED: u64 = 602;
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        for round in 0..2000 {
+            let mut strange = record(10, 1);
+            for _ in 0..rng.usize(1..40) {
+                // Mostly in front, where the numbers are.
+                let end = if rng.bool() { HEAD_BYTES } else { RECORD_BYTES };
+                strange[rng.usize(..end)] = rng.u8(..);
+            }
+            if let Ok(told) = parse(&strange) {
+                let [(size, said)] = told[..] else { panic!("seed {SEED}, round {round}") };
+                let fits = size.bytes <= BYTES_MAX && size.signals <= SIGNALS_MAX;
+                assert!(fits && said.len() <= SAID_MAX, "seed {SEED}, round {round}: {size:?}");
+            }
+        }
     }
 }
