@@ -16,7 +16,7 @@ mod transports;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Collective communication: train, measure, look inside.
 #[derive(Parser)]
@@ -61,7 +61,8 @@ static HEAP: brigade_trainer::Counting = brigade_trainer::Counting;
 fn main() -> ExitCode {
     // Whoever reads what these print may stop reading. Ranks and their launcher must outlive that:
     // theirs is an error like any other, and not every socket of theirs is told to raise no signal.
-    let command = Cli::parse().command;
+    let matches = with_negative_numbers(Cli::command()).get_matches();
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     if matches!(command, Command::Doctor(_) | Command::Offload(_) | Command::Schedule(_)) {
         sys::end_with_reader();
     }
@@ -74,5 +75,34 @@ fn main() -> ExitCode {
         Command::Gpu(command) => gpu::gpu(&command),
         Command::Offload(command) => offload::offload(&command),
         Command::Schedule(command) => schedule::schedule(&command),
+    }
+}
+
+/// Flags that take a value take negative numbers, too: then whoever reads the value says what is
+/// wrong with it, and nobody is told to write `--` in front.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_value = |arg: &clap::Arg| !arg.is_positional() && arg.get_action().takes_values();
+    command
+        .mut_args(|arg| if takes_value(&arg) { arg.allow_negative_numbers(true) } else { arg })
+        .mut_subcommands(with_negative_numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_put_together_well() {
+        with_negative_numbers(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_negative_number_is_said() {
+        for line in ["bench all-reduce -n -1", "run -n -1 true", "schedule show all-reduce -n -1"] {
+            let words = ["brigade"].into_iter().chain(line.split(' '));
+            let refusal = with_negative_numbers(Cli::command()).try_get_matches_from(words);
+            let said = refusal.expect_err(line).to_string();
+            assert!(said.contains("-1 is not in 1..=4096"), "{line}: {said}");
+        }
     }
 }
