@@ -35,6 +35,9 @@ fn time(seconds: f64) -> String {
     }
 }
 
+/// The most ranks that a schedule is made for here: of more, proofs and tables take too long.
+const RANKS_MAX: u32 = 4096;
+
 /// `8`, or `1..64` with both ends meant.
 fn parse_ranks(text: &str) -> Result<RangeInclusive<u32>, String> {
     let wrong = || format!("{text:?} is no number of ranks; write 8, or 1..64 for all of them");
@@ -44,6 +47,9 @@ fn parse_ranks(text: &str) -> Result<RangeInclusive<u32>, String> {
         Some((first, last)) => number(first)?..=number(last.trim_start_matches('='))?,
     };
     match *range.start() >= 1 && range.start() <= range.end() {
+        true if *range.end() > RANKS_MAX => {
+            Err(format!("{text:?}: {RANKS_MAX} ranks are the most"))
+        }
         true => Ok(range),
         false => Err(wrong()),
     }
@@ -58,7 +64,7 @@ mod tests {
         assert_eq!(parse_ranks("8"), Ok(8..=8));
         assert_eq!(parse_ranks("1..64"), Ok(1..=64));
         assert_eq!(parse_ranks("1..=64"), Ok(1..=64));
-        for wrong in ["0", "5..4", "", "a", "1..", "-1"] {
+        for wrong in ["0", "5..4", "", "a", "1..", "-1", "4097", "1..999999999"] {
             assert!(parse_ranks(wrong).is_err(), "{wrong}");
         }
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use brigade_bench::size;
 use brigade_schedule::{Algorithm, Collective, check, cost, program};
 
-use super::{LINK, time};
+use super::{LINK, RANKS_MAX, time};
 
 /// Print the schedule of a collective, or compare the algorithms that can do it.
 #[derive(clap::Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// The collective
     collective: Collective,
     /// How many ranks
-    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
     ranks: u32,
     /// Show this algorithm
     #[arg(long, value_name = "NAME")]
@@ -102,7 +102,8 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
     })?;
     let text = match args.rank {
         Some(rank) if rank >= args.ranks => {
-            return Err(format!("--rank {rank}: there are ranks 0 to {}", args.ranks - 1));
+            let (ranks, last) = (args.ranks, args.ranks - 1);
+            return Err(format!("--rank {rank} is no rank of {ranks}; the last one is {last}"));
         }
         Some(rank) => brigade_schedule::draw::text(&programs[rank as usize..=rank as usize]),
         None => brigade_schedule::draw::text(&programs),
@@ -131,8 +132,9 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
 }
 
 fn collective(args: &Args) -> Result<Collective, String> {
-    refuse_if(args.root >= args.ranks, "--root is no rank: ranks count from 0")?;
-    Ok(args.collective.with_root(args.root))
+    let (root, ranks) = (args.root, args.ranks);
+    let why = || format!("--root {root} is no rank of {ranks}; the last one is {}", ranks - 1);
+    if root < ranks { Ok(args.collective.with_root(root)) } else { Err(why()) }
 }
 
 fn refuse_if(wrong: bool, why: &str) -> Result<(), String> {
