@@ -30,7 +30,7 @@ Examples:
   brigade offload plan --params 7B --device 24G --host 64G --path /mnt/nvme
   brigade offload plan --params 70B --device 80G --host 200G --ranks 8 --tokens 65536 \\
       --path /mnt/a=6.5/4.5 --path /mnt/b=6.5/4.5 --tbw 1200 --tflops 400
-  brigade offload plan --layers 12 --width 768 --vocab 50257 --context 1024 --device 0 --host 2G")]
+  brigade offload plan --layers 12 --width 768 --vocab 50257 --context 1024 --device 0 --host 3G")]
 pub(crate) struct Args {
     /// Parameters, such as 7B or 124M: a transformer of the usual proportions
     #[arg(long, value_name = "COUNT", value_parser = parse_count,
@@ -79,16 +79,16 @@ pub(crate) struct Args {
     #[arg(long)]
     no_master: bool,
     /// GB/s between host and device, each way
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", value_parser = parse_rate)]
     link: Option<f64>,
     /// GB/s of memory that the host's update reads and writes
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", value_parser = parse_rate)]
     update: Option<f64>,
     /// TFLOP/s that the passes reach when nothing is waited for
-    #[arg(long, value_name = "TFLOP/S")]
+    #[arg(long, value_name = "TFLOP/S", value_parser = parse_rate)]
     tflops: Option<f64>,
     /// TB that the maker of each drive stands for being written
-    #[arg(long, value_name = "TB")]
+    #[arg(long, value_name = "TB", value_parser = parse_rate)]
     tbw: Option<f64>,
     /// Write one JSON object to FILE; `-`: to standard output, the table to standard error
     #[arg(long, value_name = "FILE")]
@@ -125,7 +125,11 @@ pub(crate) fn plan(args: &Args) -> ExitCode {
     match write(args.json.as_deref(), &text, &json_of(&result)) {
         Ok(()) if result.is_ok() => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
-        Err(error) => refuse(&format!("cannot write the plan: {error}")),
+        Err(error) => {
+            let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
+            let target = json.map_or("the plan".into(), |path| path.display().to_string());
+            refuse(&format!("cannot write {target}: {error}"))
+        }
     }
 }
 
@@ -168,6 +172,9 @@ fn rates(args: &Args) -> Rates {
 fn drive(place: &Place, endurance_tb: Option<f64>) -> Result<Drive, String> {
     let name = place.path.display().to_string();
     let is_there = place.path.is_dir();
+    if !is_there && place.path.exists() {
+        return Err(format!("--path: {name} is no folder; name the folder that files shall be in"));
+    }
     let mut drive = match place.rates {
         Some((read, write, both)) => {
             Drive { both, ..Drive::new(name, Rate::given(read), Rate::given(write)) }
@@ -240,6 +247,14 @@ fn parse_count(text: &str) -> Result<u64, String> {
     if (1.0..1e18).contains(&count) { Ok(count as u64) } else { Err(wrong()) }
 }
 
+/// What is above zero, such as `6.5`.
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if rate > 0.0 && f64::is_finite(rate) => Ok(rate),
+        _ => Err(format!("{text:?} is no number above zero")),
+    }
+}
+
 /// `DIR`, `DIR=READ/WRITE` or `DIR=READ/WRITE/BOTH`.
 fn parse_place(text: &str) -> Result<Place, String> {
     let wrong = || format!("{text:?}: write DIR, DIR=READ/WRITE or DIR=READ/WRITE/BOTH in GB/s");
@@ -281,6 +296,14 @@ mod tests {
         assert_eq!(parse_count("12"), Ok(12));
         for wrong in ["", "B", "7G", "-1B", "0K", "nanB", "1e30B"] {
             assert!(parse_count(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_are_above_zero() {
+        assert_eq!(parse_rate("6.5"), Ok(6.5));
+        for wrong in ["0", "-1", "nan", "inf", "fast", ""] {
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
         }
     }
 
