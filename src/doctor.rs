@@ -23,6 +23,9 @@ pub(crate) struct Args {
     settings: bool,
 }
 
+/// The least that names of transports take.
+const NAME_COLUMNS: usize = 9;
+
 /// Print it all; problems come with the next step.
 pub(crate) fn doctor(args: &Args) -> ExitCode {
     let mut healthy = true;
@@ -55,20 +58,23 @@ fn print_transports() -> bool {
         Err(_) => (Vec::new(), None),
     };
     println!("\ntransports (* may be used now: BRIGADE_TRANSPORT={})", settings.transport);
-    println!("    {:<9} {:<4} {:>9} {:>10}  ", "", "", "latency", "bandwidth");
+    // Plugins have no list; those that are asked for are told of.
+    let asked = settings.transport.split(',').map(str::trim);
+    let plugins: Vec<&str> = asked.filter(|name| name.starts_with("plugin:")).collect();
+    let width = plugins.iter().map(|name| name.len()).fold(NAME_COLUMNS, usize::max);
+    println!("    {:<width$} {:<4} {:>9} {:>10}", "", "", "latency", "bandwidth");
     let mut usable = in_process;
     for name in NAMES {
         let is_chosen = chosen.contains(&name);
-        let works = print_transport(if is_chosen { '*' } else { ' ' }, name, &settings);
+        let works = print_transport(if is_chosen { '*' } else { ' ' }, name, width, &settings);
         usable |= is_chosen && works;
     }
-    // Plugins have no list; those that are asked for are told of.
-    let asked = settings.transport.split(',').map(str::trim);
-    for name in asked.filter(|name| name.starts_with("plugin:")) {
-        usable |= print_transport('*', name, &settings);
+    for name in plugins {
+        usable |= print_transport('*', name, width, &settings);
     }
     let mark = if in_process { '*' } else { ' ' };
-    println!("  {mark} {:<9} yes  threads of one process, for tests and measurements", "loopback");
+    let (name, what) = ("loopback", "threads of one process, for tests and measurements");
+    println!("  {mark} {name:<width$} yes  {what}");
     if let Some(error) = &problem {
         println!("\nerror: {error}");
     } else if !usable {
@@ -81,13 +87,13 @@ fn print_transports() -> bool {
     usable
 }
 
-/// A transport's lines; whether it can be used with these settings.
-fn print_transport(mark: char, name: &str, settings: &Settings) -> bool {
+/// A transport's lines, with `width` columns for its name; whether it can be used with these settings.
+fn print_transport(mark: char, name: &str, width: usize, settings: &Settings) -> bool {
     let settings = Settings { transport: name.to_owned(), ..settings.clone() };
     let found = match transports(&settings) {
         Ok(found) => found,
         Err(error) => {
-            println!("  {mark} {name:<9} no   {error}");
+            println!("  {mark} {name:<width$} no   {error}");
             return false;
         }
     };
@@ -97,17 +103,17 @@ fn print_transport(mark: char, name: &str, settings: &Settings) -> bool {
             Ok(caps) => {
                 works = true;
                 println!(
-                    "  {mark} {name:<9} yes  {:>6.1} us {:>5.1} GB/s  (assumed, until measured)",
+                    "  {mark} {name:<width$} yes  {:>6.1} us {:>5.1} GB/s  (assumed, until measured)",
                     caps.latency_s * 1e6,
                     1e-9 / caps.byte_s
                 );
                 for detail in details(name, &settings) {
-                    println!("    {:<9}      {detail}", "");
+                    println!("    {:<width$}      {detail}", "");
                 }
             }
             Err(missing) => {
-                println!("  {mark} {name:<9} no   {}", missing.why);
-                println!("    {:<9}      next: {}", "", missing.next_step);
+                println!("  {mark} {name:<width$} no   {}", missing.why);
+                println!("    {:<width$}      next: {}", "", missing.next_step);
             }
         }
     }
