@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use brigade_comm::{Dtype, Op, transports};
-use brigade_schedule::Algorithm;
+use brigade_schedule::{Algorithm, program};
 
 use crate::kind::{Case, Kind};
 use crate::size;
@@ -113,8 +113,30 @@ impl Args {
         if self.plot.is_some() && self.kinds.len() > 1 {
             return Err(String::from("--plot draws one collective; leave the others out"));
         }
+        self.refuse_idle_algorithm(ranks)?;
         let each = self.kinds.iter().map(|kind| self.cases_of(*kind, ranks));
         Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    /// An algorithm that can do none of the collectives would never be measured.
+    fn refuse_idle_algorithm(&self, ranks: usize) -> Result<(), String> {
+        let Some(algorithm) = self.algorithm else { return Ok(()) };
+        let ranks = u32::try_from(ranks).map_err(|_| format!("{ranks} ranks are too many"))?;
+        let collectives = self.kinds.iter().filter_map(|kind| kind.collective(0));
+        let collectives: Vec<_> = collectives.collect();
+        let does = |collective: &_| program(*collective, algorithm, ranks, 0).is_some();
+        if collectives.iter().any(does) {
+            return Ok(());
+        }
+        let able = collectives.iter().flat_map(|&one| Algorithm::all_for(one, ranks));
+        let mut able: Vec<String> = able.map(Algorithm::name).collect();
+        able.sort();
+        able.dedup();
+        let these = if able.is_empty() { String::from("none") } else { able.join(", ") };
+        let among = size::ranks(ranks as usize);
+        Err(format!(
+            "--algorithm {algorithm} does nothing of this among {among}; these do: {these}"
+        ))
     }
 
     fn cases_of(&self, kind: Kind, ranks: usize) -> Result<Vec<Case>, String> {
@@ -246,6 +268,17 @@ mod tests {
         assert_eq!(kinds, [Kind::Barrier, Kind::AllReduce, Kind::Gather]);
         assert!(of(&["bench", "barrier,gather", "--plot", "x.svg"]).is_err());
         assert!(Command::try_parse_from(["bench", "barrier,nonsense"]).is_err());
+    }
+
+    #[test]
+    fn an_algorithm_that_nothing_would_run_is_refused() {
+        let of = |words: &[&str], ranks| Command::parse_from(words).args.cases(ranks);
+        assert!(of(&["bench", "all-gather", "--algorithm", "bruck"], 2).is_ok());
+        assert!(of(&["bench", "all-reduce,all-gather", "--algorithm", "bruck"], 2).is_ok());
+        let refusal = of(&["bench", "all-reduce", "--algorithm", "bruck"], 2).unwrap_err();
+        assert!(refusal.contains("bruck") && refusal.contains("doubling"), "{refusal}");
+        assert!(of(&["bench", "all-reduce", "--algorithm", "hierarchical:3"], 2).is_err());
+        assert!(of(&["bench", "all-reduce", "--algorithm", "ring"], 1).is_ok());
     }
 
     #[test]

@@ -74,6 +74,10 @@ pub fn settings(args: &Args) -> Result<Settings, Failure> {
     if let Some(transport) = &args.transport {
         settings.transport.clone_from(transport);
     }
+    if args.graph && settings.transport != DEVICES {
+        let problem = "--graph captures calls on devices: add --transport cuda, or leave it out";
+        return Err(Failure::Usage(problem.into()));
+    }
     settings.ordered |= args.ordered;
     settings.algorithm = args.algorithm.or(settings.algorithm);
     Ok(settings)
