@@ -79,6 +79,8 @@ fn what_makes_no_sense_is_refused_before_a_file_is_made() {
         "storage --path DIR --tensors 1000",
         "storage --path DIR --bytes 8388608G",
         "step --path DIR --params 0",
+        "storage --path DIR/none",
+        "step --path DIR/none --params 1K",
     ] {
         let refused = run_with(words, &folder.0);
         assert!(matches!(refused, Err(Failure::Usage(_))), "{words}: {refused:?}");

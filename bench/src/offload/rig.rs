@@ -204,6 +204,10 @@ pub(super) fn create(
     bytes: u64,
     has_name: bool,
 ) -> Result<(File, Option<PathBuf>), Failure> {
+    if !folder.is_dir() {
+        let folder = folder.display();
+        return Err(Failure::Usage(format!("--path: there is no folder {folder}; make it first")));
+    }
     if free_bytes(folder).is_some_and(|free| free < bytes) {
         let folder = folder.display();
         return Err(Failure::Usage(format!("{folder} has no room for a file of {bytes} bytes")));
