@@ -81,7 +81,7 @@ pub struct Args {
     /// Compare every element with a plain sequential fold; exit with 1 if any is wrong
     #[arg(long)]
     pub check: bool,
-    /// Write one JSON object a line to FILE; `-`: to standard output, the table to standard error
+    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw times and bandwidths over sizes
@@ -197,8 +197,8 @@ impl Args {
 
 fn transport_help() -> String {
     format!(
-        "What carries the bytes: auto, loopback, or any of {}, separated by commas, best first; \
-         cuda: buffers lie on devices, which ranks take in turn (threads; processes under \
+        "What carries the bytes: auto, loopback, or any of {}, separated by commas, best\n\
+         first; cuda: buffers lie on devices, which ranks take in turn (threads; processes under\n\
          `brigade run`) [default: BRIGADE_TRANSPORT, or else auto]",
         transports::NAMES.join(", ")
     )

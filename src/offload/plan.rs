@@ -32,7 +32,7 @@ Examples:
       --path /mnt/a=6.5/4.5 --path /mnt/b=6.5/4.5 --tbw 1200 --tflops 400
   brigade offload plan --layers 12 --width 768 --vocab 50257 --context 1024 --device 0 --host 3G")]
 pub(crate) struct Args {
-    /// Parameters, such as 7B or 124M: a transformer of the usual proportions
+    /// Parameters, such as 7B or 124M: a transformer of usual proportions
     #[arg(long, value_name = "COUNT", value_parser = parse_count,
           required_unless_present = "layers", conflicts_with = "layers")]
     params: Option<u64>,
@@ -45,10 +45,10 @@ pub(crate) struct Args {
     /// Its vocabulary
     #[arg(long, value_name = "N", default_value_t = 32_768)]
     vocab: u64,
-    /// Tokens of a sequence, the least that passes through the model at once
+    /// Tokens of a sequence, the least that passes at once
     #[arg(long, value_name = "N", default_value_t = 2048)]
     context: u64,
-    /// Budget of the device, such as 24G; 0: there is none, and the host computes
+    /// Budget of the device, such as 24G; 0: none, and the host computes
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     device: usize,
     /// Budget of the host, such as 64G
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// TB that the maker of each drive stands for being written
     #[arg(long, value_name = "TB", value_parser = parse_rate)]
     tbw: Option<f64>,
-    /// Write one JSON object to FILE; `-`: to standard output, the table to standard error
+    /// Write JSON, one object, to FILE; `-`: to stdout, the table to stderr
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -13,7 +13,8 @@ use super::parse_ranks;
 #[command(after_help = "\
 What is proved, for any lengths and any timing: every chunk sent is received, no deadlock on wires
 that never fill and on wires that hold half a chunk, every contribution folded exactly once into
-the right place, and the same expression on every rank, so the same bits.
+the right place, and the same expression on every rank, so the same bits. Of more ranks than
+--all-roots-to the first, the middle and the last root are checked.
 
 Examples:
   brigade schedule check all -n 1..16
@@ -28,7 +29,7 @@ pub(crate) struct Args {
     /// Only this algorithm
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
-    /// Check every root up to so many ranks; with more ranks the first, the middle and the last
+    /// Up to so many ranks check every root, with more only three
     #[arg(long, value_name = "RANKS", default_value_t = 16)]
     all_roots_to: u32,
 }

@@ -53,7 +53,7 @@ pub struct Args {
     /// Milliseconds of one measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pub least: u64,
-    /// Write one JSON object a line to FILE; `-`: to standard output, the table to standard error
+    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw times and bandwidths over sizes

@@ -60,7 +60,7 @@ pub struct Args {
     /// Measure everything so many times, in turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub turns: u32,
-    /// Write one JSON object a line to FILE; `-`: to standard output, the table to standard error
+    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw times and bandwidths over sizes

@@ -43,7 +43,7 @@ pub struct Args {
     /// Transfers in flight
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: u32,
-    /// Sizes of the tensors of a batch, separated by commas
+    /// Sizes of a batch's tensors, with commas
     #[arg(long, value_name = "SIZES", default_value = "64K,256K,1M,2M", value_delimiter = ',',
           value_parser = size::parse)]
     pub tensors: Vec<usize>,
@@ -65,7 +65,7 @@ pub struct Args {
     /// Measure fio beside it
     #[arg(long)]
     pub fio: bool,
-    /// Write one JSON object a line to FILE; `-`: to standard output, the table to standard error
+    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw times and bandwidths over request sizes
