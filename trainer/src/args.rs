@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::layout::Config;
 use crate::offload::{self, Tier};
 use crate::optim::Rule;
+use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, Lanes, Mesh, Travel, Way, Ways};
 use crate::precision::Precision;
 use brigade_comm::transports;
@@ -285,8 +286,16 @@ impl Args {
         let (rank, ranks) = pace.map_or(share, |pace| pace.share(self, share));
         let alone = if self.is_pipeline() { 4 } else { 1 };
         let parts = self.accumulate.unwrap_or(alone);
-        let lanes = if self.ordered { self.lanes } else { ranks * parts };
-        Lanes::new(self.batch, lanes, rank, ranks)
+        if !self.ordered {
+            return Lanes::new(self.batch, ranks * parts, rank, ranks);
+        }
+        // Ranks that divide experts have samples of their own: each takes whole lanes.
+        let shares = match Ways::of(&self.strategy)?.inside {
+            Some(Inside::Experts) => mesh.length(Axis::Tp),
+            _ => 1,
+        };
+        Lanes::new(self.batch, self.lanes, rank, ranks * shares)?;
+        Lanes::new(self.batch, self.lanes / shares, rank, ranks)
     }
 
     /// The step after which this run ends.

@@ -19,7 +19,7 @@ use crate::report::{Report, grouped, megabytes};
 use crate::state::State;
 use crate::tape::Keep;
 use crate::train::Run;
-use brigade_comm::Communicator;
+use brigade_comm::{Communicator, Settings};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -129,7 +129,15 @@ pub(crate) fn part(
     let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
     let inside = Ways::of(&args.strategy)?.inside.unwrap_or(Inside::Heads);
     let samples = args.share_of(rank, ranks)?.samples();
+    let tp = if inside == Inside::Experts && args.ordered { in_order(&tp)? } else { tp };
     Gpt::divided(args.config(), Cpu, inside.divide(tp, &args.config(), samples)?)
+}
+
+/// The same ranks, whose sums are in their order.
+fn in_order(ranks: &Communicator) -> Result<Communicator, Error> {
+    let settings = Settings { ordered: true, ..ranks.settings().clone() };
+    let same = ranks.split_with(Some(0), ranks.rank() as i32, settings)?;
+    Ok(same.expect("every rank is of that colour"))
 }
 
 /// How the ranks train, from a state that is the same on all of them.

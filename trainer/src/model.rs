@@ -300,7 +300,7 @@ impl Gpt {
             let before = mixture.bytes();
             moe::forward((k, how.0, &how.1), y, &t.ln2, params, mixture, &t.middle)?;
             self.routed.set(self.routed.get() + mixture.formula_bytes(&how.1, self.rank())[0]);
-            self.keep_gated(before, mixture.bytes(), mixture.passing_bytes()[0]);
+            self.keep_gated(before, mixture.bytes(), mixture.passing_bytes(&how.1)[0]);
             return Ok(());
         }
         ranks.enter(k, &mut t.hidden, &t.ln2, linear(fc_w, fc_b))?;
@@ -336,7 +336,7 @@ impl Gpt {
             let how = self.mixture();
             moe::backward((k, how.0, &how.1), to, residual, &t.ln2, params, &t.mixture)?;
             self.routed.set(self.routed.get() + t.mixture.formula_bytes(&how.1, self.rank())[1]);
-            self.keep_gated(0, 0, t.mixture.passing_bytes()[1]);
+            self.keep_gated(0, 0, t.mixture.passing_bytes(&how.1)[1]);
         } else {
             let out = linear(out_w, out_b);
             ranks.leave_backward(k, wide, to(dout_w, dout_b), residual, &t.active, out)?;

@@ -39,11 +39,13 @@ pub struct Row {
 }
 
 /// A strategy: its name, the numbers of ranks it needs (none: any that were asked for), flags in
-/// which `{lanes}` and `{folder}` are filled in, and what its losses owe to one process.
+/// which `{lanes}`, `{ranks}` and `{folder}` are filled in, and what its losses owe to one process.
 type Strategy = (&'static str, &'static [usize], &'static str, Want);
 
 /// One process that trains another model than the others, and how rows of that model begin.
 const EXPERTS: &str = "experts";
+/// Ranks that divide experts take a lane each: they have the bits of one process with as many.
+const DIVIDED: &str = "experts, ep";
 const REORDERED: Want = Want::Within(1e-5);
 const ORDERED: &str = "--ordered --lanes {lanes}";
 
@@ -106,7 +108,7 @@ const STRATEGIES: &[Strategy] = &[
         "--experts 8 --top 2 --strategy ddp --ordered --lanes {lanes}",
         Want::SameBits,
     ),
-    ("experts, ep", &[], "--experts 8 --top 2 --strategy ep --ordered --lanes {lanes}", REORDERED),
+    (DIVIDED, &[], "--experts 8 --top 2 --strategy ep --ordered --lanes {ranks}", Want::SameBits),
     ("ddp, fast", &[], "--strategy ddp", REORDERED),
     ("zero1, fast", &[], "--strategy zero1", REORDERED),
     ("zero2, fast", &[], "--strategy zero2", REORDERED),
@@ -178,14 +180,12 @@ pub fn rows(args: &Args) -> Result<Vec<Row>, Error> {
     for (name, needs, flags, want) in STRATEGIES.iter().filter(|row| is_wanted(row.0)) {
         let ranks = if needs.is_empty() { &args.ranks[..] } else { needs };
         rows.extend(ranks.iter().filter(|ranks| **ranks > 1 || !needs.is_empty()).map(|ranks| {
-            let legs = vec![leg(*ranks, flags, false, false)];
+            let flags = flags.replace("{ranks}", &ranks.to_string());
+            let legs = vec![leg(*ranks, &flags, false, false)];
             Row { name: name.to_string(), want: *want, alone: 0, legs }
         }));
     }
-    if let Some(alone) = rows.iter().position(|row| row.name == EXPERTS) {
-        let others = rows.iter_mut().filter(|row| row.name.starts_with(EXPERTS));
-        others.for_each(|row| row.alone = alone);
-    }
+    pair_experts(&mut rows, lanes);
     for (name, [first, second]) in RESUMES.iter().filter(|row| is_wanted(row.0)) {
         let ordered = |(ranks, flags): &(usize, &str), resumes: bool| {
             leg(*ranks, &format!("{flags} {ORDERED}"), !resumes, resumes)
@@ -196,6 +196,26 @@ pub fn rows(args: &Args) -> Result<Vec<Row>, Error> {
     match rows.len() {
         1 => Err(Error::setting("only", "no row has such a name".to_string())),
         _ => Ok(rows),
+    }
+}
+
+/// Rows of a mixture of experts are compared with one process that trains it: in so many lanes, or
+/// for ranks that divide experts, in a row of its own, in as many as they are.
+fn pair_experts(rows: &mut Vec<Row>, lanes: usize) {
+    let Some(alone) = rows.iter().position(|row| row.name == EXPERTS) else { return };
+    let mut at = alone;
+    while let Some(row) = rows.get_mut(at).filter(|row| row.name.starts_with(EXPERTS)) {
+        let ranks = row.ranks();
+        row.alone = alone;
+        if row.name == DIVIDED && ranks != lanes {
+            row.alone = at;
+            let flags = format!("--experts 8 --top 2 --ordered --lanes {ranks}");
+            let legs = vec![Leg { ranks: 1, flags, saves: false, resumes: false }];
+            let name = format!("{EXPERTS}, {ranks} lanes");
+            rows.insert(at, Row { name, want: Want::Itself, alone: at, legs });
+            at += 1;
+        }
+        at += 1;
     }
 }
 

@@ -36,6 +36,7 @@ impl Gpt {
     pub(super) fn mixture(&self) -> (Option<&Group>, Mixture) {
         let Config { width, experts, top, .. } = *self.layout.config();
         let group = self.division.groups().first();
-        (group, Mixture { width, experts, top, ranks: group.map_or(1, Group::size) })
+        let (ranks, is_apart) = group.map_or((1, false), |all| (all.size(), all.is_ordered()));
+        (group, Mixture { width, experts, top, ranks, is_apart })
     }
 }

@@ -20,6 +20,7 @@ pub use travel::Travel;
 
 use crate::error::Error;
 use crate::kernels::Kernels;
+use crate::layout::cut_mut;
 use crate::parallel::tensor::Group;
 
 /// Shape of a mixture on one rank.
@@ -33,6 +34,9 @@ pub struct Mixture {
     pub top: usize,
     /// Ranks that divide them evenly.
     pub ranks: usize,
+    /// An expert computes the rows of each rank by themselves, and adds up what they give in the
+    /// order of ranks: the sums are those of one process that takes as many lanes.
+    pub is_apart: bool,
 }
 
 /// Elements of the five tensors of a rank, in order: gate, and of its experts one after the other
@@ -49,6 +53,11 @@ impl Mixture {
     pub fn lens(&self) -> Lens {
         let (c, n) = (self.width, self.local());
         [self.experts * c, n * 4 * c * c, n * 4 * c, n * 4 * c * c, n * c]
+    }
+
+    /// Elements of an expert's gradients, where those of one rank's rows wait to be added.
+    fn part(&self) -> usize {
+        if self.is_apart && self.ranks > 1 { expert_lens(self.width).iter().sum() } else { 0 }
     }
 }
 
@@ -86,12 +95,13 @@ impl MixtureTape {
 
     /// Bytes that its forward and its backward had beside it at most: rows that came or will go,
     /// and what they become.
-    pub fn passing_bytes(&self) -> [u64; 2] {
+    pub fn passing_bytes(&self, mixture: &Mixture) -> [u64; 2] {
         let (came, sent) = (self.inputs.len(), self.answers.len());
         // Outputs, until they are on their way back as answers; and in backward gradients of
         // outputs, inputs and hidden numbers.
         let forward = (2 * came).max(came + sent) - sent;
-        let backward = (6 * came).max(came + sent).max(sent + self.gate.scores());
+        let inside = 6 * came + mixture.part();
+        let backward = inside.max(came + sent).max(sent + self.gate.scores());
         [4 * forward as u64, 4 * backward as u64]
     }
 }
@@ -115,7 +125,7 @@ pub fn forward(
     tape.hidden.resize(4 * tape.inputs.len(), 0.0);
     tape.active.resize(4 * tape.inputs.len(), 0.0);
     let mut outputs = vec![0.0; tape.inputs.len()];
-    for (expert, rows) in tape.travel.experts().enumerate() {
+    for (expert, rows) in tape.travel.parts(mixture.is_apart) {
         let [_, fc_w, fc_b, out_w, out_b] = of_expert(params, expert, c);
         let (narrow, wide) = (rows.start * c..rows.end * c, rows.start * 4 * c..rows.end * 4 * c);
         let hidden = &mut tape.hidden[wide.clone()];
@@ -161,24 +171,37 @@ pub fn backward(
     let douts = tape.travel.out(group, sent, c)?;
     let mut dinputs = vec![0.0; tape.inputs.len()];
     let mut dwide = vec![0.0; tape.hidden.len()];
-    for (expert, rows) in tape.travel.experts().enumerate() {
-        let [_, fc_w, _, out_w, _] = of_expert(params, expert, c);
-        let [_, dfc_w, dfc_b, dout_w, dout_b] =
-            of_expert_mut([&mut [], dfc_w, dfc_b, dout_w, dout_b], expert, c);
-        let (narrow, wide) = (rows.start * c..rows.end * c, rows.start * 4 * c..rows.end * 4 * c);
+    let mut part = vec![0.0; mixture.part()];
+    let mut last = None;
+    for (expert, rows) in tape.travel.parts(mixture.is_apart) {
+        let is_first = last.replace(expert) != Some(expert);
+        let grads = [&mut [][..], &mut *dfc_w, &mut *dfc_b, &mut *dout_w, &mut *dout_b];
+        let [_, grads @ ..] = of_expert_mut(grads, expert, c);
         if rows.is_empty() {
-            for grads in [dfc_w, dfc_b, dout_w, dout_b] {
-                grads.fill(0.0);
+            if is_first {
+                grads.into_iter().for_each(|grads| grads.fill(0.0));
             }
             continue;
         }
-        let (dout, dwide) = (&douts[narrow.clone()], &mut dwide[wide.clone()]);
-        k.linear_backward(dwide, dout_w, dout_b, dout, &tape.active[wide.clone()], out_w, 4 * c);
-        k.gelu_backward(dwide, &tape.hidden[wide]);
-        let (dinput, input) = (&mut dinputs[narrow.clone()], &tape.inputs[narrow]);
-        k.linear_backward(dinput, dfc_w, dfc_b, dwide, input, fc_w, c);
+        let [_, fc_w, _, out_w, _] = of_expert(params, expert, c);
+        let (narrow, wide) = (rows.start * c..rows.end * c, rows.start * 4 * c..rows.end * 4 * c);
+        let mut compute = |[dfc_w, dfc_b, dout_w, dout_b]: [&mut [f32]; 4]| {
+            let (dout, dwide) = (&douts[narrow.clone()], &mut dwide[wide.clone()]);
+            let active = &tape.active[wide.clone()];
+            k.linear_backward(dwide, dout_w, dout_b, dout, active, out_w, 4 * c);
+            k.gelu_backward(dwide, &tape.hidden[wide.clone()]);
+            let (dinput, input) = (&mut dinputs[narrow.clone()], &tape.inputs[narrow.clone()]);
+            k.linear_backward(dinput, dfc_w, dfc_b, dwide, input, fc_w, c);
+        };
+        if is_first {
+            compute(grads);
+            continue;
+        }
+        compute(cut_mut(&mut part, expert_lens(c)));
+        let sums = grads.into_iter().zip(cut_mut(&mut part, expert_lens(c)));
+        sums.for_each(|(sum, part)| k.add(sum, part));
     }
-    drop((douts, dwide));
+    drop((douts, dwide, part));
     let came = tape.travel.back(group, dinputs, c)?;
     tape.gate.backward(k, (dx, dgate), &dshares, x, params[0], mixture);
     for (choice, &place) in tape.travel.places().iter().enumerate() {
@@ -196,10 +219,14 @@ fn of_expert<'a>(params: [&'a [f32]; 5], expert: usize, c: usize) -> [&'a [f32];
 }
 
 fn of_expert_mut(grads: [&mut [f32]; 5], expert: usize, c: usize) -> [&mut [f32]; 5] {
-    let lens = [0, 4 * c * c, 4 * c, 4 * c * c, c];
-    let mut lens = lens.into_iter();
+    let mut lens = [0].into_iter().chain(expert_lens(c));
     grads.map(|flat| {
         let len = lens.next().expect("five lengths");
         &mut flat[expert * len..(expert + 1) * len]
     })
+}
+
+/// Elements of one expert's four tensors.
+fn expert_lens(c: usize) -> [usize; 4] {
+    [4 * c * c, 4 * c, 4 * c * c, c]
 }

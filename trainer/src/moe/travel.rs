@@ -18,8 +18,9 @@ pub struct Travel {
     from: Vec<usize>,
     /// Where rows that come, rank by rank, go expert by expert: place of each.
     arrivals: Vec<usize>,
-    /// Rows of each of this rank's experts.
+    /// Rows of each of this rank's experts from each rank, [local experts × ranks].
     loads: Vec<usize>,
+    ranks: usize,
 }
 
 impl Travel {
@@ -50,9 +51,11 @@ impl Travel {
         };
         (self.to, self.from) = (per_rank(&counts), per_rank(&coming));
         let count = |rank: usize, expert: usize| coming[rank * local + expert] as usize;
-        self.loads = (0..local).map(|e| (0..ranks).map(|rank| count(rank, e)).sum()).collect();
+        let loads = (0..local).flat_map(|e| (0..ranks).map(move |rank| (rank, e)));
+        self.loads = loads.map(|(rank, e)| count(rank, e)).collect();
+        self.ranks = ranks;
         // An expert's rows stand behind those of the experts before it, in the order of ranks.
-        let mut next: Vec<usize> = self.experts().map(|rows| rows.start).collect();
+        let mut next: Vec<usize> = self.parts(false).map(|(_, rows)| rows.start).collect();
         self.arrivals.clear();
         self.arrivals.reserve_exact(self.loads.iter().sum());
         for rank in 0..ranks {
@@ -104,12 +107,13 @@ impl Travel {
         &self.places
     }
 
-    /// Rows of each of this rank's experts.
-    pub(super) fn experts(&self) -> impl Iterator<Item = Range<usize>> {
-        self.loads.iter().scan(0, |end, &load| {
+    /// This rank's experts and their rows; `is_apart`: and of them the rows of each rank.
+    pub(super) fn parts(&self, is_apart: bool) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let (ranks, together) = (self.ranks, if is_apart { 1 } else { self.ranks });
+        self.loads.chunks_exact(together).enumerate().scan(0, move |end, (at, loads)| {
             let start = *end;
-            *end += load;
-            Some(start..*end)
+            *end += loads.iter().sum::<usize>();
+            Some((at * together / ranks, start..*end))
         })
     }
 
@@ -121,7 +125,7 @@ impl Travel {
     }
 
     pub(super) fn loads(&self) -> Vec<usize> {
-        self.loads.clone()
+        self.loads.chunks(self.ranks.max(1)).map(|loads| loads.iter().sum()).collect()
     }
 
     /// Rows to others, there and back, in forward and in backward; and the counts before.

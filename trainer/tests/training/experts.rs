@@ -23,7 +23,7 @@ struct Case {
 
 impl Case {
     fn new(experts: usize, top: usize, tokens: usize) -> Case {
-        let mixture = Mixture { width: 6, experts, top, ranks: 1 };
+        let mixture = Mixture { width: 6, experts, top, ranks: 1, is_apart: false };
         let mut rng = fastrand::Rng::with_seed(SEED);
         let params = mixture.lens().map(|len| normal(len, 0.5, &mut rng)).to_vec();
         let mut rows = || normal(tokens * mixture.width, 1.0, &mut rng);

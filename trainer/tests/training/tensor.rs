@@ -307,3 +307,16 @@ fn experts_are_divided() {
     check_flags("--experts 4 --top 2", &ways);
     check_flags("--experts 8", &ways[1..2]);
 }
+
+#[test]
+fn ranks_that_divide_experts_have_the_bits_of_one_process_with_a_lane_for_each() {
+    for (ranks, top) in [(2, 1), (2, 2), (3, 2), (4, 2)] {
+        let model = format!("--experts 12 --top {top} --ordered --lanes {ranks}");
+        let alone = run(1, &model).swap_remove(0);
+        for outcome in run(ranks, &format!("{model} --strategy ep")) {
+            assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{ranks} ranks, top {top}");
+            let bits = |losses: &[f64]| losses.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{ranks} ranks, top {top}");
+        }
+    }
+}

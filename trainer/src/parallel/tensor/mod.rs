@@ -291,6 +291,11 @@ impl Group {
         self.comm.size()
     }
 
+    /// Whether sums are in the order of ranks.
+    pub fn is_ordered(&self) -> bool {
+        self.comm.settings().ordered
+    }
+
     /// Bytes that this rank has sent.
     pub fn sent_bytes(&self) -> u64 {
         self.comm.stats().sent_bytes
