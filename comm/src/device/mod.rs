@@ -56,18 +56,18 @@ use watch::{Watched, Watcher};
 const LOOKS: u32 = 4096;
 /// How long it sleeps then.
 const NAP: Duration = Duration::from_micros(20);
-/// How many streams are remembered, to wait for at the end.
-const STREAMS_MAX: usize = 8;
 /// Bytes that each rank shows the others before a way is trusted.
 const PROOF_BYTES: usize = 20_000;
 
 /// What a communicator has on devices. Calls are made in the same order on all ranks, like those
-/// of the communicator itself, and take their turn with them.
+/// of the communicator itself, and take their turn with them. Calls in different streams must not
+/// run beside each other: let the one stream wait for the other.
 ///
 /// A rank that frees memory of a device, other than to a pool, waits for everything on it; so free
 /// such memory while no rank of this process is in a call (between two barriers), as with NCCL.
 ///
-/// Dropping it waits for the calls that were enqueued, no longer than a call may take.
+/// Dropping it waits for the calls that were enqueued, no longer than a call may take; where some
+/// went into streams of somebody else, for everything that this process has on the device.
 pub struct DeviceGroup {
     inner: Arc<Inner>,
     watcher: Option<Watcher>,
@@ -103,6 +103,8 @@ struct State {
     staging: Staging,
     /// Streams that calls were enqueued into.
     streams: Vec<Stream>,
+    /// Whether calls were enqueued into streams of somebody else, which may be gone by the end.
+    has_borrowed: bool,
     /// Kernels for messages so far.
     posted: u32,
 }
@@ -254,7 +256,14 @@ impl DeviceGroup {
 impl Drop for DeviceGroup {
     fn drop(&mut self) {
         let deadline = Instant::now() + self.inner.watched.shared.settings.timeout;
-        let streams = std::mem::take(&mut self.inner.state().streams);
+        let mut state = self.inner.state();
+        let (streams, has_borrowed) = (std::mem::take(&mut state.streams), state.has_borrowed);
+        drop(state);
+        if has_borrowed && self.inner.watched.check().is_ok() {
+            // A kernel that waits for another rank is ended by the watch; what else may go wrong
+            // on the device is told to whoever asks it next.
+            let _ = self.inner.context.synchronize();
+        }
         for stream in streams {
             while Instant::now() < deadline && !stream.is_done().unwrap_or(true) {
                 std::thread::sleep(NAP);
@@ -308,6 +317,7 @@ impl Inner {
             imports: Imports::default(),
             staging: Staging::default(),
             streams: Vec::new(),
+            has_borrowed: false,
             posted: 0,
         };
         Self {
@@ -373,18 +383,5 @@ impl Inner {
         output.read(stream, 0, &mut arrived).map_err(failed)?;
         let wanted = (0..ranks as u32).flat_map(|rank| pattern(rank, bytes));
         Ok(in_time && wanted.eq(arrived) && !self.watched.desk.has_fault())
-    }
-}
-
-impl State {
-    /// Remember a stream that a call went into.
-    fn used(&mut self, stream: &Stream) {
-        if self.streams.iter().any(|known| known.raw() == stream.raw()) {
-            return;
-        }
-        if self.streams.len() == STREAMS_MAX {
-            self.streams.remove(0);
-        }
-        self.streams.push(stream.clone());
     }
 }

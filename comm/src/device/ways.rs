@@ -15,6 +15,8 @@ use crate::call::{Buffers, Call};
 
 /// Blocks on each multiprocessor for kernels that wait for nobody.
 const MET_BLOCKS: u32 = 2;
+/// How many streams are remembered, to wait for at the end.
+const STREAMS_MAX: usize = 8;
 
 impl Inner {
     /// See [`super::DeviceGroup::enqueue`].
@@ -308,6 +310,23 @@ impl Inner {
             std::thread::sleep(NAP);
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// Remember a stream that a call went into.
+    pub(super) fn used(&mut self, stream: &Stream) {
+        if stream.is_borrowed() {
+            self.has_borrowed = true;
+            return;
+        }
+        if self.streams.iter().any(|known| known.raw() == stream.raw()) {
+            return;
+        }
+        if self.streams.len() == STREAMS_MAX {
+            self.streams.remove(0);
+        }
+        self.streams.push(stream.clone());
     }
 }
 

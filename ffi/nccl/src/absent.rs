@@ -1,4 +1,4 @@
-//! What cannot be done without a GPU, or not yet: each is there, and says so.
+//! What cannot be done here, or not yet: each is there, and says so.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,7 +9,7 @@ use crate::id::ncclUniqueId;
 use crate::memory::ncclWindow_t;
 use crate::result::{enter, ncclResult_t};
 
-const NO_DEVICES: &str = "it is about the memory of GPUs, and there are only hosts here";
+const NO_DEVICES: &str = "it is about the inside of NCCL on GPUs, which there is not here";
 const ONE_SIDED: &str = "there are no one-sided calls here: use ncclSend and ncclRecv";
 const GROWTH: &str = "communicators do not grow here: make a new one with ncclCommInitRank";
 const NO_PRICES: &str = "no times are predicted here";

@@ -14,7 +14,7 @@ use crate::group;
 use crate::op::{dtype, ncclRedOp_t, parse};
 use crate::result::{enter_for, ncclResult_t};
 
-/// Ignored: there are no streams for host memory.
+/// What calls on memory of devices are put into; those on memory of the host do without.
 pub type cudaStream_t = *mut c_void;
 
 #[unsafe(no_mangle)]
@@ -25,11 +25,11 @@ pub unsafe extern "C" fn ncclAllReduce(
     datatype: c_int,
     op: ncclRedOp_t,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::AllReduce, count, datatype, Some(op));
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff), |_| Lengths::equal(count)) }
+    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), |_| Lengths::equal(count)) }
 }
 
 #[unsafe(no_mangle)]
@@ -40,12 +40,12 @@ pub unsafe extern "C" fn ncclReduceScatter(
     datatype: c_int,
     op: ncclRedOp_t,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::ReduceScatter, recvcount, datatype, Some(op));
     let lengths = |me: Me| me.gathering(recvcount).reversed();
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff), lengths) }
+    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
 
 #[unsafe(no_mangle)]
@@ -55,11 +55,11 @@ pub unsafe extern "C" fn ncclAllGather(
     sendcount: usize,
     datatype: c_int,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::AllGather, sendcount, datatype, None);
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff), |me| me.gathering(sendcount)) }
+    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), |me| me.gathering(sendcount)) }
 }
 
 #[unsafe(no_mangle)]
@@ -69,12 +69,12 @@ pub unsafe extern "C" fn ncclAlltoAll(
     count: usize,
     datatype: c_int,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::AllToAll, count, datatype, None);
     let lengths = |me: Me| Lengths::equal(count.saturating_mul(me.ranks));
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff), lengths) }
+    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
 
 #[unsafe(no_mangle)]
@@ -85,12 +85,12 @@ pub unsafe extern "C" fn ncclBroadcast(
     datatype: c_int,
     root: c_int,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::Broadcast { root: rank(root) }, count, datatype, None);
     let lengths = |me: Me| Lengths::apart(if me.is(root) { count } else { 0 }, count);
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff), lengths) }
+    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
 
 #[unsafe(no_mangle)]
@@ -115,12 +115,12 @@ pub unsafe extern "C" fn ncclReduce(
     op: ncclRedOp_t,
     root: c_int,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::Reduce { root: rank(root) }, count, datatype, Some(op));
     let lengths = |me: Me| Lengths::apart(count, if me.is(root) { count } else { 0 });
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff), lengths) }
+    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
 
 #[unsafe(no_mangle)]
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn ncclGather(
     datatype: c_int,
     root: c_int,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::Gather { root: rank(root) }, count, datatype, None);
     let lengths = |me: Me| match me.is(root) {
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn ncclGather(
         false => Lengths::apart(count, 0),
     };
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff), lengths) }
+    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
 
 /// A rank of so many.
@@ -172,7 +172,7 @@ fn rank(number: c_int) -> u32 {
 unsafe fn carry_out(
     comm: ncclComm_t,
     what: (Collective, usize, c_int, Option<ncclRedOp_t>),
-    buffers: (*const c_void, *mut c_void),
+    (input, output, stream): (*const c_void, *mut c_void, cudaStream_t),
     lengths: impl FnOnce(Me) -> Lengths,
 ) -> ncclResult_t {
     enter_for(|| {
@@ -181,9 +181,9 @@ unsafe fn carry_out(
         let call = unsafe { call(&comm, what) }?;
         let communicator = &comm.member()?.communicator;
         let me = Me { rank: communicator.rank(), ranks: communicator.size() };
-        let memory = Memory::new(buffers.0, buffers.1, lengths(me), call.dtype)?;
+        let memory = Memory::new(input, output, lengths(me), call.dtype)?;
         // SAFETY: the caller's promise.
-        unsafe { group::later(&comm, What::Collective { call, memory }) }
+        unsafe { group::later(&comm, What::Collective { call, memory }, stream) }
     })
 }
 

@@ -10,6 +10,7 @@ use brigade_wall::handle::{Noun, close, pin};
 use brigade_wall::pointer::Out;
 use brigade_wall::{Cause, Failure, Outcome};
 
+use crate::device::{Bound, OnDevice};
 use crate::group;
 use crate::op::Factor;
 use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t, number};
@@ -19,9 +20,28 @@ pub type ncclComm_t = *mut c_void;
 
 /// A rank in a group, once it has joined.
 pub(crate) struct Member {
+    /// In front of the communicator, whose calls it makes.
+    pub(crate) on_device: Option<OnDevice>,
     /// In front of the root, which it must not outlive.
     pub(crate) communicator: Communicator,
     pub(crate) root: Option<Arc<Root>>,
+}
+
+impl Member {
+    /// A rank that has just joined, with what its thread had of devices before. Collective.
+    pub(crate) fn new(
+        communicator: Communicator,
+        root: Option<Arc<Root>>,
+        bound: Option<Bound>,
+    ) -> Outcome<Self> {
+        let on_device = OnDevice::meet(&communicator, bound)?;
+        Ok(Self { on_device, communicator, root })
+    }
+
+    /// What a part of this one has of devices.
+    pub(crate) fn bound(&self) -> Option<Bound> {
+        self.on_device.as_ref().map(OnDevice::bound)
+    }
 }
 
 /// What stands behind a handle.
@@ -30,7 +50,8 @@ pub(crate) struct Comm {
     pub(crate) joined: OnceLock<Outcome<Option<Member>>>,
     /// Whether calls return when they are done.
     pub(crate) blocking: bool,
-    device: c_int,
+    /// The number of its device, or what ncclCommInitAll was given for one.
+    pub(crate) device: c_int,
     /// Of a communicator that does not block, what is on its way.
     works: Mutex<Vec<Work<'static>>>,
     /// Operators that were made for it, by their numbers.
@@ -114,6 +135,9 @@ impl Comm {
         let ended = Work::all(works.drain(..)).wait();
         drop(works);
         ended?;
+        if let Some(on_device) = &member.on_device {
+            on_device.check()?;
+        }
         match member.communicator.ended() {
             Some(error) => Err(error.into()),
             None => Ok(SUCCESS),
@@ -171,7 +195,7 @@ pub unsafe extern "C" fn ncclCommUserRank(comm: ncclComm_t, rank: *mut c_int) ->
     unsafe { ask(comm, rank, |comm| Ok(comm.member()?.communicator.rank() as c_int)) }
 }
 
-/// The number that ncclCommInitAll was given for it, else 0: there are no devices here.
+/// The number of its device; without devices the number that ncclCommInitAll was given, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) -> ncclResult_t {
     // SAFETY: the caller's promise.
@@ -185,7 +209,7 @@ pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
         group::refuse("ncclCommFinalize")?;
         let comm = pin::<Comm>(comm.addr() as u64)?;
         // SAFETY: a barrier has no memory.
-        unsafe { group::later(&comm, group::barrier()?) }
+        unsafe { group::later(&comm, group::barrier()?, std::ptr::null_mut()) }
     })
 }
 

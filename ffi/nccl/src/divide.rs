@@ -39,14 +39,14 @@ pub unsafe extern "C" fn ncclCommSplit(
         parent.member()?;
         // SAFETY: C passes NULL or a config.
         let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
-        let made = Arc::new(Comm::new(blocking, 0));
+        let made = Arc::new(Comm::new(blocking, parent.device));
         let before = parent.divide(&made);
         let divide = move || {
             wait_for(before);
             let member = parent.member()?;
             let part = member.communicator.split(colour, key)?;
             let root = member.root.clone();
-            Ok(part.map(|communicator| Member { communicator, root }))
+            part.map(|part| Member::new(part, root, member.bound())).transpose()
         };
         // SAFETY: C passes a place for the handle.
         let (result, handle) = unsafe { begin(&out, made, divide) }?;
@@ -87,12 +87,13 @@ pub unsafe extern "C" fn ncclCommShrink(
         }
         // SAFETY: C passes NULL or a config.
         let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
-        let made = Arc::new(Comm::new(blocking, 0));
+        let made = Arc::new(Comm::new(blocking, parent.device));
         let before = parent.divide(&made);
         let shrink = move || -> Outcome<Option<Member>> {
             wait_for(before);
-            let communicator = parent.member()?.communicator.shrink(&excluded)?;
-            Ok(Some(Member { communicator, root: None }))
+            let member = parent.member()?;
+            let communicator = member.communicator.shrink(&excluded)?;
+            Member::new(communicator, None, member.bound()).map(Some)
         };
         // SAFETY: C passes a place for the handle.
         unsafe { begin(&out, made, shrink) }.map(|(result, _)| result)

@@ -10,7 +10,9 @@ use brigade_wall::listed::{Listed, What};
 use brigade_wall::memory::{Lengths, Memory};
 use brigade_wall::{Failure, Outcome};
 
-use crate::comm::Comm;
+use crate::collective::cudaStream_t;
+use crate::comm::{Comm, Member};
+use crate::device::{Enqueued, ended};
 use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
 
 /// What a thread has listed.
@@ -19,9 +21,18 @@ struct Group {
     /// Communicators that other threads are making meanwhile.
     joining: Vec<Arc<Comm>>,
     /// By communicator, in the order in which they were first named.
-    shares: Vec<(Arc<Comm>, Listed)>,
+    shares: Vec<Share>,
     /// Why nothing will be carried out.
     spoilt: Option<Box<Failure>>,
+}
+
+/// The calls of one communicator.
+struct Share {
+    comm: Arc<Comm>,
+    /// Those on memory of the host.
+    listed: Listed,
+    /// Those on memory of devices.
+    enqueued: Enqueued,
 }
 
 thread_local! {
@@ -39,7 +50,7 @@ pub extern "C" fn ncclGroupStart() -> ncclResult_t {
 
 /// Of each communicator first its collectives are carried out, in their order, and then its
 /// messages, all at once; different communicators at the same time. Returns when all are done, but
-/// for communicators that do not block.
+/// for communicators that do not block; those on memory of devices come first, and are enqueued.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
     enter_for(|| match OPEN.get() {
@@ -99,7 +110,15 @@ pub(crate) fn barrier() -> Outcome<What> {
 /// # Safety
 ///
 /// The memory is what C must pass, until the call has ended.
-pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What) -> Outcome<ncclResult_t> {
+pub(crate) unsafe fn later(
+    comm: &Pinned<Comm>,
+    what: What,
+    stream: cudaStream_t,
+) -> Outcome<ncclResult_t> {
+    let on_device = match comm.joined.get() {
+        Some(Ok(Some(Member { on_device: Some(there), .. }))) => there.takes(&what)?,
+        _ => false,
+    };
     if !is_open() {
         if !comm.blocking && comm.dividing().is_some() {
             return Err(Failure::usage(
@@ -108,6 +127,11 @@ pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What) -> Outcome<ncclResul
             ));
         }
         let member = comm.undivided()?;
+        if on_device && let Some(there) = &member.on_device {
+            // SAFETY: the caller's promise.
+            unsafe { there.run(what, stream) }?;
+            return Ok(SUCCESS);
+        }
         if comm.blocking
             && let What::Collective { call, memory } = &what
         {
@@ -117,18 +141,23 @@ pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What) -> Outcome<ncclResul
         }
         let mut listed = Listed::default();
         listed.push(what);
-        let group = Group { shares: vec![(comm.share(), listed)], ..Group::default() };
+        let share = Share { comm: comm.share(), listed, enqueued: Enqueued::default() };
+        let group = Group { shares: vec![share], ..Group::default() };
         // SAFETY: the caller's promise.
         return unsafe { group.carry_out() };
     }
     GROUP.with_borrow_mut(|group| {
         let comm = comm.share();
-        let known = group.shares.iter().position(|(other, _)| Arc::ptr_eq(other, &comm));
+        let known = group.shares.iter().position(|other| Arc::ptr_eq(&other.comm, &comm));
         let place = known.unwrap_or_else(|| {
-            group.shares.push((comm, Listed::default()));
+            let (listed, enqueued) = Default::default();
+            group.shares.push(Share { comm, listed, enqueued });
             group.shares.len() - 1
         });
-        group.shares[place].1.push(what);
+        match on_device {
+            true => group.shares[place].enqueued.push(what, stream),
+            false => group.shares[place].listed.push(what),
+        }
     });
     Ok(SUCCESS)
 }
@@ -145,7 +174,11 @@ impl Group {
             let sentence = format!("nothing of the group was carried out: {}", failure.sentence);
             return Err(Failure::new(failure.cause, sentence));
         }
-        if let [(comm, listed)] = &self.shares[..]
+        // SAFETY: the caller's promise.
+        unsafe { enqueue(&self.shares) }?;
+        let on_host: Vec<&Share> =
+            self.shares.iter().filter(|one| !one.listed.is_empty()).collect();
+        if let [Share { comm, listed, .. }] = on_host[..]
             && comm.blocking
         {
             // SAFETY: the caller's promise.
@@ -153,7 +186,7 @@ impl Group {
             return Ok(SUCCESS);
         }
         let (mut awaited, mut result, mut started) = (Vec::new(), SUCCESS, Ok(()));
-        for (comm, listed) in &self.shares {
+        for Share { comm, listed, .. } in on_host {
             let mut works = Vec::new();
             if started.is_ok() {
                 // SAFETY: the caller's promise; what was started is waited for, here or by C.
@@ -172,6 +205,33 @@ impl Group {
         ended?;
         Ok(result)
     }
+}
+
+/// Enqueue the calls on memory of devices. Ranks that one thread has may wait for each other while
+/// they enqueue, so each gets a thread then.
+///
+/// # Safety
+///
+/// The memory is what C must pass, until the streams have done the calls.
+unsafe fn enqueue(shares: &[Share]) -> Outcome {
+    let run = |comm: &Comm, enqueued: &Enqueued| match &comm.undivided()?.on_device {
+        // SAFETY: the caller's promise.
+        Some(there) => unsafe { there.run_all(enqueued) },
+        None => Ok(()),
+    };
+    let shares = shares.iter().filter(|share| !share.enqueued.is_empty());
+    let calls: Vec<(&Comm, &Enqueued)> = shares.map(|one| (&*one.comm, &one.enqueued)).collect();
+    if let [(comm, enqueued)] = calls[..] {
+        return run(comm, enqueued);
+    }
+    std::thread::scope(|scope| {
+        let calls = calls.into_iter();
+        let threads: Vec<_> =
+            calls.map(|(comm, enqueued)| scope.spawn(move || run(comm, enqueued))).collect();
+        // All come to an end, and the first failure is told.
+        let outcomes: Vec<Outcome> = threads.into_iter().map(ended).collect();
+        outcomes.into_iter().collect()
+    })
 }
 
 /// # Safety

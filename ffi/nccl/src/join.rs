@@ -11,6 +11,7 @@ use brigade_wall::{Failure, Outcome, roots};
 
 use crate::comm::{Comm, Member, ncclComm_t};
 use crate::config::{config, ncclConfig_t};
+use crate::device;
 use crate::group;
 use crate::id::ncclUniqueId;
 use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
@@ -48,12 +49,14 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
         let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(true);
         let settings = Settings::from_env()?;
         let opened = roots::open(unique_id.internal)?;
+        let bound = device::bound();
+        let comm = Arc::new(Comm::new(blocking, device::number(&bound)));
         let join = move || {
             let (communicator, root) = opened.join(rank, ranks, settings)?;
-            Ok(Some(Member { communicator, root }))
+            Member::new(communicator, root, bound).map(Some)
         };
         // SAFETY: C passes a place for the handle.
-        unsafe { begin(&out, Arc::new(Comm::new(blocking, 0)), join) }.map(|(result, _)| result)
+        unsafe { begin(&out, comm, join) }.map(|(result, _)| result)
     })
 }
 
@@ -99,9 +102,9 @@ pub unsafe extern "C" fn ncclCommInitAll(
         let places = places.collect::<Outcome<Vec<_>>>()?;
         let mut handles = Vec::with_capacity(ranks);
         let world = Communicator::local_world(ranks, &Settings::from_env()?)?;
-        for (rank, communicator) in world.into_iter().enumerate() {
+        let members = device::meet_all(world, devices)?;
+        for (rank, member) in members.into_iter().enumerate() {
             let comm = Comm::new(true, devices.get(rank).copied().unwrap_or(rank as c_int));
-            let member = Member { communicator, root: None };
             // Nobody else has seen the communicator, so it has not joined yet.
             let _first = comm.joined.set(Ok(Some(member)));
             match register(Arc::new(comm)) {

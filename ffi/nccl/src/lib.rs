@@ -1,9 +1,10 @@
-//! libbrigade_nccl: a program that was compiled against NCCL runs on host memory, without a GPU.
+//! libbrigade_nccl: a program that was compiled against NCCL runs on memory of the host, without a
+//! GPU, and on memory of devices, with several ranks on one.
 //!
 //! It has NCCL's names and its soname, libnccl.so.2, over the same communicator as libbrigade. What
-//! differs from NCCL: buffers are host memory, and streams are ignored, so a call has been carried
-//! out when it returns (or, on a communicator with `blocking = 0`, when ncclCommGetAsyncError says
-//! so). What cannot be done without a GPU returns ncclInvalidUsage, and ncclGetLastError says why.
+//! differs from NCCL: a call on memory of the host ignores its stream and has been carried out when
+//! it returns (or, on a communicator with `blocking = 0`, when ncclCommGetAsyncError says so). What
+//! cannot be done here returns ncclInvalidUsage, and ncclGetLastError says why.
 //!
 //! What this is not: a header. Programs bring the one that they were compiled with.
 
@@ -15,6 +16,7 @@ pub mod absent;
 pub mod collective;
 pub mod comm;
 pub mod config;
+pub mod device;
 pub mod divide;
 pub mod group;
 pub mod id;

@@ -1,13 +1,17 @@
-//! Memory, and what programs say about it beforehand: accepted, for nothing has to be said here.
+//! Memory of the host or of a device, and what programs say about it beforehand: accepted, for
+//! nothing has to be said here.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use brigade_cuda::{Context, DeviceMemory};
 use brigade_wall::handle::{Noun, close, pin, register};
 use brigade_wall::pointer::Out;
 use brigade_wall::{Failure, Outcome, pages};
 
 use crate::comm::{Comm, ncclComm_t};
+use crate::device::said;
 use crate::result::{enter, ncclResult_t};
 
 /// A handle of memory that was registered as a window.
@@ -31,11 +35,25 @@ impl Noun for Window {
     const NAME: &'static str = "window";
 }
 
-/// Host memory of zeros, in whole pages.
+/// Memory of devices that was given out and not yet given back, by its addresses.
+static ON_DEVICES: Mutex<BTreeMap<usize, DeviceMemory>> = Mutex::new(BTreeMap::new());
+
+/// Memory of the device whose context the thread has; without one memory of the host, of zeros, in
+/// whole pages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclMemAlloc(memory: *mut *mut c_void, size: usize) -> ncclResult_t {
     enter(|| {
         let out = Out::new(memory, "ptr")?;
+        if size > 0
+            && let Some(context) = Context::current().map_err(said)?
+        {
+            let given = DeviceMemory::new(&context, size).map_err(said)?;
+            let address = given.address() as usize;
+            ON_DEVICES.lock().unwrap_or_else(PoisonError::into_inner).insert(address, given);
+            // SAFETY: C passes a place for it.
+            unsafe { out.put(std::ptr::with_exposed_provenance_mut(address)) };
+            return Ok(());
+        }
         let pages = pages::allocate(size)?;
         // SAFETY: C passes a place for it.
         unsafe { out.put(pages) };
@@ -45,8 +63,18 @@ pub unsafe extern "C" fn ncclMemAlloc(memory: *mut *mut c_void, size: usize) -> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclMemFree(memory: *mut c_void) -> ncclResult_t {
-    // SAFETY: C's promise.
-    enter(|| unsafe { pages::free(memory) })
+    enter(|| {
+        let address = memory.expose_provenance();
+        let given = ON_DEVICES.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+        match given {
+            Some(on_device) => {
+                drop(on_device);
+                Ok(())
+            }
+            // SAFETY: C's promise.
+            None => unsafe { pages::free(memory) },
+        }
+    })
 }
 
 #[unsafe(no_mangle)]

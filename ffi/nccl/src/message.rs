@@ -21,14 +21,14 @@ pub unsafe extern "C" fn ncclSend(
     datatype: c_int,
     peer: c_int,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     enter_for(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype(datatype)?;
         let memory = Memory::of_message(sendbuff, count, dtype)?;
         // SAFETY: the caller's promise.
-        unsafe { group::later(&comm, What::Send { dtype, memory, peer }) }
+        unsafe { group::later(&comm, What::Send { dtype, memory, peer }, stream) }
     })
 }
 
@@ -39,13 +39,13 @@ pub unsafe extern "C" fn ncclRecv(
     datatype: c_int,
     peer: c_int,
     comm: ncclComm_t,
-    _stream: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     enter_for(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype(datatype)?;
         let memory = Memory::of_message(recvbuff, count, dtype)?;
         // SAFETY: the caller's promise.
-        unsafe { group::later(&comm, What::Recv { dtype, memory, peer }) }
+        unsafe { group::later(&comm, What::Recv { dtype, memory, peer }, stream) }
     })
 }

@@ -52,6 +52,11 @@ impl Listed {
         }
     }
 
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.collectives.is_empty() && self.messages.is_empty()
+    }
+
     /// Carry all out on this thread.
     ///
     /// # Safety

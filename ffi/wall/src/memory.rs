@@ -108,6 +108,14 @@ impl Memory {
         Self::new(memory, std::ptr::null_mut(), Lengths::apart(count, 0), dtype)
     }
 
+    /// Where what is read and what is written begin, and their bytes: for memory that only a
+    /// device can look into.
+    pub fn ranges(&self) -> [(u64, usize); 2] {
+        let input = self.input.expose_provenance() as u64;
+        let output = self.output.expose_provenance() as u64;
+        [(input, self.input_bytes), (output, self.output_bytes)]
+    }
+
     /// What is read.
     ///
     /// # Safety

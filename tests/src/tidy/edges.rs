@@ -23,7 +23,10 @@ const EDGES: [(&str, &[&str]); 15] = [
     ),
     ("brigade-wall", &["brigade-comm"]),
     ("brigade-ffi", &["brigade-comm", "brigade-offload", "brigade-schedule", "brigade-wall"]),
-    ("brigade-nccl", &["brigade-comm", "brigade-schedule", "brigade-wall"]),
+    (
+        "brigade-nccl",
+        &["brigade-comm", "brigade-cuda", "brigade-cuda-fake", "brigade-schedule", "brigade-wall"],
+    ),
     ("brigade-net", &["brigade-comm", "brigade-transports"]),
     ("brigade-bench", &HALVES),
     ("brigade-trainer", &HALVES),

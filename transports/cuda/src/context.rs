@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::library::Driver;
 use crate::sys::{CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, Handle};
-use crate::{Code, CudaError, Device, Result};
+use crate::{Code, Cuda, CudaError, Device, Result};
 
 /// A device's primary context, kept alive. Cloning it is cheap; every thread may use it.
 #[derive(Clone)]
@@ -57,6 +57,32 @@ impl Context {
         unsafe { device.cuda.driver.primary_ctx_retain(&mut raw, device.raw) }
             .ok(format_args!("opening device {}", device.ordinal))?;
         Ok(Self { inner: Arc::new(Inner { device: device.clone(), raw }) })
+    }
+
+    /// The context that the calling thread has, if any: that of a program which uses CUDA itself.
+    /// Loads no driver. Costs some 100 us.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says; [`CudaError::Refused`] where it is not the primary one of a device.
+    pub fn current() -> Result<Option<Self>> {
+        let Some(cuda) = Cuda::in_use() else { return Ok(None) };
+        let mut current = ptr::null_mut();
+        // SAFETY: the pointer is to a handle that outlives the call.
+        unsafe { cuda.driver.ctx_get_current(&mut current) }.ok("asking for the context")?;
+        if current.is_null() {
+            return Ok(None);
+        }
+        let mut raw = 0;
+        // SAFETY: the pointer is to a number that outlives the call.
+        unsafe { cuda.driver.ctx_get_device(&mut raw) }.ok("asking for its device")?;
+        let found = cuda.devices()?.into_iter().find(|found| found.raw == raw);
+        let found = found.ok_or_else(|| CudaError::refused("the context has no device"))?;
+        let context = Self::new(&found)?;
+        if context.raw() != current {
+            return Err(CudaError::refused("the thread's context is not its device's primary one"));
+        }
+        Ok(Some(context))
     }
 
     /// Its device.

@@ -66,6 +66,20 @@ impl Cuda {
         }
     }
 
+    /// The driver, if this process has it open already, whoever opened it: only then can there be
+    /// pointers to memory of devices. Opens nothing; costs some microseconds.
+    pub fn in_use() -> Option<Cuda> {
+        /// Nothing is loaded that is not loaded already.
+        const NO_LOAD: c_int = 4;
+        let flags = libloading::os::unix::RTLD_LAZY | NO_LOAD;
+        let named = named();
+        let is_open = names(&named).into_iter().any(|name| {
+            // SAFETY: what is open already has run its initialisers.
+            unsafe { libloading::os::unix::Library::open(Some(name), flags) }.is_ok()
+        });
+        if is_open { Self::load().ok() } else { None }
+    }
+
     /// What the driver speaks.
     pub fn version(self) -> Version {
         self.driver.version
@@ -321,13 +335,9 @@ fn open() -> std::result::Result<Driver, Missing> {
 }
 
 fn open_file() -> std::result::Result<(libloading::Library, String), Missing> {
-    let named = std::env::var(LIBRARY_VARIABLE).ok().filter(|name| !name.is_empty());
-    let names: Vec<&str> = match &named {
-        Some(name) => vec![name.as_str()],
-        None => FILES.to_vec(),
-    };
+    let named = named();
     let mut first_error = String::new();
-    for name in names {
+    for name in names(&named) {
         // SAFETY: loading libcuda runs its initialisers, which any program that links it runs too.
         match unsafe { libloading::Library::new(name) } {
             Ok(file) => return Ok((file, name.to_owned())),
@@ -348,6 +358,16 @@ fn open_file() -> std::result::Result<(libloading::Library, String), Missing> {
             ),
         ),
     })
+}
+
+/// The file that the user names.
+fn named() -> Option<String> {
+    std::env::var(LIBRARY_VARIABLE).ok().filter(|name| !name.is_empty())
+}
+
+/// What is tried, in order.
+fn names(named: &Option<String>) -> Vec<&str> {
+    named.as_deref().map_or_else(|| FILES.to_vec(), |name| vec![name])
 }
 
 /// Why `cuInit` refused.

@@ -119,6 +119,11 @@ impl Stream {
         &self.inner.context
     }
 
+    /// Whether it is a stream of somebody else, who may destroy it.
+    pub fn is_borrowed(&self) -> bool {
+        !self.inner.is_ours
+    }
+
     /// The driver's handle (`CUstream`), for libraries that want one.
     pub fn raw(&self) -> *mut c_void {
         self.inner.raw
