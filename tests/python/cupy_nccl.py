@@ -1,4 +1,5 @@
-"""CuPy's own binding of NCCL, on the memory of numpy arrays: every collective that it has.
+"""CuPy's own binding of NCCL, on the memory of numpy arrays: every collective that it has. With
+MEMORY=device it is on CuPy's arrays, which takes a GPU; all ranks may share one.
 
 Run by one process for each rank (RANK, WORLD_SIZE), with Brigade's library where the loader finds
 libnccl.so.2. The ranks hand the unique id on through the file named by ID_FILE.
@@ -31,6 +32,30 @@ OPERATORS = {
 }
 
 
+if os.environ.get("MEMORY") == "device":
+    import cupy
+
+    # A communicator takes the device of the context that there is.
+    lend, back = cupy.asarray, cupy.asnumpy
+    lend(numpy.zeros(1))
+
+    def at(array):
+        """Where it begins."""
+        return array.data.ptr
+
+else:
+
+    def lend(array):
+        """The array where calls find it."""
+        return array
+
+    back = lend
+
+    def at(array):
+        """Where it begins."""
+        return array.ctypes.data
+
+
 def shared_id():
     """The id that rank 0 draws."""
     path = os.environ["ID_FILE"]
@@ -55,6 +80,7 @@ def brings(rank, count, dtype):
 
 
 def same(got, wanted, what):
+    got = back(got)
     if not numpy.array_equal(got, wanted):
         sys.exit(f"rank {RANK}: {what}: {got[:8]} is not {wanted[:8]}")
 
@@ -64,32 +90,32 @@ def collectives(comm, dtype, number, count):
     mine = brings(RANK, count, dtype)
     all_parts = [brings(rank, count, dtype) for rank in range(RANKS)]
     where = f"{dtype} x {count}"
-    out = numpy.zeros(count, dtype)
+    out = lend(numpy.zeros(count, dtype))
+    lent = lend(mine)
     for operator, fold in OPERATORS.items():
         wanted = fold(all_parts).astype(dtype)
-        comm.allReduce(mine.ctypes.data, out.ctypes.data, count, number, operator, 0)
+        comm.allReduce(at(lent), at(out), count, number, operator, 0)
         same(out, wanted, f"allReduce {operator} of {where}")
         out[:] = 0
-        comm.reduce(mine.ctypes.data, out.ctypes.data, count, number, operator, RANKS - 1, 0)
+        comm.reduce(at(lent), at(out), count, number, operator, RANKS - 1, 0)
         same(out, wanted if RANK == RANKS - 1 else 0 * wanted, f"reduce {operator} of {where}")
-    comm.broadcast(mine.ctypes.data, out.ctypes.data, count, number, 1, 0)
+    comm.broadcast(at(lent), at(out), count, number, 1, 0)
     same(out, all_parts[1], f"broadcast of {where}")
-    in_place = mine.copy()
-    comm.bcast(in_place.ctypes.data, count, number, 0, 0)
+    in_place = lend(mine.copy())
+    comm.bcast(at(in_place), count, number, 0, 0)
     same(in_place, all_parts[0], f"bcast of {where}")
-    gathered = numpy.zeros(RANKS * count, dtype)
-    comm.allGather(mine.ctypes.data, gathered.ctypes.data, count, number, 0)
+    gathered = lend(numpy.zeros(RANKS * count, dtype))
+    comm.allGather(at(lent), at(gathered), count, number, 0)
     same(gathered, numpy.concatenate(all_parts), f"allGather of {where}")
     long_parts = [brings(rank, RANKS * count, dtype) for rank in range(RANKS)]
-    comm.reduceScatter(
-        long_parts[RANK].ctypes.data, out.ctypes.data, count, number, nccl.NCCL_SUM, 0
-    )
+    long_part = lend(long_parts[RANK])
+    comm.reduceScatter(at(long_part), at(out), count, number, nccl.NCCL_SUM, 0)
     wanted = sum(long_parts[1:], long_parts[0])[RANK * count : (RANK + 1) * count]
     same(out, wanted.astype(dtype), f"reduceScatter of {where}")
     last, following = (RANK - 1) % RANKS, (RANK + 1) % RANKS
     nccl.groupStart()
-    comm.send(mine.ctypes.data, count, number, following, 0)
-    comm.recv(out.ctypes.data, count, number, last, 0)
+    comm.send(at(lent), count, number, following, 0)
+    comm.recv(at(out), count, number, last, 0)
     nccl.groupEnd()
     same(out, all_parts[last], f"send and recv of {where}")
 
