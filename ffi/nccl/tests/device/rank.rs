@@ -146,36 +146,45 @@ impl Rank {
         let columns: Vec<f32> = parts.iter().flat_map(|part| part[own.clone()].to_vec()).collect();
         let only = |numbers: &[f32]| if rank == root { numbers.to_vec() } else { Vec::new() };
         let to = root as c_int;
-        // SAFETY, of each call: the buffers are longer than it, and waited for.
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("all-reduce", count), &sums[..count], |n, i, o, c, s| unsafe {
             (n.all_reduce)(i, o, count, F32, SUM, c, s)
         });
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("greatest", count), &maxima, |n, i, o, c, s| unsafe {
             (n.all_reduce)(i, o, count, F32, MAX, c, s)
         });
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("mean", count), &means, |n, i, o, c, s| unsafe {
             (n.all_reduce)(i, o, count, F32, AVG, c, s)
         });
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("reduce-scatter", ranks * count), &sums[own.clone()], |n, i, o, c, s| unsafe {
             (n.reduce_scatter)(i, o, count, F32, SUM, c, s)
         });
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("all-gather", count), &all, |n, i, o, c, s| unsafe {
             (n.all_gather)(i, o, count, F32, c, s)
         });
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("all-to-all", ranks * count), &columns, |n, i, o, c, s| unsafe {
             (n.all_to_all)(i, o, count, F32, c, s)
         });
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("broadcast", count), &parts[root][..count], |n, i, o, c, s| unsafe {
             (n.broadcast)(i, o, count, F32, to, c, s)
         });
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("reduce", count), &only(&sums[..count]), |n, i, o, c, s| unsafe {
             (n.reduce)(i, o, count, F32, SUM, to, c, s)
         });
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("gather", count), &only(&all), |n, i, o, c, s| unsafe {
             (n.gather)(i, o, count, F32, to, c, s)
         });
         let last = &parts[(rank + ranks - 1) % ranks][..count];
         let (next, from) = (((rank + 1) % ranks) as c_int, ((rank + ranks - 1) % ranks) as c_int);
+        // SAFETY: the buffers are longer than the call, and waited for.
         self.check(("a message", count), last, |n, i, o, c, s| unsafe {
             n.ok((n.group_start)());
             n.ok((n.send)(i, count, F32, next, c, s));
