@@ -205,6 +205,9 @@ impl Args {
                 return Err(Error::setting(name, "must be at least 1".to_string()));
             }
         }
+        if let Some(threads) = self.threads.filter(|threads| *threads > 1024) {
+            return Err(Error::setting("threads", format!("{threads} is more than 1024")));
+        }
         if self.ranks > 1 && self.ranks != ranks {
             let problem = format!("{} were asked for, but {ranks} were started", self.ranks);
             return Err(Error::setting("ranks", problem));

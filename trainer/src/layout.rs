@@ -54,6 +54,18 @@ impl Config {
                 return Err(Error::setting(name, "must be at least 1".to_string()));
             }
         }
+        // Far beyond what memory holds, so that what is counted from these stays a number.
+        let most = [
+            ("context", self.context, 1 << 20),
+            ("layers", self.layers, 4096),
+            ("width", self.width, 1 << 16),
+            ("experts", self.experts, 4096),
+        ];
+        for (name, value, most) in most {
+            if value > most {
+                return Err(Error::setting(name, format!("{value} is more than {most}")));
+            }
+        }
         if !self.width.is_multiple_of(self.heads) {
             let problem = format!("{} does not divide width {}", self.heads, self.width);
             return Err(Error::setting("heads", problem));

@@ -275,6 +275,10 @@ pub trait WindowMemory: Send {
 
 /// A peer's window.
 pub trait RemoteWindow: Send {
+    /// How many bytes and how many counters its descriptor has: what reaches further is refused by
+    /// an error or an assertion.
+    fn size(&self) -> (usize, usize);
+
     /// Start writing `bytes` at `offset`. The bytes are copied or sent before the call returns.
     fn put(&mut self, offset: usize, bytes: &[u8]) -> Result<(), TransportError>;
 

@@ -28,6 +28,15 @@ const GROUPS_OF_WINDOWS: u64 = 1 << 62;
 
 /// Make the window of this rank, with all others.
 pub(super) fn meet(communicator: &Communicator, size: WindowSize) -> Result<Window, Error> {
+    meet_stating(communicator, size, size)
+}
+
+/// Make a window of size `size` and state that it is `stated`, which is the same except in tests.
+fn meet_stating(
+    communicator: &Communicator,
+    size: WindowSize,
+    stated: WindowSize,
+) -> Result<Window, Error> {
     let shared = communicator.shared();
     let number = shared.splits.fetch_add(1, Ordering::Relaxed);
     let group = derive_group(shared.group, number, GROUPS_OF_WINDOWS);
@@ -35,12 +44,12 @@ pub(super) fn meet(communicator: &Communicator, size: WindowSize) -> Result<Wind
     let Links { mut endpoints, names, routes, local_ranks } =
         shared.world.join(&shared.members, me, group, &shared.settings)?;
     let exposed = expose(&mut endpoints, &names, size);
-    let records = tell(communicator, size, exposed.as_ref().map(|it| &it.descriptor[..]))?;
+    let records = tell(communicator, stated, exposed.as_ref().map(|it| &it.descriptor[..]))?;
     let memory = exposed.map_err(Error::invalid)?.memory;
     let told = parse(&records)?;
     let sizes = told.iter().map(|(size, _)| *size).collect();
-    let import = |(rank, (_, said)): (usize, &(WindowSize, &[u8]))| {
-        routes[rank].map(|route| import(&mut *endpoints[route], rank, said)).transpose()
+    let import = |(rank, (stated, said)): (usize, &(WindowSize, &[u8]))| {
+        routes[rank].map(|route| import(&mut *endpoints[route], rank, *stated, said)).transpose()
     };
     let imported: Result<Vec<_>, String> = told.iter().enumerate().map(import).collect();
     parse(&tell(communicator, size, imported.as_ref().map(|_| &[][..]))?)?;
@@ -92,11 +101,22 @@ fn expose(
 fn import(
     endpoint: &mut dyn Endpoint,
     rank: usize,
+    stated: WindowSize,
     descriptor: &[u8],
 ) -> Result<Mutex<Box<dyn RemoteWindow>>, String> {
     let windows = endpoint.windows().expect("it has exposed one");
     let imported = windows.import(rank, descriptor);
-    imported.map(Mutex::new).map_err(|error| format!("the window of rank {rank}: {error}"))
+    let imported = imported.map_err(|error| format!("the window of rank {rank}: {error}"))?;
+    // Later calls are held against what was stated, and the transport trusts them.
+    let (bytes, signals) = imported.size();
+    if stated != (WindowSize { bytes, signals }) {
+        return Err(format!(
+            "the window of rank {rank}: it states {} bytes and {} signals, but its descriptor has \
+             {bytes} bytes and {signals} signals",
+            stated.bytes, stated.signals
+        ));
+    }
+    Ok(Mutex::new(imported))
 }
 
 /// Tell the others something of this rank's window, or why there is none; what all said.
@@ -170,6 +190,7 @@ impl WindowMemory for Alone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Settings;
 
     /// What a rank with a window of this size and a descriptor of three bytes says.
     fn record(bytes: u64, signals: u64) -> Vec<u8> {
@@ -195,6 +216,37 @@ mod tests {
             assert!(text.contains("rank 1 states") && text.contains(&stated), "{text}");
             assert!(text.contains(&format!("at most {BYTES_MAX} bytes")), "{text}");
         }
+    }
+
+    #[test]
+    fn a_rank_that_states_another_size_than_it_exposes_is_named_to_all() {
+        for transport in ["loopback", "shm"] {
+            for stated in [[11, 2], [10, 3], [9, 2], [1 << 40, 2]] {
+                let settings = Settings { transport: transport.into(), ..Settings::default() };
+                let world = Communicator::local_world(3, &settings).expect("a world");
+                std::thread::scope(|scope| {
+                    for member in world {
+                        scope.spawn(move || another_size(&member, stated));
+                    }
+                });
+            }
+        }
+    }
+
+    /// Rank 1 states a size that is not its own.
+    fn another_size(member: &Communicator, [bytes, signals]: [usize; 2]) {
+        let size = WindowSize { bytes: 10, signals: 2 };
+        let stated = if member.rank() == 1 { WindowSize { bytes, signals } } else { size };
+        let error = meet_stating(member, size, stated).map(|_| ()).expect_err("it is not so");
+        assert!(error.is_recoverable(), "{error}");
+        let text = error.to_string();
+        let states = format!("states {bytes} bytes and {signals} signals");
+        for part in ["on rank 0", "of rank 1", &states, "has 10 bytes and 2 signals"] {
+            assert!(text.contains(part), "rank {}: {part} is not in: {text}", member.rank());
+        }
+        let window = meet(member, size).expect("the group goes on");
+        window.put(1, 0, &[1; 10]).expect("a put");
+        member.barrier().expect("the window is not needed any more");
     }
 
     #[test]

@@ -167,6 +167,10 @@ impl Imported {
 }
 
 impl RemoteWindow for Imported {
+    fn size(&self) -> (usize, usize) {
+        (self.window.bytes, self.window.signals)
+    }
+
     fn put(&mut self, offset: usize, bytes: &[u8]) -> Result<(), TransportError> {
         self.window.assert_range(offset, bytes.len());
         self.assert_owner_there()?;

@@ -225,6 +225,10 @@ impl Imported {
 }
 
 impl RemoteWindow for Imported {
+    fn size(&self) -> (usize, usize) {
+        (self.descriptor.bytes as usize, self.descriptor.signals as usize)
+    }
+
     fn put(&mut self, offset: usize, bytes: &[u8]) -> Result<(), TransportError> {
         within(offset, bytes.len(), self.descriptor.bytes as usize);
         let mut at = self.descriptor.memory_at() + offset;

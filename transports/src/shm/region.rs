@@ -125,6 +125,10 @@ impl Bytes {
         Self { base, bytes, _map: map.clone() }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
     /// The address of the byte at `offset`, from which `bytes` may be touched.
     ///
     /// # Panics

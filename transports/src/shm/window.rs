@@ -93,6 +93,10 @@ pub(super) struct Imported {
 }
 
 impl RemoteWindow for Imported {
+    fn size(&self) -> (usize, usize) {
+        (self.view.memory.len(), self.view.counters.len())
+    }
+
     fn put(&mut self, offset: usize, bytes: &[u8]) -> Result<(), TransportError> {
         self.view.memory.write(offset, bytes, Stores::Through);
         Ok(())

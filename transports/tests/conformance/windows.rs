@@ -54,6 +54,7 @@ fn window(
             member.receive(&mut *receiver, &mut descriptor);
             let windows = member.endpoint.windows().expect("asked before");
             let window = windows.import(1, &descriptor).expect("import");
+            assert_eq!(window.size(), (bytes, signals), "it is as large as it was exposed");
             writer(Side { window, sender, receiver, member });
         }
     });
