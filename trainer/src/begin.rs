@@ -11,7 +11,9 @@ use crate::optim::{Hyper, Optimizer};
 use crate::parallel::device::on_device;
 use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
-use crate::parallel::{DataParallel, Groups, Memory, Sharing, Strategy, Thrift, Way, Ways};
+use crate::parallel::{
+    Axis, DataParallel, Groups, Memory, Sharing, Source, Strategy, Thrift, Way, Ways,
+};
 use crate::plan;
 use crate::precision::LossScale;
 use crate::records::Records;
@@ -33,14 +35,14 @@ pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
     Corpus::open(args.text.as_deref())?.require(args.context)
 }
 
-/// The state that a run starts from, the same on every rank, and the settings of the run that wrote
-/// it if that was another. Collective.
+/// The state that a run starts from, the same on every rank, or where each rank's part of it comes
+/// from; and the settings of the run that wrote it if that was another. Collective.
 pub(crate) fn state(
     args: &Args,
     model: &Gpt,
     world: Option<&Communicator>,
     kept: &[PathBuf],
-) -> Result<(State, Option<Course>), Error> {
+) -> Result<(State, Source, Option<Course>), Error> {
     let is_first = world.is_none_or(|comm| comm.rank() == 0);
     if let Some(first) = kept.first() {
         // Every rank will read its own part.
@@ -50,7 +52,10 @@ pub(crate) fn state(
         require_rule(args, &course)?;
         require_steps(args, step)?;
         let state = State { steps: step, scale: loss_scale, ..State::absent() };
-        return Ok((state, Some(course)));
+        return Ok((state, Source::Kept(kept.to_vec()), Some(course)));
+    }
+    if starts_in_parts(args, world.map_or(1, Communicator::size))? {
+        return Ok((State::absent(), Source::Seed(args.seed), None));
     }
     let (mut state, mut resumed) = (State::new(model.initial(args.seed)), None);
     if let Some(path) = args.resume.as_ref().filter(|_| is_first) {
@@ -62,7 +67,15 @@ pub(crate) fn state(
         share_start(comm, args.resume.is_some(), &mut state)?;
     }
     require_steps(args, state.steps)?;
-    Ok((state, resumed))
+    Ok((state, Source::Given, resumed))
+}
+
+/// Whether ranks draw their own parts: where all of a tensor is some rank's, and the host computes.
+fn starts_in_parts(args: &Args, ranks: usize) -> Result<bool, Error> {
+    let is_whole = args.mesh(ranks).length(Axis::Tp) == 1;
+    let has_servers = Ways::of(&args.strategy)?.pace.is_some();
+    let has_device = args.device.usage(0, args.precision).is_some();
+    Ok(args.resume.is_none() && is_whole && !has_servers && !has_device)
 }
 
 /// Refuse moments of another rule.
@@ -140,14 +153,14 @@ fn in_order(ranks: &Communicator) -> Result<Communicator, Error> {
     Ok(same.expect("every rank is of that colour"))
 }
 
-/// How the ranks train, from a state that is the same on all of them.
+/// How the ranks train, from a state that is the same on all of them, or a source of its parts.
 pub(crate) fn strategy<'a>(
     args: &Args,
     model: &'a Gpt,
     world: Option<&'a Communicator>,
     groups: &'a Groups,
     state: &State,
-    kept: Vec<PathBuf>,
+    source: Source,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
     let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
     let lanes = args.share_of(rank, ranks)?;
@@ -166,8 +179,10 @@ pub(crate) fn strategy<'a>(
         return pace.strategy(args, model, group, lanes, optimizer, keep, state);
     }
     let (precision, offload) = (args.precision, args.offload(rank, ranks));
-    let offload = offload.map(|offload| Offload { from: kept, ..offload });
-    let thrift = Thrift { keep, precision, offload, inputs: args.inputs(rank, ranks) };
+    let from = if let Source::Kept(paths) = &source { paths.clone() } else { Vec::new() };
+    let offload = offload.map(|offload| Offload { from, ..offload });
+    let inputs = args.inputs(rank, ranks);
+    let thrift = Thrift { keep, precision, offload, inputs, source };
     if let Some(plan) = args.pipeline(ranks)? {
         let pipeline =
             Pipeline::new(model, groups, lanes, sharing, optimizer, &thrift, state, plan)?;
@@ -201,7 +216,7 @@ impl<'a> Run<'a> {
         let records = Records::open(args, is_first)?;
         let (first, last) = (strategy.steps() + 1, args.last_step());
         let report = Report::new(out, is_first, args.quiet, first, last);
-        let (peak_bytes, disk) = (0, DiskUse::default());
+        let (peak_bytes, start_bytes, disk) = (0, 0, DiskUse::default());
         Ok(Run {
             args,
             model,
@@ -210,6 +225,7 @@ impl<'a> Run<'a> {
             corpus,
             strategy,
             peak_bytes,
+            start_bytes,
             disk,
             disk_formula: disk,
             resumed,

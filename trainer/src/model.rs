@@ -14,6 +14,7 @@ mod routed;
 mod split;
 mod tiles;
 
+pub(crate) use initial::Initial;
 pub use split::Owed;
 
 use crate::error::Error;

@@ -11,8 +11,8 @@ use crate::begin;
 use crate::error::Error;
 use crate::kernels::Cpu;
 use crate::layout::Layout;
-use crate::parallel::Memory;
 use crate::parallel::pipeline::{Action, Kind, Timeline};
+use crate::parallel::{Memory, Source};
 use crate::report::{grouped, megabytes};
 use crate::state::State;
 use brigade_comm::{Communicator, Settings};
@@ -77,7 +77,7 @@ fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
 fn of_rank(args: &Args, world: Option<&Communicator>) -> Result<Plan, Error> {
     let mut groups = begin::groups(args, world)?;
     let model = begin::part(args, world, &mut groups)?;
-    let strategy = begin::strategy(args, &model, world, &groups, &State::absent(), Vec::new())?;
+    let strategy = begin::strategy(args, &model, world, &groups, &State::absent(), Source::Given)?;
     let plan = Plan { memory: strategy.memory(), sent_bytes: strategy.formula_bytes() };
     if let Some(world) = world {
         // Nobody leaves while others still split the world.

@@ -57,6 +57,9 @@ pub struct RankEnd {
     pub peak_bytes: u64,
     /// What the strategy's formula predicts for that.
     pub memory_bytes: u64,
+    /// The most it held until the first step; 0 where no allocator counts.
+    #[serde(default)]
+    pub start_bytes: u64,
 }
 
 /// An open log, or none.

@@ -84,17 +84,20 @@ fn run(
 ) -> Result<Outcome, Error> {
     let model = Gpt::new(args.config(), Cpu)?;
     let kept = begin::kept(args, world)?;
-    let (state, resumed) = begin::state(args, &model, world, &kept)?;
     let mut groups = begin::groups(args, world)?;
     // What every thread's products pack into is the same whatever the strategy: it is taken now.
     Cpu.prepare();
+    let beside_bytes = sys::held();
+    sys::take_peak();
+    let (state, source, resumed) = begin::state(args, &model, world, &kept)?;
     let held_bytes = sys::held();
     let part = begin::part(args, world, &mut groups)?;
-    let strategy = begin::strategy(args, &part, world, &groups, &state, kept.clone())?;
+    let strategy = begin::strategy(args, &part, world, &groups, &state, source)?;
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
+    let start_bytes = sys::take_peak().saturating_sub(beside_bytes);
     drop(state);
     let mut run = Run::new(args, &model, world, strategy, resumed, out)?;
-    run.peak_bytes = strategy_bytes;
+    (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
     run.keep()?;
     if let Some(comm) = world.filter(|_| args.keep) {
         comm.barrier()?;
@@ -133,6 +136,8 @@ pub(crate) struct Run<'a> {
     pub(crate) disk_formula: DiskUse,
     /// The most that this rank held for it in a step.
     pub(crate) peak_bytes: u64,
+    /// The most until it had its strategy.
+    pub(crate) start_bytes: u64,
     /// Settings of the run that wrote the checkpoint this one goes on from.
     pub(crate) resumed: Option<Course>,
     pub(crate) report: Report<'a>,
@@ -179,6 +184,7 @@ impl Run<'_> {
             formula_bytes,
             peak_bytes: self.peak_bytes,
             memory_bytes: memory.total() + packed_bytes,
+            start_bytes: self.start_bytes,
         };
         let ranks = self.all_ranks(mine)?;
         let mut exposed_ms = waited_ms;
@@ -213,13 +219,14 @@ impl Run<'_> {
     /// What every rank has to say of itself.
     fn all_ranks(&self, mine: RankEnd) -> Result<Vec<RankEnd>, Error> {
         let Some(comm) = self.world else { return Ok(vec![mine]) };
-        let RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes } = mine;
-        let mut all = vec![0; 4 * comm.size()];
-        comm.all_gather(&[sent_bytes, formula_bytes, peak_bytes, memory_bytes], &mut all)?;
-        let (ranks, _) = all.as_chunks::<4>();
-        let of_rank = |numbers: &[u64; 4]| {
-            let [sent_bytes, formula_bytes, peak_bytes, memory_bytes] = *numbers;
-            RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes }
+        let RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes, start_bytes } = mine;
+        let mine = [sent_bytes, formula_bytes, peak_bytes, memory_bytes, start_bytes];
+        let mut all = vec![0; mine.len() * comm.size()];
+        comm.all_gather(&mine, &mut all)?;
+        let (ranks, _) = all.as_chunks::<5>();
+        let of_rank = |numbers: &[u64; 5]| {
+            let [sent_bytes, formula_bytes, peak_bytes, memory_bytes, start_bytes] = *numbers;
+            RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes, start_bytes }
         };
         Ok(ranks.iter().map(of_rank).collect())
     }

@@ -168,7 +168,7 @@ impl Verdict {
 
 /// What is not as predicted. Where nothing counts there is no peak.
 fn surprise(end: &RankEnd) -> Option<String> {
-    let RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes } = *end;
+    let RankEnd { sent_bytes, formula_bytes, peak_bytes, memory_bytes, .. } = *end;
     if sent_bytes != formula_bytes {
         return Some(format!("sent {sent_bytes} bytes, its formula says {formula_bytes}"));
     }
@@ -208,7 +208,7 @@ mod tests {
     fn every_leg_is_judged_and_so_are_peaks() {
         let end = |sent_bytes: u64, peak_bytes: u64| {
             let memory_bytes = 100 << 20;
-            RankEnd { sent_bytes, formula_bytes: 8, peak_bytes, memory_bytes }
+            RankEnd { sent_bytes, formula_bytes: 8, peak_bytes, memory_bytes, start_bytes: 0 }
         };
         let judge = |legs: &[Vec<RankEnd>]| verdict_of(Want::SameBits, &[2.0, 1.0], legs).problem();
         let fine = end(8, 101 << 20);

@@ -1,7 +1,7 @@
 //! Data-parallel training: every rank computes the whole model on its own lanes.
 
 use super::{
-    Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Spent, Strategy, gather_losses,
+    Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Source, Spent, Strategy, gather_losses,
     loss_bytes,
 };
 use crate::data::fill;
@@ -26,6 +26,8 @@ pub struct Thrift {
     pub offload: Option<Offload>,
     /// Where inputs of blocks are, with `Keep::LastInput`: in files.
     pub inputs: Option<Offload>,
+    /// Where the state comes from, if it was not given.
+    pub source: Source,
 }
 
 /// One rank of DDP (Li et al. 2020), ZeRO or FSDP, or a process alone.
@@ -74,7 +76,10 @@ impl<'a> DataParallel<'a> {
         let state = model.part(state);
         let mut shards =
             Shards::new(model.kernels(), peers, sharing, layout, units.clone(), &state);
-        let Thrift { keep, precision, ref offload, ref inputs } = *thrift;
+        let Thrift { keep, precision, ref offload, ref inputs, ref source } = *thrift;
+        if let Source::Seed(seed) = source {
+            shards.draw(*seed, layout, peers)?;
+        }
         shards.narrow(precision);
         shards.suit(optimizer.rule(), offload.as_ref())?;
         if let Some(offload) = offload {

@@ -29,7 +29,7 @@ pub use mesh::{Axis, Groups, Mesh};
 pub use packing::Packing;
 pub use peers::Peers;
 pub use server::{Eventual, Pace, Together};
-pub use shards::{Shards, Sharing, Stage};
+pub use shards::{Shards, Sharing, Source, Stage};
 pub use travel::{Compress, Travel};
 pub use way::{Way, Ways};
 

@@ -13,6 +13,7 @@
 //! The numbers hold for one slot in fast mode; `gradients` tells what ordered mode costs.
 
 mod account;
+mod begin;
 mod fetch;
 mod moments;
 mod rooms;
@@ -28,6 +29,7 @@ use crate::optim::{Moments, Optimizer};
 use crate::precision::Precision;
 use crate::state::State;
 use crate::trace::{self, Lane, Span};
+pub use begin::Source;
 use brigade_comm::Communicator;
 use brigade_offload::memory::Arena;
 use fetch::{Gather, Near, gather_call};

@@ -1,0 +1,161 @@
+//! A checkpoint that comes into being piece by piece: nobody has all of it in memory.
+
+use super::{HEADER, Header, PREFIXES, beside};
+use crate::error::Error;
+use crate::layout::Layout;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// A file that becomes a checkpoint when it has all numbers; until then it lies beside it.
+pub(crate) struct Writer<'l> {
+    layout: &'l Layout,
+    path: PathBuf,
+    file: File,
+    /// Where each tensor of each array begins. \[bytes\]
+    places: [Vec<u64>; 3],
+    is_whole: bool,
+}
+
+impl<'l> Writer<'l> {
+    /// Parameters under their own names, moments under `adam.m/` and `adam.v/`; all of them zeros
+    /// until they come.
+    ///
+    /// Errors: `File` if it cannot be written, `Checkpoint` if the header would be too long.
+    pub(crate) fn create(
+        path: &Path,
+        layout: &'l Layout,
+        header: &Header,
+    ) -> Result<Writer<'l>, Error> {
+        let tensors = layout.tensors();
+        let name =
+            |array: usize, tensor: usize| format!("{}{}", PREFIXES[array].1, tensors[tensor].name);
+        let all = (0..3).flat_map(|array| (0..tensors.len()).map(move |tensor| (array, tensor)));
+        let mut all: Vec<_> = all.map(|(array, at)| (name(array, at), array, at)).collect();
+        // The order that the format's own writer has for tensors of one type.
+        all.sort();
+        let mut places = [(); 3].map(|()| vec![0; tensors.len()]);
+        let (mut end, mut infos) = (0, Vec::new());
+        for (name, array, at) in all {
+            let (first, shape) = (end, tensors[at].shape.clone());
+            places[array][at] = first as u64;
+            end += 4 * tensors[at].range.len();
+            let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets: (first, end) };
+            infos.push((name, info));
+        }
+        let metadata = HashMap::from([(HEADER.to_string(), header.text())]);
+        let metadata = Metadata::new(Some(metadata), infos);
+        let metadata = metadata.map_err(|problem| Error::checkpoint(path, problem))?;
+        let text = serde_json::to_string(&metadata).expect("metadata is names and numbers");
+        let len = text.len().next_multiple_of(8);
+        let start = 8 + len as u64;
+        places.iter_mut().flatten().for_each(|place| *place += start);
+        let failed = Error::file("write", path);
+        let file = File::create(beside(path)).map_err(failed)?;
+        let mut writer = Writer { layout, path: path.to_owned(), file, places, is_whole: false };
+        writer.file(|file| {
+            file.set_len(start + end as u64)?;
+            file.write_all(&(len as u64).to_le_bytes())?;
+            file.write_all(format!("{text:len$}").as_bytes())
+        })?;
+        Ok(writer)
+    }
+
+    /// Numbers of an array, from one of them on.
+    pub(crate) fn put(&mut self, array: &str, first: usize, values: &[f32]) -> Result<(), Error> {
+        let array = PREFIXES.iter().position(|(name, _)| *name == array);
+        let array = array.expect("a state has three arrays");
+        let end = first + values.len();
+        let layout = self.layout;
+        for (at, tensor) in layout.tensors().iter().enumerate() {
+            let (from, to) = (tensor.range.start.max(first), tensor.range.end.min(end));
+            if from < to {
+                let place = self.places[array][at] + 4 * (from - tensor.range.start) as u64;
+                let values = &values[from - first..to - first];
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                self.file(|file| {
+                    file.seek(SeekFrom::Start(place))?;
+                    file.write_all(&bytes)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// It has all of them: have it reach the disk, then take its name.
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
+        self.file(|file| file.sync_all())?;
+        let renamed = std::fs::rename(beside(&self.path), &self.path);
+        renamed.map_err(Error::file("write", &self.path))?;
+        self.is_whole = true;
+        Ok(())
+    }
+
+    fn file(&mut self, act: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<(), Error> {
+        act(&mut self.file).map_err(Error::file("write", &self.path))
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            // Something else has failed, which is told; a left-over that stays changes nothing.
+            let _ = std::fs::remove_file(beside(&self.path));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Course;
+    use crate::layout::Config;
+    use safetensors::tensor::{SafeTensors, TensorView, serialize};
+
+    #[test]
+    fn pieces_in_any_order_are_the_file_that_the_format_s_own_writer_makes() {
+        let config =
+            Config { vocab: 7, context: 5, layers: 2, heads: 2, width: 4, experts: 0, top: 0 };
+        let layout = Layout::new(config);
+        let header = Header { step: 3, config, course: Course::new(), loss_scale: None };
+        let values: Vec<f32> = (0..layout.len()).map(|i| (i as f32 * 0.7).sin()).collect();
+        let path = std::env::temp_dir().join(format!("brigade-pieces-{}", std::process::id()));
+        let mut writer = Writer::create(&path, &layout, &header).unwrap();
+        for part in [4, 1, 0, 3, 2] {
+            let edge = |part: usize| layout.len() * part / 5;
+            for (name, _) in PREFIXES {
+                writer.put(name, edge(part), &values[edge(part)..edge(part + 1)]).unwrap();
+            }
+        }
+        writer.finish().unwrap();
+        let bytes = std::fs::read(&path);
+        std::fs::remove_file(&path).unwrap();
+        let little: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let pairs = PREFIXES.iter().flat_map(|(_, prefix)| {
+            layout.tensors().iter().map(move |tensor| (format!("{prefix}{}", tensor.name), tensor))
+        });
+        let views = pairs.map(|(name, tensor)| {
+            let bytes = &little[4 * tensor.range.start..4 * tensor.range.end];
+            (name, TensorView::new(Dtype::F32, tensor.shape.clone(), bytes).unwrap())
+        });
+        let metadata = HashMap::from([(HEADER.to_string(), header.text())]);
+        let want = serialize(views, Some(metadata)).unwrap();
+        SafeTensors::deserialize(&want).unwrap();
+        assert!(bytes.unwrap() == want, "the same bytes");
+    }
+
+    #[test]
+    fn what_is_not_finished_is_gone() {
+        let config =
+            Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
+        let layout = Layout::new(config);
+        let header = Header { step: 3, config, course: Course::new(), loss_scale: None };
+        let path = std::env::temp_dir().join(format!("brigade-unfinished-{}", std::process::id()));
+        let writer = Writer::create(&path, &layout, &header).unwrap();
+        assert!(beside(&path).exists());
+        drop(writer);
+        assert!(!beside(&path).exists() && !path.exists());
+    }
+}

@@ -1,0 +1,60 @@
+//! What ranks hold until their first step: their parts, and never the whole state.
+
+use brigade_comm::{Communicator, Settings};
+use brigade_trainer::{Args, Counting, Outcome};
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+const RANKS: usize = 4;
+
+/// The most that all ranks, which are threads here and share a counter, held until the first step,
+/// as the one that saw the most tells it, and the bytes of a whole state.
+fn start(more: &str) -> (u64, u64) {
+    const LAYERS: u64 = 24;
+    const WIDTH: u64 = 128;
+    let base = format!(
+        "train --batch 4 --context 16 --layers {LAYERS} --width {WIDTH} --heads 4 --steps 1 \
+         --quiet --sample 0 --threads 1 {more}"
+    );
+    let args = Command::parse_from(base.split_whitespace()).args;
+    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    let comms = Communicator::local_world(RANKS, &settings).unwrap();
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let run = |comm| {
+            let args = &args;
+            let train = || brigade_trainer::train(args, Some(comm), &mut std::io::sink());
+            scope.spawn(move || train().unwrap())
+        };
+        let threads: Vec<_> = comms.into_iter().map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let most = outcomes[0].ranks.iter().map(|rank| rank.start_bytes).max().unwrap();
+    (most, 3 * 4 * LAYERS * 12 * WIDTH * WIDTH)
+}
+
+/// One test, because several would share the counter.
+#[test]
+fn ranks_with_parts_of_a_state_start_from_their_parts() {
+    // All ranks of fsdp hold one state in parts, the sum of its gradients, and rooms for a few
+    // units each; those of zero1 hold all parameters and gradients each.
+    for (more, bound) in [
+        ("--strategy fsdp", 2.5),
+        ("--strategy fsdp --offload cpu", 2.5),
+        ("--strategy fsdp --precision bf16", 2.5),
+        ("--strategy zero1", 4.5),
+    ] {
+        let (most, state) = start(more);
+        let ratio = most as f64 / state as f64;
+        println!("{more}: {RANKS} ranks started with {most} bytes, {ratio:.2} states");
+        assert!(most > state, "{more}: {most} bytes cannot be all of them, a state has {state}");
+        assert!(ratio < bound, "{more}: {ratio:.2} whole states between {RANKS} ranks");
+    }
+}
