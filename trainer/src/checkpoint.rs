@@ -4,15 +4,18 @@
 //! Written beside the target and renamed, so a crash leaves the old file or the new one. Everything
 //! read is checked against the model before a byte of it is used.
 
+mod write;
+
+pub(crate) use write::Writer;
+
 use crate::error::Error;
 use crate::layout::{Config, Layout};
 use crate::offload::Kept;
 use crate::precision::LossScale;
 use crate::state::State;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Settings of the run that wrote a checkpoint, by flag.
@@ -63,31 +66,10 @@ impl Header {
 /// The field of the header.
 const HEADER: &str = "brigade";
 
-/// Write parameters (under their own names) and moments (under `adam.m/` and `adam.v/`).
-///
-/// Errors: `File` if the file cannot be written.
-pub fn save(path: &Path, layout: &Layout, course: &Course, state: &State) -> Result<(), Error> {
-    let State { params, mean, square, steps, scale } = state;
-    let mut views = Vec::new();
-    for (prefix, flat) in [("", params), ("adam.m/", mean), ("adam.v/", square)] {
-        for tensor in layout.tensors() {
-            let data = little_endian(&flat[tensor.range.clone()]);
-            views.push((format!("{prefix}{}", tensor.name), tensor.shape.clone(), data));
-        }
-    }
-    let views = views.iter().map(|(name, shape, data)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), data);
-        (name, view.expect("the bytes of a tensor are four times its elements"))
-    });
-    let (step, config, course, loss_scale) = (*steps, *layout.config(), course.clone(), *scale);
-    let header = Header { step, config, course, loss_scale }.text();
-    let metadata = HashMap::from([(HEADER.to_string(), header)]);
-    let bytes = safetensors::serialize(views, Some(metadata))
-        .map_err(|problem| Error::checkpoint(path, problem))?;
-    replace(path, &bytes).map_err(Error::file("write", path))
-}
+/// Each array of a state, and what its tensors' names begin with.
+const PREFIXES: [(&str, &str); 3] = [("params", ""), ("mean", "adam.m/"), ("square", "adam.v/")];
 
-/// Find out before the first step whether `save` will be able to write here.
+/// Find out before the first step whether a `Writer` will be able to write here.
 ///
 /// Errors: `File` if not.
 pub fn probe(path: &Path) -> Result<(), Error> {
@@ -99,7 +81,7 @@ pub fn probe(path: &Path) -> Result<(), Error> {
     made.map_err(Error::file("write", path))
 }
 
-/// Read what `save` wrote, or what a run has kept in a folder, and the settings it came by.
+/// Read what a `Writer` wrote, or what a run has kept in a folder, and the settings it came by.
 ///
 /// Errors: `File` or `Offload` if it cannot be read, `Checkpoint` if it is damaged or of another
 /// model.
@@ -121,7 +103,7 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
 
     let mut state = State::room(layout);
     let State { params, mean, square, steps, scale } = &mut state;
-    for (prefix, flat) in [("", params), ("adam.m/", mean), ("adam.v/", square)] {
+    for ((_, prefix), flat) in PREFIXES.into_iter().zip([params, mean, square]) {
         for tensor in layout.tensors() {
             let name = format!("{prefix}{}", tensor.name);
             let view = file.tensor(&name).map_err(|e| wrong(e.to_string()))?;
@@ -142,25 +124,10 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
     Ok((state, header.course))
 }
 
-fn little_endian(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
-}
-
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     name.into()
-}
-
-/// Write all of it beside `path`, reach the disk, then take its name.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let beside = beside(path);
-    let mut file = std::fs::File::create(&beside)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    written.and_then(|()| std::fs::rename(&beside, path)).inspect_err(|_| {
-        // The first error is the one to report; a left-over that cannot be removed changes nothing.
-        let _ = std::fs::remove_file(&beside);
-    })
 }
 
 #[cfg(test)]
@@ -175,6 +142,17 @@ mod tests {
         std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()))
     }
 
+    fn save(path: &Path, layout: &Layout, course: &Course, state: &State) {
+        let (step, config, course, loss_scale) =
+            (state.steps, *layout.config(), course.clone(), state.scale);
+        let header = Header { step, config, course, loss_scale };
+        let mut file = Writer::create(path, layout, &header).unwrap();
+        file.put("params", 0, &state.params).unwrap();
+        file.put("mean", 0, &state.mean).unwrap();
+        file.put("square", 0, &state.square).unwrap();
+        file.finish().unwrap();
+    }
+
     /// A state that differs everywhere.
     fn state(layout: &Layout) -> State {
         let wave = |by: f32| (0..layout.len()).map(|i| (i as f32 * by).sin()).collect();
@@ -187,7 +165,7 @@ mod tests {
     fn what_is_read_is_what_was_written() {
         let (layout, path) = (layout(2), file("round-trip"));
         let written = (state(&layout), Course::from([("--seed".to_string(), "7".to_string())]));
-        save(&path, &layout, &written.1, &written.0).unwrap();
+        save(&path, &layout, &written.1, &written.0);
         let read = load(&path, &layout);
         std::fs::remove_file(&path).unwrap();
         assert!(read.unwrap() == written);
@@ -196,7 +174,7 @@ mod tests {
     #[test]
     fn other_models_and_damaged_files_are_refused() {
         let (small, path) = (layout(1), file("refused"));
-        save(&path, &small, &Course::new(), &state(&small)).unwrap();
+        save(&path, &small, &Course::new(), &state(&small));
         let bytes = std::fs::read(&path).unwrap();
         let wrong = load(&path, &layout(2)).unwrap_err().to_string();
         for len in (0..bytes.len()).step_by(97) {

@@ -1,11 +1,13 @@
 //! What of a run is in files: `--offload`, `--offload-activations`, and `--keep`, which leaves them
-//! as a checkpoint.
+//! as a checkpoint; and `--checkpoint`, which writes one.
 
 use crate::args::Args;
+use crate::checkpoint::{Header, Writer};
 use crate::error::Error;
 use crate::offload::{Offload, Tier};
 use crate::parallel::{Axis, Stage, Ways};
 use crate::precision::Precision;
+use crate::train::Run;
 use std::path::Path;
 
 impl Args {
@@ -56,5 +58,48 @@ impl Args {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Run<'_> {
+    /// Make the files that stay a checkpoint.
+    pub(crate) fn keep(&mut self) -> Result<(), Error> {
+        if !self.args.keep {
+            return Ok(());
+        }
+        let header = self.header();
+        self.strategy.commit(&header.text())
+    }
+
+    /// Write `--checkpoint`, if it is asked for: rank 0 does, piece by piece as they come.
+    pub(crate) fn save(&mut self) -> Result<(), Error> {
+        let Some(path) = &self.args.checkpoint else { return Ok(()) };
+        let (layout, header) = (self.model.layout(), self.header());
+        let file = self.is_first.then(|| Writer::create(path, layout, &header));
+        let mut file = file.transpose()?;
+        self.strategy.tell(true, &mut |array, first, values| {
+            file.as_mut().map_or(Ok(()), |file| file.put(array, first, values))
+        })?;
+        file.map_or(Ok(()), Writer::finish)
+    }
+
+    /// All parameters, if the host shall compute with them.
+    pub(crate) fn params(&mut self) -> Result<Vec<f32>, Error> {
+        if self.strategy.evaluates().is_some() && self.args.sample == 0 {
+            return Ok(Vec::new());
+        }
+        let mut params = vec![0.0; self.model.layout().len()];
+        self.strategy.tell(false, &mut |_, first, values| {
+            params[first..first + values.len()].copy_from_slice(values);
+            Ok(())
+        })?;
+        Ok(params)
+    }
+
+    /// What a checkpoint of now says of itself.
+    fn header(&self) -> Header {
+        let (step, course) = (self.strategy.steps(), self.args.course());
+        let (config, loss_scale) = (self.args.config(), self.strategy.loss_scale());
+        Header { step, config, course, loss_scale }
     }
 }

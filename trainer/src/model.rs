@@ -67,6 +67,11 @@ impl Gpt {
         })
     }
 
+    /// Whether ranks divide its tensors.
+    pub(crate) fn is_divided(&self) -> bool {
+        !self.division.groups().is_empty()
+    }
+
     /// Where each parameter of this rank lies.
     pub fn layout(&self) -> &Layout {
         &self.layout

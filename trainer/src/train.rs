@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::begin;
-use crate::checkpoint::{self, Course, Header};
+use crate::checkpoint::Course;
 use crate::data::{Corpus, fill};
 use crate::error::Error;
 use crate::kernels::{Cpu, packed_bytes};
@@ -14,7 +14,6 @@ use crate::records::Records;
 use crate::report::{Report, grouped, megabytes, printable};
 use crate::runlog::{RankEnd, StepRecord};
 use crate::sample::{Draw, sample};
-use crate::state::State;
 use crate::sys;
 use crate::tape::Tape;
 use crate::trace::{self, Lane};
@@ -166,10 +165,7 @@ impl Run<'_> {
             }
             if self.args.checkpoint_every.is_some_and(|every| (step + 1) % every == 0) {
                 let before = self.strategy.sent_bytes();
-                if self.args.checkpoint.is_some() {
-                    let state = self.strategy.gather()?;
-                    self.save(&state)?;
-                }
+                self.save()?;
                 saved_bytes += self.strategy.sent_bytes() - before;
                 self.keep()?;
             }
@@ -273,10 +269,8 @@ impl Run<'_> {
     /// Held-out loss, a sample of text and the last checkpoint.
     fn finish(&mut self, outcome: &mut Outcome) -> Result<(), Error> {
         self.keep()?;
-        let state = self.strategy.gather()?;
-        if self.args.checkpoint.is_some() {
-            self.save(&state)?;
-        }
+        self.save()?;
+        let params = self.params()?;
         if let Some(path) = &self.args.draw
             && let Some(picture) = self.strategy.draw()?
             && self.is_first
@@ -285,7 +279,7 @@ impl Run<'_> {
         }
         outcome.held_out = match self.held_out_on_device()? {
             Some(loss) => loss,
-            None => self.held_out(&state.params)?,
+            None => self.held_out(&params)?,
         };
         let ways: Vec<_> = self.args.strategy.iter().map(|way| way.name()).collect();
         let (ways, config) = (ways.join(","), self.model.layout().config());
@@ -310,7 +304,7 @@ impl Run<'_> {
         if self.args.sample > 0 && self.is_first {
             let draw = Draw { temperature: 0.8, top_k: 40, seed: self.args.seed };
             let prompt = self.args.prompt.as_bytes();
-            let text = sample(self.model, &state.params, prompt, self.args.sample, draw);
+            let text = sample(self.model, &params, prompt, self.args.sample, draw);
             self.report.say(&printable(&[prompt, &text].concat()))?;
         }
         Ok(())
@@ -351,25 +345,6 @@ impl Run<'_> {
             total += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
         }
         Ok(Some(total / (HELD_OUT_WINDOWS * context) as f64))
-    }
-
-    /// Make the files that stay a checkpoint.
-    fn keep(&mut self) -> Result<(), Error> {
-        if !self.args.keep {
-            return Ok(());
-        }
-        let (step, course) = (self.strategy.steps(), self.args.course());
-        let (config, loss_scale) = (self.args.config(), self.strategy.loss_scale());
-        self.strategy.commit(&Header { step, config, course, loss_scale }.text())
-    }
-
-    fn save(&self, state: &State) -> Result<(), Error> {
-        match &self.args.checkpoint {
-            Some(path) if self.is_first => {
-                checkpoint::save(path, self.model.layout(), &self.args.course(), state)
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -19,7 +19,7 @@ const RANKS: usize = 4;
 /// as the one that saw the most tells it, and the bytes of a whole state.
 fn start(more: &str) -> (u64, u64) {
     const LAYERS: u64 = 24;
-    const WIDTH: u64 = 128;
+    const WIDTH: u64 = 64;
     let base = format!(
         "train --batch 4 --context 16 --layers {LAYERS} --width {WIDTH} --heads 4 --steps 1 \
          --quiet --sample 0 --threads 1 {more}"
@@ -49,7 +49,7 @@ fn ranks_with_parts_of_a_state_start_from_their_parts() {
         ("--strategy fsdp", 2.5),
         ("--strategy fsdp --offload cpu", 2.5),
         ("--strategy fsdp --precision bf16", 2.5),
-        ("--strategy zero1", 4.5),
+        ("--strategy zero1", 5.0),
     ] {
         let (most, state) = start(more);
         let ratio = most as f64 / state as f64;

@@ -48,8 +48,9 @@ impl<'l> Writer<'l> {
         let metadata = HashMap::from([(HEADER.to_string(), header.text())]);
         let metadata = Metadata::new(Some(metadata), infos);
         let metadata = metadata.map_err(|problem| Error::checkpoint(path, problem))?;
-        let text = serde_json::to_string(&metadata).expect("metadata is names and numbers");
+        let mut text = serde_json::to_vec(&metadata).expect("metadata is names and numbers");
         let len = text.len().next_multiple_of(8);
+        text.resize(len, b' ');
         let start = 8 + len as u64;
         places.iter_mut().flatten().for_each(|place| *place += start);
         let failed = Error::file("write", path);
@@ -58,7 +59,7 @@ impl<'l> Writer<'l> {
         writer.file(|file| {
             file.set_len(start + end as u64)?;
             file.write_all(&(len as u64).to_le_bytes())?;
-            file.write_all(format!("{text:len$}").as_bytes())
+            file.write_all(&text)
         })?;
         Ok(writer)
     }

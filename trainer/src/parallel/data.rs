@@ -1,8 +1,8 @@
 //! Data-parallel training: every rank computes the whole model on its own lanes.
 
 use super::{
-    Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Source, Spent, Strategy, gather_losses,
-    loss_bytes,
+    Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Source, Spent, Strategy, Take,
+    gather_losses, loss_bytes, tell_whole,
 };
 use crate::data::fill;
 use crate::error::Error;
@@ -224,6 +224,21 @@ impl Strategy for DataParallel<'_> {
         state.steps = self.optimizer.steps;
         state.scale = self.loss_scale();
         self.model.assemble(state)
+    }
+
+    fn tell(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        if self.model.is_divided() {
+            return tell_whole(self.gather()?, has_moments, take);
+        }
+        let pieces = self.model.layout().pieces();
+        self.shards.tell(has_moments, &mut |array, first, values| {
+            // A unit is whole tensors, or tiles of them.
+            let end = first + values.len();
+            let mut here = pieces.iter().filter(|(_, here)| here.start >= first && here.end <= end);
+            here.try_for_each(|(there, here)| {
+                take(array, there.start, &values[here.start - first..here.end - first])
+            })
+        })
     }
 
     fn loss_scale(&self) -> Option<LossScale> {

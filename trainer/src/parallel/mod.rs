@@ -50,6 +50,12 @@ pub trait Strategy {
     /// The whole training state, on every rank.
     fn gather(&mut self) -> Result<State, Error>;
 
+    /// That state, without its counts, handed over piece by piece on every rank: parameters, and
+    /// moments if they are asked for. Whoever has it in parts never has all of it.
+    fn tell(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        tell_whole(self.gather()?, has_moments, take)
+    }
+
     /// Updates made.
     fn steps(&self) -> usize;
 
@@ -101,6 +107,19 @@ pub trait Strategy {
     fn disk_formula(&self) -> DiskUse {
         DiskUse::default()
     }
+}
+
+/// Takes numbers of an array of a state (`params`, `mean` or `square`), from one of them on.
+pub type Take<'t> = dyn FnMut(&str, usize, &[f32]) -> Result<(), Error> + 't;
+
+/// Hand over a state that is whole.
+fn tell_whole(state: State, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+    take("params", 0, &state.params)?;
+    if has_moments {
+        take("mean", 0, &state.mean)?;
+        take("square", 0, &state.square)?;
+    }
+    Ok(())
 }
 
 /// The samples of one step.

@@ -17,6 +17,7 @@ mod begin;
 mod fetch;
 mod moments;
 mod rooms;
+mod tell;
 
 use super::gradients::Cut;
 use super::sums::{LaneSums, lane_sums};
@@ -245,36 +246,6 @@ impl<'a> Shards<'a> {
         (0..self.units.len()).try_for_each(|at| self.land(at))?;
         self.forget_near();
         Ok(true)
-    }
-
-    /// Put the ranks' parts together, on every rank of the group. Each writes the ranges of its
-    /// units in `state`.
-    pub fn gather(&mut self, state: &mut State) -> Result<(), Error> {
-        for at in 0..self.units.len() {
-            // What is computed with is not what is updated, then.
-            let is_narrow = self.precision != Precision::F32 || !self.packs.is_empty();
-            if !is_narrow {
-                state.params[self.units[at].range.clone()]
-                    .copy_from_slice(self.fetch(self.first + at)?);
-                self.release(self.first + at);
-            }
-            let Unit { range, cut, part, moments, .. } = &self.units[at];
-            let arrays: [(&str, &[f32], &mut [f32], bool); 3] = [
-                ("params", part, &mut state.params, is_narrow),
-                ("mean", &moments.mean, &mut state.mean, true),
-                ("square", &moments.square, &mut state.square, moments.count() > 1),
-            ];
-            for (name, mine, all, _) in arrays.into_iter().filter(|(_, _, _, is_there)| *is_there) {
-                let read = self.disk.as_mut().map_or(Ok(None), |disk| disk.array(at, name))?;
-                let (mine, all) = (read.as_deref().unwrap_or(mine), &mut all[range.clone()]);
-                match self.group.filter(|_| self.sharing.stage > Stage::Ddp) {
-                    Some(group) => group.all_gather_v(mine, all, &cut.counts)?,
-                    None => all.copy_from_slice(mine),
-                }
-            }
-        }
-        self.forget_near();
-        self.disk.as_mut().map_or(Ok(()), Disk::restart)
     }
 
     /// How long anybody had to wait for calls since this was asked last.
