@@ -1,10 +1,11 @@
 //! From settings to a run that may take its first step: text, model, state, strategy, a table.
 
 use crate::args::Args;
-use crate::checkpoint::{self, Course, Header};
+use crate::checkpoint::{self, Course, Header, Reader};
 use crate::data::Corpus;
 use crate::error::Error;
 use crate::kernels::Cpu;
+use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::offload::{DiskUse, Kept, Offload, Tier};
 use crate::optim::{Hyper, Optimizer};
@@ -54,28 +55,45 @@ pub(crate) fn state(
         let state = State { steps: step, scale: loss_scale, ..State::absent() };
         return Ok((state, Source::Kept(kept.to_vec()), Some(course)));
     }
-    if starts_in_parts(args, world.map_or(1, Communicator::size))? {
-        return Ok((State::absent(), Source::Seed(args.seed), None));
-    }
-    let (mut state, mut resumed) = (State::new(model.initial(args.seed)), None);
-    if let Some(path) = args.resume.as_ref().filter(|_| is_first) {
-        let (found, course) = checkpoint::load(path, model.layout())?;
+    let has_parts = starts_in_parts(args, world.map_or(1, Communicator::size))?;
+    let Some(path) = &args.resume else {
+        if has_parts {
+            return Ok((State::absent(), Source::Seed(args.seed), None));
+        }
+        let mut state = State::new(model.initial(args.seed));
+        // Everyone starts from rank 0's weights.
+        world.map_or(Ok(()), |comm| comm.broadcast(&mut state.params, 0))?;
+        return Ok((state, Source::Given, None));
+    };
+    let (mut state, mut resumed, mut is_file) = (State::absent(), None, false);
+    if is_first {
+        // Nobody else needs to have the file, or to know that it is one.
+        is_file = has_parts && !args.is_pipeline() && !path.is_dir();
+        let (found, course) = match is_file {
+            true => {
+                let Header { step, course, loss_scale, .. } =
+                    Reader::open(path, model.layout())?.header;
+                (State { steps: step, scale: loss_scale, ..State::absent() }, course)
+            }
+            false => checkpoint::load(path, model.layout())?,
+        };
         require_rule(args, &course)?;
         (state, resumed) = (found, Some(course));
     }
     if let Some(comm) = world {
-        share_start(comm, args.resume.is_some(), &mut state)?;
+        is_file = share_start(comm, is_file, &mut state, model.layout())?;
     }
     require_steps(args, state.steps)?;
-    Ok((state, Source::Given, resumed))
+    let source = if is_file { Source::File(path.clone()) } else { Source::Given };
+    Ok((state, source, resumed))
 }
 
-/// Whether ranks draw their own parts: where all of a tensor is some rank's, and the host computes.
+/// Whether ranks get their own parts: where all of a tensor is some rank's, and the host computes.
 fn starts_in_parts(args: &Args, ranks: usize) -> Result<bool, Error> {
     let is_whole = args.mesh(ranks).length(Axis::Tp) == 1;
     let has_servers = Ways::of(&args.strategy)?.pace.is_some();
     let has_device = args.device.usage(0, args.precision).is_some();
-    Ok(args.resume.is_none() && is_whole && !has_servers && !has_device)
+    Ok(is_whole && !has_servers && !has_device)
 }
 
 /// Refuse moments of another rule.
@@ -318,20 +336,30 @@ fn departure(step: usize, written: &Course, now: &Course) -> String {
     note
 }
 
-/// Everyone starts from rank 0's state: its weights and, when resuming, its moments and step.
-fn share_start(comm: &Communicator, resumed: bool, state: &mut State) -> Result<(), Error> {
-    comm.broadcast(&mut state.params, 0)?;
-    if resumed {
-        comm.broadcast(&mut state.mean, 0)?;
-        comm.broadcast(&mut state.square, 0)?;
-        let scale = state.scale.map_or([0, 0], LossScale::numbers);
-        let mut told = [state.steps as u64, u64::from(scale[0]), u64::from(scale[1])];
-        comm.broadcast(&mut told, 0)?;
-        let [steps, scale, since] = told;
-        state.steps = steps as usize;
-        state.scale = LossScale::of_numbers([scale as u32, since as u32]);
+/// Everyone goes on from rank 0's state: its step and scale, and its numbers, if they will not come
+/// out of a file in parts. Whether they will is known to rank 0, and then to all.
+fn share_start(
+    comm: &Communicator,
+    is_file: bool,
+    state: &mut State,
+    layout: &Layout,
+) -> Result<bool, Error> {
+    let scale = state.scale.map_or([0, 0], LossScale::numbers);
+    let mut told =
+        [u64::from(is_file), state.steps as u64, u64::from(scale[0]), u64::from(scale[1])];
+    comm.broadcast(&mut told, 0)?;
+    let [is_file, steps, scale, since] = told;
+    if is_file == 0 {
+        if comm.rank() > 0 {
+            *state = State::room(layout);
+        }
+        for numbers in [&mut state.params, &mut state.mean, &mut state.square] {
+            comm.broadcast(numbers, 0)?;
+        }
     }
-    Ok(())
+    state.steps = steps as usize;
+    state.scale = LossScale::of_numbers([scale as u32, since as u32]);
+    Ok(is_file > 0)
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@
 //! Written beside the target and renamed, so a crash leaves the old file or the new one. Everything
 //! read is checked against the model before a byte of it is used.
 
+mod read;
 mod write;
 
+pub(crate) use read::Reader;
 pub(crate) use write::Writer;
 
 use crate::error::Error;
@@ -13,7 +15,6 @@ use crate::layout::{Config, Layout};
 use crate::offload::Kept;
 use crate::precision::LossScale;
 use crate::state::State;
-use safetensors::tensor::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -91,37 +92,13 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
         kept.header.require(layout.config(), path)?;
         return Ok((kept.state(layout)?, kept.header.course));
     }
-    let bytes = std::fs::read(path).map_err(Error::file("read", path))?;
-    let wrong = |problem: String| Error::checkpoint(path, problem);
-    let damaged = |e| wrong(format!("damaged, cut short or no safetensors file: {e}"));
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
-    let file = SafeTensors::deserialize(&bytes).map_err(damaged)?;
-    let header = metadata.metadata().as_ref().and_then(|fields| fields.get(HEADER));
-    let header = header.ok_or_else(|| wrong("was not written by `brigade train`".to_string()))?;
-    let header = Header::parse(header, path)?;
-    header.require(layout.config(), path)?;
-
+    let mut file = Reader::open(path, layout)?;
     let mut state = State::room(layout);
-    let State { params, mean, square, steps, scale } = &mut state;
-    for ((_, prefix), flat) in PREFIXES.into_iter().zip([params, mean, square]) {
-        for tensor in layout.tensors() {
-            let name = format!("{prefix}{}", tensor.name);
-            let view = file.tensor(&name).map_err(|e| wrong(e.to_string()))?;
-            if view.dtype() != Dtype::F32 || view.shape() != tensor.shape {
-                let (dtype, shape) = (view.dtype(), view.shape());
-                return Err(wrong(format!(
-                    "{name} is {dtype:?} {shape:?}, want {:?}",
-                    tensor.shape
-                )));
-            }
-            let (values, _) = view.data().as_chunks::<4>();
-            for (place, bytes) in flat[tensor.range.clone()].iter_mut().zip(values) {
-                *place = f32::from_le_bytes(*bytes);
-            }
-        }
-    }
-    (*steps, *scale) = (header.step, header.loss_scale);
-    Ok((state, header.course))
+    file.read("params", 0, &mut state.params)?;
+    file.read("mean", 0, &mut state.mean)?;
+    file.read("square", 0, &mut state.square)?;
+    (state.steps, state.scale) = (file.header.step, file.header.loss_scale);
+    Ok((state, file.header.course))
 }
 
 fn beside(path: &Path) -> PathBuf {

@@ -3,6 +3,7 @@
 use brigade_comm::{Communicator, Settings};
 use brigade_trainer::{Args, Counting, Outcome};
 use clap::Parser;
+use std::path::PathBuf;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -21,7 +22,7 @@ fn start(more: &str) -> (u64, u64) {
     const LAYERS: u64 = 24;
     const WIDTH: u64 = 64;
     let base = format!(
-        "train --batch 4 --context 16 --layers {LAYERS} --width {WIDTH} --heads 4 --steps 1 \
+        "train --batch 4 --context 16 --layers {LAYERS} --width {WIDTH} --heads 4 --steps 2 \
          --quiet --sample 0 --threads 1 {more}"
     );
     let args = Command::parse_from(base.split_whitespace()).args;
@@ -40,16 +41,32 @@ fn start(more: &str) -> (u64, u64) {
     (most, 3 * 4 * LAYERS * 12 * WIDTH * WIDTH)
 }
 
+/// A file that is gone when the test ends, well or not.
+struct Gone(PathBuf);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        // Nothing is left to do about a file that cannot be removed.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// One test, because several would share the counter.
 #[test]
 fn ranks_with_parts_of_a_state_start_from_their_parts() {
+    let file = std::env::temp_dir().join(format!("brigade-start-{}", std::process::id()));
+    let file = Gone(file);
+    let path = file.0.display();
+    let save = format!("--strategy fsdp --stop-at 1 --checkpoint {path}");
+    let resume = format!("--strategy fsdp --resume {path}");
     // All ranks of fsdp hold one state in parts, the sum of its gradients, and rooms for a few
     // units each; those of zero1 hold all parameters and gradients each.
     for (more, bound) in [
-        ("--strategy fsdp", 2.5),
-        ("--strategy fsdp --offload cpu", 2.5),
-        ("--strategy fsdp --precision bf16", 2.5),
-        ("--strategy zero1", 5.0),
+        (save.as_str(), 2.5),
+        (&resume, 2.5),
+        ("--strategy fsdp --offload cpu --stop-at 1", 2.5),
+        ("--strategy fsdp --precision bf16 --stop-at 1", 2.5),
+        ("--strategy zero1 --stop-at 1", 5.0),
     ] {
         let (most, state) = start(more);
         let ratio = most as f64 / state as f64;

@@ -77,9 +77,7 @@ impl<'a> DataParallel<'a> {
         let mut shards =
             Shards::new(model.kernels(), peers, sharing, layout, units.clone(), &state);
         let Thrift { keep, precision, ref offload, ref inputs, ref source } = *thrift;
-        if let Source::Seed(seed) = source {
-            shards.draw(*seed, layout, peers)?;
-        }
+        shards.begin(source, layout, peers)?;
         shards.narrow(precision);
         shards.suit(optimizer.rule(), offload.as_ref())?;
         if let Some(offload) = offload {

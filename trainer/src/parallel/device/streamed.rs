@@ -14,7 +14,7 @@ use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::{
-    Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, Thrift, gather_losses, loss_bytes,
+    Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes,
 };
 use crate::state::State;
 use crate::tape::Keep;
@@ -242,6 +242,10 @@ impl Strategy for Streamed<'_> {
         self.shards.gather(&mut state)?;
         state.steps = self.optimizer.steps;
         Ok(state)
+    }
+
+    fn tell(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        self.shards.tell(has_moments, take)
     }
 
     fn steps(&self) -> usize {

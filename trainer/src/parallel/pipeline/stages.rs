@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::model::{Gpt, Owed};
 use crate::offload::{DiskUse, Inputs, Offload};
 use crate::optim::Rule;
-use crate::parallel::{Batch, Lanes, Shards, Sharing, Source, Thrift};
+use crate::parallel::{Batch, Lanes, Shards, Sharing, Thrift};
 use crate::state::State;
 use crate::tape::{Scratch, Tape};
 use brigade_comm::Communicator;
@@ -79,9 +79,7 @@ impl<'a> Site<'a, '_> {
         let file = |offload: &Option<Offload>| offload.as_ref().map(|it| it.part(part, parts));
         let mut shards =
             Shards::new(model.kernels(), *group, *sharing, layout, units.clone(), state);
-        if let Source::Seed(seed) = thrift.source {
-            shards.draw(seed, layout, *group)?;
-        }
+        shards.begin(&thrift.source, layout, *group)?;
         let offload = file(&thrift.offload);
         shards.suit(*rule, offload.as_ref())?;
         offload.map_or(Ok(()), |offload| shards.offload(&offload))?;
