@@ -65,9 +65,17 @@ pub fn train(
     let world = world.as_ref().filter(|comm| comm.size() > 1);
     let ranks = world.map_or(1, Communicator::size);
     args.validate(ranks)?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads(ranks)).build();
-    let pool = pool.map_err(|problem| Error::setting("threads", problem.to_string()))?;
+    let mut threads = Vec::new();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads(ranks));
+    let pool = pool.spawn_handler(|thread| {
+        threads.push(std::thread::Builder::new().spawn(|| thread.run())?);
+        Ok(())
+    });
+    let pool = pool.build().map_err(|problem| Error::setting("threads", problem.to_string()))?;
     let outcome = pool.install(|| run(args, world, out));
+    drop(pool);
+    // Until its threads are gone they hold memory, which a run after this one would see go.
+    threads.into_iter().for_each(|thread| drop(thread.join()));
     if let (Err(error), Some(comm)) = (&outcome, world)
         && !matches!(error, Error::Comm(_))
     {
