@@ -87,7 +87,7 @@ fn print_transports() -> bool {
     usable
 }
 
-/// A transport's lines, with `width` columns for its name; whether it can be used with these settings.
+/// A transport's lines, its name in `width` columns; whether it can be used with these settings.
 fn print_transport(mark: char, name: &str, width: usize, settings: &Settings) -> bool {
     let settings = Settings { transport: name.to_owned(), ..settings.clone() };
     let found = match transports(&settings) {
@@ -103,7 +103,8 @@ fn print_transport(mark: char, name: &str, width: usize, settings: &Settings) ->
             Ok(caps) => {
                 works = true;
                 println!(
-                    "  {mark} {name:<width$} yes  {:>6.1} us {:>5.1} GB/s  (assumed, until measured)",
+                    "  {mark} {name:<width$} yes  {:>6.1} us {:>5.1} GB/s  \
+                     (assumed, until measured)",
                     caps.latency_s * 1e6,
                     1e-9 / caps.byte_s
                 );

@@ -23,7 +23,8 @@ pub(crate) struct Args {
     /// The collective
     collective: Collective,
     /// How many ranks
-    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32)
+        .range(1..=i64::from(RANKS_MAX)))]
     ranks: u32,
     /// Show this algorithm
     #[arg(long, value_name = "NAME")]

@@ -205,9 +205,6 @@ impl Args {
                 return Err(Error::setting(name, "must be at least 1".to_string()));
             }
         }
-        if let Some(threads) = self.threads.filter(|threads| *threads > 1024) {
-            return Err(Error::setting("threads", format!("{threads} is more than 1024")));
-        }
         if self.ranks > 1 && self.ranks != ranks {
             let problem = format!("{} were asked for, but {ranks} were started", self.ranks);
             return Err(Error::setting("ranks", problem));
@@ -287,8 +284,7 @@ impl Args {
         let mesh = self.mesh(ranks);
         let (pace, share) = (Ways::of(&self.strategy)?.pace, mesh.share(rank));
         let (rank, ranks) = pace.map_or(share, |pace| pace.share(self, share));
-        let alone = if self.is_pipeline() { 4 } else { 1 };
-        let parts = self.accumulate.unwrap_or(alone);
+        let parts = self.accumulate.unwrap_or(if self.is_pipeline() { 4 } else { 1 });
         if !self.ordered {
             return Lanes::new(self.batch, ranks * parts, rank, ranks);
         }
