@@ -96,6 +96,11 @@ pub(crate) fn is_out_of_reach(address: u64) -> bool {
     place.is_some_and(|found| matches!(found.place, Place::Device(_)))
 }
 
+/// Whether a call is on memory that the host cannot read.
+pub(crate) fn is_on_device(what: &What) -> bool {
+    what.memory().ranges().iter().any(|(address, bytes)| *bytes > 0 && is_out_of_reach(*address))
+}
+
 /// The members of a world in this process, with the devices of these numbers; without numbers they
 /// take the devices in turn.
 pub(crate) fn meet_all(world: Vec<Communicator>, numbers: &[c_int]) -> Outcome<Vec<Member>> {
@@ -169,9 +174,7 @@ impl OnDevice {
     /// Whether a call is on memory of devices, which it must then be on as a whole. Pinned memory
     /// of the host goes with either.
     pub(crate) fn takes(&self, what: &What) -> Outcome<bool> {
-        let (What::Collective { memory, .. }
-        | What::Send { memory, .. }
-        | What::Recv { memory, .. }) = what;
+        let memory = what.memory();
         let mut kinds = [None; 2];
         for (kind, (address, bytes)) in kinds.iter_mut().zip(memory.ranges()) {
             if bytes > 0 {

@@ -12,7 +12,7 @@ use brigade_wall::{Failure, Outcome};
 
 use crate::collective::cudaStream_t;
 use crate::comm::{Comm, Member};
-use crate::device::{Enqueued, ended};
+use crate::device::{self, Enqueued, ended};
 use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
 
 /// What a thread has listed.
@@ -117,6 +117,13 @@ pub(crate) unsafe fn later(
 ) -> Outcome<ncclResult_t> {
     let on_device = match comm.joined.get() {
         Some(Ok(Some(Member { on_device: Some(there), .. }))) => there.takes(&what)?,
+        // What it will have on devices is not known yet, and the host cannot read there.
+        None if device::is_on_device(&what) => {
+            return Err(Failure::usage(
+                "a call on memory of a device, while the communicator is being made: wait until \
+                 it is there",
+            ));
+        }
         _ => false,
     };
     if !is_open() {

@@ -36,6 +36,17 @@ pub enum What {
     },
 }
 
+impl What {
+    /// What it is on.
+    pub fn memory(&self) -> &Memory {
+        match self {
+            What::Collective { memory, .. }
+            | What::Send { memory, .. }
+            | What::Recv { memory, .. } => memory,
+        }
+    }
+}
+
 /// The list.
 #[derive(Default)]
 pub struct Listed {

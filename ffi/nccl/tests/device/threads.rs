@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use brigade_cuda::{Cuda, DeviceMemory, Place, Stream};
 
-use super::library::{F32, INVALID_ARGUMENT, INVALID_USAGE, Nccl, SUCCESS, SUM};
+use super::library::{Address, F32, INVALID_ARGUMENT, INVALID_USAGE, Nccl, SUCCESS, SUM};
 use super::rank::{Rank, brings, bytes, context, has_device, read, turn, unique_id};
 
 /// Run `body` on so many ranks.
@@ -254,6 +254,31 @@ fn be_left(rank: Rank) {
     nccl.refused(again, state, "abort");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     rank.leave(|| {});
+}
+
+#[test]
+fn a_communicator_that_is_being_made_takes_no_memory_of_devices() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let (nccl, context, id) = (Nccl::get(), context(), unique_id());
+    let memory = DeviceMemory::new(&context, 4000).expect("memory");
+    let (at, mut comms) = (memory.address() as Address, [0; 2]);
+    let _here = context.enter().expect("a context");
+    // SAFETY: there is room for the communicators; a call that is refused touches no memory.
+    unsafe {
+        nccl.ok((nccl.group_start)());
+        nccl.ok((nccl.init_rank)(&mut comms[0], 2, id, 0));
+        // It waits for the other rank, which comes after this.
+        let early = (nccl.all_reduce)(at, at, 1000, F32, SUM, comms[0], 0);
+        nccl.refused(early, INVALID_USAGE, "still joining");
+        let early = (nccl.send)(at, 1000, F32, 1, comms[0], 0);
+        nccl.refused(early, INVALID_USAGE, "while the communicator is being made");
+        nccl.ok((nccl.init_rank)(&mut comms[1], 2, id, 1));
+        nccl.refused((nccl.group_end)(), INVALID_USAGE, "nothing of the group was carried out");
+        comms.into_iter().for_each(|comm| nccl.ok((nccl.abort)(comm)));
+    }
 }
 
 #[test]
