@@ -6,6 +6,7 @@ use brigade_comm::device::{DeviceGroup, Way};
 use brigade_comm::naive::{NaiveCall, expected, fill};
 use brigade_comm::{Call, Communicator, Counts, Dtype, Op, Settings};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
+pub(crate) use brigade_cuda_fake::has_device;
 use brigade_schedule::Collective;
 
 /// What lies in outputs before a call.
@@ -22,16 +23,6 @@ pub(crate) struct Rank {
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether there is a fake device here; says so if not.
-pub(crate) fn has_device() -> bool {
-    brigade_cuda_fake::install();
-    let usable = brigade_cuda_fake::is_usable();
-    if !usable {
-        eprintln!("skipped: the fake device needs x86-64 Linux and a C++ compiler");
-    }
-    usable
 }
 
 /// The context of a rank: ranks take the devices in turn.

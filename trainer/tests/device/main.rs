@@ -4,12 +4,4 @@
 mod operations;
 mod training;
 
-/// Whether there is a device; the fake one is put in place first.
-fn has_device() -> bool {
-    if !brigade_cuda_fake::is_usable() {
-        eprintln!("skipped: no C++ compiler for the fake device");
-        return false;
-    }
-    brigade_cuda_fake::install();
-    true
-}
+use brigade_cuda_fake::has_device;

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
+pub(crate) use brigade_cuda_fake::has_device;
 
 use super::library::{AVG, Address, F32, INVALID_ARGUMENT, MAX, Nccl, SUM, UniqueId};
 
@@ -26,16 +27,6 @@ pub(crate) struct Rank {
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether there is a fake device here; says so if not.
-pub(crate) fn has_device() -> bool {
-    brigade_cuda_fake::install();
-    let usable = brigade_cuda_fake::is_usable();
-    if !usable {
-        eprintln!("skipped: the fake device needs x86-64 Linux and a C++ compiler");
-    }
-    usable
 }
 
 /// The one device.

@@ -80,6 +80,16 @@ pub fn is_usable() -> bool {
     is_off() || (is_known && compiler::program().is_some())
 }
 
+/// Let a test meet this driver; false, and a line that says why, where there is none.
+pub fn has_device() -> bool {
+    install();
+    let usable = is_usable();
+    if !usable {
+        eprintln!("skipped: the fake device needs x86-64 Linux and a C++ compiler");
+    }
+    usable
+}
+
 /// Let this process, and those that it starts, meet this driver. Tests call it first of all.
 pub fn install() {
     static ONCE: Once = Once::new();
