@@ -35,6 +35,7 @@ mod select;
 mod settings;
 mod sharded;
 mod shrink;
+mod sys;
 mod typed;
 mod wait;
 mod waiting;

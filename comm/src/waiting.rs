@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::sys;
+
 /// How long a rank with a core of its own looks on before it sleeps, at first: what a sleep costs,
 /// or twice.
 const SPIN: Duration = Duration::from_micros(40);
@@ -29,6 +31,8 @@ const WARY_WAITS: u32 = 1000;
 pub(crate) struct Waiting {
     /// More ranks than cores: do not hold a core that another rank may need.
     crowded: bool,
+    /// Not two cores for each rank: a thread that runs behind others holds none while it waits.
+    scarce: bool,
     /// Waits to come in which we sleep rather than yield.
     wary: u32,
     looks: u32,
@@ -51,6 +55,7 @@ impl Waiting {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             crowded: local_ranks > cores,
+            scarce: local_ranks > cores / 2,
             wary: 0,
             looks: 0,
             yields: 0,
@@ -97,7 +102,7 @@ impl Waiting {
 
     /// Whether to go on looking for now.
     fn spins(&mut self, clock: impl FnOnce() -> Instant) -> bool {
-        if self.crowded || self.yields > 0 {
+        if self.crowded || self.yields > 0 || self.scarce && sys::runs_behind() {
             return false;
         }
         let now = clock();
@@ -165,6 +170,20 @@ mod tests {
         }
         looks(&mut waiting);
         assert!(waiting.yields > 0, "a thousand waits later it yields again");
+    }
+
+    #[test]
+    fn where_cores_are_scarce_a_thread_behind_others_does_not_look_on() {
+        let behind = |local_ranks| {
+            let body = move || {
+                sys::run_behind();
+                looks(&mut Waiting::among(local_ranks)) < LOOKS + YIELDS
+            };
+            std::thread::spawn(body).join().expect("a thread")
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        assert!(behind(cores / 2 + 1));
+        assert!(cores == 1 || !behind(cores / 2));
     }
 
     #[test]

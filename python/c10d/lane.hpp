@@ -2,6 +2,8 @@
 // and finds nothing in front of it.
 #pragma once
 
+#include <sched.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -72,7 +74,15 @@ public:
     }
 
 private:
+    // When this thread is woken it does not interrupt who computes on the core, and libbrigade does
+    // not look on in it where cores are scarce. Where it cannot be had the thread runs as it did.
+    static void run_behind() {
+        const sched_param parameter = {};
+        if (sched_getscheduler(0) == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &parameter);
+    }
+
     void serve() {
+        run_behind();
         std::unique_lock<std::mutex> lock(mutex_);
         for (;;) {
             changed_.wait(lock, [this] { return !busy_ && (closed_ || !jobs_.empty()); });

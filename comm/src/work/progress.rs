@@ -12,6 +12,7 @@ use super::lock;
 use super::outcome::{Ending, Outcome};
 use crate::Error;
 use crate::communicator::Shared;
+use crate::sys;
 
 /// What the progress thread does for a call.
 pub(crate) type Body<'a> = Box<dyn FnOnce(&Shared) -> Ending + Send + 'a>;
@@ -65,6 +66,7 @@ impl Progress {
     }
 
     fn serve(&self, shared: &Weak<Shared>) {
+        sys::run_behind();
         loop {
             let mut queue = lock(&self.queue);
             let job = loop {
