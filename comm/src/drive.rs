@@ -12,7 +12,7 @@ use crate::extent::Memory;
 use crate::middle::Functions;
 use crate::plan::{Channel, Plan};
 use crate::run::{Poll, Run, Wires};
-use crate::wait::{Standstill, Watch};
+use crate::wait::{At, Standstill, Watch};
 use crate::waiting::Waiting;
 
 /// The longest a rank sleeps before it looks around: a lost peer is noticed this much later.
@@ -149,7 +149,7 @@ impl Driver {
                 }
                 Ok(Poll::Idle) if slept => {
                     slept = false;
-                    let at = Some((&self.run, plan));
+                    let at = At::Step(&self.run, plan);
                     let still = Standstill { at, name, header: &header };
                     self.watch.look_around(&mut self.waiting, &mut self.endpoints, &still)?;
                 }

@@ -29,16 +29,30 @@ const CLOSED_GRACE: Duration = Duration::from_millis(100);
 
 /// A call that does not move, for whoever must say so.
 pub(crate) struct Standstill<'a> {
-    /// How far it is. Nowhere, if it waits for whichever member comes first.
-    pub(crate) at: Option<(&'a Run, &'a Plan)>,
+    pub(crate) at: At<'a>,
     pub(crate) name: &'a str,
     pub(crate) header: &'a Header,
+}
+
+/// How far a call is.
+#[derive(Clone, Copy)]
+pub(crate) enum At<'a> {
+    /// At the steps of a plan.
+    Step(&'a Run, &'a Plan),
+    /// At something that only this member can go on with, in words.
+    Member(u32, &'a str),
+    /// Nowhere: it waits for whichever member comes first.
+    Anyone,
 }
 
 impl Standstill<'_> {
     /// The member waited for.
     fn peer(&self) -> Option<u32> {
-        let (run, plan) = self.at?;
+        let (run, plan) = match self.at {
+            At::Step(run, plan) => (run, plan),
+            At::Member(peer, _) => return Some(peer),
+            At::Anyone => return None,
+        };
         match run.waiting_for(plan)? {
             (Channel::From(peer) | Channel::To(peer), _) => Some(peer),
             (Channel::Within, _) => None,
@@ -47,8 +61,12 @@ impl Standstill<'_> {
 
     /// The place in words.
     fn place(&self, rank: u32, members: &[u32]) -> String {
-        let Some((run, plan)) = self.at else {
-            return format!("rank {rank}, {}: waiting for any of the others", self.name);
+        let (run, plan) = match self.at {
+            At::Step(run, plan) => (run, plan),
+            At::Member(_, doing) => return format!("rank {rank}, {}: {doing}", self.name),
+            At::Anyone => {
+                return format!("rank {rank}, {}: waiting for any of the others", self.name);
+            }
         };
         let Some((channel, step)) = run.waiting_for(plan) else {
             return format!("rank {rank}, {}", self.name);
@@ -152,7 +170,7 @@ impl Watch {
 
     /// A rank that left, and without which there is no going on.
     fn leaver(&self, still: &Standstill<'_>) -> Option<u32> {
-        if still.at.is_some() {
+        if !matches!(still.at, At::Anyone) {
             return still
                 .peer()
                 .map(|peer| self.members[peer as usize])

@@ -1,22 +1,34 @@
 //! Windows: memory of a rank that the others write and read while it does something else.
 //!
-//! The memory is the transport's (shared by processes, or known to devices), so bytes are copied
-//! into it and out of it. What was put is settled for the owner once it has seen the signal that
-//! the writer gave afterwards.
+//! The memory is the transport's where it has such a thing (shared by processes, or known to
+//! devices), so bytes are copied into it and out of it. Ranks that cannot reach it by themselves
+//! (over TCP, network plugins, or another transport than the one that has the memory) ask by
+//! messages, which a thread of the owner carries out; `ways` says who asks how. What was put is
+//! settled for the owner once it has seen the signal that the writer gave afterwards.
+//!
+//! * `meeting`, `ways`: how the windows of a group come to know each other
+//! * `request`: messages, read as hostile; `asker`, `clerk`: those who send and carry them out
+//! * `held`: the own window, and how its users hear of the thread that serves it
 
+mod asker;
+mod clerk;
+mod held;
 mod meeting;
+mod request;
+mod ways;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use brigade_transports::{Bells, Endpoint, RemoteWindow, TransportError, WindowMemory};
+use brigade_transports::{Bells, Endpoint, TransportError};
 
 use crate::header::Header;
 use crate::run::Stop;
-use crate::wait::{Standstill, Watch};
+use crate::wait::{At, Standstill};
 use crate::waiting::Waiting;
 use crate::{Communicator, Error};
+use held::Held;
+use ways::{Rest, Way};
 
 /// The longest sleep of one who waits for a signal: a lost peer is noticed this much later.
 const NAP: Duration = Duration::from_millis(20);
@@ -28,16 +40,13 @@ const SHORT_NAP: Duration = Duration::from_micros(500);
 /// Any thread may use it at any time. It outlives the communicator it was made of. Drop it when no
 /// rank uses this one's memory any more: after a barrier, say.
 pub struct Window {
-    /// In front of the endpoints, which must outlive them. None for this rank itself.
-    remotes: Vec<Option<Mutex<Box<dyn RemoteWindow>>>>,
-    memory: Mutex<Box<dyn WindowMemory>>,
-    ends: Mutex<Ends>,
-    watch: Watch,
+    /// In front of what serves and sleeps, whose endpoints must outlive wires and memory.
+    ways: Vec<Way>,
+    held: Arc<Held>,
+    rest: Rest,
     local_ranks: usize,
     /// How large each rank's is.
     sizes: Vec<WindowSize>,
-    /// What this rank added to its own counters.
-    own_signals: Vec<AtomicU64>,
 }
 
 /// How much a rank exposes.
@@ -59,12 +68,19 @@ impl Communicator {
     /// Expose memory to the other ranks, and get hold of theirs. Collective: every rank calls it,
     /// each with a size of its own, which may be nothing.
     ///
-    /// Cost: joining, two small all-gathers, and the memory.
+    /// Ranks write and read each other's memory by themselves over shared memory, and over RDMA
+    /// where devices have atomics. Over everything else, and between ranks that reach each other by
+    /// another transport than the owner's first one that can do that, they do so by messages that a
+    /// thread of the owner carries out: the same in all that is promised here, but each costs the
+    /// owner's host some time.
+    ///
+    /// Cost: joining, two small all-gathers, and the memory. Where there are messages, also two
+    /// links to each such rank, and a thread for as long as the window lives.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] on every rank if one of them cannot: over TCP and network plugins there
-    /// are no windows, nor over several transports at once. Otherwise those of a call.
+    /// [`Error::Invalid`] on every rank if one of them cannot, for want of memory say. Otherwise
+    /// those of a call.
     pub fn window(&self, size: WindowSize) -> Result<Window, Error> {
         meeting::meet(self, size)
     }
@@ -73,7 +89,7 @@ impl Communicator {
 impl Window {
     /// This rank's number in the group.
     pub fn rank(&self) -> usize {
-        self.watch.me as usize
+        self.held.watch.me as usize
     }
 
     /// How large the window of `rank` is.
@@ -96,12 +112,13 @@ impl Window {
     /// [`Error::Invalid`] for a place outside of the window; what has ended the world.
     pub fn put(&self, rank: usize, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.check_place("put", rank, offset, data.len())?;
-        match &self.remotes[rank] {
-            None => lock(&self.memory).write(offset, data),
-            Some(remote) => {
+        match &self.ways[rank] {
+            Way::Own => self.held.write(offset, data),
+            Way::Direct(remote) => {
                 let outcome = lock(remote).put(offset, data);
                 outcome.map_err(|error| self.judge("put", error))?;
             }
+            Way::Messages(asker) => lock(asker).put(&self.held, offset, data)?,
         }
         Ok(())
     }
@@ -114,12 +131,13 @@ impl Window {
     /// As for [`Window::put`].
     pub fn get(&self, rank: usize, offset: usize, target: &mut [u8]) -> Result<(), Error> {
         self.check_place("get", rank, offset, target.len())?;
-        match &self.remotes[rank] {
-            None => lock(&self.memory).read(offset, target),
-            Some(remote) => {
+        match &self.ways[rank] {
+            Way::Own => self.held.read(offset, target),
+            Way::Direct(remote) => {
                 let outcome = lock(remote).get(offset, target);
                 outcome.map_err(|error| self.judge("get", error))?;
             }
+            Way::Messages(asker) => lock(asker).get(&self.held, offset, target)?,
         }
         Ok(())
     }
@@ -132,14 +150,13 @@ impl Window {
     /// [`Error::Invalid`] for a counter that does not exist; what has ended the world.
     pub fn signal(&self, rank: usize, signal: usize, add: u64) -> Result<(), Error> {
         self.check_signal(rank, signal)?;
-        match &self.remotes[rank] {
-            None => {
-                self.own_signals[signal].fetch_add(add, Ordering::Release);
-            }
-            Some(remote) => {
+        match &self.ways[rank] {
+            Way::Own => self.held.add(signal, add),
+            Way::Direct(remote) => {
                 let outcome = lock(remote).signal(signal, add);
                 outcome.map_err(|error| self.judge("signal", error))?;
             }
+            Way::Messages(asker) => lock(asker).signal(&self.held, signal, add)?,
         }
         Ok(())
     }
@@ -151,7 +168,7 @@ impl Window {
     /// [`Error::Invalid`] for a counter that does not exist.
     pub fn signalled(&self, signal: usize) -> Result<u64, Error> {
         self.check_signal(self.rank(), signal)?;
-        Ok(self.sum(signal))
+        Ok(self.held.sum(signal))
     }
 
     /// Wait until a counter of this rank is `at_least` so much, and return what it is then.
@@ -186,7 +203,7 @@ impl Window {
         timeout: Option<Duration>,
     ) -> Result<Option<u64>, Error> {
         self.check_signal(self.rank(), signal)?;
-        let come = || Some(self.sum(signal)).filter(|&sum| sum >= at_least);
+        let come = || Some(self.held.sum(signal)).filter(|&sum| sum >= at_least);
         let mut waiting = Waiting::among(self.local_ranks);
         let began = Instant::now();
         loop {
@@ -200,36 +217,65 @@ impl Window {
             if waiting.is_brief() {
                 continue;
             }
-            let mut ends = match self.ends.try_lock() {
-                Ok(ends) => ends,
-                Err(TryLockError::Poisoned(ends)) => ends.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    // Another thread sleeps there, and looks around for all.
-                    self.watch.stopped().map_or(Ok(()), Err)?;
-                    std::thread::sleep(left.min(SHORT_NAP));
-                    continue;
+            let name = || format!("signal {signal} of a window, for {at_least}");
+            match &self.rest {
+                Rest::Bells(ends) => {
+                    self.sleep_at_bells(ends, left, &come, (&mut waiting, &name))?;
                 }
-            };
-            let Ends { endpoints, bells } = &mut *ends;
-            bells.arm(endpoints);
-            if come().is_some() {
-                bells.disarm(endpoints);
-                continue;
-            }
-            // A bell that fails is one that does not ring: we look again after the nap.
-            let _ = bells.wait(endpoints, left.min(NAP));
-            if come().is_none() {
-                let name = format!("signal {signal} of a window, for {at_least}");
-                let header = &Header::of_message(self.watch.group);
-                let still = Standstill { at: None, name: &name, header };
-                self.watch.look_around(&mut waiting, endpoints, &still)?;
+                Rest::Clerk { .. } => {
+                    let looks = self.held.looks.count();
+                    if come().is_none() {
+                        self.held.looks.wait(looks, left.min(NAP));
+                    }
+                    if come().is_none() {
+                        self.look_around(&mut waiting, &mut [], &name())?;
+                    }
+                }
             }
         }
     }
 
-    fn sum(&self, signal: usize) -> u64 {
-        let others = lock(&self.memory).signal(signal);
-        others.wrapping_add(self.own_signals[signal].load(Ordering::Acquire))
+    /// Sleep until a peer may have signalled, where each reaches the counters by itself.
+    fn sleep_at_bells(
+        &self,
+        ends: &Mutex<Ends>,
+        left: Duration,
+        come: &dyn Fn() -> Option<u64>,
+        (waiting, name): (&mut Waiting, &dyn Fn() -> String),
+    ) -> Result<(), Error> {
+        let mut ends = match ends.try_lock() {
+            Ok(ends) => ends,
+            Err(TryLockError::Poisoned(ends)) => ends.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Another thread sleeps there, and looks around for all.
+                self.held.watch.stopped().map_or(Ok(()), Err)?;
+                std::thread::sleep(left.min(SHORT_NAP));
+                return Ok(());
+            }
+        };
+        let Ends { endpoints, bells } = &mut *ends;
+        bells.arm(endpoints);
+        if come().is_some() {
+            bells.disarm(endpoints);
+            return Ok(());
+        }
+        // A bell that fails is one that does not ring: we look again after the nap.
+        let _ = bells.wait(endpoints, left.min(NAP));
+        if come().is_none() {
+            self.look_around(waiting, endpoints, &name())?;
+        }
+        Ok(())
+    }
+
+    fn look_around(
+        &self,
+        waiting: &mut Waiting,
+        endpoints: &mut [Box<dyn Endpoint>],
+        name: &str,
+    ) -> Result<(), Error> {
+        let watch = &self.held.watch;
+        let header = &Header::of_message(watch.group);
+        watch.look_around(waiting, endpoints, &Standstill { at: At::Anyone, name, header })
     }
 
     fn check_place(
@@ -246,7 +292,7 @@ impl Window {
                  {rank}'s window"
             )));
         }
-        self.watch.stopped().map_or(Ok(()), Err)
+        self.held.watch.stopped().map_or(Ok(()), Err)
     }
 
     fn check_signal(&self, rank: usize, signal: usize) -> Result<(), Error> {
@@ -256,18 +302,18 @@ impl Window {
                 "signal {signal} of the {signals} of rank {rank}'s window"
             )));
         }
-        self.watch.stopped().map_or(Ok(()), Err)
+        self.held.watch.stopped().map_or(Ok(()), Err)
     }
 
     fn judge(&self, what: &str, error: TransportError) -> Error {
-        self.watch.judge(Stop::Wire(error), &format!("{what} on a window"))
+        self.held.watch.judge(Stop::Wire(error), &format!("{what} on a window"))
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
         // Before the endpoints close, which others might take for something worse.
-        self.watch.control.leave_group(self.watch.group);
+        self.held.watch.control.leave_group(self.held.watch.group);
     }
 }
 

@@ -168,9 +168,23 @@ impl World {
         group: u64,
         settings: &Settings,
     ) -> Result<Links, Error> {
+        self.join_some((members, me), group, settings, &|_| true)
+    }
+
+    /// Join a group in which this rank has to do with the wanted members only. They want it, too.
+    pub(crate) fn join_some(
+        &self,
+        (members, me): (&[u32], usize),
+        group: u64,
+        settings: &Settings,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Links, Error> {
         // All routes are known from the cards. Whoever lacks one says so before it joins anything,
         // or the others would wait for it.
-        let ports = self.ports_to(members, me, &settings.transport)?;
+        let mut ports = self.ports_to(members, me, &settings.transport)?;
+        for (member, port) in ports.iter_mut().enumerate() {
+            *port = port.filter(|_| wanted(member));
+        }
         let here = |rank: &&u32| self.hosts[**rank as usize] == self.hosts[self.rank as usize];
         let local_ranks = members.iter().filter(here).count();
         let (endpoints, names, routes) = (Vec::new(), Vec::new(), vec![None; members.len()]);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use brigade_comm::{Communicator, Op, Settings};
+use brigade_comm::{Communicator, Op, Settings, WindowSize};
 
 const VERSIONS: [&str; 5] = ["8", "9", "10", "11", "12"];
 
@@ -156,6 +156,44 @@ fn a_plugin_is_a_transport_with_the_same_digits_as_any_other() {
     let Some(workshop) = Workshop::open("transport") else { return };
     let plugin = format!("plugin:{}", workshop.library().display());
     assert!(sums(&plugin) == sums("loopback"));
+}
+
+#[test]
+fn windows_go_over_a_plugin() {
+    let Some(workshop) = Workshop::open("windows") else { return };
+    let transport = format!("plugin:{}", workshop.library().display());
+    let interface = Some("127.0.0.0/8".into());
+    let settings = Settings { transport, interface, ..Settings::default() };
+    let world = Communicator::local_world(3, &settings).expect("three threads meet");
+    std::thread::scope(|scope| {
+        for comm in world {
+            scope.spawn(move || window_ring(&comm));
+        }
+    });
+}
+
+/// Each rank writes to the next one, who looks once it was signalled, and reads it from afar.
+fn window_ring(comm: &Communicator) {
+    const BYTES: usize = 500_000;
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let (next, last) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    let block = |from: usize, round: u64| -> Vec<u8> {
+        (0..BYTES).map(|at| (at * 7 + from * 31 + round as usize * 13) as u8).collect()
+    };
+    let window = comm.window(WindowSize { bytes: BYTES + 1, signals: 2 }).expect("a window");
+    let mut got = vec![0; BYTES];
+    for round in 1..=20 {
+        window.put(next, 1, &block(rank, round)).expect("a put");
+        window.signal(next, 0, 1).expect("a signal");
+        window.wait(0, round).expect("a signal");
+        window.get(rank, 1, &mut got).expect("our own window");
+        assert!(got == block(last, round), "rank {rank}, round {round}");
+        window.get(next, 1, &mut got).expect("a get");
+        assert!(got == block(rank, round), "rank {rank}, round {round}, from afar");
+        window.signal(last, 1, 1).expect("a signal");
+        window.wait(1, round).expect("a signal");
+    }
+    comm.barrier().expect("nobody needs the windows any more");
 }
 
 #[test]

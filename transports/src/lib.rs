@@ -238,7 +238,8 @@ pub trait Doorbell {
 /// One-sided access: a member exposes memory, others write into it and signal.
 ///
 /// This is what RDMA writes and device peer memory offer natively. A window is named by a
-/// descriptor that its owner sends to whoever may use it, over any channel.
+/// descriptor that its owner sends to whoever may use it, over any channel. Transports without it
+/// need nothing: communicators make windows of messages over their wires.
 pub trait Windows {
     /// Expose `bytes` of zeroed memory with `signals` counters to all members. The memory belongs
     /// to the transport (registered, shared, pinned) and is freed with the endpoint.

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::header::Header;
 use crate::plan::Channel;
 use crate::run::Stop;
-use crate::wait::Standstill;
+use crate::wait::{At, Standstill};
 
 /// The name of it in errors.
 const NAME: &str = "receive from any rank";
@@ -42,7 +42,7 @@ impl Driver {
             // A bell that fails shows in the wires too, and there it has a name.
             let _ = self.bells.wait(&mut self.endpoints, NAP);
             if self.front(last)?.is_none() {
-                let still = Standstill { at: None, name: NAME, header: ours };
+                let still = Standstill { at: At::Anyone, name: NAME, header: ours };
                 self.watch.look_around(&mut self.waiting, &mut self.endpoints, &still)?;
             }
         }

@@ -4,11 +4,13 @@
 //! imports theirs. What one of them cannot do, all hear of, so that none waits for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use brigade_transports::{Bells, Endpoint, LocalWindow, RemoteWindow, WindowMemory};
+use brigade_transports::WindowMemory;
 
-use super::{Ends, Mutex, Window, WindowSize};
+use super::held::{Held, Plain};
+use super::ways::Opening;
+use super::{Window, WindowSize};
 use crate::communicator::derive_group;
 use crate::control::History;
 use crate::wait::Watch;
@@ -25,6 +27,8 @@ const BYTES_MAX: usize = isize::MAX as usize / 4;
 const SIGNALS_MAX: usize = 1 << 20;
 /// Colours of divisions have 32 bits, and lists of survivors the highest one.
 const GROUPS_OF_WINDOWS: u64 = 1 << 62;
+/// The groups in which a rank asks those with a lower number.
+const GROUPS_OF_DOWNWARD: u64 = GROUPS_OF_WINDOWS + 1;
 
 /// Make the window of this rank, with all others.
 pub(super) fn meet(communicator: &Communicator, size: WindowSize) -> Result<Window, Error> {
@@ -39,84 +43,60 @@ fn meet_stating(
 ) -> Result<Window, Error> {
     let shared = communicator.shared();
     let number = shared.splits.fetch_add(1, Ordering::Relaxed);
-    let group = derive_group(shared.group, number, GROUPS_OF_WINDOWS);
+    let group_of = |kind| derive_group(shared.group, number, kind);
+    let groups = [GROUPS_OF_WINDOWS, GROUPS_OF_DOWNWARD].map(group_of);
     let me = communicator.rank();
-    let Links { mut endpoints, names, routes, local_ranks } =
-        shared.world.join(&shared.members, me, group, &shared.settings)?;
-    let exposed = expose(&mut endpoints, &names, size);
-    let records = tell(communicator, stated, exposed.as_ref().map(|it| &it.descriptor[..]))?;
-    let memory = exposed.map_err(Error::invalid)?.memory;
+    let mut links = shared.world.join(&shared.members, me, groups[0], &shared.settings)?;
+    let local_ranks = links.local_ranks;
+    let exposed = expose(&mut links, size);
+    let records = tell(communicator, stated, exposed.as_ref().map(|it| &it.said[..]))?;
+    let Exposed { native, memory, .. } = exposed.map_err(Error::invalid)?;
     let told = parse(&records)?;
     let sizes = told.iter().map(|(size, _)| *size).collect();
-    let import = |(rank, (stated, said)): (usize, &(WindowSize, &[u8]))| {
-        routes[rank].map(|route| import(&mut *endpoints[route], rank, *stated, said)).transpose()
-    };
-    let imported: Result<Vec<_>, String> = told.iter().enumerate().map(import).collect();
-    parse(&tell(communicator, size, imported.as_ref().map(|_| &[][..]))?)?;
-    let remotes = imported.map_err(Error::invalid)?;
     let watch = Watch {
         control: Arc::clone(&shared.world.control),
         members: Arc::clone(&shared.members),
         me: me as u32,
-        group,
+        group: groups[0],
         history: History::default(),
         report_after: shared.settings.report_after,
         timeout: shared.settings.timeout,
     };
-    let bells = Bells::join(&mut endpoints);
-    let own_signals = (0..size.signals).map(|_| AtomicU64::new(0)).collect();
-    let (memory, ends) = (Mutex::new(memory), Mutex::new(Ends { endpoints, bells }));
-    Ok(Window { remotes, memory, ends, watch, local_ranks, sizes, own_signals })
+    let held = Arc::new(Held::new(memory, native.is_some(), size, watch));
+    let opened = Opening { shared, me, groups, links, native, told: &told, held: &held }.open();
+    parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
+    let (ways, rest) = opened.map_err(Error::invalid)?;
+    Ok(Window { ways, held, rest, local_ranks, sizes })
 }
 
-/// Expose memory over the only transport there is, or say why that cannot be.
-fn expose(
-    endpoints: &mut [Box<dyn Endpoint>],
-    names: &[&str],
-    size: WindowSize,
-) -> Result<LocalWindow, String> {
+/// A rank's own window, before the others know of it.
+struct Exposed {
+    /// The endpoint whose memory it is, if it is of one.
+    native: Option<usize>,
+    memory: Box<dyn WindowMemory>,
+    /// The name of that transport, with its length in front, and what its peers need to know.
+    said: Vec<u8>,
+}
+
+/// Expose memory of the first transport that has such, or have memory that nobody else reaches.
+/// Errors: why that cannot be.
+fn expose(links: &mut Links, size: WindowSize) -> Result<Exposed, String> {
     let WindowSize { bytes, signals } = size;
     if bytes > BYTES_MAX || signals > SIGNALS_MAX {
         return Err(format!("no window has {bytes} bytes and {signals} signals"));
     }
-    match endpoints {
-        [] => {
-            let memory = Box::new(Alone { memory: vec![0; bytes] });
-            Ok(LocalWindow { descriptor: Vec::new(), memory })
-        }
-        [only] => {
-            let windows = only.windows().ok_or_else(|| {
-                let name = names[0];
-                format!("{name} has no windows; shm has, and rdma where devices have atomics")
-            })?;
-            let window = windows.expose(bytes, signals).map_err(|error| error.to_string())?;
-            let length = window.descriptor.len();
-            let fits = length <= SAID_MAX;
-            fits.then_some(window).ok_or_else(|| format!("a descriptor of {length} bytes"))
-        }
-        _ => Err(format!("there are no windows over {} at once", names.join(" and "))),
+    for (at, endpoint) in links.endpoints.iter_mut().enumerate() {
+        let Some(windows) = endpoint.windows() else { continue };
+        let window = windows.expose(bytes, signals).map_err(|error| error.to_string())?;
+        let name = links.names[at];
+        let said = [&[name.len() as u8][..], name.as_bytes(), &window.descriptor].concat();
+        let length = said.len();
+        return match length <= SAID_MAX {
+            true => Ok(Exposed { native: Some(at), memory: window.memory, said }),
+            false => Err(format!("a descriptor of {length} bytes")),
+        };
     }
-}
-
-fn import(
-    endpoint: &mut dyn Endpoint,
-    rank: usize,
-    stated: WindowSize,
-    descriptor: &[u8],
-) -> Result<Mutex<Box<dyn RemoteWindow>>, String> {
-    let windows = endpoint.windows().expect("it has exposed one");
-    let imported = windows.import(rank, descriptor);
-    let imported = imported.map_err(|error| format!("the window of rank {rank}: {error}"))?;
-    // Later calls are held against what was stated, and the transport trusts them.
-    let (bytes, signals) = imported.size();
-    if stated != (WindowSize { bytes, signals }) {
-        return Err(format!(
-            "the window of rank {rank}: it states {} bytes and {} signals, but its descriptor has \
-             {bytes} bytes and {signals} signals",
-            stated.bytes, stated.signals
-        ));
-    }
-    Ok(Mutex::new(imported))
+    Ok(Exposed { native: None, memory: Box::new(Plain::new(bytes)?), said: Vec::new() })
 }
 
 /// Tell the others something of this rank's window, or why there is none; what all said.
@@ -164,26 +144,6 @@ fn parse_one(rank: usize, record: &[u8]) -> Result<(WindowSize, &[u8]), Error> {
             word(0),
             word(8)
         ))),
-    }
-}
-
-/// The window of a rank that has nobody beside it.
-struct Alone {
-    memory: Vec<u8>,
-}
-
-impl WindowMemory for Alone {
-    fn read(&self, offset: usize, target: &mut [u8]) {
-        target.copy_from_slice(&self.memory[offset..][..target.len()]);
-    }
-
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
-        self.memory[offset..][..bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn signal(&self, _: usize) -> u64 {
-        // Nobody else adds to a counter.
-        0
     }
 }
 

@@ -6,13 +6,21 @@ use brigade_comm::{Communicator, Error, Settings, WindowSize};
 
 use crate::world::{each_rank, over};
 
-/// Transports that have windows.
-const WINDOWED: [&str; 2] = ["loopback", "shm"];
+/// Worlds by whose transports ranks reach each other's memory by themselves, and those where all or
+/// some of them ask.
+const WORLDS: [&str; 6] = [
+    "loopback",
+    "shm",
+    "tcp",
+    "loopback without windows",
+    "shm without windows",
+    "shm in two hosts",
+];
 
 #[test]
 fn a_ring_of_puts_and_signals_goes_round() {
-    for transport in WINDOWED {
-        for ranks in [1, 2, 4] {
+    for transport in WORLDS {
+        for ranks in [1, 2, 3, 4] {
             each_rank(ranks, &over(transport), move |member| ring(&member));
         }
     }
@@ -50,7 +58,7 @@ fn ring(member: &Communicator) {
 
 #[test]
 fn nonsense_is_refused_and_changes_nothing() {
-    for transport in WINDOWED {
+    for transport in WORLDS {
         each_rank(2, &over(transport), move |member| {
             let signals = member.rank();
             let window = member.window(WindowSize { bytes: 10, signals }).expect("a window");
@@ -77,7 +85,7 @@ fn nonsense_is_refused_and_changes_nothing() {
 
 #[test]
 fn who_waits_for_a_rank_that_is_gone_or_aborts_is_told() {
-    for transport in WINDOWED {
+    for transport in WORLDS {
         each_rank(3, &over(transport), move |member| {
             let window = member.window(WindowSize { bytes: 0, signals: 1 }).expect("a window");
             if member.rank() == 2 {
@@ -99,20 +107,114 @@ fn who_waits_for_a_rank_that_is_gone_or_aborts_is_told() {
 }
 
 #[test]
-fn a_transport_without_windows_says_so_on_every_rank() {
-    each_rank(2, &over("tcp"), |member| {
-        let error = member.window(WindowSize { bytes: 10, signals: 1 });
-        let error = error.map(|_| ()).expect_err("tcp has none");
-        assert!(error.is_recoverable() && error.to_string().contains("tcp has no"), "{error}");
-        member.barrier().expect("the world goes on");
+fn what_one_rank_cannot_have_no_rank_gets_and_the_world_goes_on() {
+    for transport in WORLDS {
+        // Memory of the transport that is for tests is a test's to bound.
+        let much = if transport == "loopback" { usize::MAX } else { usize::MAX / 9 };
+        each_rank(2, &over(transport), move |member| {
+            let bytes = if member.rank() == 1 { much } else { 10 };
+            let error = member.window(WindowSize { bytes, signals: 0 }).map(|_| ());
+            let error = error.expect_err("no memory is that large");
+            assert!(error.is_recoverable() && error.to_string().contains("rank 1"), "{error}");
+            member.barrier().expect("the world goes on");
+        });
+    }
+}
+
+#[test]
+fn every_rank_writes_and_reads_every_window_at_once() {
+    for transport in WORLDS {
+        each_rank(4, &over(transport), move |member| crowd(&member));
+    }
+    let striped = Settings { sockets: 3, ..over("tcp") };
+    each_rank(3, &striped, move |member| crowd(&member));
+}
+
+/// Two threads of each rank write to all windows, each to its own part, and read back what they
+/// wrote; counters add up to what all have added. Puts are larger than what a wire takes at once,
+/// and all ranks write before any of them waits.
+fn crowd(member: &Communicator) {
+    const PART: usize = 700_001;
+    const ROUNDS: u64 = 4;
+    let (rank, ranks) = (member.rank(), member.size());
+    let parts = 2 * ranks;
+    let window = member.window(WindowSize { bytes: parts * PART, signals: 3 }).expect("a window");
+    let of = |part: usize, to: usize, round: u64| -> Vec<u8> {
+        (0..PART).map(|at| (at * 3 + part * 17 + to * 29 + round as usize) as u8).collect()
+    };
+    std::thread::scope(|scope| {
+        for part in [2 * rank, 2 * rank + 1] {
+            let (window, of) = (&window, &of);
+            scope.spawn(move || {
+                for round in 1..=ROUNDS {
+                    for to in (0..ranks).map(|step| (rank + step) % ranks) {
+                        window.put(to, part * PART, &of(part, to, round)).expect("a put");
+                        window.signal(to, 1, round).expect("a signal");
+                    }
+                    for from in (0..ranks).rev() {
+                        let mut got = vec![0; PART];
+                        window.get(from, part * PART, &mut got).expect("a get");
+                        assert!(got == of(part, from, round), "part {part} of rank {from}");
+                    }
+                }
+            });
+        }
     });
-    // One rank asks for more than there is: the other hears of it too.
-    each_rank(2, &over("shm"), |member| {
-        let bytes = if member.rank() == 1 { usize::MAX } else { 10 };
-        let error = member.window(WindowSize { bytes, signals: 0 }).map(|_| ());
-        assert!(error.expect_err("no memory is that large").is_recoverable());
-        member.barrier().expect("the world goes on");
-    });
+    let sum = (1..=ROUNDS).sum::<u64>() * parts as u64;
+    assert_eq!(window.wait(1, sum).expect("signals"), sum);
+    for part in 0..parts {
+        let mut got = vec![0; PART];
+        window.get(rank, part * PART, &mut got).expect("our own window");
+        assert!(got == of(part, rank, ROUNDS), "rank {rank}, part {part}");
+    }
+    assert_eq!([0, 2].map(|signal| window.signalled(signal).expect("a counter")), [0, 0]);
+    member.barrier().expect("nobody needs the windows any more");
+}
+
+#[test]
+fn what_was_put_before_leaving_arrives() {
+    for transport in WORLDS {
+        each_rank(3, &over(transport), move |member| {
+            const BYTES: usize = 3_000_000;
+            let size = WindowSize { bytes: 2 * BYTES, signals: 1 };
+            let window = member.window(size).expect("a window");
+            if member.rank() > 0 {
+                let data = vec![member.rank() as u8; BYTES];
+                window.put(0, (member.rank() - 1) * BYTES, &data).expect("a put");
+                window.signal(0, 0, 1).expect("a signal");
+                return;
+            }
+            // They have left before anybody looks.
+            std::thread::sleep(Duration::from_millis(30));
+            window.wait(0, 2).expect("both have signalled");
+            let mut got = vec![0; 2 * BYTES];
+            window.get(0, 0, &mut got).expect("our own window");
+            assert!(got[..BYTES] == vec![1; BYTES] && got[BYTES..] == vec![2; BYTES]);
+        });
+    }
+}
+
+#[test]
+fn a_window_is_served_while_its_owner_does_nothing() {
+    for transport in WORLDS {
+        each_rank(2, &over(transport), move |member| {
+            let window = member.window(WindowSize { bytes: 1 << 20, signals: 1 });
+            let window = window.expect("a window");
+            if member.rank() == 1 {
+                let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at * 7) as u8).collect();
+                let mut got = vec![0; 1 << 20];
+                window.put(0, 0, &data).expect("a put");
+                window.get(0, 0, &mut got).expect("the owner is asleep");
+                assert!(got == data);
+                window.signal(0, 0, 1).expect("a signal");
+            } else {
+                while window.signalled(0).expect("a counter") == 0 {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+            member.barrier().expect("nobody needs the windows any more");
+        });
+    }
 }
 
 #[test]

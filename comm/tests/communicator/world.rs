@@ -5,10 +5,13 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use brigade_comm::naive::{NaiveCall, expected, fill};
+use brigade_comm::transports::transports;
 use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Op, Settings};
 use brigade_schedule::Collective;
 use brigade_transports::Transport;
-use brigade_transports::loopback::World;
+use brigade_transports::loopback::{Clock, World};
+
+use crate::hosted::Hosted;
 
 /// `late` is loopback with wires that read lent memory as late as they may.
 pub(crate) const TRANSPORTS: [&str; 4] = ["loopback", "late", "shm", "tcp"];
@@ -30,11 +33,9 @@ where
     R: Send + 'static,
     F: Fn(Communicator) -> R + Send + Sync + 'static,
 {
-    let members = if settings.transport == "late" {
-        let late: Arc<dyn Transport> = Arc::new(World::new(ranks).late_sends().transport());
-        Communicator::local_world_over(ranks, settings, &[late])
-    } else {
-        Communicator::local_world(ranks, settings)
+    let members = match special(ranks, settings) {
+        Some(transports) => Communicator::local_world_over(ranks, settings, &transports),
+        None => Communicator::local_world(ranks, settings),
     };
     let members = members.expect("a world");
     let (done, outcomes) = mpsc::channel();
@@ -61,6 +62,26 @@ where
     let what = if end == mpsc::RecvTimeoutError::Timeout { "hang" } else { "panicked" };
     assert!(missing.is_empty(), "{}: ranks {missing:?} of {ranks} {what}", settings.transport);
     results.into_iter().flatten().collect()
+}
+
+/// The transports of worlds that only tests have.
+fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn Transport>>> {
+    let shm = || transports(&over("shm")).expect("a name").remove(0);
+    let tcp = || transports(&Settings { transport: "tcp".into(), ..settings.clone() });
+    Some(match &*settings.transport {
+        "late" => vec![Arc::new(World::new(ranks).late_sends().transport())],
+        "loopback without windows" => {
+            let memory = World::new(ranks).clock(Clock::Real).transport();
+            vec![Hosted::new(Arc::new(memory), 1, false)]
+        }
+        "shm without windows" => vec![Hosted::new(shm(), 1, false)],
+        "shm in two hosts" => {
+            let mut all = vec![Hosted::new(shm(), 2, true)];
+            all.extend(tcp().expect("a name"));
+            all
+        }
+        _ => return None,
+    })
 }
 
 /// One call, as all ranks make it. `counts` has one entry for equal blocks, else one a block.

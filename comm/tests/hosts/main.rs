@@ -7,6 +7,7 @@
 mod job;
 mod net;
 mod rank;
+mod windows;
 
 use std::time::{Duration, Instant};
 
@@ -87,8 +88,8 @@ fn a_rank_without_a_way_to_another_host_says_why() {
 #[test]
 fn a_rank_killed_on_another_host_is_named_within_a_second() {
     let Some(hosts) = Hosts::new("k", 2, Family::Both) else { return };
-    for dead in [3, 2, 0] {
-        let mut job = Job::start(&hosts, &[0, 0, 1, 1], "flow", &[]);
+    for (dead, part) in [(3, "flow"), (2, "flow"), (0, "flow"), (3, "window flow")] {
+        let mut job = Job::start(&hosts, &[0, 0, 1, 1], part, &[]);
         job.hear_all("flowing");
         let killed = Instant::now();
         job.kill(dead);
@@ -103,10 +104,27 @@ fn a_rank_killed_on_another_host_is_named_within_a_second() {
 }
 
 #[test]
+fn windows_go_across_hosts_and_inside_them() {
+    let Some(hosts) = Hosts::new("w", 2, Family::Both) else { return };
+    check(&hosts, &[0, 0, 1, 1], "windows", &[]);
+    check(&hosts, &[0, 1, 0], "windows", &[("BRIGADE_SOCKETS", "1")]);
+}
+
+#[test]
 fn a_host_that_falls_silent_is_named_by_the_deadline() {
     let Some(hosts) = Hosts::new("s", 2, Family::Both) else { return };
+    falls_silent(&hosts, "flow");
+}
+
+#[test]
+fn a_host_that_falls_silent_is_named_by_those_who_use_its_windows() {
+    let Some(hosts) = Hosts::new("x", 2, Family::Both) else { return };
+    falls_silent(&hosts, "window flow");
+}
+
+fn falls_silent(hosts: &Hosts, part: &str) {
     let places = [0, 0, 1, 1];
-    let job = Job::start(&hosts, &places, "flow", &[("BRIGADE_TIMEOUT_MS", "1500")]);
+    let job = Job::start(hosts, &places, part, &[("BRIGADE_TIMEOUT_MS", "1500")]);
     job.hear_all("flowing");
     let cut = Instant::now();
     hosts.cut_off(1);

@@ -9,6 +9,7 @@ use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Op, Settings};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::job::{FOLDER, PART, PLACES, say};
+use crate::windows;
 
 /// The child's side. Without a part this is an empty test.
 #[test]
@@ -23,6 +24,8 @@ fn play_a_part() {
         "traffic" => traffic(),
         "refused" => say(&format!("error {}", Communicator::from_env().err().unwrap())),
         "pace" => pace(),
+        "windows" => windows::ring(),
+        "window flow" => windows::flow(),
         other => panic!("no part called {other}"),
     }
     say("done");

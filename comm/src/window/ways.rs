@@ -1,0 +1,187 @@
+//! How a rank reaches the windows of the others, and how the others reach its own.
+//!
+//! An owner's memory is that of its first transport which has memory that peers reach. Whoever is
+//! joined to it by that transport reaches it; all others ask, and the owner serves them. Both sides
+//! judge that alike, from what the owner has said and from the transport that joins the two.
+//!
+//! Requests of a rank and the answers to it share a link, on which nothing else travels, so a rank
+//! that closes its side has read everything that came there, and what it sent last still arrives.
+//! Hence two groups: in one a rank asks those with a higher number than its own, in the other those
+//! with a lower one.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use brigade_transports::{Bells, Endpoint, RemoteWindow};
+
+use super::asker::Asker;
+use super::clerk::{Clerk, Desk};
+use super::held::Held;
+use super::{Ends, WindowSize};
+use crate::communicator::Shared;
+use crate::world::Links;
+
+/// How this rank reaches one window.
+pub(super) enum Way {
+    /// It is its own.
+    Own,
+    /// By itself.
+    Direct(Mutex<Box<dyn RemoteWindow>>),
+    /// By asking its owner.
+    Messages(Mutex<Asker>),
+}
+
+/// Who sleeps at the bells: they are kept until nothing needs their endpoints any more.
+pub(super) enum Rest {
+    /// Whoever waits, one at a time: every peer rings by itself.
+    Bells(Mutex<Ends>),
+    /// The thread that serves the others.
+    Clerk { _serves: Clerk },
+}
+
+/// What the ways are made of.
+pub(super) struct Opening<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) me: usize,
+    /// Those of upward and of downward requests. The windows of transports are of the first.
+    pub(super) groups: [u64; 2],
+    /// In the first group.
+    pub(super) links: Links,
+    /// The endpoint whose memory this rank exposes.
+    pub(super) native: Option<usize>,
+    /// What each rank states, and what it says of its memory.
+    pub(super) told: &'a [(WindowSize, &'a [u8])],
+    pub(super) held: &'a Arc<Held>,
+}
+
+impl Opening<'_> {
+    /// Open the way to every window, and begin to serve. Errors: what could not be done.
+    pub(super) fn open(mut self) -> Result<(Vec<Way>, Rest), String> {
+        let ranks = self.told.len();
+        let asks: Vec<bool> = (0..ranks).map(|rank| self.asks(rank)).collect();
+        let serves: Vec<bool> = (0..ranks).map(|rank| self.serves(rank)).collect();
+        let mut downward = Vec::new();
+        if asks.iter().chain(&serves).any(|it| *it) {
+            downward = self.join_downward(&|rank| asks[rank] || serves[rank])?;
+        }
+        let mut ways = Vec::with_capacity(ranks);
+        let mut desks = Vec::new();
+        for rank in 0..ranks {
+            if serves[rank] {
+                desks.push(self.desk(rank, &downward)?);
+            }
+            ways.push(match self.links.routes[rank] {
+                None => Way::Own,
+                Some(_) if asks[rank] => Way::Messages(self.asker(rank, &downward)?),
+                Some(route) => Way::Direct(self.import(rank, route)?),
+            });
+        }
+        let Links { mut endpoints, local_ranks, .. } = self.links;
+        let bells = Bells::join(&mut endpoints);
+        let ends = Ends { endpoints, bells };
+        if desks.is_empty() && downward.is_empty() {
+            return Ok((ways, Rest::Bells(Mutex::new(ends))));
+        }
+        let clerk = Clerk::start(Arc::clone(self.held), desks, ends, local_ranks);
+        let clerk = clerk.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok((ways, Rest::Clerk { _serves: clerk }))
+    }
+
+    /// Whether this rank cannot reach the window of `rank` by itself.
+    fn asks(&self, rank: usize) -> bool {
+        let joined_by = self.links.routes[rank].map(|route| self.links.names[route]);
+        joined_by.is_some_and(|name| !is_of(self.told[rank].1, name))
+    }
+
+    /// Whether `rank` cannot reach the window of this one.
+    fn serves(&self, rank: usize) -> bool {
+        self.links.routes[rank].is_some_and(|route| self.native != Some(route))
+    }
+
+    /// Join the second group with those that have messages, and add what serves it to the
+    /// endpoints; which of them serves each member.
+    fn join_downward(
+        &mut self,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Vec<Option<usize>>, String> {
+        let Shared { world, members, settings, .. } = self.shared;
+        let joined = world.join_some((members, self.me), self.groups[1], settings, wanted);
+        let Links { endpoints, routes, .. } = joined.map_err(|error| error.to_string())?;
+        let before = self.links.endpoints.len();
+        self.links.endpoints.extend(endpoints);
+        Ok(routes.into_iter().map(|route| route.map(|at| before + at)).collect())
+    }
+
+    /// The group in which `asker` asks `asked`, and the endpoint that joins us to `rank` there.
+    fn way_of(
+        &mut self,
+        (asker, asked): (usize, usize),
+        rank: usize,
+        downward: &[Option<usize>],
+    ) -> (u64, &mut dyn Endpoint) {
+        let (group, routes) = match asker < asked {
+            true => (self.groups[0], &self.links.routes[..]),
+            false => (self.groups[1], downward),
+        };
+        let route = routes[rank].expect("both groups were joined with it");
+        (group, &mut *self.links.endpoints[route])
+    }
+
+    fn asker(&mut self, rank: usize, downward: &[Option<usize>]) -> Result<Mutex<Asker>, String> {
+        let deadline = self.deadline();
+        let local_ranks = self.links.local_ranks;
+        let (group, endpoint) = self.way_of((self.me, rank), rank, downward);
+        let requests = endpoint.sender(rank, deadline).map_err(|error| error.to_string())?;
+        let answers = endpoint.receiver(rank).map_err(|error| error.to_string())?;
+        Ok(Mutex::new(Asker::new((rank, group), requests, answers, local_ranks)))
+    }
+
+    fn desk(&mut self, rank: usize, downward: &[Option<usize>]) -> Result<Desk, String> {
+        let deadline = self.deadline();
+        let (group, endpoint) = self.way_of((rank, self.me), rank, downward);
+        let answers = endpoint.sender(rank, deadline).map_err(|error| error.to_string())?;
+        let requests = endpoint.receiver(rank).map_err(|error| error.to_string())?;
+        Ok(Desk::new((rank, group), requests, answers))
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.shared.settings.join_timeout
+    }
+
+    fn import(
+        &mut self,
+        rank: usize,
+        route: usize,
+    ) -> Result<Mutex<Box<dyn RemoteWindow>>, String> {
+        let (stated, said) = self.told[rank];
+        let (_, descriptor) = parts(said).expect("its transport's name was read before");
+        let windows = self.links.endpoints[route].windows();
+        let windows = windows.ok_or_else(|| {
+            let name = self.links.names[route];
+            format!("the window of rank {rank} is one of {name}, which has none here")
+        })?;
+        let imported = windows.import(rank, descriptor);
+        let imported = imported.map_err(|error| format!("the window of rank {rank}: {error}"))?;
+        // Later calls are held against what was stated, and the transport trusts them.
+        let (bytes, signals) = imported.size();
+        if stated != (WindowSize { bytes, signals }) {
+            return Err(format!(
+                "the window of rank {rank}: it states {} bytes and {} signals, but its descriptor \
+                 has {bytes} bytes and {signals} signals",
+                stated.bytes, stated.signals
+            ));
+        }
+        Ok(Mutex::new(imported))
+    }
+}
+
+/// The transport whose memory a window is, and what its peers need to know of it; from the network.
+fn parts(said: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&length, rest) = said.split_first()?;
+    rest.split_at_checked(usize::from(length))
+}
+
+/// Whether a rank says that its window is memory of the transport with this name.
+fn is_of(said: &[u8], name: &str) -> bool {
+    parts(said).is_some_and(|(says, _)| says == name.as_bytes())
+}
