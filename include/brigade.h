@@ -735,9 +735,9 @@ brigade_result_t brigade_mem_free(void *memory);
 // hold of theirs. Every rank must call it, each with sizes of its own. The memory belongs to the
 // library: brigade_window_put and brigade_window_get reach it, the own rank's too. `window` is
 // NULL after an error; if one rank cannot, for want of memory say, all of them get
-// BRIGADE_INVALID_ARGUMENT and nothing has changed. Ranks reach each other's memory by themselves over
-// shared memory and RDMA; over all else, and between hosts, a thread of the owner carries out what
-// they ask, with the same promises.
+// BRIGADE_INVALID_ARGUMENT and nothing has changed. Ranks reach each other's memory by themselves
+// over shared memory and RDMA; over all else, and between hosts, a thread of the owner carries out
+// what they ask, with the same promises.
 //
 // Threads: from any thread; calls on one communicator are carried out one after the other.
 brigade_result_t brigade_window_create(brigade_window_t *window,

@@ -58,11 +58,11 @@ impl Asker {
         }
         let request = Request::Put { offset, bytes: data.len() };
         self.ask(request, |asker, asked, head| {
-            let mut joined = [0; JOINED_BYTES];
             if data.len() > JOINED_BYTES - HEAD_BYTES {
                 asker.send(held, asked, &head)?;
                 return asker.send(held, asked, data);
             }
+            let mut joined = [0; JOINED_BYTES];
             let (front, back) = joined[..HEAD_BYTES + data.len()].split_at_mut(HEAD_BYTES);
             front.copy_from_slice(&head);
             back.copy_from_slice(data);

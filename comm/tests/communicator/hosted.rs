@@ -1,4 +1,4 @@
-//! A transport that reaches only some of the ranks, or lacks windows: what several hosts would have.
+//! A transport that reaches only some of the ranks, or lacks windows: what other hosts would have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

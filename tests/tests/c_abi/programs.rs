@@ -37,7 +37,9 @@ fn cpp_programs_compile_as_every_standard_by_every_compiler() {
     let library = Installed::get();
     for compiler in ["g++", "clang++"].into_iter().filter(|compiler| has(compiler)) {
         for standard in ["c++11", "c++14", "c++17", "c++20"] {
-            compile(&library, compiler, standard, "gradients.cpp");
+            for program in ["gradients.cpp", "owners.cpp"] {
+                compile(&library, compiler, standard, program);
+            }
         }
     }
 }
@@ -64,6 +66,24 @@ fn ranks_of_the_launcher_run_programs_with_the_shared_library() {
                 expect_ranks(&run(launch.env("BRIGADE_TRANSPORT", "tcp")), ranks);
             }
         }
+    }
+}
+
+#[test]
+fn what_the_header_for_cpp_owns_does_what_it_should_and_ends() {
+    if !has("g++") {
+        return;
+    }
+    let library = Installed::get();
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"];
+    let flags = if sanitizes(&library) { &flags[..] } else { &[] };
+    let binary = link(&library, "g++", "owners.cpp", "owners", flags);
+    let folder = library.prefix.join("owned");
+    std::fs::create_dir_all(&folder).expect("a folder of ours");
+    for transport in ["auto", "tcp"] {
+        let mut launch = bounded(brigade());
+        launch.args(["run", "-n", "2", "--"]).arg(&binary).arg(&folder);
+        expect_ranks(&run(launch.env("BRIGADE_TRANSPORT", transport)), 2);
     }
 }
 
