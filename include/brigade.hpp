@@ -220,8 +220,9 @@ private:
     brigade_comm_t handle_ = nullptr;
 };
 
-// Memory of every rank of a group, with counters beside it, that all of them write and read. Offsets
-// are bytes, counts are elements. End it when no rank uses this one's any more, after a barrier say.
+// Memory of every rank of a group, with counters beside it, that all of them write and read.
+// Offsets are bytes, counts are elements. End it when no rank uses this one's any more: after a
+// barrier, say.
 class Window : public Owned<brigade_window_t, brigade_window_destroy> {
 public:
     // Every rank makes one, each with sizes of its own.

@@ -1,5 +1,5 @@
-// The handles that brigade.hpp owns beside communicators: windows, and what offloads to files. Files
-// go to the folder that the first argument names, one of each kind for each rank.
+// The handles that brigade.hpp owns beside communicators: windows, and what offloads to files.
+// Files go to the folder that the first argument names, one of each kind for each rank.
 #include <brigade.hpp>
 
 #include <cmath>

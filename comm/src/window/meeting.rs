@@ -50,8 +50,8 @@ fn meet_stating(
     let local_ranks = links.local_ranks;
     let exposed = expose(&mut links, size);
     let records = tell(communicator, stated, exposed.as_ref().map(|it| &it.said[..]))?;
-    let Exposed { native, memory, .. } = exposed.map_err(Error::invalid)?;
     let told = parse(&records)?;
+    let Exposed { native, memory, .. } = exposed.map_err(Error::invalid)?;
     let sizes = told.iter().map(|(size, _)| *size).collect();
     let watch = Watch {
         control: Arc::clone(&shared.world.control),
