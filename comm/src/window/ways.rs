@@ -28,7 +28,7 @@ pub(super) enum Way {
     /// By itself.
     Direct(Mutex<Box<dyn RemoteWindow>>),
     /// By asking its owner.
-    Messages(Mutex<Asker>),
+    Messages(Box<Mutex<Asker>>),
 }
 
 /// Who sleeps at the bells: they are kept until nothing needs their endpoints any more.
@@ -127,13 +127,17 @@ impl Opening<'_> {
         (group, &mut *self.links.endpoints[route])
     }
 
-    fn asker(&mut self, rank: usize, downward: &[Option<usize>]) -> Result<Mutex<Asker>, String> {
+    fn asker(
+        &mut self,
+        rank: usize,
+        downward: &[Option<usize>],
+    ) -> Result<Box<Mutex<Asker>>, String> {
         let deadline = self.deadline();
         let local_ranks = self.links.local_ranks;
         let (group, endpoint) = self.way_of((self.me, rank), rank, downward);
         let requests = endpoint.sender(rank, deadline).map_err(|error| error.to_string())?;
         let answers = endpoint.receiver(rank).map_err(|error| error.to_string())?;
-        Ok(Mutex::new(Asker::new((rank, group), requests, answers, local_ranks)))
+        Ok(Box::new(Mutex::new(Asker::new((rank, group), requests, answers, local_ranks))))
     }
 
     fn desk(&mut self, rank: usize, downward: &[Option<usize>]) -> Result<Desk, String> {
