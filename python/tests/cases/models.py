@@ -112,6 +112,25 @@ def ddp_with_power_sgd(rank, world):
         torch.testing.assert_close(others[0], others[-1])
 
 
+def power_sgd_in_order(state, bucket) -> torch.futures.Future[torch.Tensor]:
+    """Torch's hook, one bucket after the other (docs/PYTHON.md says why)."""
+    future = powerSGD_hook.powerSGD_hook(state, bucket)
+    future.wait()
+    return future
+
+
+@case()
+def ddp_with_power_sgd_in_buckets(rank, world):
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    parallel = DDP(model(blocks=12), bucket_cap_mb=0.002)
+    parallel.register_comm_hook(state, power_sgd_in_order)
+    train(parallel, optimizer(parallel.parameters()), rank, world, steps=20)
+    for parameter in parallel.parameters():
+        others = [torch.empty_like(parameter) for _ in range(world)]
+        dist.all_gather(others, parameter.detach())
+        torch.testing.assert_close(others[0], others[-1])
+
+
 @case()
 def ddp_with_buffers(rank, world):
     torch.manual_seed(3)
