@@ -19,7 +19,7 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    pub(crate) fn new(
+    pub(crate) fn transport(
         inner: Arc<dyn Transport>,
         hosts: usize,
         has_windows: bool,

@@ -72,11 +72,11 @@ fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn Transport>>>
         "late" => vec![Arc::new(World::new(ranks).late_sends().transport())],
         "loopback without windows" => {
             let memory = World::new(ranks).clock(Clock::Real).transport();
-            vec![Hosted::new(Arc::new(memory), 1, false)]
+            vec![Hosted::transport(Arc::new(memory), 1, false)]
         }
-        "shm without windows" => vec![Hosted::new(shm(), 1, false)],
+        "shm without windows" => vec![Hosted::transport(shm(), 1, false)],
         "shm in two hosts" => {
-            let mut all = vec![Hosted::new(shm(), 2, true)];
+            let mut all = vec![Hosted::transport(shm(), 2, true)];
             all.extend(tcp().expect("a name"));
             all
         }
