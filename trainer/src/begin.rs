@@ -27,11 +27,13 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Refuse what cannot work before any rank is started: settings, memory and text.
+/// Refuse what cannot work before any rank is started: settings, memory, folders and text.
 ///
-/// Errors: `Setting` for what cannot work, `File` for a text that cannot be read.
+/// Errors: `Setting` for what cannot work, `File` for a text that cannot be read, `Offload` for a
+/// folder that is not there.
 pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
     args.validate(ranks)?;
+    args.check_room(ranks)?;
     plan::check(args, ranks)?;
     Corpus::open(args.text.as_deref())?.require(args.context)
 }

@@ -4,6 +4,7 @@
 //! appear: however many there are, together they see the same samples.
 
 use crate::error::Error;
+use crate::intake;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +12,9 @@ use std::path::{Path, PathBuf};
 
 /// Moby-Dick, or The Whale (1851); licence in data/LICENCE.md.
 static MOBY_DICK: &[u8] = include_bytes!("../data/moby-dick.txt");
+
+/// The longest text: every rank has all of it in memory.
+const TEXT_BYTES_MAX: u64 = 1 << 30;
 
 /// A text; its last twentieth is held out of training.
 pub struct Corpus {
@@ -26,13 +30,14 @@ impl Corpus {
     }
 
     /// A file, or every file of a folder and its sub-folders in order of their names, without those
-    /// whose names begin with a dot.
+    /// whose names begin with a dot; 1 GiB in all at most.
     ///
-    /// Errors: `File` for what cannot be read.
+    /// Errors: `File` for what cannot be read, or is too long.
     pub fn read(path: &Path) -> Result<Corpus, Error> {
         let mut bytes = Vec::new();
         for file in files(path)? {
-            bytes.extend(std::fs::read(&file).map_err(Error::file("read", &file))?);
+            let room = TEXT_BYTES_MAX.saturating_sub(bytes.len() as u64);
+            bytes.extend(intake::read(&file, room)?);
             if !bytes.ends_with(b"\n") {
                 bytes.push(b'\n');
             }

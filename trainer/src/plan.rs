@@ -57,6 +57,7 @@ fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
     if ranks > RANKS_MAX {
         return Err(Error::setting("plan", format!("goes up to {RANKS_MAX} ranks, not {ranks}")));
     }
+    args.check_promise(ranks)?;
     if ranks == 1 {
         return of_rank(args, None);
     }

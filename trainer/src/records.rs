@@ -24,7 +24,8 @@ impl Records {
     pub(crate) fn open(args: &Args, is_first: bool) -> Result<Records, Error> {
         let folder = args.tensorboard.as_ref().filter(|_| is_first);
         let picture = args.report.clone().filter(|_| is_first);
-        for path in args.trace.iter().filter(|_| is_first).chain(&picture) {
+        let written = args.trace.iter().chain(&args.draw).filter(|_| is_first).chain(&picture);
+        for path in written {
             std::fs::write(path, "").map_err(Error::file("write", path))?;
         }
         Ok(Records {

@@ -29,7 +29,7 @@ impl Budget {
 }
 
 /// There is no arena of this size.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum ArenaError {
     /// Less than one page was asked for.
     #[error("an arena of {bytes} bytes cannot hold anything: {ALIGNMENT} is the least")]
@@ -55,8 +55,15 @@ pub enum ArenaError {
     },
 }
 
+impl std::fmt::Debug for ArenaError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 /// The budget does not hold what was asked for; nothing was taken.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{wanted_bytes} bytes for {} do not fit: {free_bytes} of {capacity_bytes} are free, \
      {largest_bytes} of them in one piece ({ledger})", category.name()
@@ -74,6 +81,13 @@ pub struct OverBudget {
     pub capacity_bytes: usize,
     /// Who holds the rest.
     pub ledger: Box<Ledger>,
+}
+
+impl std::fmt::Debug for OverBudget {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// One mapping with a hard budget, out of which buffers are taken. Cheap to clone; it is unmapped
@@ -182,8 +196,9 @@ impl Arena {
     }
 }
 
-/// Bytes that the kernel thinks it could give without swapping.
-fn available_bytes() -> Option<usize> {
+/// Bytes that the kernel thinks it could give without swapping, or none if it does not say. Costs
+/// some system calls.
+pub fn available_bytes() -> Option<usize> {
     memory_line("MemAvailable:").map(|kib| kib << 10)
 }
 

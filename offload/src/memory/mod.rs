@@ -12,7 +12,7 @@ mod ranges;
 mod region;
 mod sys;
 
-pub use arena::{Arena, ArenaError, Budget, OverBudget};
+pub use arena::{Arena, ArenaError, Budget, OverBudget, available_bytes};
 pub use buffer::Buffer;
 pub use ledger::{Category, Ledger};
 pub use ranges::span_bytes;

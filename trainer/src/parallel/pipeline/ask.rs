@@ -3,7 +3,11 @@
 use super::{Fault, Kind, Plan, Schedule, generate, require_order, stage_units};
 use crate::args::Args;
 use crate::error::Error;
+use crate::intake;
 use crate::parallel::{Axis, Ways};
+
+/// The longest file of a schedule: some million actions.
+const SCHEDULE_BYTES_MAX: u64 = 16 << 20;
 
 impl Args {
     /// Whether units of the model are divided.
@@ -23,8 +27,8 @@ impl Args {
         let micros = self.share_of(0, ranks)?.slots();
         let schedule = match (&self.schedule, Ways::of(&self.strategy)?.pipeline) {
             (Some(path), _) => {
-                let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
-                text.parse()
+                let text = intake::read(path, SCHEDULE_BYTES_MAX)?;
+                String::from_utf8_lossy(&text).parse()
             }
             (None, order) => {
                 let order = order.expect("this is a pipeline");
