@@ -77,7 +77,10 @@ fn train_in_world(args: &Args) -> ExitCode {
     let rank = comm.rank();
     // Whoever was started by another launcher than ours has not been asked yet.
     if let Err(error) = brigade_trainer::check(args, comm.size()) {
-        return if rank == 0 { fail(&error, "") } else { ExitCode::FAILURE };
+        return match error.is_told_elsewhere(rank) {
+            true => ExitCode::FAILURE,
+            false => fail(&error, &format!("rank {rank}: ")),
+        };
     }
     match brigade_trainer::train(args, Some(comm), &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,

@@ -34,6 +34,7 @@ use std::path::PathBuf;
 pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
     args.validate(ranks)?;
     args.check_room(ranks)?;
+    args.check_folders()?;
     plan::check(args, ranks)?;
     Corpus::open(args.text.as_deref())?.require(args.context)
 }

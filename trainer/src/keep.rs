@@ -26,6 +26,22 @@ impl Args {
         tier.map(|tier| Offload { tier, host_budget, place, stays, from })
     }
 
+    /// Refuse folders for files that are not there.
+    pub(crate) fn check_folders(&self) -> Result<(), Error> {
+        for (flag, tier) in
+            [("offload", &self.offload), ("offload-activations", &self.offload_activations)]
+        {
+            if let Some(Tier::Nvme(folder)) = tier.as_ref().filter(|tier| !tier.is_there()) {
+                let folder = folder.display();
+                return Err(Error::offload(format!(
+                    "there is no folder {folder} here; make it (mkdir -p {folder}), or let \
+                     --{flag} nvme:FOLDER name another"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether all that is updated lies in files, in parts that any number of ranks can read.
     fn is_all_in_files(&self, ranks: usize) -> bool {
         let stage = Ways::of(&self.strategy).map(|ways| ways.data).unwrap_or_default();

@@ -61,6 +61,16 @@ pub struct DiskUse {
     pub waited: Duration,
 }
 
+impl Tier {
+    /// Whether there is such a place on this machine.
+    pub(crate) fn is_there(&self) -> bool {
+        match self {
+            Tier::Cpu => true,
+            Tier::Nvme(folder) => folder.is_dir(),
+        }
+    }
+}
+
 impl Offload {
     /// The same for one of `parts` things that a rank keeps apart, each in a file and with a share
     /// of the budget.
