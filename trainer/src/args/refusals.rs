@@ -52,6 +52,7 @@ impl Args {
         let is_whole = !self.is_pipeline() && mesh.length(Axis::Tp) == 1 && self.tile.is_none();
         self.device.check(is_whole && is_plain, self.plan)?;
         self.share_of(0, ranks)?;
+        self.check_inside(&mesh, &ways)?;
         self.pipeline(ranks).map(drop)
     }
 

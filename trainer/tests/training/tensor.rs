@@ -223,11 +223,14 @@ fn memory_falls_as_the_formulas_say() {
 fn what_does_not_divide_is_refused_by_name() {
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
     let odd = Config { context: 23, heads: 6, ..CONFIG };
+    const SQUARE: &str =
+        "--strategy: 2d divides among a square of ranks, such as 4 or 9: 3 make none";
+    const CUBE: &str = "--strategy: 3d divides among a cube of ranks, such as 8 or 27: 3 make none";
     for (ranks, inside, problem) in [
         (4, TP, "--heads: 4 ranks cannot share 6 heads evenly; 8 works"),
         (4, Inside::Ring, "--context: 8 chunks cannot share 23 evenly; 24 works"),
-        (3, Inside::Square, "--mesh: a grid of 1 × 1 × 1 is not of 3"),
-        (3, Inside::Cube, "--mesh: a cube of 2 a side is not of 3 ranks"),
+        (3, Inside::Square, SQUARE),
+        (3, Inside::Cube, CUBE),
     ] {
         let refuse = |comm: Communicator| {
             let refused = inside.divide(comm, &odd, 1).err().expect("it does not divide");

@@ -43,6 +43,11 @@ impl Cube {
         Ok(Cube { groups: [Group::new(all), i, j, k], side, rooms: RefCell::default() })
     }
 
+    /// Into how many parts a cube divides rows and columns.
+    pub(super) fn parts_of(side: usize) -> [usize; 2] {
+        [side * side, side]
+    }
+
     fn place_of(&self, rank: usize) -> [usize; 3] {
         [rank / (self.side * self.side), rank / self.side % self.side, rank % self.side]
     }
@@ -69,7 +74,7 @@ impl Grid for Cube {
     }
 
     fn parts(&self) -> [usize; 2] {
-        [self.side * self.side, self.side]
+        Cube::parts_of(self.side)
     }
 
     fn tile(&self, rank: usize, side: Side) -> [usize; 2] {

@@ -21,7 +21,12 @@ impl Expert {
     ///
     /// Errors: `Setting` if experts or samples do not divide.
     pub fn new(group: Group, config: &Config, batch: usize) -> Result<Expert, Error> {
-        let ranks = group.size();
+        Expert::fits(group.size(), config, batch)?;
+        Ok(Expert { group, gate: config.gate_len() })
+    }
+
+    /// Refuse what so many ranks cannot divide.
+    pub(super) fn fits(ranks: usize, config: &Config, batch: usize) -> Result<(), Error> {
         for (name, value) in [("experts", config.experts), ("batch", batch)] {
             if value == 0 || !value.is_multiple_of(ranks) {
                 let next = value.max(1).next_multiple_of(ranks);
@@ -29,7 +34,7 @@ impl Expert {
                 return Err(Error::setting(name, problem));
             }
         }
-        Ok(Expert { group, gate: config.gate_len() })
+        Ok(())
     }
 
     /// Elements of a block in front of its experts.

@@ -85,6 +85,27 @@ pub(super) fn bytes_of(rooms: &[Vec<f32>]) -> u64 {
     4 * rooms.iter().map(|room| room.capacity() as u64).sum::<u64>()
 }
 
+/// Refuse what does not go into so many parts of rows and columns, and those into `depth` more.
+pub(super) fn fits(
+    [rows, columns]: [usize; 2],
+    depth: usize,
+    config: &Config,
+    batch: usize,
+) -> Result<(), Error> {
+    for (name, value, parts) in [
+        ("batch", batch, rows),
+        ("heads", config.heads, columns),
+        ("width", config.width, columns * depth),
+    ] {
+        if !value.is_multiple_of(parts) {
+            let next = value.next_multiple_of(parts);
+            let problem = format!("{value} do not go into {parts} parts; {next} would");
+            return Err(Error::setting(name, problem));
+        }
+    }
+    Ok(())
+}
+
 /// Blocks whose inside is computed on a grid.
 pub struct Gridded<G> {
     grid: G,
@@ -99,19 +120,7 @@ impl<G: Grid> Gridded<G> {
     /// Errors: `Setting` if samples, heads or width do not divide.
     pub fn new(grid: G, config: &Config, batch: usize) -> Result<Gridded<G>, Error> {
         let [rows, columns] = grid.parts();
-        let depth = grid.place(0).share.depth;
-        let width = columns * depth;
-        for (name, value, parts) in [
-            ("batch", batch, rows),
-            ("heads", config.heads, columns),
-            ("width", config.width, width),
-        ] {
-            if !value.is_multiple_of(parts) {
-                let next = value.next_multiple_of(parts);
-                let problem = format!("{value} do not go into {parts} parts; {next} would");
-                return Err(Error::setting(name, problem));
-            }
-        }
+        fits([rows, columns], grid.place(0).share.depth, config, batch)?;
         let stream = batch * config.context * config.width;
         let rooms = [vec![0.0; stream / rows / columns], vec![0.0; stream]];
         let ranks = grid.groups()[0].size();

@@ -33,7 +33,19 @@ impl Megatron {
         config: &Config,
         tokens: usize,
     ) -> Result<Megatron, Error> {
-        let (heads, ranks) = (config.heads, group.size());
+        Megatron::fits(group.size(), divides_rows, config, tokens)?;
+        let room = vec![0.0; if divides_rows { tokens * config.width } else { 0 }];
+        Ok(Megatron { group, divides_rows, rooms: RefCell::new([room.clone(), room]) })
+    }
+
+    /// Refuse what so many ranks cannot divide.
+    pub(super) fn fits(
+        ranks: usize,
+        divides_rows: bool,
+        config: &Config,
+        tokens: usize,
+    ) -> Result<(), Error> {
+        let heads = config.heads;
         if !heads.is_multiple_of(ranks) {
             let next = heads.next_multiple_of(ranks);
             let problem = format!("{ranks} ranks cannot share {heads} heads evenly; {next} works");
@@ -44,8 +56,7 @@ impl Megatron {
                 format!("{ranks} ranks cannot share the {tokens} tokens of a pass evenly");
             return Err(Error::setting("context", problem));
         }
-        let room = vec![0.0; if divides_rows { tokens * config.width } else { 0 }];
-        Ok(Megatron { group, divides_rows, rooms: RefCell::new([room.clone(), room]) })
+        Ok(())
     }
 
     /// A bias is added once.

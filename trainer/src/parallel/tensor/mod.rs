@@ -19,6 +19,7 @@
 
 mod cube;
 mod expert;
+mod fits;
 mod grid;
 mod megatron;
 mod place;
@@ -75,6 +76,8 @@ impl Inside {
         batch: usize,
     ) -> Result<Box<dyn Division>, Error> {
         let (size, tokens) = (ranks.size(), batch * config.context);
+        self.fits(size, config, batch)?;
+        let sides = || self.sides(size).expect("they make a square or a cube");
         let squares = |ranks, side: usize, layers| -> Result<Box<dyn Division>, Error> {
             Ok(Box::new(Gridded::new(Summa::new(ranks, side, layers)?, config, batch)?))
         };
@@ -85,17 +88,13 @@ impl Inside {
                 Ok(Box::new(Megatron::new(group, divides_rows, config, tokens)?))
             }
             Inside::Ring => Ok(Box::new(Ring::new(Group::new(ranks), config, batch)?)),
-            Inside::Square => squares(ranks, size.isqrt(), 1),
-            Inside::Squares => {
-                let fits = |side: &usize| size.is_multiple_of(side * side);
-                // The fewest layers: a square if there is one.
-                let side = (1..=size.isqrt()).rev().find(fits).expect("1 fits");
-                squares(ranks, side, size / (side * side))
+            Inside::Square | Inside::Squares => {
+                let [side, layers] = sides();
+                squares(ranks, side, layers)
             }
             Inside::Experts => Ok(Box::new(Expert::new(Group::new(ranks), config, batch)?)),
             Inside::Cube => {
-                let side = (1..=size).find(|side| side.pow(3) >= size).expect("size fits");
-                Ok(Box::new(Gridded::new(Cube::new(ranks, side)?, config, batch)?))
+                Ok(Box::new(Gridded::new(Cube::new(ranks, sides()[0])?, config, batch)?))
             }
         }
     }

@@ -40,13 +40,8 @@ impl Ring {
     ///
     /// Errors: `Setting` if the context does not have two equal chunks for each rank.
     pub fn new(group: Group, config: &Config, batch: usize) -> Result<Ring, Error> {
+        Ring::fits(group.size(), config)?;
         let chunks = 2 * group.size();
-        if !config.context.is_multiple_of(chunks) {
-            let next = config.context.next_multiple_of(chunks);
-            let problem =
-                format!("{chunks} chunks cannot share {} evenly; {next} works", config.context);
-            return Err(Error::setting("context", problem));
-        }
         let room = || vec![0.0; batch * config.context / group.size() * 2 * config.width];
         let chunk = config.context / chunks;
         let rooms = Rooms {
@@ -57,6 +52,18 @@ impl Ring {
             scores: vec![0.0; batch * chunk * chunk],
         };
         Ok(Ring { group, rooms: RefCell::new(rooms) })
+    }
+
+    /// Refuse a context that so many ranks cannot divide.
+    pub(super) fn fits(ranks: usize, config: &Config) -> Result<(), Error> {
+        let chunks = 2 * ranks;
+        if !config.context.is_multiple_of(chunks) {
+            let next = config.context.next_multiple_of(chunks);
+            let problem =
+                format!("{chunks} chunks cannot share {} evenly; {next} works", config.context);
+            return Err(Error::setting("context", problem));
+        }
+        Ok(())
     }
 
     /// Which chunks of rank `owner` this rank's chunks may see. time: rows of a sample here.

@@ -46,6 +46,11 @@ impl Summa {
         Ok(Summa { groups, side, layers, rooms: RefCell::default() })
     }
 
+    /// Into how many parts so many layers of a square divide rows and columns.
+    pub(super) fn parts_of(side: usize, layers: usize) -> [usize; 2] {
+        [layers * side, side]
+    }
+
     fn place_of(&self, rank: usize) -> [usize; 3] {
         let side = self.side;
         [rank / (side * side), rank / side % side, rank % side]
@@ -67,7 +72,7 @@ impl Grid for Summa {
     }
 
     fn parts(&self) -> [usize; 2] {
-        [self.layers * self.side, self.side]
+        Summa::parts_of(self.side, self.layers)
     }
 
     fn tile(&self, rank: usize, _side: Side) -> [usize; 2] {

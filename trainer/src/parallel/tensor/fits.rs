@@ -1,0 +1,113 @@
+//! Which numbers of ranks can divide which models: asked before there are any ranks, and by every
+//! division when it is made.
+
+use super::{Cube, Expert, Inside, Megatron, Ring, Summa, grid};
+use crate::args::Args;
+use crate::error::Error;
+use crate::layout::Config;
+use crate::parallel::{Axis, Mesh, Ways};
+
+/// Numbers of ranks that are tried for those that would do, and how many of these are told.
+const TRIED: usize = 64;
+const TOLD: usize = 4;
+
+impl Inside {
+    /// Refuse what so many ranks cannot divide in passes over `batch` samples.
+    ///
+    /// Errors: `Setting`, by the flag whose value does not divide.
+    pub fn fits(self, ranks: usize, config: &Config, batch: usize) -> Result<(), Error> {
+        let tokens = batch * config.context;
+        let parts = match self {
+            Inside::Heads => return Megatron::fits(ranks, false, config, tokens),
+            Inside::Sequence => return Megatron::fits(ranks, true, config, tokens),
+            Inside::Ring => return Ring::fits(ranks, config),
+            Inside::Experts => return Expert::fits(ranks, config, batch),
+            Inside::Square | Inside::Squares => {
+                self.sides(ranks).map(|[side, layers]| (Summa::parts_of(side, layers), 1))
+            }
+            Inside::Cube => self.sides(ranks).map(|[side, _]| (Cube::parts_of(side), side)),
+        };
+        let Some((parts, depth)) = parts else {
+            let (way, shape) = match self {
+                Inside::Cube => ("3d", "a cube of ranks, such as 8 or 27"),
+                _ => ("2d", "a square of ranks, such as 4 or 9"),
+            };
+            let problem = format!("{way} divides among {shape}: {ranks} make none");
+            return Err(Error::setting("strategy", problem));
+        };
+        grid::fits(parts, depth, config, batch)
+    }
+
+    /// The side of the squares or of the cube that so many ranks make, and how many squares.
+    pub(super) fn sides(self, ranks: usize) -> Option<[usize; 2]> {
+        match self {
+            // The fewest layers: a square if there is one.
+            Inside::Squares => {
+                let fits = |side: &usize| ranks.is_multiple_of(side * side);
+                let side = (1..=ranks.isqrt()).rev().find(fits)?;
+                Some([side, ranks / (side * side)])
+            }
+            Inside::Cube => {
+                let side = (1..=ranks).find(|side| side.pow(3) >= ranks)?;
+                (side.pow(3) == ranks).then_some([side, side])
+            }
+            _ => {
+                let side = ranks.isqrt();
+                (side * side == ranks).then_some([side, 1])
+            }
+        }
+    }
+}
+
+impl Args {
+    /// Refuse ranks that cannot divide the model, naming numbers of them that could.
+    pub(crate) fn check_inside(&self, mesh: &Mesh, ways: &Ways) -> Result<(), Error> {
+        let (ranks, config) = (mesh.length(Axis::Tp), self.config());
+        let Some(inside) = ways.inside.filter(|_| ranks > 1) else { return Ok(()) };
+        let batch = self.share_of(0, mesh.ranks())?.samples();
+        let refused = inside.fits(ranks, &config, batch);
+        let Err(Error::Setting { name, problem }) = refused else { return refused };
+        // How many samples a pass has depends on how many ranks divide experts.
+        let tried = if inside == Inside::Experts { 0 } else { TRIED };
+        let would = (2..=tried).filter(|ranks| inside.fits(*ranks, &config, batch).is_ok());
+        let would: Vec<String> = would.take(TOLD).map(|ranks| ranks.to_string()).collect();
+        let would = match would.is_empty() {
+            true => String::new(),
+            false => format!("; with the other settings as they are, {} would", would.join(", ")),
+        };
+        Err(Error::setting(name, problem + &would))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn ranks_that_divide_nothing_are_refused_before_they_are_started_with_those_that_would() {
+        for (flags, ranks, name, would) in [
+            ("--strategy 2d", 3, "--strategy", " 4, 16 would"),
+            ("--strategy 2d", 9, "--heads", " 4, 16 would"),
+            ("--strategy 3d", 4, "--strategy", " 8, 64 would"),
+            ("--strategy 2.5d", 5, "--batch", " 2, 3, 4, 6 would"),
+            ("--strategy tp", 3, "--heads", " 2, 4 would"),
+            ("--strategy sp --heads 64", 5, "--heads", " 2, 4, 8, 16 would"),
+            ("--strategy ring", 3, "--context", " 2, 4, 8, 16 would"),
+            ("--strategy ep --experts 4 --batch 12", 3, "--experts", "6 works"),
+            ("--strategy 2d --mesh dp=2,tp=3", 6, "--strategy", " 4, 16 would"),
+        ] {
+            let words = ["train"].into_iter().chain(flags.split_whitespace());
+            let args = Command::parse_from(words).args;
+            let problem = args.validate(ranks).unwrap_err().to_string();
+            let is_right = problem.starts_with(name) && problem.contains(would);
+            assert!(is_right, "{flags} of {ranks}: {problem}");
+        }
+    }
+}
