@@ -61,7 +61,12 @@ fn train(
         return Ok(());
     }
     let said = std::fs::read_to_string(errors).map_err(told)?;
-    let lines: Vec<_> = said.lines().collect();
+    let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    if let (Some(2), Some(first)) = (status.code(), lines.first()) {
+        let names = ["brigade train: ", "error: "];
+        let why = names.iter().fold(*first, |line, name| line.strip_prefix(name).unwrap_or(line));
+        return Err(format!("`brigade train` refuses its flags: {why}"));
+    }
     let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
     Err(format!("`brigade train {}` ended with {status}: {last}", flags.join(" ")))
 }

@@ -44,6 +44,9 @@ pub enum Error {
     /// The device that computes, or its driver, refused; the text says what and why.
     #[error("device: {0}")]
     Device(Box<dyn std::error::Error + Send + Sync>),
+    /// Training by one process has failed, with which others were to be compared; the text says how.
+    #[error("there is nothing to compare with, since one process cannot train: {0}")]
+    Alone(String),
     /// The loss is not a number any more; a smaller learning rate usually helps.
     #[error("loss is {loss} at step {step}: try a smaller --lr")]
     Diverged {
@@ -53,6 +56,7 @@ pub enum Error {
         loss: f64,
     },
 }
+
 
 impl Error {
     /// Whether another rank than `rank` says it: the one that aborted, or rank 0 where all ranks
@@ -92,3 +96,4 @@ impl From<brigade_cuda::CudaError> for Error {
         Error::device(problem)
     }
 }
+

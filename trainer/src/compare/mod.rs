@@ -10,6 +10,7 @@ mod picture;
 mod row;
 mod rows;
 mod table;
+mod told;
 
 pub use row::{Reading, Verdict};
 pub use rows::{Leg, Row, Want, rows};
@@ -18,6 +19,7 @@ use crate::error::Error;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use told::Told;
 
 /// Train the same model by every strategy, and compare digits, bytes, memory and speed.
 ///
@@ -47,7 +49,8 @@ pub struct Args {
     /// Numbers of ranks to try; rows that need another number keep theirs
     #[arg(long, value_name = "RANKS", value_delimiter = ',', default_value = "2,4")]
     pub ranks: Vec<usize>,
-    /// Write a JSON object a row to this file, or instead of the table to standard output (-)
+    /// Write a JSON object a row, as soon as it has ended, to this file, or instead of the table
+    /// to standard output (-)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw speed and memory of the rows
@@ -61,10 +64,12 @@ pub struct Args {
 /// Runs one `brigade train` with these flags, telling each step; an error is a sentence.
 pub type Train<'a> = dyn FnMut(&[String], &mut dyn FnMut()) -> Result<(), String> + 'a;
 
-/// Run all rows and print what came of them. Files of the rows go to `folder`.
+/// Run all rows and print what came of them, each to files as soon as it has ended. Files of the
+/// rows go to `folder`.
 ///
 /// Returns whether every row is as it must be. Errors: `Setting` if there is nothing to compare,
-/// `File` and `Output` for what cannot be written.
+/// `Alone` if the first row fails, to which the others would be compared, `File` and `Output` for
+/// what cannot be written.
 pub fn compare(
     args: &Args,
     folder: &Path,
@@ -72,7 +77,8 @@ pub fn compare(
     out: &mut dyn Write,
 ) -> Result<bool, Error> {
     let rows = rows::rows(args)?;
-    let steps: usize = rows.iter().map(|row| row.legs.len() * args.steps).sum();
+    let mut told = Told::open(args, out)?;
+    let steps = rows.iter().map(|row| row.legs.len()).sum::<usize>().saturating_mul(args.steps);
     let bar = ProgressBar::new(steps as u64);
     let style = ProgressStyle::with_template("{msg:28} {wide_bar} {eta} left");
     bar.set_style(style.expect("the template is valid"));
@@ -85,21 +91,16 @@ pub fn compare(
             train(&flags, &mut || bar.inc(1))
         });
         let reading = reading.and_then(|()| Reading::of(&log));
+        if let (0, Err(problem)) = (at, &reading) {
+            bar.finish_and_clear();
+            return Err(Error::Alone(problem.clone()));
+        }
         // Of a row that is one process itself there is none yet.
         let alone = verdicts.get(row.alone).and_then(|alone| alone.reading.as_ref().ok());
         verdicts.push(Verdict::new(row, reading, alone));
+        bar.suspend(|| told.row(&verdicts))?;
     }
     bar.finish_and_clear();
-    let is_json = args.json.as_deref() == Some(Path::new("-"));
-    let text = if is_json { table::json(&verdicts) } else { table::table(&verdicts) };
-    out.write_all(text.as_bytes()).map_err(Error::Output)?;
-    for (path, text) in [
-        (args.json.as_ref().filter(|_| !is_json), table::json(&verdicts)),
-        (args.plot.as_ref(), picture::draw(&verdicts)),
-    ] {
-        if let Some(path) = path {
-            std::fs::write(path, text).map_err(Error::file("write", path))?;
-        }
-    }
+    told.end(&verdicts)?;
     Ok(verdicts.iter().all(Verdict::is_right))
 }

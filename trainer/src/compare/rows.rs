@@ -143,6 +143,9 @@ const RESUMES: &[Resume] = &[
     ("resume zero2 2 as 1f1b", [(2, "--strategy zero2"), (4, "--strategy 1f1b")]),
 ];
 
+/// The most ranks of a row: each is a process of this machine.
+const RANKS_MAX: usize = 4096;
+
 /// The greatest common divisor (Euclid).
 fn common(one: usize, other: usize) -> usize {
     if other == 0 { one } else { common(other, one % other) }
@@ -155,11 +158,17 @@ pub fn rows(args: &Args) -> Result<Vec<Row>, Error> {
     if args.steps < 2 {
         return Err(Error::setting("steps", "must be at least 2, to be interrupted".to_string()));
     }
-    if args.ranks.contains(&0) {
-        return Err(Error::setting("ranks", "must be at least 1".to_string()));
+    if !args.ranks.iter().all(|ranks| (1..=RANKS_MAX).contains(ranks)) {
+        return Err(Error::setting("ranks", format!("must be 1 to {RANKS_MAX}")));
     }
     // Every number of ranks, and those of the rows that need one, divides the lanes of a batch.
-    let lanes = args.ranks.iter().fold(4, |lanes, ranks| lanes / common(lanes, *ranks) * ranks);
+    let lanes = args
+        .ranks
+        .iter()
+        .try_fold(4usize, |lanes, ranks| (lanes / common(lanes, *ranks)).checked_mul(*ranks));
+    let lanes = lanes.ok_or_else(|| {
+        Error::setting("ranks", "no batch is divided by all of these: ask for fewer".to_string())
+    })?;
     let leg = |ranks: usize, flags: &str, saves: bool, resumes: bool| Leg {
         ranks,
         flags: flags.replace("{lanes}", &lanes.to_string()),
@@ -282,7 +291,11 @@ mod tests {
         assert_eq!(names[1..4], ddp);
         assert_eq!(names[4..6], [("ddp, fast", 2), ("ddp, fast", 8)]);
         assert_eq!(names[6..], [("resume 1 as fsdp", 2)]);
-        assert!(super::rows(&args(&["nothing"], &[2])).is_err());
+        for (only, ranks) in [(&["nothing"][..], &[2][..]), (&[], &[0]), (&[], &[usize::MAX])] {
+            assert!(super::rows(&args(only, ranks)).is_err(), "{only:?} {ranks:?}");
+        }
+        let primes = [4093, 4091, 4079, 4073, 4057, 4051];
+        assert!(super::rows(&args(&[], &primes)).is_err(), "too large for a number");
         let shared = super::rows(&args(&[], &[3, 2])).unwrap();
         assert!(shared[0].legs[0].flags.ends_with("--lanes 12"), "2, 3 and 4 divide the lanes");
     }
