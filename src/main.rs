@@ -61,7 +61,7 @@ static HEAP: brigade_trainer::Counting = brigade_trainer::Counting;
 fn main() -> ExitCode {
     // Whoever reads what these print may stop reading. Ranks and their launcher must outlive that:
     // theirs is an error like any other, and not every socket of theirs is told to raise no signal.
-    let matches = with_negative_numbers(Cli::command()).get_matches();
+    let matches = command().get_matches();
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     if matches!(command, Command::Doctor(_) | Command::Offload(_) | Command::Schedule(_)) {
         sys::end_with_reader();
@@ -76,6 +76,13 @@ fn main() -> ExitCode {
         Command::Offload(command) => offload::offload(&command),
         Command::Schedule(command) => schedule::schedule(&command),
     }
+}
+
+/// How wide help is at most; less where the terminal is narrower.
+const COLUMNS: usize = 100;
+
+fn command() -> clap::Command {
+    with_negative_numbers(Cli::command()).max_term_width(COLUMNS)
 }
 
 /// Flags that take a value take negative numbers, too: then whoever reads the value says what is
@@ -93,14 +100,29 @@ mod tests {
 
     #[test]
     fn commands_are_put_together_well() {
-        with_negative_numbers(Cli::command()).debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_into_a_hundred_columns() {
+        fn check(command: &mut clap::Command) {
+            for help in [command.render_help(), command.render_long_help()] {
+                for line in help.to_string().lines() {
+                    assert!(line.chars().count() <= COLUMNS, "{}: {line}", command.get_name());
+                }
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut all = command();
+        all.build();
+        check(&mut all);
     }
 
     #[test]
     fn what_is_wrong_with_a_negative_number_is_said() {
         for line in ["bench all-reduce -n -1", "run -n -1 true", "schedule show all-reduce -n -1"] {
             let words = ["brigade"].into_iter().chain(line.split(' '));
-            let refusal = with_negative_numbers(Cli::command()).try_get_matches_from(words);
+            let refusal = command().try_get_matches_from(words);
             let said = refusal.expect_err(line).to_string();
             assert!(said.contains("-1 is not in 1..=4096"), "{line}: {said}");
         }

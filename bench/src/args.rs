@@ -197,8 +197,8 @@ impl Args {
 
 fn transport_help() -> String {
     format!(
-        "What carries the bytes: auto, loopback, or any of {}, separated by commas, best\n\
-         first; cuda: buffers lie on devices, which ranks take in turn (threads; processes under\n\
+        "What carries the bytes: auto, loopback, or any of {}, separated by commas, best \
+         first; cuda: buffers lie on devices, which ranks take in turn (threads; processes under \
          `brigade run`) [default: BRIGADE_TRANSPORT, or else auto]",
         transports::NAMES.join(", ")
     )

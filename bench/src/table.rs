@@ -16,19 +16,19 @@ pub(crate) fn write_head(out: &mut dyn Write, facts: &[String]) -> io::Result<()
     writeln!(out, "#")?;
     writeln!(
         out,
-        "#{:>11} {:>12} {:>8} {:>9} {:>5} {:^32} {:^32}",
+        "#{:>9} {:>9} {:>6} {:>9} {:>4} {:^28} {:^28}",
         "", "", "", "", "", "out of place", "in place"
     )?;
-    let half = format!("{:>9} {:>7} {:>7} {:>6}", "time", "algbw", "busbw", "#wrong");
+    let half = format!("{:>7} {:>6} {:>6} {:>6}", "time", "algbw", "busbw", "#wrong");
     let (size, count) = ("size", "count");
     writeln!(
         out,
-        "#{size:>11} {count:>12} {:>8} {:>9} {:>5} {half} {half}",
+        "#{size:>9} {count:>9} {:>6} {:>9} {:>4} {half} {half}",
         "type", "redop", "root"
     )?;
-    let half = format!("{:>9} {:>7} {:>7} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
-    let (size, count) = ("(B)", "(elements)");
-    writeln!(out, "#{size:>11} {count:>12} {:>8} {:>9} {:>5} {half} {half}", "", "", "")?;
+    let half = format!("{:>7} {:>6} {:>6} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
+    let (size, count) = ("(B)", "(elems)");
+    writeln!(out, "#{size:>9} {count:>9} {:>6} {:>9} {:>4} {half} {half}", "", "", "")?;
     out.flush()
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn write_row(out: &mut dyn Write, pair: &[Record]) -> io::Result<()> 
     let record = &pair[0];
     write!(
         out,
-        "{:>12} {:>12} {:>8} {:>9} {:>5}",
+        "{:>10} {:>9} {:>6} {:>9} {:>4}",
         record.bytes(),
         record.case.block_elems,
         record.case.dtype,
@@ -48,14 +48,14 @@ pub(crate) fn write_row(out: &mut dyn Write, pair: &[Record]) -> io::Result<()> 
         let wrong = record.wrong.map_or_else(|| String::from("N/A"), |wrong| wrong.to_string());
         write!(
             out,
-            " {:>9} {:>7.2} {:>7.2} {wrong:>6}",
+            " {:>7} {:>6.2} {:>6.2} {wrong:>6}",
             us(record.us(50)),
             record.algbw(),
             record.busbw()
         )?;
     }
     if pair.len() == 1 {
-        write!(out, " {:>9} {:>7} {:>7} {:>6}", "N/A", "N/A", "N/A", "N/A")?;
+        write!(out, " {:>7} {:>6} {:>6} {:>6}", "N/A", "N/A", "N/A", "N/A")?;
     }
     writeln!(out)?;
     out.flush()
@@ -66,9 +66,9 @@ pub(crate) fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<
     writeln!(out, "#")?;
     writeln!(
         out,
-        "# {:>6} {:>12} {:>9} {:>9} {:>9} {:>6} {:>9} {:>10} {:>8}  algorithm",
+        "# {:>6} {:>5} {:>8} {:>8} {:>8} {:>6} {:>8} {:>11} {:>7}  algorithm",
         "size",
-        "placement",
+        "place",
         "p50 (us)",
         "p99 (us)",
         "max (us)",
@@ -83,9 +83,9 @@ pub(crate) fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<
         };
         writeln!(
             out,
-            "# {:>6} {:>12} {:>9} {:>9} {:>9} {:>6} {:>9} {:>10} {:>8}  {}",
+            "# {:>6} {:>5} {:>8} {:>8} {:>8} {:>6} {:>8} {:>11} {:>7}  {}",
             size::show(record.bytes()),
-            if record.in_place { "in place" } else { "out of place" },
+            if record.in_place { "in" } else { "out" },
             us(record.us(50)),
             us(record.us(99)),
             us(record.us(100)),
@@ -167,7 +167,9 @@ mod tests {
         // The first of them is a lone `#`, which sets them off.
         let heads: Vec<&str> = head.lines().filter(|line| line.len() > 1).collect();
         assert_eq!(heads.len(), 3, "{head}");
-        assert!(heads.iter().all(|line| line.len() == width), "{head}{row}");
+        assert!(heads.iter().all(|line| line.len() == width && width <= 100), "{head}{row}");
+        let tail = written(|out| write_tail(out, &[record(1000, false, 1000)]));
+        assert!(tail.lines().all(|line| line.len() <= 100), "{tail}");
     }
 
     #[test]

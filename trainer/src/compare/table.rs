@@ -2,14 +2,18 @@
 
 use super::row::Verdict;
 use super::rows::Want;
-use crate::report::{grouped, megabytes};
+use crate::report::grouped;
 use serde::Serialize;
+
+/// What stands above the columns, in two lines, so that these are narrow.
+const HEAD: [[&str; 9]; 2] = [
+    ["", "", "last", "against", "tokens", "waits", "peak", "% of", "sent a step"],
+    ["strategy", "ranks", "loss", "one process", "/s", "%", "MB", "formula", "= formula"],
+];
 
 /// One line a row, aligned, and below it what is wrong with rows that are wrong.
 pub(super) fn table(verdicts: &[Verdict]) -> String {
-    let head = ["strategy", "ranks", "last loss", "against one process", "tokens/s"];
-    let head = head.into_iter().chain(["exposed", "peak a rank", "of formula", "sent a step", ""]);
-    let mut lines = vec![head.map(str::to_string).collect::<Vec<_>>()];
+    let mut lines: Vec<Vec<String>> = HEAD.map(|line| line.map(str::to_string).to_vec()).to_vec();
     lines.extend(verdicts.iter().map(cells));
     let mut text = aligned(&lines);
     let problems = verdicts.iter().filter_map(|verdict| Some((verdict, verdict.problem()?)));
@@ -32,18 +36,18 @@ fn cells(verdict: &Verdict) -> Vec<String> {
     cells.push(match (verdict.off, verdict.row.want) {
         (None, _) => String::new(),
         (Some((_, 0.0)), _) => "same bits".to_string(),
-        (Some((first, worst)), Want::Within(_)) => format!("{first:.0e} off, then {worst:.0e}"),
-        (Some((_, worst)), _) => format!("WRONG, {worst:.1e} off"),
+        (Some((first, worst)), Want::Within(_)) => format!("{first:.0e}..{worst:.0e}"),
+        (Some((_, worst)), _) => format!("WRONG {worst:.0e}"),
     });
     cells.push(grouped(reading.tokens_per_second as u64));
-    cells.push(format!("{:.1} %", 100.0 * reading.exposed));
+    cells.push(format!("{:.1}", 100.0 * reading.exposed));
     // Where nothing counts there is no peak.
     let is_counted = largest.peak_bytes > 0;
-    cells.push(if is_counted { megabytes(largest.peak_bytes) } else { String::new() });
-    cells.push(if is_counted { format!("{:.1} %", 100.0 * of_formula) } else { String::new() });
-    cells.push(format!("{} B", grouped(sent)));
-    let is_right = reading.sent_as_predicted();
-    cells.push(if is_right { "= formula" } else { "WRONG" }.to_string());
+    let counted = |text: String| if is_counted { text } else { String::new() };
+    cells.push(counted(format!("{:.1}", largest.peak_bytes as f64 / 1e6)));
+    cells.push(counted(format!("{:.1}", 100.0 * of_formula)));
+    let mark = if reading.sent_as_predicted() { "=" } else { "WRONG" };
+    cells.push(format!("{} {mark}", grouped(sent)));
     cells
 }
 
@@ -56,7 +60,7 @@ fn aligned(lines: &[Vec<String>]) -> String {
     let mut text = String::new();
     for line in lines {
         let cells = line.iter().enumerate().map(|(column, cell)| match column {
-            0 | 3 | 9 => format!("{cell:<0$}", width(column)),
+            0 | 3 => format!("{cell:<0$}", width(column)),
             _ => format!("{cell:>0$}", width(column)),
         });
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
@@ -106,4 +110,43 @@ pub(super) fn json(verdicts: &[Verdict]) -> String {
         serde_json::to_string(&line).expect("a row is numbers and words") + "\n"
     };
     verdicts.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::Reading;
+    use super::super::rows::Row;
+    use super::*;
+    use crate::runlog::RankEnd;
+
+    #[test]
+    fn a_table_of_long_names_and_large_numbers_fits_into_a_hundred_columns() {
+        let sent_bytes = 12_345_678;
+        let end = RankEnd {
+            sent_bytes,
+            formula_bytes: sent_bytes,
+            peak_bytes: 123_456_789,
+            memory_bytes: 123_456_788,
+            start_bytes: 0,
+        };
+        let reading = Reading {
+            losses: vec![5.123456],
+            tokens_per_second: 123_456.0,
+            exposed: 0.999,
+            legs: vec![vec![end]],
+            last_steps: 1,
+        };
+        let row = Row::of_legs("resume fsdp 4 as zero1", Want::Within(1e-5), 1);
+        let off = Some((1.2e-10, 3.4e-10));
+        let verdict = Verdict { row, reading: Ok(reading), off };
+        let table = table(&[verdict]);
+        assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+        let last: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last[last.len() - 2..], ["12,345,678", "="], "{table}");
+        let wrong = RankEnd { formula_bytes: 1, ..end };
+        let row = Row::of_legs("ddp", Want::SameBits, 1);
+        let reading = Reading { legs: vec![vec![wrong]], last_steps: 1, ..Reading::default() };
+        let wrong = super::table(&[Verdict { row, reading: Ok(reading), off: Some((0.0, 0.0)) }]);
+        assert!(wrong.contains("12,345,678 WRONG"), "{wrong}");
+    }
 }
