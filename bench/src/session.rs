@@ -27,7 +27,7 @@ pub enum Verdict {
 }
 
 /// Why a run could not be finished.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Failure {
     /// The flags contradict each other or the world.
     #[error("{0}")]
@@ -43,6 +43,13 @@ pub enum Failure {
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl std::fmt::Debug for Failure {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl Failure {

@@ -8,7 +8,7 @@ use thiserror::Error;
 /// After [`Error::Invalid`] the communicator is as good as before. After any other error it is
 /// not: calls in flight on other ranks end with an error too, and every later call on this
 /// communicator returns the first error again.
-#[derive(Clone, Debug, Error)]
+#[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The call makes no sense by itself: nothing was sent, nothing was changed.
@@ -87,6 +87,13 @@ pub enum Error {
         /// Who was missing or what was refused, and what to look at.
         what: String,
     },
+}
+
+impl std::fmt::Debug for Error {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

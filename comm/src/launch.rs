@@ -117,7 +117,7 @@ impl fmt::Display for RootAddress {
 }
 
 /// Why the environment does not say who we are.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// It says one thing but not another that belongs to it.
@@ -163,6 +163,13 @@ pub enum LaunchError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+impl std::fmt::Debug for LaunchError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// How many ports behind `MASTER_PORT` are tried.

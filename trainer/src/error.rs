@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Why a training run stopped.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting that cannot work; the text says which value would.
@@ -44,7 +44,7 @@ pub enum Error {
     /// The device that computes, or its driver, refused; the text says what and why.
     #[error("device: {0}")]
     Device(Box<dyn std::error::Error + Send + Sync>),
-    /// Training by one process has failed, with which others were to be compared; the text says how.
+    /// One process, with which others were to be compared, could not train; the text says how.
     #[error("there is nothing to compare with, since one process cannot train: {0}")]
     Alone(String),
     /// The loss is not a number any more; a smaller learning rate usually helps.
@@ -57,6 +57,12 @@ pub enum Error {
     },
 }
 
+impl std::fmt::Debug for Error {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
 
 impl Error {
     /// Whether another rank than `rank` says it: the one that aborted, or rank 0 where all ranks
@@ -97,3 +103,20 @@ impl From<brigade_cuda::CudaError> for Error {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_main_that_returns_an_error_prints_its_sentence() {
+        let setting = Error::setting("lr", "must be above 0".to_string());
+        assert_eq!(format!("{setting:?}"), "--lr: must be above 0");
+        let aborted = brigade_comm::Error::Aborted { rank: 2, why: "of a test".to_string() };
+        assert_eq!(format!("{aborted:?}"), "rank 2 aborted: of a test");
+        let kept = brigade_offload::memory::Arena::new(brigade_offload::memory::Budget::new(1));
+        let refused = kept.map(drop).unwrap_err();
+        assert_eq!(format!("{refused:?}"), refused.to_string());
+        let joined = "nonsense".parse::<brigade_comm::bootstrap::UniqueId>().map(drop).unwrap_err();
+        assert_eq!(format!("{joined:?}"), joined.to_string());
+    }
+}

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// An error of a transport. `peer` is the member's index in the group, where one is to blame.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportError {
     /// The peer's process ended, or its side of the wire was closed.
@@ -49,6 +49,13 @@ pub enum TransportError {
     /// The transport cannot be used here.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+}
+
+impl std::fmt::Debug for TransportError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl TransportError {

@@ -36,7 +36,7 @@ pub enum Command {
 }
 
 /// Why a measurement could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Failure {
     /// The flags contradict each other or the machine.
     #[error("{0}")]
@@ -56,6 +56,13 @@ pub enum Failure {
     /// The table or a file could not be written.
     #[error(transparent)]
     Output(#[from] crate::Failure),
+}
+
+impl std::fmt::Debug for Failure {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// The rates of a drive, in GB/s.

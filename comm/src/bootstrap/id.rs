@@ -34,7 +34,7 @@ pub(super) const FILE_POLL: Duration = Duration::from_millis(5);
 pub struct UniqueId([u8; ID_BYTES]);
 
 /// Why something is not an id, or cannot be kept in a file.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub enum IdError {
     /// The bytes are not an id of ours.
     #[error("not a unique id of this version: {what}")]
@@ -56,6 +56,13 @@ pub enum IdError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl std::fmt::Debug for IdError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl IdError {

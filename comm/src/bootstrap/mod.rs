@@ -52,7 +52,7 @@ pub struct Joined {
 }
 
 /// Why a rank did not get into its world.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum JoinError {
     /// The root gives no seat: what the job was started with does not fit together.
@@ -122,6 +122,13 @@ pub enum JoinError {
         /// What it said.
         source: io::Error,
     },
+}
+
+impl std::fmt::Debug for JoinError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 fn hint(kind: Refusal) -> &'static str {

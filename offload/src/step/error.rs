@@ -18,7 +18,7 @@ pub enum Doing {
 
 /// A step that stopped. Nothing is on its way any more: every transfer has ended, or has been given
 /// up on after the limit. The first trouble is named; what followed from it is not.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum StepError {
     /// The memory of a chunk, given up on in an earlier step, could not be replaced.
     #[error("no memory to begin the step: {0}")]
@@ -39,6 +39,13 @@ pub enum StepError {
         #[source]
         cause: Box<dyn Error + Send + Sync>,
     },
+}
+
+impl std::fmt::Debug for StepError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for Doing {

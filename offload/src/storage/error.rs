@@ -35,7 +35,7 @@ impl fmt::Display for Operation {
 }
 
 /// A request that did not do all that it was asked to.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum StorageError {
     /// The system refused.
     #[error(
@@ -114,6 +114,13 @@ pub enum StorageError {
         /// Why it did.
         why: String,
     },
+}
+
+impl std::fmt::Debug for StorageError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl StorageError {

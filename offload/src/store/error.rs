@@ -11,7 +11,7 @@ use crate::memory::OverBudget;
 use crate::storage::StorageError;
 
 /// Why a state was not read or not written. Whatever was committed before is still there.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub enum StoreError {
     /// A transfer failed.
     #[error(transparent)]
@@ -147,4 +147,11 @@ pub enum StoreError {
         /// What the system or the format's reader says.
         what: String,
     },
+}
+
+impl std::fmt::Debug for StoreError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }

@@ -15,7 +15,7 @@ pub struct Missing {
 }
 
 /// A call that failed.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 pub enum CudaError {
     /// The driver, a device or the compiler is not there.
     #[error("{0}; {next}", next = .0.next_step)]
@@ -54,6 +54,13 @@ pub enum CudaError {
         /// What the system said.
         error: String,
     },
+}
+
+impl std::fmt::Debug for CudaError {
+    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// A result with a [`CudaError`].
