@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use brigade_comm::Settings;
 use brigade_comm::transports::{NAMES, details, transports};
+use brigade_comm::{Settings, Variable};
 
 use crate::{gpu, machine, offload, sys};
 
@@ -23,6 +23,8 @@ pub(crate) struct Args {
     settings: bool,
 }
 
+/// How wide a table of words may be.
+const COLUMNS: usize = 100;
 /// The least that names of transports take.
 const NAME_COLUMNS: usize = 9;
 
@@ -158,7 +160,7 @@ fn print_settings() -> bool {
     let name = width(|row| row.name.len(), 4);
     let now = width(|row| row.current.len(), 3);
     let default = width(|row| row.default.len(), 7);
-    println!("\nsettings");
+    println!("\nsettings, of communicators");
     println!("  {:<name$}  {:<now$}  {:<default$}  meaning", "name", "now", "default");
     for row in &rows {
         println!(
@@ -166,10 +168,42 @@ fn print_settings() -> bool {
             row.name, row.current, row.default, row.meaning
         );
     }
+    print_variables();
     if let Some(error) = problem {
         println!("\nerror: {error}");
         println!("       the table shows the defaults; correct or unset the variable");
         return false;
     }
     true
+}
+
+/// Who a rank is and where things are, from the environment of this process.
+fn print_variables() {
+    let ours = Variable::ours();
+    let name = ours.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
+    println!("\nvariables, of ranks and of places");
+    for variable in ours {
+        let now = variable.shown().map_or(String::new(), |value| format!(" = {value}"));
+        println!("  {:<name$}  {}{now}", variable.name, variable.meaning);
+    }
+    println!("\nvariables of launchers, which say the same (those that are set have their values)");
+    for (launcher, names) in Variable::of_launchers() {
+        let mut line = format!("  {launcher:<10}");
+        for name in names {
+            let word = match std::env::var_os(name).filter(|value| !value.is_empty()) {
+                Some(value) => format!("{name}={}", value.to_string_lossy()),
+                None => name.to_owned(),
+            };
+            if line.len() + 1 + word.len() > COLUMNS {
+                println!("{line}");
+                line = format!("  {:<10}", "");
+            }
+            line += &format!(" {word}");
+        }
+        println!("{line}");
+    }
+    println!(
+        "\nalso read: CUDA_HOME, CUDA_PATH, PATH (where CUDA's libraries are), XDG_CACHE_HOME and"
+    );
+    println!("HOME (where compiled kernels are kept without BRIGADE_CACHE)");
 }

@@ -211,6 +211,12 @@ impl Launch {
     }
 }
 
+/// The variables of each launcher but ours, by its name.
+pub(crate) fn variables() -> Vec<(&'static str, Vec<&'static str>)> {
+    let others = LAUNCHERS.iter().filter(|launcher| launcher.name != "brigade");
+    others.map(|launcher| (launcher.name, launcher.variables())).collect()
+}
+
 struct Environment<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
 }

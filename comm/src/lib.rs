@@ -52,7 +52,7 @@ pub use float8::{F8e4m3, F8e5m2};
 pub use messages::{Messages, Received};
 pub use op::{CustomOp, Op, UnknownOp};
 pub use owned::Owned;
-pub use settings::{RdmaSettings, SettingRow, Settings};
+pub use settings::{RdmaSettings, SettingRow, Settings, Variable};
 pub use sharded::ShardUpdate;
 pub use window::{Window, WindowSize};
 pub use work::{Event, Scope, Work};

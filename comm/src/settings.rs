@@ -1,6 +1,7 @@
 //! The few things a user may set, each with one name in code and in the environment.
 
 mod rdma;
+mod variables;
 
 use std::sync::Once;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crate::header::Window;
 use crate::{Error, say};
 
 pub use rdma::RdmaSettings;
+pub use variables::Variable;
 
 /// What a communicator is asked to be. Everything has a default that is right for most.
 #[derive(Clone, Debug)]
@@ -92,24 +94,6 @@ const TABLE: [(&str, &str); 10] = [
 /// Calls that were cut smaller would be all overhead.
 const WINDOW_MIN_BYTES: u64 = 4096;
 
-/// Variables that say who a rank is, read when ranks come together, and where CUDA's libraries and
-/// compiled kernels are, read when a device is first used.
-const LAUNCH: [&str; 13] = [
-    "BRIGADE_RANK",
-    "BRIGADE_WORLD_SIZE",
-    "BRIGADE_LOCAL_RANK",
-    "BRIGADE_ROOT",
-    "BRIGADE_ID",
-    "BRIGADE_ID_FILE",
-    "BRIGADE_SECRET",
-    "BRIGADE_SECRET_FILE",
-    "BRIGADE_STORE",
-    "BRIGADE_CUDA_LIBRARY",
-    "BRIGADE_NVRTC",
-    "BRIGADE_CUBLAS_LIBRARY",
-    "BRIGADE_CACHE",
-];
-
 impl Settings {
     /// The settings of this process's environment; an empty variable counts as none. Unknown
     /// `BRIGADE_*` variables are warned of when the ranks have come together, by rank 0.
@@ -135,7 +119,7 @@ impl Settings {
 
     /// Variables named `BRIGADE_*` that mean nothing.
     pub fn unknown_variables() -> Vec<String> {
-        let known = |name: &str| LAUNCH.contains(&name) || rows().any(|row| row.0 == name);
+        let known = |name: &str| Variable::is_known(name) || rows().any(|row| row.0 == name);
         let all = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         all.filter(|name| name.starts_with("BRIGADE_") && !known(name)).collect()
     }

@@ -74,3 +74,26 @@ pub(super) const OTHERS: [&str; 7] = [
     "SLURM_STEP_ID",
     "SLURM_STEP_NODELIST",
 ];
+
+impl Launcher {
+    /// All that it sets and that is read.
+    pub(super) fn variables(&self) -> Vec<&'static str> {
+        let meeting: &[&str] = match self.name {
+            "torchrun" => &[
+                "MASTER_ADDR",
+                "MASTER_PORT",
+                "TORCHELASTIC_USE_AGENT_STORE",
+                "TORCHELASTIC_RUN_ID",
+                "TORCHELASTIC_RESTART_COUNT",
+            ],
+            "Open MPI" => &["PMIX_NAMESPACE"],
+            "Slurm" => &["SLURM_JOB_ID", "SLURM_STEP_NODELIST"],
+            _ => &[],
+        };
+        let ours = |name: &&&str| !name.starts_with("BRIGADE_");
+        let ranks = self.ranks.iter().filter(ours).copied();
+        let names = [self.rank].into_iter().chain(ranks).chain(self.local_rank);
+        let names = names.chain(self.local_ranks).chain(self.gate);
+        names.chain(meeting.iter().copied()).collect()
+    }
+}
