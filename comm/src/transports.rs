@@ -75,7 +75,8 @@ fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
         "tcp" => Ok(Arc::new(Tcp::new(tcp(settings)))),
         "rdma" => Ok(Arc::new(rdma(settings)?)),
         "loopback" => Err(Error::invalid(
-            "loopback joins threads of one process: use Communicator::local_world",
+            "loopback joins threads of one process, which Communicator::local_world makes; \
+             processes have shm, tcp and rdma",
         )),
         _ => match name.strip_prefix(PREFIX).filter(|wanted| !wanted.is_empty()) {
             Some(wanted) => Ok(Arc::new(plugin(wanted, settings))),
