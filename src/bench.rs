@@ -30,8 +30,9 @@ pub(crate) fn bench(args: &Args) -> ExitCode {
 
 /// The settings of a run that can be started.
 fn check(args: &Args) -> Result<Settings, Failure> {
-    args.cases(args.ranks as usize).map_err(Failure::Usage)?;
+    let cases = args.cases(args.ranks as usize).map_err(Failure::Usage)?;
     let settings = brigade_bench::settings(args)?;
+    brigade_bench::refuse_too_large(args, &cases).map_err(Failure::Usage)?;
     if !brigade_bench::are_threads(&settings) {
         transports::probe(&settings).map_err(Failure::Usage)?;
     }

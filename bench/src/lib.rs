@@ -15,6 +15,7 @@ pub mod offload;
 mod plot;
 mod record;
 mod reference;
+mod room;
 mod session;
 pub mod size;
 mod sys;
@@ -23,6 +24,7 @@ mod table;
 pub use args::{Args, Dtypes, Ops, Root};
 pub use kind::{Case, Kind, Sizes};
 pub use record::Record;
+pub use room::refuse_too_large;
 pub use session::{
     Failure, Verdict, are_threads, create_files, run_rank, run_threads, settings, world_settings,
 };

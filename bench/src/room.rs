@@ -1,0 +1,68 @@
+//! Whether buffers fit into this machine, asked before there are any: an allocation that the system
+//! refuses ends a rank without a word.
+
+use brigade_offload::memory::available_bytes;
+
+use crate::args::Args;
+use crate::kind::Case;
+use crate::reference::lengths;
+use crate::size;
+
+/// Refuse sizes whose buffers do not fit into memory when all ranks are on this machine.
+///
+/// Errors: the flag, with what would be needed and what there is.
+pub fn refuse_too_large(args: &Args, cases: &[Case]) -> Result<(), String> {
+    let Some(available) = available_bytes() else { return Ok(()) };
+    let ranks = args.ranks as usize;
+    // What `Bench` takes: room for the input, and for whichever of both is larger.
+    let of_rank = |case: &Case| -> u128 {
+        let whole = case.block_elems as u128 * case.dtype.size() as u128;
+        if whole > available as u128 {
+            return whole;
+        }
+        let (input, output) = lengths(case, ranks, 0);
+        (input + output.max(input)) as u128 * case.dtype.size() as u128
+    };
+    let needed = ranks as u128 * cases.iter().map(of_rank).max().unwrap_or(0);
+    if needed <= available as u128 {
+        return Ok(());
+    }
+    let gb = |bytes: u128| format!("{:.1} GB", bytes as f64 / 1e9);
+    Err(format!(
+        "-e {}: the buffers of {} take {} or more, and {} are available here; a smaller -e, or \
+         fewer ranks",
+        size::show(args.max_bytes),
+        size::ranks(ranks),
+        gb(needed),
+        gb(available as u128)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn buffers_that_no_memory_holds_are_refused() {
+        let refusal = |flags: &str| {
+            let words = ["bench"].into_iter().chain(flags.split_whitespace());
+            let args = Command::parse_from(words).args;
+            refuse_too_large(&args, &args.cases(args.ranks as usize).unwrap())
+        };
+        for kind in ["all-reduce", "all-gather", "all-to-all-v", "gather", "send-recv"] {
+            for size in ["17179869183G", "1048576G"] {
+                let refused = refusal(&format!("{kind} -b {size} -e {size}")).unwrap_err();
+                assert!(refused.starts_with(&format!("-e {size}: ")), "{refused}");
+            }
+            refusal(kind).unwrap();
+        }
+        refusal("barrier -b 17179869183G -e 17179869183G").unwrap();
+    }
+}
