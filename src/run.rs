@@ -8,6 +8,9 @@ use brigade_comm::launch::Launch;
 
 use crate::launch::{Outcome, World};
 
+/// The longest that others may go on: a day.
+const GRACE_MAX_S: u64 = 86_400;
+
 /// Start N local ranks of a program and wait for them.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -34,7 +37,8 @@ pub(crate) struct Args {
     #[arg(long)]
     prefix: bool,
     /// Seconds the other ranks may go on after one has failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+          value_parser = clap::value_parser!(u64).range(..=GRACE_MAX_S))]
     grace_s: u64,
     /// The program, and its arguments
     #[arg(

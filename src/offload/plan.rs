@@ -258,8 +258,11 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 /// `DIR`, `DIR=READ/WRITE` or `DIR=READ/WRITE/BOTH`.
 fn parse_place(text: &str) -> Result<Place, String> {
     let wrong = || format!("{text:?}: write DIR, DIR=READ/WRITE or DIR=READ/WRITE/BOTH in GB/s");
-    let Some((path, rates)) = text.rsplit_once('=') else {
-        return Ok(Place { path: text.into(), rates: None });
+    let (path, rates) = match text.rsplit_once('=') {
+        Some(("", _)) => return Err(wrong()),
+        None if text.is_empty() => return Err(wrong()),
+        None => return Ok(Place { path: text.into(), rates: None }),
+        Some(both) => both,
     };
     let rates: Result<Vec<f64>, _> = rates.split('/').map(str::parse).collect();
     let rates = match rates.map_err(|_| wrong())?[..] {
@@ -313,7 +316,7 @@ mod tests {
         assert_eq!(rates("/mnt/nvme"), None);
         assert_eq!(rates("/mnt/nvme=6.5/4.5"), Some((6.5, 4.5, None)));
         assert_eq!(rates("/mnt/a=b=3/2/4"), Some((3.0, 2.0, Some(4.0))));
-        for wrong in ["/mnt=", "/mnt=3", "/mnt=1/2/3/4", "/mnt=fast/slow"] {
+        for wrong in ["", "=1/1", "/mnt=", "/mnt=3", "/mnt=1/2/3/4", "/mnt=fast/slow"] {
             assert!(parse_place(wrong).is_err(), "{wrong}");
         }
     }

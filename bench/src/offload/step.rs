@@ -220,11 +220,12 @@ fn row(cells: &[String; 12]) -> String {
 }
 
 fn parse_rates(text: &str) -> Result<(f64, f64), String> {
-    let wrong = || format!("{text:?}: write READ/WRITE in GB/s, such as 0.4/0.4");
+    let wrong =
+        || format!("{text:?}: write READ/WRITE in GB/s, from 0.001 to 1e6, such as 0.4/0.4");
     let (read, write) = text.split_once('/').ok_or_else(wrong)?;
     let rate = |text: &str| {
         let rate = text.parse::<f64>().ok();
-        rate.filter(|rate| rate.is_finite() && *rate > 0.0).ok_or_else(wrong)
+        rate.filter(|rate| (1e-3..=1e6).contains(rate)).ok_or_else(wrong)
     };
     Ok((rate(read)?, rate(write)?))
 }
