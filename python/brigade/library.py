@@ -46,10 +46,31 @@ class Stats(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("sent_bytes", c_uint64), ("calls", c_uint64)]
 
 
-def load():
+NAME = "libbrigade.so.0"
+
+
+def find():
     """The library beside this file; the one that the system finds, where there is none."""
-    beside = Path(__file__).with_name("libbrigade.so.0")
-    library = ctypes.CDLL(str(beside) if beside.exists() else "libbrigade.so.0")
+    beside = Path(__file__).with_name(NAME)
+    here = beside.exists()
+    try:
+        return ctypes.CDLL(str(beside) if here else NAME)
+    except OSError as error:
+        looked = f"{beside} is damaged or of another system" if here else (
+            f"there is no {beside}, and no {NAME} where the system looks (LD_LIBRARY_PATH, then "
+            "what ldconfig lists)"
+        )
+        raise ImportError(
+            f"libbrigade cannot be loaded: {looked}: {error}. Installing the package brings it "
+            "(pip install --no-build-isolation ./python); so does ffi/install.sh --prefix DIR, "
+            "with LD_LIBRARY_PATH=DIR/lib",
+            name="brigade", path=str(beside),
+        ) from error
+
+
+def load():
+    """The library with the types of its functions."""
+    library = find()
     library.brigade_last_error.restype = c_char_p
     library.brigade_dtype_size.restype = c_size_t
     memory, comm, work, counts = c_void_p, c_void_p, c_void_p, POINTER(c_size_t)
@@ -88,6 +109,11 @@ def load():
         "recv": one + [c_int] + ends,
     }
     for name, arguments in prototypes.items():
+        if not hasattr(library, "brigade_" + name):
+            raise ImportError(
+                f"{library._name} has no brigade_{name}: it is of another version than this "
+                "package; install both anew", name="brigade", path=library._name,
+            )
         getattr(library, "brigade_" + name).argtypes = arguments
     return library
 
