@@ -15,6 +15,14 @@ END
 prefix=/usr/local libdir= destdir= from=
 while [ $# -gt 0 ]; do
     case "$1" in
+        --prefix | --libdir | --destdir | --from)
+            if [ -z "${2:-}" ]; then
+                echo "$0: $1 needs a value" >&2
+                usage >&2
+                exit 2
+            fi ;;
+    esac
+    case "$1" in
         --prefix) prefix=$2 ;;
         --libdir) libdir=$2 ;;
         --destdir) destdir=$2 ;;

@@ -14,6 +14,14 @@ END
 libdir=/usr/local/lib/brigade-nccl from=
 while [ $# -gt 0 ]; do
     case "$1" in
+        --libdir | --from)
+            if [ -z "${2:-}" ]; then
+                echo "$0: $1 needs a value" >&2
+                usage >&2
+                exit 2
+            fi ;;
+    esac
+    case "$1" in
         --libdir) libdir=$2 ;;
         --from) from=$2 ;;
         *) usage; [ "$1" = --help ] && exit 0 || exit 2 ;;
