@@ -1,3 +1,4 @@
 //! What tests that cross crates share.
 
+pub mod command;
 pub mod tidy;

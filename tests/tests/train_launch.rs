@@ -6,7 +6,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+
+use brigade_tests::command::{bounded, brigade, text, words};
 
 /// A model for seconds, whose digits do not depend on the number of ranks.
 const MODEL: &str = "train --ordered --lanes 6 --batch 12 --layers 1 --width 64 --heads 2 \
@@ -181,51 +182,4 @@ fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", words(&output));
     text(&output.stdout)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn words(output: &Output) -> String {
-    format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
-}
-
-/// A command that is ended after four minutes, and knows of no world but its own.
-fn bounded(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    const LAUNCHERS: [&str; 7] =
-        ["BRIGADE_", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "MASTER_"];
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "240"]).arg(program);
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if LAUNCHERS.iter().any(|prefix| name.starts_with(prefix)) {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-/// The `brigade` command, built as this test was.
-fn brigade() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let test = std::env::current_exe().expect("a test knows where it is");
-        let folder = test.ancestors().nth(2).expect("it is in target/PROFILE/deps");
-        let profile = match folder.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(profile) => profile,
-        };
-        let target = folder.parent().expect("target/ is above");
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-        let mut cargo = Command::new(env!("CARGO"));
-        // What is built by itself gets fewer features of what it shares with others, which would
-        // be compiled once more.
-        cargo.args(["build", "--workspace", "--lib", "--bins", "--examples"]);
-        cargo.args(["--profile", profile]).current_dir(root);
-        let output = cargo.arg("--target-dir").arg(target).output().expect("cargo runs this test");
-        assert!(output.status.success(), "{}", words(&output));
-        folder.join("brigade")
-    };
-    BUILT.get_or_init(build).clone()
 }

@@ -1,0 +1,172 @@
+//! The `brigade` command told nonsense: it ends at once, with a sentence that says what to do.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use brigade_tests::command::{bounded, brigade, text, words};
+use brigade_tests::tidy::Tree;
+
+/// Flags that make a training short.
+const SMALL: &str = "--steps 2 --sample 0 --layers 1 --width 16 --heads 2 --context 8 --threads 1";
+
+#[test]
+fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
+    for (line, wanted) in [
+        ("train --threads 100000", "--threads: 100000 is not in 1 to 512"),
+        ("train --ranks 99999 --batch 99999", "--ranks: 99999 is more than 4096"),
+        ("train --text /dev/zero", "cannot read /dev/zero: it is a device or a pipe"),
+        ("train --schedule /dev/zero --ranks 2", "cannot read /dev/zero: it is a device or a pipe"),
+        ("train --batch 16777216 --context 20000", "a smaller --batch"),
+        ("train --layers 4096 --width 65536", "a smaller --width"),
+        ("train --layers 4096 --width 65536 --plan", "`brigade offload plan` counts without any"),
+        ("train --offload nvme:/nonexistent --ranks 2", "mkdir -p /nonexistent"),
+        ("train --offload-activations nvme:/dev/null", "there is no folder /dev/null"),
+        ("train --strategy 2d --ranks 3", "4, 16 would"),
+        ("train --strategy tp --ranks 3", "--heads: 3 ranks cannot share 4 heads"),
+        ("train --transport loopback --ranks 2", "processes have shm, tcp and rdma"),
+        ("train --stop-at 9 --steps 8", "--stop-at: 9 comes after the last of --steps 8"),
+        ("train --top 0", "--top: must be at least 1"),
+        ("compare --ranks 18446744073709551615", "--ranks: must be 1 to 4096"),
+        ("compare --only ddp -- --bad", "refuses its flags: unexpected argument '--bad'"),
+        ("compare --only ddp -- --batch 5", "refuses its flags: --batch: 4 lanes cannot share 5"),
+        ("compare --only ddp --json /nonexistent/x", "cannot write /nonexistent/x"),
+        ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller -e"),
+        ("bench all-reduce --transport loopback,shm", "processes have shm, tcp and rdma"),
+        ("offload bench step --simulate 1e-300/1 --params 1K", "from 0.001 to 1e6"),
+        ("run -n 2 --grace-s 18446744073709551615 false", "is not in"),
+    ] {
+        let start = Instant::now();
+        let output = bounded(brigade()).args(line.split_whitespace()).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", words(&output));
+        assert_eq!(said.matches(wanted).count(), 1, "{line} must say {wanted:?} once: {said}");
+        assert!(!said.contains("panicked"), "{line}: {said}");
+        assert!(text(&output.stdout).is_empty(), "{line}: {}", words(&output));
+        assert!(start.elapsed() < Duration::from_secs(60), "{line}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_comparison_that_is_interrupted_leaves_the_rows_that_have_ended() {
+    let folder = Folder::new("interrupted");
+    let json = folder.0.join("rows.jsonl");
+    let mut command = bounded(brigade());
+    command.args("compare --steps 2 --only ddp --ranks 2 --json".split_whitespace()).arg(&json);
+    command.args(["--", "--batch", "12"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let due = Instant::now() + Duration::from_secs(200);
+    let rows = || std::fs::read_to_string(&json).unwrap_or_default();
+    while !rows().ends_with('\n') && Instant::now() < due && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // `timeout` passes it on.
+    let ended = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    let status = child.wait().unwrap();
+    let errors: Vec<_> = BufReader::new(child.stderr.take().unwrap()).lines().collect();
+    let left = rows();
+    assert!(ended.success() && !status.success(), "it was to be interrupted: {status} {errors:?}");
+    let first = left.lines().next().unwrap_or_default();
+    assert!(first.starts_with(r#"{"strategy":"one process""#), "{left:?} {errors:?}");
+}
+
+/// Names of variables that sources have as literals, outside of tests.
+fn variables_read() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let tree = Tree::read();
+    let is_source = |path: &str| {
+        // C's names begin so, too; the device of tests has variables of its own.
+        let is_other =
+            ["ffi/", "tests/", "transports/cuda/fake/"].iter().any(|at| path.starts_with(at));
+        path.ends_with(".rs") && !is_other && !path.contains("/tests")
+    };
+    for file in tree.files.iter().filter(|file| is_source(&file.path)) {
+        let code = file.text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        for word in code.split("\"BRIGADE_").skip(1) {
+            let name = word.split('"').next().unwrap_or_default();
+            let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            if !name.is_empty() && name.chars().all(is_name) {
+                found.insert(format!("BRIGADE_{name}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_doctor_lists_every_variable_that_is_read() {
+    let read = variables_read();
+    for known in ["BRIGADE_RANK", "BRIGADE_ID", "BRIGADE_TRANSPORT", "BRIGADE_NVRTC"] {
+        assert!(read.contains(known), "{known} is not among {read:?}");
+    }
+    let mut doctor = bounded(brigade());
+    doctor.args(["doctor", "--settings"]).env("BRIGADE_SECRET", "xyzzy").env("RANK", "0");
+    let output = doctor.env("WORLD_SIZE", "1").output().unwrap();
+    let list = text(&output.stdout);
+    for name in &read {
+        let is_told = list.lines().any(|line| line.split_whitespace().next() == Some(name));
+        assert!(is_told, "{name} is read, but `brigade doctor --settings` does not say so: {list}");
+    }
+    assert!(list.contains("MASTER_ADDR") && list.contains("RANK=0"), "{list}");
+    assert!(!list.contains("xyzzy"), "secrets are not shown: {list}");
+    assert!(list.lines().all(|line| line.chars().count() <= 110), "{list}");
+}
+
+#[test]
+fn a_trace_of_nowhere_is_found_out_before_the_first_step() {
+    for flag in ["draw", "report", "trace"] {
+        let mut train = bounded(brigade());
+        train.arg("train").args(SMALL.split_whitespace()).args(["--strategy", "1f1b", "--batch"]);
+        let output =
+            train.args(["8", "--ranks", "2", &format!("--{flag}=/nonexistent/x")]).output();
+        let output = output.unwrap();
+        assert!(!output.status.success() && !text(&output.stdout).contains("step "), "{flag}");
+        assert!(text(&output.stderr).contains("cannot write /nonexistent/x"), "{}", words(&output));
+    }
+}
+
+#[test]
+fn installers_say_which_flag_lacks_its_value() {
+    for (script, flag) in
+        [("install.sh", "--prefix"), ("nccl/install.sh", "--from"), ("net/install.sh", "--libdir")]
+    {
+        let script = format!("{}/../ffi/{script}", env!("CARGO_MANIFEST_DIR"));
+        let output: Output = bounded("sh").args([&script, flag]).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+        assert!(
+            said.contains(&format!("{flag} needs a value")) && said.contains("usage: "),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn python_says_what_it_lacks_without_the_library() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("skipped: there is no python3 here");
+        return;
+    }
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/tests/loading.py");
+    let output = bounded("python3").args(["-B", suite]).output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing is left to do about a folder that cannot be removed.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
