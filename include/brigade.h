@@ -15,6 +15,9 @@
  *   must make the same ones. Calls from two threads come one after the other.
  * - Where NCCL's functions take a stream last, these take a pointer to a brigade_work_t: with NULL
  *   they return when the call is done, else at once.
+ * - Functions named brigade_device_* are the same calls on memory of devices, in the order of a
+ *   stream: they take a brigade_device_group_t and a stream where NCCL's take a communicator and a
+ *   stream. All others are for memory of the host.
  * - Nothing here installs signal handlers, ends the process, or runs before it is called.
  */
 
@@ -34,6 +37,9 @@
 // How a brigade_stats_t begins.
 #define BRIGADE_STATS_INIT { sizeof(brigade_stats_t), 0, 0 }
 
+// How a brigade_device_info_t begins.
+#define BRIGADE_DEVICE_INFO_INIT { sizeof(brigade_device_info_t), 0, BRIGADE_WAY_TOGETHER, 0, 0 }
+
 // How a brigade_adamw_config_t begins: what is usual.
 #define BRIGADE_ADAMW_INIT { sizeof(brigade_adamw_config_t), 0.9f, 0.999f, 1e-8f, 0.01f, 1 }
 
@@ -51,6 +57,10 @@
 
 // The colour of a rank that takes part in a division, but in no new communicator.
 #define BRIGADE_SPLIT_NOCOLOR -1
+
+// The device whose context the calling thread has: after cudaSetDevice and a first allocation, or
+// cuCtxSetCurrent.
+#define BRIGADE_CURRENT_DEVICE -1
 
 // How a call ended. Results that NCCL knows have NCCL's numbers.
 //
@@ -130,6 +140,18 @@ typedef enum {
     BRIGADE_OUT = 2,
 } brigade_returned_t;
 
+// How the calls of a group on devices are carried out.
+typedef enum {
+    // As one kernel, where ranks are threads of one process: functions wait for nobody, except at
+    // the first call of a kind, and calls can be captured in graphs after that one.
+    BRIGADE_WAY_TOGETHER = 0,
+    // By kernels between two meetings of the processes of one machine: a call is done when its
+    // function returns, and cannot be captured.
+    BRIGADE_WAY_MET = 1,
+    // Through pinned memory of the host, anywhere: likewise.
+    BRIGADE_WAY_STAGED = 2,
+} brigade_way_t;
+
 // An optimizer over state in files. What is inside is nobody's.
 typedef struct brigade_adamw brigade_adamw;
 
@@ -138,6 +160,9 @@ typedef struct brigade_arena brigade_arena;
 
 // A group of ranks that make the same calls in the same order. What is inside is nobody's.
 typedef struct brigade_comm brigade_comm;
+
+// The ranks of a communicator on devices. What is inside is nobody's.
+typedef struct brigade_device_group brigade_device_group;
 
 // Tensors in two tiers. What is inside is nobody's.
 typedef struct brigade_store brigade_store;
@@ -220,6 +245,37 @@ typedef void (*brigade_done_t)(brigade_result_t result,
 // A handle of windows: memory of every rank of a group, with counters beside it, that all of them
 // write and read while its owner does something else.
 typedef brigade_window *brigade_window_t;
+
+// A handle of a communicator's ranks on devices, for calls on memory that lies there. Their
+// functions are named brigade_device_*, and take a group and a stream where NCCL's take a
+// communicator and a stream: a call is enqueued in the stream and the function returns. What comes
+// behind it in the stream sees its result; until then the memory is the call's.
+//
+// The stream is a CUstream or cudaStream_t of the rank's device, and one rank's alone; NULL is the
+// default stream. Ranks that are threads and share a device share its default stream too, where
+// none could wait for another: a call in it waits for what the stream has, and is done when it
+// returns. Calls of one group come in the order in which they were made, in whichever streams.
+//
+// Buffers lie on the rank's device, or in pinned memory of the host. Ordinary memory of the host
+// is BRIGADE_INVALID_ARGUMENT, as memory of devices is to all other functions. Calls in a group
+// (brigade_group_start) are enqueued at its end, before its calls on memory of the host; a thread
+// that has several ranks makes their calls so. brigade_comm_abort of the communicator ends all.
+typedef brigade_device_group *brigade_device_group_t;
+
+// What a group on devices is. Begin with BRIGADE_DEVICE_INFO_INIT; members are only ever added at
+// the end.
+typedef struct {
+    // sizeof(brigade_device_info_t).
+    size_t struct_size;
+    // The number of this rank's device, as CUDA counts them.
+    int device;
+    // How calls are carried out; the same on all ranks.
+    brigade_way_t way;
+    // 1 if calls can be captured in graphs, else 0.
+    int captures;
+    // 1 if another rank of this process is on the same device, else 0.
+    int shares_device;
+} brigade_device_info_t;
 
 // A handle of memory with a hard budget, and of what moves it to files and back: all that
 // offloading takes comes from here. Stores and optimizers keep what they use of it, so its handle
@@ -712,8 +768,9 @@ brigade_result_t brigade_group_start(void);
 
 // Carry out the calls of the group. Of each communicator first its collectives, in their order,
 // and then its messages, all at once; different communicators at the same time. With `work` NULL
-// it returns when all are done; else `work` is one handle for all of them. If a call in the group
-// failed when it was listed, none is carried out.
+// it returns when all are done; else `work` is one handle for all of them. Calls on memory of
+// devices come first and are only enqueued; a group that has some has no work. If a call in the
+// group failed when it was listed, none is carried out.
 //
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_end(brigade_work_t *work);
@@ -798,6 +855,214 @@ brigade_result_t brigade_window_size(int rank,
 //
 // Threads: from any thread; if another one waits for a signal, the rest ends with that.
 brigade_result_t brigade_window_destroy(brigade_window_t window);
+
+// Open the devices of a communicator's ranks to each other: every rank calls it, with the number
+// of its device as CUDA counts them, or BRIGADE_CURRENT_DEVICE. Several ranks may be on one
+// device. The first time it compiles kernels. `group` is NULL after an error; where a rank has no
+// device, that is BRIGADE_INVALID_USAGE on the others, and the communicator stays as it was. A
+// driver is opened by this function, or by the program, or not at all.
+//
+// Threads: from any thread; several ranks of one process need as many threads.
+brigade_result_t brigade_device_group_create(brigade_device_group_t *group,
+                                             int device,
+                                             brigade_comm_t comm);
+
+// Tell what a group on devices is.
+//
+// Threads: from any thread.
+brigade_result_t brigade_device_group_info(brigade_device_group_t group,
+                                           brigade_device_info_t *info);
+
+// Why nothing can be called any more, if it is so: for those whose calls run in graphs, or who
+// wait for streams by CUDA's own functions. BRIGADE_SUCCESS as long as all is well.
+//
+// Threads: from any thread, at any time.
+brigade_result_t brigade_device_group_check(brigade_device_group_t group);
+
+// End a handle. What was enqueued is waited for; what lies in graphs must not be launched any
+// more. It may outlive the handle of its communicator. Works of the group keep it until they are
+// freed.
+//
+// Threads: from any thread; if another one is inside a call, the rest ends with that call.
+brigade_result_t brigade_device_group_destroy(brigade_device_group_t group);
+
+// A work for what `stream` has by now: brigade_work_test and brigade_work_wait tell its end, and
+// whether it went well; brigade_work_on_done and brigade_work_fd have nothing for it, since CUDA's
+// own functions do that (cudaLaunchHostFunc, events).
+//
+// Threads: from any thread.
+brigade_result_t brigade_device_mark(brigade_device_group_t group,
+                                     void *stream,
+                                     brigade_work_t *work);
+
+// brigade_send from memory of a device, in the order of a stream. Messages that ranks send to each
+// other, and those to the own rank, need a group around them.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_send(const void *sendbuf,
+                                     size_t count,
+                                     brigade_dtype_t dtype,
+                                     int peer,
+                                     brigade_device_group_t group,
+                                     void *stream);
+
+// brigade_recv into memory of a device, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_recv(void *recvbuf,
+                                     size_t count,
+                                     brigade_dtype_t dtype,
+                                     int peer,
+                                     brigade_device_group_t group,
+                                     void *stream);
+
+// brigade_all_reduce on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_all_reduce(const void *sendbuf,
+                                           void *recvbuf,
+                                           size_t count,
+                                           brigade_dtype_t dtype,
+                                           brigade_op_t op,
+                                           brigade_device_group_t group,
+                                           void *stream);
+
+// brigade_reduce_scatter on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_reduce_scatter(const void *sendbuf,
+                                               void *recvbuf,
+                                               size_t recvcount,
+                                               brigade_dtype_t dtype,
+                                               brigade_op_t op,
+                                               brigade_device_group_t group,
+                                               void *stream);
+
+// brigade_reduce_scatter_v on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_reduce_scatter_v(const void *sendbuf,
+                                                 void *recvbuf,
+                                                 const size_t *recvcounts,
+                                                 brigade_dtype_t dtype,
+                                                 brigade_op_t op,
+                                                 brigade_device_group_t group,
+                                                 void *stream);
+
+// brigade_all_gather on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_all_gather(const void *sendbuf,
+                                           void *recvbuf,
+                                           size_t sendcount,
+                                           brigade_dtype_t dtype,
+                                           brigade_device_group_t group,
+                                           void *stream);
+
+// brigade_all_gather_v on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_all_gather_v(const void *sendbuf,
+                                             void *recvbuf,
+                                             const size_t *sendcounts,
+                                             brigade_dtype_t dtype,
+                                             brigade_device_group_t group,
+                                             void *stream);
+
+// brigade_all_to_all on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_all_to_all(const void *sendbuf,
+                                           void *recvbuf,
+                                           size_t count,
+                                           brigade_dtype_t dtype,
+                                           brigade_device_group_t group,
+                                           void *stream);
+
+// brigade_all_to_all_v on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_all_to_all_v(const void *sendbuf,
+                                             const size_t *sendcounts,
+                                             void *recvbuf,
+                                             const size_t *recvcounts,
+                                             brigade_dtype_t dtype,
+                                             brigade_device_group_t group,
+                                             void *stream);
+
+// What comes behind it in `stream` waits until the streams of all ranks have come here; the host
+// waits for nobody, but where brigade_way_t says so.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_barrier(brigade_device_group_t group,
+                                        void *stream);
+
+// brigade_broadcast on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_broadcast(const void *sendbuf,
+                                          void *recvbuf,
+                                          size_t count,
+                                          brigade_dtype_t dtype,
+                                          int root,
+                                          brigade_device_group_t group,
+                                          void *stream);
+
+// brigade_reduce on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_reduce(const void *sendbuf,
+                                       void *recvbuf,
+                                       size_t count,
+                                       brigade_dtype_t dtype,
+                                       brigade_op_t op,
+                                       int root,
+                                       brigade_device_group_t group,
+                                       void *stream);
+
+// brigade_gather on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_gather(const void *sendbuf,
+                                       void *recvbuf,
+                                       size_t sendcount,
+                                       brigade_dtype_t dtype,
+                                       int root,
+                                       brigade_device_group_t group,
+                                       void *stream);
+
+// brigade_gather_v on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_gather_v(const void *sendbuf,
+                                         void *recvbuf,
+                                         const size_t *sendcounts,
+                                         brigade_dtype_t dtype,
+                                         int root,
+                                         brigade_device_group_t group,
+                                         void *stream);
+
+// brigade_scatter on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_scatter(const void *sendbuf,
+                                        void *recvbuf,
+                                        size_t recvcount,
+                                        brigade_dtype_t dtype,
+                                        int root,
+                                        brigade_device_group_t group,
+                                        void *stream);
+
+// brigade_scatter_v on memory of devices, in the order of a stream.
+//
+// Threads: from any thread; calls on one group come one after the other.
+brigade_result_t brigade_device_scatter_v(const void *sendbuf,
+                                          void *recvbuf,
+                                          const size_t *recvcounts,
+                                          brigade_dtype_t dtype,
+                                          int root,
+                                          brigade_device_group_t group,
+                                          void *stream);
 
 // Take `bytes` bytes of memory, all of them now, on the best pages the machine has. `arena` is
 // NULL after an error.

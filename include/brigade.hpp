@@ -389,6 +389,56 @@ private:
     explicit AdamW(brigade_adamw_t handle) noexcept : Owned(handle) {}
 };
 
+// The ranks of a communicator on devices: calls on memory that lies there, enqueued in a stream
+// (CUstream or cudaStream_t). What brigade.h says of brigade_device_group_t holds here.
+class DeviceGroup : public Owned<brigade_device_group_t, brigade_device_group_destroy> {
+public:
+    // Every rank makes one; `device` is a number as CUDA counts them.
+    explicit DeviceGroup(const Communicator &comm, int device = BRIGADE_CURRENT_DEVICE)
+        : Owned(make(comm, device)) {}
+
+    brigade_device_info_t info() const {
+        brigade_device_info_t info = BRIGADE_DEVICE_INFO_INIT;
+        check(brigade_device_group_info(get(), &info));
+        return info;
+    }
+    // Throws why nothing can be called any more.
+    void check_health() const { check(brigade_device_group_check(get())); }
+    // Something to wait for what the stream has by now.
+    Work mark(void *stream) const {
+        Work work;
+        check(brigade_device_mark(get(), stream, work.put()));
+        return work;
+    }
+
+    template <typename T>
+    void all_reduce(const T *send, T *recv, std::size_t count, void *stream,
+                    brigade_op_t op = BRIGADE_SUM) const {
+        check(brigade_device_all_reduce(send, recv, count, Dtype<T>::value, op, get(), stream));
+    }
+    template <typename T>
+    void reduce_scatter(const T *send, T *recv, std::size_t recvcount, void *stream,
+                        brigade_op_t op = BRIGADE_SUM) const {
+        check(brigade_device_reduce_scatter(send, recv, recvcount, Dtype<T>::value, op, get(),
+                                            stream));
+    }
+    template <typename T>
+    void all_gather(const T *send, T *recv, std::size_t sendcount, void *stream) const {
+        check(brigade_device_all_gather(send, recv, sendcount, Dtype<T>::value, get(), stream));
+    }
+    template <typename T>
+    void broadcast(T *data, std::size_t count, int root, void *stream) const {
+        check(brigade_device_broadcast(data, data, count, Dtype<T>::value, root, get(), stream));
+    }
+
+private:
+    static brigade_device_group_t make(const Communicator &comm, int device) {
+        brigade_device_group_t handle = nullptr;
+        check(brigade_device_group_create(&handle, device, comm.get()));
+        return handle;
+    }
+};
+
 }  // namespace brigade
 
 #endif  // BRIGADE_HPP

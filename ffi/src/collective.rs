@@ -2,18 +2,14 @@
 
 use std::ffi::c_void;
 
-use brigade_comm::{Call, Counts, Dtype};
-use brigade_schedule::Collective;
-
-use crate::call::{carry_out, moving};
+use crate::call::carry_out;
 use crate::comm::{Comm, brigade_comm_t};
 use crate::dtype::DtypeCode;
 use crate::error::{brigade_result_t, enter};
-use crate::op::{brigade_op_t, parse};
+use crate::op::brigade_op_t;
+use crate::shape;
 use crate::work::brigade_work_t;
 use brigade_wall::handle::pin;
-use brigade_wall::memory::{Lengths, sum};
-use brigade_wall::pointer::list;
 
 /// recvbuf of every rank = the fold of the sendbufs of all ranks, `count` elements each; with the
 /// same bits everywhere. In place: sendbuf == recvbuf.
@@ -31,9 +27,9 @@ pub unsafe extern "C" fn brigade_all_reduce(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let call = Call::new(Collective::AllReduce, dtype.parse()?, parse(op)?, count);
+        let shape = shape::all_reduce(count, dtype, op)?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, Lengths::equal(count), sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -53,10 +49,9 @@ pub unsafe extern "C" fn brigade_reduce_scatter(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let call = Call::new(Collective::ReduceScatter, dtype.parse()?, parse(op)?, recvcount);
-        let lengths = comm.gathering(recvcount).reversed();
+        let shape = shape::reduce_scatter(comm.seat(), recvcount, dtype, op)?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -76,11 +71,9 @@ pub unsafe extern "C" fn brigade_reduce_scatter_v(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         // SAFETY: the caller's promise.
-        let (counts, lengths) = unsafe { comm.counts(recvcounts, "recvcounts") }?;
-        let collective = Collective::ReduceScatter;
-        let call = Call { collective, dtype: dtype.parse()?, op: parse(op)?, counts };
+        let shape = unsafe { shape::reduce_scatter_v(comm.seat(), recvcounts, dtype, op) }?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths.reversed(), sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -99,9 +92,9 @@ pub unsafe extern "C" fn brigade_all_gather(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let call = Call::moving(Collective::AllGather, dtype.parse()?, sendcount);
+        let shape = shape::all_gather(comm.seat(), sendcount, dtype)?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, comm.gathering(sendcount), sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -120,10 +113,9 @@ pub unsafe extern "C" fn brigade_all_gather_v(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         // SAFETY: the caller's promise.
-        let (counts, lengths) = unsafe { comm.counts(sendcounts, "sendcounts") }?;
-        let call = moving(Collective::AllGather, dtype.parse()?, counts);
+        let shape = unsafe { shape::all_gather_v(comm.seat(), sendcounts, dtype) }?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -142,10 +134,9 @@ pub unsafe extern "C" fn brigade_all_to_all(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let call = Call::moving(Collective::AllToAll, dtype.parse()?, count);
-        let lengths = Lengths::equal(count.saturating_mul(comm.communicator.size()));
+        let shape = shape::all_to_all(comm.seat(), count, dtype)?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -165,16 +156,10 @@ pub unsafe extern "C" fn brigade_all_to_all_v(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let ranks = comm.communicator.size();
         // SAFETY: the caller's promise.
-        let to = unsafe { list(sendcounts, ranks, "sendcounts") }?;
+        let shape = unsafe { shape::all_to_all_v(comm.seat(), sendcounts, recvcounts, dtype) }?;
         // SAFETY: the caller's promise.
-        let from = unsafe { list(recvcounts, ranks, "recvcounts") }?;
-        let lengths = Lengths::apart(sum(to), sum(from));
-        let counts = Counts::PerPair { to: to.into(), from: from.into() };
-        let call = moving(Collective::AllToAll, dtype.parse()?, counts);
-        // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -188,9 +173,9 @@ pub unsafe extern "C" fn brigade_barrier(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let call = Call::moving(Collective::Barrier, Dtype::U8, 0);
+        let shape = shape::barrier();
         let nothing = std::ptr::null_mut();
         // SAFETY: there is no memory.
-        unsafe { carry_out(&comm, call, Lengths::equal(0), nothing, nothing, work) }
+        unsafe { carry_out(&comm, shape, nothing, nothing, work) }
     })
 }

@@ -14,6 +14,7 @@ use crate::thread;
 use brigade_wall::handle::{Noun, close, pin, register};
 use brigade_wall::pointer::{Out, text};
 use brigade_wall::roots;
+use brigade_wall::sight::Sight;
 
 /// A group of ranks that make the same calls in the same order. What is inside is nobody's.
 pub struct brigade_comm {
@@ -29,6 +30,14 @@ pub(crate) struct Comm {
     /// In front of the root, which it must not outlive.
     pub(crate) communicator: Communicator,
     pub(crate) root: Option<Arc<Root>>,
+    /// For calls on memory that the host cannot read.
+    pub(crate) sight: Sight,
+}
+
+impl Comm {
+    pub(crate) fn new(communicator: Communicator, root: Option<Arc<Root>>) -> Self {
+        Self { communicator, root, sight: Sight::default() }
+    }
 }
 
 impl Noun for Comm {
@@ -92,7 +101,7 @@ pub unsafe extern "C" fn brigade_comm_init_rank_config(
         let ranks = usize::try_from(nranks).map_err(|_| wrong())?;
         let rank = usize::try_from(rank).map_err(|_| wrong())?;
         let (communicator, root) = roots::open(unique_id.bytes)?.join(rank, ranks, settings)?;
-        Ok(Comm { communicator, root })
+        Ok(Comm::new(communicator, root))
     };
     // SAFETY: the caller's promise.
     unsafe { init(comm, config, join) }
@@ -111,7 +120,7 @@ pub unsafe extern "C" fn brigade_comm_init_from_env(
     let join = |settings| {
         let launch = Launch::discover().map_err(|error| Failure::argument(error.to_string()))?;
         let communicator = Communicator::join(launch, settings)?;
-        Ok(Comm { communicator, root: None })
+        Ok(Comm::new(communicator, None))
     };
     // SAFETY: the caller's promise.
     unsafe { init(comm, config, join) }
@@ -143,7 +152,7 @@ pub unsafe extern "C" fn brigade_comm_init_all(
         let settings = unsafe { settings(config) }?;
         let mut handles = Vec::with_capacity(ranks);
         for communicator in Communicator::local_world(ranks, &settings)? {
-            match register(Arc::new(Comm { communicator, root: None })) {
+            match register(Arc::new(Comm::new(communicator, None))) {
                 Ok(handle) => handles.push(handle),
                 Err(failure) => {
                     handles.into_iter().try_for_each(close::<Comm>)?;

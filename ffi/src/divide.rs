@@ -6,10 +6,10 @@ use std::sync::Arc;
 use brigade_wall::handle::{pin, register};
 use brigade_wall::pointer::{Out, list};
 
-use crate::call::rank_number;
 use crate::comm::{Comm, as_comm, brigade_comm_t, may_wait};
 use crate::error::{Failure, brigade_result_t, enter};
 use crate::settings::{brigade_config_t, settings_over};
+use crate::shape::rank_number;
 
 /// The colour of a rank that takes part in a division, but in no new communicator.
 pub const BRIGADE_SPLIT_NOCOLOR: c_int = -1;
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn brigade_comm_split_config(
         // SAFETY: C passes NULL or a config.
         let settings = unsafe { settings_over(inherited, config) }?;
         if let Some(communicator) = parent.communicator.split_with(color, key, settings)? {
-            let handle = register(Arc::new(Comm { communicator, root: parent.root.clone() }))?;
+            let handle = register(Arc::new(Comm::new(communicator, parent.root.clone())))?;
             // SAFETY: as above.
             unsafe { out.put(as_comm(handle)) };
         }
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn brigade_comm_shrink(
         // SAFETY: C passes NULL or a config.
         let settings = unsafe { settings_over(inherited, config) }?;
         let communicator = parent.communicator.shrink_with(&ranks, settings)?;
-        let handle = register(Arc::new(Comm { communicator, root: None }))?;
+        let handle = register(Arc::new(Comm::new(communicator, None)))?;
         // SAFETY: as above.
         unsafe { out.put(as_comm(handle)) };
         Ok(())

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use brigade_comm::Work;
 
 use crate::comm::Comm;
+use crate::device::OnDevice;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::thread::{is_plain, open_groups, refuse_in_operator, set_open_groups};
 use crate::work::{brigade_work_t, register};
 use brigade_wall::handle::Pinned;
 use brigade_wall::listed::{Listed, What};
 use brigade_wall::pointer::Out;
+use brigade_wall::streams::{Enqueued, Streams};
 
 /// Begin a group: from here to brigade_group_end this thread's calls are only listed. Groups may
 /// lie within groups; the outermost one counts.
@@ -28,8 +30,9 @@ pub extern "C" fn brigade_group_start() -> brigade_result_t {
 
 /// Carry out the calls of the group. Of each communicator first its collectives, in their order,
 /// and then its messages, all at once; different communicators at the same time. With `work` NULL
-/// it returns when all are done; else `work` is one handle for all of them. If a call in the group
-/// failed when it was listed, none is carried out.
+/// it returns when all are done; else `work` is one handle for all of them. Calls on memory of
+/// devices come first and are only enqueued; a group that has some has no work. If a call in the
+/// group failed when it was listed, none is carried out.
 ///
 /// Threads: each thread has its own groups.
 #[unsafe(no_mangle)]
@@ -60,6 +63,8 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
 struct Group {
     /// By communicator, in the order in which they were first named.
     shares: Vec<Share>,
+    /// Calls on memory of devices, by their groups there.
+    on_devices: Vec<(Arc<OnDevice>, Enqueued)>,
     /// Why nothing will be carried out.
     spoilt: Option<String>,
 }
@@ -97,7 +102,7 @@ pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What, work: *mut brigade_w
     if is_plain() {
         let mut share = Share::of(comm.share());
         share.listed.push(what);
-        let group = Group { shares: vec![share], spoilt: None };
+        let group = Group { shares: vec![share], ..Group::default() };
         // SAFETY: the caller's promise.
         return unsafe { group.carry_out(work) };
     }
@@ -118,6 +123,29 @@ pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What, work: *mut brigade_w
     Ok(())
 }
 
+/// Enqueue a call on memory of devices, or list it in the open group.
+///
+/// # Safety
+///
+/// The memory is what C must pass, until the stream has done the call.
+pub(crate) unsafe fn enqueue(device: &Pinned<OnDevice>, what: What, stream: usize) -> Outcome {
+    refuse_in_operator()?;
+    if is_plain() {
+        // SAFETY: the caller's promise.
+        return unsafe { device.streams().run(what, stream) };
+    }
+    GROUP.with_borrow_mut(|group| {
+        let device = device.share();
+        let known = group.on_devices.iter().position(|(known, _)| Arc::ptr_eq(known, &device));
+        let place = known.unwrap_or_else(|| {
+            group.on_devices.push((device, Enqueued::default()));
+            group.on_devices.len() - 1
+        });
+        group.on_devices[place].1.push(what, stream);
+    });
+    Ok(())
+}
+
 impl Group {
     /// # Safety
     ///
@@ -126,6 +154,17 @@ impl Group {
         if let Some(why) = self.spoilt {
             let sentence = format!("nothing of the group was carried out: {why}");
             return Err(Failure::usage(sentence));
+        }
+        if !self.on_devices.is_empty() {
+            if !work.is_null() {
+                return Err(Failure::usage(
+                    "a group with calls on memory of devices has no work, and nothing of it was \
+                     carried out: brigade_device_mark gives one for a stream",
+                ));
+            }
+            let calls = self.on_devices.iter().map(|(device, calls)| (device.streams(), calls));
+            // SAFETY: the caller's promise.
+            unsafe { Streams::run_together(&calls.collect::<Vec<_>>()) }?;
         }
         if work.is_null() && self.shares.len() == 1 {
             // SAFETY: the caller's promise.

@@ -12,6 +12,9 @@ pub mod adamw;
 pub mod arena;
 pub mod collective;
 pub mod comm;
+pub mod device;
+pub mod device_collective;
+pub mod device_rooted;
 pub mod divide;
 pub mod dtype;
 pub mod error;
@@ -29,4 +32,5 @@ pub mod work;
 
 mod call;
 mod floats;
+mod shape;
 mod thread;

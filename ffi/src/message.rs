@@ -2,9 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::call::on_device;
 use crate::comm::{Comm, brigade_comm_t, may_wait};
 use crate::dtype::DtypeCode;
-use crate::error::{brigade_result_t, enter};
+use crate::error::{Outcome, brigade_result_t, enter};
 use crate::group;
 use crate::work::brigade_work_t;
 use brigade_wall::handle::pin;
@@ -31,6 +32,7 @@ pub unsafe extern "C" fn brigade_send(
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
         let memory = Memory::of_message(sendbuf, count, dtype)?;
+        refuse_on_device(&comm, &memory, "brigade_device_send")?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Send { dtype, memory, peer }, work) }
     })
@@ -52,6 +54,7 @@ pub unsafe extern "C" fn brigade_recv(
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
         let memory = Memory::of_message(recvbuf, count, dtype)?;
+        refuse_on_device(&comm, &memory, "brigade_device_recv")?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Recv { dtype, memory, peer }, work) }
     })
@@ -77,6 +80,8 @@ pub unsafe extern "C" fn brigade_recv_any(
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
         let memory = Memory::of_message(recvbuf, count, dtype)?;
+        refuse_on_device(&comm, &memory, "brigade_device_recv")?;
+        refuse_on_device(&comm, &memory, "brigade_device_recv")?;
         let source = Out::new(source, "source")?;
         let told = if received.is_null() { None } else { Some(Out::new(received, "received")?) };
         // SAFETY: C passes as much memory as it says.
@@ -89,4 +94,9 @@ pub unsafe extern "C" fn brigade_recv_any(
         }
         Ok(())
     })
+}
+
+/// Refuse memory that the host cannot read, with the function that can.
+fn refuse_on_device(comm: &Comm, memory: &Memory, twin: &str) -> Outcome {
+    comm.sight.hidden(memory).map_or(Ok(()), |hidden| Err(on_device(hidden, twin)))
 }

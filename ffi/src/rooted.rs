@@ -2,17 +2,14 @@
 
 use std::ffi::{c_int, c_void};
 
-use brigade_comm::Call;
-use brigade_schedule::Collective;
-
-use crate::call::{carry_out, moving, rank_number};
+use crate::call::carry_out;
 use crate::comm::{Comm, brigade_comm_t};
 use crate::dtype::DtypeCode;
 use crate::error::{brigade_result_t, enter};
-use crate::op::{brigade_op_t, parse};
+use crate::op::brigade_op_t;
+use crate::shape;
 use crate::work::brigade_work_t;
 use brigade_wall::handle::pin;
-use brigade_wall::memory::Lengths;
 
 /// recvbuf of every rank = sendbuf of rank `root`, `count` elements. sendbuf counts only there. In
 /// place: sendbuf == recvbuf.
@@ -30,11 +27,9 @@ pub unsafe extern "C" fn brigade_broadcast(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let collective = Collective::Broadcast { root: rank_number(root) };
-        let call = Call::moving(collective, dtype.parse()?, count);
-        let lengths = Lengths::apart(if comm.is(root) { count } else { 0 }, count);
+        let shape = shape::broadcast(comm.seat(), count, dtype, root)?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -55,11 +50,9 @@ pub unsafe extern "C" fn brigade_reduce(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let collective = Collective::Reduce { root: rank_number(root) };
-        let call = Call::new(collective, dtype.parse()?, parse(op)?, count);
-        let lengths = Lengths::apart(count, if comm.is(root) { count } else { 0 });
+        let shape = shape::reduce(comm.seat(), count, dtype, op, root)?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -80,14 +73,9 @@ pub unsafe extern "C" fn brigade_gather(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let collective = Collective::Gather { root: rank_number(root) };
-        let call = Call::moving(collective, dtype.parse()?, sendcount);
-        let lengths = match comm.is(root) {
-            true => comm.gathering(sendcount),
-            false => Lengths::apart(sendcount, 0),
-        };
+        let shape = shape::gather(comm.seat(), sendcount, dtype, root)?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -108,11 +96,9 @@ pub unsafe extern "C" fn brigade_gather_v(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         // SAFETY: the caller's promise.
-        let (counts, lengths) = unsafe { comm.counts_at(root, sendcounts, "sendcounts") }?;
-        let collective = Collective::Gather { root: rank_number(root) };
-        let call = moving(collective, dtype.parse()?, counts);
+        let shape = unsafe { shape::gather_v(comm.seat(), sendcounts, dtype, root) }?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths, sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -132,14 +118,9 @@ pub unsafe extern "C" fn brigade_scatter(
 ) -> brigade_result_t {
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        let collective = Collective::Scatter { root: rank_number(root) };
-        let call = Call::moving(collective, dtype.parse()?, recvcount);
-        let lengths = match comm.is(root) {
-            true => comm.gathering(recvcount),
-            false => Lengths::apart(recvcount, 0),
-        };
+        let shape = shape::scatter(comm.seat(), recvcount, dtype, root)?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths.reversed(), sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }
 
@@ -160,10 +141,8 @@ pub unsafe extern "C" fn brigade_scatter_v(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         // SAFETY: the caller's promise.
-        let (counts, lengths) = unsafe { comm.counts_at(root, recvcounts, "recvcounts") }?;
-        let collective = Collective::Scatter { root: rank_number(root) };
-        let call = moving(collective, dtype.parse()?, counts);
+        let shape = unsafe { shape::scatter_v(comm.seat(), recvcounts, dtype, root) }?;
         // SAFETY: the caller's promise.
-        unsafe { carry_out(&comm, call, lengths.reversed(), sendbuf, recvbuf, work) }
+        unsafe { carry_out(&comm, shape, sendbuf, recvbuf, work) }
     })
 }

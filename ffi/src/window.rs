@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use brigade_comm::{Window, WindowSize};
 
-use crate::call::rank_number;
 use crate::comm::{Comm, brigade_comm_t, may_wait};
 use crate::error::brigade_result_t::{BRIGADE_IN_PROGRESS, BRIGADE_SUCCESS};
 use crate::error::{brigade_result_t, enter, enter_for};
+use crate::shape::rank_number;
 use crate::thread;
 use brigade_wall::handle::{Noun, close, pin, register};
 use brigade_wall::pointer::{Out, list, list_mut};

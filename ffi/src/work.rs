@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use brigade_comm::device::DeviceWork;
 use brigade_comm::{Event, Work};
 use brigade_wall::failure::c_text;
 
+use crate::device::OnDevice;
 use crate::error::brigade_result_t::{BRIGADE_IN_PROGRESS, BRIGADE_SUCCESS};
 use crate::error::{Failure, Outcome, brigade_result_t, enter, enter_for};
 use crate::thread;
@@ -33,10 +35,15 @@ pub type brigade_done_t = Option<
 >;
 
 /// What stands behind a handle.
-pub(crate) struct InFlight {
-    work: Work<'static>,
-    /// Made when it is first asked for.
-    event: Mutex<Option<Event>>,
+pub(crate) enum InFlight {
+    /// Calls that were started.
+    Started {
+        work: Work<'static>,
+        /// Made when it is first asked for.
+        event: Mutex<Option<Event>>,
+    },
+    /// A place in a stream, and the group that it is of.
+    Marked { work: DeviceWork, _group: Arc<OnDevice> },
 }
 
 impl Noun for InFlight {
@@ -49,13 +56,7 @@ impl Noun for InFlight {
 /// Threads: from any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_work_test(work: brigade_work_t) -> brigade_result_t {
-    enter_for(|| {
-        let flight = pin::<InFlight>(work.addr() as u64)?;
-        match flight.work.wait_for(Duration::ZERO) {
-            Some(ending) => Ok(ending.map(|()| BRIGADE_SUCCESS)?),
-            None => Ok(BRIGADE_IN_PROGRESS),
-        }
-    })
+    enter_for(|| pin::<InFlight>(work.addr() as u64)?.wait(Some(Duration::ZERO)))
 }
 
 /// Wait for the end of the work, at most `timeout_ms`, or as long as it takes if that is negative.
@@ -70,15 +71,8 @@ pub unsafe extern "C" fn brigade_work_wait(
 ) -> brigade_result_t {
     enter_for(|| {
         thread::refuse_in_operator()?;
-        let flight = pin::<InFlight>(work.addr() as u64)?;
-        let ending = match u64::try_from(timeout_ms) {
-            Err(_) => Some(flight.work.wait()),
-            Ok(timeout_ms) => flight.work.wait_for(Duration::from_millis(timeout_ms)),
-        };
-        match ending {
-            Some(ending) => Ok(ending.map(|()| BRIGADE_SUCCESS)?),
-            None => Ok(BRIGADE_IN_PROGRESS),
-        }
+        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        pin::<InFlight>(work.addr() as u64)?.wait(timeout)
     })
 }
 
@@ -100,7 +94,8 @@ pub unsafe extern "C" fn brigade_work_on_done(
         let flight = pin::<InFlight>(work.addr() as u64)?;
         let done = done.ok_or_else(|| Failure::argument("done is NULL"))?;
         let user = User(user);
-        flight.work.on_done(move |ending| {
+        let (work, _) = flight.started()?;
+        work.on_done(move |ending| {
             let (result, sentence) = match ending {
                 Ok(()) => (BRIGADE_SUCCESS, String::new()),
                 Err(error) => ((&error).into(), error.to_string()),
@@ -123,10 +118,11 @@ pub unsafe extern "C" fn brigade_work_fd(work: brigade_work_t, fd: *mut c_int) -
     enter(|| {
         let flight = pin::<InFlight>(work.addr() as u64)?;
         let out = Out::new(fd, "fd")?;
-        let mut event = flight.event.lock().unwrap_or_else(PoisonError::into_inner);
+        let (work, event) = flight.started()?;
+        let mut event = event.lock().unwrap_or_else(PoisonError::into_inner);
         let event = match &mut *event {
             Some(event) => event,
-            none => none.insert(flight.work.event()?),
+            none => none.insert(work.event()?),
         };
         // SAFETY: C passes a place for it.
         unsafe { out.put(event.as_fd().as_raw_fd()) };
@@ -140,6 +136,33 @@ pub unsafe extern "C" fn brigade_work_fd(work: brigade_work_t, fd: *mut c_int) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_work_free(work: brigade_work_t) -> brigade_result_t {
     enter(|| close::<InFlight>(work.addr() as u64))
+}
+
+impl InFlight {
+    /// Wait for the end, for at most so long.
+    fn wait(&self, timeout: Option<Duration>) -> Outcome<brigade_result_t> {
+        let has_ended = match (self, timeout) {
+            (Self::Started { work, .. }, None) => work.wait().map(|()| true)?,
+            (Self::Started { work, .. }, Some(timeout)) => match work.wait_for(timeout) {
+                Some(ending) => ending.map(|()| true)?,
+                None => false,
+            },
+            (Self::Marked { work, .. }, None) => work.wait().map(|()| true)?,
+            (Self::Marked { work, .. }, Some(timeout)) => work.wait_for(timeout)?,
+        };
+        Ok(if has_ended { BRIGADE_SUCCESS } else { BRIGADE_IN_PROGRESS })
+    }
+
+    /// Calls that were started, rather than a place in a stream.
+    fn started(&self) -> Outcome<(&Work<'static>, &Mutex<Option<Event>>)> {
+        match self {
+            Self::Started { work, event } => Ok((work, event)),
+            Self::Marked { .. } => Err(Failure::usage(
+                "a place in a stream calls no function and has no descriptor: CUDA's \
+                 cudaLaunchHostFunc calls one when the stream gets there",
+            )),
+        }
+    }
 }
 
 /// A user's pointer on its way to a function of theirs.
@@ -157,10 +180,17 @@ impl User {
 
 /// A handle for work. If there is none to be had, it is waited for: nobody else could.
 pub(crate) fn register(work: Work<'static>) -> Outcome<brigade_work_t> {
-    let flight = Arc::new(InFlight { work: work.clone(), event: Mutex::default() });
+    let flight = Arc::new(InFlight::Started { work: work.clone(), event: Mutex::default() });
     let handle = brigade_wall::handle::register(flight).inspect_err(|_| {
         // The want of a handle is what is told; it came first.
         let _ended = work.wait();
     })?;
+    Ok(std::ptr::without_provenance_mut(handle as usize))
+}
+
+/// A handle for a place in a stream.
+pub(crate) fn register_mark(work: DeviceWork, group: Arc<OnDevice>) -> Outcome<brigade_work_t> {
+    let flight = InFlight::Marked { work, _group: group };
+    let handle = brigade_wall::handle::register(Arc::new(flight))?;
     Ok(std::ptr::without_provenance_mut(handle as usize))
 }

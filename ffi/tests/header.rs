@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 21] = [
     "version",
     "error",
     "id",
@@ -19,6 +19,9 @@ const SOURCES: [&str; 18] = [
     "group",
     "memory",
     "window",
+    "device",
+    "device_collective",
+    "device_rooted",
     "arena",
     "store",
     "adamw",

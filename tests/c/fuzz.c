@@ -60,6 +60,11 @@ static void handles(brigade_comm_t comm) {
         RESULT(BRIGADE_INVALID_ARGUMENT, brigade_arena_destroy((brigade_arena_t)wrong));
         RESULT(BRIGADE_INVALID_ARGUMENT, brigade_store_commit((brigade_store_t)wrong, 1));
         RESULT(BRIGADE_INVALID_ARGUMENT, brigade_adamw_weights((brigade_adamw_t)wrong, &two, 1));
+        RESULT(BRIGADE_INVALID_ARGUMENT,
+               brigade_device_group_check((brigade_device_group_t)wrong));
+        RESULT(BRIGADE_INVALID_ARGUMENT,
+               brigade_device_all_reduce(&one, &two, 1, BRIGADE_FLOAT32, BRIGADE_SUM,
+                                         (brigade_device_group_t)wrong, NULL));
         if (op > BRIGADE_BXOR)
             RESULT(BRIGADE_INVALID_ARGUMENT,
                    brigade_all_reduce(&one, &two, 1, BRIGADE_FLOAT32, op, comm, NULL));

@@ -31,6 +31,15 @@ SAME(adamw_beta2_at, offsetof(brigade_adamw_config_t, beta2), 12);
 SAME(adamw_eps_at, offsetof(brigade_adamw_config_t, eps), 16);
 SAME(adamw_decay_at, offsetof(brigade_adamw_config_t, decay), 20);
 SAME(adamw_threads_at, offsetof(brigade_adamw_config_t, threads), 24);
+SAME(device_info_size, sizeof(brigade_device_info_t), 24);
+SAME(device_info_device_at, offsetof(brigade_device_info_t, device), 8);
+SAME(device_info_way_at, offsetof(brigade_device_info_t, way), 12);
+SAME(device_info_captures_at, offsetof(brigade_device_info_t, captures), 16);
+SAME(device_info_shares_at, offsetof(brigade_device_info_t, shares_device), 20);
+SAME(device_group_size, sizeof(brigade_device_group_t), 8);
+SAME(way_size, sizeof(brigade_way_t), 4);
+SAME(way_last, BRIGADE_WAY_STAGED, 2);
+SAME(current_device, BRIGADE_CURRENT_DEVICE, -1);
 SAME(comm_size, sizeof(brigade_comm_t), 8);
 SAME(window_size, sizeof(brigade_window_t), 8);
 SAME(arena_size, sizeof(brigade_arena_t), 8);
@@ -59,7 +68,16 @@ typedef brigade_result_t rooted(const void *, void *, size_t, brigade_dtype_t, i
 typedef brigade_result_t rooted_v(const void *, void *, const size_t *, brigade_dtype_t, int,
                                   brigade_comm_t, brigade_work_t *);
 
+typedef brigade_result_t device_folding(const void *, void *, size_t, brigade_dtype_t,
+                                        brigade_op_t, brigade_device_group_t, void *);
+typedef brigade_result_t device_rooted(const void *, void *, size_t, brigade_dtype_t, int,
+                                       brigade_device_group_t, void *);
+
 int main(void) {
+    device_folding *const device_folds[] = {brigade_device_all_reduce,
+                                            brigade_device_reduce_scatter};
+    device_rooted *const device_roots[] = {brigade_device_broadcast, brigade_device_gather,
+                                           brigade_device_scatter};
     folding *const folds[] = {brigade_all_reduce, brigade_reduce_scatter};
     folding_v *const folds_v[] = {brigade_reduce_scatter_v};
     moving *const moves[] = {brigade_all_gather, brigade_all_to_all};
@@ -67,5 +85,8 @@ int main(void) {
     rooted_v *const roots_v[] = {brigade_gather_v, brigade_scatter_v};
     brigade_result_t (*const join)(brigade_comm_t *, int, brigade_unique_id_t, int) =
         brigade_comm_init_rank;
-    return folds[0] && folds_v[0] && moves[0] && roots[0] && roots_v[0] && join ? 0 : 1;
+    return device_folds[0] && device_roots[0] && folds[0] && folds_v[0] && moves[0] && roots[0] &&
+                   roots_v[0] && join
+               ? 0
+               : 1;
 }

@@ -51,6 +51,7 @@ impl Inner {
         stream: &Stream,
     ) -> Result<(), Error> {
         self.watched.check()?;
+        self.refuse_capture(&"a message", stream)?;
         let mut state = self.state();
         self.check_messages(&mut state, messages)?;
         state.used(stream);

@@ -12,6 +12,7 @@
 //! | `setup` | who reaches whom, proved with a pattern |
 //! | `plans` | calls made before, and the memory that they name |
 //! | `ways`, `lent`, `messages` | the three ways to carry out a call, and messages |
+//! | `work` | waiting for what was enqueued |
 //!
 //! Where all ranks are threads of one process, a call is one kernel: ranks find each other's
 //! buffers by flags in device memory and nothing waits on the host, so calls can be captured in
@@ -29,11 +30,12 @@ mod setup;
 mod sys;
 mod watch;
 mod ways;
+mod work;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use brigade_cuda::{Context, DeviceMemory, Event, Stream};
+use brigade_cuda::{Context, DeviceMemory, Stream};
 use brigade_schedule::Collective;
 
 /// The driver, contexts, streams and memory that calls are made with.
@@ -41,6 +43,7 @@ pub use brigade_cuda as cuda;
 pub use kernels::sources;
 pub use messages::DeviceMessage;
 pub use setup::Way;
+pub use work::DeviceWork;
 
 use crate::call::Call;
 use crate::communicator::{Communicator, Shared};
@@ -71,12 +74,6 @@ const PROOF_BYTES: usize = 20_000;
 pub struct DeviceGroup {
     inner: Arc<Inner>,
     watcher: Option<Watcher>,
-}
-
-/// A call that was enqueued. It is done when the device has done it.
-pub struct DeviceWork {
-    inner: Arc<Inner>,
-    event: Event,
 }
 
 struct Inner {
@@ -138,6 +135,8 @@ impl Communicator {
             let all_proved = agree(shared, proved)?;
             // Freeing waits for the device, on which nobody's kernel must wait for us meanwhile.
             drop(kept);
+            // What lies there next may be shorter.
+            inner.state().ranges = Ranges::default();
             if agree(shared, all_proved)? {
                 break;
             }
@@ -154,6 +153,14 @@ impl DeviceGroup {
     /// How calls are carried out.
     pub fn way(&self) -> Way {
         self.inner.way
+    }
+
+    /// Whether another rank that is a thread of this process is on this rank's device: then the two
+    /// must not share a stream, in which neither could wait for the other.
+    pub fn shares_device(&self) -> bool {
+        let own = &self.inner.cards[self.inner.group.rank as usize];
+        let cards = self.inner.cards.iter();
+        cards.filter(|card| (card.process, card.uuid) == (own.process, own.uuid)).count() > 1
     }
 
     /// This rank's context.
@@ -213,14 +220,9 @@ impl DeviceGroup {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// [`Error::Invalid`] for a stream that is being captured, and what the driver says.
     pub fn mark(&self, stream: &Stream) -> Result<DeviceWork, Error> {
-        let event = Event::new(&self.inner.context).and_then(|event| {
-            stream.record(&event)?;
-            Ok(event)
-        });
-        let event = event.map_err(|error| trouble("marking a stream", &error))?;
-        Ok(DeviceWork { inner: Arc::clone(&self.inner), event })
+        DeviceWork::mark(&self.inner, stream)
     }
 
     /// Enqueue messages that may all be on their way at once. A message to oneself is received in
@@ -272,38 +274,6 @@ impl Drop for DeviceGroup {
         // Whatever still waits shall not wait for a desk that is gone.
         self.inner.watched.desk.abort();
         drop(self.watcher.take());
-    }
-}
-
-impl DeviceWork {
-    /// Whether the device has done it.
-    ///
-    /// # Errors
-    ///
-    /// Those of the call.
-    pub fn is_done(&self) -> Result<bool, Error> {
-        let done = self.event.is_done().map_err(|error| trouble("a call on a device", &error))?;
-        self.inner.watched.check().map(|()| done)
-    }
-
-    /// Wait until the device has done it; the deadline of the group ends it at the latest.
-    ///
-    /// # Errors
-    ///
-    /// Those of the call.
-    pub fn wait(&self) -> Result<(), Error> {
-        let mut looks = 0;
-        loop {
-            let done = self.event.is_done().map_err(|error| trouble("waiting for it", &error))?;
-            if done {
-                return self.inner.watched.check();
-            }
-            looks += 1;
-            match looks {
-                ..LOOKS => std::hint::spin_loop(),
-                _ => std::thread::sleep(NAP),
-            }
-        }
     }
 }
 

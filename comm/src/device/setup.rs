@@ -35,7 +35,7 @@ pub enum Way {
 /// What one rank says of its device.
 #[derive(Clone, Debug)]
 pub(super) struct Card {
-    uuid: [u8; 16],
+    pub(super) uuid: [u8; 16],
     /// The same for all ranks of a process.
     pub(super) process: u64,
     host: u64,

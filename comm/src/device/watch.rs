@@ -13,6 +13,7 @@ use super::layout::{phase, word};
 use super::sys::{Desk, Still};
 use crate::Error;
 use crate::communicator::Shared;
+use crate::control::NO_SIGNATURE;
 use crate::say::warn;
 use crate::wait::error_of;
 
@@ -121,11 +122,23 @@ impl Watched {
         format!("rank {rank}, {name}, #{sequence} of the device, step {step}: {doing} rank {peer}")
     }
 
+    /// Tell the others where this rank stands: they may be in calls of the host.
+    fn tell(&self, still: &Still) {
+        // Calls on devices have numbers of their own, so it is compared with nothing.
+        let (group, place) = (self.shared.group, self.place(still));
+        self.shared.world.control.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), &place);
+    }
+
+    /// What the others last said that they wait for.
+    fn others(&self) -> String {
+        let members: Vec<usize> = self.shared.members.iter().map(|&rank| rank as usize).collect();
+        format!("; {}", self.shared.world.control.waiting_summary(self.shared.group, &members))
+    }
+
     /// End all kernels because one has stood still for so long.
     fn give_up(&self, still: &Still, stood: Duration) {
         let control = &self.shared.world.control;
-        let members: Vec<usize> = self.shared.members.iter().map(|&rank| rank as usize).collect();
-        let others = format!("; {}", control.waiting_summary(self.shared.group, &members));
+        let others = self.others();
         let waited_ms = stood.as_millis() as u64;
         let error = Error::Timeout { place: self.place(still), waited_ms, others };
         let mut cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +174,7 @@ impl Drop for Watcher {
 fn watch(watched: &Watched) {
     let settings = Arc::clone(&watched.shared.settings);
     let mut standing: Option<(Still, Instant)> = None;
-    let mut reported = false;
+    let (mut told, mut reported) = (false, false);
     while !watched.ends.load(Ordering::Acquire) {
         std::thread::park_timeout(ROUND);
         if watched.shared.world.control.verdict().is_some() {
@@ -176,13 +189,16 @@ fn watch(watched: &Watched) {
                     watched.give_up(&still, stood);
                 } else if stood > settings.report_after && !reported {
                     reported = true;
-                    let place = watched.place(&still);
-                    warn(&format!("{place} since {} ms", stood.as_millis()));
+                    let (place, others) = (watched.place(&still), watched.others());
+                    warn(&format!("{place} since {} ms{others}", stood.as_millis()));
+                } else if stood > settings.report_after / 2 && !told {
+                    told = true;
+                    watched.tell(&still);
                 }
             }
             (still, _) => {
                 standing = still.map(|still| (still, Instant::now()));
-                reported = false;
+                (told, reported) = (false, false);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The three ways to carry out a call: one kernel that finds the others by flags; kernels between
 //! two meetings of the hosts; or through pinned memory of the host.
 
+use std::fmt;
 use std::time::Instant;
 
 use brigade_cuda::{Arg, CudaError, DeviceMemory, Function, Launch, Stream};
@@ -91,7 +92,11 @@ impl Inner {
     }
 
     /// Only kernels that wait for nothing on the host can be captured.
-    fn refuse_capture(&self, call: &Call, stream: &Stream) -> Result<(), Error> {
+    pub(super) fn refuse_capture(
+        &self,
+        call: &dyn fmt::Display,
+        stream: &Stream,
+    ) -> Result<(), Error> {
         if self.way == Way::Together
             || !stream.is_capturing().map_err(|error| trouble("a stream", &error))?
         {

@@ -106,3 +106,36 @@ fn a_rank_that_does_not_come_is_named_with_the_place() {
         });
     }
 }
+
+/// One rank makes the call on memory of the host, the others on memory of devices: nobody can go
+/// on, and whoever says so first says where both are.
+#[test]
+fn a_rank_in_a_call_of_the_host_is_named_by_those_on_devices() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let times = |timeout_ms, report_ms| Settings {
+        timeout: Duration::from_millis(timeout_ms),
+        report_after: Duration::from_millis(report_ms),
+        ..Settings::default()
+    };
+    // A first run compiles, which may take longer than that.
+    ranks(2, &Settings::default(), |rank| {
+        rank.check(&even(Collective::AllReduce, Dtype::F32, Op::Sum, 16, 2), 1);
+    });
+    ranks(2, &times(2000, 200), |rank| {
+        let memory = rank.memory(&[0; 64]);
+        let (call, at) = (all_reduce(16), memory.address());
+        // SAFETY: the memory is as long as the call.
+        let start = || unsafe { rank.group.start(&call, at, at, &rank.stream) };
+        start().unwrap().wait().unwrap();
+        let error = match rank.comm.rank() {
+            0 => start().unwrap().wait().expect_err("rank 1 does not come"),
+            _ => rank.comm.all_reduce(&mut [0_i64; 5], Op::Sum).expect_err("rank 0 does not come"),
+        };
+        let text = error.to_string();
+        assert!(text.contains("all-reduce(i64 x 5, sum)"), "{text}");
+        assert!(text.contains("all-reduce(f32 x 16, sum)") && text.contains("device"), "{text}");
+    });
+}

@@ -7,7 +7,7 @@ use brigade_schedule::Collective;
 use brigade_wall::Outcome;
 use brigade_wall::handle::{Pinned, pin};
 use brigade_wall::listed::What;
-use brigade_wall::memory::{Lengths, Memory};
+use brigade_wall::memory::{Lengths, Memory, Seat};
 
 use crate::comm::{Comm, ncclComm_t};
 use crate::group;
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn ncclReduceScatter(
     stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::ReduceScatter, recvcount, datatype, Some(op));
-    let lengths = |me: Me| me.gathering(recvcount).reversed();
+    let lengths = |me: Seat| me.gathering(recvcount).reversed();
     // SAFETY: the caller's promise.
     unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn ncclAlltoAll(
     stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::AllToAll, count, datatype, None);
-    let lengths = |me: Me| Lengths::equal(count.saturating_mul(me.ranks));
+    let lengths = |me: Seat| Lengths::equal(count.saturating_mul(me.ranks));
     // SAFETY: the caller's promise.
     unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn ncclBroadcast(
     stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::Broadcast { root: rank(root) }, count, datatype, None);
-    let lengths = |me: Me| Lengths::apart(if me.is(root) { count } else { 0 }, count);
+    let lengths = |me: Seat| Lengths::apart(if me.is(root) { count } else { 0 }, count);
     // SAFETY: the caller's promise.
     unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn ncclReduce(
     stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::Reduce { root: rank(root) }, count, datatype, Some(op));
-    let lengths = |me: Me| Lengths::apart(count, if me.is(root) { count } else { 0 });
+    let lengths = |me: Seat| Lengths::apart(count, if me.is(root) { count } else { 0 });
     // SAFETY: the caller's promise.
     unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
 }
@@ -134,29 +134,12 @@ pub unsafe extern "C" fn ncclGather(
     stream: cudaStream_t,
 ) -> ncclResult_t {
     let what = (Collective::Gather { root: rank(root) }, count, datatype, None);
-    let lengths = |me: Me| match me.is(root) {
+    let lengths = |me: Seat| match me.is(root) {
         true => me.gathering(count),
         false => Lengths::apart(count, 0),
     };
     // SAFETY: the caller's promise.
     unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
-}
-
-/// A rank of so many.
-#[derive(Clone, Copy)]
-struct Me {
-    rank: usize,
-    ranks: usize,
-}
-
-impl Me {
-    fn is(self, rank: c_int) -> bool {
-        usize::try_from(rank) == Ok(self.rank)
-    }
-
-    fn gathering(self, count: usize) -> Lengths {
-        Lengths::gathering(count, self.ranks, self.rank)
-    }
 }
 
 /// A rank as calls number them; one that no group has stays one that no group has.
@@ -173,14 +156,14 @@ unsafe fn carry_out(
     comm: ncclComm_t,
     what: (Collective, usize, c_int, Option<ncclRedOp_t>),
     (input, output, stream): (*const c_void, *mut c_void, cudaStream_t),
-    lengths: impl FnOnce(Me) -> Lengths,
+    lengths: impl FnOnce(Seat) -> Lengths,
 ) -> ncclResult_t {
     enter_for(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         // SAFETY: the caller's promise.
         let call = unsafe { call(&comm, what) }?;
         let communicator = &comm.member()?.communicator;
-        let me = Me { rank: communicator.rank(), ranks: communicator.size() };
+        let me = Seat { rank: communicator.rank(), ranks: communicator.size() };
         let memory = Memory::new(input, output, lengths(me), call.dtype)?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Collective { call, memory }, stream) }

@@ -8,6 +8,7 @@ use brigade_comm::bootstrap::Root;
 use brigade_comm::{Communicator, Work};
 use brigade_wall::handle::{Noun, close, pin};
 use brigade_wall::pointer::Out;
+use brigade_wall::sight::Sight;
 use brigade_wall::{Cause, Failure, Outcome};
 
 use crate::device::{Bound, OnDevice};
@@ -54,6 +55,8 @@ pub(crate) struct Comm {
     pub(crate) device: c_int,
     /// Of a communicator that does not block, what is on its way.
     works: Mutex<Vec<Work<'static>>>,
+    /// Without devices: whether calls are on their memory all the same.
+    pub(crate) sight: Sight,
     /// Operators that were made for it, by their numbers.
     pub(crate) factors: Mutex<Vec<Option<Factor>>>,
     /// The last division of it, and whether that may still go on: calls look there first.
@@ -68,8 +71,8 @@ impl Noun for Comm {
 
 impl Comm {
     pub(crate) fn new(blocking: bool, device: c_int) -> Self {
-        let (joined, works, factors, part, divided) = Default::default();
-        Self { joined, blocking, device, works, factors, part, divided }
+        let (joined, works, sight, factors, part, divided) = Default::default();
+        Self { joined, blocking, device, works, sight, factors, part, divided }
     }
 
     /// The member that this is, if it has joined.

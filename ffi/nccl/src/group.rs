@@ -8,11 +8,12 @@ use brigade_schedule::Collective;
 use brigade_wall::handle::Pinned;
 use brigade_wall::listed::{Listed, What};
 use brigade_wall::memory::{Lengths, Memory};
+use brigade_wall::sight::hidden_in;
+use brigade_wall::streams::{Enqueued, Streams};
 use brigade_wall::{Failure, Outcome};
 
 use crate::collective::cudaStream_t;
 use crate::comm::{Comm, Member};
-use crate::device::{self, Enqueued, ended};
 use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
 
 /// What a thread has listed.
@@ -117,8 +118,14 @@ pub(crate) unsafe fn later(
 ) -> Outcome<ncclResult_t> {
     let on_device = match comm.joined.get() {
         Some(Ok(Some(Member { on_device: Some(there), .. }))) => there.takes(&what)?,
+        Some(Ok(Some(_))) if comm.sight.hidden(what.memory()).is_some() => {
+            return Err(Failure::usage(
+                "a call on memory of a device, but this process used no devices when the \
+                 communicator was made: call cudaSetDevice before ncclCommInitRank",
+            ));
+        }
         // What it will have on devices is not known yet, and the host cannot read there.
-        None if device::is_on_device(&what) => {
+        None if hidden_in(what.memory()).is_some() => {
             return Err(Failure::usage(
                 "a call on memory of a device, while the communicator is being made: wait until \
                  it is there",
@@ -136,7 +143,7 @@ pub(crate) unsafe fn later(
         let member = comm.undivided()?;
         if on_device && let Some(there) = &member.on_device {
             // SAFETY: the caller's promise.
-            unsafe { there.run(what, stream) }?;
+            unsafe { there.streams()?.run(what, stream.expose_provenance()) }?;
             return Ok(SUCCESS);
         }
         if comm.blocking
@@ -162,7 +169,7 @@ pub(crate) unsafe fn later(
             group.shares.len() - 1
         });
         match on_device {
-            true => group.shares[place].enqueued.push(what, stream),
+            true => group.shares[place].enqueued.push(what, stream.expose_provenance()),
             false => group.shares[place].listed.push(what),
         }
     });
@@ -214,31 +221,20 @@ impl Group {
     }
 }
 
-/// Enqueue the calls on memory of devices. Ranks that one thread has may wait for each other while
-/// they enqueue, so each gets a thread then.
+/// Enqueue the calls on memory of devices.
 ///
 /// # Safety
 ///
 /// The memory is what C must pass, until the streams have done the calls.
 unsafe fn enqueue(shares: &[Share]) -> Outcome {
-    let run = |comm: &Comm, enqueued: &Enqueued| match &comm.undivided()?.on_device {
-        // SAFETY: the caller's promise.
-        Some(there) => unsafe { there.run_all(enqueued) },
-        None => Ok(()),
-    };
-    let shares = shares.iter().filter(|share| !share.enqueued.is_empty());
-    let calls: Vec<(&Comm, &Enqueued)> = shares.map(|one| (&*one.comm, &one.enqueued)).collect();
-    if let [(comm, enqueued)] = calls[..] {
-        return run(comm, enqueued);
+    let mut calls = Vec::new();
+    for Share { comm, enqueued, .. } in shares.iter().filter(|share| !share.enqueued.is_empty()) {
+        if let Some(there) = &comm.undivided()?.on_device {
+            calls.push((there.streams()?, enqueued));
+        }
     }
-    std::thread::scope(|scope| {
-        let calls = calls.into_iter();
-        let threads: Vec<_> =
-            calls.map(|(comm, enqueued)| scope.spawn(move || run(comm, enqueued))).collect();
-        // All come to an end, and the first failure is told.
-        let outcomes: Vec<Outcome> = threads.into_iter().map(ended).collect();
-        outcomes.into_iter().collect()
-    })
+    // SAFETY: the caller's promise.
+    unsafe { Streams::run_together(&calls) }
 }
 
 /// # Safety

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use brigade_cuda::{Context, DeviceMemory};
 use brigade_wall::handle::{Noun, close, pin, register};
 use brigade_wall::pointer::Out;
+use brigade_wall::streams::said;
 use brigade_wall::{Failure, Outcome, pages};
 
 use crate::comm::{Comm, ncclComm_t};
-use crate::device::said;
 use crate::result::{enter, ncclResult_t};
 
 /// A handle of memory that was registered as a window.

@@ -6,10 +6,10 @@ use std::sync::PoisonError;
 use brigade_comm::{Dtype, Op};
 use brigade_wall::handle::pin;
 use brigade_wall::pointer::Out;
+use brigade_wall::sight::is_out_of_reach;
 use brigade_wall::{Failure, Outcome};
 
 use crate::comm::{Comm, ncclComm_t};
-use crate::device;
 use crate::result::{enter, ncclResult_t};
 
 /// The number of an operator; from 5 on they are made, each for one communicator.
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         let out = Out::new(op, "op")?;
         let dtype = dtype(datatype)?;
         let scalar = scalar.cast_const();
-        if device::is_out_of_reach(scalar.addr() as u64) {
+        if is_out_of_reach(scalar.addr() as u64) {
             return Err(Failure::usage(
                 "a factor in memory of a device is not read here: pass it from the host, as \
                  ncclScalarHostImmediate",

@@ -3,7 +3,9 @@
 //! What comes in is hostile until parsed: a handle is a number that is looked up and never followed
 //! ([`handle`]), a pointer is compared with NULL and its alignment before it is used
 //! ([`mod@pointer`]), and a panic ends here ([`failure`]). What cannot be seen from here is whether
-//! a pointer that is neither NULL nor misaligned leads to enough memory ([`memory`]).
+//! a pointer that is neither NULL nor misaligned leads to enough memory ([`memory`]). Memory of
+//! devices is told apart from the host's ([`sight`]), and calls on it keep their order across the
+//! streams that programs pass ([`streams`]).
 //!
 //! Nothing here has a name that C could call: what functions are called, which numbers results have
 //! and what the header says is each library's own.
@@ -17,5 +19,7 @@ pub mod memory;
 pub mod pages;
 pub mod pointer;
 pub mod roots;
+pub mod sight;
+pub mod streams;
 
 pub use failure::{Cause, Failure, Outcome};

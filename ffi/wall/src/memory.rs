@@ -1,10 +1,33 @@
 //! The caller's memory for one call: two pointers, with the lengths that the call gives them.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use brigade_comm::{Buffers, Dtype};
 
 use crate::failure::{Failure, Outcome};
+
+/// A rank of so many, for whom lengths are counted.
+#[derive(Clone, Copy)]
+pub struct Seat {
+    /// Its number.
+    pub rank: usize,
+    /// How many there are.
+    pub ranks: usize,
+}
+
+impl Seat {
+    /// Whether this is the rank that C means.
+    #[inline]
+    pub fn is(self, rank: c_int) -> bool {
+        usize::try_from(rank) == Ok(self.rank)
+    }
+
+    /// One block in, a block of each rank out.
+    #[inline]
+    pub fn gathering(self, count: usize) -> Lengths {
+        Lengths::gathering(count, self.ranks, self.rank)
+    }
+}
 
 /// How many elements a call reads and writes on this rank. A number that cannot be counted is the
 /// largest there is, which no memory holds.

@@ -22,7 +22,16 @@ const EDGES: [(&str, &[&str]); 15] = [
         &["brigade-cuda", "brigade-cuda-fake", "brigade-schedule", "brigade-transports"],
     ),
     ("brigade-wall", &["brigade-comm"]),
-    ("brigade-ffi", &["brigade-comm", "brigade-offload", "brigade-schedule", "brigade-wall"]),
+    (
+        "brigade-ffi",
+        &[
+            "brigade-comm",
+            "brigade-cuda-fake",
+            "brigade-offload",
+            "brigade-schedule",
+            "brigade-wall",
+        ],
+    ),
     (
         "brigade-nccl",
         &["brigade-comm", "brigade-cuda", "brigade-cuda-fake", "brigade-schedule", "brigade-wall"],

@@ -6,9 +6,11 @@ use std::process::Command;
 use crate::library::{Installed, bounded, brigade, has, run, source};
 
 /// All that is written in C against brigade.h.
-const C_PROGRAMS: [&str; 10] = [
+const C_PROGRAMS: [&str; 12] = [
     "layout.c",
     "collectives.c",
+    "device.c",
+    "device_hostile.c",
     "fuzz.c",
     "hostile.c",
     "ids.c",
@@ -37,7 +39,7 @@ fn cpp_programs_compile_as_every_standard_by_every_compiler() {
     let library = Installed::get();
     for compiler in ["g++", "clang++"].into_iter().filter(|compiler| has(compiler)) {
         for standard in ["c++11", "c++14", "c++17", "c++20"] {
-            for program in ["gradients.cpp", "owners.cpp"] {
+            for program in ["device.cpp", "gradients.cpp", "owners.cpp"] {
                 compile(&library, compiler, standard, program);
             }
         }

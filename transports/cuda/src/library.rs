@@ -69,15 +69,7 @@ impl Cuda {
     /// The driver, if this process has it open already, whoever opened it: only then can there be
     /// pointers to memory of devices. Opens nothing; costs some microseconds.
     pub fn in_use() -> Option<Cuda> {
-        /// Nothing is loaded that is not loaded already.
-        const NO_LOAD: c_int = 4;
-        let flags = libloading::os::unix::RTLD_LAZY | NO_LOAD;
-        let named = named();
-        let is_open = names(&named).into_iter().any(|name| {
-            // SAFETY: what is open already has run its initialisers.
-            unsafe { libloading::os::unix::Library::open(Some(name), flags) }.is_ok()
-        });
-        if is_open { Self::load().ok() } else { None }
+        in_process().and_then(|_| Self::load().ok())
     }
 
     /// What the driver speaks.
@@ -308,6 +300,18 @@ functions! {
         handle: *mut u64, source: *mut c_void, kind: c_uint);
     range_handle = "cuMemGetHandleForAddressRange"(
         target: *mut c_void, address: CUdeviceptr, bytes: usize, kind: c_uint, flags: u64);
+}
+
+/// The driver that this process has open, if any. Opens nothing.
+pub(crate) fn in_process() -> Option<libloading::os::unix::Library> {
+    /// Nothing is loaded that is not loaded already.
+    const NO_LOAD: c_int = 4;
+    let flags = libloading::os::unix::RTLD_LAZY | NO_LOAD;
+    let named = named();
+    names(&named).into_iter().find_map(|name| {
+        // SAFETY: what is open already has run its initialisers.
+        unsafe { libloading::os::unix::Library::open(Some(name), flags) }.ok()
+    })
 }
 
 fn open() -> std::result::Result<Driver, Missing> {

@@ -3,7 +3,9 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::library::{F32, REMOTE_ERROR, SUM, UniqueId};
+use brigade_cuda::DeviceMemory;
+
+use super::library::{Address, F32, INVALID_USAGE, Nccl, REMOTE_ERROR, SUM, UniqueId};
 use super::rank::{Rank, context, has_device, turn, unique_id};
 
 /// A rank's number, their number, and the id; only ranks have it.
@@ -43,6 +45,41 @@ fn test(name: &str, worlds: &[usize], body: fn(Rank)) {
             assert!(output.status.success(), "rank {rank} of {ranks}: {text}");
         }
     }
+}
+
+/// Set where a test is a process that has opened no driver yet.
+const ALONE: &str = "TEST_NCCL_ALONE";
+
+#[test]
+fn a_communicator_older_than_the_driver_takes_no_memory_of_devices() {
+    if std::env::var_os(ALONE).is_none() {
+        if has_device() {
+            let _turn = turn();
+            let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
+            let name = "a_communicator_older_than_the_driver_takes_no_memory_of_devices";
+            command.args(["--exact", &format!("processes::{name}")]).env(ALONE, "1");
+            let output = command.envs(brigade_cuda_fake::environment()).output();
+            let output = output.expect("a process");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        }
+        return;
+    }
+    let (nccl, mut comm, mut host) = (Nccl::get(), 0, [1.0_f32; 4]);
+    // SAFETY: there is room for it.
+    nccl.ok(unsafe { (nccl.init_rank)(&mut comm, 1, unique_id(), 0) });
+    let memory = DeviceMemory::new(&context(), 64).expect("memory");
+    let (on_device, on_host) = (memory.address() as Address, host.as_mut_ptr().expose_provenance());
+    // SAFETY: the first two are refused, and the last one has been carried out when it returns.
+    unsafe {
+        let result = (nccl.all_reduce)(on_device, on_device, 16, F32, SUM, comm, 0);
+        nccl.refused(result, INVALID_USAGE, "used no devices when");
+        let result = (nccl.bcast)(on_device, 16, F32, 0, comm, 0);
+        nccl.refused(result, INVALID_USAGE, "used no devices when");
+        nccl.ok((nccl.all_reduce)(on_host, on_host, 4, F32, SUM, comm, 0));
+        nccl.ok((nccl.destroy)(comm));
+    }
+    assert_eq!(host, [1.0; 4]);
 }
 
 #[test]

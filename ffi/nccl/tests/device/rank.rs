@@ -98,6 +98,10 @@ impl Rank {
         self.input.write(&self.stream, 0, &bytes(numbers)).expect("a copy");
     }
 
+    pub(crate) fn write_output(&mut self, numbers: &[f32]) {
+        self.output.write(&self.stream, 0, &bytes(numbers)).expect("a copy");
+    }
+
     /// Wait for the stream, and see what came out.
     pub(crate) fn result(&self, count: usize) -> Vec<f32> {
         read(&self.output, &self.stream, count)

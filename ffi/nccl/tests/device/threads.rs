@@ -10,7 +10,7 @@ use super::library::{Address, F32, INVALID_ARGUMENT, INVALID_USAGE, Nccl, SUCCES
 use super::rank::{Rank, brings, bytes, context, has_device, read, turn, unique_id};
 
 /// Run `body` on so many ranks.
-fn ranks(count: usize, body: impl Fn(&mut Rank, &Barrier) + Sync) {
+pub(crate) fn ranks(count: usize, body: impl Fn(&mut Rank, &Barrier) + Sync) {
     if !has_device() {
         return;
     }

@@ -1,0 +1,77 @@
+//! Waiting for what was enqueued.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use brigade_cuda::{Event, Stream};
+
+use super::setup::trouble;
+use super::{Inner, LOOKS, NAP};
+use crate::Error;
+
+/// A call that was enqueued. It is done when the device has done it.
+pub struct DeviceWork {
+    inner: Arc<Inner>,
+    event: Event,
+}
+
+impl DeviceWork {
+    pub(super) fn mark(inner: &Arc<Inner>, stream: &Stream) -> Result<Self, Error> {
+        let failed = |error| trouble("marking a stream", &error);
+        if stream.is_capturing().map_err(failed)? {
+            let why = "a stream that is being captured has nothing to wait for: mark the one that \
+                       the graph is launched in";
+            return Err(Error::invalid(why));
+        }
+        let event = Event::new(&inner.context).map_err(failed)?;
+        stream.record(&event).map_err(failed)?;
+        Ok(Self { inner: Arc::clone(inner), event })
+    }
+
+    /// Whether the device has done it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        let done = self.event.is_done().map_err(|error| trouble("a call on a device", &error))?;
+        self.inner.watched.check().map(|()| done)
+    }
+
+    /// Wait until the device has done it; the deadline of the group ends it at the latest.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
+    pub fn wait(&self) -> Result<(), Error> {
+        self.wait_until(None).map(|_| ())
+    }
+
+    /// Wait until the device has done it, for at most so long; whether it has.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
+    pub fn wait_for(&self, timeout: Duration) -> Result<bool, Error> {
+        // A time that no clock can tell is as long as it takes.
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    fn wait_until(&self, deadline: Option<Instant>) -> Result<bool, Error> {
+        let mut looks = 0;
+        loop {
+            let done = self.event.is_done().map_err(|error| trouble("waiting for it", &error))?;
+            if done {
+                return self.inner.watched.check().map(|()| true);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+            looks += 1;
+            match looks {
+                ..LOOKS => std::hint::spin_loop(),
+                _ => std::thread::sleep(NAP),
+            }
+        }
+    }
+}
