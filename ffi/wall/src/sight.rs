@@ -30,7 +30,8 @@ pub fn hidden_in(memory: &Memory) -> Option<u64> {
 }
 
 /// What a communicator knows of devices: it looks for a driver with its first call on memory, since
-/// programs that have devices have opened them by then. Later calls cost two loads where there was none.
+/// programs that have devices have opened them by then. Later calls cost two loads where there was
+/// none.
 #[derive(Default)]
 pub struct Sight {
     has_looked: AtomicBool,
