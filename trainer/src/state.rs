@@ -37,6 +37,16 @@ impl State {
         self.params.is_empty()
     }
 
+    /// Take numbers of an array (`params`, `mean` or `square`), from one of them on.
+    pub fn put(&mut self, array: &str, first: usize, values: &[f32]) {
+        let all = match array {
+            "params" => &mut self.params,
+            "mean" => &mut self.mean,
+            _ => &mut self.square,
+        };
+        all[first..first + values.len()].copy_from_slice(values);
+    }
+
     /// Room for the state of a model, to be filled.
     pub fn room(layout: &Layout) -> State {
         State::new(vec![0.0; layout.len()])

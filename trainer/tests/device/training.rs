@@ -37,6 +37,23 @@ fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
     })
 }
 
+/// What the first rank of a world prints.
+fn table(ranks: usize, args: &Args) -> String {
+    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    let comms = Communicator::local_world(ranks, &settings).unwrap();
+    let run = |comm| {
+        let mut text = Vec::new();
+        brigade_trainer::train(args, Some(comm), &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    std::thread::scope(|scope| {
+        let run = |comm| scope.spawn(move || run(comm));
+        let threads: Vec<_> = comms.into_iter().map(run).collect();
+        let texts: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        texts.concat()
+    })
+}
+
 /// The device's losses, and those on text that was not trained on, are the processor's.
 fn check(ranks: usize, more: &str, tolerance: f64) {
     let host = &world(ranks, &args(more))[0];
@@ -70,10 +87,36 @@ fn ranks_that_share_a_device_have_the_losses_of_the_processor() {
     if !has_device() {
         return;
     }
-    for stage in ["ddp", "zero2", "fsdp"] {
-        check(2, &format!("--strategy {stage}"), TOLERANCE);
+    for stage in ["ddp", "zero1", "zero2", "fsdp"] {
+        check(2, &format!("--batch 16 --strategy {stage}"), TOLERANCE);
     }
     check(2, "--ordered --strategy zero2", TOLERANCE);
+}
+
+#[test]
+fn parts_of_more_ranks_and_of_several_lanes_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for stage in ["zero1", "zero2", "fsdp"] {
+        check(2, &format!("--batch 16 --accumulate 2 --recompute --strategy {stage}"), TOLERANCE);
+    }
+    for stage in ["zero1", "fsdp"] {
+        check(4, &format!("--batch 16 --strategy {stage}"), TOLERANCE);
+    }
+}
+
+#[test]
+fn parts_stay_on_the_device_unless_its_budget_is_too_small() {
+    if !has_device() {
+        return;
+    }
+    // All of the state would take 270 K more than a rank's part of it.
+    for (budget, want) in [("1150K", "parts of the state too"), ("850K", "units at a time")] {
+        let more = format!("--strategy fsdp --device cuda --device-budget {budget} --steps 1");
+        let table = table(4, &Args { quiet: false, ..args(&more) });
+        assert!(table.contains(want), "{budget}: {table}");
+    }
 }
 
 #[test]
@@ -104,6 +147,7 @@ fn bf16_stays_near_the_processors_losses() {
     // The processor rounds weights only, a device what products read.
     check(1, "--precision bf16", 1e-2);
     check(2, "--precision bf16 --strategy fsdp", 1e-2);
+    check(2, "--precision bf16 --strategy zero1", 1e-2);
     check(1, "--precision bf16 --offload cpu", 1e-2);
 }
 
@@ -134,6 +178,31 @@ fn a_checkpoint_goes_from_the_device_to_the_processor() {
     let rest = train(&Args { resume: Some(file), ..args("") }, None).unwrap();
     for (got, want) in rest.losses.iter().zip(&whole.losses[2..]) {
         assert!((got - want).abs() / want < TOLERANCE, "{got} after the device, {want} without");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_parts_goes_to_other_ranks_and_back() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.0.join("parts.gpt");
+    let whole = &world(1, &args(""))[0].losses;
+    // Four ranks' parts, one processor, two ranks' parts: a step of each but the last, which has
+    // two.
+    let legs = [
+        (4, "--strategy fsdp --device cuda --stop-at 1", 0..1),
+        (1, "--stop-at 2", 1..2),
+        (2, "--strategy zero2 --device cuda", 2..4),
+    ];
+    for (ranks, more, steps) in legs {
+        let resume = (steps.start > 0).then(|| file.clone());
+        let leg = &world(ranks, &Args { checkpoint: Some(file.clone()), resume, ..args(more) })[0];
+        assert_eq!(leg.losses.len(), steps.len(), "{more}");
+        for (got, want) in leg.losses.iter().zip(&whole[steps]) {
+            assert!((got - want).abs() / want < TOLERANCE, "{more}: {got}, {want} without");
+        }
     }
 }
 

@@ -3,16 +3,20 @@
 //! | way | who has parameters, gradients and moments | who updates |
 //! |---|---|---|
 //! | `Resident` | the device, as do all ranks of DDP | the device |
+//! | `Parts` | the device, in parts: ZeRO and FSDP | the device |
 //! | `Streamed` | the host, as `Shards` holds them; units cross when needed | the host |
 //!
-//! The first is what a run gets that asks for plain AdamW and DDP, and fits; the second for all
-//! others, ZeRO, FSDP and `--offload` among them, and for models larger than `--device-budget`.
+//! The first two are what a run gets that asks for plain AdamW, and fits; the third is for all
+//! others, `--offload` and `--ordered` among them, for models larger than `--device-budget`, and
+//! for parts on devices that do not reach each other.
 
+mod parts;
 mod pass;
 mod resident;
 mod streamed;
 mod wire;
 
+pub use parts::Parts;
 pub use resident::Resident;
 pub use streamed::Streamed;
 
@@ -20,12 +24,15 @@ use super::{Lanes, Sharing, Stage, Strategy, Thrift};
 use crate::device::DeviceUse;
 use crate::error::Error;
 use crate::kernels::cuda::Device;
+use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::{Optimizer, Rule};
 use crate::precision::Precision;
 use crate::report::megabytes;
 use crate::state::State;
 use brigade_comm::Communicator;
+use std::ops::Range;
+use wire::Calls;
 
 /// This rank's part of a run that a device computes.
 ///
@@ -45,15 +52,24 @@ pub fn on_device<'a>(
     check(model, thrift)?;
     let device = Device::open(usage.index, usage.inside)?;
     let is_plain = optimizer.rule() == Rule::Adamw
-        && (sharing.stage == Stage::Ddp || group.is_none())
         && !(sharing.is_ordered && group.is_some())
         && thrift.offload.is_none();
-    let needed = Resident::bytes(model.layout(), &lanes, thrift.keep, usage.inside);
-    if is_plain && usage.budget.is_none_or(|budget| needed <= budget) {
-        let way = Resident::new(device, model, group, lanes, optimizer, thrift.keep, state)?;
+    let (layout, keep, budget) = (model.layout(), thrift.keep, usage.budget);
+    let fits = |needed: usize| is_plain && budget.is_none_or(|budget| needed <= budget);
+    let parts = group.filter(|_| sharing.stage > Stage::Ddp);
+    if let Some(group) = parts {
+        let (stage, ranks) = (sharing.stage, group.size());
+        if fits(Parts::bytes(layout, stage, &lanes, keep, usage.inside, ranks))
+            && let Some(calls) = Calls::new(group, device.stream())?
+        {
+            let share = (stage, lanes);
+            let way = Parts::new(device, model, group, calls, share, optimizer, keep, state)?;
+            return Ok(Box::new(way));
+        }
+    } else if fits(Resident::bytes(layout, &lanes, keep, usage.inside)) {
+        let way = Resident::new(device, model, group, lanes, optimizer, keep, state)?;
         return Ok(Box::new(way));
     }
-    let budget = usage.budget;
     let way =
         Streamed::new(device, model, group, lanes, sharing, optimizer, thrift, state, budget)?;
     Ok(Box::new(way))
@@ -71,6 +87,21 @@ fn check(model: &Gpt, thrift: &Thrift) -> Result<(), Error> {
         return refuse("cuda does not go with --offload-activations; --recompute does");
     }
     Ok(())
+}
+
+/// Which parameters of a range decay, and which do not: neighbours that do alike are updated as
+/// one.
+fn runs(layout: &Layout, range: Range<usize>) -> Vec<(Range<usize>, bool)> {
+    let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
+    for tensor in layout.tensors() {
+        let here = tensor.range.start.max(range.start)..tensor.range.end.min(range.end);
+        match runs.last_mut() {
+            _ if here.is_empty() => (),
+            Some((run, decays)) if *decays == tensor.decays() => run.end = here.end,
+            _ => runs.push((here, tensor.decays())),
+        }
+    }
+    runs
 }
 
 /// Refuse what is over the budget, with what would be enough.

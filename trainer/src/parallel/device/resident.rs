@@ -3,6 +3,7 @@
 //! themselves, or, where those do not reach each other, through pinned memory by the hosts.
 
 use super::pass::Pass;
+use super::runs;
 use super::wire::Calls;
 use crate::device::{DeviceGpt, Rooms};
 use crate::error::Error;
@@ -18,7 +19,6 @@ use crate::trace::{self, Lane};
 use brigade_comm::{Call, Communicator, Dtype, Op, Owned};
 use brigade_cuda::DeviceMemory;
 use brigade_schedule::Collective;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// One rank of DDP, or a process alone, with everything on its device.
@@ -197,17 +197,7 @@ impl<'a> Resident<'a> {
     /// Move the parameters of a unit against their gradients.
     fn update(&self, unit: usize, lr: f32) -> Result<(), Error> {
         let Held { params, inside, grads, mean, square, .. } = self.held;
-        let tensors = self.layout.tensors().iter();
-        let unit = self.layout.unit(unit);
-        let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
-        for tensor in tensors.filter(|tensor| unit.contains(&tensor.range.start)) {
-            // Neighbours that decay alike are updated as one.
-            match runs.last_mut() {
-                Some((run, decays)) if *decays == tensor.decays() => run.end = tensor.range.end,
-                _ => runs.push((tensor.range.clone(), tensor.decays())),
-            }
-        }
-        for (range, decays) in runs {
+        for (range, decays) in runs(self.layout, self.layout.unit(unit)) {
             let step = self.optimizer.adamw_step(lr, decays);
             let arrays = [params, mean, square, grads].map(|view| view.part(range.clone()));
             let narrow = (inside != params).then(|| inside.part(range));

@@ -1,4 +1,4 @@
-//! Gradients summed by the devices themselves, in a stream of their own beside what computes.
+//! Calls of the devices themselves, in a stream of their own beside what computes.
 
 use crate::error::Error;
 use crate::kernels::cuda::View;
@@ -80,10 +80,29 @@ impl<'a> Calls<'a> {
     fn flush(&mut self) -> Result<(), Error> {
         let Some((call, view, at)) = self.next.take() else { return Ok(()) };
         self.stream.wait(&self.computed[at])?;
+        self.make(&call, view, view)
+    }
+
+    /// Calls that are made after this wait for the event.
+    pub(super) fn wait(&self, event: &Event) -> Result<(), Error> {
+        Ok(self.stream.wait(event)?)
+    }
+
+    /// Record the event behind the calls that were made.
+    pub(super) fn mark(&self, event: &Event) -> Result<(), Error> {
+        Ok(self.stream.record(event)?)
+    }
+
+    /// Make a call, in the order of all others. Nothing that computes writes `from`, or touches
+    /// `to`, before it waits for an event behind the call.
+    pub(super) fn make(&mut self, call: &Call, from: View, to: View) -> Result<(), Error> {
+        let (ranks, rank) = (self.comm.size() as u32, self.comm.rank() as u32);
+        let (input, output) = call.buffer_elems(ranks, rank);
+        assert!(from.len() == input && to.len() == output, "{call}: {from:?} to {to:?}");
         let before = self.comm.stats().sent_bytes;
-        // SAFETY: the view is as long as the call, its owner keeps it, and nothing that computes
-        // uses it between `computed` and `summed`.
-        unsafe { self.group.enqueue(&call, view.address(), view.address(), &self.stream) }?;
+        // SAFETY: both views are as long as the call says, their owner keeps them, and what
+        // computes keeps away from them, as its events see to.
+        unsafe { self.group.enqueue(call, from.address(), to.address(), &self.stream) }?;
         self.meeting_bytes += self.comm.stats().sent_bytes - before;
         Ok(())
     }

@@ -12,12 +12,7 @@ impl Shards<'_> {
     /// units in `state`.
     pub fn gather(&mut self, state: &mut State) -> Result<(), Error> {
         self.tell(true, &mut |array, first, values| {
-            let all = match array {
-                "params" => &mut state.params,
-                "mean" => &mut state.mean,
-                _ => &mut state.square,
-            };
-            all[first..first + values.len()].copy_from_slice(values);
+            state.put(array, first, values);
             Ok(())
         })
     }

@@ -1,0 +1,262 @@
+//! The state in parts on the devices of ranks that share their data: ZeRO-1, ZeRO-2 and FSDP
+//! without the hosts. Each rank's device has what `Held` says of it, gathers a unit's parameters
+//! while the unit before is computed, gives each gradient to those who own its parts while the
+//! unit below is computed, and updates its own.
+
+mod flow;
+mod held;
+
+use super::pass::Pass;
+use super::runs;
+use super::wire::Calls;
+use crate::device::{DeviceGpt, Rooms};
+use crate::error::Error;
+use crate::kernels::cuda::{Device, Inside, Room};
+use crate::layout::Layout;
+use crate::model::Gpt;
+use crate::optim::Optimizer;
+use crate::parallel::{
+    Batch, Lanes, Memory, Spent, Stage, Strategy, Take, gather_losses, loss_bytes,
+};
+use crate::state::State;
+use crate::tape::Keep;
+use brigade_comm::Communicator;
+use brigade_cuda::DeviceMemory;
+use flow::Flow;
+use held::{Held, Unit};
+use std::time::Instant;
+
+/// One rank of ZeRO or FSDP, with its parts on its device.
+pub struct Parts<'a> {
+    layout: &'a Layout,
+    group: &'a Communicator,
+    pass: Pass,
+    held: Held,
+    flow: Flow<'a>,
+    optimizer: Optimizer,
+    losses: Vec<f64>,
+    formula_bytes: u64,
+    memory: Memory,
+}
+
+impl<'a> Parts<'a> {
+    /// Bytes of its device that each of so many ranks takes.
+    pub fn bytes(
+        layout: &Layout,
+        stage: Stage,
+        lanes: &Lanes,
+        keep: Keep,
+        inside: Inside,
+        ranks: usize,
+    ) -> usize {
+        let mut room = Room::default();
+        Held::take(&mut room, layout, (stage, lanes.slots()), inside, (0, ranks));
+        Rooms::take(&mut room, layout.config(), lanes.samples(), keep, inside);
+        room.taken()
+    }
+
+    /// This rank's part, from `state`, which is the same on every rank; `calls` are of its device.
+    ///
+    /// Errors: `Device` for what the driver says; those of calls that the group cannot do.
+    #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
+    pub(super) fn new(
+        device: Device,
+        model: &'a Gpt,
+        group: &'a Communicator,
+        calls: Calls<'a>,
+        (stage, lanes): (Stage, Lanes),
+        optimizer: Optimizer,
+        keep: Keep,
+        state: &State,
+    ) -> Result<Parts<'a>, Error> {
+        let (layout, inside) = (model.layout(), device.inside());
+        let (place, slots) = ((group.rank(), group.size()), lanes.slots());
+        let bytes = Parts::bytes(layout, stage, &lanes, keep, inside, group.size());
+        let memory = DeviceMemory::new(device.context(), bytes)?;
+        let mut room = Room::at(memory.address());
+        let held = Held::take(&mut room, layout, (stage, slots), inside, place);
+        let activations = (bytes - room.taken()) as u64;
+        let rooms = Rooms::take(&mut room, layout.config(), lanes.samples(), keep, inside);
+        let flow = Flow::new(calls, device.stream())?;
+        let gpt = DeviceGpt::new(device, layout, keep, rooms, memory);
+        let mut pass = Pass::new(gpt, lanes, layout.config().context, 0)?;
+        for unit in &held.units {
+            fill(&mut pass, unit, state)?;
+        }
+        let memory = held.memory();
+        let calls = memory.calls + pass.wire.bytes();
+        Ok(Parts {
+            layout,
+            group,
+            held,
+            flow,
+            optimizer,
+            losses: vec![0.0; slots],
+            formula_bytes: loss_bytes(Some(group), slots)?,
+            memory: Memory { calls, activations, ..memory },
+            pass,
+        })
+    }
+
+    fn forward(&mut self) -> Result<(), Error> {
+        let Parts { layout, pass, held, flow, .. } = self;
+        for unit in 0..layout.units() {
+            let params = flow.params(held, unit)?.first(layout.unit(unit).len());
+            pass.gpt.forward(unit, params)?;
+            flow.used(unit)?;
+            if unit + 1 < layout.units() {
+                flow.ask(held, unit + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Backward of a slot: each gradient goes to the owners of its parts behind what is computed
+    /// next, and the parameters below come before that.
+    fn backward(&mut self, slot: usize) -> Result<(), Error> {
+        let Parts { layout, pass, held, flow, losses, .. } = self;
+        let units = layout.units();
+        // Where lanes are added up first, only the last slot's sums go anywhere.
+        let is_sent = !held.adds_up() || slot + 1 == losses.len();
+        for unit in (0..units).rev() {
+            let len = layout.unit(unit).len();
+            let params = flow.params(held, unit)?.first(len);
+            if !held.adds_up() && unit + 2 < units {
+                // The unit above the one above had the same room.
+                flow.settle(held, &pass.gpt.device, unit + 2, slot)?;
+            }
+            let lane = held.lane(unit, slot);
+            pass.gpt.backward(unit, params, lane.first(len))?;
+            flow.used(unit)?;
+            if held.adds_up() && slot > 0 {
+                pass.gpt.device.add(held.outgoing(unit), lane)?;
+            }
+            if is_sent {
+                flow.scatter(held, unit, slot)?;
+            }
+            if unit > 0 {
+                flow.ask(held, unit - 1)?;
+            }
+        }
+        pass.end()?;
+        let last = if is_sent { units.min(2) } else { 0 };
+        (0..last).rev().try_for_each(|unit| flow.settle(held, &pass.gpt.device, unit, slot))
+    }
+
+    /// Move this rank's parts against their gradients.
+    fn update(&mut self, lr: f32) -> Result<(), Error> {
+        let Parts { layout, pass, held, flow, optimizer, .. } = self;
+        for at in (0..layout.units()).rev() {
+            let unit = &held.units[at];
+            let own = unit.own.clone();
+            for (run, decays) in runs(layout, own.clone()) {
+                let run = run.start - own.start..run.end - own.start;
+                let arrays = [unit.params, unit.mean, unit.square, unit.grads];
+                let arrays = arrays.map(|view| view.part(run.clone()));
+                let narrow = (unit.inside != unit.params).then(|| unit.inside.part(run));
+                pass.gpt.device.adamw(&optimizer.adamw_step(lr, decays), arrays, narrow)?;
+            }
+            flow.share(held, at)?;
+        }
+        flow.renew()
+    }
+}
+
+/// A rank's part of a unit goes to the device, and what products read.
+fn fill(pass: &mut Pass, unit: &Unit, state: &State) -> Result<(), Error> {
+    let Unit { range, own, .. } = unit;
+    let State { params, mean, square, .. } = state;
+    for (to, from) in [(unit.params, params), (unit.mean, mean), (unit.square, square)] {
+        pass.put(to.first(own.len()), &from[own.clone()])?;
+    }
+    match unit.whole {
+        Some(whole) => pass.put(whole.first(range.len()), &params[range.clone()]),
+        None if unit.inside == unit.params => Ok(()),
+        None => pass.put(unit.inside.first(own.len()), &params[own.clone()]),
+    }
+}
+
+impl Strategy for Parts<'_> {
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+        let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
+        for slot in 0..self.losses.len() {
+            self.pass.begin(slot, batch)?;
+            self.forward()?;
+            self.pass.turn(slot, batch.scale())?;
+            self.backward(slot)?;
+        }
+        let begun = Instant::now();
+        self.update(lr)?;
+        self.optimizer.steps += 1;
+        self.pass.losses(&mut self.losses)?;
+        self.pass.add_times(&mut spent)?;
+        spent.optimizer = begun.elapsed();
+        let begun = Instant::now();
+        let sum = gather_losses(Some(self.group), &self.losses)?;
+        spent.loss = sum * f64::from(batch.scale());
+        spent.exposed = begun.elapsed();
+        Ok(spent)
+    }
+
+    fn gather(&mut self) -> Result<State, Error> {
+        let mut state = State::room(self.layout);
+        self.tell(true, &mut |array, first, values| {
+            state.put(array, first, values);
+            Ok(())
+        })?;
+        state.steps = self.optimizer.steps;
+        Ok(state)
+    }
+
+    fn tell(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        let (mut part, mut whole) = (Vec::new(), Vec::new());
+        for Unit { range, params, mean, square, .. } in &self.held.units {
+            part.resize(params.len(), 0.0);
+            whole.resize(self.group.size() * params.len(), 0.0);
+            let arrays = [("params", params), ("mean", mean), ("square", square)];
+            for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
+                self.pass.wire.read(**view, &mut part)?;
+                self.group.all_gather(&part, &mut whole)?;
+                take(array, range.start, &whole[..range.len()])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn steps(&self) -> usize {
+        self.optimizer.steps
+    }
+
+    fn formula_bytes(&self) -> u64 {
+        self.formula_bytes
+    }
+
+    fn sent_bytes(&self) -> u64 {
+        self.group.stats().sent_bytes - self.flow.calls().meeting_bytes()
+    }
+
+    fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    fn evaluates(&self) -> Option<usize> {
+        Some(self.pass.lanes.samples())
+    }
+
+    fn evaluate(
+        &mut self,
+        tokens: &[u32],
+        targets: &[u32],
+        losses: &mut [f32],
+    ) -> Result<(), Error> {
+        self.pass.send([tokens, targets])?;
+        self.forward()?;
+        self.pass.take_losses(losses)
+    }
+
+    fn device(&self) -> Option<String> {
+        let device = self.pass.gpt.device.describe();
+        let calls = self.flow.calls().describe();
+        Some(format!("{device}, which has this rank's parts of the state too, {calls}"))
+    }
+}
