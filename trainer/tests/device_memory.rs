@@ -17,9 +17,9 @@ struct Command {
 const RANKS: u64 = 4;
 /// Numbers of a block, of the embedding and of the head, with a width of 32 and 256 tokens.
 const BLOCK: u64 = 12 * 32 * 32 + 13 * 32;
-const EMBEDDING: u64 = (256 + 10) * 32;
+const EMBEDDING: u64 = (256 + 2) * 32;
 const HEAD: u64 = (256 + 2) * 32;
-const BLOCKS: u64 = 8;
+const BLOCKS: u64 = 4;
 
 /// Looks at the device each time a line is printed, when all ranks have what they take.
 struct Lookout {
@@ -42,8 +42,8 @@ impl Write for Lookout {
 /// Bytes of the device that all ranks take.
 fn taken(context: &Context, strategy: &str) -> u64 {
     let line = format!(
-        "train --batch 4 --context 10 --layers {BLOCKS} --width 32 --heads 2 --quiet --sample 0 \
-         --threads 1 --steps 2 --device cuda --strategy {strategy}"
+        "train --batch 256 --context 2 --layers {BLOCKS} --width 32 --heads 2 --quiet --sample 0 \
+         --threads 1 --steps 1 --device cuda --strategy {strategy}"
     );
     let args = &Command::parse_from(line.split_whitespace()).args;
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };

@@ -38,6 +38,13 @@ impl DeviceGpt {
         DeviceGpt { device, layout: layout.clone(), heads, rooms, held, _memory: memory }
     }
 
+    /// One line: what computes, and how.
+    pub(crate) fn describe(&self) -> String {
+        let has_tiles = self.rooms.scratch.scores.is_empty();
+        let attention = if has_tiles { ", attention in tiles" } else { "" };
+        format!("{}{attention}", self.device.describe())
+    }
+
     /// Where tokens and targets of a pass are written: [2 × rows], tokens first.
     pub(crate) fn text(&self) -> View {
         self.rooms.text
@@ -115,7 +122,10 @@ impl DeviceGpt {
             params.cut(block_lens(&self.layout));
         d.layernorm(t.ln1, Norm { x, stats: t.stats1, gain: gain1 }, bias1)?;
         d.enter(t.qkv, t.ln1, qkv_w, qkv_b)?;
-        d.attention(t.mixed, t.probs, t.qkv, self.heads)?;
+        match t.probs.is_empty() {
+            true => d.attention_in_tiles(t.mixed, t.lse, t.qkv, self.heads)?,
+            false => d.attention(t.mixed, t.probs, t.qkv, self.heads)?,
+        }
         d.leave(t.middle, t.mixed, [proj_w, proj_b], x)?;
         d.layernorm(t.ln2, Norm { x: t.middle, stats: t.stats2, gain: gain2 }, bias2)?;
         d.enter(t.hidden, t.ln2, fc_w, fc_b)?;
@@ -126,7 +136,8 @@ impl DeviceGpt {
     /// The block's lines in reverse; `residual` is both ends.
     fn block_backward(&self, unit: usize, params: View, grads: View) -> Result<(), Error> {
         let (d, rooms, t) = (&self.device, &self.rooms, self.room(unit));
-        let Scratch { residual, narrow, dy, dmixed, wide, scores, partials, .. } = rooms.scratch;
+        let Scratch { residual, narrow, dy, dmixed, wide, scores, delta, partials, .. } =
+            rooms.scratch;
         let x = rooms.stream[unit];
         let c = self.heads.width;
         let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
@@ -147,7 +158,12 @@ impl DeviceGpt {
         let dqkv = wide.first(t.qkv.len());
         d.linear_backward(dmixed, dproj_w, dy, t.mixed, proj_w, c)?;
         d.bias_backward(dproj_b, dy, partials)?;
-        d.attention_backward(dqkv, scores, dmixed, t.qkv, t.probs, self.heads)?;
+        if scores.is_empty() {
+            let kept = [t.mixed, t.qkv, t.lse];
+            d.attention_in_tiles_backward(dqkv, delta, dmixed, kept, self.heads)?;
+        } else {
+            d.attention_backward(dqkv, scores, dmixed, t.qkv, t.probs, self.heads)?;
+        }
         d.linear_backward(narrow, dqkv_w, dqkv, t.ln1, qkv_w, 3 * c)?;
         d.bias_backward(dqkv_b, dqkv, partials)?;
         let norm = Norm { x, stats: t.stats1, gain: gain1 };

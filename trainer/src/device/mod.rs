@@ -16,5 +16,5 @@ mod wire;
 
 pub use args::{DeviceArgs, DeviceUse};
 pub(crate) use gpt::DeviceGpt;
-pub(crate) use tape::Rooms;
+pub(crate) use tape::{Passes, Rooms};
 pub(crate) use wire::{Results, Wire};

@@ -6,6 +6,18 @@ use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Config;
 use crate::tape::Keep;
 
+/// How passes are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Passes {
+    /// At a time.
+    pub(crate) samples: usize,
+    /// Nothing of `Keep::LastInput` is known here.
+    pub(crate) keep: Keep,
+    pub(crate) inside: Inside,
+    /// Whether attention goes tile by tile, and keeps a number a row in place of its scores.
+    pub(crate) has_tiles: bool,
+}
+
 /// Saved activations of one block.
 pub(crate) struct BlockRooms {
     /// [n × c] inside, and [n × 2].
@@ -13,8 +25,9 @@ pub(crate) struct BlockRooms {
     pub(crate) stats1: View,
     /// [n × 3c] inside.
     pub(crate) qkv: View,
-    /// [batch × heads × time × time] inside.
+    /// [batch × heads × time × time] inside; or nothing, and [batch × heads × time].
     pub(crate) probs: View,
+    pub(crate) lse: View,
     /// [n × c] inside.
     pub(crate) mixed: View,
     /// [n × c], the residual stream between attention and the perceptron.
@@ -60,25 +73,21 @@ pub(crate) struct Scratch {
     /// [n × 4c] inside, of the perceptron's inside; its first [n × 3c] serve queries, keys and
     /// values.
     pub(crate) wide: View,
-    /// As long as `probs`.
+    /// As long as `probs`, and as `lse`.
     pub(crate) scores: View,
+    pub(crate) delta: View,
     /// Of sums over rows.
     pub(crate) partials: View,
 }
 
 impl Rooms {
-    /// For so many samples. Nothing of `Keep::LastInput` is known here.
-    pub(crate) fn take(
-        room: &mut Room,
-        config: &Config,
-        batch: usize,
-        keep: Keep,
-        inside: Inside,
-    ) -> Rooms {
+    pub(crate) fn take(room: &mut Room, config: &Config, passes: Passes) -> Rooms {
+        let Passes { samples: batch, keep, inside, has_tiles } = passes;
         let Config { context: time, heads, width, layers, vocab, .. } = *config;
         let rows = batch * time;
         let narrow = inside.size();
-        let probs = batch * heads * time * time;
+        let lines = batch * heads * time;
+        let (probs, lse) = if has_tiles { (0, lines) } else { (lines * time, 0) };
         let text = room.take(2 * rows, 4);
         let none = room.take(0, 4);
         let mut stream = vec![none];
@@ -89,6 +98,7 @@ impl Rooms {
             stats1: room.take(2 * rows, 4),
             qkv: room.take(rows * 3 * width, narrow),
             probs: room.take(probs, narrow),
+            lse: room.take(lse, 4),
             mixed: room.take(rows * width, narrow),
             middle: room.take(rows * width, 4),
             ln2: room.take(rows * width, narrow),
@@ -114,6 +124,7 @@ impl Rooms {
             dmixed: room.take(rows * width, narrow),
             wide: room.take(rows * 4 * width, narrow),
             scores: room.take(probs, narrow),
+            delta: room.take(lse, 4),
             partials: room.take(Device::partials(width, vocab), 4),
         };
         Rooms { text, stream, blocks, scratch }

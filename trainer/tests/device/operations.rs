@@ -169,6 +169,35 @@ fn attention_agrees() {
 }
 
 #[test]
+fn attention_in_tiles_agrees() {
+    if !has_device() {
+        return;
+    }
+    // Fewer rows than a tile has, just as many, and several tiles of which the last is not full.
+    for (samples, heads, time) in [(3, 2, 7), (1, 4, 16), (2, 3, 45)] {
+        let mut rig = Rig::new();
+        let shape = Heads { time, heads, width: WIDTH };
+        let rows = samples * time;
+        let (qkv, qkv_there) = rig.random(rows * 3 * WIDTH);
+        let (dy, dy_there) = rig.random(rows * WIDTH);
+        let (mut y, mut probs) = (vec![0.0; rows * WIDTH], vec![0.0; rows * heads * time]);
+        Cpu.attention(&mut y, &mut probs, &qkv, shape);
+        let [y_there, lse, delta] =
+            [y.len(), rows * heads, rows * heads].map(|len| rig.unwritten(len));
+        rig.device.attention_in_tiles(y_there, lse, qkv_there, shape).unwrap();
+        rig.check("attention in tiles", y_there, &y);
+
+        let (mut dqkv, mut scratch) = (vec![0.0; qkv.len()], vec![0.0; samples * shape.scratch()]);
+        Cpu.attention_backward(&mut dqkv, &mut scratch, &dy, &qkv, &probs, shape);
+        let dqkv_there = rig.unwritten(qkv.len());
+        let kept = [y_there, qkv_there, lse];
+        let device = &rig.device;
+        device.attention_in_tiles_backward(dqkv_there, delta, dy_there, kept, shape).unwrap();
+        rig.check("the dqkv of attention in tiles", dqkv_there, &dqkv);
+    }
+}
+
+#[test]
 fn embeddings_and_losses_agree() {
     if !has_device() {
         return;

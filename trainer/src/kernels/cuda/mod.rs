@@ -16,6 +16,7 @@ mod blas;
 mod launch;
 mod operations;
 mod product;
+mod tiles;
 mod view;
 
 pub use blas::LIBRARY_VARIABLE as BLAS_VARIABLE;
@@ -33,6 +34,7 @@ const TEXT: &str = concat!(
     include_str!("elements.cu"),
     include_str!("rows.cu"),
     include_str!("products.cu"),
+    include_str!("tiles.cu"),
 );
 
 /// All kernels, with f32 inside and with bf16.

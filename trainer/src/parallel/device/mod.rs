@@ -21,15 +21,17 @@ pub use resident::Resident;
 pub use streamed::Streamed;
 
 use super::{Lanes, Sharing, Stage, Strategy, Thrift};
-use crate::device::DeviceUse;
+use crate::device::{DeviceUse, Passes};
 use crate::error::Error;
-use crate::kernels::cuda::Device;
-use crate::layout::Layout;
+use crate::kernels::Heads;
+use crate::kernels::cuda::{Device, Inside};
+use crate::layout::{Config, Layout};
 use crate::model::Gpt;
 use crate::optim::{Optimizer, Rule};
 use crate::precision::Precision;
 use crate::report::megabytes;
 use crate::state::State;
+use crate::tape::Keep;
 use brigade_comm::Communicator;
 use std::ops::Range;
 use wire::Calls;
@@ -54,25 +56,39 @@ pub fn on_device<'a>(
     let is_plain = optimizer.rule() == Rule::Adamw
         && !(sharing.is_ordered && group.is_some())
         && thrift.offload.is_none();
-    let (layout, keep, budget) = (model.layout(), thrift.keep, usage.budget);
-    let fits = |needed: usize| is_plain && budget.is_none_or(|budget| needed <= budget);
-    let parts = group.filter(|_| sharing.stage > Stage::Ddp);
-    if let Some(group) = parts {
+    let (layout, budget) = (model.layout(), usage.budget);
+    let passes = passes(usage.inside, layout, &lanes, thrift.keep);
+    let fitting = |bytes: &dyn Fn(Passes) -> usize| {
+        let fits = |way: &&Passes| budget.is_none_or(|budget| bytes(**way) <= budget);
+        passes.iter().find(fits).copied().filter(|_| is_plain)
+    };
+    let slots = lanes.slots();
+    if let Some(group) = group.filter(|_| sharing.stage > Stage::Ddp) {
         let (stage, ranks) = (sharing.stage, group.size());
-        if fits(Parts::bytes(layout, stage, &lanes, keep, usage.inside, ranks))
+        let bytes = |way| Parts::bytes(layout, (stage, slots), way, ranks);
+        if let Some(way) = fitting(&bytes)
             && let Some(calls) = Calls::new(group, device.stream())?
         {
             let share = (stage, lanes);
-            let way = Parts::new(device, model, group, calls, share, optimizer, keep, state)?;
+            let way = Parts::new(device, model, group, calls, share, optimizer, way, state)?;
             return Ok(Box::new(way));
         }
-    } else if fits(Resident::bytes(layout, &lanes, keep, usage.inside)) {
-        let way = Resident::new(device, model, group, lanes, optimizer, keep, state)?;
+    } else if let Some(way) = fitting(&|way| Resident::bytes(layout, slots, way)) {
+        let way = Resident::new(device, model, group, lanes, optimizer, way, state)?;
         return Ok(Box::new(way));
     }
-    let way =
-        Streamed::new(device, model, group, lanes, sharing, optimizer, thrift, state, budget)?;
+    let room = (budget, &passes[..]);
+    let way = Streamed::new(device, model, group, lanes, sharing, optimizer, thrift, state, room)?;
     Ok(Box::new(way))
+}
+
+/// How passes can be made, best first: attention in tiles is for what would not fit otherwise.
+fn passes(inside: Inside, layout: &Layout, lanes: &Lanes, keep: Keep) -> Vec<Passes> {
+    let Config { context: time, heads, width, .. } = *layout.config();
+    let plain = Passes { samples: lanes.samples(), keep, inside, has_tiles: false };
+    let tiles = Device::has_tiles(Heads { time, heads, width });
+    let tiles = tiles.then_some(Passes { has_tiles: true, ..plain });
+    std::iter::once(plain).chain(tiles).collect()
 }
 
 fn check(model: &Gpt, thrift: &Thrift) -> Result<(), Error> {

@@ -9,9 +9,9 @@ mod held;
 use super::pass::Pass;
 use super::runs;
 use super::wire::Calls;
-use crate::device::{DeviceGpt, Rooms};
+use crate::device::{DeviceGpt, Passes, Rooms};
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Inside, Room};
+use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::Optimizer;
@@ -19,7 +19,6 @@ use crate::parallel::{
     Batch, Lanes, Memory, Spent, Stage, Strategy, Take, gather_losses, loss_bytes,
 };
 use crate::state::State;
-use crate::tape::Keep;
 use brigade_comm::Communicator;
 use brigade_cuda::DeviceMemory;
 use flow::Flow;
@@ -41,17 +40,15 @@ pub struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     /// Bytes of its device that each of so many ranks takes.
-    pub fn bytes(
+    pub(super) fn bytes(
         layout: &Layout,
-        stage: Stage,
-        lanes: &Lanes,
-        keep: Keep,
-        inside: Inside,
+        share: (Stage, usize),
+        passes: Passes,
         ranks: usize,
     ) -> usize {
         let mut room = Room::default();
-        Held::take(&mut room, layout, (stage, lanes.slots()), inside, (0, ranks));
-        Rooms::take(&mut room, layout.config(), lanes.samples(), keep, inside);
+        Held::take(&mut room, layout, share, passes.inside, (0, ranks));
+        Rooms::take(&mut room, layout.config(), passes);
         room.taken()
     }
 
@@ -66,19 +63,19 @@ impl<'a> Parts<'a> {
         calls: Calls<'a>,
         (stage, lanes): (Stage, Lanes),
         optimizer: Optimizer,
-        keep: Keep,
+        passes: Passes,
         state: &State,
     ) -> Result<Parts<'a>, Error> {
-        let (layout, inside) = (model.layout(), device.inside());
-        let (place, slots) = ((group.rank(), group.size()), lanes.slots());
-        let bytes = Parts::bytes(layout, stage, &lanes, keep, inside, group.size());
+        let (layout, slots) = (model.layout(), lanes.slots());
+        let (share, place) = ((stage, slots), (group.rank(), group.size()));
+        let bytes = Parts::bytes(layout, share, passes, group.size());
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let mut room = Room::at(memory.address());
-        let held = Held::take(&mut room, layout, (stage, slots), inside, place);
+        let held = Held::take(&mut room, layout, share, passes.inside, place);
         let activations = (bytes - room.taken()) as u64;
-        let rooms = Rooms::take(&mut room, layout.config(), lanes.samples(), keep, inside);
+        let rooms = Rooms::take(&mut room, layout.config(), passes);
         let flow = Flow::new(calls, device.stream())?;
-        let gpt = DeviceGpt::new(device, layout, keep, rooms, memory);
+        let gpt = DeviceGpt::new(device, layout, passes.keep, rooms, memory);
         let mut pass = Pass::new(gpt, lanes, layout.config().context, 0)?;
         for unit in &held.units {
             fill(&mut pass, unit, state)?;
@@ -255,7 +252,7 @@ impl Strategy for Parts<'_> {
     }
 
     fn device(&self) -> Option<String> {
-        let device = self.pass.gpt.device.describe();
+        let device = self.pass.gpt.describe();
         let calls = self.flow.calls().describe();
         Some(format!("{device}, which has this rank's parts of the state too, {calls}"))
     }

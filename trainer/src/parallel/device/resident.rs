@@ -5,7 +5,7 @@
 use super::pass::Pass;
 use super::runs;
 use super::wire::Calls;
-use crate::device::{DeviceGpt, Rooms};
+use crate::device::{DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Layout;
@@ -14,7 +14,6 @@ use crate::optim::Optimizer;
 use crate::parallel::formula::call_bytes;
 use crate::parallel::{Batch, Lanes, Memory, Spent, Strategy, gather_losses, loss_bytes};
 use crate::state::State;
-use crate::tape::Keep;
 use crate::trace::{self, Lane};
 use brigade_comm::{Call, Communicator, Dtype, Op, Owned};
 use brigade_cuda::DeviceMemory;
@@ -68,32 +67,32 @@ impl Held {
 
 impl<'a> Resident<'a> {
     /// Bytes of the device that it takes.
-    pub fn bytes(layout: &Layout, lanes: &Lanes, keep: Keep, inside: Inside) -> usize {
+    pub(super) fn bytes(layout: &Layout, slots: usize, passes: Passes) -> usize {
         let mut room = Room::default();
-        Held::take(&mut room, layout, lanes.slots(), inside);
-        Rooms::take(&mut room, layout.config(), lanes.samples(), keep, inside);
+        Held::take(&mut room, layout, slots, passes.inside);
+        Rooms::take(&mut room, layout.config(), passes);
         room.taken()
     }
 
     /// This rank's part, from `state`, which is the same on every rank.
     ///
     /// Errors: `Device` for what the driver says; those of calls that the group cannot do.
-    pub fn new(
+    pub(super) fn new(
         device: Device,
         model: &'a Gpt,
         group: Option<&'a Communicator>,
         lanes: Lanes,
         optimizer: Optimizer,
-        keep: Keep,
+        passes: Passes,
         state: &State,
     ) -> Result<Resident<'a>, Error> {
-        let (layout, inside) = (model.layout(), device.inside());
-        let bytes = Resident::bytes(layout, &lanes, keep, inside);
+        let layout = model.layout();
+        let bytes = Resident::bytes(layout, lanes.slots(), passes);
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let mut room = Room::at(memory.address());
-        let held = Held::take(&mut room, layout, lanes.slots(), inside);
+        let held = Held::take(&mut room, layout, lanes.slots(), passes.inside);
         let kept = room.taken();
-        let rooms = Rooms::take(&mut room, layout.config(), lanes.samples(), keep, inside);
+        let rooms = Rooms::take(&mut room, layout.config(), passes);
         let lens = (0..layout.units()).map(|unit| layout.unit(unit).len());
         let mut formula_bytes = loss_bytes(group, lanes.slots())?;
         let calls = match group {
@@ -107,7 +106,7 @@ impl<'a> Resident<'a> {
         let longest = if by_hosts.is_some() { 4 * lens.clone().max().unwrap_or(0) } else { 0 };
         let slots = lanes.slots();
         let activations = (bytes - kept) as u64;
-        let gpt = DeviceGpt::new(device, layout, keep, rooms, memory);
+        let gpt = DeviceGpt::new(device, layout, passes.keep, rooms, memory);
         let mut pass = Pass::new(gpt, lanes, layout.config().context, longest)?;
         for (to, from) in [(held.params, &state.params), (held.mean, &state.mean)] {
             pass.put(to, from)?;
@@ -291,7 +290,7 @@ impl Strategy for Resident<'_> {
     fn device(&self) -> Option<String> {
         let sums =
             self.calls.as_ref().map_or(String::new(), |calls| format!(", {}", calls.describe()));
-        Some(format!("{}, which has the state too{sums}", self.pass.gpt.device.describe()))
+        Some(format!("{}, which has the state too{sums}", self.pass.gpt.describe()))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::over;
 use super::pass::Pass;
-use crate::device::{DeviceGpt, Rooms};
+use crate::device::{DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Layout;
@@ -63,12 +63,13 @@ impl Gradient {
 }
 
 impl<'a> Streamed<'a> {
-    /// This rank's part, from `state`, which is the same on every rank.
+    /// This rank's part, from `state`, which is the same on every rank, with the first of these
+    /// passes, or the last where the budget asks for it.
     ///
     /// Errors: `Setting` if the budget does not hold a pass and two units; else those of
     /// `DataParallel`, and `Device`.
     #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
-    pub fn new(
+    pub(super) fn new(
         device: Device,
         model: &'a Gpt,
         group: Option<&'a Communicator>,
@@ -77,28 +78,29 @@ impl<'a> Streamed<'a> {
         optimizer: Optimizer,
         thrift: &Thrift,
         state: &State,
-        budget: Option<usize>,
+        (budget, passes): (Option<usize>, &[Passes]),
     ) -> Result<Streamed<'a>, Error> {
         let (layout, inside, keep) = (model.layout(), device.inside(), thrift.keep);
-        let samples = lanes.samples();
-        let plan = |is_held: bool, room: &mut Room| {
+        let plan = |(is_held, passes): (bool, Passes), room: &mut Room| {
             let views = views(room, layout, is_held, inside);
             let longest = longest(layout);
             let grads = [0, 1].map(|_| Gradient::take(room, longest, inside));
-            (views, grads, Rooms::take(room, layout.config(), samples, keep, inside))
+            (views, grads, Rooms::take(room, layout.config(), passes))
         };
-        let bytes_of = |is_held| {
+        let bytes_of = |way| {
             let mut room = Room::default();
-            plan(is_held, &mut room);
+            plan(way, &mut room);
             room.taken()
         };
-        let fits = |is_held: &bool| budget.is_none_or(|budget| bytes_of(*is_held) <= budget);
-        let is_held = [true, false].into_iter().find(fits).ok_or_else(|| {
-            over(budget.unwrap_or(usize::MAX), bytes_of(false), keep != Keep::All)
+        let [plain, last] = [passes.first(), passes.last()].map(|passes| *passes.expect("a way"));
+        let fits = |way: &(bool, Passes)| budget.is_none_or(|budget| bytes_of(*way) <= budget);
+        let way = [(true, plain), (false, plain), (false, last)].into_iter().find(fits);
+        let way = way.ok_or_else(|| {
+            over(budget.unwrap_or(usize::MAX), bytes_of((false, last)), keep != Keep::All)
         })?;
-        let bytes = bytes_of(is_held);
+        let bytes = bytes_of(way);
         let memory = DeviceMemory::new(device.context(), bytes)?;
-        let (views, grads, rooms) = plan(is_held, &mut Room::at(memory.address()));
+        let (views, grads, rooms) = plan(way, &mut Room::at(memory.address()));
         let slot = |view| Ok(Slot { view, holds: None, used: Event::new(device.context())? });
         let slots = views.into_iter().map(slot).collect::<Result<Vec<_>, Error>>()?;
 
@@ -289,7 +291,7 @@ impl Strategy for Streamed<'_> {
     fn device(&self) -> Option<String> {
         let units = self.slots.len();
         let all = self.model.layout().units();
-        let device = self.pass.gpt.device.describe();
+        let device = self.pass.gpt.describe();
         Some(format!("{device}, parameters of {units} of {all} units at a time"))
     }
 }
