@@ -74,12 +74,14 @@ impl<'a> Parts<'a> {
         let held = Held::take(&mut room, layout, share, passes.inside, place);
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
-        let flow = Flow::new(calls, device.stream())?;
+        let mut flow = Flow::new(calls, device.stream())?;
         let gpt = DeviceGpt::new(device, layout, passes.keep, rooms, memory);
         let mut pass = Pass::new(gpt, lanes, layout.config().context, 0)?;
         for unit in &held.units {
             fill(&mut pass, unit, state)?;
         }
+        // The first gather is of what has just been sent.
+        flow.renew()?;
         let memory = held.memory();
         let calls = memory.calls + pass.wire.bytes();
         Ok(Parts {

@@ -118,7 +118,7 @@ impl<'a> Flow<'a> {
         self.calls.make(&own.gather(), own.inside, whole)
     }
 
-    /// All parts are updated: whatever is computed or gathered next is of them.
+    /// All parts are new: whatever is computed or gathered next is of them.
     pub(super) fn renew(&mut self) -> Result<(), Error> {
         self.holds = [None; 2];
         self.compute.record(&self.used[0])?;
