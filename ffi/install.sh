@@ -51,7 +51,7 @@ fill() {
 
 lib=$destdir$libdir
 mkdir -p "$lib/pkgconfig" "$lib/cmake/brigade" "$destdir$includedir"
-install -m 644 ../include/brigade.h ../include/brigade.hpp "$destdir$includedir/"
+install -m 644 ../include/brigade.h ../include/brigade*.hpp "$destdir$includedir/"
 install -m 755 "$from/libbrigade.so" "$lib/libbrigade.so.$version"
 ln -sf "libbrigade.so.$version" "$lib/libbrigade.so.0"
 ln -sf libbrigade.so.0 "$lib/libbrigade.so"

@@ -1,6 +1,6 @@
-// The handles that brigade.hpp owns beside communicators: windows, and what offloads to files.
+// What is owned beside communicators: windows of brigade.hpp, and what offloads to files.
 // Files go to the folder that the first argument names, one of each kind for each rank.
-#include <brigade.hpp>
+#include <brigade_offload.hpp>
 
 #include <cmath>
 #include <cstdio>
