@@ -1,5 +1,5 @@
-//! What ranks take of a device that they share is what their stage of ZeRO leaves each of them. Alone
-//! in its process, since other tests would take of the same device.
+//! What ranks take of a device that they share is what their stage of ZeRO leaves each of them.
+//! Alone in its process, since other tests would take of the same device.
 
 use brigade_comm::{Communicator, Settings};
 use brigade_cuda::{Context, Cuda};
