@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use brigade_bench::cuda::{self, Effort, Row};
-use brigade_cuda::nvrtc::{Compiler, Source};
+use brigade_cuda::nvrtc::{self, Compiler, Source};
 use brigade_cuda::{Cuda, Result};
 
 pub(crate) use found::print_gpus;
@@ -39,6 +39,12 @@ pub(crate) enum Command {
         /// Such as sm_80,sm_90
         #[arg(long, value_delimiter = ',', default_value = "sm_80,sm_90")]
         arch: Vec<String>,
+        /// Kernels whose name begins so; all without it
+        #[arg(long, value_name = "NAME", default_value = "")]
+        only: String,
+        /// Keep them where programs look for kernels, so that a machine without NVRTC runs them
+        #[arg(long)]
+        keep: bool,
     },
     /// The second process of `limits`
     #[command(hide = true)]
@@ -54,7 +60,7 @@ pub(crate) enum Command {
 pub(crate) fn gpu(command: &Command) -> ExitCode {
     match command {
         Command::Limits { device, quick, json } => limits(*device, *quick, json.as_ref()),
-        Command::Compile { arch } => compile(arch),
+        Command::Compile { arch, only, keep } => compile(arch, only, *keep),
         Command::Peer { device, turns } => {
             let copied = cuda::peer(*device, *turns, &mut std::io::stdin().lock());
             end(copied.map(|us| println!("{us}")))
@@ -130,7 +136,7 @@ fn append(path: &PathBuf, lines: &[String]) -> std::io::Result<()> {
     lines.iter().try_for_each(|line| writeln!(file, "{line}"))
 }
 
-fn compile(archs: &[String]) -> ExitCode {
+fn compile(archs: &[String], only: &str, keep: bool) -> ExitCode {
     let compiler = match Compiler::find() {
         Ok(compiler) => compiler,
         Err(missing) => {
@@ -139,7 +145,13 @@ fn compile(archs: &[String]) -> ExitCode {
         }
     };
     println!("NVRTC {} of {}", compiler.version(), compiler.file());
-    let sources = sources();
+    let mut sources = sources();
+    sources.retain(|(name, _)| name.starts_with(only));
+    // What is kept is read again rather than compiled; else that it compiles is the point.
+    let made = |source: &Source, arch: &str| match keep {
+        true => nvrtc::image(source, arch).map(drop),
+        false => compiler.compile(source, arch).map(drop),
+    };
     let all: Vec<_> = sources.iter().flat_map(|one| archs.iter().map(move |a| (one, a))).collect();
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -147,7 +159,7 @@ fn compile(archs: &[String]) -> ExitCode {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(((name, source), arch)) = all.get(next.fetch_add(1, Relaxed)) {
-                    if let Err(error) = compiler.compile(source, arch) {
+                    if let Err(error) = made(source, arch) {
                         failed.fetch_add(1, Relaxed);
                         println!("{name}: {error}");
                     }
@@ -157,7 +169,7 @@ fn compile(archs: &[String]) -> ExitCode {
     });
     let failed = failed.into_inner();
     println!("{} compiled, {failed} failed ({})", all.len() - failed, archs.join(", "));
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed == 0 && !all.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn end(result: Result<()>) -> ExitCode {

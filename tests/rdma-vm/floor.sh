@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
 # What must hold over RDMA. Run it in the virtual machine, or on a machine with devices of its own:
 #
-#   tests/rdma-vm/rdma-vm run -- tests/rdma-vm/floor.sh BRIGADE CONFORMANCE [FAULTS]
+#   tests/rdma-vm/rdma-vm run -- tests/rdma-vm/floor.sh BRIGADE CONFORMANCE
 #
-# BRIGADE is the command, CONFORMANCE the test program of that name, and FAULTS the one that cuts
-# cables, which does nothing elsewhere. Emulated devices and processors are slow: the sizes are
-# small, and nothing here judges speed.
+# BRIGADE is the command, CONFORMANCE the test program of that name. Emulated devices and processors
+# are slow: the sizes are small, and nothing here judges speed. Faults are in faults.sh.
 set -euo pipefail
 
 KINDS="all-reduce,reduce-scatter,all-gather,broadcast,reduce,all-to-all,gather,scatter,barrier"
 KINDS="$KINDS,send-recv,all-gather-v,reduce-scatter-v,all-to-all-v,gather-v,scatter-v"
 BRIGADE=$1
 CONFORMANCE=$2
-FAULTS=${3:-}
 BEGIN=$SECONDS
 
 say() {
@@ -31,11 +29,6 @@ say "the transport finds them"
 
 say "conformance"
 "$CONFORMANCE" rdma --test-threads 1
-
-if [ -n "$FAULTS" ]; then
-    say "cut cables, killed peers"
-    "$FAULTS" --test-threads 1
-fi
 
 # Ranks that start take seconds of an emulated processor: once there, they do all collectives.
 for ranks in 2 3 4; do

@@ -1,0 +1,60 @@
+# What `bench/gpu-check` runs: built, and collected in a folder. Sourced by it.
+
+# Package and name of the test programs that run on a device when BRIGADE_FAKE_CUDA is off.
+DEVICE_TESTS="brigade-cuda:driver brigade-cuda:kernels brigade-cuda:processes brigade-comm:device
+brigade-trainer:device brigade-offload:device brigade-nccl:device"
+# What may travel to such a machine in all, with what git tracks.
+CARRIED_MIB_MAX=60
+TARGET=${CARGO_TARGET_DIR:-target}
+
+# collect FOLDER COMMAND: the command and the test programs, each put there by `COMMAND FILE
+# PLACE`. Everything is built as .ci/run builds it, so that nothing is built twice.
+collect() {
+    local folder=$1 put=$2 test package name built file names=()
+    mkdir -p "$folder/tests" || return
+    echo "building" >&2
+    cargo build --release -p brigade -p brigade-ffi -p brigade-comm --lib --bins --quiet || return
+    $put "$(realpath "$TARGET/release/brigade")" "$folder/brigade" || return
+    for test in $DEVICE_TESTS; do
+        names+=(--test "${test##*:}")
+    done
+    built=$(cargo test --workspace "${names[@]}" --no-run --quiet --message-format=json) || return
+    for test in $DEVICE_TESTS; do
+        package=${test%%:*}
+        name=${test##*:}
+        file=$(grep "#$package@[^\"]*\".*\"name\":\"$name\"" <<<"$built" |
+            sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+        [ -x "$file" ] || { echo "cargo tells no test program $name of $package"; return 1; }
+        $put "$file" "$folder/tests/$package-$name" || return
+        # It is loaded from beside the test that needs it.
+        [ "$package" != brigade-nccl ] ||
+            $put "$(dirname "$file")/libbrigade_nccl.so" "$folder/tests/" || return
+    done
+    git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
+}
+
+# Built programs and compiled kernels for a machine that has neither cargo nor a compiler.
+pack() {
+    local folder=$1 arch bytes
+    mkdir -p "$folder" && rm -rf "$folder/tests" "$folder/kernels" || return
+    collect "$folder" "install -m 755" || return
+    strip "$folder/brigade" "$folder"/tests/* || return
+    # CI keeps one there.
+    [ -n "${BRIGADE_NVRTC:-}" ] || [ ! -d "$TARGET/nvrtc" ] || export BRIGADE_NVRTC=$TARGET/nvrtc
+    for arch in sm_80 sm_90 sm_100; do
+        BRIGADE_CACHE=$folder "$folder/brigade" gpu compile --keep --arch $arch |
+            tail -n 1 | sed "s/^/kernels for $arch: /"
+    done
+    echo "newest glibc that is asked for: $(newest_glibc "$folder"/brigade "$folder"/tests/*)"
+    bytes=$(cd "$folder" && find . -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
+    bytes=$((bytes + $(git ls-files -z | xargs -0 cat | wc -c)))
+    echo "$folder: $(du -sh "$folder" | cut -f1), $((bytes >> 20)) MiB with what git tracks"
+    if [ $((bytes >> 20)) -ge $CARRIED_MIB_MAX ]; then
+        echo "that is more than the $CARRIED_MIB_MAX MiB that can be carried"
+        return 1
+    fi
+}
+
+newest_glibc() {
+    objdump -T "$@" | sed -n 's/.*(GLIBC_\([0-9.]*\)).*/\1/p' | sort -uV | tail -n 1
+}
