@@ -37,14 +37,20 @@ collect() {
 pack() {
     local folder=$1 arch bytes
     mkdir -p "$folder" && rm -rf "$folder/tests" "$folder/kernels" || return
+    # Those of the last time: what has not changed is not compiled again.
+    [ ! -f "$folder/kernels.tgz" ] || tar -C "$folder" -xzf "$folder/kernels.tgz" || return
     collect "$folder" "install -m 755" || return
     strip "$folder/brigade" "$folder"/tests/* || return
     # CI keeps one there.
     [ -n "${BRIGADE_NVRTC:-}" ] || [ ! -d "$TARGET/nvrtc" ] || export BRIGADE_NVRTC=$TARGET/nvrtc
-    for arch in sm_80 sm_90 sm_100; do
+    for arch in ${ARCHES:-sm_80 sm_90 sm_100}; do
         BRIGADE_CACHE=$folder "$folder/brigade" gpu compile --keep --arch $arch |
             tail -n 1 | sed "s/^/kernels for $arch: /"
     done
+    # Compressed, a quarter of it.
+    if [ -d "$folder/kernels" ]; then
+        tar -C "$folder" -czf "$folder/kernels.tgz" kernels && rm -r "$folder/kernels" || return
+    fi
     echo "newest glibc that is asked for: $(newest_glibc "$folder"/brigade "$folder"/tests/*)"
     bytes=$(cd "$folder" && find . -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
     bytes=$((bytes + $(git ls-files -z | xargs -0 cat | wc -c)))
