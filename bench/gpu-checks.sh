@@ -16,16 +16,17 @@ checks() {
     check limits                20  60 limits
     check bench-latency         20  40 bench_latency
     check bench-bulk            40  80 bench_bulk
-    check collectives           60 150 device_test brigade-comm device two_ranks_on_one_device
+    check collectives           45 150 device_test brigade-comm device two_ranks_on_one_device
     check bench-checked         30  90 bench_checked
     check bench-processes       30  90 bench_processes
     check trainer-loss          30  60 trainer_loss
     check offload-transfers     10  40 offload_transfers
     check offload-device        10  40 device_test brigade-offload device ""
     check trainer-offload       40  90 trainer_offload
-    check trainer-ranks         25  60 trainer_ranks
+    check trainer-ranks         30  90 trainer_ranks
+    check c-device              15  90 device_test brigade-ffi device one_rank_needs
     check nccl-device           25  90 device_test brigade-nccl device threads::
-    check trainer-device        25 100 device_test brigade-trainer device operations::
+    check trainer-device        20 100 device_test brigade-trainer device operations::
     check trainer-speed         15  60 trainer_speed
     check nccl-cupy             15  60 nccl_cupy
     check sanitizer-wall        15  60 needs_compiler sanitized brigade-cuda kernels ""
@@ -252,7 +253,7 @@ trainer_ranks() {
     local shape one two strategy
     shape="--device cuda $(sized "--steps 8" "$SMALL")"
     one=$(losses $shape | tail -n 1) || return
-    for strategy in ddp fsdp; do
+    for strategy in $(sized "ddp zero1 zero2 fsdp" "ddp fsdp"); do
         two=$(losses $shape --ranks 2 --strategy $strategy | tail -n 1) || return
         near "last loss, one rank and two by $strategy" "$one" "$two" 0.02 || return
     done

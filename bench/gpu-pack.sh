@@ -2,7 +2,7 @@
 
 # Package and name of the test programs that run on a device when BRIGADE_FAKE_CUDA is off.
 DEVICE_TESTS="brigade-cuda:driver brigade-cuda:kernels brigade-cuda:processes brigade-comm:device
-brigade-trainer:device brigade-offload:device brigade-nccl:device"
+brigade-trainer:device brigade-offload:device brigade-ffi:device brigade-nccl:device"
 # What may travel to such a machine in all, with what git tracks.
 CARRIED_MIB_MAX=60
 TARGET=${CARGO_TARGET_DIR:-target}
@@ -26,10 +26,11 @@ collect() {
             sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
         [ -x "$file" ] || { echo "cargo tells no test program $name of $package"; return 1; }
         $put "$file" "$folder/tests/$package-$name" || return
-        # It is loaded from beside the test that needs it.
-        [ "$package" != brigade-nccl ] ||
-            $put "$(dirname "$file")/libbrigade_nccl.so" "$folder/tests/" || return
     done
+    # Loaded from beside the tests that need them.
+    file=$(dirname "$file")
+    $put "$file/libbrigade_nccl.so" "$folder/tests/" || return
+    $put "$(realpath "$TARGET/release/libbrigade.so")" "$folder/tests/" || return
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
 }
 
