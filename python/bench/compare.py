@@ -3,10 +3,12 @@
     python bench/compare.py [--rounds 9] [--parameters 25e6]
 
 Turns change places, so that what else the machine does strikes both: each round times every
-back-end once, and the table has the best and the median round of each.
+back-end once, and the table has the best and the median round of each. Ratios are the median of
+those of the rounds, and that of the best rounds.
 """
 
 import argparse
+import operator
 import os
 import socket
 import statistics
@@ -22,6 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 BACKENDS = ["brigade", "gloo"]
 SIZES = [4, 64 << 10, 4 << 20]
+# Gradients copied to buckets and back, as by default, or lying there.
+STEPS = ["DDP step", "DDP step, views"]
 
 
 def timed(call, times):
@@ -60,8 +64,8 @@ def latencies(groups, rounds):
     return found
 
 
-def step_times(groups, rounds, parameters):
-    """Milliseconds of forward, backward with its all-reduces, and update."""
+def step_times(groups, rounds, parameters, is_view):
+    """Microseconds of forward, backward with its all-reduces, and update."""
     width = 1024
     layers = max(1, int(parameters / (width * width)))
     x = torch.randn(8, width)
@@ -69,7 +73,9 @@ def step_times(groups, rounds, parameters):
     for name in BACKENDS:
         torch.manual_seed(0)
         single = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
-        model = DistributedDataParallel(single, process_group=groups[name])
+        model = DistributedDataParallel(
+            single, process_group=groups[name], gradient_as_bucket_view=is_view
+        )
         update = torch.optim.SGD(model.parameters(), lr=1e-3)
 
         def step(model=model, update=update):
@@ -83,7 +89,7 @@ def step_times(groups, rounds, parameters):
         for name in BACKENDS[:: 1 if turn % 2 else -1]:
             dist.barrier()
             steps[name]()
-            found.setdefault((name, "step"), []).append(timed(steps[name], 3))
+            found.setdefault((name, STEPS[is_view]), []).append(timed(steps[name], 3))
     return found
 
 
@@ -96,15 +102,18 @@ def be_rank(rank, world, port, arguments):
     groups = {name: dist.new_group(backend=name) for name in BACKENDS}
     found = latencies(groups, arguments.rounds)
     if world > 1:
-        found.update(step_times(groups, arguments.rounds, arguments.parameters))
+        for is_view in range(len(STEPS)):
+            found.update(step_times(groups, arguments.rounds, arguments.parameters, bool(is_view)))
     if rank == 0:
-        for (name, size), times in found.items():
-            what = "DDP step" if size == "step" else f"all_reduce {size} B"
+        for (name, what), times in found.items():
+            title = what if what in STEPS else f"all_reduce {what} B"
             best, middle = f"{min(times):12.1f} us", f"{statistics.median(times):12.1f} us"
-            print(f"{world} ranks  {what:20} {name:10} {best} {middle}", flush=True)
-        for size in SIZES + ["step"] * (world > 1):
-            ours, theirs = (min(found[name, size]) for name in BACKENDS)
-            print(f"{world} ranks  {size}: gloo / brigade = {theirs / ours:.2f}", flush=True)
+            print(f"{world} ranks  {title:20} {name:10} {best} {middle}", flush=True)
+        for what in SIZES + STEPS * (world > 1):
+            ours, theirs = (found[name, what] for name in BACKENDS)
+            middle = statistics.median(map(operator.truediv, theirs, ours))
+            best = min(theirs) / min(ours)
+            print(f"{world} ranks  {what}: gloo / brigade = {middle:.2f}, best rounds {best:.2f}")
     dist.barrier()
     dist.destroy_process_group()
 

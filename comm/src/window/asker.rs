@@ -204,7 +204,7 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::super::ways::Way;
     use super::super::{Window, WindowSize, lock};
@@ -282,15 +282,18 @@ mod tests {
 
     #[test]
     fn who_is_not_served_says_by_the_deadline_what_it_asked_of_whom() {
-        each_rank(2, Duration::from_millis(300), |member, window| {
+        each_rank(2, Duration::from_secs(1), |member, window| {
             if member.rank() == 0 {
-                // What the serving thread needs is taken.
+                // What the serving thread needs is taken, before rank 1 asks.
                 let _stuck = lock(&window.held.memory);
-                while window.held.watch.stopped().is_none() {
+                member.barrier().expect("rank 1 comes");
+                let bound = Instant::now() + Duration::from_secs(20);
+                while window.held.watch.stopped().is_none() && Instant::now() < bound {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 return;
             }
+            member.barrier().expect("rank 0 comes");
             let error = window.get(0, 3, &mut [0; 20]).expect_err("nobody answers");
             let text = error.to_string();
             let place = "rank 1, get #0 of 20 bytes at 3 of the window of rank 0: waiting for the \

@@ -63,7 +63,8 @@ fn meet_stating(
         timeout: shared.settings.timeout,
     };
     let held = Arc::new(Held::new(memory, native.is_some(), size, watch));
-    let opened = Opening { shared, me, groups, links, native, told: &told, held: &held }.open();
+    let mut opening = Opening { shared, me, groups, links, native, told: &told, held: &held };
+    let opened = opening.open();
     parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
     Ok(Window { ways, held, rest, local_ranks, sizes })

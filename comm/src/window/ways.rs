@@ -55,8 +55,9 @@ pub(super) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Open the way to every window, and begin to serve. Errors: what could not be done.
-    pub(super) fn open(mut self) -> Result<(Vec<Way>, Rest), String> {
+    /// Open the way to every window, and begin to serve. Errors: what could not be done; then the
+    /// links are still there, and with them what the others may be about to open.
+    pub(super) fn open(&mut self) -> Result<(Vec<Way>, Rest), String> {
         let ranks = self.told.len();
         let asks: Vec<bool> = (0..ranks).map(|rank| self.asks(rank)).collect();
         let serves: Vec<bool> = (0..ranks).map(|rank| self.serves(rank)).collect();
@@ -76,13 +77,13 @@ impl Opening<'_> {
                 Some(route) => Way::Direct(self.import(rank, route)?),
             });
         }
-        let Links { mut endpoints, local_ranks, .. } = self.links;
+        let mut endpoints = std::mem::take(&mut self.links.endpoints);
         let bells = Bells::join(&mut endpoints);
         let ends = Ends { endpoints, bells };
         if desks.is_empty() && downward.is_empty() {
             return Ok((ways, Rest::Bells(Mutex::new(ends))));
         }
-        let clerk = Clerk::start(Arc::clone(self.held), desks, ends, local_ranks);
+        let clerk = Clerk::start(Arc::clone(self.held), desks, ends, self.links.local_ranks);
         let clerk = clerk.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok((ways, Rest::Clerk { _serves: clerk }))
     }
