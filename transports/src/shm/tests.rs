@@ -154,7 +154,8 @@ fn two_ends(pids: [u32; 2]) -> ([ShmEndpoint; 2], area::Area, Layout) {
 fn impossible_words_in_shared_memory_are_errors() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let own = std::process::id();
-    let flags = [u64::from(1 + (32_u32 << 10)) << 32 | 1, 1, 57 << 32 | 5];
+    let too_long = Settings::default().piece_bytes as u64 + 1;
+    let flags = [too_long << 32 | 1, 1, 57 << 32 | 5];
     for flag in flags {
         let ([_sender, mut end], area, layout) = two_ends([own; 2]);
         let mut wire = end.receiver(0).unwrap();
