@@ -94,14 +94,16 @@ fn run(
     let mut groups = begin::groups(args, world)?;
     // What every thread's products pack into is the same whatever the strategy: it is taken now.
     Cpu.prepare();
-    let beside_bytes = sys::held();
-    sys::take_peak();
+    let beside_bytes = together(world, || {
+        sys::take_peak();
+        sys::held()
+    })?;
     let (state, source, resumed) = begin::state(args, &model, world, &kept)?;
     let held_bytes = sys::held();
     let part = begin::part(args, world, &mut groups)?;
     let strategy = begin::strategy(args, &part, world, &groups, &state, source)?;
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
-    let start_bytes = sys::take_peak().saturating_sub(beside_bytes);
+    let start_bytes = together(world, sys::take_peak)?.saturating_sub(beside_bytes);
     drop(state);
     let mut run = Run::new(args, &model, world, strategy, resumed, out)?;
     (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
@@ -126,6 +128,15 @@ fn run(
         comm.barrier()?;
     }
     Ok(outcome)
+}
+
+/// What `read` counts once every rank has come so far and before any goes on: ranks may be threads,
+/// which share what is counted.
+fn together(world: Option<&Communicator>, read: impl FnOnce() -> u64) -> Result<u64, Error> {
+    world.map_or(Ok(()), Communicator::barrier)?;
+    let count = read();
+    world.map_or(Ok(()), Communicator::barrier)?;
+    Ok(count)
 }
 
 /// Everything around a strategy while it trains.

@@ -135,10 +135,7 @@ pub(crate) fn packed_bytes(rows: usize, ins: usize, outs: usize) -> u64 {
         let mut run =
             || product(MatMut::new(&mut y, height, outs, outs), Old::Replace, 1.0, x, weight.t());
         run();
-        sys::take_peak();
-        let before = sys::held();
-        run();
-        sys::take_peak() - before
+        sys::most_of(run)
     };
     std::thread::scope(|scope| scope.spawn(count).join().expect("products of zeros"))
 }
