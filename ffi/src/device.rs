@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use brigade_comm::Dtype;
 use brigade_comm::device::Way;
 use brigade_comm::device::cuda::{Context, Cuda};
 use brigade_wall::handle::{Noun, close, pin, register};
@@ -236,14 +237,9 @@ pub unsafe extern "C" fn brigade_device_send(
     group: brigade_device_group_t,
     stream: *mut c_void,
 ) -> brigade_result_t {
-    enter(|| {
-        let device = pin::<OnDevice>(group.addr() as u64)?;
-        let dtype = dtype.parse()?;
-        let memory = Memory::of_message(sendbuf, count, dtype)?;
-        let what = What::Send { dtype, memory, peer };
-        // SAFETY: the caller's promise.
-        unsafe { group::enqueue(&device, what, stream.expose_provenance()) }
-    })
+    let what = |dtype, memory| What::Send { dtype, memory, peer };
+    // SAFETY: the caller's promise.
+    unsafe { message(group, (sendbuf, count, dtype), stream, what) }
 }
 
 /// brigade_recv into memory of a device, in the order of a stream.
@@ -258,11 +254,26 @@ pub unsafe extern "C" fn brigade_device_recv(
     group: brigade_device_group_t,
     stream: *mut c_void,
 ) -> brigade_result_t {
+    let what = |dtype, memory| What::Recv { dtype, memory, peer };
+    // SAFETY: the caller's promise.
+    unsafe { message(group, (recvbuf, count, dtype), stream, what) }
+}
+
+/// Enqueue one half of a message, or list it in the open group.
+///
+/// # Safety
+///
+/// As `enqueue`.
+unsafe fn message(
+    group: brigade_device_group_t,
+    (buffer, count, dtype): (*const c_void, usize, DtypeCode),
+    stream: *mut c_void,
+    what: impl FnOnce(Dtype, Memory) -> What,
+) -> brigade_result_t {
     enter(|| {
         let device = pin::<OnDevice>(group.addr() as u64)?;
         let dtype = dtype.parse()?;
-        let memory = Memory::of_message(recvbuf, count, dtype)?;
-        let what = What::Recv { dtype, memory, peer };
+        let what = what(dtype, Memory::of_message(buffer, count, dtype)?);
         // SAFETY: the caller's promise.
         unsafe { group::enqueue(&device, what, stream.expose_provenance()) }
     })

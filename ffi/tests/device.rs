@@ -9,13 +9,14 @@ use std::sync::OnceLock;
 use brigade_cuda_fake::{environment, has_device};
 
 /// The programs, with what they include: a machine with a GPU may have a compiler and no sources.
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 8] = [
     ("brigade.h", include_str!("../../include/brigade.h")),
     ("brigade.hpp", include_str!("../../include/brigade.hpp")),
     ("check.h", include_str!("../../tests/c/check.h")),
     ("cuda.h", include_str!("../../tests/c/cuda.h")),
     ("device.c", include_str!("../../tests/c/device.c")),
     ("device.cpp", include_str!("../../tests/c/device.cpp")),
+    ("device_rank.h", include_str!("../../tests/c/device_rank.h")),
     ("device_hostile.c", include_str!("../../tests/c/device_hostile.c")),
 ];
 const FLAGS: [&str; 6] = ["-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];

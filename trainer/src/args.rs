@@ -247,23 +247,26 @@ fn transport_help() -> String {
 }
 
 #[cfg(test)]
+impl Args {
+    /// What these flags say.
+    pub(crate) fn of(flags: &str) -> Args {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = ["train"].into_iter().chain(flags.split_whitespace());
+        <Command as clap::Parser>::parse_from(words).args
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn args(flags: &str) -> Args {
-        Command::parse_from(["train"].into_iter().chain(flags.split_whitespace())).args
-    }
 
     #[test]
     fn a_run_ends_where_it_is_told_to() {
-        assert_eq!(args("--steps 9").last_step(), 9);
-        assert_eq!(args("--steps 9 --stop-at 5").last_step(), 5);
+        assert_eq!(Args::of("--steps 9").last_step(), 9);
+        assert_eq!(Args::of("--steps 9 --stop-at 5").last_step(), 5);
     }
 }

@@ -200,18 +200,12 @@ fn alternatives(args: &Args) -> Vec<(String, Args)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: Args,
-    }
 
     fn args(more: &str) -> Args {
-        let base = "train --batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 \
-                    --quiet --sample 0 --threads 1 --steps 1";
-        Command::parse_from(base.split_whitespace().chain(more.split_whitespace())).args
+        Args::of(&format!(
+            "--batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 --quiet --sample 0 \
+             --threads 1 --steps 1 {more}"
+        ))
     }
 
     #[test]

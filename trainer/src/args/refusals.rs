@@ -139,17 +139,6 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn args(flags: &str) -> Args {
-        Command::parse_from(["train"].into_iter().chain(flags.split_whitespace())).args
-    }
 
     #[test]
     fn what_cannot_work_is_refused_by_the_name_of_its_flag() {
@@ -196,7 +185,7 @@ mod tests {
             ("--strategy tp --experts 4", 2, "--experts"),
             ("--experts 4 --top 5", 1, "--top"),
         ] {
-            let problem = args(flags).validate(ranks).unwrap_err().to_string();
+            let problem = Args::of(flags).validate(ranks).unwrap_err().to_string();
             assert!(problem.starts_with(&format!("{name}: ")), "{flags}: {problem}");
         }
     }
@@ -204,7 +193,7 @@ mod tests {
     #[test]
     fn the_defaults_work_for_the_usual_numbers_of_ranks() {
         for ranks in [1, 2, 3, 4, 6, 8, 12, 16] {
-            args("").validate(ranks).unwrap();
+            Args::of("").validate(ranks).unwrap();
         }
     }
 }

@@ -87,28 +87,17 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn args(flags: &str) -> Args {
-        Command::parse_from(["train"].into_iter().chain(flags.split_whitespace())).args
-    }
 
     #[test]
     fn what_no_memory_holds_is_refused_and_what_any_holds_is_not() {
-        args("").check_room(1).unwrap();
-        args("").check_promise(1).unwrap();
+        Args::of("").check_room(1).unwrap();
+        Args::of("").check_promise(1).unwrap();
         for (flags, name) in [
             ("--layers 4096 --width 65536", "--width"),
             ("--layers 4096 --width 65536 --experts 4096", "--width"),
             ("--batch 16777216 --context 65536 --layers 1", "--batch"),
         ] {
-            let args = args(flags);
+            let args = Args::of(flags);
             args.validate(1).unwrap();
             let problem = args.check_room(1).unwrap_err().to_string();
             assert!(problem.starts_with(name) && problem.contains("available"), "{problem}");

@@ -12,8 +12,7 @@ use brigade_trainer::parallel::{
     Axis, Batch, DataParallel, Lanes, Memory, Mesh, Sharing, Stage, Strategy, Thrift,
 };
 use brigade_trainer::state::State;
-use brigade_trainer::{Args, Outcome, train};
-use clap::Parser;
+use brigade_trainer::{Outcome, train};
 
 const SEED: u64 = 1851;
 const SAMPLES: usize = 36;
@@ -244,18 +243,12 @@ fn what_does_not_divide_is_refused_by_name() {
     }
 }
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    args: Args,
-}
-
 /// A run by flags on every rank of a world of threads.
 fn run(ranks: usize, flags: &str) -> Vec<Outcome> {
-    let base = "train --batch 12 --context 16 --layers 2 --width 16 --heads 4 --quiet --sample 0 \
+    let base = "--batch 12 --context 16 --layers 2 --width 16 --heads 4 --quiet --sample 0 \
                 --threads 1 --steps 5";
     let flags = base.split_whitespace().chain(flags.split_whitespace());
-    let args = &Command::parse_from(flags).args;
+    let args = &crate::world::flags(&flags.map(str::to_string).collect::<Vec<_>>());
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
     std::thread::scope(|scope| {
         let one = |comm| scope.spawn(move || train(args, Some(comm), &mut std::io::sink()));
