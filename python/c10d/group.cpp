@@ -141,6 +141,11 @@ bool Group::is_shorter(Millis timeout) const {
     return limit.count() > 0 && limit < timeout_;
 }
 
+bool Group::is_coalescing() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return batch_ != nullptr;
+}
+
 Group::Ptr<Operation> Group::operation(c10d::OpType type, Title title, Tensors outputs) {
     check_alive();
     auto operation =

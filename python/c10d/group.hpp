@@ -4,6 +4,7 @@
 // own thread, if nothing is in front of them, others on the group's lane. Messages have channels.
 #pragma once
 
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <map>
@@ -92,8 +93,9 @@ private:
     using Counts = std::vector<size_t>;
 
     template <typename Body>
-    Work submit(c10d::OpType type, Title title, bool is_async, Millis timeout, Tensors outputs,
-                Body body);
+    Work submit(c10d::OpType type, Title title, bool is_async, Millis timeout,
+                const Tensors &outputs, Body body);
+    bool is_coalescing();
     Ptr<Operation> operation(c10d::OpType type, Title title, Tensors outputs);
     Channel &channel(int peer, bool sends);
     void check_alive() const;
@@ -124,10 +126,11 @@ private:
     Lane lane_;
 };
 
+// A call that has been done when it returns needs no work, and torch takes none for one: what it
+// throws is how it ended. While somebody profiles it has one, which is what is recorded.
 template <typename Body>
 Group::Work Group::submit(c10d::OpType type, Title title, bool is_async, Millis timeout,
-                          Tensors outputs, Body body) {
-    auto work = operation(type, title, std::move(outputs));
+                          const Tensors &outputs, Body body) {
     auto whole = [this, timeout, body = std::move(body)]() mutable {
         if (is_shorter(timeout)) {
             const Millis limit = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
@@ -136,13 +139,23 @@ Group::Work Group::submit(c10d::OpType type, Title title, bool is_async, Millis 
         }
         body();
     };
-    if (!is_async && !work->is_part() && lane_.enter()) {
-        work->carry_out(whole);
-        lane_.leave();
-    } else {
-        auto shared = std::make_shared<decltype(whole)>(std::move(whole));
-        lane_.post([work, shared] { work->carry_out(*shared); });
+    if (!is_async && !is_coalescing()) {
+        check_alive();
+        const Lane::Turn turn(lane_);
+        if (turn.has_come() && !at::hasCallbacks()) {
+            ++sequence_;
+            whole();
+            return nullptr;
+        }
+        if (turn.has_come()) {
+            auto work = operation(type, title, outputs);
+            work->carry_out(whole);
+            return work;
+        }
     }
+    auto work = operation(type, title, outputs);
+    auto shared = std::make_shared<decltype(whole)>(std::move(whole));
+    lane_.post([work, shared] { work->carry_out(*shared); });
     return work;
 }
 

@@ -24,21 +24,31 @@ public:
     Lane &operator=(const Lane &) = delete;
     ~Lane() { close(); }
 
-    // Whether the caller may do its job itself, now. Then it must leave afterwards.
-    bool enter() {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (busy_ || !jobs_.empty()) return false;
-        busy_ = true;
-        return true;
-    }
-
-    void leave() {
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            busy_ = false;
+    // The caller's turn to do its job itself, now, if nothing is in front of it.
+    class Turn {
+    public:
+        explicit Turn(Lane &lane) : lane_(lane) {
+            const std::lock_guard<std::mutex> lock(lane.mutex_);
+            has_come_ = !lane.busy_ && lane.jobs_.empty();
+            lane.busy_ |= has_come_;
         }
-        changed_.notify_all();
-    }
+        Turn(const Turn &) = delete;
+        Turn &operator=(const Turn &) = delete;
+        ~Turn() {
+            if (!has_come_) return;
+            {
+                const std::lock_guard<std::mutex> lock(lane_.mutex_);
+                lane_.busy_ = false;
+            }
+            lane_.changed_.notify_all();
+        }
+
+        bool has_come() const { return has_come_; }
+
+    private:
+        Lane &lane_;
+        bool has_come_;
+    };
 
     // Queue a job, which must not throw.
     void post(Job job) {

@@ -45,8 +45,6 @@ public:
         batch_ = std::move(batch);
     }
 
-    bool is_part() const { return batch_ != nullptr; }
-
     // Run the body; whatever it throws is how the operation ends.
     template <typename Body>
     void carry_out(Body &body) {

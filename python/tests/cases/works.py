@@ -46,6 +46,21 @@ def futures(rank, world):
     assert blocking.get_future().wait()[0].item() == world
 
 
+@case(backends=("brigade",), quick=True, needs_native=True)
+def no_work_for_what_is_done(rank, world):
+    tensor, options = torch.ones(3), dist.AllreduceOptions()
+    options.asyncOp = False
+    assert dist.group.WORLD.allreduce([tensor], options) is None
+    assert tensor[0].item() == world
+    # Those who profile see it all the same.
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, async_op=True).wait()
+    names = [event.name for event in profile.events()]
+    assert tensor[0].item() == world**3
+    assert names.count("brigade:all_reduce") == 2, names
+
+
 @case(gloo_fails=True, quick=True)
 def callbacks_that_wait_for_collectives(rank, world):
     def further(depth):
