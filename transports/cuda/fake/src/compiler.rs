@@ -75,6 +75,10 @@ impl Drop for Folder {
     }
 }
 
+/// Operations as they stand: a device rounds each of them, and so do tests' references.
+const OPTIONS: [&str; 6] =
+    ["-O2", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
+
 /// The image, or what the compiler wrote.
 fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
     let io = |error: std::io::Error| format!("the fake compiler needs a folder: {error}");
@@ -93,9 +97,7 @@ fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
     run(&folder.0, &first, "kernels.cpp", "kernels.ii")?;
     let text = fs::read_to_string(path("kernels.ii")).map_err(io)?;
     fs::write(path("rewritten.ii"), rewrite(&text)).map_err(io)?;
-    // Operations as they stand: a device rounds each of them, and so do tests' references.
-    let second = ["-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
-    run(&folder.0, &second.map(String::from), "rewritten.ii", "kernels.so")?;
+    run(&folder.0, &OPTIONS.map(String::from), "rewritten.ii", "kernels.so")?;
     let code = fs::read(path("kernels.so")).map_err(io)?;
     let length = (code.len() as u64).to_le_bytes();
     Ok([IMAGE_MAGIC, &length, &code].concat())
@@ -144,11 +146,12 @@ fn or_invalid(put: Result<(), u32>) -> c_int {
     put.map_or(INVALID_INPUT, |()| SUCCESS)
 }
 
-/// The minor version changes with what is put in front of kernels, so that caches tell.
+/// The minor version changes with what is put in front of kernels and how they are compiled, so
+/// that caches tell.
 #[unsafe(no_mangle)]
 extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
     let mut hasher = DefaultHasher::new();
-    CPU.hash(&mut hasher);
+    (CPU, OPTIONS).hash(&mut hasher);
     let ours = (hasher.finish() & 0xf_ffff) as c_int;
     or_invalid(put(major, 99).and_then(|()| put(minor, ours)))
 }

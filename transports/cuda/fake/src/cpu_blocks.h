@@ -20,7 +20,11 @@ namespace brigade_cpu {
     __builtin_unreachable();
 }
 
-static inline void prepare(Fiber &f) {
+// What a fiber comes back to lies elsewhere in each stack, so that those of a block have places in a
+// cache side by side.
+constexpr size_t COLOURS = 256, COLOUR_BYTES = 256;
+
+static inline void prepare(Fiber &f, unsigned number) {
     if (stacks.kept.empty()) {
         void *fresh = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -29,7 +33,8 @@ static inline void prepare(Fiber &f) {
     }
     f.stack = stacks.kept.back();
     stacks.kept.pop_back();
-    void **top = (void **)(f.stack + STACK_BYTES - 64);
+    const size_t colour = number % COLOURS * COLOUR_BYTES;
+    void **top = (void **)(f.stack + STACK_BYTES - 64 - colour);
     *--top = nullptr;  // Where main_of_fiber would return to; it aligns the stack, too.
     *--top = (void *)main_of_fiber;
     for (int saved = 0; saved < 6; saved++) *--top = nullptr;
@@ -57,7 +62,7 @@ static void run(const unsigned *grid, const unsigned *size, const unsigned *inde
         f.lane = at % WARP;
         f.warp = &b.warps[at / WARP];
         f.warp->live |= 1u << f.lane;
-        prepare(f);
+        prepare(f, at);
     }
     Block *before = block;
     block = &b;
