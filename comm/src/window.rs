@@ -15,6 +15,8 @@ mod clerk;
 mod held;
 mod meeting;
 mod request;
+#[cfg(test)]
+mod tests;
 mod ways;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -247,10 +249,13 @@ impl Window {
             Ok(ends) => ends,
             Err(TryLockError::Poisoned(ends)) => ends.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                // Another thread sleeps there, and looks around for all.
-                self.held.watch.stopped().map_or(Ok(()), Err)?;
+                // Another thread sleeps there, and looks at the endpoints for all. It may do so
+                // for longer than we care to stand still.
                 std::thread::sleep(left.min(SHORT_NAP));
-                return Ok(());
+                if come().is_some() {
+                    return Ok(());
+                }
+                return self.look_around(waiting, &mut [], &name());
             }
         };
         let Ends { endpoints, bells } = &mut *ends;

@@ -1,0 +1,63 @@
+//! Waits for counters, beside other threads of the rank.
+
+use std::time::{Duration, Instant};
+
+use super::ways::Rest;
+use super::{Window, WindowSize, lock};
+use crate::{Communicator, Error, Settings};
+
+/// What hangs shall fail, not hang.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// Be both ranks of a world over this transport.
+fn each_of_two(
+    transport: &str,
+    timeout: Duration,
+    body: impl Fn(&Communicator, &Window) + Send + Sync,
+) {
+    let settings = Settings { transport: transport.into(), timeout, ..Settings::default() };
+    let world = Communicator::local_world(2, &settings).expect("a world");
+    std::thread::scope(|scope| {
+        for member in world {
+            let body = &body;
+            scope.spawn(move || {
+                let window = member.window(WindowSize { bytes: 0, signals: 1 });
+                body(&member, &window.expect("a window"));
+            });
+        }
+    });
+}
+
+/// Look again and again until it is so; whether it ever was.
+fn comes_true(mut it: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + BOUND;
+    while !it() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+#[test]
+fn who_waits_while_another_thread_sleeps_at_the_bells_keeps_its_own_deadline() {
+    each_of_two("shm", Duration::from_millis(500), |member, window| {
+        if member.rank() == 1 {
+            assert!(comes_true(|| window.held.watch.stopped().is_some()), "rank 0 gives up");
+            return;
+        }
+        let Rest::Bells(ends) = &window.rest else { panic!("nobody asks over shared memory") };
+        let asleep = lock(ends);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| window.wait(0, 1));
+            let is_in_time = comes_true(|| waits.is_finished());
+            drop(asleep);
+            let error = waits.join().expect("no panic").expect_err("nobody signals");
+            assert!(is_in_time, "it waited for the other thread: {error}");
+            let text = error.to_string();
+            let place = "rank 0, signal 0 of a window, for 1: waiting for any of the others since";
+            assert!(matches!(error, Error::Timeout { .. }) && text.contains(place), "{text}");
+        });
+    });
+}
