@@ -205,12 +205,22 @@ impl Window {
         timeout: Option<Duration>,
     ) -> Result<Option<u64>, Error> {
         self.check_signal(self.rank(), signal)?;
+        let mut sum = self.held.sum(signal);
+        if sum >= at_least {
+            return Ok(Some(sum));
+        }
         let come = || Some(self.held.sum(signal)).filter(|&sum| sum >= at_least);
         let mut waiting = Waiting::among(self.local_ranks);
         let began = Instant::now();
         loop {
-            if let Some(sum) = come() {
+            let before = sum;
+            sum = self.held.sum(signal);
+            if sum >= at_least {
                 return Ok(Some(sum));
+            }
+            if sum != before {
+                // What is still to come may take as long again.
+                waiting.moved();
             }
             let left = timeout.map_or(NAP, |timeout| timeout.saturating_sub(began.elapsed()));
             if left.is_zero() {

@@ -107,6 +107,26 @@ fn who_waits_for_a_rank_that_is_gone_or_aborts_is_told() {
 }
 
 #[test]
+fn a_wait_lasts_as_long_as_signals_come() {
+    for transport in ["shm", "tcp"] {
+        let settings = Settings { timeout: Duration::from_millis(1500), ..over(transport) };
+        each_rank(2, &settings, move |member| {
+            const SIGNALS: u64 = 6;
+            let window = member.window(WindowSize { bytes: 0, signals: 1 }).expect("a window");
+            if member.rank() == 0 {
+                assert_eq!(window.wait(0, SIGNALS).expect("they come"), SIGNALS);
+            } else {
+                for _ in 0..SIGNALS {
+                    std::thread::sleep(Duration::from_millis(400));
+                    window.signal(0, 0, 1).expect("a signal");
+                }
+            }
+            member.barrier().expect("the world goes on");
+        });
+    }
+}
+
+#[test]
 fn what_one_rank_cannot_have_no_rank_gets_and_the_world_goes_on() {
     for transport in WORLDS {
         // Memory of the transport that is for tests is a test's to bound.
