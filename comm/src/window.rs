@@ -211,16 +211,20 @@ impl Window {
         }
         let come = || Some(self.held.sum(signal)).filter(|&sum| sum >= at_least);
         let mut waiting = Waiting::among(self.local_ranks);
-        let began = Instant::now();
+        let (began, mut served) = (Instant::now(), self.held.served());
         loop {
-            let before = sum;
-            sum = self.held.sum(signal);
+            let before = (sum, served);
+            (sum, served) = (self.held.sum(signal), self.held.served());
             if sum >= at_least {
                 return Ok(Some(sum));
             }
-            if sum != before {
+            if sum != before.0 {
                 // What is still to come may take as long again.
                 waiting.moved();
+            }
+            if served != before.1 {
+                // What ranks sent before they left is still on its way.
+                waiting.left = None;
             }
             let left = timeout.map_or(NAP, |timeout| timeout.saturating_sub(began.elapsed()));
             if left.is_zero() {

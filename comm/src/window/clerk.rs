@@ -158,7 +158,7 @@ impl Work {
             }
         }
         if moved {
-            self.held.looks.add();
+            self.held.note_served();
         }
         moved
     }

@@ -20,6 +20,8 @@ pub(super) struct Held {
     pub(super) size: WindowSize,
     pub(super) watch: Watch,
     pub(super) looks: Looks,
+    /// How often the serving thread found something to do.
+    served: AtomicU64,
 }
 
 impl Held {
@@ -31,7 +33,18 @@ impl Held {
     ) -> Self {
         let signals = (0..size.signals).map(|_| AtomicU64::new(0)).collect();
         let (memory, looks) = (Mutex::new(memory), Looks::default());
-        Self { memory, is_reached, signals, size, watch, looks }
+        let served = AtomicU64::new(0);
+        Self { memory, is_reached, signals, size, watch, looks, served }
+    }
+
+    /// The serving thread has done something.
+    pub(super) fn note_served(&self) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        self.looks.add();
+    }
+
+    pub(super) fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
     }
 
     pub(super) fn read(&self, offset: usize, target: &mut [u8]) {

@@ -1,4 +1,4 @@
-//! Waits for counters, beside other threads of the rank.
+//! Waits for counters: beside other threads of the rank, and for what ranks sent that have left.
 
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,25 @@ fn who_waits_while_another_thread_sleeps_at_the_bells_keeps_its_own_deadline() {
             let text = error.to_string();
             let place = "rank 0, signal 0 of a window, for 1: waiting for any of the others since";
             assert!(matches!(error, Error::Timeout { .. }) && text.contains(place), "{text}");
+        });
+    });
+}
+
+#[test]
+fn what_comes_in_for_long_after_its_sender_has_left_is_waited_for() {
+    each_of_two("tcp", BOUND, |member, window| {
+        if member.rank() == 1 {
+            return;
+        }
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| window.wait(0, 1));
+            // As over a slow network: another piece now and then, and the signal last.
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(100));
+                window.held.note_served();
+            }
+            window.held.add(0, 1);
+            assert_eq!(waits.join().expect("no panic").expect("the signal comes"), 1);
         });
     });
 }
