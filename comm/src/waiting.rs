@@ -28,6 +28,7 @@ const STRANGER: Duration = Duration::from_micros(50);
 const WARY_WAITS: u32 = 1000;
 
 /// The waiting of one communicator, call after call.
+#[derive(Clone)]
 pub(crate) struct Waiting {
     /// More ranks than cores: do not hold a core that another rank may need.
     crowded: bool,

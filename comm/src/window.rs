@@ -46,7 +46,8 @@ pub struct Window {
     ways: Vec<Way>,
     held: Arc<Held>,
     rest: Rest,
-    local_ranks: usize,
+    /// How a wait begins.
+    waiting: Waiting,
     /// How large each rank's is.
     sizes: Vec<WindowSize>,
 }
@@ -210,7 +211,7 @@ impl Window {
             return Ok(Some(sum));
         }
         let come = || Some(self.held.sum(signal)).filter(|&sum| sum >= at_least);
-        let mut waiting = Waiting::among(self.local_ranks);
+        let mut waiting = self.waiting.clone();
         let (began, mut served) = (Instant::now(), self.held.served());
         loop {
             let before = (sum, served);

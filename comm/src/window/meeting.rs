@@ -14,6 +14,7 @@ use super::{Window, WindowSize};
 use crate::communicator::derive_group;
 use crate::control::History;
 use crate::wait::Watch;
+use crate::waiting::Waiting;
 use crate::world::Links;
 use crate::{Communicator, Error};
 
@@ -67,7 +68,7 @@ fn meet_stating(
     let opened = opening.open();
     parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
-    Ok(Window { ways, held, rest, local_ranks, sizes })
+    Ok(Window { ways, held, rest, waiting: Waiting::among(local_ranks), sizes })
 }
 
 /// A rank's own window, before the others know of it.
