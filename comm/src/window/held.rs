@@ -115,15 +115,21 @@ impl Looks {
     }
 }
 
+/// Room for so many bytes, which nobody has touched yet. Errors: why there is none.
+pub(super) fn room(bytes: usize) -> Result<Vec<u8>, String> {
+    let mut memory = Vec::new();
+    let outcome = memory.try_reserve_exact(bytes);
+    outcome.map_err(|error| format!("there are no {bytes} bytes of memory: {error}"))?;
+    Ok(memory)
+}
+
 /// Ordinary memory, where no transport has any that peers reach.
 pub(super) struct Plain(Vec<u8>);
 
 impl Plain {
     /// Zeros. Errors: why there is not so much memory.
     pub(super) fn new(bytes: usize) -> Result<Self, String> {
-        let mut memory = Vec::new();
-        let outcome = memory.try_reserve_exact(bytes);
-        outcome.map_err(|error| format!("there are no {bytes} bytes of memory: {error}"))?;
+        let mut memory = room(bytes)?;
         memory.resize(bytes, 0);
         Ok(Self(memory))
     }
