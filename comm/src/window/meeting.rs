@@ -50,12 +50,17 @@ fn meet_stating(
     let group_of = |kind| derive_group(shared.group, number, kind);
     let groups = [GROUPS_OF_WINDOWS, GROUPS_OF_DOWNWARD].map(group_of);
     let me = communicator.rank();
-    let mut links = shared.world.join(&shared.members, me, groups[0], &shared.settings)?;
-    let local_ranks = links.local_ranks;
-    let exposed = expose(&mut links, size);
+    let mut links = match shared.world.join(&shared.members, me, groups[0], &shared.settings) {
+        // The others hear of it as of all that a rank cannot.
+        Err(Error::Join { what }) => Err(what),
+        joined => Ok(joined?),
+    };
+    let exposed = links.as_mut().map_err(|why| why.clone()).and_then(|it| expose(it, size));
     let records = tell(communicator, stated, exposed.as_ref().map(|it| &it.said[..]))?;
     let told = parse(&records)?;
     let Exposed { native, memory, .. } = exposed.map_err(Error::invalid)?;
+    let links = links.map_err(Error::invalid)?;
+    let local_ranks = links.local_ranks;
     let sizes = told.iter().map(|(size, _)| *size).collect();
     let watch = Watch {
         control: Arc::clone(&shared.world.control),

@@ -1,4 +1,5 @@
-//! A transport that reaches only some of the ranks, or lacks windows: what other hosts would have.
+//! A transport that reaches only some of the ranks, lacks windows, or fails to join a group: what
+//! other hosts would have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +16,8 @@ pub(crate) struct Hosted {
     inner: Arc<dyn Transport>,
     hosts: usize,
     has_windows: bool,
+    /// The group that the first port does not join: its second one, say.
+    refused: Option<usize>,
     opened: AtomicUsize,
 }
 
@@ -24,7 +27,13 @@ impl Hosted {
         hosts: usize,
         has_windows: bool,
     ) -> Arc<dyn Transport> {
-        Arc::new(Self { inner, hosts, has_windows, opened: AtomicUsize::new(0) })
+        Arc::new(Self { inner, hosts, has_windows, refused: None, opened: AtomicUsize::new(0) })
+    }
+
+    /// The first rank that opens it cannot join the group after that of the world.
+    pub(crate) fn refusing_once(inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        let opened = AtomicUsize::new(0);
+        Arc::new(Self { inner, hosts: 1, has_windows: true, refused: Some(1), opened })
     }
 }
 
@@ -39,8 +48,10 @@ impl Transport for Hosted {
 
     fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {
         let inner = self.inner.open(secret)?;
-        let host = (self.opened.fetch_add(1, Ordering::Relaxed) % self.hosts) as u8;
-        Ok(Box::new(HostedPort { inner, host, has_windows: self.has_windows }))
+        let number = self.opened.fetch_add(1, Ordering::Relaxed);
+        let (host, refused) = ((number % self.hosts) as u8, self.refused.filter(|_| number == 0));
+        let joined = AtomicUsize::new(0);
+        Ok(Box::new(HostedPort { inner, host, has_windows: self.has_windows, refused, joined }))
     }
 }
 
@@ -48,6 +59,8 @@ struct HostedPort {
     inner: Box<dyn Port>,
     host: u8,
     has_windows: bool,
+    refused: Option<usize>,
+    joined: AtomicUsize,
 }
 
 impl Port for HostedPort {
@@ -61,6 +74,9 @@ impl Port for HostedPort {
     }
 
     fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+        if self.refused == Some(self.joined.fetch_add(1, Ordering::Relaxed)) {
+            return Err(TransportError::Refused { why: "this test wants it so".into() });
+        }
         let cards: Vec<_> = group.cards.iter().map(|card| card.map(|card| &card[1..])).collect();
         let inner = self.inner.join(&Group { cards: &cards, ..*group })?;
         Ok(Box::new(HostedEndpoint { inner, has_windows: self.has_windows }))

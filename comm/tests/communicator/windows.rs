@@ -142,6 +142,23 @@ fn what_one_rank_cannot_have_no_rank_gets_and_the_world_goes_on() {
 }
 
 #[test]
+fn who_cannot_join_for_a_window_says_so_to_all_and_the_next_one_opens() {
+    for transport in ["shm refusing once", "tcp refusing once"] {
+        let told = each_rank(3, &over(transport), |member| {
+            let size = WindowSize { bytes: 10, signals: 1 };
+            let error = member.window(size).map(|_| ()).expect_err("one of them cannot join");
+            assert!(error.is_recoverable(), "{error}");
+            let window = member.window(size).expect("the next one");
+            window.put((member.rank() + 1) % 3, 0, &[7; 10]).expect("a put");
+            member.barrier().expect("nobody needs the windows any more");
+            error.to_string()
+        });
+        assert!(told[0].contains("on rank") && told[0].contains("wants it so"), "{told:?}");
+        assert!(told.iter().all(|it| *it == told[0]), "all hear the same: {told:?}");
+    }
+}
+
+#[test]
 fn every_rank_writes_and_reads_every_window_at_once() {
     for transport in WORLDS {
         each_rank(4, &over(transport), move |member| crowd(&member));

@@ -80,6 +80,8 @@ fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn Transport>>>
             all.extend(tcp().expect("a name"));
             all
         }
+        "shm refusing once" => vec![Hosted::refusing_once(shm())],
+        "tcp refusing once" => vec![Hosted::refusing_once(tcp().expect("a name").remove(0))],
         _ => return None,
     })
 }
