@@ -136,11 +136,6 @@ impl Stretch {
         self.offset
     }
 
-    /// A value at `offset`; as [`Area::shared`].
-    pub(super) fn shared<T: Plain>(&self, offset: usize) -> Shared<T> {
-        Shared::new(&self.map, offset)
-    }
-
     /// Plain bytes; as [`Area::bytes`].
     pub(super) fn bytes(&self, offset: usize, bytes: usize) -> Bytes {
         Bytes::new(&self.map, offset, bytes)

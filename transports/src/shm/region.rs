@@ -140,6 +140,19 @@ impl Bytes {
         unsafe { self.base.add(offset) }
     }
 
+    /// A value at `offset`, as [`Shared`] has one.
+    ///
+    /// # Panics
+    /// When the value does not lie, aligned, within.
+    #[inline]
+    pub(super) fn value<T: Plain>(&self, offset: usize) -> &T {
+        let place = self.at(offset, size_of::<T>()).cast::<T>();
+        assert!(place.is_aligned());
+        // SAFETY: the place is mapped while `_map` lives, aligned, and any bits there are a `T`
+        // whose parts may change behind this reference.
+        unsafe { place.as_ref() }
+    }
+
     /// Copy `bytes` to `offset`. By the protocol of its users, nobody else touches that place now.
     #[inline]
     pub(super) fn write(&self, offset: usize, bytes: &[u8], stores: Stores) {

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::{RecvWire, SendWire};
+use crate::{LocalWindow, RecvWire, SendWire, Windows};
 
 const SECRET: [u8; 32] = [7; 32];
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -183,4 +183,24 @@ fn a_process_that_ends_without_leaving_is_named() {
         let error = end.check().unwrap_err();
         assert!(matches!(error, TransportError::PeerGone { peer: 1, .. }), "{error}");
     }
+}
+
+#[test]
+fn a_window_of_impossible_size_is_refused_and_one_of_many_counters_takes_no_memory() {
+    let ([mut owner, mut end], _area, _layout) = two_ends([std::process::id(); 2]);
+    let LocalWindow { descriptor, memory } = owner.expose(100, 3).unwrap();
+    let place = window::Place::parse(&descriptor).unwrap();
+    for (bytes, signals) in [(u64::MAX, 0), (u64::MAX - 63, 1), (1 << 50, 3)] {
+        let hostile = window::Place { bytes, signals, ..place }.to_bytes();
+        assert!(end.import(0, &hostile).is_err(), "{bytes} bytes and {signals} signals");
+    }
+    // Where the region is long, so many counters lie within it. Their owner's word is compared
+    // with this size later.
+    let many = window::Place { bytes: 1, signals: u32::MAX, ..place }.to_bytes();
+    if let Ok(imported) = end.import(0, &many) {
+        assert_eq!(imported.size(), (1, u32::MAX as usize));
+    }
+    let mut window = end.import(0, &descriptor).unwrap();
+    window.signal(2, 5).unwrap();
+    assert_eq!([0, 1, 2].map(|index| memory.signal(index)), [0, 0, 5]);
 }

@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::area::Stretch;
 use super::bell::Ringer;
-use super::region::{Bytes, Line, Shared, Stores};
+use super::region::{Bytes, Line, Stores};
 use crate::{RemoteWindow, TransportError, WindowMemory};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BWIN");
 const DESCRIPTOR_BYTES: usize = 4 + 4 + 8 + 8;
+/// A counter has a line of its own.
+const COUNTER_BYTES: usize = size_of::<Line<AtomicU64>>();
 
 /// What a descriptor says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,26 +50,37 @@ impl Place {
 
     /// The length of the whole stretch, if it can be a length.
     pub(super) fn stretch_bytes(self) -> Option<usize> {
-        let lines = (self.signals as usize).checked_mul(size_of::<Line<AtomicU64>>())?;
+        let lines = (self.signals as usize).checked_mul(COUNTER_BYTES)?;
         usize::try_from(self.bytes).ok()?.checked_add(lines)?.checked_next_multiple_of(64)
     }
 }
 
-/// A window as its owner or an importer sees it.
+/// A window as its owner or an importer sees it. It takes no memory for what its descriptor says:
+/// nobody has compared that with anything yet.
 pub(super) struct View {
-    counters: Vec<Shared<Line<AtomicU64>>>,
+    counters: Bytes,
     memory: Bytes,
     _stretch: Stretch,
 }
 
 impl View {
     pub(super) fn new(stretch: Stretch, place: Place) -> Self {
-        let line = size_of::<Line<AtomicU64>>();
-        let signals = place.signals as usize;
-        let counters = (0..signals).map(|index| stretch.shared(index * line)).collect();
+        let counters_bytes = place.signals as usize * COUNTER_BYTES;
+        let counters = stretch.bytes(0, counters_bytes);
         let bytes = usize::try_from(place.bytes).expect("mapped, so it fits");
-        let memory = stretch.bytes(signals * line, bytes);
+        let memory = stretch.bytes(counters_bytes, bytes);
         Self { counters, memory, _stretch: stretch }
+    }
+
+    /// How many counters it has.
+    fn signals(&self) -> usize {
+        self.counters.len() / COUNTER_BYTES
+    }
+
+    fn counter(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.signals(), "signal {index} of {}", self.signals());
+        let Line(counter) = self.counters.value(index * COUNTER_BYTES);
+        counter
     }
 }
 
@@ -81,7 +94,7 @@ impl WindowMemory for View {
     }
 
     fn signal(&self, index: usize) -> u64 {
-        self.counters[index].0.load(Ordering::Acquire)
+        self.counter(index).load(Ordering::Acquire)
     }
 }
 
@@ -94,7 +107,7 @@ pub(super) struct Imported {
 
 impl RemoteWindow for Imported {
     fn size(&self) -> (usize, usize) {
-        (self.view.memory.len(), self.view.counters.len())
+        (self.view.memory.len(), self.view.signals())
     }
 
     fn put(&mut self, offset: usize, bytes: &[u8]) -> Result<(), TransportError> {
@@ -108,7 +121,7 @@ impl RemoteWindow for Imported {
     }
 
     fn signal(&mut self, index: usize, add: u64) -> Result<(), TransportError> {
-        self.view.counters[index].0.fetch_add(add, Ordering::Release);
+        self.view.counter(index).fetch_add(add, Ordering::Release);
         self.bell.ring();
         Ok(())
     }
