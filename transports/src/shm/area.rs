@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 use super::directory::{ENTRIES, Region};
 use super::region::{Bytes, Line, Plain, Shared};
@@ -65,13 +64,7 @@ impl Area {
 
     /// Take zeroed memory for a window, which lives until the last member leaves.
     pub(super) fn expose(self: &Arc<Self>, bytes: usize) -> Result<Stretch, TransportError> {
-        let mut key = [0; 8];
-        getrandom::fill(&mut key).map_err(|e| TransportError::Refused {
-            why: format!("the system gives no random bytes: {e}"),
-        })?;
-        let key = u64::from_le_bytes(key).max(1);
-        // Nobody else asks for this key, so there is nobody to wait for.
-        let index = self.region.find(key, bytes, Instant::now())?;
+        let index = self.region.take(bytes)?;
         let chain = |first| {
             self.region.set_link(index, first);
             Some(index as u32 + 1)

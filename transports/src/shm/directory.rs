@@ -157,13 +157,29 @@ impl Region {
                 Err(_) => continue,
             }
         }
-        let why = format!("{ENTRIES} communicators have been made in one world; no more fit");
+        let why =
+            format!("{ENTRIES} communicators and windows have been made in one world; no more fit");
         Err(TransportError::Refused { why })
+    }
+
+    /// An entry that nobody else looks for, with an area at least `bytes` long, zeroed: one that
+    /// was given back, or a fresh one. So windows that follow each other do not use them up.
+    pub(super) fn take(&self, bytes: usize) -> Result<usize, TransportError> {
+        if let Some(index) = self.recycled(rounded(bytes)) {
+            return Ok(index);
+        }
+        let mut key = [0; 8];
+        getrandom::fill(&mut key).map_err(|e| TransportError::Refused {
+            why: format!("the system gives no random bytes: {e}"),
+        })?;
+        // Nobody else asks for this key, so there is nobody to wait for.
+        self.find(u64::from_le_bytes(key).max(1), bytes, Instant::now())
     }
 
     /// Fill in an entry that is ours to fill: from the free list, else from the unused rest.
     fn reserve(&self, entry: &Entry, bytes: u64) -> Result<(), TransportError> {
-        let offset = self.recycled(bytes).or_else(|| {
+        let recycled = self.recycled(bytes).map(|index| self.offset(index));
+        let offset = recycled.or_else(|| {
             let next = &self.head().next.0;
             let rest = |next: u64| next.checked_add(bytes).filter(|end| *end <= self.bytes);
             next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).ok()
@@ -178,18 +194,19 @@ impl Region {
         Ok(())
     }
 
-    /// Take an area of exactly `bytes` off the free list.
-    fn recycled(&self, bytes: u64) -> Option<u64> {
+    /// Take an entry with an area of exactly `bytes` off the free list.
+    fn recycled(&self, bytes: u64) -> Option<usize> {
         let (head, directory) = (self.head(), self.directory());
         let free = &head.free[bytes.trailing_zeros() as usize];
         let mut top = free.load(Ordering::Acquire);
         loop {
-            let entry = directory.get((top as u32).checked_sub(1)? as usize)?;
+            let index = (top as u32).checked_sub(1)? as usize;
+            let entry = directory.get(index)?;
             let offset = entry.offset.load(Ordering::Relaxed);
             let next = u64::from(entry.next_free.load(Ordering::Relaxed));
             let changed = ((top >> 32) + 1) << 32 | next;
             match free.compare_exchange_weak(top, changed, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(offset).filter(|o| self.check_area(*o, bytes).is_ok()),
+                Ok(_) => return Some(index).filter(|_| self.check_area(offset, bytes).is_ok()),
                 Err(now) => top = now,
             }
         }

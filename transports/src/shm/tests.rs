@@ -204,3 +204,14 @@ fn a_window_of_impossible_size_is_refused_and_one_of_many_counters_takes_no_memo
     window.signal(2, 5).unwrap();
     assert_eq!([0, 1, 2].map(|index| memory.signal(index)), [0, 0, 5]);
 }
+
+#[test]
+fn windows_that_follow_each_other_do_not_use_the_directory_up() {
+    let region = Arc::new(Region::create().unwrap());
+    let kept = region.take(100).unwrap();
+    for round in 0..directory::ENTRIES {
+        let index = region.take(100).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert!(index != kept && region.offset(index) != region.offset(kept));
+        region.give_back(index);
+    }
+}
