@@ -23,6 +23,9 @@ use super::region::{Line, Shared};
 use super::{order, sys};
 use crate::{Doorbell, TransportError};
 
+/// More knocks than a door holds, unless its system was told to let it hold many.
+const KNOCKS_MAX: usize = 1024;
+
 /// Whose barrier stands between a moved ring and the look at a bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Barrier {
@@ -71,9 +74,15 @@ impl Bell {
     /// Forget who has knocked.
     fn empty_door(&self) {
         if let Some(socket) = &self.open {
-            while socket.recv(&mut [MaybeUninit::uninit()]).is_ok() {}
+            let _knocks = forget(|| socket.recv(&mut [MaybeUninit::uninit()]).is_ok());
         }
     }
+}
+
+/// Take knocks until there is none, or so many that somebody knocks without end: anybody may, and
+/// whoever is kept at the door misses its deadline.
+fn forget(mut takes_one: impl FnMut() -> bool) -> usize {
+    (0..KNOCKS_MAX).take_while(|_| takes_one()).count()
 }
 
 impl Doorbell for Bell {
@@ -180,5 +189,26 @@ impl Ringer {
         // The word is mapped and aligned, so the call cannot fail; a sleeper has a timeout anyway.
         let woken = sys::futex_wake(&self.word.0);
         debug_assert!(woken.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_knocks_without_end_does_not_keep_the_owner_at_the_door() {
+        let mut knocks = 3;
+        let mut some = || {
+            knocks -= 1;
+            knocks >= 0
+        };
+        assert_eq!((forget(&mut some), knocks), (3, -1));
+        let mut taken = 0;
+        forget(|| {
+            taken += 1;
+            taken < 10 * KNOCKS_MAX
+        });
+        assert_eq!(taken, KNOCKS_MAX);
     }
 }
