@@ -83,12 +83,12 @@ impl Drop for Clerk {
     }
 }
 
-/// What the thread has: wires in front of their endpoints, which must outlive them.
+/// What the thread has: wires and memory in front of their endpoints, which must outlive them.
 struct Work {
     /// None where the rank has left, or was cut off.
     desks: Vec<Option<Desk>>,
-    ends: Ends,
     held: Arc<Held>,
+    ends: Ends,
     /// Where the next piece of an answer is put together.
     answer: Vec<u8>,
     waiting: Waiting,
