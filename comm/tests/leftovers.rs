@@ -1,8 +1,9 @@
-//! Communicators that are dropped leave nothing behind in their process, however many there were.
+//! Communicators and windows that are dropped leave nothing behind in their process, however many
+//! there were.
 
 use std::time::Duration;
 
-use brigade_comm::{Communicator, Op, Settings};
+use brigade_comm::{Communicator, Op, Settings, WindowSize};
 
 /// What this process holds.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +62,27 @@ fn groups_of_one_world(transport: &str, groups: usize) {
     });
 }
 
+fn windows_of_one_world(transport: &str, windows: usize) {
+    const BYTES: usize = 100_000;
+    let settings = Settings { transport: transport.into(), ..Settings::default() };
+    let members = Communicator::local_world(4, &settings).expect("a world");
+    std::thread::scope(|scope| {
+        for member in &members {
+            scope.spawn(move || {
+                for _ in 0..windows {
+                    let size = WindowSize { bytes: BYTES, signals: 1 };
+                    let window = member.window(size).expect("a window");
+                    let to = (member.rank() + 1) % member.size();
+                    window.put(to, 0, &[1; BYTES]).expect("a put");
+                    window.signal(to, 0, 1).expect("a signal");
+                    window.wait(0, 1).expect("a signal");
+                    member.barrier().expect("nobody needs the windows any more");
+                }
+            });
+        }
+    });
+}
+
 fn worlds(transport: &str, worlds: usize) {
     for _ in 0..worlds {
         groups_of_one_world(transport, 1);
@@ -86,9 +108,10 @@ fn check(what: &str, round: impl Fn()) {
 
 /// One test, because what a process holds is one number for all tests in it.
 #[test]
-fn communicators_leave_nothing_behind() {
+fn communicators_and_windows_leave_nothing_behind() {
     for transport in ["loopback", "shm", "tcp"] {
         check(&format!("groups over {transport}"), || groups_of_one_world(transport, 50));
+        check(&format!("windows over {transport}"), || windows_of_one_world(transport, 20));
         check(&format!("worlds over {transport}"), || worlds(transport, 20));
     }
 }

@@ -1,6 +1,6 @@
 //! Windows: what was put is there once its signal is seen, and what makes no sense is refused.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brigade_comm::{Communicator, Error, Settings, WindowSize};
 
@@ -232,6 +232,35 @@ fn what_was_put_before_leaving_arrives() {
 }
 
 #[test]
+fn who_asks_of_a_window_that_is_gone_says_what_and_of_whom() {
+    for transport in ["loopback without windows", "shm without windows", "tcp"] {
+        each_rank(3, &over(transport), move |member| {
+            const BYTES: usize = 300_000;
+            let window = member.window(WindowSize { bytes: BYTES, signals: 0 }).expect("a window");
+            member.barrier().expect("all have one");
+            if member.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+                drop(window);
+                let end = Instant::now() + Duration::from_secs(20);
+                while member.ended().is_none() && Instant::now() < end {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return;
+            }
+            let (data, mut got) = (vec![member.rank() as u8; BYTES], vec![0; BYTES]);
+            let error = loop {
+                let outcome = window.put(0, 0, &data).and_then(|()| window.get(0, 0, &mut got));
+                if let Err(error) = outcome {
+                    break error.to_string();
+                }
+            };
+            let says = ["rank 0 has left", "bytes at 0 of the window of rank 0"];
+            assert!(says.iter().all(|it| error.contains(it)), "rank {}: {error}", member.rank());
+        });
+    }
+}
+
+#[test]
 fn a_window_is_served_while_its_owner_does_nothing() {
     for transport in WORLDS {
         each_rank(2, &over(transport), move |member| {
@@ -250,6 +279,28 @@ fn a_window_is_served_while_its_owner_does_nothing() {
                 }
             }
             member.barrier().expect("nobody needs the windows any more");
+        });
+    }
+}
+
+#[test]
+fn windows_outlive_their_communicators() {
+    for transport in WORLDS {
+        each_rank(3, &over(transport), move |member| {
+            let (rank, next) = (member.rank(), (member.rank() + 1) % 3);
+            let window = member.window(WindowSize { bytes: 8, signals: 2 }).expect("a window");
+            member.barrier().expect("all have one");
+            drop(member);
+            for round in 1..=100 {
+                window.put(next, 0, &[round as u8 + rank as u8; 8]).expect("a put");
+                window.signal(next, 0, 1).expect("a signal");
+                window.wait(0, round).expect("a signal");
+                let mut got = [0; 8];
+                window.get(rank, 0, &mut got).expect("our own window");
+                assert_eq!(got, [round as u8 + (rank as u8 + 2) % 3; 8]);
+                (0..3).for_each(|to| window.signal(to, 1, 1).expect("a signal"));
+                window.wait(1, 3 * round).expect("all have looked");
+            }
         });
     }
 }
