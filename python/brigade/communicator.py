@@ -8,7 +8,7 @@ once. Results are written to the buffers that are passed.
 from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
 
 from .library import (
-    IN_PROGRESS, LIBRARY, OPS, SUCCESS, Config, Error, Id, Setting, Span, Stats, check,
+    IN_PROGRESS, LIBRARY, Config, Id, Setting, Span, Stats, check, operator,
 )
 
 
@@ -95,13 +95,13 @@ class Communicator:
         """Fold the buffers of all ranks, in place."""
         span = Span(buffer, more.pop("dtype", None), writable=True)
         place = span.address, span.address, span.count
-        return self._run("all_reduce", [span], *place, span.dtype, OPS[op], **more)
+        return self._run("all_reduce", [span], *place, span.dtype, operator(op), **more)
 
     def reduce(self, buffer, root=0, op="sum", **more):
         """Fold the buffers of all ranks into that of `root`."""
         span = Span(buffer, more.pop("dtype", None), writable=self.rank == root)
         place = span.address, span.address, span.count
-        return self._run("reduce", [span], *place, span.dtype, OPS[op], root, **more)
+        return self._run("reduce", [span], *place, span.dtype, operator(op), root, **more)
 
     def broadcast(self, buffer, root=0, **more):
         """Every rank gets the buffer of `root`."""
@@ -113,7 +113,7 @@ class Communicator:
         """Fold the sources of all ranks; rank r gets the r-th part of it."""
         spans = self._two(source, target, more, 1, self.size)
         place = spans[0].address, spans[1].address, spans[1].count
-        return self._run("reduce_scatter", spans, *place, spans[0].dtype, OPS[op], **more)
+        return self._run("reduce_scatter", spans, *place, spans[0].dtype, operator(op), **more)
 
     def all_gather(self, source, target, **more):
         """Every rank gets the sources of all, one behind the other."""

@@ -127,6 +127,13 @@ def check(result):
         raise Error(result, LIBRARY.brigade_last_error().decode())
 
 
+def operator(name):
+    """The number of an operator."""
+    if name not in OPS:
+        raise ValueError(f"{name!r} is no operator here; these are: {', '.join(OPS)}")
+    return OPS[name]
+
+
 class PyBuffer(ctypes.Structure):
     """Python's Py_buffer."""
 
@@ -155,7 +162,9 @@ class Span:
         letter = (view.format or b"B").decode().lstrip("@=<")
         name = dtype or LETTERS.get(letter)
         if name not in DTYPES:
-            raise ValueError(f"{dtype or letter!r} is no type here; name one: {list(DTYPES)}")
+            raise ValueError(
+                f"{dtype or letter!r} is no type here; dtype= names one of: {', '.join(DTYPES)}"
+            )
         size = LIBRARY.brigade_dtype_size(DTYPES[name])
         if view.len % size or (dtype is None and view.itemsize != size):
             raise ValueError(f"{view.len} bytes in items of {view.itemsize} are no {name}")

@@ -79,6 +79,7 @@ assert comm.split(-1) is None
 assert "writable" in refused(comm.all_reduce, b"read only", kind=BufferError)
 assert "contiguous" in refused(comm.all_reduce, numpy.ones((4, 4))[:, 0], kind=Exception)
 assert "is no type here" in refused(comm.all_reduce, numpy.ones(2, "c8"))
+assert "these are: sum, prod," in refused(comm.all_reduce, numbers, "add")
 assert "do not fit" in refused(comm.all_gather, mine, numpy.empty(4 * size + 1, "f4"))
 assert "types" in refused(comm.all_gather, mine, numpy.empty(4 * size))
 assert comm.stats()["calls"] > 30
