@@ -19,7 +19,15 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from setuptools import Distribution, setup
+from setuptools import Distribution, __version__ as setuptools_version, setup
+
+if int(setuptools_version.split(".")[0]) < 77:
+    # What pip would have seen to, were it not for --no-build-isolation.
+    sys.exit(
+        f"setuptools {setuptools_version} of {sys.executable} is too old: "
+        f"{sys.executable} -m pip install 'setuptools>=77'"
+    )
+
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
@@ -61,12 +69,28 @@ def torches():
     return found
 
 
+def run(command, lacking, **more):
+    """Run it; where there is no such program, say what brings it. What it prints says the rest."""
+    try:
+        subprocess.run(command, check=True, **more)
+    except FileNotFoundError:
+        raise SystemExit(f"{command[0]} is not on the PATH: {lacking}") from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"{command[0]} ended with {error.returncode}; see above why") from None
+
+
 def library():
     """Where libbrigade.so lies; builds it unless somebody has."""
     given = os.environ.get("BRIGADE_LIBRARY")
+    if given and not Path(given).is_file():
+        raise SystemExit(f"BRIGADE_LIBRARY={given} is no file; without it cargo builds libbrigade")
     if given:
         return Path(given)
-    subprocess.run(["cargo", "build", "--release", "-p", "brigade-ffi"], cwd=ROOT, check=True)
+    run(
+        ["cargo", "build", "--release", "-p", "brigade-ffi"],
+        "install Rust 1.89 or later, or name a libbrigade.so that has been built: BRIGADE_LIBRARY",
+        cwd=ROOT,
+    )
     target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
     return ROOT / target / "release" / "libbrigade.so"
 
@@ -76,7 +100,7 @@ def compile_backend(torch, package):
     number, includes, libraries = torch
     name = "_torch_{}_{}".format(*number.split(".")[:2])
     includes = includes + [sysconfig.get_paths()["include"]]
-    subprocess.run(
+    run(
         [
             os.environ.get("CXX", "c++"), "-std=c++20", "-O2", "-fPIC", "-shared", "-Wall",
             "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={name}", f"-I{ROOT / 'include'}",
@@ -87,7 +111,7 @@ def compile_backend(torch, package):
             *[f"-L{path}" for path in libraries],
             "-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10",
         ],
-        check=True,
+        "install a C++20 compiler and Python's headers, or name the compiler: CXX",
     )
 
 
