@@ -1,8 +1,9 @@
 //! How programs find the installed library: pkg-config and CMake.
 
+use std::path::Path;
 use std::process::Command;
 
-use crate::library::{Installed, bounded, has, run, source};
+use crate::library::{Installed, bounded, brigade, has, root, run, source};
 
 #[test]
 fn pkg_config_finds_the_library() {
@@ -16,12 +17,22 @@ fn pkg_config_finds_the_library() {
         run(command.args(what).arg("brigade")).trim().to_owned()
     };
     assert_eq!(ask(&["--modversion"]), env!("CARGO_PKG_VERSION"));
-    let binary = library.prefix.join("pkg-config-collectives");
-    let mut compiler = Command::new("gcc");
-    compiler.arg(source("collectives.c")).arg("-o").arg(&binary);
-    run(compiler.args(ask(&["--cflags", "--libs"]).split_whitespace()));
-    let mut program = bounded(&binary);
+    let compiled = |program: &Path| {
+        let name = program.file_stem().expect("a file of C").to_owned();
+        let binary = library.prefix.join(name);
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"]).arg(program);
+        compiler.arg("-o").arg(&binary).args(ask(&["--cflags", "--libs"]).split_whitespace());
+        run(&mut compiler);
+        binary
+    };
+    let mut program = bounded(compiled(&source("collectives.c")));
     assert!(run(program.env("LD_LIBRARY_PATH", library.lib())).contains("rank 0 of 1"));
+    // The program that the README begins with.
+    let mut world = bounded(brigade());
+    world.args(["run", "-n", "3", "--"]).arg(compiled(&root().join("examples/hello.c")));
+    let said = run(world.env("LD_LIBRARY_PATH", library.lib()));
+    assert_eq!(said.matches("of 3: every number is now 6\n").count(), 3, "{said}");
 }
 
 #[test]
