@@ -123,6 +123,8 @@ class Build(build_py):
         super().run()
         shutil.copy(library(), package / "libbrigade.so.0")
         subprocess.run(["strip", "--strip-unneeded", package / "libbrigade.so.0"], check=False)
+        for license in ROOT.glob("LICENSE-*"):
+            shutil.copy(license, package)
         found = torches()
         for torch in found:
             compile_backend(torch, package)
