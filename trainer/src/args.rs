@@ -22,8 +22,10 @@ use std::path::PathBuf;
 /// The samples of a step depend on --seed and --batch only: any number of ranks sees the same ones.
 #[derive(Clone, Debug, ClapArgs, Serialize)]
 #[command(after_help = "\
-Each step prints its loss, the milliseconds of rank 0 in forward, backward, communication that
-backward did not hide, and optimizer, the tokens of all ranks per second, and what rank 0 sent.
+Each step prints its loss, the milliseconds of rank 0 in forward, backward and optimizer, those in
+which it waited for files (disk) and for other ranks (comm, also as a part of the step), and the
+tokens of all ranks per second. What rank 0 sent stands under the first step, and under those that
+sent something else.
 
 Examples:
   brigade train --ranks 2                             Moby-Dick, on two processes

@@ -12,6 +12,8 @@ pub(crate) struct Report<'a> {
     chatty: bool,
     /// The last step, for the width of its number.
     last: usize,
+    /// What the last steps moved; it is told again when it changes.
+    moved: String,
     bar: ProgressBar,
 }
 
@@ -32,7 +34,7 @@ impl<'a> Report<'a> {
         bar.set_position(first as u64 - 1);
         // What was done before a resume says nothing about what is left.
         bar.reset_eta();
-        Report { out, speaks, chatty, last, bar }
+        Report { out, speaks, chatty, last, moved: String::new(), bar }
     }
 
     /// Aligned rows of (setting, value).
@@ -43,9 +45,20 @@ impl<'a> Report<'a> {
         self.print(&format!("{}\n", aligned(rows)))
     }
 
+    /// A line of at most 100 columns. What the step moved stands under it, unless it is what the
+    /// step before has moved.
     pub(crate) fn step(&mut self, record: &StepRecord) -> Result<(), Error> {
         if self.speaks {
-            self.print(&step_line(record, self.last))?;
+            let mut lines = step_line(record, self.last);
+            let moved = moved(record);
+            if moved != self.moved {
+                lines += &moved;
+                self.moved = moved;
+            }
+            if record.is_skipped {
+                lines += &format!("\n    skipped: overflow at loss scale {}", record.loss_scale);
+            }
+            self.print(&lines)?;
         }
         self.bar.set_position(record.step as u64);
         Ok(())
@@ -80,40 +93,48 @@ fn aligned(rows: &[(&str, String)]) -> String {
 
 fn step_line(r: &StepRecord, last: usize) -> String {
     let width = last.to_string().len();
-    let mut line = format!(
-        "step {:width$}/{last} loss {:.6} | fwd {:5.1} bwd {:5.1} opt {:4.1} comm {:5.1} ms \
-         {:4.1} % | {:>7} tok/s",
-        r.step,
-        r.loss,
-        r.forward_ms,
-        r.backward_ms,
-        r.optimizer_ms,
-        r.exposed_ms,
-        100.0 * r.exposed_ms / r.step_ms.max(f64::MIN_POSITIVE),
-        grouped(r.tokens_per_second as u64),
-    );
+    let mut line = format!("step {:width$}/{last} loss {:.6} |", r.step, r.loss);
+    let disk = (r.disk_formula_bytes != [0; 2] || r.disk_bytes != [0; 2]).then_some(r.disk_ms);
+    for (name, ms) in [
+        ("fwd", Some(r.forward_ms)),
+        ("bwd", Some(r.backward_ms)),
+        ("opt", Some(r.optimizer_ms)),
+        ("disk", disk),
+        ("comm", Some(r.exposed_ms)),
+    ] {
+        line += &match ms {
+            Some(ms) if ms < 99.95 => format!(" {name} {ms:4.1}"),
+            Some(ms) => format!(" {name} {ms:4.0}"),
+            None => String::new(),
+        };
+    }
+    let waited = 100.0 * r.exposed_ms / r.step_ms.max(f64::MIN_POSITIVE);
+    let rate = grouped(r.tokens_per_second as u64);
+    line + &format!(" ms {waited:2.0} % | {rate:>6} tok/s")
+}
+
+/// What a step sent and what it moved from files and to files, a line each, beside its formula.
+fn moved(r: &StepRecord) -> String {
+    let mut lines = String::new();
     if r.sent_bytes > 0 || r.formula_bytes > 0 {
-        line += &format!(" | sent {} B", grouped(r.sent_bytes));
-        line += &match r.sent_bytes == r.formula_bytes {
-            true => " = formula".to_string(),
+        lines += &format!("\n    sent {} B", grouped(r.sent_bytes));
+        lines += &match r.sent_bytes == r.formula_bytes {
+            true => String::from(" = formula"),
             false => format!(", formula {} B", grouped(r.formula_bytes)),
         };
     }
-    if r.is_skipped {
-        line += &format!(" | skipped: overflow at loss scale {}", r.loss_scale);
-    }
     if r.disk_bytes != [0; 2] || r.disk_formula_bytes != [0; 2] {
         let [read, written] = r.disk_bytes.map(grouped);
-        line += &format!(" | disk {:.1} ms, read {read} B, written {written} B", r.disk_ms);
-        line += &match r.disk_bytes == r.disk_formula_bytes {
-            true => " = formula".to_string(),
+        lines += &format!("\n    read {read} B, written {written} B");
+        lines += &match r.disk_bytes == r.disk_formula_bytes {
+            true => String::from(" = formula"),
             false => {
                 let [read, written] = r.disk_formula_bytes.map(grouped);
                 format!(", formula {read} B and {written} B")
             }
         };
     }
-    line
+    lines
 }
 
 /// 12345 as `12,345`.
@@ -145,25 +166,60 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    fn lines_of(records: &[StepRecord]) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut report = Report::new(&mut out, true, true, 1, 1000);
+        records.iter().for_each(|record| report.step(record).unwrap());
+        drop(report);
+        String::from_utf8(out).unwrap().lines().map(String::from).collect()
+    }
+
     #[test]
-    fn a_step_line_has_its_loss_in_six_digits() {
+    fn a_step_line_has_its_loss_in_six_digits_and_fits_a_hundred_columns() {
         let record = StepRecord {
             step: 12,
             loss: 2.3456784,
+            forward_ms: 1234.5,
+            backward_ms: 99.96,
+            optimizer_ms: 99.94,
+            exposed_ms: 20.0,
+            step_ms: 200.0,
+            disk_ms: 123.4,
+            disk_formula_bytes: [4096, 0],
             tokens_per_second: 12345.6,
-            sent_bytes: 1000,
-            formula_bytes: 1000,
             ..Default::default()
         };
-        let line = step_line(&record, 200);
-        assert!(line.starts_with("step  12/200 loss 2.345678 | fwd   0.0 "), "{line}");
-        assert!(line.ends_with("|  12,345 tok/s | sent 1,000 B = formula"), "{line}");
-        let wrong = step_line(&StepRecord { formula_bytes: 1004, ..record }, 200);
-        assert!(wrong.ends_with("| sent 1,000 B, formula 1,004 B"), "{wrong}");
-        let disk_formula_bytes = [4096, 0];
-        let line = step_line(&StepRecord { disk_formula_bytes, ..record }, 200);
-        let end = "| disk 0.0 ms, read 0 B, written 0 B, formula 4,096 B and 0 B";
-        assert!(line.ends_with(end), "{line}");
+        let line = step_line(&record, 1000);
+        let want = "step   12/1000 loss 2.345678 | fwd 1234 bwd  100 opt 99.9 disk  123 \
+                    comm 20.0 ms 10 % | 12,345 tok/s";
+        assert_eq!(line, want);
+        assert!(line.len() <= 100, "{}: {line}", line.len());
+    }
+
+    #[test]
+    fn what_a_step_moved_is_told_when_it_is_not_what_the_last_one_moved() {
+        let first = StepRecord { sent_bytes: 1000, formula_bytes: 1000, ..Default::default() };
+        let wrong = StepRecord { formula_bytes: 1004, ..first };
+        let disk = StepRecord { disk_formula_bytes: [4096, 0], ..first };
+        let skipped = StepRecord { is_skipped: true, loss_scale: 8.0, ..disk };
+        let lines = lines_of(&[first, first, wrong, disk, skipped]);
+        let told: Vec<_> =
+            lines.iter().map(|line| line.strip_prefix("    ").unwrap_or("step")).collect();
+        assert_eq!(
+            told,
+            [
+                "step",
+                "sent 1,000 B = formula",
+                "step",
+                "step",
+                "sent 1,000 B, formula 1,004 B",
+                "step",
+                "sent 1,000 B = formula",
+                "read 0 B, written 0 B, formula 4,096 B and 0 B",
+                "step",
+                "skipped: overflow at loss scale 8",
+            ]
+        );
     }
 
     #[test]
