@@ -1,6 +1,7 @@
 //! `brigade schedule`: look at algorithms without running them. Nothing here moves a byte.
 
 mod check;
+mod effort;
 mod show;
 
 use std::ops::RangeInclusive;

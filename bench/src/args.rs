@@ -57,7 +57,8 @@ pub struct Args {
     /// With --transport cuda: capture each call in a CUDA graph and time its replay
     #[arg(long)]
     pub graph: bool,
-    /// Use this algorithm rather than the one that would be chosen
+    /// Use this algorithm rather than the one that would be chosen; `brigade schedule show
+    /// COLLECTIVE -n RANKS` lists those there are
     #[arg(long, value_name = "NAME")]
     pub algorithm: Option<Algorithm>,
     /// Fold in rank order, whatever the algorithm and transport: the same bits everywhere

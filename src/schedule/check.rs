@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use brigade_schedule::{Algorithm, Collective, Fault, Report};
 
+use super::effort::{Effort, Proofs, Schedule};
 use super::parse_ranks;
 
 /// Verify that schedules are matched, free of deadlock, complete and the same on every rank.
@@ -14,19 +15,21 @@ use super::parse_ranks;
 What is proved, for any lengths and any timing: every chunk sent is received, no deadlock on wires
 that never fill and on wires that hold half a chunk, every contribution folded exactly once into
 the right place, and the same expression on every rank, so the same bits. Of more ranks than
---all-roots-to the first, the middle and the last root are checked.
+--all-roots-to the first, the middle and the last root are checked. What takes long, as thousands of
+ranks do, is told beforehand.
 
 Examples:
   brigade schedule check all -n 1..16
   brigade schedule check all-reduce -n 7 --algorithm double-tree")]
 pub(crate) struct Args {
-    /// A collective, or `all`
+    /// A collective (all-reduce, reduce-scatter, all-gather, broadcast, reduce, all-to-all, gather,
+    /// scatter, barrier), or `all`
     #[arg(value_name = "COLLECTIVE", value_parser = parse_collectives)]
     collective: Collectives,
     /// How many ranks: N, or FIRST..LAST
     #[arg(short = 'n', long, value_name = "RANKS", value_parser = parse_ranks)]
     ranks: RangeInclusive<u32>,
-    /// Only this algorithm
+    /// Only this algorithm, as `brigade schedule show COLLECTIVE -n RANKS` names it
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
     /// Up to so many ranks check every root, with more only three
@@ -50,28 +53,36 @@ struct Line {
 /// Check everything that was asked for, and print a line for each collective and family.
 pub(crate) fn check(args: &Args) -> ExitCode {
     let start = Instant::now();
+    let proofs = match Proofs::begin(effort(args)) {
+        Ok(proofs) => proofs,
+        Err(error) => {
+            eprintln!("brigade schedule check: {error}");
+            return ExitCode::from(2);
+        }
+    };
     println!(
         "{:<15} {:<13} {:>9} {:>12} {:>10}  result",
         "collective", "algorithm", "schedules", "moves", "max steps"
     );
     let (mut checked, mut wrong) = (0, 0);
     for collective in &args.collective.0 {
-        for (family, line) in lines(args, *collective) {
+        for (family, line) in lines(args, *collective, &proofs) {
             let result = match &line.first_fault {
                 None => String::from("proved"),
                 Some((ranks, fault)) => format!("WRONG at {ranks} ranks: {fault}"),
             };
-            println!(
+            proofs.print(&format!(
                 "{:<15} {family:<13} {:>9} {:>12} {:>10}  {result}",
                 collective.name(),
                 line.checked,
                 line.moves,
                 line.steps
-            );
+            ));
             checked += line.checked;
             wrong += usize::from(line.first_fault.is_some());
         }
     }
+    drop(proofs);
     println!("{checked} schedules checked in {:.1} s", start.elapsed().as_secs_f64());
     match (checked, wrong) {
         (0, _) => {
@@ -86,26 +97,42 @@ pub(crate) fn check(args: &Args) -> ExitCode {
     }
 }
 
+/// About what all of it takes: that of the most ranks, and for fewer as the square of their number.
+fn effort(args: &Args) -> Effort {
+    let most = *args.ranks.end();
+    let largest =
+        args.collective.0.iter().flat_map(|&collective| schedules(args, collective, most));
+    let largest = largest.map(Schedule::effort).fold(Effort::default(), Effort::then);
+    let part = |ranks: u32| (f64::from(ranks) / f64::from(most)).powi(2);
+    Effort { seconds: largest.seconds * args.ranks.clone().map(part).sum::<f64>(), ..largest }
+}
+
+/// Everything that is asked for about a collective and a number of ranks, root by root.
+fn schedules(args: &Args, collective: Collective, ranks: u32) -> Vec<Schedule> {
+    let mut all = Algorithm::all_for(collective, ranks);
+    all.retain(|&algorithm| args.algorithm.is_none_or(|only| only == algorithm));
+    let at = |algorithm| {
+        let roots = roots(args, collective, ranks).into_iter();
+        roots.map(move |root| Schedule { collective: collective.with_root(root), algorithm, ranks })
+    };
+    all.into_iter().flat_map(at).collect()
+}
+
 /// The families that can do the collective, in the order in which they are first met.
-fn lines(args: &Args, collective: Collective) -> Vec<(&'static str, Line)> {
+fn lines(args: &Args, collective: Collective, proofs: &Proofs) -> Vec<(&'static str, Line)> {
     let mut lines: Vec<(&'static str, Line)> = Vec::new();
-    for ranks in args.ranks.clone() {
-        for algorithm in Algorithm::all_for(collective, ranks) {
-            if args.algorithm.is_some_and(|only| only != algorithm) {
-                continue;
+    let all = args.ranks.clone().flat_map(|ranks| schedules(args, collective, ranks));
+    for schedule in all {
+        let Schedule { collective, algorithm, ranks } = schedule;
+        let at = match lines.iter().position(|(family, _)| *family == algorithm.family()) {
+            Some(at) => at,
+            None => {
+                lines.push((algorithm.family(), Line::default()));
+                lines.len() - 1
             }
-            let at = match lines.iter().position(|(family, _)| *family == algorithm.family()) {
-                Some(at) => at,
-                None => {
-                    lines.push((algorithm.family(), Line::default()));
-                    lines.len() - 1
-                }
-            };
-            for root in roots(args, collective, ranks) {
-                let proof = brigade_schedule::check(collective.with_root(root), algorithm, ranks);
-                lines[at].1.add(ranks, proof);
-            }
-        }
+        };
+        let prove = || brigade_schedule::check(collective, algorithm, ranks);
+        lines[at].1.add(ranks, proofs.during(schedule, prove));
     }
     lines
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use brigade_bench::size;
 use brigade_schedule::{Algorithm, Collective, check, cost, program};
 
+use super::effort::{Effort, Proofs, Schedule};
 use super::{LINK, RANKS_MAX, time};
 
 /// Print the schedule of a collective, or compare the algorithms that can do it.
@@ -13,20 +14,22 @@ use super::{LINK, RANKS_MAX, time};
 #[command(after_help = "\
 Without --algorithm: a table of all algorithms. `steps` is the longest chain of messages in which
 each waits for the one before; `sent` is what the busiest rank sends; `time` is a prediction for
-links of 5 us and 10 GB/s, good for comparing, not for believing.
+links of 5 us and 10 GB/s, good for comparing, not for believing. Each row is proved as
+`brigade schedule check` does it, which takes minutes with thousands of ranks.
 
 Examples:
   brigade schedule show all-reduce -n 8 --bytes 1M
   brigade schedule show all-reduce -n 4 --algorithm ring
   brigade schedule show broadcast -n 6 --algorithm binomial --root 2 --svg broadcast.svg")]
 pub(crate) struct Args {
-    /// The collective
+    /// all-reduce, reduce-scatter, all-gather, broadcast, reduce, all-to-all, gather, scatter or
+    /// barrier
     collective: Collective,
     /// How many ranks
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32)
         .range(1..=i64::from(RANKS_MAX)))]
     ranks: u32,
-    /// Show this algorithm
+    /// Show this algorithm: a name from the table that is printed without
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
     /// Show only the moves of this rank
@@ -63,6 +66,12 @@ fn show_all(args: &Args) -> Result<(), String> {
     refuse_if(args.svg.is_some(), "a picture shows one algorithm: add --algorithm NAME")?;
     refuse_if(args.rank.is_some(), "moves are those of one algorithm: add --algorithm NAME")?;
     let collective = collective(args)?;
+    let named = |algorithm| Schedule { collective, algorithm, ranks: args.ranks };
+    let all = Algorithm::all_for(collective, args.ranks).into_iter().map(named);
+    let all: Vec<Schedule> = all.collect();
+    let effort = all.iter().map(|schedule| schedule.effort()).fold(Effort::default(), Effort::then);
+    // Each is proved and priced.
+    let proofs = Proofs::begin(Effort { seconds: 2.0 * effort.seconds, ..effort })?;
     let bytes = size::show(args.bytes);
     let ranks = size::ranks(args.ranks as usize);
     println!("{} of {bytes} among {ranks}", collective.name());
@@ -70,22 +79,27 @@ fn show_all(args: &Args) -> Result<(), String> {
         "{:<16} {:>8} {:>7} {:>11} {:>8} {:>10}  bits",
         "algorithm", "moves", "steps", "sent (B)", "of size", "time"
     );
-    for algorithm in Algorithm::all_for(collective, args.ranks) {
-        let proof = check(collective, algorithm, args.ranks).map_err(|fault| fault.to_string())?;
-        let price = cost(collective, algorithm, args.ranks, args.bytes as u64, |_, _| LINK)
-            .ok_or_else(|| format!("{algorithm} has no price"))?;
-        println!(
-            "{:<16} {:>8} {:>7} {:>11} {:>8.2} {:>10}  {}",
-            algorithm.name(),
-            proof.moves,
-            proof.steps,
-            price.sent_bytes_max,
-            price.sent_bytes_max as f64 / args.bytes.max(1) as f64,
-            time(price.seconds),
-            if proof.in_rank_order && collective.folds() { "in rank order" } else { "" }
-        );
+    for schedule in all {
+        proofs.print(&proofs.during(schedule, || row(args, schedule))?);
     }
     Ok(())
+}
+
+/// A line of the table.
+fn row(args: &Args, Schedule { collective, algorithm, ranks }: Schedule) -> Result<String, String> {
+    let proof = check(collective, algorithm, ranks).map_err(|fault| fault.to_string())?;
+    let price = cost(collective, algorithm, ranks, args.bytes as u64, |_, _| LINK)
+        .ok_or_else(|| format!("{algorithm} has no price"))?;
+    Ok(format!(
+        "{:<16} {:>8} {:>7} {:>11} {:>8.2} {:>10}  {}",
+        algorithm.name(),
+        proof.moves,
+        proof.steps,
+        price.sent_bytes_max,
+        price.sent_bytes_max as f64 / args.bytes.max(1) as f64,
+        time(price.seconds),
+        if proof.in_rank_order && collective.folds() { "in rank order" } else { "" }
+    ))
 }
 
 /// One algorithm: its moves, its price, its proof, its picture.
