@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use crate::compiler::IMAGE_MAGIC;
-use crate::device::{BLOCKS_PER_MULTIPROCESSOR, MULTIPROCESSORS, SHARED_BYTES_MAX};
+use crate::device::{BLOCKS_PER_MULTIPROCESSOR, MULTIPROCESSORS, SHARED_BYTES_MAX, current};
 use crate::stream;
 use crate::table::{
     Answer, Code, Handle, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, Table, export, lock, put,
+    while_all_wait,
 };
 
 type Call = extern "C" fn(*mut *mut c_void);
@@ -208,7 +209,12 @@ extern "C" fn on_stall(data: *mut c_void) {
 
 export! {
     fn cuModuleLoadData(target: *mut Handle, image: *const c_void) {
-        put(target, MODULES.add(load(image.cast())?))
+        let device = current()?;
+        let module = while_all_wait(|| {
+            stream::wait_for_device(device);
+            load(image.cast())
+        })?;
+        put(target, MODULES.add(module))
     }
     fn cuModuleUnload(module: Handle) {
         MODULES.remove(module).map(drop)

@@ -1,6 +1,7 @@
 //! A CUDA driver and a compiler of kernels without a device, for tests. It is a library with
 //! libcuda's and libnvrtc's names: whatever loads those at run time loads this instead, and runs
-//! as it is, in any number of processes.
+//! as it is, in any number of processes. It has the few names of cuBLAS too that are used here,
+//! for tests that name it as that (`BRIGADE_CUBLAS_LIBRARY`).
 //!
 //! Memory of "devices" is memory of the host that other processes can map; streams are threads, so
 //! what is given to them is done later and in order; kernels are compiled by g++ or clang++ from
@@ -19,6 +20,7 @@
 //!   2, and without a place every one does; errors from 700 to 719 stick.
 #![warn(missing_docs)]
 
+mod blas;
 mod compiler;
 mod device;
 mod event;

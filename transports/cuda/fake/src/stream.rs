@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -30,7 +31,7 @@ pub(crate) struct Stream {
 
 static STREAMS: Table<Stream> = Table::new();
 static EVERY: Mutex<Vec<Arc<Stream>>> = Mutex::new(Vec::new());
-/// The streams that need not be made, by device and handle.
+/// The streams that need not be made, by device and thread; 0 is every thread's.
 static DEFAULTS: Mutex<Option<Defaults>> = Mutex::new(None);
 
 type Defaults = HashMap<(usize, u64), Arc<Stream>>;
@@ -89,13 +90,14 @@ impl Stream {
     }
 }
 
-/// A stream by its handle; null, 1 and 2 are the default stream of the current device.
+/// A stream by its handle; null and 1 are the default stream of the current device, 2 is the calling
+/// thread's.
 pub(crate) fn find(handle: Handle) -> Result<Arc<Stream>, Code> {
     if handle as u64 > 2 {
         return STREAMS.find(handle);
     }
-    // The default stream and its name 1 are one; a thread's own is one for all threads here.
-    let key = (current()?, u64::from(handle as u64 == 2));
+    // The default stream and its name 1 are one.
+    let key = (current()?, if handle as u64 == 2 { this_thread() } else { 0 });
     let mut defaults = lock(&DEFAULTS);
     let stream = defaults.get_or_insert_default().entry(key).or_insert_with(|| {
         let stream = Arc::new(Stream::new(key.0));
@@ -103,6 +105,21 @@ pub(crate) fn find(handle: Handle) -> Result<Arc<Stream>, Code> {
         stream
     });
     Ok(stream.clone())
+}
+
+/// A number of the calling thread's.
+fn this_thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}
+
+/// As loading code does.
+pub(crate) fn wait_for_device(device: usize) {
+    let every: Vec<_> = lock(&EVERY).clone();
+    every.iter().filter(|stream| stream.device == device).for_each(|stream| stream.wait());
 }
 
 /// As freeing memory does on a device.
@@ -191,9 +208,7 @@ export! {
     }
     fn cuCtxSynchronize() {
         forbidden_in_capture()?;
-        let device = current()?;
-        let every: Vec<_> = lock(&EVERY).clone();
-        every.iter().filter(|stream| stream.device == device).for_each(|stream| stream.wait());
+        wait_for_device(current()?);
         Ok(())
     }
     fn cuLaunchHostFunc(handle: Handle, function: HostFunction, data: *mut c_void) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::fault;
 
@@ -40,7 +40,18 @@ macro_rules! export {
 }
 pub(crate) use export;
 
+/// Held while code is loaded.
+static LOADING: RwLock<()> = RwLock::new(());
+
+/// Load code, as a driver may do it: once everything on the device is done, and calls of other
+/// threads on the same context stand still meanwhile.
+pub(crate) fn while_all_wait<T>(body: impl FnOnce() -> T) -> T {
+    let _all = LOADING.write().unwrap_or_else(PoisonError::into_inner);
+    body()
+}
+
 pub(crate) fn answer(name: &str, body: impl FnOnce() -> Answer) -> Code {
+    drop(LOADING.read().unwrap_or_else(PoisonError::into_inner));
     if let Some(code) = fault::of(name) {
         return code;
     }
