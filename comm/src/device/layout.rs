@@ -77,6 +77,24 @@ pub(super) struct Direct {
     pub(super) step: [Step; RANKS],
 }
 
+impl Direct {
+    /// Which of a peer's buffers the steps touch: its input, its output.
+    pub(super) fn touched(&self, peer: u32) -> (bool, bool) {
+        let steps = &self.step[..self.steps as usize];
+        let reads = steps.iter().any(|step| match step.kind {
+            Kind::Pull => step.peer == peer,
+            Kind::Push => false,
+            Kind::FoldTo | Kind::FoldAll => true,
+        });
+        let writes = steps.iter().any(|step| match step.kind {
+            Kind::Pull => false,
+            Kind::Push | Kind::FoldTo => step.peer == peer,
+            Kind::FoldAll => true,
+        });
+        (reads, writes)
+    }
+}
+
 /// What goes to one rank in packets, and what comes from it; for the rank itself, where its own
 /// part lies.
 #[repr(C)]

@@ -98,6 +98,8 @@ struct State {
     ranges: Ranges,
     imports: Imports,
     staging: Staging,
+    /// Where inputs are kept whose places others write to; the last is the longest.
+    scratch: Vec<DeviceMemory>,
     /// Streams that calls were enqueued into.
     streams: Vec<Stream>,
     /// Whether calls were enqueued into streams of somebody else, which may be gone by the end.
@@ -286,6 +288,7 @@ impl Inner {
             ranges: Ranges::default(),
             imports: Imports::default(),
             staging: Staging::default(),
+            scratch: Vec::new(),
             streams: Vec::new(),
             has_borrowed: false,
             posted: 0,

@@ -1,6 +1,6 @@
 //! Calls that were made before, lowered once; and the memory that they name, asked about once.
 
-use brigade_cuda::{Cuda, CudaError, DeviceMemory, Place, Whereabouts};
+use brigade_cuda::{Cuda, CudaError, Place, Whereabouts};
 use brigade_schedule::Collective;
 
 use super::kernels::Folding;
@@ -40,12 +40,7 @@ pub(super) enum Ready {
         threads: u32,
     },
     /// The kernel `direct`, but for the addresses.
-    Direct {
-        argument: Box<Direct>,
-        steps: DirectSteps,
-        /// Where an input is kept whose place others write to.
-        scratch: Option<DeviceMemory>,
-    },
+    Direct { argument: Box<Direct>, steps: DirectSteps },
     /// Nothing: the host does it.
     Staged,
 }
@@ -187,7 +182,7 @@ fn direct(call: &Call, signature: u32, facts: &Facts<'_>, steps: DirectSteps) ->
         output: [0; RANKS],
         step,
     });
-    Ready::Direct { argument, steps, scratch: None }
+    Ready::Direct { argument, steps }
 }
 
 /// Memory that was asked about.

@@ -139,6 +139,8 @@ pub(super) struct Met {
 /// Open this rank's device and hear of the others'. Collective; fails on all ranks alike.
 pub(super) fn meet(shared: &Shared, context: &Context) -> Result<Met, Error> {
     let (rank, ranks) = (shared.rank as usize, shared.ranks as usize);
+    // Opening waits for the device, on which an earlier group's calls may wait for another rank.
+    agree(shared, true)?;
     let opened = Opened::new(context, ranks);
     let card = opened.as_ref().map_or_else(|_| Card::none(), Card::of);
     let bytes = exchange(shared, &card.to_bytes())?;

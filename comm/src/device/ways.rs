@@ -42,7 +42,7 @@ impl Inner {
         };
         self.check_memory(&mut state, index, call, input, output)?;
         state.used(stream);
-        let State { plans, kernels, imports, staging, .. } = &mut *state;
+        let State { plans, kernels, imports, staging, scratch, .. } = &mut *state;
         let plan = plans.at(index);
         let failed = |error| trouble(&call.to_string(), &error);
         match &plan.ready {
@@ -54,16 +54,15 @@ impl Inner {
                 // the boards outlive the group.
                 unsafe { launch(&loaded.packets, stream, shape, &argument) }.map_err(failed)
             }
-            Ready::Direct { argument, steps, scratch } => {
+            Ready::Direct { argument, steps } => {
                 let loaded = kernels.find(plan.folding).expect("loaded when the plan was made");
                 let mut argument = **argument;
-                let source = match scratch {
-                    Some(scratch) => {
-                        // SAFETY: the scratch is as long as the input, which the caller vouches
-                        // for.
-                        unsafe { stream.copy(scratch.address(), input, scratch.bytes()) }
-                            .map_err(failed)?;
-                        scratch.address()
+                let source = match plan.scratch_bytes() {
+                    Some(bytes) => {
+                        let room = self.scratch(scratch, bytes, (call, stream))?;
+                        // SAFETY: the room is as long as the input, which the caller vouches for.
+                        unsafe { stream.copy(room, input, bytes) }.map_err(failed)?;
+                        room
                     }
                     None => input,
                 };
@@ -115,47 +114,50 @@ impl Inner {
         in_place: bool,
         stream: &Stream,
     ) -> Result<usize, Error> {
-        let mut plan = Plan::new(call, in_place, &self.facts())?;
+        let plan = Plan::new(call, in_place, &self.facts())?;
         self.watched.learn(plan.signature, call.to_string());
         let is_staged = matches!(plan.ready, Ready::Staged);
-        let loads = !is_staged && state.kernels.find(plan.folding).is_none();
-        let scratch_bytes = plan.scratch_bytes();
-        if loads || scratch_bytes.is_some() {
-            let capturing = stream.is_capturing().map_err(|error| trouble("a stream", &error))?;
-            if capturing {
-                return Err(Error::invalid(format!(
-                    "{call} is made for the first time, which cannot be captured: make one such \
-                     call before"
-                )));
-            }
-            let made = self.make(state, &mut plan, scratch_bytes, stream);
-            // Loading may wait for the device: no rank's kernel may wait for a rank that loads.
-            let all_made = agree(&self.watched.shared, made.is_ok())?;
-            made.map_err(|error| Error::invalid(format!("{call}: {error}")))?;
-            if !all_made {
+        if !is_staged && state.kernels.find(plan.folding).is_none() {
+            refuse_first_in_capture(call, stream)?;
+            // Loading waits for everything on the device, and holds up whoever else shares the
+            // context: calls that wait for another rank there must have that rank's by now.
+            agree(&self.watched.shared, true)?;
+            let loaded = state.kernels.load(&self.context, plan.folding);
+            // No rank's kernel may wait for a rank that loads.
+            let all_loaded = agree(&self.watched.shared, loaded.is_ok())?;
+            loaded.map_err(|error| Error::invalid(format!("{call}: {error}")))?;
+            if !all_loaded {
                 return Err(Error::invalid(format!("{call}: another rank could not prepare it")));
             }
         }
         Ok(state.plans.keep(plan))
     }
 
-    fn make(
+    /// Room for a copy of an input, which no other rank need know of: whether a call is in place
+    /// is each rank's own affair. What was too small is kept, since graphs may have it in them.
+    fn scratch(
         &self,
-        state: &mut State,
-        plan: &mut Plan,
-        scratch_bytes: Option<usize>,
-        stream: &Stream,
-    ) -> Result<(), CudaError> {
-        state.kernels.load(&self.context, plan.folding)?;
-        if let (Some(bytes), Ready::Direct { scratch, .. }) = (scratch_bytes, &mut plan.ready) {
-            // Giving memory back to a pool waits for nothing; but only other memory can be lent to
-            // other processes, and there no kernel is left when a call returns.
-            *scratch = Some(match self.way {
-                Way::Together => DeviceMemory::pooled(stream, bytes)?,
-                Way::Met | Way::Staged => DeviceMemory::new(&self.context, bytes)?,
-            });
+        rooms: &mut Vec<DeviceMemory>,
+        bytes: usize,
+        (call, stream): (&Call, &Stream),
+    ) -> Result<u64, Error> {
+        if let Some(room) = rooms.last().filter(|room| room.bytes() >= bytes) {
+            return Ok(room.address());
         }
-        Ok(())
+        refuse_first_in_capture(call, stream)?;
+        let bytes = bytes.next_power_of_two();
+        // Giving memory back to a pool waits for nothing; but only other memory can be lent to
+        // other processes, and there no kernel is left when a call returns. Of the group's own
+        // stream, since the caller's may be gone by then.
+        let made = match self.way {
+            Way::Together => DeviceMemory::pooled(&self.stream, bytes)
+                .and_then(|room| self.stream.synchronize().map(|()| room)),
+            Way::Met | Way::Staged => DeviceMemory::new(&self.context, bytes),
+        };
+        let room = made.map_err(|error| Error::invalid(format!("{call}: {error}")))?;
+        let address = room.address();
+        rooms.push(room);
+        Ok(address)
     }
 
     /// Refuse buffers that are not there, or do not lie as elements must.
@@ -245,7 +247,7 @@ impl Inner {
                 argument.output[peer] = output_at;
                 continue;
             }
-            let (reads, writes) = touched(own, peer as u32);
+            let (reads, writes) = own.touched(peer as u32);
             let mut reached = |needed: bool, told: u64, allocation: &Allocation| {
                 if !needed {
                     return Some(0);
@@ -335,20 +337,14 @@ impl State {
     }
 }
 
-/// Which of a peer's buffers the steps of a rank touch: its input, its output.
-fn touched(argument: &Direct, peer: u32) -> (bool, bool) {
-    let steps = &argument.step[..argument.steps as usize];
-    let reads = steps.iter().any(|step| match step.kind {
-        Kind::Pull => step.peer == peer,
-        Kind::Push => false,
-        Kind::FoldTo | Kind::FoldAll => true,
-    });
-    let writes = steps.iter().any(|step| match step.kind {
-        Kind::Pull => false,
-        Kind::Push | Kind::FoldTo => step.peer == peer,
-        Kind::FoldAll => true,
-    });
-    (reads, writes)
+/// What is made or loaded for the first call of a kind cannot be captured.
+fn refuse_first_in_capture(call: &Call, stream: &Stream) -> Result<(), Error> {
+    if !stream.is_capturing().map_err(|error| trouble("a stream", &error))? {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{call} is made for the first time, which cannot be captured: make one such call before"
+    )))
 }
 
 /// # Safety

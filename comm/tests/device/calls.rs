@@ -1,10 +1,13 @@
 //! Every collective, type, operator and odd size, with ranks that share one device.
 
+use std::time::{Duration, Instant};
+
 use brigade_comm::device::{DeviceMessage, Way};
-use brigade_comm::{Dtype, Op, Settings};
+use brigade_comm::{Call, Dtype, Op, Settings};
+use brigade_cuda::Stream;
 use brigade_schedule::Collective;
 
-use super::world::{case, even, has_device, ranks, turn};
+use super::world::{case, context, even, has_device, ranks, turn};
 
 /// Around packets, vectors and blocks: empty, odd, one more and one less.
 const COUNTS: [usize; 9] = [0, 1, 2, 3, 7, 255, 2049, 4099, 70_001];
@@ -167,4 +170,49 @@ fn messages_go_around_and_keep_their_order() {
             rank.free(out.into_iter().chain(into).collect());
         }
     });
+}
+
+/// What a rank is sent by a peer in an all-to-all of so many elements.
+fn block(from: usize, to: usize, elems: usize) -> Vec<u8> {
+    (0..elems).map(|at| (at * 7 + 31 * from + 5 * to) as u8).collect()
+}
+
+/// Whether a call is in place is each rank's own affair, and so is the room that it takes; that is
+/// no business of a stream of somebody else either, who may destroy it.
+#[test]
+fn an_all_to_all_may_be_in_place_on_some_ranks_and_outlive_its_stream() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let free_bytes = || context(0).memory().expect("a number").0;
+    let before = free_bytes();
+    let settings = Settings { timeout: Duration::from_secs(4), ..Settings::default() };
+    ranks(2, &settings, |rank| {
+        let own = rank.comm.rank();
+        for elems in [9000, 20_000, 10_000] {
+            let sent = [0, 1].map(|to| block(own, to, elems)).concat();
+            let memory = [rank.memory(&sent), rank.memory(&vec![0xa5; sent.len()])];
+            let [from, to] = [0, 1].map(|at| memory[at].address());
+            let to = if own == 0 { from } else { to };
+            let stream = Stream::new(rank.group.context()).expect("a stream");
+            // SAFETY: it is alive for as long as it is used.
+            let borrowed = unsafe { Stream::borrowed(rank.group.context(), stream.raw()) };
+            let call = Call::moving(Collective::AllToAll, Dtype::U8, elems);
+            // SAFETY: the buffers are as long as the call, and it is waited for.
+            let work = unsafe { rank.group.start(&call, from, to, &borrowed) };
+            work.expect("the call").wait().expect("the call's end");
+            drop(stream);
+            let came = rank.bytes(&memory[usize::from(own == 1)]);
+            assert!(came == [0, 1].map(|from| block(from, own, elems)).concat(), "{elems}");
+            rank.free(memory.into());
+        }
+    });
+    // A device may keep what it was given back to its pool.
+    let is_back = || brigade_cuda_fake::is_off() || free_bytes() == before;
+    let begun = Instant::now();
+    while !is_back() && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(is_back(), "{} bytes were free, now {}", before, free_bytes());
 }
