@@ -194,7 +194,7 @@ pub(super) struct Ranges {
 
 impl Ranges {
     /// The allocation around `bytes` bytes at `address`, which a device of this number can use.
-    /// Asks the driver once for each allocation.
+    /// Asks the driver once for each allocation, but of pinned memory each time.
     pub(super) fn of(
         &mut self,
         (cuda, ordinal): (Cuda, u32),
@@ -203,8 +203,10 @@ impl Ranges {
         bytes: usize,
     ) -> Result<Whereabouts, Error> {
         let around = |range: &&Whereabouts| {
-            let end = range.start + range.bytes as u64;
-            range.start <= address && address + bytes as u64 <= end
+            let room = address
+                .checked_sub(range.start)
+                .and_then(|at| range.bytes.checked_sub(at as usize));
+            room.is_some_and(|room| bytes <= room)
         };
         if let Some(range) = self.known.iter().find(around) {
             return Ok(*range);
@@ -224,6 +226,8 @@ impl Ranges {
                  {} bytes from there",
                 range.start + range.bytes as u64 - address
             ))),
+            // Nothing tells when it is let go where it lies, and is the host's alone again.
+            Place::Pinned => Ok(range),
             _ => {
                 let end = |range: &Whereabouts| range.start + range.bytes as u64;
                 // Whatever was known of these addresses is gone.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use brigade_comm::{Call, Dtype, Error, Op, Settings};
+use brigade_cuda::Registered;
 use brigade_schedule::Collective;
 
 use super::world::{even, has_device, ranks, turn};
@@ -34,12 +35,70 @@ fn memory_that_is_not_there_is_refused_and_the_group_goes_on() {
         refuse(host.as_ptr() as u64, &call, "ordinary memory of the host");
         refuse(at + 2, &call, "a multiple of 4");
         refuse(at, &all_reduce(1 << 28), "its allocation ends");
+        refuse(u64::MAX - 63, &call, "ordinary memory of the host");
         let strange = Call::new(Collective::Broadcast { root: 9 }, Dtype::U8, Op::Sum, 1);
         refuse(at, &strange, "root 9");
         // SAFETY: as above.
         unsafe { rank.group.start(&call, at, at, &rank.stream) }.unwrap().wait().unwrap();
         rank.free(vec![memory]);
     });
+}
+
+/// What is pinned where it lies may be let go there, and is the host's alone again.
+#[test]
+fn memory_that_is_pinned_no_more_is_refused() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    ranks(2, &Settings::default(), |rank| {
+        let mut numbers = vec![1.0_f32; 16 << 10];
+        let at = numbers.as_mut_ptr();
+        // Whole pages of it, which nothing else lies in.
+        let pages = at.cast::<u8>().wrapping_add(at.cast::<u8>().align_offset(4096));
+        // SAFETY: the numbers outlive the pin.
+        let pin = unsafe { Registered::new(rank.group.context(), pages, 8192) }.expect("a pin");
+        let (call, at) = (all_reduce(1024), pages as u64);
+        // SAFETY: the memory is as long as the call.
+        let start = || unsafe { rank.group.start(&call, at, at, &rank.stream) };
+        start().unwrap().wait().unwrap();
+        rank.comm.barrier().expect("a barrier");
+        drop(pin);
+        let error = start().map(drop).expect_err("the host's").to_string();
+        assert!(error.contains("ordinary memory of the host"), "{error}");
+        drop(numbers);
+    });
+}
+
+/// Loading code waits for the device, on which an earlier call may wait for a rank that is late.
+#[test]
+fn a_first_call_of_a_kind_waits_for_nobody_who_waits_for_it() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let new = all_reduce(16);
+    // A first run compiles, which may take longer than the time that is given.
+    ranks(2, &Settings::default(), |rank| {
+        rank.check(&even(Collective::AllReduce, Dtype::F32, Op::Sum, 16, 2), 1);
+    });
+    let settings = Settings { timeout: Duration::from_secs(4), ..Settings::default() };
+    for elems in [100, 20_000] {
+        ranks(2, &settings, |rank| {
+            let memory = rank.memory(&[0; 40_000]);
+            let known = Call::moving(Collective::Broadcast { root: 1 }, Dtype::U8, elems);
+            if rank.comm.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            for call in [&known, &new] {
+                let at = memory.address();
+                // SAFETY: the memory is longer than the calls, and they are waited for.
+                unsafe { rank.group.enqueue(call, at, at, &rank.stream) }.expect("a call");
+            }
+            rank.group.mark(&rank.stream).unwrap().wait().expect("the calls' end");
+            rank.free(vec![memory]);
+        });
+    }
 }
 
 #[test]

@@ -156,7 +156,8 @@ impl OnDevice {
                 // Of ordinary memory the driver knows no bounds, and what was known of these
                 // addresses is gone.
                 known.retain(|old| end(old) <= found.start || end(&found) <= old.start);
-                if found.bytes > 0 {
+                // Nothing tells when pinned memory is let go where it lies.
+                if found.bytes > 0 && found.place != Place::Pinned {
                     known.truncate(KNOWN_MAX - 1);
                     known.insert(0, found);
                 }
