@@ -223,16 +223,20 @@ impl Inner {
         let moves = argument.step[..argument.steps as usize]
             .iter()
             .all(|step| matches!(step.kind, Kind::Pull | Kind::Push));
-        if moves {
+        let given = if moves {
             // SAFETY: every rank has told where its buffers lie, and waits until all have met.
-            unsafe { copies(&argument, stream) }.map_err(failed)?;
+            unsafe { copies(&argument, stream) }
         } else {
             let blocks = self.context.device().multiprocessors * MET_BLOCKS;
             // SAFETY: as above, and the argument is the kernel's.
-            unsafe { launch(kernel, stream, (blocks, threads), &argument) }.map_err(failed)?;
-        }
-        self.settle(stream)?;
-        agree(shared, true)
+            unsafe { launch(kernel, stream, (blocks, threads), &argument) }
+        };
+        let done = given.map_err(failed).and_then(|()| self.settle(stream));
+        // Nobody waits for a rank whose device has failed.
+        let all_done = agree(shared, done.is_ok())?;
+        done?;
+        let why = || String::from("another rank could not carry it out: its error says why");
+        if all_done { Ok(true) } else { Err(failed(CudaError::Refused { why: why() })) }
     }
 
     /// The argument with the addresses that the others have told us, if all can be reached that

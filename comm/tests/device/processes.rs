@@ -54,6 +54,7 @@ fn be_a_rank(way: &str) {
     match way {
         "poor" => return be_without_memory(&comm, &context),
         "dies" => return be_with_one_that_dies(comm, &context),
+        "fails" => return be_with_one_that_fails(comm, &context),
         _ => {}
     }
     let group = comm.on_device(&context).expect("a group on devices");
@@ -95,6 +96,25 @@ fn be_with_one_that_dies(comm: Communicator, context: &Context) {
     let error = ended.expect_err("rank 1 is lost");
     assert!(error.to_string().contains("rank 1"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+/// The first kernel of rank 1 fails, between two meetings: the other one is told, and not left in
+/// the second.
+fn be_with_one_that_fails(comm: Communicator, context: &Context) {
+    let group = comm.on_device(context).expect("a group on devices");
+    let stream = Stream::new(context).expect("a stream");
+    let rank = Rank { group, comm, stream };
+    let memory = rank.memory(&[0; 4000]);
+    let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, 1000);
+    let (begin, at) = (Instant::now(), memory.address());
+    // SAFETY: the memory is as long as the call.
+    let run = || unsafe { rank.group.enqueue(&call, at, at, &rank.stream) };
+    let error = run().expect_err("a launch fails").to_string();
+    let wanted = ["another rank could not carry it out", "CUDA_ERROR_INVALID_VALUE"];
+    assert!(error.contains(wanted[rank.comm.rank()]), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    run().expect("the next call");
+    rank.free(vec![memory]);
 }
 
 fn test(name: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
@@ -139,4 +159,13 @@ fn a_rank_without_memory_is_told_to_all() {
 #[test]
 fn a_rank_that_dies_is_told_to_the_others() {
     test("a_rank_that_dies_is_told_to_the_others", 2, "dies", &[]);
+}
+
+#[test]
+fn a_rank_whose_kernel_fails_is_told_to_the_others() {
+    if is_real() {
+        return;
+    }
+    let fault = [(Some(1), "BRIGADE_FAKE_CUDA_FAULTS", "cuLaunchKernel@1=1")];
+    test("a_rank_whose_kernel_fails_is_told_to_the_others", 2, "fails", &fault);
 }
