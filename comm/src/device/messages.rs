@@ -51,7 +51,7 @@ impl Inner {
         stream: &Stream,
     ) -> Result<(), Error> {
         self.watched.check()?;
-        self.refuse_capture(&"a message", stream)?;
+        self.refuse_capture(&"a message", false, stream)?;
         let mut state = self.state();
         self.check_messages(&mut state, messages)?;
         state.used(stream);

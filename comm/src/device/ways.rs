@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use brigade_cuda::{Arg, CudaError, DeviceMemory, Function, Launch, Stream};
 
+use super::kernels::Folding;
 use super::layout::{Direct, Kind};
 use super::lent::{Allocation, Imports, Offer, Staging, offer};
 use super::plans::{Plan, Ready};
@@ -33,7 +34,8 @@ impl Inner {
         stream: &Stream,
     ) -> Result<(), Error> {
         self.watched.check()?;
-        self.refuse_capture(call, stream)?;
+        let is_for_host = call.collective.folds() && Folding::by(call.dtype, &call.op).is_none();
+        self.refuse_capture(call, is_for_host, stream)?;
         let mut state = self.state();
         let in_place = input == output;
         let index = match state.plans.find(call, in_place) {
@@ -94,15 +96,16 @@ impl Inner {
     pub(super) fn refuse_capture(
         &self,
         call: &dyn fmt::Display,
+        is_for_host: bool,
         stream: &Stream,
     ) -> Result<(), Error> {
-        if self.way == Way::Together
+        if (self.way == Way::Together && !is_for_host)
             || !stream.is_capturing().map_err(|error| trouble("a stream", &error))?
         {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{call} cannot be captured: the ranks of this group meet on the host"
+            "{call} cannot be captured: the ranks of this group meet on the host for it"
         )))
     }
 

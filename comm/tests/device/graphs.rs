@@ -1,6 +1,8 @@
 //! Calls in graphs: nothing waits on the host, and a replay is a call like any other.
 
-use brigade_comm::{Call, Dtype, Error, Op, Settings};
+use std::sync::Arc;
+
+use brigade_comm::{Call, CustomOp, Dtype, Error, Op, Settings};
 use brigade_cuda::CaptureMode;
 use brigade_schedule::Collective;
 
@@ -61,5 +63,42 @@ fn a_first_call_is_not_captured() {
         rank.stream.end_capture().unwrap();
         let Err(Error::Invalid { what }) = refused else { panic!("{refused:?}") };
         assert!(what.contains("cannot be captured"), "{what}");
+    });
+}
+
+/// A function of the user's, which the host runs.
+struct Exclusive;
+
+impl CustomOp for Exclusive {
+    fn name(&self) -> &str {
+        "exclusive"
+    }
+
+    fn fold(&self, arriving: &[u8], accumulator: &mut [u8], _dtype: Dtype) {
+        accumulator.iter_mut().zip(arriving).for_each(|(to, from)| *to ^= from);
+    }
+}
+
+#[test]
+fn a_call_that_the_host_carries_out_is_not_captured_and_spoils_no_capture() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    ranks(2, &Settings::default(), |rank| {
+        let memory = rank.memory(&[1 + rank.comm.rank() as u8; 64]);
+        let op = Op::Custom(Arc::new(Exclusive));
+        let call = Call::new(Collective::AllReduce, Dtype::U8, op, 64);
+        let at = memory.address();
+        // SAFETY: the memory is as long as the call, which is done when this returns.
+        let run = || unsafe { rank.group.enqueue(&call, at, at, &rank.stream) };
+        rank.stream.begin_capture(CaptureMode::Thread).unwrap();
+        let refused = run();
+        rank.stream.end_capture().expect("a capture that nobody spoilt");
+        let Err(Error::Invalid { what }) = refused else { panic!("{refused:?}") };
+        assert!(what.contains("cannot be captured"), "{what}");
+        run().expect("the call");
+        assert_eq!(rank.bytes(&memory), [3; 64]);
+        rank.free(vec![memory]);
     });
 }
