@@ -263,9 +263,13 @@ impl Drop for DeviceGroup {
         let mut state = self.inner.state();
         let (streams, has_borrowed) = (std::mem::take(&mut state.streams), state.has_borrowed);
         drop(state);
-        if has_borrowed && self.inner.watched.check().is_ok() {
-            // A kernel that waits for another rank is ended by the watch; what else may go wrong
-            // on the device is told to whoever asks it next.
+        if self.inner.watched.check().is_err() {
+            self.inner.watched.desk.abort();
+        }
+        if has_borrowed {
+            // A kernel that waits for another rank is ended by the watch, or was told to end, and
+            // looks at the desk until then; what else may go wrong on the device is told to whoever
+            // asks it next.
             let _ = self.inner.context.synchronize();
         }
         for stream in streams {
