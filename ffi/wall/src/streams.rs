@@ -119,7 +119,9 @@ impl Streams {
     }
 
     /// Enqueue the calls of several groups. Ranks that one thread has may wait for each other while
-    /// they enqueue, so each gets a thread then.
+    /// they enqueue, so each gets a thread then. The default stream of this thread is none of those
+    /// threads': calls in it go into the group's own stream, after what it has and before what it
+    /// will have.
     ///
     /// # Safety
     ///
@@ -130,13 +132,28 @@ impl Streams {
         if let [alone] = calls {
             return run(*alone);
         }
-        std::thread::scope(|scope| {
-            let calls = calls.iter().copied();
+        let here = |streams: &Self| streams.stream(OF_THE_THREAD);
+        let mut moved = Vec::with_capacity(calls.len());
+        for (streams, listed) in calls {
+            let listed = listed.moved(OF_THE_THREAD, streams.own.raw().addr());
+            if listed.is_some() {
+                after(&streams.own, &here(streams)).map_err(said)?;
+            }
+            moved.push(listed);
+        }
+        let outcome = std::thread::scope(|scope| {
+            let calls = calls.iter().zip(&moved);
+            let calls = calls
+                .map(|((streams, listed), moved)| (*streams, moved.as_ref().unwrap_or(listed)));
             let threads: Vec<_> = calls.map(|call| scope.spawn(move || run(call))).collect();
             // All come to an end, and the first failure is told.
             let outcomes: Vec<Outcome> = threads.into_iter().map(ended).collect();
             outcomes.into_iter().collect()
-        })
+        });
+        for ((streams, _), _) in calls.iter().zip(&moved).filter(|(_, moved)| moved.is_some()) {
+            after(&here(streams), &streams.own).map_err(said)?;
+        }
+        outcome
     }
 
     /// Something to wait for what a stream has by now.
@@ -184,6 +201,9 @@ impl Streams {
 
     /// A stream of the caller's.
     fn stream(&self, raw: usize) -> Stream {
+        if raw == self.own.raw().addr() {
+            return self.own.clone();
+        }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.iter().find(|known| known.raw().addr() == raw) {
             return known.clone();
@@ -202,6 +222,19 @@ impl Enqueued {
     /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
         self.collectives.is_empty() && self.messages.is_empty()
+    }
+
+    /// The same with the calls of one stream in another, if there are any.
+    fn moved(&self, from: usize, to: usize) -> Option<Self> {
+        let raws = self.collectives.iter().map(|(.., raw)| *raw);
+        if !raws.chain(self.messages.iter().map(|(_, raw)| *raw)).any(|raw| raw == from) {
+            return None;
+        }
+        let instead = |raw: usize| if raw == from { to } else { raw };
+        let collectives = self.collectives.iter();
+        let collectives = collectives.map(|(call, at, raw)| (call.clone(), *at, instead(*raw)));
+        let messages = self.messages.iter().map(|(message, raw)| (*message, instead(*raw)));
+        Some(Self { collectives: collectives.collect(), messages: messages.collect() })
     }
 
     /// Add one.
