@@ -5,3 +5,18 @@ mod operations;
 mod training;
 
 use brigade_cuda_fake::has_device;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Tests are threads of one process and share its device: code that one loads waits for everything
+/// there, calls of another's ranks among it, which may wait for a rank that is held up by that.
+static DEVICE: RwLock<()> = RwLock::new(());
+
+/// For ranks that wait for each other on the device.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    DEVICE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For everybody else.
+fn beside() -> RwLockReadGuard<'static, ()> {
+    DEVICE.read().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,6 +1,6 @@
 //! Each operation on a device against the processor's.
 
-use super::has_device;
+use super::{beside, has_device};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
 use brigade_trainer::kernels::cuda::{Device, Inside, Norm, Room, View};
 use brigade_trainer::kernels::{Cpu, Heads, Kernels};
@@ -19,6 +19,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
+        let _beside = beside();
         let device = Cuda::load().unwrap().device(0).unwrap();
         let stream = Stream::new(&Context::new(&device).unwrap()).unwrap();
         let memory = DeviceMemory::new(stream.context(), 8 << 20).unwrap();

@@ -1,10 +1,13 @@
 //! A device trains the same model as the processor, whoever holds the state.
 
-use super::has_device;
+use super::{alone, beside, has_device};
 use brigade_comm::{Communicator, Settings};
+use brigade_trainer::kernels::cuda::BLAS_VARIABLE;
 use brigade_trainer::{Args, Error, Outcome};
 use clap::Parser;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command as Program;
+use std::time::{Duration, Instant};
 
 #[derive(Parser)]
 struct Command {
@@ -32,25 +35,42 @@ fn args(more: &str) -> Args {
 }
 
 fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
+    let _beside = world.is_none().then(beside);
     brigade_trainer::train(args, world, &mut std::io::sink())
 }
 
 /// The outcome of every rank of a world of threads.
 fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
+    outcomes(ranks, args).into_iter().map(Result::unwrap).collect()
+}
+
+/// The same, however it ends.
+fn outcomes(ranks: usize, args: &Args) -> Vec<Result<Outcome, Error>> {
     if ranks == 1 {
-        return vec![train(args, None).unwrap()];
+        return vec![train(args, None)];
     }
-    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+    let _alone = alone();
+    let (transport, timeout) = ("loopback".to_string(), Duration::from_secs(60));
+    let settings = Settings { transport, timeout, ..Settings::default() };
     let comms = Communicator::local_world(ranks, &settings).unwrap();
     std::thread::scope(|scope| {
         let run = |comm| scope.spawn(move || train(args, Some(comm)));
         let threads: Vec<_> = comms.into_iter().map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// The outcome of a process alone, and what it prints.
+fn told(args: &Args) -> (Outcome, String) {
+    let _beside = beside();
+    let mut text = Vec::new();
+    let outcome = brigade_trainer::train(args, None, &mut text).unwrap();
+    (outcome, String::from_utf8(text).unwrap())
 }
 
 /// What the first rank of a world prints.
 fn table(ranks: usize, args: &Args) -> String {
+    let _alone = alone();
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
     let comms = Communicator::local_world(ranks, &settings).unwrap();
     let run = |comm| {
@@ -173,10 +193,9 @@ fn a_budget_makes_units_stream_and_a_smaller_one_is_refused() {
     }
     let all = train(&args("--device cuda"), None).unwrap();
     // All of the state takes some 600 K, two units at a time with a pass 350 K.
-    let mut text = Vec::new();
     let few = Args { quiet: false, ..args("--device cuda --device-budget 500K") };
-    let streamed = brigade_trainer::train(&few, None, &mut text).unwrap();
-    assert!(String::from_utf8(text).unwrap().contains("units at a time"));
+    let (streamed, text) = told(&few);
+    assert!(text.contains("units at a time"), "{text}");
     let off = (streamed.held_out - all.held_out).abs() / all.held_out;
     assert!(off < TOLERANCE, "{} streamed, {} resident", streamed.held_out, all.held_out);
     let refused = train(&args("--device cuda --device-budget 100K"), None).unwrap_err().to_string();
@@ -195,10 +214,7 @@ fn attention_in_tiles_has_the_losses_of_the_processor_in_less_memory() {
         // Tiles are for a budget between what passes take with scores and without.
         for (budget, want) in [("16M", false), (budget, true)] {
             let more = format!("{more} --device cuda --device-budget {budget}");
-            let mut text = Vec::new();
-            let args = Args { quiet: false, ..args(&more) };
-            let device = brigade_trainer::train(&args, None, &mut text).unwrap();
-            let text = String::from_utf8(text).unwrap();
+            let (device, text) = told(&Args { quiet: false, ..args(&more) });
             println!("{more}: {text}");
             assert_eq!(text.contains("attention in tiles"), want, "{more}: {text}");
             for (got, want) in device.losses.iter().zip(&host.losses) {
@@ -248,6 +264,58 @@ fn a_checkpoint_of_parts_goes_to_other_ranks_and_back() {
             assert!((got - want).abs() / want < TOLERANCE, "{more}: {got}, {want} without");
         }
     }
+}
+
+/// Whether this is a process with that variable; if not, one is started, which runs the test.
+fn is_child_with(name: &str, value: &Path, test: &str) -> bool {
+    if !has_device() || std::env::var_os(name).is_some_and(|found| found == value.as_os_str()) {
+        return has_device();
+    }
+    let program = std::env::current_exe().unwrap();
+    let test = format!("training::{test}");
+    let mut child = Program::new(program);
+    let output = child.args(["--exact", &test, "--nocapture"]).env(name, value).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    println!("{text}");
+    false
+}
+
+/// cuBLAS loads code at each first product of a kind, which waits for the device: so must no call
+/// there that waits for the rank.
+#[test]
+fn products_by_cublas_have_the_losses_of_the_processor() {
+    let library = brigade_cuda_fake::library();
+    let name = "products_by_cublas_have_the_losses_of_the_processor";
+    // A real device has the real one.
+    let variable = if brigade_cuda_fake::is_off() { "PATH_OF_THE_FAKE" } else { BLAS_VARIABLE };
+    if !is_child_with(variable, &library, name) {
+        return;
+    }
+    let more = "--batch 64 --strategy fsdp";
+    check(2, more, TOLERANCE);
+    check(2, "--batch 64 --strategy ddp", TOLERANCE);
+    check(1, "--accumulate 2 --recompute", TOLERANCE);
+    check(1, "--precision bf16", 1e-2);
+    let table = table(2, &Args { quiet: false, ..args(&format!("{more} --device cuda")) });
+    assert!(table.contains("products by cuBLAS"), "{table}");
+}
+
+/// A rank that fails gives its memory back, which waits for the device, where calls of the others
+/// may wait for it: they hear of it before.
+#[test]
+fn a_rank_that_fails_on_a_device_ends_the_others_at_once() {
+    let fault = Path::new("cuLaunchKernel@700=1");
+    let name = "a_rank_that_fails_on_a_device_ends_the_others_at_once";
+    if brigade_cuda_fake::is_off() || !is_child_with("BRIGADE_FAKE_CUDA_FAULTS", fault, name) {
+        return;
+    }
+    let begun = Instant::now();
+    let ends = outcomes(2, &args("--batch 64 --strategy fsdp --device cuda --steps 40"));
+    let words: Vec<String> = ends.into_iter().map(|end| end.unwrap_err().to_string()).collect();
+    println!("{words:?} after {:?}", begun.elapsed());
+    assert!(words.iter().any(|words| words.contains("CUDA_ERROR_INVALID_VALUE")), "{words:?}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
 }
 
 /// A folder that is gone when this is dropped.

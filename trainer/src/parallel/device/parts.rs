@@ -11,7 +11,7 @@ use super::runs;
 use super::wire::Calls;
 use crate::device::{DeviceGpt, Passes, Rooms};
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Room};
+use crate::kernels::cuda::{Device, Room, View};
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::Optimizer;
@@ -29,9 +29,10 @@ use std::time::Instant;
 pub struct Parts<'a> {
     layout: &'a Layout,
     group: &'a Communicator,
+    /// In front of the memory that its calls are on.
+    flow: Flow<'a>,
     pass: Pass,
     held: Held,
-    flow: Flow<'a>,
     optimizer: Optimizer,
     losses: Vec<f64>,
     formula_bytes: u64,
@@ -77,6 +78,12 @@ impl<'a> Parts<'a> {
         let mut flow = Flow::new(calls, device.stream())?;
         let gpt = DeviceGpt::new(device, layout, passes.keep, rooms, memory);
         let mut pass = Pass::new(gpt, lanes, layout.config().context, 0)?;
+        flow.calls_mut().begin(|| {
+            let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
+            let views =
+                |unit| [held.params(unit), held.lane(unit, 0)].map(|view| first(unit, view));
+            pass.rehearse(layout.units(), views)
+        })?;
         for unit in &held.units {
             fill(&mut pass, unit, state)?;
         }
@@ -159,24 +166,8 @@ impl<'a> Parts<'a> {
         }
         flow.renew()
     }
-}
 
-/// A rank's part of a unit goes to the device, and what products read.
-fn fill(pass: &mut Pass, unit: &Unit, state: &State) -> Result<(), Error> {
-    let Unit { range, own, .. } = unit;
-    let State { params, mean, square, .. } = state;
-    for (to, from) in [(unit.params, params), (unit.mean, mean), (unit.square, square)] {
-        pass.put(to.first(own.len()), &from[own.clone()])?;
-    }
-    match unit.whole {
-        Some(whole) => pass.put(whole.first(range.len()), &params[range.clone()]),
-        None if unit.inside == unit.params => Ok(()),
-        None => pass.put(unit.inside.first(own.len()), &params[own.clone()]),
-    }
-}
-
-impl Strategy for Parts<'_> {
-    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+    fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
         for slot in 0..self.losses.len() {
             self.pass.begin(slot, batch)?;
@@ -195,6 +186,33 @@ impl Strategy for Parts<'_> {
         spent.loss = sum * f64::from(batch.scale());
         spent.exposed = begun.elapsed();
         Ok(spent)
+    }
+
+    fn look(&mut self, tokens: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), Error> {
+        self.pass.send([tokens, targets])?;
+        self.forward()?;
+        self.pass.take_losses(losses)
+    }
+}
+
+/// A rank's part of a unit goes to the device, and what products read.
+fn fill(pass: &mut Pass, unit: &Unit, state: &State) -> Result<(), Error> {
+    let Unit { range, own, .. } = unit;
+    let State { params, mean, square, .. } = state;
+    for (to, from) in [(unit.params, params), (unit.mean, mean), (unit.square, square)] {
+        pass.put(to.first(own.len()), &from[own.clone()])?;
+    }
+    match unit.whole {
+        Some(whole) => pass.put(whole.first(range.len()), &params[range.clone()]),
+        None if unit.inside == unit.params => Ok(()),
+        None => pass.put(unit.inside.first(own.len()), &params[own.clone()]),
+    }
+}
+
+impl Strategy for Parts<'_> {
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+        let outcome = self.step_or_fail(batch, lr);
+        self.flow.calls().seen(outcome)
     }
 
     fn gather(&mut self) -> Result<State, Error> {
@@ -248,9 +266,8 @@ impl Strategy for Parts<'_> {
         targets: &[u32],
         losses: &mut [f32],
     ) -> Result<(), Error> {
-        self.pass.send([tokens, targets])?;
-        self.forward()?;
-        self.pass.take_losses(losses)
+        let outcome = self.look(tokens, targets, losses);
+        self.flow.calls().seen(outcome)
     }
 
     fn device(&self) -> Option<String> {

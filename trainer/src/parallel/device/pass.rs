@@ -82,6 +82,23 @@ impl Pass {
         Ok(())
     }
 
+    /// Compute all that a slot computes, of whatever lies there, for the sake of the code alone.
+    pub(super) fn rehearse(
+        &mut self,
+        units: usize,
+        views: impl Fn(usize) -> [View; 2],
+    ) -> Result<(), Error> {
+        // Any text will do whose tokens there are.
+        self.gpt.device.clear(self.gpt.text())?;
+        (0..units).try_for_each(|unit| self.gpt.forward(unit, views(unit)[0]))?;
+        self.gpt.loss(1.0)?;
+        let mut units = (0..units).rev();
+        units.try_for_each(|unit| {
+            let [params, grads] = views(unit);
+            self.gpt.backward(unit, params, grads)
+        })
+    }
+
     /// Some text goes to the device, to be looked at only. It is no longer than a lane.
     pub(super) fn send(&mut self, text: [&[u32]; 2]) -> Result<(), Error> {
         let len = text[0].len();

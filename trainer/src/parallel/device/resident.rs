@@ -24,11 +24,11 @@ use std::time::{Duration, Instant};
 pub struct Resident<'a> {
     layout: &'a Layout,
     group: Option<&'a Communicator>,
+    /// Where devices sum gradients. In front of the memory that they are in.
+    calls: Option<Calls<'a>>,
     pass: Pass,
     held: Held,
     optimizer: Optimizer,
-    /// Where devices sum gradients.
-    calls: Option<Calls<'a>>,
     /// Gradients of units on the host, where hosts do; else empty.
     sums: Vec<Vec<f32>>,
     losses: Vec<f64>,
@@ -95,7 +95,7 @@ impl<'a> Resident<'a> {
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let lens = (0..layout.units()).map(|unit| layout.unit(unit).len());
         let mut formula_bytes = loss_bytes(group, lanes.slots())?;
-        let calls = match group {
+        let mut calls = match group {
             Some(group) => Calls::new(group, device.stream())?,
             None => None,
         };
@@ -108,6 +108,10 @@ impl<'a> Resident<'a> {
         let activations = (bytes - kept) as u64;
         let gpt = DeviceGpt::new(device, layout, passes.keep, rooms, memory);
         let mut pass = Pass::new(gpt, lanes, layout.config().context, longest)?;
+        if let Some(calls) = &mut calls {
+            let views = |unit| [held.inside, held.grads].map(|view| view.part(layout.unit(unit)));
+            calls.begin(|| pass.rehearse(layout.units(), views))?;
+        }
         for (to, from) in [(held.params, &state.params), (held.mean, &state.mean)] {
             pass.put(to, from)?;
         }
@@ -204,10 +208,8 @@ impl<'a> Resident<'a> {
         }
         Ok(())
     }
-}
 
-impl Strategy for Resident<'_> {
-    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+    fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
         let mut calls = Vec::new();
         for slot in 0..self.losses.len() {
@@ -242,6 +244,16 @@ impl Strategy for Resident<'_> {
         spent.exposed = waited + begun.elapsed();
         spent.optimizer = from.elapsed().saturating_sub(spent.exposed);
         Ok(spent)
+    }
+}
+
+impl Strategy for Resident<'_> {
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+        let outcome = self.step_or_fail(batch, lr);
+        match &self.calls {
+            Some(calls) => calls.seen(outcome),
+            None => outcome,
+        }
     }
 
     fn gather(&mut self) -> Result<State, Error> {

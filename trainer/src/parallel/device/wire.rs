@@ -59,6 +59,31 @@ impl<'a> Calls<'a> {
         self.meeting_bytes
     }
 
+    /// Before the first call of a run, and behind all that loads code or takes memory: where ranks
+    /// are threads that share a device, `compute` once what a step does, and meet. Whoever loads
+    /// code, as cuBLAS does at each first product of a kind, waits for everything on the device and
+    /// holds up the other threads, of which a call that is there already may wait for one.
+    pub(super) fn begin(
+        &mut self,
+        compute: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if !self.group.shares_device() {
+            return Ok(());
+        }
+        compute()?;
+        self.compute.synchronize()?;
+        let before = self.comm.stats().sent_bytes;
+        self.comm.barrier()?;
+        self.meeting_bytes += self.comm.stats().sent_bytes - before;
+        Ok(())
+    }
+
+    /// Tell the others that this rank goes no further, if it does not. It will give memory back,
+    /// which waits for the device, on which their calls may wait for this rank.
+    pub(super) fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.inspect_err(|error| self.comm.abort(&error.to_string()))
+    }
+
     /// Sum a view over all ranks, in place, once all is computed that was asked for so far. The
     /// call is made with the next one: hosts may have to meet for it, and shall have given their
     /// devices something to compute meanwhile.

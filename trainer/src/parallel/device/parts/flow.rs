@@ -48,6 +48,10 @@ impl<'a> Flow<'a> {
         &self.calls
     }
 
+    pub(super) fn calls_mut(&mut self) -> &mut Calls<'a> {
+        &mut self.calls
+    }
+
     /// Have a unit's parameters on their way, if they are not here. What is in their room was
     /// used for the last time.
     pub(super) fn ask(&mut self, held: &Held, unit: usize) -> Result<(), Error> {

@@ -113,6 +113,11 @@ impl Held {
         self.rooms[unit % 2].first(self.whole(unit))
     }
 
+    /// Where a unit's parameters are when they are computed with.
+    pub(super) fn params(&self, unit: usize) -> View {
+        self.units[unit].whole.unwrap_or_else(|| self.room(unit))
+    }
+
     /// Whether lanes are added up before ranks are.
     pub(super) fn adds_up(&self) -> bool {
         !self.sums.is_empty()
