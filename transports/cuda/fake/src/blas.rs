@@ -1,6 +1,6 @@
-//! Products with cuBLAS's names: columns lie together, checked as cuBLAS checks, added up one number
-//! after the other. As cuBLAS does, it loads code for a kind of product when that is first asked
-//! for, which waits for everything on the device.
+//! Products with cuBLAS's names: columns lie together, checked as cuBLAS checks, added up one by
+//! one. As cuBLAS does, it loads code for a kind of product when that is first asked for, which
+//! waits for everything on the device.
 
 use std::ffi::{c_int, c_longlong, c_void};
 use std::sync::Mutex;

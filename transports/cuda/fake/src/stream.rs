@@ -90,8 +90,8 @@ impl Stream {
     }
 }
 
-/// A stream by its handle; null and 1 are the default stream of the current device, 2 is the calling
-/// thread's.
+/// A stream by its handle; null and 1 are the default stream of the current device, 2 is the
+/// calling thread's.
 pub(crate) fn find(handle: Handle) -> Result<Arc<Stream>, Code> {
     if handle as u64 > 2 {
         return STREAMS.find(handle);
