@@ -59,6 +59,7 @@ enum Command {
 static HEAP: brigade_trainer::Counting = brigade_trainer::Counting;
 
 fn main() -> ExitCode {
+    sys::ask_for_queues();
     // Whoever reads what these print may stop reading. Ranks and their launcher must outlive that:
     // theirs is an error like any other, and not every socket of theirs is told to raise no signal.
     let matches = command().get_matches();

@@ -1,5 +1,6 @@
 //! What a launcher needs of the system and the standard library does not offer: children that die
-//! with their parent, signals to process groups, and waiting for signals with a timeout.
+//! with their parent, signals to process groups, and waiting for signals with a timeout; and what
+//! drivers read from the environment, before they do.
 //!
 //! Nothing here knows what a rank is.
 
@@ -51,6 +52,18 @@ pub(crate) fn signal_group(leader: u32, signal: i32) -> io::Result<()> {
             error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             error => Err(error),
         },
+    }
+}
+
+/// Ask CUDA for as many queues as it has, unless somebody has asked for a number: streams of ranks
+/// that share a queue may stand still, each waiting for a call behind another one's. For the start
+/// of a program: where there are threads already, nothing is asked.
+pub(crate) fn ask_for_queues() {
+    const NAME: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+    let is_alone = std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1);
+    if is_alone && std::env::var_os(NAME).is_none() {
+        // SAFETY: this is the only thread, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(NAME, "32") };
     }
 }
 

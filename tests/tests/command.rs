@@ -1,4 +1,5 @@
-//! The `brigade` command told nonsense: it ends at once, with a sentence that says what to do.
+//! The `brigade` command told nonsense: it ends at once, with a sentence that says what to do. And
+//! what it leaves when it is interrupted, and hands on to what it starts.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -46,6 +47,18 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         assert!(!said.contains("panicked"), "{line}: {said}");
         assert!(text(&output.stdout).is_empty(), "{line}: {}", words(&output));
         assert!(start.elapsed() < Duration::from_secs(60), "{line}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn what_it_starts_has_a_queue_of_cuda_for_each_of_many_streams_unless_told_otherwise() {
+    const NAME: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+    for (asked, told) in [(None, "32"), (Some("4"), "4")] {
+        let mut command = bounded(brigade());
+        command.args(["run", "-n", "1", "--", "sh", "-c", &format!("echo queues: ${NAME}")]);
+        command.env_remove(NAME).envs(asked.map(|asked| (NAME, asked)));
+        let output = command.output().unwrap();
+        assert!(text(&output.stdout).contains(&format!("queues: {told}")), "{}", words(&output));
     }
 }
 
