@@ -13,7 +13,7 @@
 //! * Who has left a communicator is told to those who stand or ask there, and to nobody else.
 //! * The first verdict stands. What comes later only tells who is still there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Waiting};
@@ -44,8 +44,8 @@ pub(crate) struct Court {
     verdict: Option<Verdict>,
     accused: BTreeMap<usize, Accusation>,
     groups: BTreeMap<u64, BTreeMap<usize, Stand>>,
-    /// Who has left which communicator.
-    partings: BTreeMap<u64, Vec<usize>>,
+    /// Who has left which communicator, in the order in which the first has.
+    partings: VecDeque<(u64, Vec<usize>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Court {
             verdict: None,
             accused: BTreeMap::new(),
             groups: BTreeMap::new(),
-            partings: BTreeMap::new(),
+            partings: VecDeque::new(),
         }
     }
 
@@ -164,13 +164,13 @@ impl Court {
     }
 
     fn part(&mut self, rank: usize, group: u64) -> Vec<Order> {
-        let parted = self.partings.entry(group).or_default();
-        if !parted.contains(&rank) {
-            parted.push(rank);
+        match self.partings.iter_mut().find(|(known, _)| *known == group) {
+            Some((_, parted)) if parted.contains(&rank) => {}
+            Some((_, parted)) => parted.push(rank),
+            None => self.partings.push_back((group, vec![rank])),
         }
         if self.partings.len() > GROUPS_MAX {
-            // Numbers grow, so this is the one made first.
-            self.partings.pop_first();
+            self.partings.pop_front();
         }
         let waiters = self.groups.get(&group).into_iter().flatten().map(|(waiter, _)| *waiter);
         let left = Frame::LeftGroup { rank: wire(rank), group };
@@ -180,8 +180,9 @@ impl Court {
 
     /// What `to` should know before it waits for anybody in `group`.
     fn partings_for(&self, to: usize, group: u64) -> Vec<Order> {
-        let parted = self.partings.get(&group).into_iter().flatten();
+        let parted = self.partings.iter().find(|(known, _)| *known == group);
         let left = |rank: &usize| Frame::LeftGroup { rank: wire(*rank), group };
+        let parted = parted.into_iter().flat_map(|(_, parted)| parted);
         parted.map(|rank| (Audience::One(to), left(rank))).collect()
     }
 
@@ -366,10 +367,12 @@ mod tests {
         assert!(court.hear(2, Frame::LeaveGroup { group: 8 }, now).is_empty(), "another group");
         let orders = court.hear(3, Frame::Ask { token: 1, group: 7 }, now);
         assert_eq!(orders.len(), 3, "both partings, and the answer: {orders:?}");
-        for group in 0..2 * GROUPS_MAX as u64 {
+        // Numbers of groups are in no order.
+        for group in (0..2 * GROUPS_MAX as u64).rev() {
             court.hear(1, Frame::LeaveGroup { group }, now);
         }
         assert_eq!(court.partings.len(), GROUPS_MAX);
+        assert_eq!(court.partings_for(0, 0), [(Audience::One(0), left(1, 0))], "the latest");
     }
 
     #[test]
