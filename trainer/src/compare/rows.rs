@@ -203,7 +203,11 @@ pub fn rows(args: &Args) -> Result<Vec<Row>, Error> {
         rows.push(Row { name: name.to_string(), want: Want::SameBits, alone: 0, legs });
     }
     match rows.len() {
-        1 => Err(Error::setting("only", "no row has such a name".to_string())),
+        1 => Err(Error::setting("only", {
+            let names: Vec<_> =
+                STRATEGIES.iter().map(|row| row.0).chain(RESUMES.iter().map(|row| row.0)).collect();
+            format!("no row of so many ranks begins so; there are: {}", names.join("; "))
+        })),
         _ => Ok(rows),
     }
 }
@@ -293,6 +297,10 @@ mod tests {
         assert_eq!(names[6..], [("resume 1 as fsdp", 2)]);
         for (only, ranks) in [(&["nothing"][..], &[2][..]), (&[], &[0]), (&[], &[usize::MAX])] {
             assert!(super::rows(&args(only, ranks)).is_err(), "{only:?} {ranks:?}");
+        }
+        let refused = super::rows(&args(&["nothing"], &[2])).unwrap_err().to_string();
+        for (name, ..) in STRATEGIES {
+            assert!(refused.contains(name), "{refused}");
         }
         let primes = [4093, 4091, 4079, 4073, 4057, 4051];
         assert!(super::rows(&args(&[], &primes)).is_err(), "too large for a number");

@@ -197,10 +197,21 @@ fn a_part_of_a_communicator_has_its_device() {
         nccl.ok(unsafe { (nccl.split)(rank.comm, half, rank.rank as c_int, &mut part, 0) });
         rank.write(&brings(rank.rank, 100));
         let (from, to, raw) = (rank.input(), rank.output(), rank.raw());
-        // SAFETY: the buffers are longer than the call, and waited for.
-        nccl.ok(unsafe { (nccl.all_gather)(from, to, 100, F32, part, raw) });
         let half = half as usize;
-        assert!(rank.result(200) == [brings(half, 100), brings(half + 2, 100)].concat());
+        let gather = || {
+            // SAFETY: the buffers are longer than the call, and waited for.
+            nccl.ok(unsafe { (nccl.all_gather)(from, to, 100, F32, part, raw) });
+            assert!(rank.result(200) == [brings(half, 100), brings(half + 2, 100)].concat());
+        };
+        // The first call loads code, for which the device must have nothing of the other half.
+        for turn in 0..2 {
+            all.wait();
+            if half == turn {
+                gather();
+            }
+        }
+        all.wait();
+        gather();
         let mut number: c_int = -1;
         // SAFETY: there is room for it.
         nccl.ok(unsafe { (nccl.device)(part, &mut number) });
