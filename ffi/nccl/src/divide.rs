@@ -46,7 +46,8 @@ pub unsafe extern "C" fn ncclCommSplit(
             let member = parent.member()?;
             let part = member.communicator.split(colour, key)?;
             let root = member.root.clone();
-            part.map(|part| Member::new(part, root, member.bound())).transpose()
+            let join = || part.map(|part| Member::new(part, root, member.bound())).transpose();
+            in_turn(member, colour, join)
         };
         // SAFETY: C passes a place for the handle.
         let (result, handle) = unsafe { begin(&out, made, divide) }?;
@@ -98,6 +99,31 @@ pub unsafe extern "C" fn ncclCommShrink(
         // SAFETY: C passes a place for the handle.
         unsafe { begin(&out, made, shrink) }.map(|(result, _)| result)
     })
+}
+
+/// Each part by itself, where there are devices: opening one waits for it, hence for what the ranks
+/// of another part prove to each other on it, and holds up the threads that these wait for.
+fn in_turn<T>(
+    parent: &Member,
+    colour: Option<u32>,
+    join: impl FnOnce() -> Outcome<T>,
+) -> Outcome<T> {
+    // Colours are numbers of C's, so the last one is nobody's.
+    let mine = [colour.unwrap_or(u32::MAX), u32::from(parent.on_device.is_some())];
+    let mut all = vec![0; mine.len() * parent.communicator.size()];
+    parent.communicator.all_gather(&mine, &mut all)?;
+    let (all, _) = all.as_chunks::<2>();
+    if all.iter().all(|[_, has_device]| *has_device == 0) {
+        return join();
+    }
+    let mut turns: Vec<u32> = all.iter().map(|[colour, _]| *colour).collect();
+    turns.sort_unstable();
+    turns.dedup();
+    let before = turns.iter().take_while(|turn| **turn != mine[0]).count();
+    (0..before).try_for_each(|_| parent.communicator.barrier())?;
+    let joined = join();
+    (before..turns.len()).try_for_each(|_| parent.communicator.barrier())?;
+    joined
 }
 
 /// Divisions of one communicator happen in the order in which they were asked for, on all ranks.
