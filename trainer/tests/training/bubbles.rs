@@ -32,6 +32,22 @@ impl Stages for Sleeper {
     }
 }
 
+/// Seconds that cores have worked for anybody but this process.
+fn others_seconds() -> f64 {
+    const TICKS_A_SECOND: f64 = 100.0;
+    let ticks = |path: &str, behind: &str, fields: &[usize]| -> f64 {
+        let text = std::fs::read_to_string(path).unwrap();
+        let line = text.lines().next().unwrap();
+        let fields_of_line: Vec<&str> = line.rsplit(behind).next().unwrap().split(' ').collect();
+        fields.iter().map(|at| fields_of_line[*at].parse::<f64>().unwrap()).sum()
+    };
+    // User, nice, system, interrupts of both kinds, and what a virtual machine's host took.
+    let all = ticks("/proc/stat", "cpu  ", &[0, 1, 2, 5, 6, 7]);
+    // User and system, behind the name, which may have blanks, and eleven others.
+    let own = ticks("/proc/self/stat", ") ", &[11, 12]);
+    (all - own) / TICKS_A_SECOND
+}
+
 /// The bubble of ranks that sleep, and how late the latest sleep ended, as a share of it.
 fn measured_bubble(plan: &Plan, ranks: usize, unit: Duration) -> (f64, f64) {
     let begun = Instant::now();
@@ -85,19 +101,25 @@ fn bubbles_of_real_ranks_are_within_two_points_of_theory() {
     }
 }
 
-/// Some try comes within two points. Tries in which a sleep ended a tenth late say more about what
-/// else the machine does than about the pipeline: they may fail, and longer sleeps suffer less.
+/// Some try comes within two points. Tries in which a sleep ended a tenth late, or others had a
+/// tenth of a core, where who is woken by a message waits for it, say more about what else the
+/// machine does than about the pipeline: they may fail, and longer sleeps suffer less.
 fn check_bubble(plan: &Plan, ranks: usize, want: f64, what: &str) {
     let mut fair = 0;
     for ms in [4, 8, 16, 32, 4, 8, 16, 32] {
         let unit = Duration::from_millis(ms);
+        let (begun, before) = (Instant::now(), others_seconds());
         let (bubble, latest) = measured_bubble(plan, ranks, unit);
+        let others = (others_seconds() - before) / begun.elapsed().as_secs_f64();
         let off = 100.0 * (bubble - want);
-        println!("{what}, {ms} ms: {:.2} % {off:+.2}, sleeps late by {latest:.2}", 100.0 * want);
+        println!(
+            "{what}, {ms} ms: {:.2} % {off:+.2}, sleeps late by {latest:.2}, others had {others:.2}",
+            100.0 * want
+        );
         if off.abs() < 2.0 {
             return;
         }
-        fair += usize::from(latest < 0.1);
+        fair += usize::from(latest < 0.1 && others < 0.1);
     }
     assert!(fair < 3, "{what}");
     println!("skipped {what}: the machine is too busy to sleep on it");

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use brigade_cuda::{Cuda, DeviceMemory, Pinned, Place, Stream};
+use brigade_cuda::{Context, Cuda, DeviceMemory, Pinned, Place, Stream};
 
 use super::library::{Address, F32, INVALID_ARGUMENT, INVALID_USAGE, Nccl, SUCCESS, SUM};
 use super::rank::{Rank, brings, bytes, context, has_device, read, turn, unique_id};
@@ -28,6 +28,23 @@ pub(crate) fn ranks(count: usize, body: impl Fn(&mut Rank, &Barrier) + Sync) {
             });
         }
     });
+}
+
+/// Run `body` in one thread that has both ranks of a communicator, on one device.
+fn both_ranks(body: impl FnOnce(&'static Nccl, &Context, [Address; 2])) {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let (nccl, context) = (Nccl::get(), context());
+    let mut comms = [0; 2];
+    // SAFETY: there is room for as many.
+    nccl.ok(unsafe { (nccl.init_all)(comms.as_mut_ptr(), 2, [0, 0].as_ptr()) });
+    body(nccl, &context, comms);
+    for comm in comms {
+        // SAFETY: nobody calls it any more.
+        nccl.ok(unsafe { (nccl.destroy)(comm) });
+    }
 }
 
 #[test]
@@ -104,88 +121,68 @@ fn the_default_stream_of_a_device_does_for_all_its_ranks() {
 
 #[test]
 fn one_thread_may_have_all_ranks_in_a_group() {
-    if !has_device() {
-        return;
-    }
-    let _turn = turn();
-    let (nccl, context) = (Nccl::get(), context());
-    let mut comms = [0; 2];
-    // SAFETY: there is room for as many.
-    nccl.ok(unsafe { (nccl.init_all)(comms.as_mut_ptr(), 2, [0, 0].as_ptr()) });
-    let join = |rank: usize| Rank::of(&context, comms[rank], rank, 2);
-    let mut world = [0, 1].map(join);
-    let mut on_host = [1.5_f32; 2];
-    for _ in 0..3 {
-        // SAFETY: the buffers are longer than the calls, and waited for.
-        unsafe {
-            nccl.ok((nccl.group_start)());
-            for rank in &mut world {
-                rank.write(&brings(rank.rank, 9000));
-                let (from, to, raw) = (rank.input(), rank.output(), rank.raw());
-                nccl.ok((nccl.all_gather)(from, to, 9000, F32, rank.comm, raw));
-                // What lies with the host is done when the group ends.
-                let at = on_host.as_mut_ptr().add(rank.rank).expose_provenance();
-                nccl.ok((nccl.all_reduce)(at, at, 1, F32, SUM, rank.comm, raw));
+    both_ranks(|nccl, context, comms| {
+        let join = |rank: usize| Rank::of(context, comms[rank], rank, 2);
+        let mut world = [0, 1].map(join);
+        let mut on_host = [1.5_f32; 2];
+        for _ in 0..3 {
+            // SAFETY: the buffers are longer than the calls, and waited for.
+            unsafe {
+                nccl.ok((nccl.group_start)());
+                for rank in &mut world {
+                    rank.write(&brings(rank.rank, 9000));
+                    let (from, to, raw) = (rank.input(), rank.output(), rank.raw());
+                    nccl.ok((nccl.all_gather)(from, to, 9000, F32, rank.comm, raw));
+                    // What lies with the host is done when the group ends.
+                    let at = on_host.as_mut_ptr().add(rank.rank).expose_provenance();
+                    nccl.ok((nccl.all_reduce)(at, at, 1, F32, SUM, rank.comm, raw));
+                }
+                nccl.ok((nccl.group_end)());
             }
-            nccl.ok((nccl.group_end)());
+            for rank in &world {
+                assert!(rank.result(18_000) == [brings(0, 9000), brings(1, 9000)].concat());
+            }
         }
-        for rank in &world {
-            assert!(rank.result(18_000) == [brings(0, 9000), brings(1, 9000)].concat());
-        }
-    }
-    assert_eq!(on_host, [12.0; 2]);
-    for rank in &world {
-        // SAFETY: nobody calls it any more.
-        nccl.ok(unsafe { (nccl.destroy)(rank.comm) });
-    }
+        assert_eq!(on_host, [12.0; 2]);
+    });
 }
 
 /// A group's calls are enqueued by other threads, whose default streams are others.
 #[test]
 fn a_group_of_all_ranks_keeps_the_order_of_the_threads_own_stream() {
-    if !has_device() {
-        return;
-    }
-    let _turn = turn();
-    let (nccl, context) = (Nccl::get(), context());
-    let mut comms = [0; 2];
-    // SAFETY: there is room for as many.
-    nccl.ok(unsafe { (nccl.init_all)(comms.as_mut_ptr(), 2, [0, 0].as_ptr()) });
-    // SAFETY: the thread has it for as long as it lives.
-    let own = unsafe { Stream::borrowed(&context, std::ptr::without_provenance_mut(2)) };
-    let mut buffers = [0; 2].map(|_| DeviceMemory::new(&context, 4 * 9000).expect("memory"));
-    let late = [0, 1].map(|rank| {
-        let mut late = Pinned::new(&context, 4 * 9000).expect("memory");
-        late.as_mut_slice().copy_from_slice(&bytes(&brings(rank, 9000)));
-        late
-    });
-    let want: Vec<f32> =
-        brings(0, 9000).into_iter().zip(brings(1, 9000)).map(|(one, two)| one + two).collect();
-    for round in 0..3 {
-        for (buffer, late) in buffers.iter_mut().zip(&late) {
-            buffer.write(&own, 0, &bytes(&[7.0; 9000])).expect("a copy");
-            own.call(|| std::thread::sleep(Duration::from_millis(100))).expect("a call");
-            // SAFETY: both are as long as the copy, and kept until it is done.
-            unsafe { own.copy(buffer.address(), late.as_ptr() as u64, late.bytes()) }
-                .expect("a copy");
-        }
-        // SAFETY: the buffers are as long as the calls, and waited for.
-        unsafe {
-            nccl.ok((nccl.group_start)());
-            for (comm, buffer) in comms.iter().zip(&buffers) {
-                let at = buffer.address() as Address;
-                nccl.ok((nccl.all_reduce)(at, at, 9000, F32, SUM, *comm, 2));
+    both_ranks(|nccl, context, comms| {
+        // SAFETY: the thread has it for as long as it lives.
+        let own = unsafe { Stream::borrowed(context, std::ptr::without_provenance_mut(2)) };
+        let mut buffers = [0; 2].map(|_| DeviceMemory::new(context, 4 * 9000).expect("memory"));
+        let late = [0, 1].map(|rank| {
+            let mut late = Pinned::new(context, 4 * 9000).expect("memory");
+            late.as_mut_slice().copy_from_slice(&bytes(&brings(rank, 9000)));
+            late
+        });
+        let want: Vec<f32> =
+            brings(0, 9000).into_iter().zip(brings(1, 9000)).map(|(one, two)| one + two).collect();
+        for round in 0..3 {
+            for (buffer, late) in buffers.iter_mut().zip(&late) {
+                buffer.write(&own, 0, &bytes(&[7.0; 9000])).expect("a copy");
+                own.call(|| std::thread::sleep(Duration::from_millis(100))).expect("a call");
+                // SAFETY: both are as long as the copy, and kept until it is done.
+                unsafe { own.copy(buffer.address(), late.as_ptr() as u64, late.bytes()) }
+                    .expect("a copy");
             }
-            nccl.ok((nccl.group_end)());
+            // SAFETY: the buffers are as long as the calls, and waited for.
+            unsafe {
+                nccl.ok((nccl.group_start)());
+                for (comm, buffer) in comms.iter().zip(&buffers) {
+                    let at = buffer.address() as Address;
+                    nccl.ok((nccl.all_reduce)(at, at, 9000, F32, SUM, *comm, 2));
+                }
+                nccl.ok((nccl.group_end)());
+            }
+            for buffer in &buffers {
+                assert!(read(buffer, &own, 9000) == want, "round {round}");
+            }
         }
-        for buffer in &buffers {
-            assert!(read(buffer, &own, 9000) == want, "round {round}");
-        }
-    }
-    for comm in comms {
-        // SAFETY: nobody calls it any more.
-        nccl.ok(unsafe { (nccl.destroy)(comm) });
-    }
+    });
 }
 
 #[test]
