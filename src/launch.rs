@@ -44,7 +44,7 @@ pub(crate) struct World {
 pub(crate) enum Outcome {
     /// Every rank exited with 0.
     Success,
-    /// A rank failed; this one was the first.
+    /// A rank failed; this one was the first, or was killed before the launcher ended anybody.
     RankFailed(Failure),
     /// A signal asked the launcher to stop.
     Interrupted(i32),
@@ -70,6 +70,13 @@ impl Outcome {
             Self::Interrupted(signal) => 128 + signal,
         };
         u8::try_from(code).unwrap_or(1)
+    }
+}
+
+impl Failure {
+    /// Whether this end may be what made the other rank give up.
+    fn explains(&self, other: &Self) -> bool {
+        self.status.signal().is_some() && other.status.signal().is_none()
     }
 }
 
@@ -179,9 +186,18 @@ impl Ranks {
                 if !told && !explains {
                     eprintln!("brigade: {failure}");
                 }
-                if matches!(outcome, Outcome::Success) {
-                    outcome = Outcome::RankFailed(failure);
-                    ending = Ending::TermAt(Instant::now() + world.grace);
+                match outcome {
+                    Outcome::Success => {
+                        outcome = Outcome::RankFailed(failure);
+                        ending = Ending::TermAt(Instant::now() + world.grace);
+                    }
+                    // Others may notice a death, and be gone, before the dead process is.
+                    Outcome::RankFailed(first)
+                        if matches!(ending, Ending::TermAt(_)) && failure.explains(&first) =>
+                    {
+                        outcome = Outcome::RankFailed(failure);
+                    }
+                    _ => {}
                 }
             }
             if self.running.is_empty() {
