@@ -112,10 +112,8 @@ fn check_bubble(plan: &Plan, ranks: usize, want: f64, what: &str) {
         let (bubble, latest) = measured_bubble(plan, ranks, unit);
         let others = (others_seconds() - before) / begun.elapsed().as_secs_f64();
         let off = 100.0 * (bubble - want);
-        println!(
-            "{what}, {ms} ms: {:.2} % {off:+.2}, sleeps late by {latest:.2}, others had {others:.2}",
-            100.0 * want
-        );
+        let (theory, noise) = (100.0 * want, format!("late by {latest:.2}, others {others:.2}"));
+        println!("{what}, {ms} ms: {theory:.2} % {off:+.2}, {noise}");
         if off.abs() < 2.0 {
             return;
         }
