@@ -150,6 +150,9 @@ typedef enum {
     BRIGADE_WAY_MET = 1,
     // Through pinned memory of the host, anywhere: likewise.
     BRIGADE_WAY_STAGED = 2,
+    // As one kernel that carries out a schedule, where no device is shared by processes of one
+    // machine, or an algorithm was named: otherwise as BRIGADE_WAY_TOGETHER.
+    BRIGADE_WAY_LINKED = 3,
 } brigade_way_t;
 
 // An optimizer over state in files. What is inside is nobody's.

@@ -44,9 +44,10 @@ impl Device {
     ) -> Result<Self, Error> {
         let context = context(comm.rank()).map_err(failed("opening a device"))?;
         let group = comm.on_device(&context)?;
-        if replays && group.way() != Way::Together {
-            let what = "--graph needs ranks that are threads of one process, on devices that \
-                        have room for the kernels of all of them"
+        if replays && !group.way().is_enqueued() {
+            let what = "--graph needs ranks whose kernels run at the same time: threads of one \
+                        process, on devices that have room for all of them, or processes that \
+                        share no device"
                 .to_owned();
             return Err(Error::Invalid { what });
         }
@@ -65,6 +66,7 @@ impl Device {
     pub(crate) fn transport(&self) -> &'static str {
         match self.group.way() {
             Way::Together => "cuda",
+            Way::Linked => "cuda, by schedules",
             Way::Met => "cuda, hosts meet",
             Way::Staged => "cuda through the host",
         }

@@ -19,7 +19,7 @@ use crate::world::World;
 use crate::{Error, Settings};
 
 /// Calls up to this size go by the algorithm with the fewest steps.
-const SMALL_BYTES: usize = 16 << 10;
+pub(crate) const SMALL_BYTES: usize = 16 << 10;
 
 /// One rank's handle on a group of ranks.
 ///

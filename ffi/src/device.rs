@@ -57,6 +57,9 @@ pub enum brigade_way_t {
     BRIGADE_WAY_MET = 1,
     /// Through pinned memory of the host, anywhere: likewise.
     BRIGADE_WAY_STAGED = 2,
+    /// As one kernel that carries out a schedule, where no device is shared by processes of one
+    /// machine, or an algorithm was named: otherwise as BRIGADE_WAY_TOGETHER.
+    BRIGADE_WAY_LINKED = 3,
 }
 
 /// Any number where C says `brigade_way_t`.
@@ -161,8 +164,9 @@ pub unsafe extern "C" fn brigade_device_group_info(
                 Way::Together => brigade_way_t::BRIGADE_WAY_TOGETHER,
                 Way::Met => brigade_way_t::BRIGADE_WAY_MET,
                 Way::Staged => brigade_way_t::BRIGADE_WAY_STAGED,
+                Way::Linked => brigade_way_t::BRIGADE_WAY_LINKED,
             } as c_int),
-            captures: c_int::from(way == Way::Together),
+            captures: c_int::from(way.is_enqueued()),
             shares_device: c_int::from(device.streams.group().shares_device()),
         };
         let bytes = asked.struct_size.min(size_of::<brigade_device_info_t>());

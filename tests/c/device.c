@@ -257,7 +257,8 @@ static void *take_part(void *argument) {
     CHECK(brigade_device_group_create(&me->group, BRIGADE_CURRENT_DEVICE, me->comm));
     me->info = none;
     CHECK(brigade_device_group_info(me->group, &me->info));
-    REQUIRE(me->info.device == 0 && me->info.captures == (me->info.way == BRIGADE_WAY_TOGETHER));
+    REQUIRE(me->info.device == 0 && me->info.captures ==
+            (me->info.way == BRIGADE_WAY_TOGETHER || me->info.way == BRIGADE_WAY_LINKED));
     CU(cuStreamCreateWithPriority(&me->stream, CU_STREAM_NON_BLOCKING, 0));
     CU(cuMemAlloc_v2(&me->in, ROOM * sizeof(float)));
     CU(cuMemAlloc_v2(&me->out, ROOM * sizeof(float)));

@@ -15,6 +15,8 @@ const TEXT: &str = concat!(
     include_str!("kernels/direct.cu"),
     include_str!("kernels/packets.cu"),
     include_str!("kernels/messages.cu"),
+    include_str!("kernels/linked.cu"),
+    include_str!("kernels/parcels.cu"),
 );
 
 const TYPES: usize = 14;
@@ -102,10 +104,20 @@ pub(super) struct Loaded {
     folding: Folding,
     pub(super) direct: Function,
     pub(super) packets: Function,
+    pub(super) linked: Function,
+    pub(super) scale: Function,
     /// With the kernels that fold nothing.
-    pub(super) messages: Option<Function>,
+    pub(super) messages: Option<Messages>,
     /// Threads of a block.
     pub(super) threads: u32,
+}
+
+/// Two ways to carry messages.
+pub(super) struct Messages {
+    /// By address.
+    pub(super) letters: Function,
+    /// Through slots.
+    pub(super) parcels: Function,
 }
 
 static COMPILING: Mutex<()> = Mutex::new(());
@@ -121,6 +133,11 @@ impl Kernels {
         self.loaded.iter().find(|loaded| loaded.folding == folding)
     }
 
+    /// Those that fold nothing.
+    pub(super) fn moving(&self) -> &Loaded {
+        self.find(Folding::NONE).expect("loaded when the group was made")
+    }
+
     /// Load them. Costs a compilation where no earlier run left one on disk. The device may wait
     /// for everything that is on it.
     pub(super) fn load(&mut self, context: &Context, folding: Folding) -> Result<(), CudaError> {
@@ -132,12 +149,18 @@ impl Kernels {
             let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
             nvrtc::module(context, &folding.source())?
         };
-        let [direct, packets] = ["direct", "packets"].map(|name| module.function(name));
-        let (direct, packets) = (direct?, packets?);
-        let is_moving = folding == Folding::NONE;
-        let messages = is_moving.then(|| module.function("messages")).transpose()?;
-        let threads = direct.threads_max()?.min(THREADS);
-        self.loaded.push(Loaded { folding, direct, packets, messages, threads });
+        let function = |name| module.function(name);
+        let (direct, packets) = (function("direct")?, function("packets")?);
+        let (linked, scale) = (function("linked")?, function("scale")?);
+        let messages = match folding == Folding::NONE {
+            true => {
+                let (letters, parcels) = (function("messages")?, function("parcels")?);
+                Some(Messages { letters, parcels })
+            }
+            false => None,
+        };
+        let threads = direct.threads_max()?.min(linked.threads_max()?).min(THREADS);
+        self.loaded.push(Loaded { folding, direct, packets, linked, scale, messages, threads });
         Ok(())
     }
 }

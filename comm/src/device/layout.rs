@@ -144,6 +144,155 @@ pub(super) struct Messages {
     pub(super) letter: [Letter; 2 * RANKS],
 }
 
+/// What a hop does; the numbers stand in `linked.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum HopKind {
+    /// From the source to a peer.
+    Send = 0,
+    /// From a peer to the target.
+    Recv = 1,
+    /// From the source and a peer, folded, to the target.
+    Fold = 2,
+    /// From the other place and the source, folded, to the target.
+    Merge = 3,
+    /// From the source to the target.
+    Copy = 4,
+}
+
+/// One move of a schedule, or a part of it: some pieces of one block. A place is a space in its two
+/// highest bits and bytes from there: to the beginning of the block, or in scratch to the piece.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hop {
+    pub(super) kind: HopKind,
+    pub(super) peer: u8,
+    /// Whether it is the last of its move.
+    pub(super) ends: u8,
+    /// Of a whole move that is received: one more than the rank that it is passed on to, or zero.
+    pub(super) next: u8,
+    pub(super) from: u16,
+    pub(super) to: u16,
+    /// Elements of the block.
+    pub(super) elems: u64,
+    pub(super) source: u64,
+    pub(super) target: u64,
+    pub(super) other: u64,
+}
+
+impl Hop {
+    pub(super) const INPUT: u64 = 0;
+    pub(super) const OUTPUT: u64 = 1 << 62;
+    pub(super) const SCRATCH: u64 = 1 << 63;
+    pub(super) const NONE: Self = Self {
+        kind: HopKind::Copy,
+        peer: 0,
+        ends: 0,
+        next: 0,
+        from: 0,
+        to: 0,
+        elems: 0,
+        source: 0,
+        target: 0,
+        other: 0,
+    };
+
+    /// Whether a peer takes part.
+    pub(super) fn is_wired(&self) -> bool {
+        matches!(self.kind, HopKind::Send | HopKind::Recv | HopKind::Fold)
+    }
+
+    /// Whether `next` is a whole move that sends just what this one has received.
+    pub(super) fn feeds(&self, next: &Self) -> bool {
+        matches!(self.kind, HopKind::Recv | HopKind::Fold)
+            && next.kind == HopKind::Send
+            && next.ends == 1
+            && (next.source, next.elems, next.from, next.to)
+                == (self.target, self.elems, self.from, self.to)
+    }
+
+    /// Whether `next` goes on where this one stops, in the same move and the same block.
+    pub(super) fn joins(&self, next: &Self) -> bool {
+        self.ends == 0 && *next == Self { from: self.to, to: self.to + 1, ..*self }
+    }
+}
+
+/// At most so many hops: all of a kernel's argument is 4 KiB.
+pub(super) const HOPS: usize = 80;
+/// At most so many lanes, each a block of a kernel.
+pub(super) const LANES: u32 = 32;
+/// Bytes of a slot: what a move may carry in one window.
+pub(super) const SLOT_BYTES: usize = 64 << 10;
+/// Slots of a lane.
+pub(super) const SLOTS: usize = 2;
+/// Bytes of a lane of an inbox: its counters, and slots behind their heads.
+const LANE_BYTES: usize = 128 + SLOTS * (128 + SLOT_BYTES);
+
+/// Bytes of a rank's inbox.
+pub(super) fn inbox_bytes(ranks: usize, lanes: u32) -> usize {
+    ranks * lanes as usize * LANE_BYTES
+}
+
+/// The argument of the kernel `linked`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ByHops {
+    pub(super) group: Group,
+    pub(super) inbox: [u64; RANKS],
+    pub(super) input: u64,
+    pub(super) output: u64,
+    pub(super) scratch: u64,
+    pub(super) scratch_bytes: u64,
+    pub(super) window: u64,
+    pub(super) windows: u64,
+    pub(super) lanes: u32,
+    pub(super) pieces: u32,
+    pub(super) elem_bytes: u32,
+    pub(super) signature: u32,
+    pub(super) op: u32,
+    pub(super) hops: u32,
+    pub(super) call: u32,
+    pub(super) spare: u32,
+    pub(super) hop: [Hop; HOPS],
+}
+
+/// The argument of the kernel `scale`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Scaling {
+    pub(super) to: u64,
+    pub(super) from: u64,
+    pub(super) elems: u64,
+    pub(super) factor: f64,
+    pub(super) ranks: u32,
+    pub(super) op: u32,
+}
+
+/// One message of the kernel `parcels`, and how many lanes share it.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Parcel {
+    pub(super) sends: u32,
+    pub(super) peer: u32,
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    pub(super) signature: u32,
+    pub(super) lanes: u32,
+}
+
+/// The argument of the kernel `parcels`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Parcels {
+    pub(super) group: Group,
+    pub(super) inbox: [u64; RANKS],
+    pub(super) lanes: u32,
+    pub(super) count: u32,
+    pub(super) call: u32,
+    pub(super) spare: u32,
+    pub(super) parcel: [Parcel; 2 * RANKS],
+}
+
 /// Words of a desk, counted in four bytes.
 pub(super) mod word {
     /// Set by the host: every kernel of the group ends.
@@ -171,10 +320,14 @@ pub(super) fn phase(number: u32) -> &'static str {
         2 => "waiting for the end of the call of",
         3 => "waiting for packets from",
         4 => "waiting for a message from",
-        _ => "waiting for a message to be taken by",
+        5 => "waiting for a message to be taken by",
+        6 => "waiting for a part from",
+        _ => "waiting for parts to be taken by",
     }
 }
 
 const _: () = assert!(size_of::<Group>() == 272 && DESK_BYTES == 2080);
 const _: () = assert!(size_of::<Direct>() == 1832 && size_of::<Packets>() == 1080);
 const _: () = assert!(size_of::<Messages>() == 2328);
+const _: () = assert!(size_of::<ByHops>() == 3808 && size_of::<Scaling>() == 40);
+const _: () = assert!(size_of::<Parcels>() == 2592 && LANE_BYTES == 131_456);

@@ -75,7 +75,7 @@ pub(super) fn signature(call: &Call) -> u32 {
 }
 
 /// Whether every rank must know the lengths of all blocks.
-fn knows_all(collective: Collective) -> bool {
+pub(super) fn knows_all(collective: Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::ReduceScatter)
 }
 

@@ -2,7 +2,6 @@
 
 use brigade_cuda::Stream;
 
-use super::kernels::Folding;
 use super::layout::{Letter, Messages, RANKS};
 use super::setup::{Way, trouble};
 use super::ways::launch;
@@ -16,11 +15,11 @@ const BLOCK_BYTES: usize = 32 << 10;
 /// One message: elements in memory of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMessage {
-    peer: usize,
-    sends: bool,
-    address: u64,
-    bytes: usize,
-    dtype: Dtype,
+    pub(super) peer: usize,
+    pub(super) sends: bool,
+    pub(super) address: u64,
+    pub(super) bytes: usize,
+    pub(super) dtype: Dtype,
 }
 
 impl DeviceMessage {
@@ -67,7 +66,7 @@ impl Inner {
         if wired.is_empty() {
             return Ok(());
         }
-        if self.way != Way::Together {
+        if !self.way.is_enqueued() {
             // SAFETY: the caller's promise.
             return unsafe { self.stage_messages(&wired, stream) };
         }
@@ -77,8 +76,14 @@ impl Inner {
         for round in 0..=turns.iter().copied().max().unwrap_or(0) {
             let these = wired.iter().zip(&turns).filter(|(_, turn)| **turn == round);
             let letters: Vec<&DeviceMessage> = these.map(|(message, _)| *message).collect();
-            // SAFETY: the caller's promise.
-            unsafe { self.post(&mut state, &letters, stream)? };
+            state.posted = state.posted.wrapping_add(1);
+            if self.way == Way::Linked {
+                // SAFETY: the caller's promise.
+                unsafe { self.post_parcels(&mut state, &letters, stream)? };
+            } else {
+                // SAFETY: likewise.
+                unsafe { self.post(&mut state, &letters, stream)? };
+            }
         }
         Ok(())
     }
@@ -106,7 +111,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Enqueue messages of which no two are alike.
+    /// The signature of a message of this type, which errors can name from now on.
+    pub(super) fn learn_message(&self, dtype: Dtype) -> u32 {
+        let signature = u32::from(dtype.code()) | 0x4d00;
+        self.watched.learn(signature, format!("a message of {dtype}"));
+        signature
+    }
+
+    /// Enqueue messages of which no two are alike, by address.
     ///
     /// # Safety
     ///
@@ -117,13 +129,11 @@ impl Inner {
         messages: &[&DeviceMessage],
         stream: &Stream,
     ) -> Result<(), Error> {
-        state.posted = state.posted.wrapping_add(1);
-        let loaded = state.kernels.find(Folding::NONE).expect("loaded when the group was made");
-        let kernel = loaded.messages.as_ref().expect("beside the kernels that fold nothing");
+        let loaded = state.kernels.moving();
+        let kernels = loaded.messages.as_ref().expect("beside the kernels that fold nothing");
         let mut letter = [Letter::default(); 2 * RANKS];
         for (letter, message) in letter.iter_mut().zip(messages) {
-            let signature = u32::from(message.dtype.code()) | 0x4d00;
-            self.watched.learn(signature, format!("a message of {}", message.dtype));
+            let signature = self.learn_message(message.dtype);
             *letter = Letter {
                 sends: u32::from(message.sends),
                 peer: message.peer as u32,
@@ -139,7 +149,7 @@ impl Inner {
         let (group, count) = (self.group, messages.len() as u32);
         let argument = Messages { group, count, call: state.posted, letter };
         // SAFETY: the argument is the kernel's; the caller vouches for the memory.
-        unsafe { launch(kernel, stream, (blocks, loaded.threads), &argument) }
+        unsafe { launch(&kernels.letters, stream, (blocks, loaded.threads), &argument) }
             .map_err(|error| trouble("a message on a device", &error))
     }
 

@@ -8,25 +8,32 @@
 //! |---|---|
 //! | `layout`, `kernels/` | what kernels and host both look into, and the kernels |
 //! | `lower` | a call as steps on everybody's buffers, or as packets: pure |
+//! | `link` | a call as hops of its schedule: pure |
 //! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
-//! | `setup` | who reaches whom, proved with a pattern |
+//! | `setup`, `inbox` | who reaches whom, proved with a pattern |
 //! | `plans` | calls made before, and the memory that they name |
-//! | `ways`, `lent`, `messages` | the three ways to carry out a call, and messages |
+//! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
 //! | `work` | waiting for what was enqueued |
 //!
 //! Where all ranks are threads of one process, a call is one kernel: ranks find each other's
 //! buffers by flags in device memory and nothing waits on the host, so calls can be captured in
-//! graphs. Kernels of different processes take turns on a device that they share, so they cannot
-//! wait for each other: there the ranks' hosts meet before and after. What ranks cannot reach at
-//! all goes through pinned memory of the host.
+//! graphs. Where they are processes with devices of their own, a call is one kernel too, and what
+//! one rank sends another goes through slots in the other's memory. Kernels of different processes
+//! take turns on a device that they share, so they cannot wait for each other: there the ranks'
+//! hosts meet before and after. What ranks cannot reach at all goes through pinned memory of the
+//! host.
 
+mod inbox;
 mod kernels;
 mod layout;
 mod lent;
+mod link;
 mod lower;
 mod messages;
 mod plans;
 mod setup;
+mod slots;
+mod staged;
 mod sys;
 mod watch;
 mod ways;
@@ -48,6 +55,7 @@ pub use work::DeviceWork;
 use crate::call::Call;
 use crate::communicator::{Communicator, Shared};
 use crate::{Dtype, Error};
+use inbox::Inboxes;
 use kernels::Kernels;
 use layout::{Group, RANKS};
 use lent::{Imports, Staging};
@@ -85,6 +93,7 @@ struct Inner {
     _board: Arc<DeviceMemory>,
     group: Group,
     packets: [u64; RANKS],
+    inboxes: Inboxes,
     blocks: u32,
     /// For what the group does by itself.
     stream: Stream,
@@ -104,7 +113,7 @@ struct State {
     streams: Vec<Stream>,
     /// Whether calls were enqueued into streams of somebody else, which may be gone by the end.
     has_borrowed: bool,
-    /// Kernels for messages so far.
+    /// Calls and kernels for messages so far.
     posted: u32,
 }
 
@@ -120,11 +129,6 @@ impl Communicator {
     pub fn on_device(&self, context: &Context) -> Result<DeviceGroup, Error> {
         let shared = self.shared();
         let mut met = setup::meet(shared, context)?;
-        // Every rank tries what all can.
-        let ways = met.ways.len();
-        let all = setup::exchange(shared, &[ways as u8])?;
-        let common = usize::from(all.into_iter().min().unwrap_or(1));
-        met.ways.drain(..ways - common.min(ways));
         let mut ways = std::mem::take(&mut met.ways).into_iter();
         let mut inner = Inner::new(shared, met);
         loop {
@@ -132,7 +136,7 @@ impl Communicator {
             let mut kept = Vec::new();
             let proved = match inner.way {
                 Way::Staged => true,
-                Way::Together | Way::Met => inner.prove(&mut kept),
+                Way::Together | Way::Linked | Way::Met => inner.prove(&mut kept),
             };
             let all_proved = agree(shared, proved)?;
             // Freeing waits for the device, on which nobody's kernel must wait for us meanwhile.
@@ -172,9 +176,9 @@ impl DeviceGroup {
 
     /// Enqueue a call into `stream`: blocks of this rank's input from address `input`, of its
     /// output at `output`. In place is where NCCL has it: the same buffer, or the rank's own block
-    /// of the larger one. With [`Way::Together`] nothing here waits, except when a call of this
-    /// kind is made for the first time, which cannot be captured; with the other ways the call is
-    /// done when this returns, and never captured.
+    /// of the larger one. With [`Way::Together`] and [`Way::Linked`] nothing waits here, except
+    /// when a call of this kind is made for the first time, which cannot be captured; with the
+    /// other ways the call is done when this returns, and never captured.
     ///
     /// # Errors
     ///
@@ -285,7 +289,7 @@ impl Drop for DeviceGroup {
 
 impl Inner {
     fn new(shared: &Arc<Shared>, met: Met) -> Self {
-        let Met { opened, cards, boards, group, packets, blocks, .. } = met;
+        let Met { opened, cards, boards, group, packets, inboxes, blocks, .. } = met;
         let state = State {
             kernels: opened.kernels,
             plans: Plans::default(),
@@ -306,6 +310,7 @@ impl Inner {
             _board: opened.board,
             group,
             packets,
+            inboxes,
             blocks,
             stream: opened.stream,
             state: Mutex::new(state),
@@ -324,6 +329,8 @@ impl Inner {
             group: &self.group,
             packets: &self.packets,
             blocks: self.blocks,
+            inboxes: &self.inboxes,
+            settings: &self.watched.shared.settings,
         }
     }
 

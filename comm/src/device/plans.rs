@@ -3,13 +3,15 @@
 use brigade_cuda::{Cuda, CudaError, Place, Whereabouts};
 use brigade_schedule::Collective;
 
+use super::inbox::Inboxes;
 use super::kernels::Folding;
 use super::layout::{Direct, Group, Packets, Part, RANKS, Step};
 use super::lower::{DirectSteps, Lowered, lower, lower_direct, signature};
 use super::setup::Way;
+use super::slots::Slotted;
 use crate::call::{Call, Counts};
 use crate::extent::Extent;
-use crate::{Dtype, Error, Op};
+use crate::{Dtype, Error, Op, Settings};
 
 /// How many calls are kept; beyond that the oldest goes.
 const PLANS_MAX: usize = 64;
@@ -41,6 +43,8 @@ pub(super) enum Ready {
     },
     /// The kernel `direct`, but for the addresses.
     Direct { argument: Box<Direct>, steps: DirectSteps },
+    /// The kernel `linked`.
+    Linked(Slotted),
     /// Nothing: the host does it.
     Staged,
 }
@@ -53,6 +57,8 @@ pub(super) struct Facts<'a> {
     pub(super) group: &'a Group,
     pub(super) packets: &'a [u64; RANKS],
     pub(super) blocks: u32,
+    pub(super) inboxes: &'a Inboxes,
+    pub(super) settings: &'a Settings,
 }
 
 /// The calls of one group.
@@ -106,18 +112,28 @@ impl Plan {
             true => Folding::by(call.dtype, &call.op),
             false => Some(Folding::NONE),
         };
-        let signature = signature(call);
+        let mut signature = signature(call);
         let ready = match (folding, facts.way) {
             (None, _) | (_, Way::Staged) => Ready::Staged,
             (Some(_), Way::Together) => match lower(call, facts.ranks, facts.rank, facts.blocks) {
                 Lowered::Packets(parts) => packets(call, signature, facts, &parts),
                 Lowered::Direct(steps) => direct(call, signature, facts, steps),
             },
+            (Some(_), Way::Linked) => match lower(call, facts.ranks, facts.rank, facts.blocks) {
+                Lowered::Packets(parts) => packets(call, signature, facts, &parts),
+                Lowered::Direct(steps) => match Slotted::new(call, facts)? {
+                    Some(slotted) => Ready::Linked(slotted),
+                    None => direct(call, signature, facts, steps),
+                },
+            },
             (Some(_), Way::Met) => {
                 let steps = lower_direct(call, facts.ranks, facts.rank, facts.blocks);
                 direct(call, signature, facts, steps)
             }
         };
+        if let Ready::Linked(slotted) = &ready {
+            signature = slotted.signature;
+        }
         Ok(Self {
             collective: call.collective,
             dtype: call.dtype,
@@ -132,16 +148,40 @@ impl Plan {
         })
     }
 
-    /// Bytes of a copy of the input that the call needs: an all-to-all in place on buffers where
-    /// they lie would write over what others still read.
-    pub(super) fn scratch_bytes(&self) -> Option<usize> {
+    /// Bytes of a copy of the input that the call needs: an all-to-all in place would write over
+    /// what is still to be read, and a schedule folds what was multiplied before.
+    pub(super) fn copied_bytes(&self) -> usize {
         let overlaps = self.in_place && self.collective == Collective::AllToAll;
-        let is_direct = matches!(self.ready, Ready::Direct { .. });
-        (overlaps && is_direct).then(|| self.elems.0 * self.dtype.size())
+        let is_copied = match self.ready {
+            Ready::Direct { .. } => overlaps,
+            Ready::Linked(_) => {
+                let scales = self.op_code == Op::PreMulSum(1.0).code();
+                overlaps || (scales && self.collective.folds())
+            }
+            Ready::Packets { .. } | Ready::Staged => false,
+        };
+        if is_copied { self.elems.0 * self.dtype.size() } else { 0 }
+    }
+
+    /// Bytes of the group's memory that the call needs: a copy, and scratch behind it.
+    pub(super) fn room_bytes(&self) -> usize {
+        let copied = self.copied_bytes();
+        match &self.ready {
+            Ready::Linked(slotted) => copied.next_multiple_of(256) + slotted.scratch_bytes(),
+            _ => copied,
+        }
+    }
+
+    /// The call in words.
+    pub(super) fn name(&self, call: &Call) -> String {
+        match &self.ready {
+            Ready::Linked(slotted) => format!("{call} by {}", slotted.algorithm),
+            _ => call.to_string(),
+        }
     }
 }
 
-fn factor(op: &Op) -> f64 {
+pub(super) fn factor(op: &Op) -> f64 {
     match op {
         Op::PreMulSum(factor) => *factor,
         _ => 1.0,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use brigade_cuda::{Context, CudaError, DeviceMemory, IpcHandle, Stream};
 use brigade_schedule::Collective;
 
+use super::inbox::{self, Inboxes};
 use super::kernels::{Folding, Kernels};
 use super::layout::{BLOCKS, Group, PACKETS_AT, RANKS, board_bytes};
 use super::sys::Desk;
@@ -17,7 +18,7 @@ use crate::{Dtype, Error};
 /// How long the proof may take, compilers and first launches included.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a card.
-const CARD_BYTES: usize = 48 + IpcHandle::BYTES;
+const CARD_BYTES: usize = 52 + IpcHandle::BYTES;
 
 /// How calls of a group are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +26,23 @@ pub enum Way {
     /// Kernels of all ranks run at the same time and find each other by flags: threads of one
     /// process, whose kernels fit their devices together. The host waits for nothing.
     Together,
+    /// Kernels of all ranks run at the same time, and what one sends another goes through slots in
+    /// the other's memory, by the call's schedule: processes that share no device, or threads for
+    /// which an algorithm was named. The host waits for nothing.
+    Linked,
     /// The host's ranks meet before and after kernels that wait for nobody: processes, whose
     /// kernels take turns on a device, or more ranks than a device has room for.
     Met,
     /// Through pinned memory of the host and the transports of the group: what always works.
     Staged,
+}
+
+impl Way {
+    /// Whether calls go into a stream and nothing waits for them here, so that they can be
+    /// captured.
+    pub fn is_enqueued(self) -> bool {
+        matches!(self, Self::Together | Self::Linked)
+    }
 }
 
 /// What one rank says of its device.
@@ -42,12 +55,14 @@ pub(super) struct Card {
     ordinal: u32,
     /// Blocks that run on it at the same time; zero where something failed.
     room: u32,
-    board: u64,
+    /// Whether an algorithm was named, for kernels that carry out schedules.
+    wishes: u32,
+    pub(super) board: u64,
     handle: [u8; IpcHandle::BYTES],
 }
 
 impl Card {
-    fn of(opened: &Opened) -> Self {
+    fn of(opened: &Opened, wishes: bool) -> Self {
         let device = opened.context.device();
         let address = opened.board.address();
         // Memory that cannot be exported leaves zeros, which open nothing.
@@ -58,6 +73,7 @@ impl Card {
             host: host_number(),
             ordinal: device.ordinal,
             room: device.multiprocessors.max(1),
+            wishes: u32::from(wishes),
             board: address,
             handle: handle.unwrap_or([0; IpcHandle::BYTES]),
         }
@@ -65,8 +81,16 @@ impl Card {
 
     /// The card of a rank that could not open its device.
     fn none() -> Self {
-        let handle = [0; IpcHandle::BYTES];
-        Self { uuid: [0; 16], process: 0, host: 0, ordinal: 0, room: 0, board: 0, handle }
+        Self {
+            uuid: [0; 16],
+            process: 0,
+            host: 0,
+            ordinal: 0,
+            room: 0,
+            wishes: 0,
+            board: 0,
+            handle: [0; IpcHandle::BYTES],
+        }
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -75,6 +99,7 @@ impl Card {
         bytes.extend(self.host.to_le_bytes());
         bytes.extend(self.ordinal.to_le_bytes());
         bytes.extend(self.room.to_le_bytes());
+        bytes.extend(self.wishes.to_le_bytes());
         bytes.extend(self.board.to_le_bytes());
         bytes.extend(self.handle);
         bytes
@@ -90,9 +115,15 @@ impl Card {
             host: u64::from_le_bytes(part(bytes, 24)),
             ordinal: u32::from_le_bytes(part(bytes, 32)),
             room: u32::from_le_bytes(part(bytes, 36)),
-            board: u64::from_le_bytes(part(bytes, 40)),
-            handle: part(bytes, 48),
+            wishes: u32::from_le_bytes(part(bytes, 40)),
+            board: u64::from_le_bytes(part(bytes, 44)),
+            handle: part(bytes, 52),
         }
+    }
+
+    /// What another process opens the board with.
+    pub(super) fn handle(&self) -> IpcHandle {
+        IpcHandle::from_bytes(&self.handle)
     }
 }
 
@@ -124,13 +155,14 @@ impl Opened {
 pub(super) struct Met {
     pub(super) opened: Opened,
     pub(super) cards: Vec<Card>,
-    /// The boards of all ranks, where this rank reaches them: kernels of others may still look at
-    /// a board whose rank has gone.
+    /// The boards of all ranks of this process: kernels of others may still look at a board whose
+    /// rank has gone.
     pub(super) boards: Vec<Arc<DeviceMemory>>,
     pub(super) group: Group,
     /// Where packets lie on every board.
     pub(super) packets: [u64; RANKS],
-    /// What can be tried, best first.
+    pub(super) inboxes: Inboxes,
+    /// What all ranks can try, best first.
     pub(super) ways: Vec<Way>,
     /// At most so many blocks of each rank run at the same time.
     pub(super) blocks: u32,
@@ -138,57 +170,100 @@ pub(super) struct Met {
 
 /// Open this rank's device and hear of the others'. Collective; fails on all ranks alike.
 pub(super) fn meet(shared: &Shared, context: &Context) -> Result<Met, Error> {
-    let (rank, ranks) = (shared.rank as usize, shared.ranks as usize);
+    let (rank, ranks) = (shared.rank, shared.ranks as usize);
     // Opening waits for the device, on which an earlier group's calls may wait for another rank.
     agree(shared, true)?;
     let opened = Opened::new(context, ranks);
-    let card = opened.as_ref().map_or_else(|_| Card::none(), Card::of);
+    let wishes = shared.settings.algorithm.is_some();
+    let card = opened.as_ref().map_or_else(|_| Card::none(), |opened| Card::of(opened, wishes));
     let bytes = exchange(shared, &card.to_bytes())?;
     let cards: Vec<Card> = bytes.chunks_exact(CARD_BYTES).map(Card::from_bytes).collect();
     let opened = opened.map_err(|error| trouble("opening the device", &error))?;
     if let Some(failed) = cards.iter().position(|card| card.room == 0) {
         return Err(Error::join(format!("rank {failed} could not open its device")));
     }
-    let mut group = Group {
-        rank: rank as u32,
-        ranks: ranks as u32,
-        desk: opened.desk.address(),
-        board: [0; RANKS],
+    let desk = opened.desk.address();
+    let group = Group { rank, ranks: shared.ranks, desk, board: [0; RANKS] };
+    let mut met = Met {
+        opened,
+        boards: Vec::new(),
+        group,
+        packets: [0; RANKS],
+        inboxes: Inboxes::default(),
+        ways: Vec::new(),
+        blocks: room_for_each(&cards).clamp(1, BLOCKS as u32),
+        cards,
     };
-    let mut packets = [0; RANKS];
-    let same_process = cards.iter().all(|other| other.process == card.process);
-    let (mut ways, mut blocks, mut boards) = (vec![Way::Staged], 1, Vec::new());
     if ranks <= RANKS {
-        if cards.iter().all(|other| other.host == card.host) {
-            ways.insert(0, Way::Met);
-        }
-        blocks = room_for_each(&cards).min(BLOCKS as u32);
-        if same_process && blocks > 0 && reaches_all(context, &cards).is_ok() {
-            boards = cards.iter().filter_map(|card| shown(card.board)).collect();
-            for (peer, card) in cards.iter().enumerate() {
-                group.board[peer] = card.board;
-                packets[peer] = card.board + PACKETS_AT;
-            }
-            if boards.len() == ranks {
-                ways.insert(0, Way::Together);
-            }
-        }
+        met.find_ways(shared)?;
     }
-    Ok(Met { opened, cards, boards, group, packets, ways, blocks: blocks.max(1) })
+    met.ways.push(Way::Staged);
+    Ok(met)
 }
 
-/// The boards of this process.
-static BOARDS: Mutex<Vec<Weak<DeviceMemory>>> = Mutex::new(Vec::new());
-
-fn show(board: &Arc<DeviceMemory>) {
-    let mut boards = BOARDS.lock().unwrap_or_else(PoisonError::into_inner);
-    boards.retain(|board| board.strong_count() > 0);
-    boards.push(Arc::downgrade(board));
+impl Met {
+    /// What this rank can try and all others can, too, by the cards and by what can be opened.
+    fn find_ways(&mut self, shared: &Shared) -> Result<(), Error> {
+        let (context, cards) = (&self.opened.context, &self.cards);
+        let own = &cards[self.group.rank as usize];
+        let is_one_host = cards.iter().all(|card| card.host == own.host);
+        let is_one_process = cards.iter().all(|card| card.process == own.process);
+        let has_room = room_for_each(cards) > 0;
+        let is_wished = cards.iter().any(|card| card.wishes != 0);
+        let mut ways = Vec::new();
+        if is_one_process && has_room && cards.iter().all(|card| reach(context, card).is_ok()) {
+            self.boards = cards.iter().filter_map(|card| shown(card.board)).collect();
+            for (peer, card) in cards.iter().enumerate() {
+                self.group.board[peer] = card.board;
+            }
+            if self.boards.len() == cards.len() {
+                ways.push(Way::Together);
+            }
+        }
+        // From their cards all ranks find alike whether they open inboxes.
+        let is_linked = is_one_host && has_room && cards.len() > 1 && is_each_of_one_process(cards);
+        if is_linked && (is_wished || !is_one_process) {
+            let inboxes = inbox::open(shared, context, cards, self.blocks)?;
+            if let Some(inboxes) = inboxes {
+                self.group.board = inboxes.boards;
+                self.inboxes = inboxes;
+                ways.insert(if is_wished { 0 } else { ways.len() }, Way::Linked);
+            }
+        }
+        if is_one_host {
+            ways.push(Way::Met);
+        }
+        for (packets, board) in self.packets.iter_mut().zip(self.group.board) {
+            *packets = board + PACKETS_AT;
+        }
+        let mask = ways.iter().fold(0, |mask, way| mask | 1 << *way as u8);
+        let common = exchange(shared, &[mask])?.into_iter().fold(u8::MAX, |all, one| all & one);
+        ways.retain(|way| common & 1 << *way as u8 != 0);
+        self.ways = ways;
+        Ok(())
+    }
 }
 
-fn shown(address: u64) -> Option<Arc<DeviceMemory>> {
-    let boards = BOARDS.lock().unwrap_or_else(PoisonError::into_inner);
-    boards.iter().filter_map(Weak::upgrade).find(|board| board.address() == address)
+/// The boards and inboxes of this process.
+static SHOWN: Mutex<Vec<Weak<DeviceMemory>>> = Mutex::new(Vec::new());
+
+/// Let other ranks of this process keep it.
+pub(super) fn show(memory: &Arc<DeviceMemory>) {
+    let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    shown.retain(|memory| memory.strong_count() > 0);
+    shown.push(Arc::downgrade(memory));
+}
+
+/// What a rank of this process has shown.
+pub(super) fn shown(address: u64) -> Option<Arc<DeviceMemory>> {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    shown.iter().filter_map(Weak::upgrade).find(|memory| memory.address() == address)
+}
+
+/// Whether no device is shared by ranks of different processes, whose kernels take turns there.
+fn is_each_of_one_process(cards: &[Card]) -> bool {
+    let apart = |one: &Card, two: &Card| one.uuid != two.uuid || one.process == two.process;
+    cards.iter().all(|one| cards.iter().all(|two| apart(one, two)))
 }
 
 /// How many blocks of each rank run at the same time where ranks share devices; zero if there is
@@ -198,19 +273,19 @@ fn room_for_each(cards: &[Card]) -> u32 {
     cards.iter().map(|card| card.room / sharing(card) as u32).min().unwrap_or(0)
 }
 
-/// Let kernels of this device reach the memory of all others of this process.
-fn reaches_all(context: &Context, cards: &[Card]) -> Result<(), CudaError> {
-    let devices = context.device().cuda.devices()?;
-    for card in cards.iter().filter(|card| card.uuid != context.device().uuid) {
-        let device = devices.iter().find(|device| device.ordinal == card.ordinal);
-        let device = device.ok_or_else(|| CudaError::Refused { why: "no such device".into() })?;
-        if !context.device().link_to(device)?.reaches {
-            let why = format!("device {} is out of reach", device.ordinal);
-            return Err(CudaError::Refused { why });
-        }
-        context.reach(&Context::new(device)?)?;
+/// Let kernels of this device reach the memory of another rank's of this process.
+pub(super) fn reach(context: &Context, card: &Card) -> Result<(), CudaError> {
+    if card.uuid == context.device().uuid {
+        return Ok(());
     }
-    Ok(())
+    let devices = context.device().cuda.devices()?;
+    let device = devices.iter().find(|device| device.ordinal == card.ordinal);
+    let device = device.ok_or_else(|| CudaError::Refused { why: "no such device".into() })?;
+    if !context.device().link_to(device)?.reaches {
+        let why = format!("device {} is out of reach", device.ordinal);
+        return Err(CudaError::Refused { why });
+    }
+    context.reach(&Context::new(device)?)
 }
 
 /// Everybody's bytes, in the order of ranks; the same number of each. Ranks have met when it ends.

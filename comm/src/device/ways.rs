@@ -1,19 +1,19 @@
-//! The three ways to carry out a call: one kernel that finds the others by flags; kernels between
-//! two meetings of the hosts; or through pinned memory of the host.
+//! The ways to carry out a call: one kernel that finds the others by flags, on their buffers or
+//! (`slots`) by a schedule; kernels between two meetings of the hosts; or through pinned memory of
+//! the host (`staged`).
 
 use std::fmt;
-use std::time::Instant;
 
 use brigade_cuda::{Arg, CudaError, DeviceMemory, Function, Launch, Stream};
 
 use super::kernels::Folding;
 use super::layout::{Direct, Kind};
-use super::lent::{Allocation, Imports, Offer, Staging, offer};
+use super::lent::{Allocation, Imports, Offer, offer};
 use super::plans::{Plan, Ready};
 use super::setup::{Way, agree, exchange, trouble};
-use super::{Inner, LOOKS, NAP, State};
+use super::{Inner, State};
 use crate::Error;
-use crate::call::{Buffers, Call};
+use crate::call::Call;
 
 /// Blocks on each multiprocessor for kernels that wait for nobody.
 const MET_BLOCKS: u32 = 2;
@@ -44,7 +44,25 @@ impl Inner {
         };
         self.check_memory(&mut state, index, call, input, output)?;
         state.used(stream);
-        let State { plans, kernels, imports, staging, scratch, .. } = &mut *state;
+        state.posted = state.posted.wrapping_add(1);
+        // SAFETY: the caller's promise.
+        unsafe { self.carry_out(&mut state, index, call, (input, output), stream) }
+    }
+
+    /// Give the stream what a plan has become, whose kernels are loaded and whose memory is there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::DeviceGroup::enqueue`].
+    unsafe fn carry_out(
+        &self,
+        state: &mut State,
+        index: usize,
+        call: &Call,
+        (input, output): (u64, u64),
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let State { plans, kernels, imports, staging, scratch, posted, .. } = state;
         let plan = plans.at(index);
         let failed = |error| trouble(&call.to_string(), &error);
         match &plan.ready {
@@ -59,14 +77,18 @@ impl Inner {
             Ready::Direct { argument, steps } => {
                 let loaded = kernels.find(plan.folding).expect("loaded when the plan was made");
                 let mut argument = **argument;
-                let source = match plan.scratch_bytes() {
-                    Some(bytes) => {
+                if self.way == Way::Linked {
+                    // No schedule of so many ranks fits a kernel.
+                    self.refuse_capture(call, true, stream)?;
+                }
+                let source = match plan.copied_bytes() {
+                    0 => input,
+                    bytes => {
                         let room = self.scratch(scratch, bytes, (call, stream))?;
                         // SAFETY: the room is as long as the input, which the caller vouches for.
                         unsafe { stream.copy(room, input, bytes) }.map_err(failed)?;
                         room
                     }
-                    None => input,
                 };
                 for (peer, (input_at, output_at)) in steps.tells.iter().enumerate() {
                     argument.input[peer] = source + input_at;
@@ -87,6 +109,16 @@ impl Inner {
                     false => unsafe { self.stage(staging, plan, call, (input, output), stream) },
                 }
             }
+            Ready::Linked(slotted) => {
+                let room = match plan.room_bytes() {
+                    0 => 0,
+                    bytes => self.scratch(scratch, bytes, (call, stream))?,
+                };
+                let loaded = kernels.find(plan.folding).expect("loaded when the plan was made");
+                let (plan, places) = ((plan, slotted, loaded), (input, output, room));
+                // SAFETY: as above, and the room is as long as the plan says.
+                unsafe { self.pass_on(plan, call, places, *posted, stream) }
+            }
             // SAFETY: as above.
             Ready::Staged => unsafe { self.stage(staging, plan, call, (input, output), stream) },
         }
@@ -99,7 +131,7 @@ impl Inner {
         is_for_host: bool,
         stream: &Stream,
     ) -> Result<(), Error> {
-        if (self.way == Way::Together && !is_for_host)
+        if (self.way.is_enqueued() && !is_for_host)
             || !stream.is_capturing().map_err(|error| trouble("a stream", &error))?
         {
             return Ok(());
@@ -118,7 +150,7 @@ impl Inner {
         stream: &Stream,
     ) -> Result<usize, Error> {
         let plan = Plan::new(call, in_place, &self.facts())?;
-        self.watched.learn(plan.signature, call.to_string());
+        self.watched.learn(plan.signature, plan.name(call));
         let is_staged = matches!(plan.ready, Ready::Staged);
         if !is_staged && state.kernels.find(plan.folding).is_none() {
             refuse_first_in_capture(call, stream)?;
@@ -153,7 +185,7 @@ impl Inner {
         // other processes, and there no kernel is left when a call returns. Of the group's own
         // stream, since the caller's may be gone by then.
         let made = match self.way {
-            Way::Together => DeviceMemory::pooled(&self.stream, bytes)
+            Way::Together | Way::Linked => DeviceMemory::pooled(&self.stream, bytes)
                 .and_then(|room| self.stream.synchronize().map(|()| room)),
             Way::Met | Way::Staged => DeviceMemory::new(&self.context, bytes),
         };
@@ -266,64 +298,6 @@ impl Inner {
             argument.output[peer] = reached(writes, output_at, &offer.output)?;
         }
         Some(argument)
-    }
-
-    /// Carry out a call through the host.
-    ///
-    /// # Safety
-    ///
-    /// As for [`super::DeviceGroup::enqueue`].
-    unsafe fn stage(
-        &self,
-        staging: &mut Staging,
-        plan: &Plan,
-        call: &Call,
-        (input, output): (u64, u64),
-        stream: &Stream,
-    ) -> Result<(), Error> {
-        let failed = |error| trouble(&call.to_string(), &error);
-        let size = call.dtype.size();
-        let (input_bytes, output_bytes) = (plan.elems.0 * size, plan.elems.1 * size);
-        let room = staging.room(&self.context, input_bytes, output_bytes);
-        let (from, to) = room.map_err(|error| {
-            // The others may be in the call already.
-            self.watched.shared.world.control.abort(&format!("{call}: {error}"));
-            failed(error)
-        })?;
-        // SAFETY: the caller vouches for the input; ours is as long, and waited for.
-        unsafe { stream.copy(from.as_mut_ptr() as u64, input, input_bytes) }.map_err(failed)?;
-        self.settle(stream)?;
-        let (source, target) =
-            (&from.as_slice()[..input_bytes], &mut to.as_mut_slice()[..output_bytes]);
-        self.watched.shared.progress.drain();
-        let buffers = Buffers::OutOfPlace { input: source, output: target };
-        self.watched.shared.run_now(call, buffers).map_err(|error| *error)?;
-        // SAFETY: likewise.
-        unsafe { stream.copy(output, to.as_ptr() as u64, output_bytes) }.map_err(failed)?;
-        self.settle(stream)
-    }
-
-    /// Wait until the stream is empty, no longer than a call may take.
-    pub(super) fn settle(&self, stream: &Stream) -> Result<(), Error> {
-        let failed = |error| trouble("waiting for a stream", &error);
-        let start = Instant::now();
-        let mut looks = 0;
-        while !stream.is_done().map_err(failed)? {
-            looks += 1;
-            if looks < LOOKS {
-                std::hint::spin_loop();
-                continue;
-            }
-            self.watched.check()?;
-            let waited = start.elapsed();
-            if waited > self.watched.shared.settings.timeout {
-                let (place, waited_ms) = ("a stream does not end".into(), waited.as_millis());
-                let (waited_ms, others) = (waited_ms as u64, String::new());
-                return Err(Error::Timeout { place, waited_ms, others });
-            }
-            std::thread::sleep(NAP);
-        }
-        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ mod places;
 pub(crate) use assemble::link_messages;
 pub(crate) use fuse::{Phase, link_update};
 pub(crate) use link::link;
+pub(crate) use places::{Places, Seat};
 
 use std::fmt;
 

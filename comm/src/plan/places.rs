@@ -35,6 +35,19 @@ struct Block {
     output: Option<u64>,
 }
 
+/// A chunk whatever the window: for who works out by itself where a window has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat {
+    /// Elements of its block, and which piece of that it is.
+    pub(crate) elems: u64,
+    pub(crate) piece: u32,
+    /// Where the block begins in the caller's input and output, in elements.
+    pub(crate) input: Option<u64>,
+    pub(crate) output: Option<u64>,
+    /// Where the chunk lies in scratch, in bytes, if that is its home.
+    pub(crate) scratch: Option<u64>,
+}
+
 /// One chunk in one window.
 #[derive(Clone, Copy)]
 pub(crate) struct ChunkPlace {
@@ -58,6 +71,14 @@ impl<'a> Places<'a> {
     ) -> Self {
         let spaces = [Space::Input, Space::Output];
         let mut places = Self::within(call, program, window_bytes, in_place, spaces);
+        places.lay_out_scratch(0);
+        places
+    }
+
+    /// The map of a call out of place, with so many elements of each block in a window.
+    pub(crate) fn of_window(call: &'a Call, program: &'a Program, window: u64) -> Self {
+        let spaces = [Space::Input, Space::Output];
+        let mut places = Self { window, ..Self::within(call, program, 0, false, spaces) };
         places.lay_out_scratch(0);
         places
     }
@@ -148,6 +169,23 @@ impl<'a> Places<'a> {
             None => self.scratch_place(chunk, window),
         };
         ChunkPlace { bytes, input, home, is_output: block.output.is_some() }
+    }
+
+    /// Where `chunk` lies in all windows.
+    pub(crate) fn seat(&self, chunk: u32) -> Seat {
+        let shape = self.program.shape(chunk);
+        let (block, piece) = (shape / self.program.pieces, shape % self.program.pieces);
+        let Block { elems, input, output } = self.blocks[block as usize];
+        if chunk == shape && output.is_some() {
+            return Seat { elems, piece, input, output, scratch: None };
+        }
+        let input = input.filter(|_| chunk == shape);
+        Seat { elems, piece, input, output: None, scratch: self.scratch[chunk as usize] }
+    }
+
+    /// Bytes of one scratch area.
+    pub(crate) fn area_bytes(&self) -> u64 {
+        self.area_bytes
     }
 
     /// First element of a chunk within its block, its bytes in `window`, and its block.

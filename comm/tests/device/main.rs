@@ -6,5 +6,6 @@
 mod calls;
 mod failures;
 mod graphs;
+mod linked;
 mod processes;
 mod world;

@@ -60,7 +60,11 @@ fn be_a_rank(way: &str) {
     let group = comm.on_device(&context).expect("a group on devices");
     let stream = Stream::new(&context).expect("a stream");
     let rank = Rank { group, comm, stream };
-    rank.assert_way(if way == "met" { Way::Met } else { Way::Staged });
+    rank.assert_way(match way {
+        "met" => Way::Met,
+        "linked" => Way::Linked,
+        _ => Way::Staged,
+    });
     let ranks = rank.comm.size();
     for collective in Collective::ALL {
         let collective = collective.with_root(1);
@@ -136,6 +140,15 @@ fn is_real() -> bool {
 #[test]
 fn processes_meet_around_their_kernels() {
     test("processes_meet_around_their_kernels", 3, "met", &[]);
+}
+
+#[test]
+fn processes_with_devices_of_their_own_are_linked() {
+    if is_real() {
+        return;
+    }
+    let devices = [(None, "BRIGADE_FAKE_CUDA_DEVICES", "3")];
+    test("processes_with_devices_of_their_own_are_linked", 3, "linked", &devices);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
 use brigade_comm::device::cuda::{Context, CudaError, Event, Stream};
-use brigade_comm::device::{DeviceGroup, DeviceMessage, DeviceWork, Way};
+use brigade_comm::device::{DeviceGroup, DeviceMessage, DeviceWork};
 use brigade_comm::{Call, Communicator, Dtype, Error};
 
 use crate::failure::{Cause, Failure, Outcome};
@@ -66,7 +66,7 @@ impl Streams {
             communicator.abort(&error.to_string());
             said(error)
         })?;
-        let shares = group.way() == Way::Together && group.shares_device();
+        let shares = group.way().is_enqueued() && group.shares_device();
         let turn = Mutex::new(Turn { event, stream: None });
         Ok(Self { group, own, shares, known: Mutex::default(), turn })
     }

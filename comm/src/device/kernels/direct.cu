@@ -28,24 +28,6 @@ struct Direct {
     Step step[RANKS];
 };
 
-template <class F>
-DEVICE Vector fold_vector(const Vector* vectors, u32 count, const Scale& scale) {
-    Lanes lanes, result;
-    lanes.vector = vectors[0];
-    typename F::Held held[LANES];
-    UNROLL for (int lane = 0; lane < LANES; lane++) held[lane] = F::first(lanes.lane[lane], scale);
-    for (u32 k = 1; k < count; k++) {
-        lanes.vector = vectors[k];
-        UNROLL for (int lane = 0; lane < LANES; lane++) {
-            held[lane] = F::more(held[lane], lanes.lane[lane], scale);
-        }
-    }
-    UNROLL for (int lane = 0; lane < LANES; lane++) {
-        result.lane[lane] = F::last(held[lane], scale);
-    }
-    return result.vector;
-}
-
 // Fold one vector of every rank, in their order; `AHEAD` loads are on their way at a time.
 template <class F, int AHEAD>
 DEVICE Vector fold_ranks(const u64* in, u64 at, const Scale& scale) {

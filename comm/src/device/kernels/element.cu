@@ -312,6 +312,25 @@ union Lanes {
     Stored lane[16 / sizeof(Stored)];
 };
 
+// Fold one vector of each of so many, in their order.
+template <class F>
+DEVICE Vector fold_vector(const Vector* vectors, u32 count, const Scale& scale) {
+    Lanes lanes, result;
+    lanes.vector = vectors[0];
+    typename F::Held held[LANES];
+    UNROLL for (int lane = 0; lane < LANES; lane++) held[lane] = F::first(lanes.lane[lane], scale);
+    for (u32 k = 1; k < count; k++) {
+        lanes.vector = vectors[k];
+        UNROLL for (int lane = 0; lane < LANES; lane++) {
+            held[lane] = F::more(held[lane], lanes.lane[lane], scale);
+        }
+    }
+    UNROLL for (int lane = 0; lane < LANES; lane++) {
+        result.lane[lane] = F::last(held[lane], scale);
+    }
+    return result.vector;
+}
+
 // Call `RUN<F>(...)` with the fold of an operator. Where ONLY is defined there is code for that one
 // only, which is quick to compile; 255 stands for none.
 #if !defined(ONLY)

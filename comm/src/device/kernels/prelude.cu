@@ -76,7 +76,7 @@ struct Desk {
     Place places[BLOCKS];
 };
 
-enum { GREET = 1, LEAVE = 2, PACKET = 3, LETTER = 4, ANSWER = 5 };
+enum { GREET = 1, LEAVE = 2, PACKET = 3, LETTER = 4, ANSWER = 5, PART = 6, DRAIN = 7 };
 enum { FAULT_ABORTED = 1, FAULT_MISMATCH = 2 };
 
 struct Group {

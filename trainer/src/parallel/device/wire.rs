@@ -49,7 +49,7 @@ impl<'a> Calls<'a> {
     /// One line: how devices meet.
     pub(super) fn describe(&self) -> &'static str {
         match self.group.way() {
-            Way::Together => "gradients summed by the devices",
+            Way::Together | Way::Linked => "gradients summed by the devices",
             _ => "gradients summed by the devices between meetings of their hosts",
         }
     }

@@ -1,0 +1,72 @@
+//! Calls through pinned memory of the host: what always works.
+
+use std::time::Instant;
+
+use brigade_cuda::Stream;
+
+use super::lent::Staging;
+use super::plans::Plan;
+use super::setup::trouble;
+use super::{Inner, LOOKS, NAP};
+use crate::Error;
+use crate::call::{Buffers, Call};
+
+impl Inner {
+    /// Carry out a call through the host.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::DeviceGroup::enqueue`].
+    pub(super) unsafe fn stage(
+        &self,
+        staging: &mut Staging,
+        plan: &Plan,
+        call: &Call,
+        (input, output): (u64, u64),
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let failed = |error| trouble(&call.to_string(), &error);
+        let size = call.dtype.size();
+        let (input_bytes, output_bytes) = (plan.elems.0 * size, plan.elems.1 * size);
+        let room = staging.room(&self.context, input_bytes, output_bytes);
+        let (from, to) = room.map_err(|error| {
+            // The others may be in the call already.
+            self.watched.shared.world.control.abort(&format!("{call}: {error}"));
+            failed(error)
+        })?;
+        // SAFETY: the caller vouches for the input; ours is as long, and waited for.
+        unsafe { stream.copy(from.as_mut_ptr() as u64, input, input_bytes) }.map_err(failed)?;
+        self.settle(stream)?;
+        let (source, target) =
+            (&from.as_slice()[..input_bytes], &mut to.as_mut_slice()[..output_bytes]);
+        self.watched.shared.progress.drain();
+        let buffers = Buffers::OutOfPlace { input: source, output: target };
+        self.watched.shared.run_now(call, buffers).map_err(|error| *error)?;
+        // SAFETY: likewise.
+        unsafe { stream.copy(output, to.as_ptr() as u64, output_bytes) }.map_err(failed)?;
+        self.settle(stream)
+    }
+
+    /// Wait until the stream is empty, no longer than a call may take.
+    pub(super) fn settle(&self, stream: &Stream) -> Result<(), Error> {
+        let failed = |error| trouble("waiting for a stream", &error);
+        let start = Instant::now();
+        let mut looks = 0;
+        while !stream.is_done().map_err(failed)? {
+            looks += 1;
+            if looks < LOOKS {
+                std::hint::spin_loop();
+                continue;
+            }
+            self.watched.check()?;
+            let waited = start.elapsed();
+            if waited > self.watched.shared.settings.timeout {
+                let (place, waited_ms) = ("a stream does not end".into(), waited.as_millis());
+                let (waited_ms, others) = (waited_ms as u64, String::new());
+                return Err(Error::Timeout { place, waited_ms, others });
+            }
+            std::thread::sleep(NAP);
+        }
+        Ok(())
+    }
+}
