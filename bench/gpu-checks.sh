@@ -16,6 +16,7 @@ checks() {
     check limits                20  60 limits
     check bench-latency         20  40 bench_latency
     check bench-bulk            40  80 bench_bulk
+    check bench-linked          15  60 bench_linked
     check collectives           45 150 device_test brigade-comm device two_ranks_on_one_device
     check bench-checked         30  90 bench_checked
     check bench-processes       30  90 bench_processes
@@ -189,6 +190,20 @@ bench_checked() {
     for ranks in $(sized "2 4 8" 2); do
         "$BRIGADE" bench $ALL -n $ranks --transport cuda -b 8 -e "$(sized 1M 1K)" -f 128 --check \
             $(sized "" "--iters 1 --warmup 1") --json - >>"$JSON" || return
+    done
+    wrong
+}
+
+# The same by schedules, through slots, as processes with devices of their own do it: threads do so
+# when an algorithm is named.
+bench_linked() {
+    local ranks algorithm
+    for ranks in $(sized "2 4" 2); do
+        for algorithm in ring halving; do
+            "$BRIGADE" bench $ALL -n $ranks --transport cuda --algorithm $algorithm -b 16K \
+                -e "$(sized 64M 16K)" -f 64 --check $(sized "" "--iters 1 --warmup 1") \
+                --json - >>"$JSON" || return
+        done
     done
     wrong
 }

@@ -7,6 +7,7 @@ use brigade_comm::{Call, Communicator, Dtype, Error};
 use brigade_cuda::{
     CaptureMode, Context, Cuda, CudaError, DeviceMemory, Event, Executable, Stream,
 };
+use brigade_schedule::Algorithm;
 
 use crate::kind::Kind;
 
@@ -70,6 +71,11 @@ impl Device {
             Way::Met => "cuda, hosts meet",
             Way::Staged => "cuda through the host",
         }
+    }
+
+    /// The schedule by which a call goes, if it goes by one.
+    pub(crate) fn algorithm_for(&self, call: &Call) -> Result<Option<Algorithm>, Error> {
+        self.group.algorithm_for(call)
     }
 
     /// Another case begins.

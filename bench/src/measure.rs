@@ -153,8 +153,11 @@ impl<'a> Bench<'a> {
             cpu += method.cpu.used() - cpu_before;
         }
         told[2] = cpu.as_nanos() as u64;
-        let on_host = run.call.as_ref().filter(|_| run.device.is_none());
-        let algorithm = on_host.map(|call| comm.algorithm_for(call)).transpose()?;
+        let algorithm = match (&run.call, &run.device) {
+            (Some(call), None) => Some(comm.algorithm_for(call)?),
+            (Some(call), Some(device)) => device.algorithm_for(call)?,
+            (None, _) => None,
+        };
         let all = news(comm, &told)?;
         Ok(self.record(case, in_place, algorithm, &all))
     }

@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use brigade_cuda::{Context, DeviceMemory, Stream};
-use brigade_schedule::Collective;
+use brigade_schedule::{Algorithm, Collective};
 
 /// The driver, contexts, streams and memory that calls are made with.
 pub use brigade_cuda as cuda;
@@ -59,7 +59,7 @@ use inbox::Inboxes;
 use kernels::Kernels;
 use layout::{Group, RANKS};
 use lent::{Imports, Staging};
-use plans::{Facts, Plans, Ranges};
+use plans::{Facts, Plan, Plans, Ranges, Ready};
 use setup::{Card, Met, agree, ends_in_time, pattern, trouble};
 use watch::{Watched, Watcher};
 
@@ -159,6 +159,19 @@ impl DeviceGroup {
     /// How calls are carried out.
     pub fn way(&self) -> Way {
         self.inner.way
+    }
+
+    /// The schedule by which a call goes, if it goes by one: with [`Way::Linked`], and then not if
+    /// it is small. The same on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a call that makes no sense.
+    pub fn algorithm_for(&self, call: &Call) -> Result<Option<Algorithm>, Error> {
+        Ok(match Plan::new(call, false, &self.inner.facts())?.ready {
+            Ready::Linked(slotted) => Some(slotted.algorithm),
+            _ => None,
+        })
     }
 
     /// Whether another rank that is a thread of this process is on this rank's device: then the two
