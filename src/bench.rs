@@ -9,6 +9,9 @@ use brigade_comm::{Communicator, Settings};
 
 use crate::{run, transports};
 
+/// The name in front of errors.
+const NAME: &str = "brigade bench";
+
 /// Measure; the exit code is 1 when a checked element was wrong, 2 when nothing could be started.
 pub(crate) fn bench(args: &Args) -> ExitCode {
     if run::in_a_world() {
@@ -18,18 +21,18 @@ pub(crate) fn bench(args: &Args) -> ExitCode {
     let settings = match check(args) {
         Ok(settings) => settings,
         Err(error) => {
-            say(error);
+            say(NAME, error);
             return ExitCode::from(2);
         }
     };
     if !brigade_bench::are_threads(&settings) {
         return run::run_self(args.ranks as usize);
     }
-    end(brigade_bench::run_threads(args), 0)
+    end(NAME, brigade_bench::run_threads(args), 0)
 }
 
 /// The settings of a run that can be started.
-fn check(args: &Args) -> Result<Settings, Failure> {
+pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
     let cases = args.cases(args.ranks as usize).map_err(Failure::Usage)?;
     let settings = brigade_bench::settings(args)?;
     brigade_bench::refuse_too_large(args, &cases).map_err(Failure::Usage)?;
@@ -43,33 +46,34 @@ fn check(args: &Args) -> Result<Settings, Failure> {
 /// Measure as the rank that the environment says we are.
 fn bench_in_world(args: &Args) -> ExitCode {
     match join(args) {
-        Ok(comm) => end(brigade_bench::run_rank(args, &comm), comm.rank()),
+        Ok(comm) => end(NAME, brigade_bench::run_rank(args, &comm), comm.rank()),
         Err(error) => {
-            say(error);
+            say(NAME, error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn join(args: &Args) -> Result<Communicator, Failure> {
+pub(crate) fn join(args: &Args) -> Result<Communicator, Failure> {
     let launch = Launch::discover().map_err(|error| Failure::Usage(error.to_string()))?;
     Ok(Communicator::join(launch, brigade_bench::world_settings(args, false)?)?)
 }
 
 /// What `rank` exits with.
-fn end(result: Result<Verdict, Failure>, rank: usize) -> ExitCode {
+pub(crate) fn end(name: &str, result: Result<Verdict, Failure>, rank: usize) -> ExitCode {
     match result {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong(_)) => ExitCode::FAILURE,
         Err(error) => {
             if !error.is_told_elsewhere(rank) && !error.is_closed_pipe() {
-                say(error);
+                say(name, error);
             }
             ExitCode::FAILURE
         }
     }
 }
 
-fn say(error: impl Display) {
-    eprintln!("brigade bench: {error}");
+/// Tell an error.
+pub(crate) fn say(name: &str, error: impl Display) {
+    eprintln!("{name}: {error}");
 }

@@ -13,6 +13,7 @@ mod schedule;
 mod sys;
 mod train;
 mod transports;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ First steps:
   brigade train --ranks 2                 train a small GPT on two processes of this machine
   brigade compare                         the same model by every strategy, in one table
   brigade bench all-reduce -n 2           time an all-reduce between two processes
+  brigade tune -n 4                       which algorithm is the fastest here, by size
   brigade doctor                          what this machine has, and why something does not work
   brigade schedule show all-reduce -n 4   look at an algorithm
   brigade offload plan --help             train what does not fit in memory
@@ -52,6 +54,7 @@ enum Command {
     Offload(offload::Command),
     #[command(subcommand)]
     Schedule(schedule::Command),
+    Tune(brigade_bench::TuneArgs),
 }
 
 /// Counted, so that a training can say what it held.
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Gpu(command) => gpu::gpu(&command),
         Command::Offload(command) => offload::offload(&command),
         Command::Schedule(command) => schedule::schedule(&command),
+        Command::Tune(args) => tune::tune(&args),
     }
 }
 

@@ -107,6 +107,31 @@ pub enum Root {
     All,
 }
 
+impl Default for Args {
+    /// As without a flag, of nothing yet.
+    fn default() -> Self {
+        Self {
+            kinds: Vec::new(),
+            ranks: 2,
+            min_bytes: 8,
+            max_bytes: 16 << 20,
+            factor: 4,
+            transport: None,
+            graph: false,
+            algorithm: None,
+            ordered: false,
+            dtype: Dtypes(vec![Dtype::F32]),
+            op: Ops(vec![Op::Sum]),
+            root: Root::One(0),
+            iters: None,
+            warmup: 2,
+            check: false,
+            json: None,
+            plot: None,
+        }
+    }
+}
+
 impl Args {
     /// The lines of the tables, in order: for each collective a block of sizes for every type,
     /// operator and root. Combinations without a meaning are left out.

@@ -119,6 +119,11 @@ impl<'a> Bench<'a> {
         Ok(records)
     }
 
+    /// Measure a case out of place.
+    pub(crate) fn out_of_place(&mut self, case: &Case) -> Result<Record, Error> {
+        self.placement(case, None, false)
+    }
+
     fn placement(
         &mut self,
         case: &Case,

@@ -114,11 +114,18 @@ pub fn run_rank(args: &Args, comm: &Communicator) -> Result<Verdict, Failure> {
 /// Run all ranks as threads of this process.
 pub fn run_threads(args: &Args) -> Result<Verdict, Failure> {
     let world = Communicator::local_world(args.ranks as usize, &world_settings(args, true)?)?;
+    in_threads(world, |comm| run(args, comm, Cpu::Thread))
+}
+
+/// Do something as all ranks of a world in this process.
+pub fn in_threads(
+    world: Vec<Communicator>,
+    body: impl Fn(&Communicator) -> Result<Verdict, Failure> + Sync,
+) -> Result<Verdict, Failure> {
     let results: Vec<_> = std::thread::scope(|scope| {
-        let ranks: Vec<_> = world
-            .into_iter()
-            .map(|comm| scope.spawn(move || run(args, &comm, Cpu::Thread)))
-            .collect();
+        let body = &body;
+        let ranks: Vec<_> =
+            world.into_iter().map(|comm| scope.spawn(move || body(&comm))).collect();
         let joined = ranks.into_iter().map(|rank| rank.join());
         joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
@@ -294,7 +301,8 @@ fn facts(args: &Args, comm: &Communicator, title: &str, first: &Case) -> Vec<Str
     ]
 }
 
-pub(crate) fn create(path: &Path) -> Result<File, Failure> {
+/// Create a file, or say which one cannot be written.
+pub fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(cannot_write(&path.display().to_string()))
 }
 

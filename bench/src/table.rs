@@ -130,7 +130,7 @@ pub(crate) fn write_lending(out: &mut dyn Write, lending: &LendingStats) -> io::
 }
 
 /// Microseconds with four digits or so.
-fn us(us: f64) -> String {
+pub(crate) fn us(us: f64) -> String {
     match us {
         _ if us < 100.0 => format!("{us:.2}"),
         _ if us < 10_000.0 => format!("{us:.1}"),

@@ -37,6 +37,12 @@ impl Selector {
             return Ok(wish);
         }
         let bytes = self.bytes(call, ranks);
+        // Of uneven calls not all ranks know the size.
+        let tuning = settings.tuning.as_ref().filter(|_| !call.is_uneven());
+        let tuned = tuning.and_then(|tuning| tuning.choose(collective, ranks, bytes as u64));
+        if let Some(tuned) = tuned.filter(|tuned| fits(*tuned)) {
+            return Ok(tuned);
+        }
         let wishes = self.wishes(collective, bytes, ranks);
         let all = Algorithm::all_for(collective, ranks);
         let choice = wishes.iter().copied().chain(all).find(|&algorithm| fits(algorithm));

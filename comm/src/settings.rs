@@ -3,13 +3,13 @@
 mod rdma;
 mod variables;
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use brigade_schedule::Algorithm;
 
 use crate::header::Window;
-use crate::{Error, say};
+use crate::{Error, Tuning, say};
 
 pub use rdma::RdmaSettings;
 pub use variables::Variable;
@@ -22,6 +22,9 @@ pub struct Settings {
     /// One algorithm for every call that it can do, instead of the choice by size.
     /// `BRIGADE_ALGORITHM`.
     pub algorithm: Option<Algorithm>,
+    /// Rules for the choice of algorithms, by size: the same on all ranks, or they get
+    /// [`Error::Mismatch`]. `BRIGADE_TUNING`, a file that `brigade tune` writes.
+    pub tuning: Option<Arc<Tuning>>,
     /// Fold strictly in rank order: the same bits whatever the sizes, transports and placement.
     /// `BRIGADE_ORDERED`.
     pub ordered: bool,
@@ -51,6 +54,7 @@ impl Default for Settings {
         Self {
             transport: "auto".into(),
             algorithm: None,
+            tuning: None,
             ordered: false,
             join_timeout: Duration::from_secs(30),
             report_after: Duration::from_secs(30),
@@ -78,9 +82,10 @@ pub struct SettingRow {
 }
 
 /// The variables, with their meanings; those of RDMA follow them.
-const TABLE: [(&str, &str); 10] = [
+const TABLE: [(&str, &str); 11] = [
     ("BRIGADE_TRANSPORT", "auto, or transports best first: shm,tcp"),
     ("BRIGADE_ALGORITHM", "one algorithm for every call that it can do"),
+    ("BRIGADE_TUNING", "a file of `brigade tune`: algorithms by size"),
     ("BRIGADE_ORDERED", "1: fold in rank order, the same bits always"),
     ("BRIGADE_JOIN_TIMEOUT_MS", "how long the ranks may take to come together"),
     ("BRIGADE_REPORT_MS", "a call that stands still so long is reported"),
@@ -158,6 +163,11 @@ impl Settings {
                     value.parse().map_err(|error| wrong(&format!("an algorithm: {error}")));
                 self.algorithm = Some(parsed?);
             }
+            "BRIGADE_TUNING" => {
+                let tuning = Tuning::read(value.as_ref());
+                let tuning = tuning.map_err(|why| Error::invalid(format!("{name}={value}: {why}")));
+                self.tuning = Some(Arc::new(tuning?));
+            }
             "BRIGADE_ORDERED" => {
                 self.ordered = match value {
                     "1" | "true" | "yes" => true,
@@ -211,6 +221,7 @@ impl Settings {
         let mut values = vec![
             self.transport.clone(),
             self.algorithm.map_or("by size".into(), |algorithm| algorithm.to_string()),
+            self.tuning.as_ref().map_or("none".into(), |rules| rules.path().display().to_string()),
             u8::from(self.ordered).to_string(),
             millis(self.join_timeout),
             millis(self.report_after),
@@ -237,8 +248,26 @@ mod tests {
     #[test]
     fn every_setting_of_the_table_can_be_set_and_is_shown() {
         let values = [
-            "tcp", "ring", "1", "5", "6", "7", "65536", "lo", "100-200", "3", "mlx5_0", "8", "255",
-            "15", "104", "31", "5", "0", "4096",
+            "tcp",
+            "ring",
+            "/dev/null",
+            "1",
+            "5",
+            "6",
+            "7",
+            "65536",
+            "lo",
+            "100-200",
+            "3",
+            "mlx5_0",
+            "8",
+            "255",
+            "15",
+            "104",
+            "31",
+            "5",
+            "0",
+            "4096",
         ];
         let value =
             |name: &str| rows().position(|row| row.0 == name).map(|row| values[row].to_owned());

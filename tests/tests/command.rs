@@ -36,6 +36,9 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("compare --only ddp --json /nonexistent/x", "cannot write /nonexistent/x"),
         ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller -e"),
         ("bench all-reduce --transport loopback,shm", "processes have shm, tcp and rdma"),
+        ("tune barrier -n 2", "barrier has nothing to choose"),
+        ("tune -n 2 --transport cuda", "rules are for memory of the host"),
+        ("tune -n 2 --output /nonexistent/x", "cannot write /nonexistent/x"),
         ("offload bench step --simulate 1e-300/1 --params 1K", "from 0.001 to 1e6"),
         ("run -n 2 --grace-s 18446744073709551615 false", "is not in"),
     ] {
@@ -60,6 +63,40 @@ fn what_it_starts_has_a_queue_of_cuda_for_each_of_many_streams_unless_told_other
         let output = command.output().unwrap();
         assert!(text(&output.stdout).contains(&format!("queues: {told}")), "{}", words(&output));
     }
+}
+
+#[test]
+fn rules_that_were_tuned_are_what_calls_go_by() {
+    let folder = Folder::new("tuned");
+    let rules = folder.0.join("rules");
+    let mut tune = bounded(brigade());
+    let flags = "tune all-reduce,gather -n 3 --transport shm -b 64 -e 64K --rounds 1 --iters 3";
+    let told = tune.args(flags.split(' ')).arg("--output").arg(&rules).output().unwrap();
+    assert!(told.status.success(), "{}", words(&told));
+    let text_of_rules = std::fs::read_to_string(&rules).unwrap();
+    let rule = |collective: &str| text_of_rules.lines().any(|line| line.starts_with(collective));
+    assert!(rule("all-reduce") && rule("gather"), "{text_of_rules}");
+
+    // Not what would be chosen otherwise.
+    std::fs::write(&rules, "all-reduce 3 1024 ring\nall-reduce 3 * server:2\n").unwrap();
+    let bench = |line: &str| {
+        let mut command = bounded(brigade());
+        command.args(line.split(' ')).env("BRIGADE_TUNING", &rules);
+        command.output().unwrap()
+    };
+    let sizes = "bench all-reduce -n 3 --transport shm -b 1K -e 4K --iters 1 --check --json -";
+    let told = bench(sizes);
+    assert!(told.status.success(), "{}", words(&told));
+    let algorithms: Vec<bool> =
+        text(&told.stdout).lines().map(|line| line.contains("\"algorithm\":\"ring\"")).collect();
+    assert_eq!(algorithms, [true, true, false, false], "{}", words(&told));
+    assert_eq!(text(&told.stdout).matches("\"algorithm\":\"server:2\"").count(), 2);
+
+    std::fs::write(&rules, "all-reduce 3 1024 rong\n").unwrap();
+    let told = bench(sizes);
+    assert!(!told.status.success());
+    let said = text(&told.stderr);
+    assert!(said.contains("BRIGADE_TUNING=") && said.contains("line 1: "), "{said}");
 }
 
 #[test]

@@ -1,0 +1,53 @@
+//! `brigade tune`: decide who the ranks are, as `brigade bench` does, and leave the rest to
+//! `brigade_bench`.
+
+use std::process::ExitCode;
+
+use brigade_bench::{Failure, TuneArgs};
+use brigade_comm::{Communicator, Settings};
+
+use crate::{bench, run};
+
+/// The name in front of errors.
+const NAME: &str = "brigade tune";
+
+/// Tune; the exit code is 2 when nothing could be started.
+pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
+    let flags = match args.as_bench() {
+        Ok(flags) => flags,
+        Err(why) => return refused(&why),
+    };
+    if run::in_a_world() {
+        return match bench::join(&flags) {
+            Ok(comm) => bench::end(NAME, brigade_bench::tune_rank(args, &comm), comm.rank()),
+            Err(error) => {
+                bench::say(NAME, error);
+                ExitCode::FAILURE
+            }
+        };
+    }
+    // What all ranks would refuse is refused once, before there are any.
+    let settings = match bench::check(&flags).and_then(|settings| create(args).map(|()| settings)) {
+        Ok(settings) => settings,
+        Err(error) => return refused(&error.to_string()),
+    };
+    if !brigade_bench::are_threads(&settings) {
+        return run::run_self(args.ranks as usize);
+    }
+    bench::end(NAME, in_threads(args, &settings), 0)
+}
+
+fn in_threads(args: &TuneArgs, settings: &Settings) -> Result<brigade_bench::Verdict, Failure> {
+    let world = Communicator::local_world(args.ranks as usize, settings)?;
+    brigade_bench::in_threads(world, |comm| brigade_bench::tune_rank(args, comm))
+}
+
+/// Create the file of the rules, so that a wrong path is found before any rank starts.
+fn create(args: &TuneArgs) -> Result<(), Failure> {
+    args.output.iter().try_for_each(|path| brigade_bench::create(path).map(drop))
+}
+
+fn refused(why: &str) -> ExitCode {
+    bench::say(NAME, why);
+    ExitCode::from(2)
+}
