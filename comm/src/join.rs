@@ -8,7 +8,7 @@ use brigade_transports::Transport;
 use crate::bootstrap::{Root, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
 use crate::launch::{Launch, RootSpec};
-use crate::transports::{transports, transports_in_process};
+use crate::transports::{refuse_unknown, transports, transports_in_process};
 use crate::world::{Ports, World};
 use crate::{Error, Settings};
 
@@ -53,6 +53,7 @@ impl Communicator {
     ///
     /// As for [`Communicator::from_env`].
     pub fn join(launch: Launch, settings: Settings) -> Result<Self, Error> {
+        refuse_unknown(&settings)?;
         let transports = if launch.ranks == 1 { Vec::new() } else { transports(&settings)? };
         Self::join_over(launch, settings, &transports)
     }

@@ -43,6 +43,27 @@ pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error>
     names.into_iter().map(|name| one(name, settings)).collect()
 }
 
+/// Refuse names that none has, also where a rank is alone and asks nobody.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] for a name that is none, with the names that are.
+pub(crate) fn refuse_unknown(settings: &Settings) -> Result<(), Error> {
+    let is_known = |name: &str| {
+        let is_plugin = name.strip_prefix(PREFIX).is_some_and(|wanted| !wanted.is_empty());
+        is_plugin || ["", "auto", "loopback"].contains(&name) || NAMES.contains(&name)
+    };
+    let mut names = settings.transport.split(',').map(str::trim);
+    names.find(|name| !is_known(name)).map_or(Ok(()), |name| Err(unknown(name)))
+}
+
+fn unknown(name: &str) -> Error {
+    Error::invalid(format!(
+        "no transport is named {name:?}; there are auto, {}, {PREFIX}NAME_OR_PATH",
+        NAMES.join(", ")
+    ))
+}
+
 /// The transports for so many threads of this process, which may also talk in memory.
 ///
 /// # Errors
@@ -80,10 +101,7 @@ fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
         )),
         _ => match name.strip_prefix(PREFIX).filter(|wanted| !wanted.is_empty()) {
             Some(wanted) => Ok(Arc::new(plugin(wanted, settings))),
-            None => Err(Error::invalid(format!(
-                "no transport is named {name:?}; there are auto, {}, {PREFIX}NAME_OR_PATH",
-                NAMES.join(", ")
-            ))),
+            None => Err(unknown(name)),
         },
     }
 }

@@ -324,7 +324,9 @@ impl<'a> Run<'a> {
 fn memory_row(memory: Memory) -> String {
     let kinds = memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
     let kinds: Vec<_> = kinds.map(|(kind, bytes)| format!("{kind} {}", megabytes(bytes))).collect();
-    format!("{} a rank: {}", megabytes(memory.total()), kinds.join(", "))
+    // Two lines where one would be too long for a terminal.
+    let halves = kinds.chunks(3).map(|half| half.join(", ")).collect::<Vec<_>>();
+    format!("{} a rank: {}", megabytes(memory.total()), halves.join(",\n"))
 }
 
 /// Which step a checkpoint brought, and in what this run departs from the one that wrote it.

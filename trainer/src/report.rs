@@ -87,7 +87,10 @@ impl Drop for Report<'_> {
 
 fn aligned(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let lines = rows.iter().map(|(name, value)| format!("{name:width$}  {value}"));
+    let indent = format!("\n{:width$}  ", "");
+    let line =
+        |(name, value): &(&str, String)| format!("{name:width$}  {}", value.replace('\n', &indent));
+    let lines = rows.iter().map(line);
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -236,7 +239,7 @@ mod tests {
 
     #[test]
     fn table_columns_line_up() {
-        let rows = [("a", "1".to_string()), ("long name", "2".to_string())];
-        assert_eq!(aligned(&rows), "a          1\nlong name  2");
+        let rows = [("a", "1".to_string()), ("long name", "2\n3".to_string())];
+        assert_eq!(aligned(&rows), "a          1\nlong name  2\n           3");
     }
 }

@@ -315,8 +315,8 @@ impl Run<'_> {
                 ),
             };
             self.report.say(&format!(
-                "loss {first:.3} -> {last:.3} in {seconds:.1} s{exposed}; on unseen text \
-                 {held_out:.3}, {bits:.2} bits per byte"
+                "loss {first:.3} -> {last:.3} in {seconds:.1} s{exposed}\n\
+                 loss on unseen text {held_out:.3}, {bits:.2} bits per byte"
             ))?;
         }
         self.report.say(&bytes(ranks))?;
@@ -377,7 +377,7 @@ fn bytes(ranks: &[RankEnd]) -> String {
     if let Some(RankEnd { peak_bytes, memory_bytes, .. }) = largest.filter(|r| r.peak_bytes > 0) {
         let part = 100.0 * *peak_bytes as f64 / *memory_bytes as f64;
         let peak = megabytes(*peak_bytes);
-        text += &format!("; largest heap of a step {peak} a rank, {part:.1} % of the formula");
+        text += &format!("\nlargest heap of a step {peak} a rank, {part:.1} % of the formula");
     }
     text
 }

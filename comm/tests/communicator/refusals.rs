@@ -1,7 +1,8 @@
 //! Calls that make no sense are refused by the rank that makes them, with a sentence, before
 //! anything is sent; the communicator is as good as before.
 
-use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Op};
+use brigade_comm::launch::{Launch, RootSpec};
+use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Op, Settings};
 use brigade_schedule::Collective;
 
 use crate::world::{each_rank, over};
@@ -86,4 +87,12 @@ fn refusals_name_what_is_wrong_and_leave_the_communicator_as_it_was() {
             assert_eq!((sum, member.stats().calls), ([3], 1));
         });
     }
+}
+
+#[test]
+fn a_transport_that_there_is_not_is_named_also_where_a_rank_is_alone() {
+    let settings = Settings { transport: "shm,foo".into(), ..Settings::default() };
+    let alone = Launch { rank: 0, ranks: 1, local_rank: None, root: RootSpec::Alone };
+    let refused = Communicator::join(alone, settings).map(drop).expect_err("no such transport");
+    assert!(refused.to_string().contains("\"foo\""), "{refused}");
 }
