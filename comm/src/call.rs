@@ -54,6 +54,12 @@ impl Call {
     pub(crate) fn block_elems(&self, ranks: u32, rank: u32, block: u32) -> usize {
         match &self.counts {
             Counts::Even(count) => *count,
+            // What others stated of a gather or a scatter is not looked at, however long it is.
+            Counts::PerRank(_)
+                if block != rank && self.collective.root().is_some_and(|root| root != rank) =>
+            {
+                0
+            }
             Counts::PerRank(counts) => counts[block as usize],
             Counts::PerPair { to, from } => {
                 let (source, target) = (block / ranks, block % ranks);

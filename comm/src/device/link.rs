@@ -212,7 +212,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::device::layout::SLOTS;
+    use crate::device::layout::{RANKS, SLOTS};
     use crate::{Dtype, Op};
 
     /// What one rank waits for and does, move by move: whom it takes from, and whom it sends to.
@@ -260,12 +260,16 @@ mod tests {
     /// What is passed on takes a slot before it gives one back.
     #[test]
     fn schedules_that_kernels_carry_out_end_with_as_many_slots() {
-        for ranks in 2..=12 {
+        for ranks in (2..=12).chain([16, 21, 32]) {
             for collective in Collective::ALL {
-                let roots = if collective.root().is_some() { ranks } else { 1 };
+                let roots = if collective.root().is_some() { ranks.min(12) } else { 1 };
                 for collective in (0..roots).map(|root| collective.with_root(root)) {
                     let call = Call::new(collective, Dtype::F32, Op::Sum, 100);
-                    for algorithm in Algorithm::all_for(collective, ranks) {
+                    // Which number of servers is worth trying is not who names one's business.
+                    let servers = (3..=ranks).map(|servers| Algorithm::ParameterServer { servers });
+                    for algorithm in
+                        Algorithm::all_for(collective, ranks).into_iter().chain(servers)
+                    {
                         let of = |rank| link(&call, (ranks, rank), 4, [algorithm]);
                         let linked: Option<Vec<_>> = (0..ranks).map(of).collect();
                         let Some(linked) = linked else { continue };
@@ -288,9 +292,20 @@ mod tests {
         assert_eq!(kinds, [(HopKind::Send, 0), fold, fold, fold, recv, recv, last]);
     }
 
+    /// What it states of blocks that it neither has nor sees is not looked at.
     #[test]
-    fn every_call_of_up_to_sixteen_ranks_is_linked_by_some_algorithm() {
-        for ranks in 2..=16 {
+    fn who_gathers_nothing_has_windows_for_its_own_block_only() {
+        for collective in [Collective::Gather { root: 0 }, Collective::Scatter { root: 0 }] {
+            let counts = Counts::PerRank([1 << 50, 100, 1 << 50].into());
+            let call = Call { counts, ..Call::moving(collective, Dtype::U8, 0) };
+            let linked = link(&call, (3, 1), 32, [Algorithm::Direct]).expect("by everyone");
+            assert_eq!(linked.windows, 1, "{collective}");
+        }
+    }
+
+    #[test]
+    fn every_call_of_as_many_ranks_as_there_may_be_is_linked_by_some_algorithm() {
+        for ranks in 2..=RANKS as u32 {
             for collective in Collective::ALL {
                 for dtype in [Dtype::U8, Dtype::F64] {
                     let call = Call::new(collective, dtype, Op::Sum, 100_000);
