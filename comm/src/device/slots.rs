@@ -41,7 +41,11 @@ impl Slotted {
         let Facts { rank, ranks, inboxes, settings, .. } = *facts;
         let selector = Selector { small_bytes: SMALL_BYTES };
         let choice = selector.choose(call, ranks, settings)?;
-        let others = Algorithm::all_for(call.collective, ranks);
+        // Who wants results in rank order has no use for another algorithm.
+        let others = match settings.ordered && call.collective.folds() {
+            true => Vec::new(),
+            false => Algorithm::all_for(call.collective, ranks),
+        };
         let lanes = inboxes.lanes;
         let linked = link(call, (ranks, rank), lanes, [choice].into_iter().chain(others));
         let Some(linked) = linked else { return Ok(None) };
@@ -169,5 +173,43 @@ impl Inner {
         // SAFETY: the argument is the kernel's; the caller vouches for the memory.
         unsafe { launch(&kernels.parcels, stream, (blocks, loaded.threads), &argument) }
             .map_err(|error| trouble("a message on a device", &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use brigade_schedule::Collective;
+
+    use super::*;
+    use crate::device::inbox::Inboxes;
+    use crate::device::layout::Group;
+    use crate::device::setup::Way;
+    use crate::{Dtype, Settings};
+
+    /// More than some twenty ranks have no room for the hops of that, and another one would fold in
+    /// another order.
+    #[test]
+    fn what_is_ordered_goes_in_order_or_by_no_schedule() {
+        let group = Group { rank: 0, ranks: 0, desk: 0, board: [0; RANKS] };
+        let mut inboxes = Inboxes::default();
+        inboxes.lanes = 8;
+        let settings = Settings { ordered: true, ..Settings::default() };
+        let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, 100_000);
+        for ranks in 2..=RANKS as u32 {
+            let facts = Facts {
+                rank: 0,
+                ranks,
+                way: Way::Linked,
+                group: &group,
+                packets: &[0; RANKS],
+                blocks: 8,
+                inboxes: &inboxes,
+                settings: &settings,
+            };
+            let slotted = Slotted::new(&call, &facts).expect("a call that makes sense");
+            let algorithm = slotted.map(|slotted| slotted.algorithm);
+            assert!(matches!(algorithm, None | Some(Algorithm::Ordered)), "{algorithm:?}");
+            assert!(ranks > 16 || algorithm.is_some(), "{ranks} ranks");
+        }
     }
 }
