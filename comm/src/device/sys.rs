@@ -19,13 +19,14 @@ pub(super) struct Still {
     pub(super) sequence: u32,
     pub(super) step: u32,
     pub(super) signature: u32,
+    pub(super) turn: u32,
 }
 
 impl Still {
     /// Whether both are the same wait of the same call: threads of a block that wait for several
     /// ranks write their places in turn.
     pub(super) fn is_same_wait(&self, other: &Self) -> bool {
-        let key = |still: &Self| (still.phase, still.sequence, still.signature);
+        let key = |still: &Self| (still.phase, still.sequence, still.signature, still.turn);
         key(self) == key(other)
     }
 }
@@ -86,8 +87,21 @@ impl Desk {
             let first = word::PLACES + block * word::PLACE;
             let of = |at| self.word(first + at).load(Ordering::Relaxed);
             let phase = self.word(first).load(Ordering::Acquire);
-            let [peer, sequence, step, signature] = [1, 2, 3, 4].map(of);
-            (phase != 0).then_some(Still { phase, peer, sequence, step, signature })
+            let [peer, sequence, step, signature, turn] = [1, 2, 3, 4, 5].map(of);
+            (phase != 0).then_some(Still { phase, peer, sequence, step, signature, turn })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Still;
+
+    /// A replay of a graph has the number of the call that was captured, and may wait as long.
+    #[test]
+    fn waits_of_replays_are_told_apart() {
+        let still = Still { phase: 6, peer: 1, sequence: 3, step: 0, signature: 5, turn: 8 };
+        assert!(still.is_same_wait(&Still { peer: 2, step: 1, ..still }));
+        assert!(!still.is_same_wait(&Still { turn: 12, ..still }));
     }
 }

@@ -163,6 +163,60 @@ fn messages_go_around_and_wait_for_no_other() {
     });
 }
 
+/// Each of many replays waits for a rank that is late, none of them for as long as it may.
+#[test]
+fn replays_that_wait_are_not_one_long_wait() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let settings = Settings { timeout: Duration::from_millis(700), ..by(Algorithm::Ring) };
+    ranks(2, &settings, |rank| {
+        rank.assert_way(Way::Linked);
+        let memory = rank.memory(&[0; 40_000]);
+        let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, 10_000);
+        let at = memory.address();
+        // SAFETY: the memory is as long as the call, and outlives what is waited for.
+        let enqueue = || unsafe { rank.group.enqueue(&call, at, at, &rank.stream) }.unwrap();
+        enqueue();
+        rank.group.mark(&rank.stream).unwrap().wait().unwrap();
+        rank.stream.begin_capture(CaptureMode::Thread).unwrap();
+        enqueue();
+        let mut graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
+        for _ in 0..6 {
+            if rank.comm.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(150));
+            }
+            // SAFETY: as above.
+            unsafe { graph.launch(&rank.stream) }.unwrap();
+        }
+        rank.group.mark(&rank.stream).unwrap().wait().expect("all of them");
+        drop(graph);
+        rank.free(vec![memory]);
+    });
+}
+
+/// Whole slots of both are equally long, and only there is one more of them.
+#[test]
+fn messages_of_different_lengths_are_told_apart() {
+    linked(2, Algorithm::Ring, |rank| {
+        let memory = rank.memory(&vec![0; 3 << 16]);
+        let at = memory.address();
+        let message = match rank.comm.rank() {
+            0 => DeviceMessage::send(Dtype::U8, at, 2 << 16, 1),
+            _ => DeviceMessage::recv(Dtype::U8, at, 3 << 16, 0),
+        };
+        // SAFETY: the memory is longer than the messages.
+        let sent = unsafe { rank.group.messages(&[message], &rank.stream) };
+        let ended = sent.and_then(|()| rank.group.mark(&rank.stream)?.wait());
+        if rank.comm.rank() == 1 {
+            let error = ended.expect_err("they differ");
+            assert!(matches!(error, Error::Mismatch { .. }), "{error:?}");
+            assert!(error.to_string().contains("a message of u8"), "{error}");
+        }
+    });
+}
+
 /// A pair's messages go on while both ranks' calls before and behind them do, in their order.
 #[test]
 fn messages_and_calls_share_their_slots() {

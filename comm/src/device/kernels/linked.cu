@@ -23,7 +23,9 @@ struct Lane {
 struct Slot {
     u32 signature;
     u32 bytes;
-    u32 spare[30];
+    // Of the message that this is a part of.
+    u64 whole;
+    u32 spare[28];
 };
 
 #define SLOT_STRIDE (sizeof(Slot) + SLOT_BYTES)
@@ -69,6 +71,8 @@ struct Linked {
 struct Counts {
     u32 sent[RANKS];
     u32 received[RANKS];
+    // Slots of all peers so far: another number for each wait, in replays of a graph too.
+    u32 moved;
     u32 stop;
 };
 
@@ -86,8 +90,12 @@ DEVICE void load_counts(const Group& g, const u64* inbox, u32 lanes, Counts& cou
         counts.sent[peer] = lane->sent;
         counts.received[peer] = lane->received;
     }
-    if (threadIdx.x == 0) counts.stop = 0;
+    if (threadIdx.x == 0) counts.stop = counts.moved = 0;
     __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (u32 peer = 0; peer < g.ranks; peer++) {
+        counts.moved += counts.sent[peer] + counts.received[peer];
+    }
 }
 
 // Wait until all that was sent is taken, so that nobody writes to this rank's counters for the sake
@@ -96,6 +104,7 @@ DEVICE void store_counts(const Group& g, const u64* inbox, u32 lanes, Counts& co
     __syncthreads();
     if (counts.stop) return;
     place.phase = DRAIN;
+    place.turn = counts.moved;
     for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
         Lane* lane = lane_of(inbox, lanes, g.rank, peer);
         place.peer = peer;
@@ -107,24 +116,27 @@ DEVICE void store_counts(const Group& g, const u64* inbox, u32 lanes, Counts& co
 
 // One thread: tell the peer that a slot is full, of the bytes of one move.
 DEVICE void post_slot(const Group& g, const u64* inbox, u32 lanes, Counts& counts, u32 peer,
-                      u32 signature, u64 bytes) {
+                      u32 signature, u64 bytes, u64 whole) {
     Lane* there = lane_of(inbox, lanes, peer, g.rank);
     Slot* slot = (Slot*)slot_at(there, counts.sent[peer]);
     slot->signature = signature;
     slot->bytes = (u32)bytes;
+    slot->whole = whole;
+    counts.moved++;
     store_flag(&there->posted, ++counts.sent[peer]);
 }
 
 // One thread: whether the slot at hand is of this call and has so many bytes, and then give it back.
 DEVICE bool take_slot(const Group& g, const u64* inbox, u32 lanes, Counts& counts, u32 peer,
-                      u32 signature, u64 bytes) {
+                      u32 signature, u64 bytes, u64 whole) {
     u32 number = counts.received[peer] + 1;
     const Slot* slot = (const Slot*)slot_at(lane_of(inbox, lanes, g.rank, peer), number - 1);
-    if (slot->signature != signature || slot->bytes != bytes) {
+    if (slot->signature != signature || slot->bytes != bytes || slot->whole != whole) {
         fault(g, FAULT_MISMATCH, peer, signature, slot->signature, number);
         return false;
     }
     counts.received[peer] = number;
+    counts.moved++;
     store_flag(&lane_of(inbox, lanes, peer, g.rank)->taken, number);
     return true;
 }
@@ -186,6 +198,7 @@ DEVICE bool await_slot(const Linked& call, u32 peer, bool sends, const Counts& c
     const Lane* own = lane_of(call.inbox, call.lanes, call.group.rank, peer);
     u32 want = sends ? counts.sent[peer] + 1 - SLOTS : counts.received[peer] + 1;
     Place place = {(u32)(sends ? DRAIN : PART), peer, call.call, number, call.signature};
+    place.turn = counts.moved;
     return await_flag(call.group, sends ? &own->taken : &own->posted, want, place);
 }
 
@@ -203,11 +216,11 @@ DEVICE void end_move(const Linked& call, const Hop& hop, Counts& counts, u64 byt
     __syncthreads();
     if (threadIdx.x != 0) return;
     if (hop.kind == SEND) {
-        post_slot(g, call.inbox, call.lanes, counts, hop.peer, call.signature, bytes);
-    } else if (!take_slot(g, call.inbox, call.lanes, counts, hop.peer, call.signature, bytes)) {
+        post_slot(g, call.inbox, call.lanes, counts, hop.peer, call.signature, bytes, 0);
+    } else if (!take_slot(g, call.inbox, call.lanes, counts, hop.peer, call.signature, bytes, 0)) {
         counts.stop = 1;
     } else if (hop.next) {
-        post_slot(g, call.inbox, call.lanes, counts, hop.next - 1, call.signature, bytes);
+        post_slot(g, call.inbox, call.lanes, counts, hop.next - 1, call.signature, bytes, 0);
     }
 }
 

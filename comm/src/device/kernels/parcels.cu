@@ -62,9 +62,11 @@ DEVICE void carry_parcel(const Parcels& call, const Parcel& parcel, u64 from, u6
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
+    u32 peer = parcel.peer, signature = parcel.signature;
     if (parcel.sends) {
-        post_slot(g, call.inbox, call.lanes, counts, parcel.peer, parcel.signature, bytes);
-    } else if (!take_slot(g, call.inbox, call.lanes, counts, parcel.peer, parcel.signature, bytes)) {
+        post_slot(g, call.inbox, call.lanes, counts, peer, signature, bytes, parcel.bytes);
+    } else if (!take_slot(g, call.inbox, call.lanes, counts, peer, signature, bytes,
+                          parcel.bytes)) {
         counts.stop = 1;
     }
 }
@@ -92,6 +94,7 @@ KERNEL parcels(Parcels call) {
                 place.peer = parcel.peer;
                 place.step = at;
                 place.signature = parcel.signature;
+                place.turn = counts.moved;
             }
             __syncthreads();
             if (ready) {

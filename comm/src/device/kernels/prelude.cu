@@ -61,7 +61,9 @@ struct Place {
     u32 sequence;
     u32 step;
     u32 signature;
-    u32 spare[3];
+    // Another wait has another number, where nothing else tells two of them apart.
+    u32 turn;
+    u32 spare[2];
 };
 
 // The words that host and device share, in the host's memory.
@@ -167,6 +169,7 @@ DEVICE bool go_on(const Group& g, Wait& wait, Place place) {
     at->sequence = place.sequence;
     at->step = place.step;
     at->signature = place.signature;
+    at->turn = place.turn;
     store_flag(&at->phase, place.phase);
     return true;
 }
