@@ -228,6 +228,11 @@ pub(super) const SLOTS: usize = 2;
 /// Bytes of a lane of an inbox: its counters, and slots behind their heads.
 const LANE_BYTES: usize = 128 + SLOTS * (128 + SLOT_BYTES);
 
+/// Where in an inbox the first slot of the first lane of `peer` has its bytes.
+pub(super) fn lane_at(peer: u32, lanes: u32) -> u64 {
+    (peer * lanes) as u64 * LANE_BYTES as u64 + 256
+}
+
 /// Bytes of a rank's inbox.
 pub(super) fn inbox_bytes(ranks: usize, lanes: u32) -> usize {
     ranks * lanes as usize * LANE_BYTES
@@ -304,7 +309,7 @@ pub(super) mod word {
     pub(crate) const THEIRS: usize = 4;
     /// Where the places of blocks begin.
     pub(crate) const PLACES: usize = 8;
-    /// Words of one place: phase, peer, sequence, step, signature.
+    /// Words of one place: phase, peer, sequence, step, signature, turn.
     pub(crate) const PLACE: usize = 8;
     /// Ranks are in different calls.
     pub(crate) const FAULT_MISMATCH: u32 = 2;

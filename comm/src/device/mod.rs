@@ -60,7 +60,7 @@ use kernels::Kernels;
 use layout::{Group, RANKS};
 use lent::{Imports, Staging};
 use plans::{Facts, Plan, Plans, Ranges, Ready};
-use setup::{Card, Met, agree, ends_in_time, pattern, trouble};
+use setup::{Card, Met, agree, clear, ends_in_time, pattern, trouble};
 use watch::{Watched, Watcher};
 
 /// How often one who waits for the device looks before it sleeps.
@@ -90,7 +90,7 @@ struct Inner {
     way: Way,
     cards: Vec<Card>,
     _boards: Vec<Arc<DeviceMemory>>,
-    _board: Arc<DeviceMemory>,
+    board: Arc<DeviceMemory>,
     group: Group,
     packets: [u64; RANKS],
     inboxes: Inboxes,
@@ -143,11 +143,12 @@ impl Communicator {
             drop(kept);
             // What lies there next may be shorter.
             inner.state().ranges = Ranges::default();
+            if !all_proved {
+                inner.give_up_way()?;
+            }
             if agree(shared, all_proved)? {
                 break;
             }
-            inner.watched.desk.clear();
-            inner.state().plans = Plans::default();
         }
         let watcher = Watcher::start(&inner.watched)
             .map_err(|error| Error::invalid(format!("no thread can be started: {error}")))?;
@@ -320,7 +321,7 @@ impl Inner {
             way: Way::Staged,
             cards,
             _boards: boards,
-            _board: opened.board,
+            board: opened.board,
             group,
             packets,
             inboxes,
@@ -328,6 +329,19 @@ impl Inner {
             stream: opened.stream,
             state: Mutex::new(state),
         }
+    }
+
+    /// Make the desk, the plans and the board as new: ranks may have come differently far, and the
+    /// next way counts calls on the same boards. Collective, when no kernel is left.
+    fn give_up_way(&mut self) -> Result<(), Error> {
+        self.watched.desk.clear();
+        self.state().plans = Plans::default();
+        if self.way == Way::Linked {
+            self.inboxes.close(&self.watched.shared)?;
+        }
+        // Whatever is wrong with the device ends the next proof, too.
+        let _ = clear(&self.stream, &self.board);
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

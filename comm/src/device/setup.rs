@@ -140,8 +140,7 @@ impl Opened {
     fn new(context: &Context, ranks: usize) -> Result<Self, CudaError> {
         let stream = Stream::new(context)?;
         let board = Arc::new(DeviceMemory::new(context, board_bytes(ranks.min(RANKS)))?);
-        // SAFETY: the range is the board, which nobody else knows yet.
-        unsafe { stream.fill(board.address(), 0, board.bytes()) }?;
+        clear(&stream, &board)?;
         let desk = Desk::new(context)?;
         let mut kernels = Kernels::default();
         kernels.load(context, Folding::NONE)?;
@@ -223,10 +222,11 @@ impl Met {
         // From their cards all ranks find alike whether they open inboxes.
         let is_linked = is_one_host && has_room && cards.len() > 1 && is_each_of_one_process(cards);
         if is_linked && (is_wished || !is_one_process) {
-            let inboxes = inbox::open(shared, context, cards, self.blocks)?;
-            if let Some(inboxes) = inboxes {
-                self.group.board = inboxes.boards;
-                self.inboxes = inboxes;
+            let here = (context, &self.opened.stream);
+            let (inboxes, is_good) = inbox::open(shared, here, cards, self.blocks)?;
+            self.inboxes = inboxes;
+            if is_good {
+                self.group.board = self.inboxes.boards;
                 ways.insert(if is_wished { 0 } else { ways.len() }, Way::Linked);
             }
         }
@@ -239,9 +239,20 @@ impl Met {
         let mask = ways.iter().fold(0, |mask, way| mask | 1 << *way as u8);
         let common = exchange(shared, &[mask])?.into_iter().fold(u8::MAX, |all, one| all & one);
         ways.retain(|way| common & 1 << *way as u8 != 0);
+        // Who has no use for inboxes makes no room for them. All ranks have some, or none has.
+        if self.inboxes.lanes > 0 && !ways.contains(&Way::Linked) {
+            self.inboxes.close(shared)?;
+        }
         self.ways = ways;
         Ok(())
     }
+}
+
+/// As new: memory that no kernel uses.
+pub(super) fn clear(stream: &Stream, memory: &DeviceMemory) -> Result<(), CudaError> {
+    // SAFETY: the range is the memory, which nobody looks at now, and we wait.
+    unsafe { stream.fill(memory.address(), 0, memory.bytes()) }?;
+    stream.synchronize()
 }
 
 /// The boards and inboxes of this process.

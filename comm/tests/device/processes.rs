@@ -3,9 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_comm::device::Way;
-use brigade_comm::{Call, Communicator, Dtype, Op};
-use brigade_cuda::{Context, Stream};
+use brigade_comm::device::{DeviceGroup, DeviceMessage, Way};
+use brigade_comm::launch::Launch;
+use brigade_comm::{Call, Communicator, Dtype, Op, Settings};
+use brigade_cuda::{CaptureMode, Context, DeviceMemory, Stream};
 use brigade_schedule::Collective;
 
 use super::world::{Rank, case, context, even, has_device, turn};
@@ -49,15 +50,24 @@ fn start(test: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
 
 /// What every rank does.
 fn be_a_rank(way: &str) {
+    if way == "mixed" {
+        return be_two_ranks();
+    }
     let comm = Communicator::from_env().expect("a world");
     let context = context(comm.rank());
     match way {
         "poor" => return be_without_memory(&comm, &context),
         "dies" => return be_with_one_that_dies(comm, &context),
         "fails" => return be_with_one_that_fails(comm, &context),
+        "dies in a kernel" => return be_with_one_that_dies_in_a_kernel(comm, &context),
+        "captures" => return be_captured(comm, &context),
+        "twice" => return be_in_two_groups(comm, &context),
         _ => {}
     }
+    let begin = Instant::now();
     let group = comm.on_device(&context).expect("a group on devices");
+    // No way that does not work is tried until a deadline.
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
     let stream = Stream::new(&context).expect("a stream");
     let rank = Rank { group, comm, stream };
     rank.assert_way(match way {
@@ -65,16 +75,150 @@ fn be_a_rank(way: &str) {
         "linked" => Way::Linked,
         _ => Way::Staged,
     });
+    check_all(&rank, &[1, 5, 9001]);
+}
+
+/// Two threads of this process are ranks on one device, beside those of another process on theirs.
+fn be_two_ranks() {
+    let launch = Launch::discover().expect("a world");
+    let process = launch.rank;
+    let be = |thread: usize| {
+        let launch = Launch { rank: 2 * process + thread, ranks: 4, ..launch.clone() };
+        let settings = Settings::from_env().expect("settings");
+        let comm = Communicator::join(launch, settings).expect("a world");
+        let context = context(process);
+        let group = comm.on_device(&context).expect("a group on devices");
+        let stream = Stream::new(&context).expect("a stream");
+        let rank = Rank { group, comm, stream };
+        rank.assert_way(Way::Linked);
+        assert!(rank.group.shares_device());
+        check_all(&rank, &[3001]);
+        rank.comm.barrier().expect("the end");
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            scope.spawn(move || be(thread));
+        }
+    });
+}
+
+/// Calls of every kind, and messages.
+fn check_all(rank: &Rank, lengths: &[usize]) {
     let ranks = rank.comm.size();
     for collective in Collective::ALL {
         let collective = collective.with_root(1);
-        let counts = if collective == Collective::Barrier { &[0][..] } else { &[1, 5, 9001] };
+        let counts = if collective == Collective::Barrier { &[0] } else { lengths };
         for &count in counts {
             rank.check(&even(collective, Dtype::F32, Op::Sum, count, ranks), count as u64);
         }
     }
     let counts: Vec<usize> = (0..ranks).map(|rank| 1000 * rank).collect();
     rank.check(&case(Collective::AllGather, Dtype::Bf16, Op::Sum, counts), 3);
+    let me = rank.comm.rank();
+    let (left, right) = ((me + ranks - 1) % ranks, (me + 1) % ranks);
+    let (out, into) = (rank.memory(&[me as u8; 100_003]), rank.memory(&[99; 100_003]));
+    let list = [
+        DeviceMessage::send(Dtype::U8, out.address(), 100_003, right),
+        DeviceMessage::recv(Dtype::U8, into.address(), 100_003, left),
+    ];
+    rank.comm.barrier().expect("a barrier");
+    // SAFETY: each message has memory of its own, of its length.
+    unsafe { rank.group.messages(&list, &rank.stream) }.expect("messages");
+    rank.group.mark(&rank.stream).expect("a mark").wait().expect("their end");
+    assert!(rank.bytes(&into) == [left as u8; 100_003]);
+    rank.free(vec![out, into]);
+}
+
+/// Rank 1 ends without a word while rank 0's kernel waits for it: rank 0 is told soon.
+fn be_with_one_that_dies_in_a_kernel(comm: Communicator, context: &Context) {
+    let group = comm.on_device(context).expect("a group on devices");
+    let stream = Stream::new(context).expect("a stream");
+    let rank = Rank { group, comm, stream };
+    rank.assert_way(Way::Linked);
+    let memory = rank.memory(&[0; 20_000]);
+    let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, 5000);
+    let at = memory.address();
+    // SAFETY: the memory is as long as the call.
+    let start = || unsafe { rank.group.start(&call, at, at, &rank.stream) }.expect("a call");
+    // Ranks meet for the first one.
+    start().wait().expect("a call of both");
+    rank.comm.barrier().expect("a barrier");
+    if rank.comm.rank() == 1 {
+        std::process::exit(0);
+    }
+    let begin = Instant::now();
+    let error = start().wait().expect_err("rank 1 is lost");
+    assert!(error.to_string().contains("rank 1"), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+/// Two groups of the same ranks have inboxes of their own: calls take turns, and one group ends on
+/// one rank while the other one still has it.
+fn be_in_two_groups(comm: Communicator, context: &Context) {
+    let me = comm.rank();
+    let half = comm.split(Some(0), 0).expect("a split").expect("a part of it");
+    let groups = [&comm, &half].map(|comm| comm.on_device(context).expect("a group on devices"));
+    let stream = Stream::new(context).expect("a stream");
+    let elems = 10_000;
+    let mut memory = DeviceMemory::new(context, 4 * elems).expect("memory");
+    memory.write(&stream, 0, &1_i32.to_le_bytes().repeat(elems)).expect("a copy");
+    let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
+    let at = memory.address();
+    // SAFETY: the memory is as long as the call, and outlives what is waited for.
+    let start = |group: &DeviceGroup| unsafe { group.start(&call, at, at, &stream) };
+    for group in [0, 1, 0, 1, 1, 0] {
+        assert_eq!(groups[group].way(), Way::Linked);
+        start(&groups[group]).expect("a call").wait().expect("its end");
+    }
+    let [one, other] = groups;
+    // Whoever has dropped it calls it no more.
+    comm.barrier().expect("a barrier");
+    let one = (me == 1).then_some(one);
+    comm.barrier().expect("a barrier");
+    start(&other).expect("a call").wait().expect("its end");
+    let mut found = vec![0; 4 * elems];
+    memory.read(&stream, 0, &mut found).expect("a copy");
+    assert!(found == (1_i32 << 7).to_le_bytes().repeat(elems));
+    comm.barrier().expect("a barrier");
+    drop((one, other));
+    comm.barrier().expect("a barrier");
+}
+
+/// Calls are captured, and replayed while the other process may be a replay ahead.
+fn be_captured(comm: Communicator, context: &Context) {
+    let group = comm.on_device(context).expect("a group on devices");
+    let stream = Stream::new(context).expect("a stream");
+    let rank = Rank { group, comm, stream };
+    rank.assert_way(Way::Linked);
+    // One in packets, one through slots.
+    let lengths = [5, 10_000];
+    let memory = lengths.map(|elems| rank.memory(&1_i32.to_le_bytes().repeat(elems)));
+    let enqueue = || {
+        for (memory, elems) in memory.iter().zip(lengths) {
+            let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
+            let at = memory.address();
+            // SAFETY: the memory is as long as the call, and outlives what is waited for.
+            unsafe { rank.group.enqueue(&call, at, at, &rank.stream) }.expect("a call");
+        }
+    };
+    enqueue();
+    rank.stream.begin_capture(CaptureMode::Thread).expect("a capture");
+    enqueue();
+    enqueue();
+    let graph = rank.stream.end_capture().expect("a capture's end");
+    let mut graph = graph.instantiate().expect("a graph");
+    for _ in 0..4 {
+        // SAFETY: as above.
+        unsafe { graph.launch(&rank.stream) }.expect("a replay");
+        enqueue();
+    }
+    rank.group.mark(&rank.stream).expect("a mark").wait().expect("the end");
+    for (memory, elems) in memory.iter().zip(lengths) {
+        let wanted = 1_i32 << 13;
+        assert!(rank.bytes(memory) == wanted.to_le_bytes().repeat(elems), "{elems} elements");
+    }
+    drop(graph);
+    rank.free(memory.into());
 }
 
 /// Rank 1 has no memory on its device: all ranks hear of it.
@@ -149,6 +293,73 @@ fn processes_with_devices_of_their_own_are_linked() {
     }
     let devices = [(None, "BRIGADE_FAKE_CUDA_DEVICES", "3")];
     test("processes_with_devices_of_their_own_are_linked", 3, "linked", &devices);
+}
+
+/// Two devices, of which each process has one.
+const TWO_DEVICES: Variable<'static> = (None, "BRIGADE_FAKE_CUDA_DEVICES", "2");
+
+#[test]
+fn threads_that_share_a_device_are_linked_with_those_of_another_process() {
+    if is_real() {
+        return;
+    }
+    let name = "threads_that_share_a_device_are_linked_with_those_of_another_process";
+    test(name, 2, "mixed", &[TWO_DEVICES]);
+}
+
+#[test]
+fn processes_capture_their_calls() {
+    if is_real() {
+        return;
+    }
+    test("processes_capture_their_calls", 2, "captures", &[TWO_DEVICES]);
+}
+
+#[test]
+fn two_groups_of_the_same_processes_end_in_any_order() {
+    if is_real() {
+        return;
+    }
+    test("two_groups_of_the_same_processes_end_in_any_order", 2, "twice", &[TWO_DEVICES]);
+}
+
+#[test]
+fn a_rank_that_dies_in_a_kernel_is_told_to_the_others() {
+    if is_real() {
+        return;
+    }
+    let name = "a_rank_that_dies_in_a_kernel_is_told_to_the_others";
+    test(name, 2, "dies in a kernel", &[TWO_DEVICES]);
+}
+
+#[test]
+fn where_a_rank_has_no_room_for_an_inbox_all_meet() {
+    if is_real() {
+        return;
+    }
+    // Its board is the first that it asks for.
+    let fault = (Some(1), "BRIGADE_FAKE_CUDA_FAULTS", "cuMemAlloc_v2@2=2");
+    let variables = [(None, "BRIGADE_FAKE_CUDA_DEVICES", "3"), fault];
+    test("where_a_rank_has_no_room_for_an_inbox_all_meet", 3, "met", &variables);
+}
+
+#[test]
+fn where_a_rank_cannot_open_an_inbox_all_meet() {
+    if is_real() {
+        return;
+    }
+    let fault = (Some(0), "BRIGADE_FAKE_CUDA_FAULTS", "cuIpcOpenMemHandle_v2@1=217");
+    test("where_a_rank_cannot_open_an_inbox_all_meet", 2, "met", &[TWO_DEVICES, fault]);
+}
+
+#[test]
+fn no_kernel_waits_where_what_is_written_to_peers_does_not_arrive() {
+    if is_real() {
+        return;
+    }
+    let broken = (None, "BRIGADE_FAKE_CUDA_PEERS", "broken");
+    let name = "no_kernel_waits_where_what_is_written_to_peers_does_not_arrive";
+    test(name, 2, "staged", &[TWO_DEVICES, broken]);
 }
 
 #[test]
