@@ -1,5 +1,6 @@
 //! Waits for counters: beside other threads of the rank, and for what ranks sent that have left.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::ways::Rest;
@@ -64,19 +65,33 @@ fn who_waits_while_another_thread_sleeps_at_the_bells_keeps_its_own_deadline() {
 
 #[test]
 fn what_comes_in_for_long_after_its_sender_has_left_is_waited_for() {
-    each_of_two("tcp", BOUND, |member, window| {
-        if member.rank() == 1 {
+    // On a machine so busy that a piece is half a second late it is right to give up.
+    const LATE: Duration = Duration::from_millis(500);
+    for _ in 0..5 {
+        let is_fair = AtomicBool::new(true);
+        each_of_two("tcp", BOUND, |member, window| {
+            if member.rank() == 1 {
+                return;
+            }
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| window.wait(0, 1));
+                // As over a slow network: another piece now and then, and the signal last.
+                for _ in 0..20 {
+                    let begun = Instant::now();
+                    std::thread::sleep(Duration::from_millis(100));
+                    window.held.note_served();
+                    is_fair.fetch_and(begun.elapsed() < LATE, Ordering::Relaxed);
+                }
+                window.held.add(0, 1);
+                let ended = waits.join().expect("no panic");
+                if is_fair.load(Ordering::Relaxed) {
+                    assert_eq!(ended.expect("the signal comes"), 1);
+                }
+            });
+        });
+        if is_fair.into_inner() {
             return;
         }
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| window.wait(0, 1));
-            // As over a slow network: another piece now and then, and the signal last.
-            for _ in 0..20 {
-                std::thread::sleep(Duration::from_millis(100));
-                window.held.note_served();
-            }
-            window.held.add(0, 1);
-            assert_eq!(waits.join().expect("no panic").expect("the signal comes"), 1);
-        });
-    });
+    }
+    println!("skipped: the machine is too busy to sleep on it");
 }
