@@ -4,6 +4,7 @@
 //! cache beside it, and nobody else to know what lies where.
 
 use std::io;
+use std::time::Duration;
 
 use io_uring::{cqueue, squeue};
 
@@ -19,13 +20,24 @@ const READ: u8 = 0x02;
 /// A ring that carries commands instead of transfers on files.
 pub(super) struct Passthrough {
     ring: Ring<squeue::Entry128, cqueue::Entry32>,
-    /// By token: how many bytes are right when the drive says that all went well.
-    wanted: Vec<usize>,
+    /// By token: what the drive has been asked for.
+    asked: Vec<Option<Asked>>,
+    /// Whether commands name registered memory as such.
+    uses_registered: bool,
     /// What was answered without the drive.
     answered: Vec<Completion>,
 }
 
+/// A transfer on its way as a command.
+struct Asked {
+    transfer: Transfer,
+    command: Command,
+    /// Whether it names registered memory as such.
+    is_registered: bool,
+}
+
 /// The kernel's `struct nvme_uring_cmd`, as far as reads, writes and flushes use it.
+#[derive(Clone, Copy)]
 pub(super) struct Command {
     operation: u8,
     namespace: u32,
@@ -57,8 +69,9 @@ impl Passthrough {
     pub(super) fn new(arena: &Arena, transfers: usize) -> io::Result<Self> {
         let mut ring = Ring::new_commands(transfers as u32)?;
         // Without it the kernel looks each page up every time: slower, not wrong.
-        let _ = ring.register_arena(arena);
-        Ok(Self { ring, wanted: vec![0; transfers], answered: Vec::new() })
+        let uses_registered = ring.register_arena(arena).is_ok();
+        let asked = std::iter::repeat_with(|| None).take(transfers).collect();
+        Ok(Self { ring, asked, uses_registered, answered: Vec::new() })
     }
 
     pub(super) fn descriptor(&self) -> i32 {
@@ -67,31 +80,47 @@ impl Passthrough {
 
     /// Take a transfer in. One that is no whole blocks of the drive is answered at once.
     pub(super) fn push(&mut self, transfer: &Transfer, namespace: &Namespace) {
-        let token = transfer.token;
         match command(transfer, namespace) {
-            Ok(command) => {
-                self.wanted[token as usize] = command.data_bytes as usize;
-                self.ring.push_command(transfer, command);
-            }
-            Err(result) => self.answered.push(Completion { token, result }),
+            Ok(command) => self.ask(transfer.clone(), command),
+            Err(result) => self.answered.push(Completion { token: transfer.token, result }),
         }
+    }
+
+    fn ask(&mut self, transfer: Transfer, command: Command) {
+        let is_registered = self.ring.push_command(&transfer, command, self.uses_registered);
+        let token = transfer.token as usize;
+        self.asked[token] = Some(Asked { transfer, command, is_registered });
     }
 
     /// Hand everything over, and take out what has completed. Does not wait.
     pub(super) fn turn(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         done.append(&mut self.answered);
-        self.ring.enter(1, std::time::Duration::ZERO)?;
-        let wanted = &self.wanted;
+        self.ring.enter(1, Duration::ZERO)?;
+        let (mut refused, asked) = (Vec::new(), &mut self.asked);
         self.ring.completions(|token, result| {
+            let it = asked[token as usize].take().expect("a completion is of what was asked for");
             // Above zero is the drive's own status: it has no number in the system.
             let result = match result {
-                0 => Ok(wanted[token as usize]),
+                0 => Ok(it.command.data_bytes as usize),
                 status if status > 0 => Err(libc::EIO),
+                errno if it.is_registered && -errno == libc::EINVAL => return refused.push(it),
                 errno => Err(-errno),
             };
             done.push(Completion { token: token as u32, result });
         });
-        Ok(())
+        if refused.is_empty() { Ok(()) } else { self.ask_again(refused) }
+    }
+
+    /// Ask once more, for memory by its address alone, and so from now on. Before Linux 6.12 the
+    /// kernel refuses a part of registered memory where the segments of all that lies behind it,
+    /// which it counts as well, are more than the drive takes.
+    #[cold]
+    fn ask_again(&mut self, refused: Vec<Asked>) -> io::Result<()> {
+        self.uses_registered = false;
+        for Asked { transfer, command, .. } in refused {
+            self.ask(transfer, command);
+        }
+        self.ring.enter(1, Duration::ZERO)
     }
 }
 

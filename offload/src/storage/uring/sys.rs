@@ -98,19 +98,22 @@ impl Ring<squeue::Entry128, cqueue::Entry32> {
         self.ring.as_raw_fd()
     }
 
-    /// Take a transfer in, as a command for its device. Its completion carries its token.
-    pub(super) fn push_command(&mut self, transfer: &Transfer, command: Command) {
-        let part = transfer.window.and_then(|window| self.part(window));
-        let Some(memory) = transfer.window.map(|window| window.pointer().addr() as u64) else {
-            return self.push_bytes(transfer, command.bytes(0), None);
-        };
-        self.push_bytes(transfer, command.bytes(memory), part);
-    }
-
-    fn push_bytes(&mut self, transfer: &Transfer, bytes: [u8; 80], part: Option<u16>) {
+    /// Take a transfer in, as a command for its device; its completion carries its token. Returns
+    /// whether it names its memory as registered, as it may.
+    pub(super) fn push_command(
+        &mut self,
+        transfer: &Transfer,
+        command: Command,
+        may_be_registered: bool,
+    ) -> bool {
+        let window = transfer.window;
+        let part = window.filter(|_| may_be_registered).and_then(|window| self.part(window));
+        let memory = window.map_or(0, |window| window.pointer().addr() as u64);
         let file = Fd(transfer.file.descriptor(true));
-        let entry = opcode::UringCmd80::new(file, Command::CODE).cmd(bytes).buf_index(part);
-        self.submit(&entry.build().user_data(u64::from(transfer.token)));
+        let entry = opcode::UringCmd80::new(file, Command::CODE).cmd(command.bytes(memory));
+        let entry = entry.buf_index(part).build().user_data(u64::from(transfer.token));
+        self.submit(&entry);
+        part.is_some()
     }
 }
 
