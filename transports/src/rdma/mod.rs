@@ -13,6 +13,7 @@
 //! * `lane`, `stripe`: the sending end: pieces, credit, memory that is lent, and sending again over
 //!   another queue pair; `mend`: replacing one that has failed
 //! * `ring`, `inlets`: the receiving end: arrivals put in order
+//! * `silence`: queue pairs that forget what they were asked for
 //! * `wire`: both ends as wires, the hot path
 //! * `window`: memory that peers reach on their own
 //! * `cache`: registrations of memory that is lent; `unmap`: what becomes of that memory;
@@ -40,6 +41,7 @@ mod path;
 mod port;
 mod ring;
 mod shared;
+mod silence;
 mod stripe;
 mod sys;
 mod unmap;

@@ -134,7 +134,7 @@ impl End {
             theirs.gid,
         );
         // Those that only our side can be blamed for.
-        if matches!(status.0, 1..=4 | 6..=8 | 19..=21) {
+        if matches!(status.0, 1..=4 | 6..=8 | 19..=21) || status == Status::SILENT {
             let call = "a work request";
             return TransportError::System { call, errno: libc::EIO, what: how };
         }

@@ -12,6 +12,7 @@ use super::inlets::{FRESH_MAX, Incoming, Inlet, LIMITS};
 use super::lane::{CREDITS, PIECES, piece_bytes};
 use super::path::also;
 use super::port::Local;
+use super::silence::{self, Silence};
 use super::wire::LINE_BYTES;
 use crate::TransportError;
 
@@ -59,6 +60,9 @@ struct Mouth {
     inlet: Arc<Inlet>,
     /// Words to the sender that are posted and not completed.
     words: u32,
+    /// How many have completed, modulo 2^32, and since when none has.
+    completed: u32,
+    silence: Silence,
     /// Receives that are posted and not completed.
     receives: u32,
     is_dead: bool,
@@ -66,7 +70,8 @@ struct Mouth {
 
 impl Mouth {
     fn new(inlet: Arc<Inlet>) -> Mouth {
-        Mouth { inlet, words: 0, receives: LIMITS.receives, is_dead: false }
+        let (words, completed, silence) = (0, 0, Silence::default());
+        Mouth { inlet, words, completed, silence, receives: LIMITS.receives, is_dead: false }
     }
 }
 
@@ -168,6 +173,7 @@ impl Ring {
         for completion in &batch[..polled.unwrap_or(0)] {
             let mouth = &mut self.mouths[index];
             mouth.words = mouth.words.saturating_sub(1);
+            mouth.completed = mouth.completed.wrapping_add(1);
             if !completion.status().is_success() {
                 self.fail(index, completion.status());
             }
@@ -318,6 +324,25 @@ impl Ring {
         self.tell();
     }
 
+    /// An inlet whose words come to nothing has failed. Asks for the time only while there are any.
+    fn break_silence(&mut self) {
+        for index in 0..self.mouths.len() {
+            if self.mouths[index].words > 0 {
+                self.look_at_words(index);
+            }
+            let mouth = &mut self.mouths[index];
+            if mouth.words == 0 || !mouth.inlet.works() {
+                mouth.silence = Silence::default();
+                continue;
+            }
+            let Some(limit) = silence::limit(&self.local.settings) else { return };
+            let counts = (mouth.words, mouth.completed);
+            if mouth.silence.is_too_long(counts, Instant::now(), limit) {
+                self.fail(index, Status::SILENT);
+            }
+        }
+    }
+
     /// Note why an inlet failed, unless more is known of one that failed before.
     #[cold]
     fn learn(&mut self, index: usize, status: Status) {
@@ -336,6 +361,7 @@ impl Ring {
             let how = format!("it has given up sending, since for it {why}");
             return Some(TransportError::PeerGone { peer: self.peer, how });
         }
+        self.break_silence();
         if self.mouths.iter().any(|mouth| mouth.inlet.works()) {
             return None;
         }

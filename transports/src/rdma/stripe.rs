@@ -11,6 +11,7 @@ use super::lane::{CREDITS, SENDS};
 use super::path::{End, also};
 use super::port::Local;
 use super::shared::{Peer, Shared};
+use super::silence::Silence;
 use crate::TransportError;
 
 /// What the sending end of a queue pair holds. Small pieces travel with the request: 220 bytes are
@@ -60,6 +61,9 @@ pub(super) struct Stripe {
     pub(super) state: StripeState,
     /// Requests that are posted and not completed.
     pub(super) posted: u32,
+    /// How many have completed, modulo 2^32, and since when none has.
+    pub(super) completed: u32,
+    pub(super) silence: Silence,
     /// How often it was tried to replace the queue pair.
     pub(super) turn: u32,
     /// What it has been through since something last landed over it.
@@ -96,8 +100,18 @@ impl Stripe {
         target: Remote,
         theirs: Address,
     ) -> Self {
-        let (state, posted, turn, trouble) = (StripeState::Works, 0, 0, None);
-        Stripe { end, source, target, theirs, state, posted, turn, trouble }
+        Stripe {
+            end,
+            source,
+            target,
+            theirs,
+            state: StripeState::Works,
+            posted: 0,
+            completed: 0,
+            silence: Silence::default(),
+            turn: 0,
+            trouble: None,
+        }
     }
 
     pub(super) fn works(&self) -> bool {
@@ -120,7 +134,7 @@ impl Stripe {
     /// Whether another queue pair might do what this one could not: the path failed, and not what
     /// was asked for.
     pub(super) fn is_mendable(&self) -> bool {
-        !matches!(self.status().0, 1..=4 | 6..=10)
+        is_of_path(self.status())
     }
 
     /// Note why it failed: what came first counts, unless that says nothing.
@@ -162,6 +176,12 @@ impl Stripe {
     }
 }
 
+/// Whether the path may be what failed. A queue pair's operation error is one of these: soft-RoCE
+/// of Linux 6.1 says so when there is no way out since its link is down.
+fn is_of_path(status: Status) -> bool {
+    !matches!(status.0, 1 | 3 | 4 | 6..=10)
+}
+
 /// What to say when no stripe works any more, and whether it says why: of the first that failed by
 /// itself; or of one whose port tells why, for some devices throw everything away and do not say
 /// what for; or of any.
@@ -183,4 +203,18 @@ pub(super) fn blame(stripes: &mut [Stripe], local: &Local, peer: usize) -> (Tran
          the last: {last}"
     );
     (also(trouble.cause.clone(), &tale), true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_path_may_have_done_is_mended_and_what_we_asked_wrongly_is_not() {
+        let operation_error = Status(2);
+        let of_path = [operation_error, Status::FLUSHED, Status::RETRIES_EXCEEDED, Status::SILENT];
+        assert!(of_path.into_iter().all(is_of_path));
+        let (too_long, protection, access) = (Status(1), Status(4), Status(10));
+        assert!(![too_long, protection, access].into_iter().any(is_of_path));
+    }
 }

@@ -15,6 +15,8 @@ impl Status {
     pub const REFUSED: Status = Status(100);
     /// Not of libibverbs: the other end found it broken.
     pub const BROKEN_AT_PEER: Status = Status(101);
+    /// Not of libibverbs: it was neither done nor refused for too long.
+    pub const SILENT: Status = Status(102);
     /// Not of libibverbs: completions cannot be asked for any more.
     pub const DEVICE_FAILED: Status = Status(19);
     /// The other end does not answer.
@@ -31,7 +33,11 @@ impl Status {
         match self.0 {
             0 => ["success", "nothing went wrong", "go on"],
             1 => ["local length error", "a message was longer than the port's MTU allows", OURS],
-            2 => ["local queue pair operation error", "the device could not do a request", OURS],
+            2 => [
+                "local queue pair operation error",
+                "the device could not do a request: a link is down, or there is no route",
+                "look at the link, at the addresses, and at the kernel's log",
+            ],
             3 | 17 | 18 => ["end-to-end context error", "a kind of queue that is not used", OURS],
             4 => ["local protection error", "our memory is not registered as it should be", OURS],
             5 => [
@@ -70,6 +76,11 @@ impl Status {
             19 => ["fatal error", "the device failed", "look at the kernel's log"],
             20 => ["response timeout", "the device did not answer", "look at the kernel's log"],
             100 => ["refused", "the device took no more requests", "look at the kernel's log"],
+            102 => [
+                "silent",
+                "the device neither did a request nor said why not",
+                "look at the kernel's log; soft-RoCE of Linux 6.1 forgets requests",
+            ],
             101 => ["broken", "the other end's half failed", "look for an error of the peer"],
             _ => ["general error", "the device says no more", "look at the kernel's log"],
         }

@@ -16,6 +16,7 @@ use crate::rdma::exchange::Request;
 use crate::rdma::failed;
 use crate::rdma::frame::{AcceptedStripe, Turn};
 use crate::rdma::path::End;
+use crate::rdma::silence;
 use crate::rdma::stripe::{Stripe, StripeState, blame};
 
 /// After the first attempt to replace a queue pair we rest so long, and after each of the next ones
@@ -47,6 +48,20 @@ impl State {
         self.hand.ask(Request::Stop { peer: self.peer, turn: stripe.turn(index) });
         if !self.stripes.iter().any(Stripe::works) {
             self.doomed.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// A stripe that forgets what it was asked for has failed.
+    #[cold]
+    pub(super) fn break_silence(&mut self) {
+        let Some(limit) = silence::limit(&self.local.settings) else { return };
+        let now = Instant::now();
+        for index in 0..self.stripes.len() {
+            let stripe = &mut self.stripes[index];
+            let counts = (stripe.posted, stripe.completed);
+            if stripe.works() && stripe.silence.is_too_long(counts, now, limit) {
+                self.fail(index, Status::SILENT);
+            }
         }
     }
 

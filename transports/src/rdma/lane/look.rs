@@ -43,6 +43,7 @@ impl State {
             for completion in &batch[..count] {
                 let stripe = &mut self.stripes[index];
                 stripe.posted = stripe.posted.saturating_sub(1);
+                stripe.completed = stripe.completed.wrapping_add(1);
                 if completion.status().is_success() {
                     if stripe.trouble.is_some() {
                         self.recover(index);

@@ -117,8 +117,10 @@ impl Lane {
     pub(super) fn tend(&self) -> bool {
         let Ok(mut state) = self.state.try_lock() else { return false };
         state.look();
+        state.break_silence();
         let is_settled = state.fault.is_some() || state.all_landed();
-        if is_settled {
+        // What has arrived may still be lent, until its device says that it is done with it.
+        if is_settled && state.stripes.iter().all(|stripe| stripe.posted == 0) {
             self.is_busy.store(false, Ordering::Relaxed);
         }
         is_settled
