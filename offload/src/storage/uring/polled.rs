@@ -3,12 +3,16 @@
 //! Setting such a ring up says nothing: a device without queues for it refuses each transfer later,
 //! some only reads. So the first refusal on a device ends polling there, its transfers go to the
 //! ordinary ring instead, and the reports say so.
+//!
+//! Nor are transfers polled for that the kernel cuts into several requests: it announces those by
+//! interrupts anyway, and Linux 6.1 never tells a ring that polls of their end.
 
 use std::io;
 use std::time::Duration;
 
 use super::super::engine::{Completion, Kind, Transfer};
 use super::super::file::DEVICES;
+use super::super::namespace::longest_request;
 use super::sys::{Ring, TransferEntry};
 use crate::memory::Arena;
 
@@ -19,6 +23,8 @@ pub(super) struct Polled {
     under_way: Vec<Option<Transfer>>,
     in_flight: usize,
     devices: [Proof; DEVICES],
+    /// The longest request of each device that was asked for.
+    longest: [Option<usize>; DEVICES],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,7 +39,8 @@ impl Polled {
         let mut ring = Ring::new_polled(transfers as u32)?;
         ring.register_arena(arena)?;
         let under_way = (0..transfers).map(|_| None).collect();
-        Ok(Self { ring, under_way, in_flight: 0, devices: [Proof::None; DEVICES] })
+        let (devices, longest) = ([Proof::None; DEVICES], [None; DEVICES]);
+        Ok(Self { ring, under_way, in_flight: 0, devices, longest })
     }
 
     /// Take a transfer in, or give it back when polling is not for it.
@@ -42,11 +49,22 @@ impl Polled {
         if is_refused || transfer.kind == Kind::Sync || !transfer.is_direct {
             return Some(transfer);
         }
+        if transfer.window.is_some_and(|window| window.bytes() > self.longest(&transfer)) {
+            return Some(transfer);
+        }
         let token = transfer.token as usize;
         self.under_way[token] = Some(transfer.clone());
         self.ring.push(TransferEntry { transfer, held_file: None });
         self.in_flight += 1;
         None
+    }
+
+    /// The longest request that the transfer's device takes. Asked of the system once.
+    fn longest(&mut self, transfer: &Transfer) -> usize {
+        let known = &mut self.longest[transfer.file.device()];
+        *known.get_or_insert_with(|| {
+            longest_request(transfer.file.body().device()).unwrap_or(usize::MAX)
+        })
     }
 
     pub(super) fn is_idle(&self) -> bool {
