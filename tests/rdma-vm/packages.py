@@ -69,15 +69,19 @@ class Apt:
         return sorted(found)
 
     def first_known(self, packages):
-        """The first of `packages` that can be downloaded, and what it depends on directly."""
-        for _ in range(2):
-            for package in packages:
-                graph = self._dependencies([package])
-                if package in graph:
-                    return package, graph[package]
-            if not self.may_install or self.lists_are_fresh:
-                break
-            self._refresh()
+        """The first of `packages` that can be downloaded, and what it depends on directly.
+
+        Old lists may know a lesser one only, so they are refreshed before that is taken.
+        """
+        if self.may_install and packages[0] not in self._dependencies(packages[:1]):
+            try:
+                self._refresh()
+            except Unavailable as reason:
+                detail(f"{reason}; what is known already must do")
+        for package in packages:
+            graph = self._dependencies([package])
+            if package in graph:
+                return package, graph[package]
         raise Unavailable(f"apt knows none of {', '.join(packages)}. {LISTS_HINT}")
 
     def download(self, packages, folder):
@@ -111,6 +115,8 @@ class Apt:
                               f"Is there a network{hint or '?'}")
 
     def _refresh(self):
+        if self.lists_are_fresh:
+            return
         self.lists_are_fresh = True
         if os.geteuid() == 0:
             detail("apt-get update")
