@@ -77,6 +77,11 @@ impl Folding {
 
     /// Elements are folded; none for a function of the user's, which runs on the host.
     pub(super) fn by(dtype: Dtype, op: &Op) -> Option<Self> {
+        let (dtype, op) = alike(dtype, op);
+        Self::exactly(dtype, op)
+    }
+
+    fn exactly(dtype: Dtype, op: &Op) -> Option<Self> {
         let operator = usize::from(op.code());
         (operator < MOVES).then_some(Self { dtype: usize::from(dtype.code()), operator })
     }
@@ -87,14 +92,39 @@ impl Folding {
     }
 }
 
+/// The type and the operator that stand for all with the same bits, so that these are compiled
+/// once: integers wrap around, so only who compares or divides asks for their sign, and truth knows
+/// *or*, *and* and *exclusive or*.
+fn alike(dtype: Dtype, op: &Op) -> (Dtype, &Op) {
+    let dtype = match (dtype, op) {
+        (_, Op::Max | Op::Min | Op::Avg) => dtype,
+        (Dtype::I8, _) => Dtype::U8,
+        (Dtype::I32, _) => Dtype::U32,
+        (Dtype::I64, _) => Dtype::U64,
+        _ => dtype,
+    };
+    let op = match (dtype, op) {
+        (Dtype::Bool, Op::Sum | Op::Max) => &Op::Bor,
+        (Dtype::Bool, Op::Prod | Op::Min) => &Op::Band,
+        _ => op,
+    };
+    (dtype, op)
+}
+
+/// Every type with every operator that is compiled for it.
+fn operators() -> impl Iterator<Item = (Dtype, Op)> {
+    Dtype::ALL.into_iter().flat_map(|dtype| {
+        let ops = Op::PLAIN.into_iter().chain([Op::PreMulSum(1.0)]);
+        ops.filter(move |op| op.supports(dtype)).map(move |op| (dtype, op))
+    })
+}
+
 /// Every source of this room, with a name for people: what a check of all kernels compiles.
 pub fn sources() -> Vec<(String, Source)> {
-    let folds = Dtype::ALL.into_iter().flat_map(|dtype| {
-        let ops = Op::PLAIN.into_iter().chain([Op::PreMulSum(1.0)]);
-        ops.filter(move |op| op.supports(dtype)).filter_map(move |op| {
-            let folding = Folding::by(dtype, &op)?;
-            Some((format!("collectives of {dtype}, {}", op.name()), folding.source()))
-        })
+    let folds = operators().filter_map(|(dtype, op)| {
+        let folding = Folding::by(dtype, &op)?;
+        let name = format!("collectives of {dtype}, {}", op.name());
+        (Folding::exactly(dtype, &op) == Some(folding)).then(|| (name, folding.source()))
     });
     folds.chain([(String::from("collectives that move"), Folding::NONE.source())]).collect()
 }
@@ -162,5 +192,21 @@ impl Kernels {
         let threads = direct.threads_max()?.min(linked.threads_max()?).min(THREADS);
         self.loaded.push(Loaded { folding, direct, packets, linked, scale, messages, threads });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_folding_has_one_source() {
+        let sources = sources();
+        let count = |options| sources.iter().filter(|(_, it)| it.options == options).count();
+        for (dtype, op) in operators() {
+            let folding = Folding::by(dtype, &op).expect("no function of a user's");
+            assert_eq!(count(folding.source().options), 1, "{dtype} by {}", op.name());
+        }
+        assert_eq!(count(Folding::NONE.source().options), 1);
     }
 }

@@ -241,34 +241,31 @@ DEVICE u64 carry_hop(const Linked& call, u32 number, u64 window, u64 filled, Cou
     u64 last = low + (high - low) * hop.to / call.pieces;
     u64 bytes = (last - first) * call.elem_bytes;
     u64 source = address_of(call, hop.source, first), target = address_of(call, hop.target, first);
-    Scale scale = {1.0, call.group.ranks};
-    (void)scale;
-    if (hop.kind >= MERGE) {
-        if (hop.kind == COPY) {
-            copy(target, source, bytes);
-        } else {
-            u64 other = address_of(call, hop.other, first);
-            (void)other;
-            WITH_PAIR(call.op, fold_pair, target, 0, other, source, bytes, scale)
-        }
-        __syncthreads();
-        return 0;
-    }
-    if (bytes > 0) {
+    u64 other = source, also = 0;
+    bool is_local = hop.kind >= MERGE;
+    if (is_local) {
+        if (hop.kind == MERGE) other = address_of(call, hop.other, first);
+    } else if (bytes > 0) {
         if (filled == 0) begin_move(call, hop, counts, number);
         if (counts.stop) return 0;
         const Group& g = call.group;
         u64 slot = slot_of(call.inbox, call.lanes, g, hop.peer, hop.kind == SEND, counts) + filled;
-        u64 also = 0;
         if (hop.next) also = slot_of(call.inbox, call.lanes, g, hop.next - 1, true, counts);
-        if (hop.kind == SEND) {
-            copy(slot, source, bytes);
-        } else if (hop.kind == RECV) {
-            copy(target, slot, bytes);
-            if (also) copy(also, slot, bytes);
-        } else {
-            WITH_PAIR(call.op, fold_pair, target, also, source, slot, bytes, scale)
-        }
+        if (hop.kind == SEND) target = slot;
+        else source = slot;
+    }
+    // In one place: each one more would be compiled once more, for every type and operator.
+    if (hop.kind == MERGE || hop.kind == FOLD) {
+        Scale scale = {1.0, call.group.ranks};
+        (void)scale, (void)other;
+        WITH_PAIR(call.op, fold_pair, target, also, other, source, bytes, scale)
+    } else {
+        copy(target, source, bytes);
+        if (also) copy(also, source, bytes);
+    }
+    if (is_local) {
+        __syncthreads();
+        return 0;
     }
     filled += bytes;
     if (!hop.ends) return filled;
