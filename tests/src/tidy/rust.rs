@@ -52,7 +52,7 @@ const UNSAFE_FILES: [(&str, &str); 47] = [
     ("comm/tests/communicator/leaving.rs", "starts a call that outlives its scope"),
     ("tests/examples/cudarc_nccl.rs", "is a program for NCCL, whose calls are C"),
     ("comm/tests/kernels.rs", "calls every kernel that the machine has"),
-    ("comm/benches/kernels.rs", "calls every kernel that the machine has"),
+    ("bench/benches/kernels.rs", "calls every kernel that the machine has"),
     ("offload/src/memory/buffer.rs", "lends a range of the arena as a slice"),
     ("offload/src/device/staging.rs", "lends pinned slots to copies of a device"),
     ("offload/tests/device.rs", "copies between memory that it keeps"),
