@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brigade_comm::device::{DeviceMessage, Way};
 use brigade_comm::{Call, Dtype, Error, Op, Settings};
-use brigade_cuda::{CaptureMode, DeviceMemory};
+use brigade_cuda::CaptureMode;
 use brigade_schedule::{Algorithm, Collective};
 
 use super::world::{Rank, case, even, has_device, ranks, turn};
@@ -134,32 +134,8 @@ fn captured_calls_are_replayed_among_others() {
 
 #[test]
 fn messages_go_around_and_wait_for_no_other() {
-    let count = 4;
-    linked(count, Algorithm::Ring, |rank| {
-        let me = rank.comm.rank();
-        let (left, right) = ((me + count - 1) % count, (me + 1) % count);
-        for bytes in [0, 3, 100_003, 5_000_000] {
-            let out = [1, 2].map(|turn| rank.memory(&vec![(10 * me + turn) as u8; bytes]));
-            let into = [0, 0, 0].map(|stale| rank.memory(&vec![stale; bytes]));
-            let at = |memory: &DeviceMemory| memory.address();
-            let list = [
-                DeviceMessage::send(Dtype::U8, at(&out[0]), bytes, right),
-                DeviceMessage::send(Dtype::U8, at(&out[1]), bytes, right),
-                DeviceMessage::send(Dtype::U8, at(&out[0]), bytes, me),
-                DeviceMessage::recv(Dtype::U8, at(&into[0]), bytes, left),
-                DeviceMessage::recv(Dtype::U8, at(&into[1]), bytes, left),
-                DeviceMessage::recv(Dtype::U8, at(&into[2]), bytes, me),
-            ];
-            rank.comm.barrier().unwrap();
-            // SAFETY: each message has memory of its own, of its length.
-            unsafe { rank.group.messages(&list, &rank.stream) }.unwrap();
-            rank.group.mark(&rank.stream).unwrap().wait().unwrap();
-            let wanted = [10 * left + 1, 10 * left + 2, 10 * me + 1];
-            for (memory, wanted) in into.iter().zip(wanted) {
-                assert!(rank.bytes(memory) == vec![wanted as u8; bytes], "rank {me}, {bytes}");
-            }
-            rank.free(out.into_iter().chain(into).collect());
-        }
+    linked(4, Algorithm::Ring, |rank| {
+        [0, 3, 100_003, 5_000_000].into_iter().for_each(|bytes| rank.pass_around(bytes));
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use brigade_comm::device::{DeviceGroup, Way};
+use brigade_comm::device::{DeviceGroup, DeviceMessage, Way};
 use brigade_comm::naive::{NaiveCall, expected, fill};
 use brigade_comm::{Call, Communicator, Counts, Dtype, Op, Settings};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
@@ -159,6 +159,32 @@ impl Rank {
         // SAFETY: the buffers are as long as the call says, and outlive the wait.
         let work = unsafe { self.group.start(call, input, output, &self.stream) };
         work.expect("the call").wait().expect("the call's end");
+    }
+
+    /// Send two messages of so many bytes to the right and one to ourselves, while as many come.
+    pub(crate) fn pass_around(&self, bytes: usize) {
+        let (count, me) = (self.comm.size(), self.comm.rank());
+        let (left, right) = ((me + count - 1) % count, (me + 1) % count);
+        let out = [1, 2].map(|turn| self.memory(&vec![(10 * me + turn) as u8; bytes]));
+        let into = [0, 0, 0].map(|stale| self.memory(&vec![stale; bytes]));
+        let at = |memory: &DeviceMemory| memory.address();
+        let list = [
+            DeviceMessage::send(Dtype::U8, at(&out[0]), bytes, right),
+            DeviceMessage::send(Dtype::U8, at(&out[1]), bytes, right),
+            DeviceMessage::send(Dtype::U8, at(&out[0]), bytes, me),
+            DeviceMessage::recv(Dtype::U8, at(&into[0]), bytes, left),
+            DeviceMessage::recv(Dtype::U8, at(&into[1]), bytes, left),
+            DeviceMessage::recv(Dtype::U8, at(&into[2]), bytes, me),
+        ];
+        self.comm.barrier().expect("a barrier");
+        // SAFETY: each message has memory of its own, of its length.
+        unsafe { self.group.messages(&list, &self.stream) }.expect("messages");
+        self.group.mark(&self.stream).expect("a work").wait().expect("their end");
+        let wanted = [10 * left + 1, 10 * left + 2, 10 * me + 1];
+        for (memory, wanted) in into.iter().zip(wanted) {
+            assert!(self.bytes(memory) == vec![wanted as u8; bytes], "rank {me}, {bytes} bytes");
+        }
+        self.free(out.into_iter().chain(into).collect());
     }
 
     pub(crate) fn assert_way(&self, way: Way) {
