@@ -6,11 +6,17 @@ Turns change places, so that what else the machine does strikes both: each round
 back-end once, and the table has the best and the median round of each. Ratios are the median of
 those of the rounds, and that of the best rounds. The step is also timed without any all-reduce: no
 back-end can be faster than that.
+
+Gradients are allocated anew in each step. Whether malloc gives the memory of the last ones back to
+the system in between is luck of the heap, and then the step has page faults that are the same for
+all back-ends: they are counted, and the step is timed once more with a malloc that keeps memory.
 """
 
 import argparse
+import ctypes
 import operator
 import os
+import resource
 import socket
 import statistics
 import time
@@ -25,8 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 BACKENDS = ["brigade", "gloo"]
 SIZES = [4, 64 << 10, 4 << 20]
-# Gradients copied to buckets and back, as by default, or lying there.
-STEPS = ["DDP step", "DDP step, views"]
+# Gradients copied to buckets and back, as by default, or lying there; and copied once more.
+STEPS = ["DDP step", "DDP step, views", "DDP step, kept"]
 # A step whose gradients go nowhere.
 NOBODY = "nobody"
 
@@ -73,8 +79,20 @@ def keep_gradients(_, bucket):
     return kept
 
 
-def step_times(groups, rounds, parameters, is_view):
-    """Microseconds of forward, backward with its all-reduces, and update."""
+def keep_memory():
+    """Have malloc keep what is freed, from now on."""
+    libc = ctypes.CDLL(None)
+    trim_threshold, mmap_threshold = -1, -3
+    kept = libc.mallopt(mmap_threshold, 32 << 20) and libc.mallopt(trim_threshold, 2**31 - 1)
+    assert kept, "malloc takes no options"
+
+
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def step_times(groups, rounds, parameters, what):
+    """Microseconds of forward, backward with its all-reduces, and update; page faults of one."""
     width = 1024
     layers = max(1, int(parameters / (width * width)))
     x = torch.randn(8, width)
@@ -84,7 +102,7 @@ def step_times(groups, rounds, parameters, is_view):
         single = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
         group = groups.get(name, groups["gloo"])
         model = DistributedDataParallel(
-            single, process_group=group, gradient_as_bucket_view=is_view
+            single, process_group=group, gradient_as_bucket_view="views" in what
         )
         if name == NOBODY:
             model.register_comm_hook(None, keep_gradients)
@@ -96,13 +114,15 @@ def step_times(groups, rounds, parameters, is_view):
             update.zero_grad()
 
         steps[name] = step
-    found = {}
+    found, faults = {}, {}
     for turn in range(rounds):
         for name in list(steps)[:: 1 if turn % 2 else -1]:
             dist.barrier()
             steps[name]()
-            found.setdefault((name, STEPS[is_view]), []).append(timed(steps[name], 3))
-    return found
+            before = page_faults()
+            found.setdefault((name, what), []).append(timed(steps[name], 3))
+            faults.setdefault((name, what), []).append((page_faults() - before) / 3)
+    return found, faults
 
 
 def be_rank(rank, world, port, arguments):
@@ -112,15 +132,21 @@ def be_rank(rank, world, port, arguments):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     groups = {name: dist.new_group(backend=name) for name in BACKENDS}
-    found = latencies(groups, arguments.rounds)
-    if world > 1:
-        for is_view in range(len(STEPS)):
-            found.update(step_times(groups, arguments.rounds, arguments.parameters, bool(is_view)))
+    found, faults = latencies(groups, arguments.rounds), {}
+    for what in STEPS * (world > 1):
+        if "kept" in what:
+            keep_memory()
+        for known, new in zip(
+            [found, faults], step_times(groups, arguments.rounds, arguments.parameters, what)
+        ):
+            known.update(new)
     if rank == 0:
-        for (name, what), times in found.items():
+        for key, times in found.items():
+            name, what = key
             title = what if what in STEPS else f"all_reduce {what} B"
             best, middle = f"{min(times):12.1f} us", f"{statistics.median(times):12.1f} us"
-            print(f"{world} ranks  {title:20} {name:10} {best} {middle}", flush=True)
+            also = f"{statistics.median(faults[key]):8.0f} faults" if key in faults else ""
+            print(f"{world} ranks  {title:20} {name:10} {best} {middle} {also}".rstrip(), flush=True)
         for what in SIZES + STEPS * (world > 1):
             for name in ["brigade", NOBODY][: 1 + (what in STEPS)]:
                 ours, theirs = found[name, what], found["gloo", what]
