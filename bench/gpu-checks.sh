@@ -237,7 +237,7 @@ nccl_cupy() {
     ffi/nccl/install.sh --libdir "$STATE/nccl" --from "$PACKED/tests" || return
     for rank in 0 1; do
         RANK=$rank WORLD_SIZE=2 ID_FILE=$STATE/nccl/id MEMORY=device \
-            LD_LIBRARY_PATH=$STATE/nccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+            LD_PRELOAD=$STATE/nccl/libnccl.so.2${LD_PRELOAD:+:$LD_PRELOAD} \
             "$python" tests/python/cupy_nccl.py &
         ranks+=($!)
     done

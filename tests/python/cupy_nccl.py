@@ -1,8 +1,8 @@
 """CuPy's own binding of NCCL, on the memory of numpy arrays: every collective that it has. With
 MEMORY=device it is on CuPy's arrays, which takes a GPU; all ranks may share one.
 
-Run by one process for each rank (RANK, WORLD_SIZE), with Brigade's library where the loader finds
-libnccl.so.2. The ranks hand the unique id on through the file named by ID_FILE.
+Run by one process for each rank (RANK, WORLD_SIZE), with Brigade's library for LD_PRELOAD: packages
+beside CuPy may carry another libnccl.so.2, which CuPy looks for itself. The ranks hand the unique id on through the file named by ID_FILE.
 """
 
 import os

@@ -33,6 +33,10 @@ impl Nccl {
         installed
     }
 
+    fn library(&self) -> PathBuf {
+        self.0.join("libnccl.so.2")
+    }
+
     fn link(&self, flags: &[&str]) -> PathBuf {
         let binary = self.0.join("program");
         let mut compiler = Command::new("gcc");
@@ -57,7 +61,7 @@ fn the_names_are_those_that_programs_look_up_and_no_others() {
         return;
     }
     let nccl = Nccl::install("names");
-    let library = nccl.0.join("libnccl.so.2");
+    let library = nccl.library();
     let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
     let exported = listed.lines().filter_map(|line| line.split_whitespace().last());
     let exported: BTreeSet<String> = exported.map(str::to_owned).collect();
@@ -101,7 +105,8 @@ fn cupys_binding_makes_all_its_collectives_on_host_memory() {
         let id_file = nccl.0.join(format!("id-{ranks}"));
         let start = |rank: usize| {
             let mut program = bounded(&python);
-            program.arg(root().join("tests/python/cupy_nccl.py")).env("LD_LIBRARY_PATH", &nccl.0);
+            // Found before the library that a package of Python's may carry.
+            program.arg(root().join("tests/python/cupy_nccl.py")).env("LD_PRELOAD", nccl.library());
             program.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
             program.env("ID_FILE", &id_file).stdout(Stdio::piped()).stderr(Stdio::piped());
             program.spawn().expect("there is a Python")
@@ -129,6 +134,6 @@ fn pytorch_finds_all_names_that_it_looks_up() {
     let Some(python) = python_with("TORCH_PYTHON", "torch") else { return };
     let nccl = Nccl::install("torch");
     let mut program = bounded(&python);
-    program.env("LD_PRELOAD", nccl.0.join("libnccl.so.2"));
+    program.env("LD_PRELOAD", nccl.library());
     assert_eq!(run(program.args(["-c", "import torch; print('imported')"])), "imported\n");
 }
