@@ -23,12 +23,24 @@ impl Selector {
         ranks: u32,
         settings: &Settings,
     ) -> Result<Algorithm, Error> {
+        self.choose_among(call, ranks, settings, |_| true)
+    }
+
+    /// The same, of those algorithms that `may` be taken.
+    pub(crate) fn choose_among(
+        &self,
+        call: &Call,
+        ranks: u32,
+        settings: &Settings,
+        may: impl Fn(Algorithm) -> bool,
+    ) -> Result<Algorithm, Error> {
         let collective = call.collective;
         if settings.ordered && collective.folds() {
             return Ok(Algorithm::Ordered);
         }
         let fits = |algorithm: Algorithm| {
-            algorithm.can_do(collective, ranks)
+            may(algorithm)
+                && algorithm.can_do(collective, ranks)
                 && (!call.is_uneven() || algorithm.suits_uneven(collective))
         };
         if let Some(wish) = settings.algorithm
@@ -126,10 +138,44 @@ pub(crate) fn code_name(code: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::sync::Arc;
 
     use brigade_schedule::RANKS_MAX;
 
     use super::*;
+    use crate::{Dtype, Op, Tuning};
+
+    /// By rules alone, with another wish, where results are ordered, and where numbers are barred.
+    #[test]
+    fn rules_are_followed_by_calls_that_they_fit_and_by_no_others() {
+        let selector = Selector { small_bytes: 1000 };
+        let all = (1..=9).flat_map(|ranks| Collective::ALL.map(|collective| (ranks, collective)));
+        for (ranks, collective) in all {
+            let algorithms = Algorithm::all_for(collective, ranks);
+            for (place, &tuned) in algorithms.iter().enumerate() {
+                let count = [0, 3, 5000][place % 3];
+                let rules = Tuning::of(&format!("{collective} {ranks} * {tuned}"));
+                let rules = Settings { tuning: Some(Arc::new(rules)), ..Settings::default() };
+                let ordered = Settings { ordered: true, ..rules.clone() };
+                let wish = Settings { algorithm: algorithms.first().copied(), ..rules.clone() };
+                let even = Call::new(collective.with_root(ranks - 1), Dtype::F32, Op::Sum, count);
+                let counts = Counts::PerRank(vec![count; ranks as usize].into());
+                let uneven = Call { counts, ..even.clone() };
+                let plain = |call| selector.choose(call, ranks, &Settings::default()).unwrap();
+                let by = |call, settings| selector.choose(call, ranks, settings).unwrap();
+
+                assert_eq!(by(&even, &rules), tuned);
+                assert_eq!(by(&uneven, &rules), plain(&uneven));
+                assert!(by(&uneven, &rules).suits_uneven(collective), "{uneven} among {ranks}");
+                assert_eq!(by(&even, &wish), algorithms[0]);
+                let in_order = if collective.folds() { Algorithm::Ordered } else { tuned };
+                assert_eq!(by(&even, &ordered), in_order);
+                let may = |algorithm| !is_numbered(code(algorithm));
+                let plainly = selector.choose_among(&even, ranks, &rules, may).unwrap();
+                assert_eq!(plainly, if may(tuned) { tuned } else { plain(&even) });
+            }
+        }
+    }
 
     #[test]
     fn every_code_has_its_name() {

@@ -3,6 +3,7 @@
 mod rdma;
 mod variables;
 
+use std::ffi::OsString;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -107,7 +108,9 @@ impl Settings {
     ///
     /// [`Error::Invalid`] for a value that cannot be read, with the variable and what it may be.
     pub fn from_env() -> Result<Self, Error> {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        // What is no text is no value either, but not the same as none.
+        let text = |value: OsString| value.to_string_lossy().into_owned();
+        Self::from_lookup(|name| std::env::var_os(name).map(text))
     }
 
     /// Warn of variables named `BRIGADE_*` that mean nothing, once in this process.
@@ -247,10 +250,12 @@ mod tests {
 
     #[test]
     fn every_setting_of_the_table_can_be_set_and_is_shown() {
+        let rules = std::env::temp_dir().join(format!("brigade-no-rules-{}", std::process::id()));
+        std::fs::write(&rules, "").unwrap();
         let values = [
             "tcp",
             "ring",
-            "/dev/null",
+            rules.to_str().expect("a path of text"),
             "1",
             "5",
             "6",
@@ -272,6 +277,7 @@ mod tests {
         let value =
             |name: &str| rows().position(|row| row.0 == name).map(|row| values[row].to_owned());
         let settings = Settings::from_lookup(value).unwrap();
+        std::fs::remove_file(&rules).unwrap();
         let shown: Vec<String> = settings.table().into_iter().map(|row| row.current).collect();
         assert_eq!(shown, values);
     }

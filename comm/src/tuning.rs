@@ -1,14 +1,20 @@
 //! Which algorithm is the fastest, by collective, number of ranks and size: what `brigade tune` has
 //! measured, as a text that people can read and mend.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use brigade_schedule::{Algorithm, Collective};
 
 /// A file is no longer than that.
 const BYTES_MAX: u64 = 1 << 20;
+/// Longer lines are no rules, and are not repeated whole.
+const LINE_MAX: usize = 200;
+/// So much of such a line is.
+const SHOWN_MAX: usize = 60;
 /// Stands for sizes without an end.
 const UNBOUNDED: &str = "*";
 
@@ -53,14 +59,14 @@ impl Tuning {
     ///
     /// A sentence with the line, where the file cannot be read or means nothing.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let mut text = String::new();
-        let read = std::fs::File::open(path)
-            .and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
-        read.map_err(|error| error.to_string())?;
-        if text.len() as u64 > BYTES_MAX {
-            return Err(format!("more than {BYTES_MAX} bytes are no list of rules"));
-        }
+        let text = text_of(path).map_err(|error| error.to_string())?;
         Ok(Self { path: path.to_owned(), rules: parse(&text)? })
+    }
+
+    /// The rules of a text.
+    #[cfg(test)]
+    pub(crate) fn of(text: &str) -> Self {
+        Self { rules: parse(text).expect("rules"), ..Self::default() }
     }
 
     /// Where the rules come from.
@@ -83,8 +89,24 @@ impl Tuning {
     }
 }
 
+fn text_of(path: &Path) -> io::Result<String> {
+    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    // Asked of the path, since to open a pipe is to wait for whoever writes to it.
+    if !std::fs::metadata(path)?.is_file() {
+        return refused(String::from("it is no file, but a folder, a device or a pipe"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return refused(format!("more than {BYTES_MAX} bytes are no list of rules"));
+    }
+    String::from_utf8(bytes).or_else(|_| refused(String::from("it is no text")))
+}
+
 fn parse(text: &str) -> Result<Vec<Rule>, String> {
     let mut rules: Vec<Rule> = Vec::new();
+    // Up to which size there are rules so far.
+    let mut ends: HashMap<(Collective, u32), u64> = HashMap::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -92,10 +114,8 @@ fn parse(text: &str) -> Result<Vec<Rule>, String> {
         }
         let told = |why: String| format!("line {}: {why}", number + 1);
         let rule = parse_rule(line).map_err(told)?;
-        let before = rules
-            .iter()
-            .rfind(|known| (known.collective, known.ranks) == (rule.collective, rule.ranks));
-        if before.is_some_and(|before| before.up_to >= rule.up_to) {
+        let before = ends.insert((rule.collective, rule.ranks), rule.up_to);
+        if before.is_some_and(|before| before >= rule.up_to) {
             return Err(told(format!("an earlier rule has all of `{line}`")));
         }
         rules.push(rule);
@@ -104,13 +124,18 @@ fn parse(text: &str) -> Result<Vec<Rule>, String> {
 }
 
 fn parse_rule(line: &str) -> Result<Rule, String> {
+    let is_plain = |byte: u8| byte == b'\t' || (b' '..=b'~').contains(&byte);
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [collective, ranks, up_to, algorithm] = words[..] else {
-        return Err(format!("`{line}` is not: collective, ranks, up to bytes, algorithm"));
+    let ([collective, ranks, up_to, algorithm], true) =
+        (&words[..], line.len() <= LINE_MAX && line.bytes().all(is_plain))
+    else {
+        // It may be of another kind of file altogether, and whoever reads this has a terminal.
+        let shown: String = line.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
+        return Err(format!("`{shown}` is not: collective, ranks, up to bytes, algorithm"));
     };
     let collective: Collective = collective.parse().map_err(|error| format!("{error}"))?;
     let ranks: u32 = ranks.parse().map_err(|_| format!("{ranks} is no number of ranks"))?;
-    let up_to = match up_to {
+    let up_to = match *up_to {
         UNBOUNDED => u64::MAX,
         _ => up_to.parse().map_err(|_| format!("{up_to} is no number of bytes"))?,
     };
@@ -140,7 +165,7 @@ mod tests {
         ];
         let lines = rules.map(|rule| rule.to_string()).join("\n");
         let text = format!("{}\n\n{lines}  # as measured", Tuning::HEADS);
-        let tuning = Tuning { rules: parse(&text).unwrap(), ..Tuning::default() };
+        let tuning = Tuning::of(&text);
         assert_eq!(tuning.rules, rules);
         let choose = |ranks, bytes| tuning.choose(Collective::AllReduce, ranks, bytes);
         assert_eq!(choose(3, 1000), Some(Algorithm::Doubling));
@@ -152,8 +177,7 @@ mod tests {
 
     #[test]
     fn rules_hold_for_every_root() {
-        let rules = parse("broadcast 4 * binomial").unwrap();
-        let tuning = Tuning { rules, ..Tuning::default() };
+        let tuning = Tuning::of("broadcast 4 * binomial");
         let chosen = tuning.choose(Collective::Broadcast { root: 3 }, 4, 8);
         assert_eq!(chosen, Some(Algorithm::Binomial));
     }
@@ -174,5 +198,72 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn rules_that_people_have_mended_are_read_whatever_they_write_with() {
+        let text = "# ours\r\n\tall-reduce\t3 100   ring # slow\r\n\r\nall-reduce 3 * server:1";
+        let ring = rule("all-reduce 3 100 ring");
+        assert_eq!(parse(text), Ok(vec![ring, rule("all-reduce 3 * server:1")]));
+        let most = format!("all-reduce 3 {} ring", u64::MAX);
+        assert_eq!(rule(&most), rule("all-reduce 3 * ring"));
+    }
+
+    /// Of a file of another kind little is said, and nothing that a terminal would obey.
+    #[test]
+    fn what_is_no_rule_is_not_repeated_whole() {
+        let zeros = "\0".repeat(1 << 20);
+        for text in ["x ".repeat(1000), zeros, "\u{1b}[2J 1 2 3".into(), "\u{feff}x 1 2 3".into()] {
+            let error = parse(&text).unwrap_err();
+            assert!(error.len() < 800 && !error.contains(char::is_control), "{error}");
+            assert!(error.contains(" is not: collective, ranks, up to bytes"), "{error}");
+        }
+    }
+
+    /// `BRIGADE_TEST_SEED` repeats one trial.
+    #[test]
+    fn texts_that_are_nearly_rules_are_rules_or_refused_in_a_sentence() {
+        let one = std::env::var("BRIGADE_TEST_SEED").ok().map(|seed| seed.parse().unwrap());
+        for seed in one.map_or(0..3000, |seed: u64| seed..seed + 1) {
+            let text = mutant(&mut fastrand::Rng::with_seed(seed));
+            match parse(&text) {
+                Ok(rules) => {
+                    let lines: Vec<String> = rules.iter().map(Rule::to_string).collect();
+                    assert_eq!(parse(&lines.join("\n")), Ok(rules), "seed {seed}: {text:?}");
+                }
+                Err(why) => {
+                    let is_sentence = why.len() < 800 && !why.contains(char::is_control);
+                    assert!(why.starts_with("line ") && is_sentence, "seed {seed}: {why:?}");
+                }
+            }
+        }
+    }
+
+    fn rule(line: &str) -> Rule {
+        parse_rule(line).unwrap()
+    }
+
+    /// Rules of which something was changed.
+    fn mutant(rng: &mut fastrand::Rng) -> String {
+        let ranks = rng.u32(1..10);
+        let of = |collective| Algorithm::all_for(collective, ranks).into_iter().zip(1u64..);
+        let rule = |(collective, (algorithm, up_to))| {
+            Rule { collective, ranks, up_to: up_to * 1000, algorithm }.to_string()
+        };
+        let all = Collective::ALL.into_iter().flat_map(|one| of(one).map(move |it| (one, it)));
+        let mut text: Vec<char> = all.map(rule).collect::<Vec<_>>().join("\n").chars().collect();
+        const SPICE: [char; 12] =
+            ['\0', '\n', '\r', '#', '*', '-', '9', ' ', ':', '\u{1b}', 'é', '\u{2028}'];
+        for _ in 0..rng.u32(0..3) {
+            let (at, to) = (rng.usize(..text.len()), rng.usize(..text.len()));
+            match rng.u8(0..5) {
+                0 => text.truncate(at.max(1)),
+                1 => text.swap(at, to),
+                2 => drop(text.remove(at)),
+                3 => text.extend_from_within(at.min(to)..),
+                _ => text.insert(at, SPICE[rng.usize(..SPICE.len())]),
+            }
+        }
+        text.into_iter().collect()
     }
 }

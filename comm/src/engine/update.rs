@@ -201,11 +201,8 @@ impl Engine {
     /// The algorithm and the program of one half. Algorithms with a number of their own do not fit
     /// the header of two, so they are not asked.
     fn phase(&self, call: &Call) -> Result<(Algorithm, Program), Box<Error>> {
-        let mut settings = (*self.settings).clone();
-        if settings.algorithm.is_some_and(|wish| is_numbered(code(wish))) {
-            settings.algorithm = None;
-        }
-        let algorithm = self.selector.choose(call, self.ranks, &settings)?;
+        let may = |algorithm| !is_numbered(code(algorithm));
+        let algorithm = self.selector.choose_among(call, self.ranks, &self.settings, may)?;
         let program = program(call.collective, algorithm, self.ranks, self.rank)
             .ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))?;
         Ok((algorithm, program))

@@ -1,8 +1,9 @@
 //! The collective with a function in its middle comes to the same as three calls.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use brigade_comm::{Communicator, Element, Error, Op, Settings, ShardUpdate};
+use brigade_comm::{Communicator, Element, Error, Op, Settings, ShardUpdate, Tuning};
 use half::bf16;
 
 use crate::world::{TRANSPORTS, each_rank, over};
@@ -115,6 +116,20 @@ fn an_update_comes_to_the_same_bits_as_three_calls() {
         check::<f32, bf16>(4, &windows(transport, 1 << 20, true), 700_000, Op::Avg);
         check::<bf16, f32>(3, &windows(transport, 8 << 10, true), 20_000, Op::PreMulSum(0.25));
         check::<bf16, bf16>(8, &windows(transport, 8 << 10, true), 9_999, Op::Max);
+    }
+}
+
+/// There is no room for two numbers in a header; a maximum has the same bits in any order.
+#[test]
+fn an_update_goes_by_no_rule_for_an_algorithm_with_a_number() {
+    let path = std::env::temp_dir().join(format!("brigade-numbered-{}", std::process::id()));
+    let lines = "reduce-scatter 4 * hierarchical:2\nall-gather 4 * hierarchical:2\n";
+    std::fs::write(&path, lines).expect("a file of rules");
+    let tuning = Some(Arc::new(Tuning::read(&path).expect("rules")));
+    std::fs::remove_file(&path).expect("the file of rules");
+    for elems in [4, 4_096, 40_000] {
+        let settings = Settings { tuning: tuning.clone(), ..windows("shm", 4 << 10, false) };
+        check::<f32, f32>(4, &settings, elems, Op::Max);
     }
 }
 
