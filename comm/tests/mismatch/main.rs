@@ -5,11 +5,12 @@
 
 mod trial;
 
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use brigade_comm::bootstrap::UniqueId;
-use brigade_comm::{Buffers, Call, Communicator, Dtype, Error, Op, Settings};
+use brigade_comm::{Buffers, Call, Communicator, Dtype, Error, Op, Settings, Tuning};
 use brigade_schedule::{Algorithm, Collective};
 
 use trial::Trial;
@@ -74,11 +75,28 @@ fn run(trial: &Trial) -> Vec<Seen> {
             .zip(&trial.calls)
             .map(|(member, calls)| {
                 let start_line = &start_line;
-                scope.spawn(move || run_rank(&member, calls, trial.good_calls, start_line))
+                scope.spawn(move || {
+                    let rule = trial.rule_of(member.rank());
+                    let own = rule.map(|rule| by_rules(&member, &rule));
+                    run_rank(own.as_ref().unwrap_or(&member), calls, trial.good_calls, start_line)
+                })
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
     })
+}
+
+/// The same group as `member`'s, with rules that only this rank need have. Collective.
+fn by_rules(member: &Communicator, rules: &str) -> Communicator {
+    static FILES: AtomicUsize = AtomicUsize::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let name = format!("brigade-mismatch-{}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, rules).expect("a file of rules");
+    let tuning = Tuning::read(&path).expect("rules");
+    std::fs::remove_file(&path).expect("the file of rules");
+    let settings = Settings { tuning: Some(Arc::new(tuning)), ..member.settings().clone() };
+    member.split_with(Some(0), 0, settings).expect("a split").expect("a member")
 }
 
 fn run_rank(member: &Communicator, calls: &[Call], good: usize, start_line: &Barrier) -> Seen {

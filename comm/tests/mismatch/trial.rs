@@ -18,9 +18,11 @@ pub(crate) enum Twist {
     Root,
     Counts,
     ExtraCall,
+    /// The call is the same, and rules for its algorithm are not.
+    Rules,
 }
 
-pub(crate) const TWISTS: [Twist; 7] = [
+pub(crate) const TWISTS: [Twist; 8] = [
     Twist::Collective,
     Twist::Count,
     Twist::Type,
@@ -28,6 +30,7 @@ pub(crate) const TWISTS: [Twist; 7] = [
     Twist::Root,
     Twist::Counts,
     Twist::ExtraCall,
+    Twist::Rules,
 ];
 
 /// One world and what its ranks call.
@@ -35,6 +38,8 @@ pub(crate) const TWISTS: [Twist; 7] = [
 pub(crate) struct Trial {
     pub(crate) transport: &'static str,
     pub(crate) algorithm: Option<Algorithm>,
+    /// The algorithm by the rules of those who are not faulty, and of those who are.
+    pub(crate) rules: Option<[Algorithm; 2]>,
     pub(crate) twist: Twist,
     /// Calls that all ranks make alike before.
     pub(crate) good_calls: usize,
@@ -69,17 +74,38 @@ impl Trial {
         if let Counts::PerPair { .. } = base.counts {
             share_pairs(&mut calls, &faulty);
         }
-        let algorithms = Algorithm::all_for(base.collective, ranks as u32);
+        let mut algorithms = Algorithm::all_for(base.collective, ranks as u32);
         let algorithm = rng.bool().then(|| algorithms[rng.usize(..algorithms.len())]);
-        let transport = TRANSPORTS[(seed as usize / TWISTS.len() + seed as usize) % 3];
-        let good_calls = rng.usize(0..4);
-        Self { transport, algorithm, twist, good_calls, faulty, calls }
+        let rules = (twist == Twist::Rules).then(|| {
+            rng.shuffle(&mut algorithms);
+            [algorithms[0], algorithms[1]]
+        });
+        let algorithm = algorithm.filter(|_| rules.is_none());
+        let transport = TRANSPORTS[seed as usize / TWISTS.len() % 3];
+        // Those are all-reduces, too.
+        let is_ruled = rules.is_some() && base.collective == Collective::AllReduce;
+        let good_calls = if is_ruled { 0 } else { rng.usize(0..4) };
+        Self { transport, algorithm, rules, twist, good_calls, faulty, calls }
+    }
+
+    /// The one rule of a rank's file.
+    pub(crate) fn rule_of(&self, rank: usize) -> Option<String> {
+        let algorithm = self.rules?[usize::from(self.faulty[rank])];
+        let collective = self.calls[rank][0].collective;
+        Some(format!("{collective} {} * {algorithm}\n", self.calls.len()))
     }
 
     /// Whether `text` names the call of `rank`. Uneven counts of another rank are known by a
     /// digest at the most.
     pub(crate) fn is_named(&self, rank: usize, text: &str) -> bool {
         let call = &self.calls[rank][0];
+        if let Some(rules) = self.rules {
+            let (ranks, own) = (self.calls.len(), rules[usize::from(self.faulty[rank])]);
+            let is_own = |by: &str| by == own.name() || *by == format!("{own}({ranks})");
+            if !text.split_once(" by ").is_some_and(|(_, by)| is_own(by)) {
+                return false;
+            }
+        }
         match call.counts {
             Counts::Even(_) => text.contains(&call.to_string()),
             _ => text.contains(&format!(" {}", call.collective.name())),
@@ -92,6 +118,9 @@ impl fmt::Display for Trial {
         write!(f, "{:?} over {}", self.twist, self.transport)?;
         if let Some(algorithm) = self.algorithm {
             write!(f, " by {algorithm}")?;
+        }
+        if let Some([right, wrong]) = self.rules {
+            write!(f, " by {right}, and {wrong} on faulty ranks")?;
         }
         write!(f, " after {} good calls", self.good_calls)?;
         for (rank, calls) in self.calls.iter().enumerate() {
@@ -184,7 +213,7 @@ fn twisted(rng: &mut Rng, base: &Call, twist: Twist, ranks: usize) -> Call {
                 other => unreachable!("{other} has no root"),
             };
         }
-        Twist::Counts => {}
+        Twist::Counts | Twist::Rules => {}
         Twist::ExtraCall => {
             let count = rng.usize(0..3000);
             other = Call::new(Collective::AllReduce, Dtype::I64, Op::Max, count);
