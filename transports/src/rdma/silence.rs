@@ -73,6 +73,35 @@ mod tests {
         assert!(!is_too_long(0, 6, 30) && !is_too_long(1, 6, 40) && is_too_long(1, 6, 44));
     }
 
+    /// Against what happened in truth, of which the queue pair's owner sees only what it asks for.
+    #[test]
+    fn whatever_happens_between_questions_silence_counts_from_the_first_after_the_last_sign() {
+        let limit = Duration::from_secs(3);
+        for seed in 0..200 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (mut silence, mut now) = (Silence::default(), Instant::now());
+            let (mut waiting, mut completed) = (0, u32::MAX - rng.u32(0..9));
+            // When it was first asked since something completed, or nothing was waiting.
+            let mut first_asked = None;
+            for step in 0..400 {
+                now += Duration::from_millis(rng.u64(0..1500));
+                for _ in 0..rng.u32(0..3) {
+                    if waiting > 0 && rng.u8(0..4) == 0 {
+                        let done = rng.u32(1..=waiting);
+                        (waiting, completed) = (waiting - done, completed.wrapping_add(done));
+                        first_asked = None;
+                    } else if rng.u8(0..4) == 0 {
+                        waiting += rng.u32(1..5);
+                    }
+                }
+                let since = (waiting > 0).then(|| *first_asked.get_or_insert(now));
+                let is_silent = since.is_some_and(|since| now - since > limit);
+                let is_found = silence.is_too_long((waiting, completed), now, limit);
+                assert_eq!(is_found, is_silent, "seed {seed}, step {step}: {waiting} waiting");
+            }
+        }
+    }
+
     #[test]
     fn a_device_may_try_as_often_as_it_was_told() {
         let settings = |timeout, retries| Settings { timeout, retries, ..Settings::default() };
