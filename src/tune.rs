@@ -27,7 +27,8 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
         };
     }
     // What all ranks would refuse is refused once, before there are any.
-    let settings = match bench::check(&flags).and_then(|settings| create(args).map(|()| settings)) {
+    let checked = bench::check(&flags);
+    let settings = match checked.and_then(|settings| args.try_output().map(|()| settings)) {
         Ok(settings) => settings,
         Err(error) => return refused(&error.to_string()),
     };
@@ -40,11 +41,6 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
 fn in_threads(args: &TuneArgs, settings: &Settings) -> Result<brigade_bench::Verdict, Failure> {
     let world = Communicator::local_world(args.ranks as usize, settings)?;
     brigade_bench::in_threads(world, |comm| brigade_bench::tune_rank(args, comm))
-}
-
-/// Create the file of the rules, so that a wrong path is found before any rank starts.
-fn create(args: &TuneArgs) -> Result<(), Failure> {
-    args.output.iter().try_for_each(|path| brigade_bench::create(path).map(drop))
 }
 
 fn refused(why: &str) -> ExitCode {

@@ -1,7 +1,7 @@
 //! Which algorithm is the fastest at which size: every one is timed in a communicator of its own,
 //! all of them in turn, several times over.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -86,16 +86,17 @@ impl TuneArgs {
     ///
     /// A sentence for what cannot be tuned.
     pub fn as_bench(&self) -> Result<Args, String> {
-        let named = if self.kinds.is_empty() { &KINDS[..] } else { &self.kinds };
-        if let Some(strange) = named.iter().find(|kind| !KINDS.contains(kind)) {
+        if let Some(strange) = self.kinds.iter().find(|kind| !KINDS.contains(kind)) {
             let names = KINDS.map(Kind::name).join(", ");
             return Err(format!("{} has nothing to choose; these have: {names}", strange.name()));
         }
         if self.transport.as_deref() == Some("cuda") {
             return Err("rules are for memory of the host; leave --transport cuda out".into());
         }
+        // Each once, however often it is named.
+        let is_named = |kind: &Kind| self.kinds.is_empty() || self.kinds.contains(kind);
         Ok(Args {
-            kinds: named.to_vec(),
+            kinds: KINDS.into_iter().filter(is_named).collect(),
             ranks: self.ranks,
             min_bytes: self.min_bytes,
             max_bytes: self.max_bytes,
@@ -105,6 +106,19 @@ impl TuneArgs {
             warmup: 1,
             ..Args::default()
         })
+    }
+
+    /// Find out whether rules can be written, before the work. What the file says stays until there
+    /// are others.
+    ///
+    /// # Errors
+    ///
+    /// The file, and what the system says.
+    pub fn try_output(&self) -> Result<(), Failure> {
+        let open = |path| File::options().create(true).append(true).open(path).map(drop);
+        self.output
+            .iter()
+            .try_for_each(|path| open(path).map_err(cannot_write(&path.display().to_string())))
     }
 }
 
@@ -128,7 +142,7 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
     // Processor time is not asked for.
     let (cpu, place) = (Cpu::Thread, Place::Host);
     let method = Method { calls: args.iters, warmup: 1, check: false, cpu, place };
-    let mut report = (comm.rank() == 0).then(|| Report::new(args, comm));
+    let mut report = (comm.rank() == 0).then(|| Report::new(args, comm)).transpose()?;
     for cases in cases.chunk_by(|one, next| one.kind == next.kind) {
         let timed = time_all(comm, args.rounds, method, cases)?;
         if let Some(report) = &mut report {
@@ -155,7 +169,9 @@ fn time_all(
 ) -> Result<Vec<Timed>, Failure> {
     let ranks = comm.size() as u32;
     let collective = cases[0].kind.collective(0).expect("what is tuned is a collective");
-    let settings = Settings { algorithm: None, tuning: None, ..comm.settings().clone() };
+    // What is ordered goes by no rules.
+    let settings =
+        Settings { algorithm: None, tuning: None, ordered: false, ..comm.settings().clone() };
     let with = |algorithm| -> Result<Communicator, Failure> {
         let settings = Settings { algorithm, ..settings.clone() };
         Ok(comm.split_with(Some(0), 0, settings)?.expect("every rank is of this colour"))
@@ -227,7 +243,8 @@ struct Report {
 }
 
 impl Report {
-    fn new(args: &TuneArgs, comm: &Communicator) -> Self {
+    fn new(args: &TuneArgs, comm: &Communicator) -> Result<Self, Failure> {
+        args.try_output()?;
         let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
         let (among, over) = (size::ranks(comm.size()), crate::measure::transport(comm));
         let machine = format!("machine: {}, {cores} cores", processor());
@@ -236,7 +253,7 @@ impl Report {
             machine,
             format!("time: median of {} rounds, all algorithms in turn, out of place", args.rounds),
         ];
-        Self { head, ranks: comm.size() as u32, rules: Vec::new(), has_begun: false }
+        Ok(Self { head, ranks: comm.size() as u32, rules: Vec::new(), has_begun: false })
     }
 
     /// Print what was found of one collective.
@@ -267,16 +284,13 @@ impl Report {
                 usual / best
             ));
         }
-        let mut out = io::stdout();
-        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        written.map_err(cannot_write("the table"))
+        print(&text)
     }
 
     /// Keep the rules where they were asked for.
     fn finish(self, args: &TuneArgs) -> Result<(), Failure> {
         let Some(path) = &args.output else {
-            println!("#\n# nothing is kept: --output FILE writes rules for BRIGADE_TUNING");
-            return Ok(());
+            return print("#\n# nothing is kept: --output FILE writes rules for BRIGADE_TUNING\n");
         };
         let mut text = String::new();
         self.head.iter().for_each(|line| text.push_str(&format!("# {line}\n")));
@@ -284,9 +298,16 @@ impl Report {
         self.rules.iter().for_each(|rule| text.push_str(&format!("{rule}\n")));
         let name = path.display().to_string();
         fs::write(path, text).map_err(cannot_write(&name))?;
-        println!("#\n# {} rules in {name}; BRIGADE_TUNING={name} takes them", self.rules.len());
-        Ok(())
+        let count = self.rules.len();
+        print(&format!("#\n# {count} rules in {name}; BRIGADE_TUNING={name} takes them\n"))
     }
+}
+
+/// Write to standard output, which may be a pipe that nobody reads any more.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(cannot_write("the table"))
 }
 
 #[cfg(test)]
@@ -328,5 +349,9 @@ mod tests {
         assert_eq!(all.len(), KINDS.len() * 4);
         let refused = of(&[Kind::Barrier]).as_bench().expect_err("a barrier");
         assert!(refused.starts_with("barrier has nothing to choose"), "{refused}");
+        // A file with two lists of rules for one collective would be refused.
+        let twice = [Kind::Gather, Kind::AllReduce, Kind::Gather, Kind::Gather];
+        let kinds = of(&twice).as_bench().expect("two kinds").kinds;
+        assert_eq!(kinds, [Kind::AllReduce, Kind::Gather]);
     }
 }

@@ -52,3 +52,22 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn words(output: &Output) -> String {
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
+
+/// A folder of its own for a test, which goes with it.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// A new one; the name tells tests of one process apart.
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing is left to do about a folder that cannot be removed.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_tests::command::{bounded, brigade, text, words};
+use brigade_tests::command::{Folder, bounded, brigade, text, words};
 use brigade_tests::tidy::Tree;
 
 /// Flags that make a training short.
@@ -63,40 +62,6 @@ fn what_it_starts_has_a_queue_of_cuda_for_each_of_many_streams_unless_told_other
         let output = command.output().unwrap();
         assert!(text(&output.stdout).contains(&format!("queues: {told}")), "{}", words(&output));
     }
-}
-
-#[test]
-fn rules_that_were_tuned_are_what_calls_go_by() {
-    let folder = Folder::new("tuned");
-    let rules = folder.0.join("rules");
-    let mut tune = bounded(brigade());
-    let flags = "tune all-reduce,gather -n 3 --transport shm -b 64 -e 64K --rounds 1 --iters 3";
-    let told = tune.args(flags.split(' ')).arg("--output").arg(&rules).output().unwrap();
-    assert!(told.status.success(), "{}", words(&told));
-    let text_of_rules = std::fs::read_to_string(&rules).unwrap();
-    let rule = |collective: &str| text_of_rules.lines().any(|line| line.starts_with(collective));
-    assert!(rule("all-reduce") && rule("gather"), "{text_of_rules}");
-
-    // Not what would be chosen otherwise.
-    std::fs::write(&rules, "all-reduce 3 1024 ring\nall-reduce 3 * server:2\n").unwrap();
-    let bench = |line: &str| {
-        let mut command = bounded(brigade());
-        command.args(line.split(' ')).env("BRIGADE_TUNING", &rules);
-        command.output().unwrap()
-    };
-    let sizes = "bench all-reduce -n 3 --transport shm -b 1K -e 4K --iters 1 --check --json -";
-    let told = bench(sizes);
-    assert!(told.status.success(), "{}", words(&told));
-    let algorithms: Vec<bool> =
-        text(&told.stdout).lines().map(|line| line.contains("\"algorithm\":\"ring\"")).collect();
-    assert_eq!(algorithms, [true, true, false, false], "{}", words(&told));
-    assert_eq!(text(&told.stdout).matches("\"algorithm\":\"server:2\"").count(), 2);
-
-    std::fs::write(&rules, "all-reduce 3 1024 rong\n").unwrap();
-    let told = bench(sizes);
-    assert!(!told.status.success());
-    let said = text(&told.stderr);
-    assert!(said.contains("BRIGADE_TUNING=") && said.contains("line 1: "), "{said}");
 }
 
 #[test]
@@ -202,21 +167,4 @@ fn python_says_what_it_lacks_without_the_library() {
     let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/tests/loading.py");
     let output = bounded("python3").args(["-B", suite]).output().unwrap();
     assert!(output.status.success(), "{}", words(&output));
-}
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing is left to do about a folder that cannot be removed.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
