@@ -26,14 +26,14 @@ pub(crate) fn bench(args: &Args) -> ExitCode {
         }
     };
     if !brigade_bench::are_threads(&settings) {
-        return run::run_self(args.ranks as usize);
+        return run::run_self(args.sweep.ranks as usize);
     }
     end(NAME, brigade_bench::run_threads(args), 0)
 }
 
 /// The settings of a run that can be started.
 pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
-    let cases = args.cases(args.ranks as usize).map_err(Failure::Usage)?;
+    let cases = args.cases(args.sweep.ranks as usize).map_err(Failure::Usage)?;
     let settings = brigade_bench::settings(args)?;
     brigade_bench::refuse_too_large(args, &cases).map_err(Failure::Usage)?;
     if !brigade_bench::are_threads(&settings) {

@@ -33,13 +33,13 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
         Err(error) => return refused(&error.to_string()),
     };
     if !brigade_bench::are_threads(&settings) {
-        return run::run_self(args.ranks as usize);
+        return run::run_self(args.sweep.ranks as usize);
     }
     bench::end(NAME, in_threads(args, &settings), 0)
 }
 
 fn in_threads(args: &TuneArgs, settings: &Settings) -> Result<brigade_bench::Verdict, Failure> {
-    let world = Communicator::local_world(args.ranks as usize, settings)?;
+    let world = Communicator::local_world(args.sweep.ranks as usize, settings)?;
     brigade_bench::in_threads(world, |comm| brigade_bench::tune_rank(args, comm))
 }
 

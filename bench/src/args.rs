@@ -1,4 +1,4 @@
-//! The flags of `brigade bench`.
+//! The flags of `brigade bench`, and those of them that `brigade tune` has, too.
 
 use std::path::PathBuf;
 
@@ -37,23 +37,9 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub kinds: Vec<Kind>,
-    /// How many ranks
-    #[arg(short = 'n', long, default_value_t = 2,
-          value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub ranks: u32,
-    /// Smallest size in bytes (K, M, G: powers of 1024)
-    #[arg(short = 'b', long, value_name = "MIN", default_value = "8", value_parser = size::parse)]
-    pub min_bytes: usize,
-    /// Largest size in bytes
-    #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = size::parse)]
-    pub max_bytes: usize,
-    /// Each size is so many times the one before
-    #[arg(short = 'f', long, default_value_t = 4,
-          value_parser = clap::value_parser!(u32).range(2..))]
-    pub factor: u32,
-    /// What carries the bytes; without it, what the environment asks for.
-    #[arg(long, value_name = "NAMES", help = transport_help())]
-    pub transport: Option<String>,
+    /// Among how many ranks, at which sizes, over what.
+    #[command(flatten)]
+    pub sweep: Sweep,
     /// With --transport cuda: capture each call in a CUDA graph and time its replay
     #[arg(long)]
     pub graph: bool,
@@ -90,6 +76,28 @@ pub struct Args {
     pub plot: Option<PathBuf>,
 }
 
+/// Among how many ranks, at which sizes, over what.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Sweep {
+    /// How many ranks
+    #[arg(short = 'n', long, default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: u32,
+    /// Smallest size in bytes (K, M, G: powers of 1024)
+    #[arg(short = 'b', long, value_name = "MIN", default_value = "8", value_parser = size::parse)]
+    pub min_bytes: usize,
+    /// Largest size in bytes
+    #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = size::parse)]
+    pub max_bytes: usize,
+    /// Each size is so many times the one before
+    #[arg(short = 'f', long, default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(2..))]
+    pub factor: u32,
+    /// What carries the bytes; without it, what the environment asks for.
+    #[arg(long, value_name = "NAMES", help = transport_help())]
+    pub transport: Option<String>,
+}
+
 /// One or more element types.
 #[derive(Clone, Debug)]
 pub struct Dtypes(Vec<Dtype>);
@@ -112,11 +120,7 @@ impl Default for Args {
     fn default() -> Self {
         Self {
             kinds: Vec::new(),
-            ranks: 2,
-            min_bytes: 8,
-            max_bytes: 16 << 20,
-            factor: 4,
-            transport: None,
+            sweep: Sweep::default(),
             graph: false,
             algorithm: None,
             ordered: false,
@@ -129,6 +133,13 @@ impl Default for Args {
             json: None,
             plot: None,
         }
+    }
+}
+
+impl Default for Sweep {
+    /// As without a flag.
+    fn default() -> Self {
+        Self { ranks: 2, min_bytes: 8, max_bytes: 16 << 20, factor: 4, transport: None }
     }
 }
 
@@ -169,12 +180,8 @@ impl Args {
         let roots = self.roots(kind, ranks)?;
         let sizes = match kind {
             Kind::Barrier => vec![0],
-            _ => size::sweep(self.min_bytes, self.max_bytes, self.factor as usize),
+            _ => self.sweep.sizes()?,
         };
-        if sizes.is_empty() {
-            let (least, most) = (self.min_bytes, self.max_bytes);
-            return Err(format!("no size is between -b {least} and -e {most}; exchange them"));
-        }
         let mut cases = Vec::new();
         for dtype in &self.dtype.0 {
             let elems = sizes.iter().map(|bytes| kind.block_elems(*bytes, *dtype, ranks));
@@ -218,6 +225,22 @@ impl Args {
             Root::All => Ok(vec![0]),
             Root::One(root) => Ok(vec![root]),
         }
+    }
+}
+
+impl Sweep {
+    /// The sizes in bytes, of which there is one at least.
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, String> {
+        let (least, most) = (self.min_bytes, self.max_bytes);
+        if least > most {
+            return Err(format!("no size is between -b {least} and -e {most}; exchange them"));
+        }
+        // Zero does not grow by multiplication.
+        let next = |size: &usize| match size {
+            0 => Some(1),
+            size => size.checked_mul(self.factor as usize),
+        };
+        Ok(std::iter::successors(Some(least), next).take_while(|size| *size <= most).collect())
     }
 }
 
@@ -305,6 +328,17 @@ mod tests {
         assert!(refusal.contains("bruck") && refusal.contains("doubling"), "{refusal}");
         assert!(of(&["bench", "all-reduce", "--algorithm", "hierarchical:3"], 2).is_err());
         assert!(of(&["bench", "all-reduce", "--algorithm", "ring"], 1).is_ok());
+    }
+
+    #[test]
+    fn sizes_end_at_or_below_the_largest() {
+        let sizes = |min_bytes, max_bytes, factor| {
+            Sweep { min_bytes, max_bytes, factor, ..Sweep::default() }.sizes()
+        };
+        assert_eq!(sizes(1, 4 << 20, 4).unwrap().len(), 12);
+        assert_eq!(sizes(0, 8, 4).unwrap(), [0, 1, 4]);
+        assert_eq!(sizes(usize::MAX, usize::MAX, 2).unwrap(), [usize::MAX]);
+        assert!(sizes(8, 4, 2).unwrap_err().contains("-b 8 and -e 4"));
     }
 
     #[test]

@@ -22,12 +22,12 @@ mod sys;
 mod table;
 mod tune;
 
-pub use args::{Args, Dtypes, Ops, Root};
+pub use args::{Args, Dtypes, Ops, Root, Sweep};
 pub use kind::{Case, Kind, Sizes};
 pub use record::Record;
 pub use room::refuse_too_large;
 pub use session::{
-    Failure, Verdict, are_threads, create, create_files, in_threads, run_rank, run_threads,
-    settings, world_settings,
+    Failure, Verdict, are_threads, create_files, in_threads, run_rank, run_threads, settings,
+    world_settings,
 };
 pub use tune::{TuneArgs, tune_rank};

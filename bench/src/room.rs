@@ -13,7 +13,7 @@ use crate::size;
 /// Errors: the flag, with what would be needed and what there is.
 pub fn refuse_too_large(args: &Args, cases: &[Case]) -> Result<(), String> {
     let Some(available) = available_bytes() else { return Ok(()) };
-    let ranks = args.ranks as usize;
+    let ranks = args.sweep.ranks as usize;
     // What `Bench` takes: room for the input, and for whichever of both is larger.
     let of_rank = |case: &Case| -> u128 {
         let whole = case.block_elems as u128 * case.dtype.size() as u128;
@@ -31,7 +31,7 @@ pub fn refuse_too_large(args: &Args, cases: &[Case]) -> Result<(), String> {
     Err(format!(
         "-e {}: the buffers of {} take {} or more, and {} are available here; a smaller -e, or \
          fewer ranks",
-        size::show(args.max_bytes),
+        size::show(args.sweep.max_bytes),
         size::ranks(ranks),
         gb(needed),
         gb(available as u128)
@@ -54,7 +54,7 @@ mod tests {
         let refusal = |flags: &str| {
             let words = ["bench"].into_iter().chain(flags.split_whitespace());
             let args = Command::parse_from(words).args;
-            refuse_too_large(&args, &args.cases(args.ranks as usize).unwrap())
+            refuse_too_large(&args, &args.cases(args.sweep.ranks as usize).unwrap())
         };
         for kind in ["all-reduce", "all-gather", "all-to-all-v", "gather", "send-recv"] {
             for size in ["17179869183G", "1048576G"] {

@@ -78,7 +78,7 @@ pub fn create_files(args: &Args) -> Result<(), Failure> {
 /// The settings of the environment with the flags on top.
 pub fn settings(args: &Args) -> Result<Settings, Failure> {
     let mut settings = Settings::from_env()?;
-    if let Some(transport) = &args.transport {
+    if let Some(transport) = &args.sweep.transport {
         settings.transport.clone_from(transport);
     }
     if args.graph && settings.transport != DEVICES {
@@ -113,7 +113,7 @@ pub fn run_rank(args: &Args, comm: &Communicator) -> Result<Verdict, Failure> {
 
 /// Run all ranks as threads of this process.
 pub fn run_threads(args: &Args) -> Result<Verdict, Failure> {
-    let world = Communicator::local_world(args.ranks as usize, &world_settings(args, true)?)?;
+    let world = Communicator::local_world(args.sweep.ranks as usize, &world_settings(args, true)?)?;
     in_threads(world, |comm| run(args, comm, Cpu::Thread))
 }
 
@@ -277,7 +277,7 @@ fn facts(args: &Args, comm: &Communicator, title: &str, first: &Case) -> Vec<Str
     let call = first.call(comm.size(), comm.rank());
     let used = call.and_then(|call| comm.algorithm_for(&call).ok());
     let choice = match settings.algorithm {
-        _ if args.transport.as_deref() == Some(DEVICES) => {
+        _ if args.sweep.transport.as_deref() == Some(DEVICES) => {
             let what = if args.graph { "replays of graphs" } else { "kernels" };
             format!("{what} on devices")
         }
@@ -302,7 +302,7 @@ fn facts(args: &Args, comm: &Communicator, title: &str, first: &Case) -> Vec<Str
 }
 
 /// Create a file, or say which one cannot be written.
-pub fn create(path: &Path) -> Result<File, Failure> {
+pub(crate) fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(cannot_write(&path.display().to_string()))
 }
 

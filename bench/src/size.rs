@@ -14,22 +14,6 @@ pub fn parse(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than memory can be"))
 }
 
-/// The sizes from `least` to `most`, each `factor` times the one before.
-pub fn sweep(least: usize, most: usize, factor: usize) -> Vec<usize> {
-    assert!(factor > 1, "sizes must grow");
-    let mut sizes = Vec::new();
-    let mut size = least;
-    while size <= most {
-        sizes.push(size);
-        // Zero does not grow by multiplication.
-        size = if size == 0 { 1 } else { size.saturating_mul(factor) };
-        if size == usize::MAX {
-            break;
-        }
-    }
-    sizes
-}
-
 /// Bytes as people read them: `4M` where that is exact, plain digits elsewhere.
 pub fn show(bytes: usize) -> String {
     for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
@@ -59,13 +43,6 @@ mod tests {
         for wrong in ["", "K", "4MB", "-1", "1.5M", "99999999999G", "é"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_sweep_ends_at_or_below_its_end() {
-        assert_eq!(sweep(1, 4 << 20, 4).len(), 12);
-        assert_eq!(sweep(0, 8, 4), [0, 1, 4]);
-        assert_eq!(sweep(8, 4, 2), [0; 0]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use brigade_comm::{Communicator, Rule, Settings, Tuning};
 use brigade_schedule::{Algorithm, Collective};
 
-use crate::args::Args;
+use crate::args::{Args, Sweep};
 use crate::kind::{Case, Kind};
 use crate::measure::{Bench, Method, Place};
 use crate::session::{Failure, Verdict, cannot_write};
@@ -31,7 +31,11 @@ const WORTH: f64 = 0.03;
 
 /// Find the fastest algorithm for every size, and write rules that communicators choose by.
 #[derive(clap::Args, Clone, Debug)]
-#[command(after_help = "\
+#[command(
+    mut_arg("ranks", |arg| arg.value_parser(clap::value_parser!(u32).range(2..=4096))),
+    mut_arg("min_bytes", |arg| arg.default_value("64")),
+    mut_arg("transport", |arg| arg.help("What carries the bytes, as for `brigade bench`")),
+    after_help = "\
 Each algorithm is timed as `brigade bench` does it, out of place, in turn with the others. The
 rules are a text that can be read and mended; with
 
@@ -46,28 +50,15 @@ run, torchrun, mpirun, srun) it is one rank of the world that the launcher made.
 Examples:
   brigade tune -n 4 --output cluster.tuning
   brigade tune all-reduce,all-gather -n 8 --transport tcp -b 1K -e 1M
-  mpirun -n 16 brigade tune --output cluster.tuning")]
+  mpirun -n 16 brigade tune --output cluster.tuning"
+)]
 pub struct TuneArgs {
     /// What to tune, separated by commas [default: all that have several algorithms]
     #[arg(value_enum, value_name = "COLLECTIVE", value_delimiter = ',')]
     pub kinds: Vec<Kind>,
-    /// How many ranks
-    #[arg(short = 'n', long, default_value_t = 2,
-          value_parser = clap::value_parser!(u32).range(2..=4096))]
-    pub ranks: u32,
-    /// Smallest size in bytes (K, M, G: powers of 1024)
-    #[arg(short = 'b', long, value_name = "MIN", default_value = "64", value_parser = size::parse)]
-    pub min_bytes: usize,
-    /// Largest size in bytes
-    #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = size::parse)]
-    pub max_bytes: usize,
-    /// Each size is so many times the one before
-    #[arg(short = 'f', long, default_value_t = 4,
-          value_parser = clap::value_parser!(u32).range(2..))]
-    pub factor: u32,
-    /// What carries the bytes, as for `brigade bench`
-    #[arg(long, value_name = "NAMES")]
-    pub transport: Option<String>,
+    /// Among how many ranks, at which sizes, over what.
+    #[command(flatten)]
+    pub sweep: Sweep,
     /// How often all algorithms are timed in turn; the median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
@@ -90,18 +81,14 @@ impl TuneArgs {
             let names = KINDS.map(Kind::name).join(", ");
             return Err(format!("{} has nothing to choose; these have: {names}", strange.name()));
         }
-        if self.transport.as_deref() == Some("cuda") {
+        if self.sweep.transport.as_deref() == Some("cuda") {
             return Err("rules are for memory of the host; leave --transport cuda out".into());
         }
         // Each once, however often it is named.
         let is_named = |kind: &Kind| self.kinds.is_empty() || self.kinds.contains(kind);
         Ok(Args {
             kinds: KINDS.into_iter().filter(is_named).collect(),
-            ranks: self.ranks,
-            min_bytes: self.min_bytes,
-            max_bytes: self.max_bytes,
-            factor: self.factor,
-            transport: self.transport.clone(),
+            sweep: self.sweep.clone(),
             iters: self.iters,
             warmup: 1,
             ..Args::default()
@@ -313,6 +300,7 @@ fn print(text: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     fn timed(bytes: u64, ring: f64, doubling: f64) -> Timed {
         let us = vec![(Algorithm::Ring, ring), (Algorithm::Doubling, doubling)];
@@ -332,26 +320,23 @@ mod tests {
         assert_eq!(found, [(800, Algorithm::Doubling), (u64::MAX, Algorithm::Ring)]);
     }
 
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: TuneArgs,
+    }
+
     #[test]
     fn only_what_has_a_choice_is_tuned() {
-        let of = |kinds: &[Kind]| TuneArgs {
-            kinds: kinds.to_vec(),
-            ranks: 4,
-            min_bytes: 64,
-            max_bytes: 4096,
-            factor: 4,
-            transport: None,
-            rounds: 1,
-            iters: None,
-            output: None,
-        };
-        let all = of(&[]).as_bench().expect("all kinds").cases(4).expect("cases");
-        assert_eq!(all.len(), KINDS.len() * 4);
-        let refused = of(&[Kind::Barrier]).as_bench().expect_err("a barrier");
+        let told = |line: &str| Command::try_parse_from(line.split(' ')).map(|told| told.args);
+        let of = |line| told(line).expect("flags").as_bench();
+        let all = of("tune -n 4 -e 4K").expect("all kinds").cases(4).expect("cases");
+        assert_eq!(all.len(), KINDS.len() * 4, "from 64 bytes on");
+        let refused = of("tune barrier").expect_err("a barrier");
         assert!(refused.starts_with("barrier has nothing to choose"), "{refused}");
+        assert!(told("tune -n 1").is_err());
         // A file with two lists of rules for one collective would be refused.
-        let twice = [Kind::Gather, Kind::AllReduce, Kind::Gather, Kind::Gather];
-        let kinds = of(&twice).as_bench().expect("two kinds").kinds;
+        let kinds = of("tune gather,all-reduce,gather,gather").expect("two kinds").kinds;
         assert_eq!(kinds, [Kind::AllReduce, Kind::Gather]);
     }
 }
