@@ -16,7 +16,7 @@ use super::{Inner, State};
 use crate::call::Call;
 use crate::communicator::SMALL_BYTES;
 use crate::select::{Selector, code};
-use crate::{Error, Op};
+use crate::{Error, Op, Settings};
 
 /// Elements that one thread scales.
 const SCALED: usize = 16;
@@ -40,7 +40,9 @@ impl Slotted {
     pub(super) fn new(call: &Call, facts: &Facts<'_>) -> Result<Option<Self>, Error> {
         let Facts { rank, ranks, inboxes, settings, .. } = *facts;
         let selector = Selector { small_bytes: SMALL_BYTES };
-        let choice = selector.choose(call, ranks, settings)?;
+        // Rules of `brigade tune` were measured on memory of the host.
+        let unruled = Settings { tuning: None, ..settings.clone() };
+        let choice = selector.choose(call, ranks, &unruled)?;
         // Who wants results in rank order has no use for another algorithm.
         let others = match settings.ordered && call.collective.folds() {
             true => Vec::new(),
@@ -178,38 +180,56 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use brigade_schedule::Collective;
 
     use super::*;
     use crate::device::inbox::Inboxes;
     use crate::device::layout::Group;
     use crate::device::setup::Way;
-    use crate::{Dtype, Settings};
+    use crate::{Dtype, Tuning};
+
+    fn algorithm(call: &Call, ranks: u32, settings: &Settings) -> Option<Algorithm> {
+        let group = Group { rank: 0, ranks: 0, desk: 0, board: [0; RANKS] };
+        let mut inboxes = Inboxes::default();
+        inboxes.lanes = 8;
+        let facts = Facts {
+            rank: 0,
+            ranks,
+            way: Way::Linked,
+            group: &group,
+            packets: &[0; RANKS],
+            blocks: 8,
+            inboxes: &inboxes,
+            settings,
+        };
+        let slotted = Slotted::new(call, &facts).expect("a call that makes sense");
+        slotted.map(|slotted| slotted.algorithm)
+    }
 
     /// More than some twenty ranks have no room for the hops of that, and another one would fold in
     /// another order.
     #[test]
     fn what_is_ordered_goes_in_order_or_by_no_schedule() {
-        let group = Group { rank: 0, ranks: 0, desk: 0, board: [0; RANKS] };
-        let mut inboxes = Inboxes::default();
-        inboxes.lanes = 8;
         let settings = Settings { ordered: true, ..Settings::default() };
         let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, 100_000);
         for ranks in 2..=RANKS as u32 {
-            let facts = Facts {
-                rank: 0,
-                ranks,
-                way: Way::Linked,
-                group: &group,
-                packets: &[0; RANKS],
-                blocks: 8,
-                inboxes: &inboxes,
-                settings: &settings,
-            };
-            let slotted = Slotted::new(&call, &facts).expect("a call that makes sense");
-            let algorithm = slotted.map(|slotted| slotted.algorithm);
+            let algorithm = algorithm(&call, ranks, &settings);
             assert!(matches!(algorithm, None | Some(Algorithm::Ordered)), "{algorithm:?}");
             assert!(ranks > 16 || algorithm.is_some(), "{ranks} ranks");
         }
+    }
+
+    #[test]
+    fn rules_of_the_host_are_not_for_devices() {
+        let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, 100_000);
+        let plain = algorithm(&call, 4, &Settings::default());
+        assert!(plain.is_some() && plain != Some(Algorithm::Direct), "{plain:?}");
+        let tuning = Some(Arc::new(Tuning::of("all-reduce 4 * direct")));
+        let ruled = Settings { tuning, ..Settings::default() };
+        assert_eq!(algorithm(&call, 4, &ruled), plain);
+        let wish = Settings { algorithm: Some(Algorithm::Direct), ..Settings::default() };
+        assert_eq!(algorithm(&call, 4, &wish), Some(Algorithm::Direct));
     }
 }
