@@ -53,9 +53,9 @@ pub struct Args {
     #[command(flatten)]
     #[serde(flatten)]
     pub travel: Travel,
-    /// Stages on each rank of an interleaved pipeline
-    #[arg(long, default_value_t = 2, value_name = "STAGES")]
-    pub chunks: usize,
+    /// Stages on each rank of an interleaved pipeline; 2 if not given
+    #[arg(long, value_name = "STAGES")]
+    pub chunks: Option<usize>,
     /// Carry out this schedule of a pipeline, a CSV file as torch.distributed.pipelining has it
     #[arg(long, value_name = "FILE")]
     pub schedule: Option<PathBuf>,
@@ -125,7 +125,7 @@ pub struct Args {
     #[arg(long, default_value_t = 0)]
     pub experts: usize,
     /// Experts that a token goes to
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, requires = "experts")]
     pub top: usize,
     /// Highest learning rate; it warms up over 5 % of the steps and falls to a tenth
     #[arg(long, default_value_t = 5e-3)]
@@ -162,7 +162,7 @@ pub struct Args {
     #[arg(long, value_name = "GFLOPS", requires = "plan")]
     pub rate: Option<f64>,
     /// For --plan: GB that a rank sends in a second
-    #[arg(long, value_name = "GB", default_value_t = 4.0)]
+    #[arg(long, value_name = "GB", default_value_t = 4.0, requires = "plan")]
     pub link: f64,
     /// Write what each rank did when to this file, for Perfetto or Chrome's about:tracing
     #[arg(long, value_name = "FILE.json")]

@@ -161,6 +161,10 @@ pub(crate) fn to_host<'m>(
 ) -> Result<Arena, Error> {
     let mut numbers: Vec<&mut Numbers> = moments.flat_map(Moments::arrays_mut).collect();
     let bytes = numbers.iter().map(|numbers| span_bytes(4 * numbers.len())).sum();
+    if budget.is_some_and(|budget| budget < bytes) {
+        let problem = format!("{bytes} bytes are the least that it works with");
+        return Err(Error::setting("host-budget", problem));
+    }
     let arena = arena(budget, bytes)?;
     for numbers in &mut numbers {
         let buffer = arena.take(4 * numbers.len(), Category::Optimizer);

@@ -5,7 +5,8 @@ use super::{Axis, Mesh, Pace, Stage, Ways};
 use crate::error::Error;
 use crate::offload::{Tier, parse_bytes};
 use crate::precision::Precision;
-use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -21,8 +22,8 @@ pub struct Travel {
     /// What gradients of zero1, zero2 and fsdp travel as; they are added in 32 bits
     #[arg(long, value_enum, default_value_t, value_name = "TYPE")]
     pub reduce: Packing,
-    /// What parameters of fsdp travel as, f32 or int8; those of --precision have 16 bits anyway
-    #[arg(long, value_enum, default_value_t, value_name = "TYPE")]
+    /// What parameters of fsdp travel as; those of --precision have 16 bits anyway
+    #[arg(long, default_value = "f32", value_name = "TYPE", value_parser = gathers())]
     pub gather: Packing,
     /// Hold the state of fsdp in parts over dp and shard, and beside it a copy of parameters in
     /// parts over shard alone, from which backward gathers them
@@ -121,8 +122,7 @@ impl Travel {
             Packing::Int8 if is_narrow => "does not go with --precision, which sends 16 bits",
             Packing::Int8 if is_ordered => "has scales that depend on the ranks: not --ordered",
             Packing::Int8 => return Ok(()),
-            Packing::Int4 => "int4 is too coarse for parameters; int8 works",
-            Packing::Bf16 | Packing::F16 => "is f32 or int8; --precision bf16 sends 16 bits",
+            Packing::Bf16 | Packing::F16 | Packing::Int4 => "is f32 or int8",
         };
         Err(Error::setting("gather", problem.to_string()))
     }
@@ -152,8 +152,9 @@ impl crate::Args {
         let is_usual = self.travel().is_plain() && mesh.length(Axis::Shard) == 1;
         let is_plain = is_usual && ways.pace.is_none();
         if !is_plain && self.is_pipeline() {
-            let problem = "pipelines are for plain ddp to fsdp".to_string();
-            return Err(Error::setting("strategy", problem));
+            let problem = "a pipeline goes with ddp, zero1, zero2 or fsdp along dp: no servers, no \
+                           axis shard, and all travels as it is";
+            return Err(Error::setting("strategy", problem.to_string()));
         }
         if self.travel.secondary && matches!(self.offload, Some(Tier::Nvme(_))) {
             let problem = "holds parameters in memory, that --offload nvme would not".to_string();
@@ -202,6 +203,13 @@ impl FromStr for Compress {
     }
 }
 
+/// Parameters travel as they are or in 8 bits: 4 are too coarse, and 16 are those of `--precision`.
+fn gathers() -> impl TypedValueParser<Value = Packing> {
+    let named = |packing: Packing| packing.to_possible_value().expect("no packing is hidden");
+    let names = PossibleValuesParser::new([Packing::F32, Packing::Int8].map(named));
+    names.map(|name| Packing::from_str(&name, false).expect("it is the name of a packing"))
+}
+
 impl Serialize for Compress {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
@@ -226,6 +234,18 @@ mod tests {
         assert_eq!("powersgd".parse(), Ok(Compress::PowerSgd(4)));
         for wrong in ["", "bf16:2", "topk:0", "topk:2", "topk:x", "powersgd:0", "powersgd:-1"] {
             assert!(wrong.parse::<Compress>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn gathers_names_what_a_run_takes_and_nothing_else() {
+        let all = gathers();
+        let names = all.possible_values().expect("they are listed");
+        for packing in names.map(|name| Packing::from_str(name.get_name(), false).unwrap()) {
+            let flags = format!("--strategy fsdp --gather {}", packing.name());
+            let args = crate::Args::of(&flags);
+            assert_eq!(args.travel.gather, packing);
+            args.validate(2).unwrap();
         }
     }
 

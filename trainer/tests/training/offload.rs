@@ -72,7 +72,8 @@ fn a_budget_is_hard_and_says_what_it_should_be() {
         let args = args(&format!("--strategy zero2 {tier} --host-budget 40K"));
         for end in ends(2, &args) {
             let problem = end.unwrap_err().to_string();
-            assert!(problem.contains("--host-budget: "), "{problem}");
+            let is_said = problem.contains("--host-budget: ");
+            assert!(is_said && problem.contains("are the least that it works"), "{problem}");
         }
     }
     let args = args(&format!("--strategy fsdp {} --host-budget 300K", folder.nvme()));

@@ -1,6 +1,6 @@
 //! From settings to a plan: which schedule a run carries out, and what it cannot.
 
-use super::{Fault, Kind, Plan, Schedule, generate, require_order, stage_units};
+use super::{Fault, Kind, Order, Plan, Schedule, generate, require_order, stage_units};
 use crate::args::Args;
 use crate::error::Error;
 use crate::intake;
@@ -8,6 +8,8 @@ use crate::parallel::{Axis, Ways};
 
 /// The longest file of a schedule: some million actions.
 const SCHEDULE_BYTES_MAX: u64 = 16 << 20;
+/// Stages on each rank of an interleaved pipeline, if nobody says otherwise.
+const CHUNKS: usize = 2;
 
 impl Args {
     /// Whether units of the model are divided.
@@ -20,19 +22,25 @@ impl Args {
     /// Errors: `Setting` for what cannot work, `File` for a schedule that cannot be read.
     pub(crate) fn pipeline(&self, ranks: usize) -> Result<Option<Plan>, Error> {
         let stages = self.mesh(ranks).length(Axis::Pp);
+        let order = Ways::of(&self.strategy)?.pipeline;
+        let is_asked = order == Some(Order::Interleaved) && self.schedule.is_none();
+        if self.chunks.is_some() && !is_asked {
+            let problem = "are asked of --strategy interleaved only; a --schedule has its own";
+            return Err(Error::setting("chunks", problem.to_string()));
+        }
         if !self.is_pipeline() {
             let problem = || "pp is for pipelines: --strategy 1f1b is one".to_string();
             return if stages > 1 { Err(Error::setting("mesh", problem())) } else { Ok(None) };
         }
         let micros = self.share_of(0, ranks)?.slots();
-        let schedule = match (&self.schedule, Ways::of(&self.strategy)?.pipeline) {
+        let schedule = match (&self.schedule, order) {
             (Some(path), _) => {
                 let text = intake::read(path, SCHEDULE_BYTES_MAX)?;
                 String::from_utf8_lossy(&text).parse()
             }
             (None, order) => {
                 let order = order.expect("this is a pipeline");
-                let each = order.stages_per_rank(self.chunks);
+                let each = order.stages_per_rank(self.chunks.unwrap_or(CHUNKS));
                 // Before a schedule is made that nobody could hold.
                 stage_units(self.layers, stages.saturating_mul(each), 0)?;
                 generate(order, stages, each, micros)
