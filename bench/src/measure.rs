@@ -108,6 +108,16 @@ impl<'a> Bench<'a> {
         of_device.unwrap_or_else(|| transport(self.comm))
     }
 
+    /// The algorithm by which a case's calls go, if they go by one.
+    pub(crate) fn algorithm_for(&self, case: &Case) -> Result<Option<Algorithm>, Error> {
+        let call = case.call(self.comm.size(), self.comm.rank());
+        match (&call, &self.device) {
+            (Some(call), None) => self.comm.algorithm_for(call).map(Some),
+            (Some(call), Some(device)) => device.algorithm_for(call),
+            (None, _) => Ok(None),
+        }
+    }
+
     /// Measure a case out of place and, where there is such a thing, in place.
     pub(crate) fn measure(&mut self, case: &Case) -> Result<Vec<Record>, Error> {
         let (ranks, rank) = (self.comm.size(), self.comm.rank());

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use brigade_comm::{Communicator, LendingStats, Settings};
+use brigade_schedule::Algorithm;
 
 use crate::args::Args;
 use crate::kind::Case;
@@ -155,7 +156,7 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
     let mut wrong = 0;
     for table in cases.chunk_by(|one, next| one.kind == next.kind) {
         if let Some(report) = &mut report {
-            report.begin(args, comm, &bench.transport(), &table[0])?;
+            report.begin(args, comm, &bench, place, &table[0])?;
         }
         let mut beside = None;
         for case in table {
@@ -233,13 +234,16 @@ impl Report {
         &mut self,
         args: &Args,
         comm: &Communicator,
-        over: &str,
+        bench: &Bench<'_>,
+        place: Place,
         first: &Case,
     ) -> Result<(), Failure> {
         let ranks = size::ranks(comm.size());
-        self.title = format!("{} on {ranks} over {over}", first.kind.name());
+        self.title = format!("{} on {ranks} over {}", first.kind.name(), bench.transport());
         self.records.clear();
-        table::write_head(&mut self.table, &facts(args, comm, &self.title, first))
+        let used = bench.algorithm_for(first)?;
+        let choice = choice(comm.settings(), first, used, place);
+        table::write_head(&mut self.table, &facts(args, comm, &self.title, &choice))
             .map_err(cannot_write("the table"))
     }
 
@@ -270,22 +274,29 @@ impl Report {
     }
 }
 
-/// What a table must say to be worth keeping.
-fn facts(args: &Args, comm: &Communicator, title: &str, first: &Case) -> Vec<String> {
-    let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
-    let settings = comm.settings();
-    let call = first.call(comm.size(), comm.rank());
-    let used = call.and_then(|call| comm.algorithm_for(&call).ok());
-    let choice = match settings.algorithm {
-        _ if args.sweep.transport.as_deref() == Some(DEVICES) => {
-            let what = if args.graph { "replays of graphs" } else { "kernels" };
-            format!("{what} on devices")
-        }
+/// How it was decided what calls go by: an algorithm, kernels of their own, or schedules in those.
+fn choice(settings: &Settings, first: &Case, used: Option<Algorithm>, place: Place) -> String {
+    let on_devices = match place {
+        Place::Host => None,
+        Place::Device => Some("kernels on devices"),
+        Place::Graph => Some("replays of graphs on devices"),
+    };
+    let by_whom = match settings.algorithm {
         _ if settings.ordered && first.kind.folds() => String::from("ordered"),
         // One that cannot do the collective is not used for it.
         Some(wish) if used == Some(wish) => wish.to_string(),
         _ => String::from("chosen by size"),
     };
+    match (on_devices, used) {
+        (None, _) => by_whom,
+        (Some(what), None) => what.to_owned(),
+        (Some(what), Some(_)) => format!("{by_whom}, in {what}"),
+    }
+}
+
+/// What a table must say to be worth keeping.
+fn facts(args: &Args, comm: &Communicator, title: &str, choice: &str) -> Vec<String> {
+    let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
     let calls = match args.iters {
         Some(calls) => calls.to_string(),
         None => String::from("as many as fit 40 ms"),
@@ -308,4 +319,31 @@ pub(crate) fn create(path: &Path) -> Result<File, Failure> {
 
 pub(crate) fn cannot_write(what: &str) -> impl Fn(io::Error) -> Failure {
     move |source| Failure::Write { what: what.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::Kind;
+    use brigade_comm::{Dtype, Op};
+
+    #[test]
+    fn a_head_says_what_the_rows_below_it_say() {
+        let case =
+            Case { kind: Kind::AllReduce, dtype: Dtype::F32, op: Op::Sum, root: 0, block_elems: 2 };
+        let plain = Settings::default();
+        let wish = Settings { algorithm: Some(Algorithm::Ring), ..Settings::default() };
+        let (ring, halving) = (Some(Algorithm::Ring), Some(Algorithm::Halving));
+        for (settings, used, place, said) in [
+            (&plain, ring, Place::Host, "chosen by size"),
+            (&wish, ring, Place::Host, "ring"),
+            (&wish, halving, Place::Host, "chosen by size"),
+            // Kernels that need no schedule, and those that go by one.
+            (&plain, None, Place::Device, "kernels on devices"),
+            (&plain, ring, Place::Device, "chosen by size, in kernels on devices"),
+            (&wish, ring, Place::Graph, "ring, in replays of graphs on devices"),
+        ] {
+            assert_eq!(choice(settings, &case, used, place), said, "{used:?} {place:?}");
+        }
+    }
 }
