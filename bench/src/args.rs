@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use brigade_comm::{Dtype, Op, transports};
-use brigade_schedule::{Algorithm, program};
+use brigade_schedule::{Algorithm, Collective, program};
 
 use crate::kind::{Case, Kind};
 use crate::size;
@@ -47,7 +47,8 @@ pub struct Args {
     /// COLLECTIVE -n RANKS` lists those there are
     #[arg(long, value_name = "NAME")]
     pub algorithm: Option<Algorithm>,
-    /// Fold in rank order, whatever the algorithm and transport: the same bits everywhere
+    /// Fold in rank order, whatever the transport: the same bits everywhere; folds then have an
+    /// algorithm of their own
     #[arg(long)]
     pub ordered: bool,
     /// Element types, separated by commas, or `all`
@@ -161,6 +162,16 @@ impl Args {
         let ranks = u32::try_from(ranks).map_err(|_| format!("{ranks} ranks are too many"))?;
         let collectives = self.kinds.iter().filter_map(|kind| kind.collective(0));
         let collectives: Vec<_> = collectives.collect();
+        if collectives.is_empty() {
+            return Err(String::from("nothing of this has an algorithm; leave --algorithm out"));
+        }
+        let is_overruled = |one: &Collective| self.ordered && one.folds();
+        if algorithm != Algorithm::Ordered && collectives.iter().all(is_overruled) {
+            let ordered = Algorithm::Ordered;
+            return Err(format!(
+                "--ordered folds by {ordered}, not by {algorithm}; leave one of the two out"
+            ));
+        }
         let does = |collective: &_| program(*collective, algorithm, ranks, 0).is_some();
         if collectives.iter().any(does) {
             return Ok(());
@@ -169,8 +180,7 @@ impl Args {
         let mut able: Vec<String> = able.map(Algorithm::name).collect();
         able.sort();
         able.dedup();
-        let these = if able.is_empty() { String::from("none") } else { able.join(", ") };
-        let among = size::ranks(ranks as usize);
+        let (these, among) = (able.join(", "), size::ranks(ranks as usize));
         Err(format!(
             "--algorithm {algorithm} does nothing of this among {among}; these do: {these}"
         ))
@@ -328,6 +338,14 @@ mod tests {
         assert!(refusal.contains("bruck") && refusal.contains("doubling"), "{refusal}");
         assert!(of(&["bench", "all-reduce", "--algorithm", "hierarchical:3"], 2).is_err());
         assert!(of(&["bench", "all-reduce", "--algorithm", "ring"], 1).is_ok());
+        let refusal = of(&["bench", "send-recv", "--algorithm", "ring"], 2).unwrap_err();
+        assert!(refusal.contains("leave --algorithm out"), "{refusal}");
+        // What folds in rank order does so by one algorithm; what folds nothing has its choice.
+        let ordered = |kinds, name| of(&["bench", kinds, "--ordered", "--algorithm", name], 2);
+        let refusal = ordered("all-reduce", "ring").unwrap_err();
+        assert!(refusal.contains("leave one of the two out"), "{refusal}");
+        assert!(ordered("all-reduce", "ordered").is_ok());
+        assert!(ordered("all-reduce,all-gather", "ring").is_ok());
     }
 
     #[test]

@@ -53,8 +53,9 @@ Examples:
   mpirun -n 16 brigade tune --output cluster.tuning"
 )]
 pub struct TuneArgs {
-    /// What to tune, separated by commas [default: all that have several algorithms]
-    #[arg(value_enum, value_name = "COLLECTIVE", value_delimiter = ',')]
+    /// What to tune; without it, all that can be.
+    #[arg(value_enum, value_name = "COLLECTIVE", value_delimiter = ',', help = kinds_help(),
+          hide_possible_values = true)]
     pub kinds: Vec<Kind>,
     /// Among how many ranks, at which sizes, over what.
     #[command(flatten)]
@@ -78,8 +79,8 @@ impl TuneArgs {
     /// A sentence for what cannot be tuned.
     pub fn as_bench(&self) -> Result<Args, String> {
         if let Some(strange) = self.kinds.iter().find(|kind| !KINDS.contains(kind)) {
-            let names = KINDS.map(Kind::name).join(", ");
-            return Err(format!("{} has nothing to choose; these have: {names}", strange.name()));
+            let (strange, names) = (strange.name(), tuned());
+            return Err(format!("{strange} has nothing to choose; these have: {names}"));
         }
         if self.sweep.transport.as_deref() == Some("cuda") {
             return Err("rules are for memory of the host; leave --transport cuda out".into());
@@ -107,6 +108,14 @@ impl TuneArgs {
             .iter()
             .try_for_each(|path| open(path).map_err(cannot_write(&path.display().to_string())))
     }
+}
+
+fn tuned() -> String {
+    KINDS.map(Kind::name).join(", ")
+}
+
+fn kinds_help() -> String {
+    format!("What to tune, separated by commas: {} [default: all of them]", tuned())
 }
 
 /// Tune as one rank of a world. Only rank 0 writes. Collective.

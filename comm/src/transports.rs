@@ -58,6 +58,10 @@ pub(crate) fn refuse_unknown(settings: &Settings) -> Result<(), Error> {
 }
 
 fn unknown(name: &str) -> Error {
+    if name == "auto" {
+        let names = NAMES.join(", ");
+        return Error::invalid(format!("auto stands alone; what is tried in turn is of {names}"));
+    }
     Error::invalid(format!(
         "no transport is named {name:?}; there are auto, {}, {PREFIX}NAME_OR_PATH",
         NAMES.join(", ")
