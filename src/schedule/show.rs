@@ -14,7 +14,7 @@ use super::{LINK, RANKS_MAX, time};
 #[command(after_help = "\
 Without --algorithm: a table of all algorithms. `steps` is the longest chain of messages in which
 each waits for the one before; `sent` is what the busiest rank sends; `time` is a prediction for
-links of 5 us and 10 GB/s, good for comparing, not for believing. Each row is proved as
+links of 5 us and 10 GB/s, good for comparing, not for believing. What is shown is proved as
 `brigade schedule check` does it, which takes minutes with thousands of ranks.
 
 Examples:
@@ -124,8 +124,16 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
         None => brigade_schedule::draw::text(&programs),
     };
     print!("{text}");
-    let price = cost(collective, algorithm, args.ranks, args.bytes as u64, |_, _| LINK)
-        .ok_or_else(|| format!("{algorithm} has no price"))?;
+    let schedule = Schedule { collective, algorithm, ranks: args.ranks };
+    let effort = schedule.effort();
+    let proofs = Proofs::begin(Effort { seconds: 2.0 * effort.seconds, ..effort })?;
+    let (price, proof) = proofs.during(schedule, || {
+        let bytes = args.bytes as u64;
+        let price = cost(collective, algorithm, args.ranks, bytes, |_, _| LINK);
+        (price, check(collective, algorithm, args.ranks))
+    });
+    drop(proofs);
+    let price = price.ok_or_else(|| format!("{algorithm} has no price"))?;
     println!(
         "cost   {} steps; of {} the busiest rank sends {} B; about {} on links of 5 us and 10 GB/s",
         price.steps,
@@ -133,7 +141,7 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
         price.sent_bytes_max,
         time(price.seconds)
     );
-    let proof = check(collective, algorithm, args.ranks).map_err(|fault| fault.to_string())?;
+    let proof = proof.map_err(|fault| fault.to_string())?;
     println!(
         "check  proved: matched, no deadlock, complete, same expression on every rank ({} moves)",
         proof.moves
