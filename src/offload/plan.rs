@@ -31,10 +31,10 @@ Examples:
   brigade offload plan --params 70B --device 80G --host 200G --ranks 8 --tokens 65536 \\
       --path /mnt/a=6.5/4.5 --path /mnt/b=6.5/4.5 --tbw 1200 --tflops 400
   brigade offload plan --layers 12 --width 768 --vocab 50257 --context 1024 --device 0 --host 3G")]
+#[command(group = clap::ArgGroup::new("model").required(true).args(["params", "layers"]))]
 pub(crate) struct Args {
     /// Parameters, such as 7B or 124M: a transformer of usual proportions
-    #[arg(long, value_name = "COUNT", value_parser = parse_count,
-          required_unless_present = "layers", conflicts_with = "layers")]
+    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     params: Option<u64>,
     /// Layers of a transformer, instead of --params
     #[arg(long, value_name = "N", requires = "width")]
@@ -58,7 +58,8 @@ pub(crate) struct Args {
     #[arg(long = "path", value_name = "DIR[=READ/WRITE]", value_parser = parse_place)]
     places: Vec<Place>,
     /// Ranks that divide the state among them
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     ranks: u64,
     /// Tokens of one rank in a step
     #[arg(long, value_name = "N", default_value_t = 16_384)]

@@ -28,13 +28,22 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("train --strategy tp --ranks 3", "--heads: 3 ranks cannot share 4 heads"),
         ("train --transport loopback --ranks 2", "processes have shm, tcp and rdma"),
         ("train --stop-at 9 --steps 8", "--stop-at: 9 comes after the last of --steps 8"),
-        ("train --top 0", "--top: must be at least 1"),
+        ("train --top 0 --experts 4", "--top: 0 of 4 experts is none or too many"),
+        ("train --top 2", "provided:\n  --experts <EXPERTS>"),
+        ("train --link 9", "provided:\n  --plan"),
+        ("train --chunks 3 --strategy 1f1b --ranks 2", "--chunks: are asked of --strategy interl"),
+        ("train --gather int4 --strategy fsdp --ranks 2", "[possible values: f32, int8]"),
         ("compare --ranks 18446744073709551615", "--ranks: must be 1 to 4096"),
         ("compare --only ddp -- --bad", "refuses its flags: unexpected argument '--bad'"),
         ("compare --only ddp -- --batch 5", "refuses its flags: --batch: 4 lanes cannot share 5"),
         ("compare --only ddp --json /nonexistent/x", "cannot write /nonexistent/x"),
         ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller -e"),
         ("bench all-reduce --transport loopback,shm", "processes have shm, tcp and rdma"),
+        ("bench all-reduce --transport auto,shm", "auto stands alone"),
+        ("bench all-reduce --algorithm ring --ordered", "leave one of the two out"),
+        ("schedule check all-reduce -n 4 --algorithm bruck", "names those that do"),
+        ("offload bench step", "provided:\n  <--path <DIR>|--simulate <READ/WRITE>>"),
+        ("offload plan --device 0 --host 1G", "provided:\n  <--params <COUNT>|--layers <N>>"),
         ("tune barrier -n 2", "barrier has nothing to choose"),
         ("tune -n 2 --transport cuda", "rules are for memory of the host"),
         ("tune -n 2 --output /nonexistent/x", "cannot write /nonexistent/x"),
@@ -85,6 +94,21 @@ fn a_comparison_that_is_interrupted_leaves_the_rows_that_have_ended() {
     assert!(ended.success() && !status.success(), "it was to be interrupted: {status} {errors:?}");
     let first = left.lines().next().unwrap_or_default();
     assert!(first.starts_with(r#"{"strategy":"one process""#), "{left:?} {errors:?}");
+}
+
+#[test]
+fn what_takes_long_to_prove_is_told_before_it_is() {
+    let line = "schedule show all-reduce -n 2048 --algorithm halving --rank 0";
+    let mut command = bounded(brigade());
+    command.args(line.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let is_on = child.try_wait().unwrap().is_none();
+    // `timeout` passes it on.
+    let ended = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    child.wait().unwrap();
+    assert!(is_on && ended.success() && said.starts_with("this takes some "), "{said}");
 }
 
 /// Names of variables that sources have as literals, outside of tests.

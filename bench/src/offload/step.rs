@@ -32,14 +32,10 @@ With --simulate READ/WRITE (GB/s) the drive is one in memory with exactly these 
 Examples:
   brigade offload bench step --path /mnt/nvme
   brigade offload bench step --simulate 0.4/0.4 --params 8M --format mixed")]
+#[command(group = clap::ArgGroup::new("drive").required(true).args(["path", "simulate"]))]
 pub struct Args {
     /// A folder on the drive; its files are gone afterwards
-    #[arg(
-        long,
-        value_name = "DIR",
-        required_unless_present = "simulate",
-        conflicts_with = "simulate"
-    )]
+    #[arg(long, value_name = "DIR")]
     pub path: Option<PathBuf>,
     /// Rates of a simulated drive, in GB/s
     #[arg(long, value_name = "READ/WRITE", value_parser = parse_rates)]

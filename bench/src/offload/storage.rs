@@ -130,10 +130,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut rig = Rig::new(&args.path, file_bytes(args), settings, memory, args.fio)?;
     let mut facts = rig.facts().to_vec();
     facts.push(format!(
-        "method: a file of {}, {} turns of at least {} ms each; medians, with the range over turns",
+        "method: a file of {}, {} turns of at least {} ms each, {:.0} s or more in all; medians, \
+         with the range over turns",
         size::show(args.bytes),
         args.turns,
-        args.least
+        args.least,
+        least_s(args, cases.len())
     ));
     facts.extend(fio.as_ref().map(|fio| format!("beside it: {}", fio.describe())));
     report.head(&facts, &columns(fio.is_some()))?;
@@ -149,6 +151,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         report.add(&turns.line(args, *case))?;
     }
     report.finish()
+}
+
+/// The least that all of it takes: nothing is printed before the last turn.
+fn least_s(args: &Args, cases: usize) -> f64 {
+    let sides = if args.fio { 2.0 } else { 1.0 };
+    sides * cases as f64 * f64::from(args.turns) * args.least as f64 / 1e3
 }
 
 fn cases(args: &Args) -> Result<Vec<Case>, Failure> {
