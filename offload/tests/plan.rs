@@ -357,3 +357,13 @@ fn tables_line_up() {
     assert!(table.len() > 5 && table.iter().all(|line| ends(line)), "{text}");
     assert!(lines.iter().all(|line| line.len() <= 120), "{text}");
 }
+
+#[test]
+fn where_nothing_can_move_there_is_no_table_of_moves() {
+    let (model, mut budgets, rates) = seven_billion();
+    assert!(plan(&model, &budgets, &rates).unwrap().to_string().contains("a step moves"));
+    (budgets.device_bytes, budgets.host_bytes) = (0, 200 * GIB);
+    budgets.drives.clear();
+    let text = plan(&model, &budgets, &rates).unwrap().to_string();
+    assert!(!text.contains("a step moves") && text.contains("computing"), "{text}");
+}

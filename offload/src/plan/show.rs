@@ -35,8 +35,11 @@ impl Display for Plan {
                 self.chunk_params, self.chunks_in_flight
             )?;
         }
-        moves(self).fmt(f)?;
-        writeln!(f)?;
+        // With neither a device nor drives nothing moves.
+        if self.budgets.has_device() || !self.budgets.drives.is_empty() {
+            moves(self).fmt(f)?;
+            writeln!(f)?;
+        }
         times(self, f)?;
         bounds(self, f)?;
         wear(self, f)
