@@ -115,7 +115,7 @@ fn tuned() -> String {
 }
 
 fn kinds_help() -> String {
-    format!("What to tune, separated by commas: {} [default: all of them]", tuned())
+    format!("What to tune, separated by commas [default: all of these]:\n{}", tuned())
 }
 
 /// Tune as one rank of a world. Only rank 0 writes. Collective.

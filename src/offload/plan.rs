@@ -31,10 +31,14 @@ Examples:
   brigade offload plan --params 70B --device 80G --host 200G --ranks 8 --tokens 65536 \\
       --path /mnt/a=6.5/4.5 --path /mnt/b=6.5/4.5 --tbw 1200 --tflops 400
   brigade offload plan --layers 12 --width 768 --vocab 50257 --context 1024 --device 0 --host 3G")]
-#[command(group = clap::ArgGroup::new("model").required(true).args(["params", "layers"]))]
+#[command(
+    group = clap::ArgGroup::new("model").required(true).args(["params", "layers"]),
+    override_usage = "brigade offload plan [OPTIONS] --device <BYTES> --host <BYTES> \
+                      <--params <N>|--layers <N>>"
+)]
 pub(crate) struct Args {
     /// Parameters, such as 7B or 124M: a transformer of usual proportions
-    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     params: Option<u64>,
     /// Layers of a transformer, instead of --params
     #[arg(long, value_name = "N", requires = "width")]

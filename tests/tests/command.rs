@@ -43,7 +43,7 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("bench all-reduce --algorithm ring --ordered", "leave one of the two out"),
         ("schedule check all-reduce -n 4 --algorithm bruck", "names those that do"),
         ("offload bench step", "provided:\n  <--path <DIR>|--simulate <READ/WRITE>>"),
-        ("offload plan --device 0 --host 1G", "provided:\n  <--params <COUNT>|--layers <N>>"),
+        ("offload plan --device 0 --host 1G", "provided:\n  <--params <N>|--layers <N>>"),
         ("tune barrier -n 2", "barrier has nothing to choose"),
         ("tune -n 2 --transport cuda", "rules are for memory of the host"),
         ("tune -n 2 --output /nonexistent/x", "cannot write /nonexistent/x"),
