@@ -42,7 +42,8 @@ rules are a text that can be read and mended; with
   BRIGADE_TUNING=FILE
 
 communicators of as many ranks choose by them. All ranks must have the same rules. They hold for
-the machines and the transport that they were measured on: tune again where those change.
+the machines and the transport that they were measured on: tune again where those change. The last
+one of a collective is also for calls longer than -e.
 
 Without a launcher's environment this command starts the ranks itself; under a launcher (brigade
 run, torchrun, mpirun, srun) it is one rank of the world that the launcher made.

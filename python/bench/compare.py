@@ -136,10 +136,9 @@ def be_rank(rank, world, port, arguments):
     for what in STEPS * (world > 1):
         if "kept" in what:
             keep_memory()
-        for known, new in zip(
-            [found, faults], step_times(groups, arguments.rounds, arguments.parameters, what)
-        ):
-            known.update(new)
+        times, faulted = step_times(groups, arguments.rounds, arguments.parameters, what)
+        found.update(times)
+        faults.update(faulted)
     if rank == 0:
         for key, times in found.items():
             name, what = key

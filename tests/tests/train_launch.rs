@@ -4,10 +4,9 @@
 //! its variables.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use brigade_tests::command::{bounded, brigade, text, words};
+use brigade_tests::command::{Folder, bounded, brigade, text, words};
 
 /// A model for seconds, whose digits do not depend on the number of ranks.
 const MODEL: &str = "train --ordered --lanes 6 --batch 12 --layers 1 --width 64 --heads 2 \
@@ -146,23 +145,6 @@ impl Drop for Ended {
         // It is `timeout`, which passes this on, or has ended already.
         let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
         let _ = self.0.wait();
-    }
-}
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing is left to do about a folder that cannot be removed.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
