@@ -2,7 +2,8 @@
 MEMORY=device it is on CuPy's arrays, which takes a GPU; all ranks may share one.
 
 Run by one process for each rank (RANK, WORLD_SIZE), with Brigade's library for LD_PRELOAD: packages
-beside CuPy may carry another libnccl.so.2, which CuPy looks for itself. The ranks hand the unique id on through the file named by ID_FILE.
+beside CuPy may carry another libnccl.so.2, which CuPy looks for itself. The ranks hand the unique
+id on through the file named by ID_FILE.
 """
 
 import os
