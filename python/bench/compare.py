@@ -7,15 +7,16 @@ back-end once, and the table has the best and the median round of each. Ratios a
 those of the rounds, and that of the best rounds. The step is also timed without any all-reduce: no
 back-end can be faster than that.
 
-Gradients are allocated anew in each step. Whether malloc gives the memory of the last ones back to
-the system in between is luck of the heap, and then the step has page faults that are the same for
-all back-ends: they are counted, and the step is timed once more with a malloc that keeps memory.
+Gradients are allocated anew in each step, and page faults are counted: glibc may give the memory of
+the last ones back to the system in between, unless the backend has told it not to. malloc is one
+for the whole process, so where back-ends take turns it keeps memory for both. That is not what gloo
+has where Brigade is not: in the last rows every backend has processes of its own, started in turn.
 """
 
 import argparse
-import ctypes
 import operator
 import os
+import pickle
 import resource
 import socket
 import statistics
@@ -31,8 +32,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 BACKENDS = ["brigade", "gloo"]
 SIZES = [4, 64 << 10, 4 << 20]
-# Gradients copied to buckets and back, as by default, or lying there; and copied once more.
-STEPS = ["DDP step", "DDP step, views", "DDP step, kept"]
+# Gradients copied to buckets and back, as by default, or lying there.
+STEPS = ["DDP step", "DDP step, views"]
+# By default, in processes that have one backend.
+ALONE = "DDP step, alone"
 # A step whose gradients go nowhere.
 NOBODY = "nobody"
 
@@ -79,82 +82,123 @@ def keep_gradients(_, bucket):
     return kept
 
 
-def keep_memory():
-    """Have malloc keep what is freed, from now on."""
-    libc = ctypes.CDLL(None)
-    trim_threshold, mmap_threshold = -1, -3
-    kept = libc.mallopt(mmap_threshold, 32 << 20) and libc.mallopt(trim_threshold, 2**31 - 1)
-    assert kept, "malloc takes no options"
-
-
 def page_faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def step_times(groups, rounds, parameters, what):
-    """Microseconds of forward, backward with its all-reduces, and update; page faults of one."""
+def make_step(parameters, **choices):
+    """The model in DDP, and its step: forward, backward with its all-reduces, and update."""
     width = 1024
     layers = max(1, int(parameters / (width * width)))
+    torch.manual_seed(0)
     x = torch.randn(8, width)
+    single = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
+    model = DistributedDataParallel(single, **choices)
+    update = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step():
+        model(x).square().mean().backward()
+        update.step()
+        update.zero_grad()
+
+    return model, step
+
+
+def timed_step(step, times=3):
+    """Microseconds and page faults of one, after one that nobody times."""
+    dist.barrier()
+    step()
+    before = page_faults()
+    took = timed(step, times)
+    return took, (page_faults() - before) / times
+
+
+def step_times(groups, rounds, parameters, what):
     steps = {}
     for name in [*BACKENDS, NOBODY]:
-        torch.manual_seed(0)
-        single = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
         group = groups.get(name, groups["gloo"])
-        model = DistributedDataParallel(
-            single, process_group=group, gradient_as_bucket_view="views" in what
+        model, steps[name] = make_step(
+            parameters, process_group=group, gradient_as_bucket_view="views" in what
         )
         if name == NOBODY:
             model.register_comm_hook(None, keep_gradients)
-        update = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-        def step(model=model, update=update):
-            model(x).square().mean().backward()
-            update.step()
-            update.zero_grad()
-
-        steps[name] = step
-    found, faults = {}, {}
+    found = {}
     for turn in range(rounds):
         for name in list(steps)[:: 1 if turn % 2 else -1]:
-            dist.barrier()
-            steps[name]()
-            before = page_faults()
-            found.setdefault((name, what), []).append(timed(steps[name], 3))
-            faults.setdefault((name, what), []).append((page_faults() - before) / 3)
-    return found, faults
+            found.setdefault((name, what), []).append(timed_step(steps[name]))
+    return found
 
 
-def be_rank(rank, world, port, arguments):
+def begin(backend, rank, world, port):
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group(backend)
+
+
+def be_rank_of_all(rank, world, port, arguments):
+    """Be a rank that has every backend; what it measured, by backend and by what."""
+    begin("gloo", rank, world, port)
     groups = {name: dist.new_group(backend=name) for name in BACKENDS}
-    found, faults = latencies(groups, arguments.rounds), {}
+    found = latencies(groups, arguments.rounds)
     for what in STEPS * (world > 1):
-        if "kept" in what:
-            keep_memory()
-        times, faulted = step_times(groups, arguments.rounds, arguments.parameters, what)
-        found.update(times)
-        faults.update(faulted)
-    if rank == 0:
-        for key, times in found.items():
-            name, what = key
-            title = what if what in STEPS else f"all_reduce {what} B"
-            best, middle = f"{min(times):12.1f} us", f"{statistics.median(times):12.1f} us"
-            also = f"{statistics.median(faults[key]):8.0f} faults" if key in faults else ""
-            print(f"{world} ranks  {title:20} {name:10} {best} {middle} {also}".rstrip(), flush=True)
-        for what in SIZES + STEPS * (world > 1):
-            for name in ["brigade", NOBODY][: 1 + (what in STEPS)]:
-                ours, theirs = found[name, what], found["gloo", what]
-                middle = statistics.median(map(operator.truediv, theirs, ours))
-                best = min(theirs) / min(ours)
-                ratios = f"{middle:.2f}, best rounds {best:.2f}"
-                print(f"{world} ranks  {what}: gloo / {name} = {ratios}")
-    dist.barrier()
-    dist.destroy_process_group()
+        found.update(step_times(groups, arguments.rounds, arguments.parameters, what))
+    return found
+
+
+def be_rank_of_one(backend, rank, world, port, arguments):
+    """Be a rank that has one backend; what a step takes after the first three."""
+    begin(backend, rank, world, port)
+    _, step = make_step(arguments.parameters)
+    for _ in range(3):
+        step()
+    return timed_step(step, 10)
+
+
+def processes(world, life, *arguments):
+    """What rank 0 of a new world found; its ranks are processes of their own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    readable, writable = os.pipe()
+    pids = []
+    for rank in range(world):
+        pid = os.fork()
+        if pid == 0:
+            found = life(*arguments[:-1], rank, world, port, arguments[-1])
+            if rank == 0:
+                os.write(writable, pickle.dumps(found))
+            dist.barrier()
+            dist.destroy_process_group()
+            os._exit(0)
+        pids.append(pid)
+    os.close(writable)
+    with open(readable, "rb") as pipe:
+        found = pipe.read()
+    for pid in pids:
+        assert os.waitpid(pid, 0)[1] == 0
+    return pickle.loads(found)
+
+
+def show(world, found):
+    """A line for every backend and what was timed, then the ratios."""
+    for (name, what), rows in found.items():
+        title = what if isinstance(what, str) else f"all_reduce {what} B"
+        times, faults = zip(*rows) if isinstance(rows[0], tuple) else (rows, None)
+        best, middle = f"{min(times):12.1f} us", f"{statistics.median(times):12.1f} us"
+        also = f"{statistics.median(faults):8.0f} faults" if faults else ""
+        print(f"{world} ranks  {title:20} {name:10} {best} {middle} {also}".rstrip(), flush=True)
+    for name, what in found:
+        if name in ("gloo", "no torch"):
+            continue
+        ours, theirs = (
+            [row[0] if isinstance(row, tuple) else row for row in found[who, what]]
+            for who in (name, "gloo")
+        )
+        middle = statistics.median(map(operator.truediv, theirs, ours))
+        ratios = f"{middle:.2f}, best rounds {min(theirs) / min(ours):.2f}"
+        print(f"{world} ranks  {what}: gloo / {name} = {ratios}", flush=True)
 
 
 def main():
@@ -163,18 +207,13 @@ def main():
     parser.add_argument("--parameters", type=float, default=25e6)
     arguments = parser.parse_args()
     for world in [1, 2]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        pids = []
-        for rank in range(world):
-            pid = os.fork()
-            if pid == 0:
-                be_rank(rank, world, port, arguments)
-                os._exit(0)
-            pids.append(pid)
-        for pid in pids:
-            assert os.waitpid(pid, 0)[1] == 0
+        show(world, processes(world, be_rank_of_all, arguments))
+    found = {}
+    for turn in range(arguments.rounds):
+        for name in BACKENDS[:: 1 if turn % 2 else -1]:
+            row = processes(2, be_rank_of_one, name, arguments)
+            found.setdefault((name, ALONE), []).append(row)
+    show(2, found)
 
 
 if __name__ == "__main__":

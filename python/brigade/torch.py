@@ -12,11 +12,19 @@ from pathlib import Path
 import torch
 import torch.distributed
 
+from brigade import malloc
+
 
 def register():
     """Make "brigade" a backend of torch.distributed, for tensors of the CPU."""
     backend = find()
-    torch.distributed.Backend.register_backend("brigade", backend.create, devices="cpu")
+
+    def create(*arguments):
+        # Only where somebody trains with it: an import of torch changes nothing.
+        malloc.keep_freed()
+        return backend.create(*arguments)
+
+    torch.distributed.Backend.register_backend("brigade", create, devices="cpu")
     # Threads that still run callbacks when the interpreter goes would abort the process.
     atexit.register(backend.end_all)
 
