@@ -4,6 +4,7 @@
 use brigade_cuda::{Context, CudaError, IpcHandle, Opened, Pinned, Whereabouts};
 
 use super::layout::{Direct, RANKS};
+use crate::say::warn;
 
 /// How many allocations of other processes stay mapped.
 const IMPORTS_MAX: usize = 64;
@@ -42,6 +43,13 @@ impl Allocation {
             bytes: bytes as u64,
             id,
         })
+    }
+
+    /// Whether the driver would refuse the other one while this is open: it lies where this lay,
+    /// which is gone.
+    fn is_in_the_way_of(&self, other: &Self) -> bool {
+        let end = |one: &Self| one.start.saturating_add(one.bytes);
+        self.token == other.token || (self.start < end(other) && other.start < end(self))
     }
 
     fn write(&self, bytes: &mut Vec<u8>) {
@@ -100,11 +108,28 @@ pub(super) fn offer(
 /// Memory that ranks of other processes have lent to this one.
 #[derive(Default)]
 pub(super) struct Imports {
-    opened: Vec<(usize, Allocation, Opened)>,
+    opened: Vec<Import>,
+    /// The number of the call at hand.
+    call: u64,
+    /// Whether a person was told that something cannot be opened.
+    is_told: bool,
+}
+
+struct Import {
+    rank: usize,
+    lent: Allocation,
+    opened: Opened,
+    /// The last call that uses it.
+    call: u64,
 }
 
 impl Imports {
-    /// Where an allocation of another process lies in this one.
+    /// Another call begins; those before have ended, and no kernel uses anything of theirs.
+    pub(super) fn begin_call(&mut self) {
+        self.call += 1;
+    }
+
+    /// Where an allocation of another process lies in this one, until another call begins.
     pub(super) fn import(
         &mut self,
         context: &Context,
@@ -112,26 +137,34 @@ impl Imports {
         lent: &Allocation,
     ) -> Option<u64> {
         let is_same = |known: &Allocation| known.token == lent.token && known.id == lent.id;
-        let known = self.opened.iter().find(|(of, known, _)| *of == rank && is_same(known));
-        if let Some((_, _, opened)) = known {
-            return Some(opened.address());
+        let mut opened = self.opened.iter_mut();
+        if let Some(known) = opened.find(|it| it.rank == rank && is_same(&it.lent)) {
+            known.call = self.call;
+            return Some(known.opened.address());
         }
-        // A mapping of what was there before would be in the way.
-        self.opened.retain(|(of, known, _)| *of != rank || known.token != lent.token);
+        self.opened.retain(|it| it.rank != rank || !it.lent.is_in_the_way_of(lent));
         if lent.bytes == 0 {
             return None;
         }
-        if self.opened.len() == IMPORTS_MAX {
-            // No kernel uses any of them: calls of this way have ended when they return.
-            self.opened.clear();
+        if self.opened.len() >= IMPORTS_MAX {
+            self.opened.retain(|it| it.call == self.call);
         }
         let handle = IpcHandle { token: lent.token, offset: 0, bytes: lent.bytes };
         // SAFETY: the rank that lent it keeps it until the call is done, and uses of the mapping
         // after that begin with a new offer of the same allocation.
-        let opened = unsafe { Opened::open(context, &handle) }.ok()?;
-        let address = opened.address();
-        self.opened.push((rank, *lent, opened));
-        Some(address)
+        match unsafe { Opened::open(context, &handle) } {
+            Ok(opened) => {
+                let address = opened.address();
+                self.opened.push(Import { rank, lent: *lent, opened, call: self.call });
+                Some(address)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_told, true) {
+                    warn(&format!("calls go through the host, for rank {rank}'s memory: {error}"));
+                }
+                None
+            }
+        }
     }
 }
 

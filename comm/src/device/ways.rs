@@ -279,6 +279,7 @@ impl Inner {
     fn reach(&self, imports: &mut Imports, own: &Direct, offers: &[Offer]) -> Option<Direct> {
         let mut argument = *own;
         let rank = self.group.rank as usize;
+        imports.begin_call();
         for (peer, offer) in offers.iter().enumerate() {
             let (input_at, output_at) = offer.tells[rank];
             if self.cards[peer].process == self.cards[rank].process {

@@ -6,6 +6,7 @@
 mod calls;
 mod failures;
 mod graphs;
+mod lending;
 mod linked;
 mod processes;
 mod world;

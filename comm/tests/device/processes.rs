@@ -12,13 +12,13 @@ use brigade_schedule::Collective;
 use super::world::{Rank, case, context, even, has_device, turn};
 
 /// Says which way a rank of such a world must find; only ranks have it.
-const WAY: &str = "TEST_DEVICE_WAY";
+pub(crate) const WAY: &str = "TEST_DEVICE_WAY";
 
 /// A variable for one rank, or for all.
 type Variable<'a> = (Option<usize>, &'a str, &'a str);
 
 /// Start this very test as ranks of a world, each a process.
-fn start(test: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
+pub(crate) fn start(test: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
     if !has_device() {
         return;
     }
@@ -49,7 +49,7 @@ fn start(test: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
 }
 
 /// What every rank does.
-fn be_a_rank(way: &str) {
+pub(crate) fn be_a_rank(way: &str) {
     if way == "mixed" {
         return be_two_ranks();
     }
@@ -62,6 +62,7 @@ fn be_a_rank(way: &str) {
         "dies in a kernel" => return be_with_one_that_dies_in_a_kernel(comm, &context),
         "captures" => return be_captured(comm, &context),
         "twice" => return be_in_two_groups(comm, &context),
+        "lends" => return super::lending::be_one_that_lends(comm, &context),
         _ => {}
     }
     let begin = Instant::now();

@@ -124,6 +124,7 @@ impl Code {
             200 => ["CUDA_ERROR_INVALID_IMAGE", "delete the cache of kernels and try again"],
             201 => ["CUDA_ERROR_INVALID_CONTEXT", OURS],
             205 => ["CUDA_ERROR_MAP_FAILED", "the memory cannot be mapped into this process"],
+            208 => ["CUDA_ERROR_ALREADY_MAPPED", "the memory is mapped into this process already"],
             209 => ["CUDA_ERROR_NO_BINARY_FOR_GPU", "delete the cache of kernels and try again"],
             214 => ["CUDA_ERROR_ECC_UNCORRECTABLE", "the device's memory is broken: replace it"],
             217 => ["CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "the devices cannot reach each other"],

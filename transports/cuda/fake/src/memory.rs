@@ -12,8 +12,8 @@ use crate::device::{count, current, memory_bytes, peers};
 use crate::graph::forbidden_in_capture;
 use crate::stream;
 use crate::table::{
-    Answer, Code, Handle, INVALID_CONTEXT, INVALID_VALUE, NOT_FOUND, OUT_OF_MEMORY, export, lock,
-    put,
+    ALREADY_MAPPED, Answer, Code, Handle, INVALID_CONTEXT, INVALID_VALUE, NOT_FOUND, OUT_OF_MEMORY,
+    export, lock, put,
 };
 
 /// What is at an address.
@@ -26,11 +26,19 @@ pub(crate) enum Kind {
     /// Of a device. The file is kept to be mapped by others.
     Device { device: usize, file: OwnedFd, is_pooled: bool },
     /// Of another process's device.
-    Opened { device: usize },
+    Opened { device: usize, source: Source },
     /// Mapped through a handle that is shared.
     Shared { device: usize },
     /// Of the host, allocated here, or by somebody else.
     Pinned { is_ours: bool },
+}
+
+/// Where memory of another process lies there, and the number of its allocation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Source {
+    process: u64,
+    start: u64,
+    number: u64,
 }
 
 static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
@@ -134,7 +142,10 @@ struct Token {
     fd: u64,
     bytes: u64,
     device: u64,
-    rest: [u64; 3],
+    start: u64,
+    /// Memory at the same place has another handle when it was allocated anew.
+    number: u64,
+    rest: u64,
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"fakecuda");
@@ -157,12 +168,28 @@ fn open(token: Token) -> Result<u64, Code> {
         return Err(217);
     }
     let bytes = token.bytes as usize;
+    let source = Source { process: token.process, start: token.start, number: token.number };
+    if is_in_the_way(source, bytes) {
+        return Err(ALREADY_MAPPED);
+    }
     let start = match peers() {
         "broken" => map(&new_file(whole(bytes))?, whole(bytes), 0)?,
         _ => map(&open_of(token.process, token.fd)?, whole(bytes), 0)?,
     };
-    add(start, Range { bytes, kind: Kind::Opened { device } });
+    add(start, Range { bytes, kind: Kind::Opened { device, source } });
     Ok(start)
+}
+
+/// Whether memory is still open here that lay, in the other process, where this lies now.
+fn is_in_the_way(new: Source, bytes: usize) -> bool {
+    let lay_there = |range: &Range| match range.kind {
+        Kind::Opened { source: old, .. } => {
+            let (old_end, new_end) = (old.start + range.bytes as u64, new.start + bytes as u64);
+            old.process == new.process && old != new && old.start < new_end && new.start < old_end
+        }
+        _ => false,
+    };
+    lock(&RANGES).values().any(lay_there)
 }
 
 fn host_memory(bytes: usize) -> Result<u64, Code> {
@@ -177,7 +204,7 @@ fn host_memory(bytes: usize) -> Result<u64, Code> {
 fn put_attribute(which: c_uint, target: *mut c_void, address: u64) -> Answer {
     let found = around(address, |start, range| {
         let (kind, device) = match range.kind {
-            Kind::Device { device, .. } | Kind::Opened { device } | Kind::Shared { device } => {
+            Kind::Device { device, .. } | Kind::Opened { device, .. } | Kind::Shared { device } => {
                 (2_u32, device as c_int)
             }
             Kind::Pinned { .. } => (1, 0),
@@ -284,14 +311,16 @@ export! {
         put(target, pointer as u64)
     }
     fn cuIpcGetMemHandle(target: *mut c_void, address: u64) {
-        let token = around(address, |_, range| match &range.kind {
+        let token = around(address, |start, range| match &range.kind {
             Kind::Device { device, file, is_pooled: false } => Some(Token {
                 magic: MAGIC,
                 process: u64::from(std::process::id()),
                 fd: file.as_raw_fd() as u64,
                 bytes: range.bytes as u64,
                 device: *device as u64,
-                rest: [0; 3],
+                start,
+                number: lock(&NUMBERS).get(&start).copied().unwrap_or(0),
+                rest: 0,
             }),
             _ => None,
         });
