@@ -100,7 +100,6 @@ DEVICE u32 load_flag(const u32* at) {
 
 DEVICE void store_flag(u32* at, u32 value) {
 #ifndef BRIGADE_CPU
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 #else
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
