@@ -1,18 +1,17 @@
 //! cuBLAS, found at run time: one function of it, for products of f32 and of bf16.
 
 use super::product::Product;
-use brigade_cuda::Stream;
 use brigade_cuda::nvrtc::Compiler;
+use brigade_cuda::{Stream, find};
 use libloading::Library;
 use std::ffi::{c_int, c_longlong, c_void};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The variable that names the library, where it is in an odd place; empty for none.
 pub const LIBRARY_VARIABLE: &str = "BRIGADE_CUBLAS_LIBRARY";
 
-/// Where it is looked for.
+/// Its names, newest first.
 const FILES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
-const FOLDER: &str = "/usr/local/cuda/lib64";
 
 // cublas_api.h and library_types.h.
 const CUBLAS_OP_N: c_int = 0;
@@ -164,18 +163,16 @@ impl Drop for Blas {
 }
 
 fn open() -> Result<Library, String> {
-    let named = std::env::var(LIBRARY_VARIABLE).ok();
-    if named.as_deref() == Some("") {
+    if std::env::var_os(LIBRARY_VARIABLE).is_some_and(|named| named.is_empty()) {
         return Err(format!("{LIBRARY_VARIABLE} is empty"));
     }
-    let mut files: Vec<PathBuf> = named.iter().map(PathBuf::from).collect();
-    if files.is_empty() {
-        // The linker may know it; else it lies where toolkits are, or beside the compiler.
-        let compiler = Compiler::find().ok();
-        let beside = compiler.and_then(|compiler| Path::new(compiler.file()).parent());
-        let folders = [Some(Path::new("")), beside, Some(Path::new(FOLDER))];
-        let folders = folders.into_iter().flatten();
-        files.extend(folders.flat_map(|folder| FILES.map(|file| folder.join(file))));
+    let mut files = find::candidates(&FILES, LIBRARY_VARIABLE);
+    // Whoever names a compiler in an odd place may have cuBLAS beside it.
+    if std::env::var_os(LIBRARY_VARIABLE).is_none()
+        && let Ok(compiler) = Compiler::find()
+        && let Some(folder) = Path::new(compiler.file()).parent()
+    {
+        files.extend(FILES.map(|file| folder.join(file)));
     }
     let mut first = None;
     for file in files {
