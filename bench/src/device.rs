@@ -13,6 +13,8 @@ use crate::kind::Kind;
 
 /// Copies of fewer bytes say nothing about how fast bytes can be moved.
 const COPY_MIN: usize = 1 << 20;
+/// At least so many times what the second cache holds is copied.
+const COPIED_CACHES: usize = 4;
 /// So many copies are timed together.
 const COPIES: u32 = 8;
 
@@ -104,27 +106,28 @@ impl Device {
     /// Microseconds of one copy of so many bytes within rank 0's device, by its engines, while no
     /// rank does anything else; none for too few. Every rank takes part.
     pub(crate) fn copy_us(&self, comm: &Communicator, bytes: usize) -> Result<Option<f64>, Error> {
-        let half = bytes.min(self.output.bytes()) / 2;
-        if half < COPY_MIN {
+        if bytes < COPY_MIN {
             return Ok(None);
         }
+        // What the second cache holds would be copied faster than memory can be.
+        let copied = bytes.max(COPIED_CACHES * self.group.context().device().l2_bytes);
         comm.barrier()?;
-        let us = if comm.rank() == 0 { self.timed_copies(half) } else { Ok(0.0) };
+        let us = if comm.rank() == 0 { self.timed_copies(copied) } else { Ok(0.0) };
         comm.barrier()?;
         let us = us.map_err(failed("timing copies"))?;
-        Ok(Some(us * bytes as f64 / half as f64))
+        Ok(Some(us * bytes as f64 / copied as f64))
     }
 
     fn timed_copies(&self, bytes: usize) -> Result<f64, CudaError> {
         let context = self.group.context();
         let (begin, end) = (Event::timed(context)?, Event::timed(context)?);
-        let from = self.output.address();
+        let [from, to] = [DeviceMemory::new(context, bytes)?, DeviceMemory::new(context, bytes)?];
         for turn in 0..=COPIES {
             if turn == 1 {
                 self.stream.record(&begin)?;
             }
-            // SAFETY: both halves are ours, and what is in them is of no use any more.
-            unsafe { self.stream.copy(from + bytes as u64, from, bytes) }?;
+            // SAFETY: both are ours and as long, and waited for below.
+            unsafe { self.stream.copy(to.address(), from.address(), bytes) }?;
         }
         self.stream.record(&end)?;
         end.synchronize()?;
