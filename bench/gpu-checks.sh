@@ -31,7 +31,8 @@ checks() {
     check trainer-speed         15  60 trainer_speed
     check nccl-cupy             15  60 nccl_cupy
     check sanitizer-wall        15  60 needs_compiler sanitized brigade-cuda kernels ""
-    check sanitizer-collectives 30 120 sanitized brigade-comm device calls::
+    check sanitizer-processes   10  60 sanitized brigade-comm device processes::processes_meet
+    check sanitizer-collectives 20 120 sanitized brigade-comm device calls::
 }
 
 # ---- what functions below share ----
@@ -75,15 +76,15 @@ number() {
 device_test() {
     local program
     program=$(test_program "$1" "$2") || return
-    ran "$program" --test-threads=2 $(sized "" "$3")
+    # One after the other, and as it is said: if one hangs, the log ends with its name.
+    ran "$program" --test-threads=$(sized 1 2) $(sized --nocapture "$3")
 }
 
 # Run tests, at least one of which must pass: a name that no test has is no success.
 ran() {
-    local said
-    said=$(BRIGADE_FAKE_CUDA=off "$@" 2>&1) || { echo "$said"; return 1; }
-    echo "$said"
-    grep '^test result: ok. [1-9]' <<<"$said"
+    # Told while it is said: of a program that is ended because it hangs, that is all there is.
+    BRIGADE_FAKE_CUDA=off "$@" 2>&1 | tee "$STATE/ran" || return 1
+    grep '^test result: ok. [1-9]' "$STATE/ran"
 }
 
 test_program() {
@@ -112,9 +113,10 @@ doctor() {
     grep '^  device 0' <<<"$said"
 }
 
-# All kernels, by the compiler that is here; CI compiles them for other architectures.
+# All kernels, by the compiler that is here, side by side; CI compiles them for other architectures.
+# They are kept, or the checks behind this would compile them again, one after the other.
 kernels() {
-    needs_compiler "$BRIGADE" gpu compile --arch "$ARCH" $(sized "" "--only limits")
+    needs_compiler "$BRIGADE" gpu compile --keep --arch "$ARCH" $(sized "" "--only limits")
 }
 
 limits() {
@@ -123,8 +125,9 @@ limits() {
         awk '{ printf "longest copy on the device, GB/s: %.1f\n", $1 }'
 }
 
-# What memory kernels touch beyond their own. Errors of calls are the tests' to judge, which make
-# some on purpose.
+# What memory kernels touch beyond their own. Kernels of processes wait for nobody, so they are
+# looked at even if the sanitizer lets no kernel begin before another one ends. Errors of calls are
+# the tests' to judge, which make some on purpose.
 SANITIZER_WORDS=8
 sanitized() {
     local program
@@ -132,7 +135,8 @@ sanitized() {
         { echo "no compute-sanitizer here"; return $UNAVAILABLE; }
     program=$(test_program "$1" "$2") || return
     ran compute-sanitizer --tool memcheck --error-exitcode 9 --target-processes all \
-        --report-api-errors no "$program" --test-threads=1 $(sized "$3" "${3:+two_ranks}")
+        --report-api-errors no "$program" --test-threads=1 \
+        $(sized "--nocapture $3" "${3:+two_ranks}")
 }
 
 # ---- collectives ----

@@ -125,6 +125,20 @@ fn a_check_that_hangs_is_ended_and_what_it_left_no_time_for_is_done_later() {
     assert_eq!(text.matches("## limits").count(), 1, "{text}");
 }
 
+/// Which of its tests hangs is the one thing to know of a program that had to be ended.
+#[test]
+fn what_a_test_program_said_before_it_hung_is_in_the_record() {
+    let packed = Packed::new("said");
+    packed.program(
+        "tests/brigade-cuda-driver",
+        "#!/bin/sh\necho 'test good ... ok'\nprintf 'test bad ... '\nsleep 600\n",
+    );
+    ends(&packed.check(&["--only", "wall-driver"], &[("LIMIT", "4")]), 1, "1 failed");
+    assert!(packed.lines("wall-driver").0.starts_with("| wall-driver | LATE | "));
+    let text = fs::read_to_string(packed.record("md")).expect("the record");
+    assert!(text.contains("test good ... ok\ntest bad ..."), "{text}");
+}
+
 #[test]
 fn failures_are_told_and_tests_that_did_nothing_are_failures() {
     let packed = Packed::new("failed");
