@@ -60,7 +60,7 @@ use kernels::Kernels;
 use layout::{Group, RANKS};
 use lent::{Imports, Staging};
 use plans::{Facts, Plan, Plans, Ranges, Ready};
-use setup::{Card, Met, agree, clear, ends_in_time, pattern, trouble};
+use setup::{Card, Met, agree, clear, ends_in_time, pattern, trouble, with_alarm};
 use watch::{Watched, Watcher};
 
 /// How often one who waits for the device looks before it sleeps.
@@ -383,7 +383,8 @@ impl Inner {
         let call = Call::moving(Collective::AllGather, Dtype::U8, bytes);
         // SAFETY: both buffers are ours and as long as the call says, and we wait for it; should it
         // not end by itself, it is made to.
-        let enqueued = unsafe { self.enqueue(&call, from, to, stream) };
+        let enqueue = || unsafe { self.enqueue(&call, from, to, stream) };
+        let enqueued = with_alarm(&self.watched.desk, enqueue);
         let in_time = enqueued.is_ok() && ends_in_time(stream).map_err(failed)?;
         if !in_time {
             self.watched.desk.abort();

@@ -1,6 +1,7 @@
 //! How the ranks of a group open their devices to each other: cards, boards, and a proof that what
 //! one writes the others read.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -236,6 +237,10 @@ impl Met {
         for (packets, board) in self.packets.iter_mut().zip(self.group.board) {
             *packets = board + PACKETS_AT;
         }
+        if launches_wait() {
+            // Whose kernel has not ended launches none for another rank.
+            ways.retain(|way| !way.is_enqueued());
+        }
         let mask = ways.iter().fold(0, |mask, way| mask | 1 << *way as u8);
         let common = exchange(shared, &[mask])?.into_iter().fold(u8::MAX, |all, one| all & one);
         ways.retain(|way| common & 1 << *way as u8 != 0);
@@ -318,6 +323,28 @@ pub(super) fn agree(shared: &Shared, went_well: bool) -> Result<bool, Error> {
 pub(super) fn pattern(rank: u32, bytes: usize) -> Vec<u8> {
     let number = |at: usize| (at as u32).wrapping_mul(2_654_435_761) ^ rank.wrapping_mul(40_503);
     (0..bytes).map(|at| (number(at) >> 7) as u8).collect()
+}
+
+/// Whether the driver was told that launches return when their kernel has ended.
+fn launches_wait() -> bool {
+    let told = std::env::var_os("CUDA_LAUNCH_BLOCKING").unwrap_or_default();
+    !told.is_empty() && told != "0"
+}
+
+/// Do something that may not come back before kernels end, as launches under tools for debugging:
+/// no longer than a proof may take, after which kernels are told to.
+pub(super) fn with_alarm<T>(desk: &Desk, body: impl FnOnce() -> T) -> T {
+    let (done, is_done) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(PROOF_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                desk.abort();
+            }
+        });
+        let outcome = body();
+        drop(done);
+        outcome
+    })
 }
 
 /// Wait until everything in `stream` is done; false when that takes longer than a proof may.

@@ -65,12 +65,23 @@ fn use_one_place_again(rank: &Rank) {
     assert!(sent < LONG as u64, "{sent} bytes went through the host");
 }
 
-#[test]
-fn many_buffers_are_lent_and_new_ones_where_others_lay() {
+/// Two processes, which start the test of this name again as their ranks.
+fn test(name: &str, way: &str, variables: &[(Option<usize>, &str, &str)]) {
     match std::env::var(WAY) {
         Ok(way) => be_a_rank(&way),
-        Err(_) => {
-            start("lending::many_buffers_are_lent_and_new_ones_where_others_lay", 2, "lends", &[]);
-        }
+        Err(_) => start(&format!("lending::{name}"), 2, way, variables),
     }
+}
+
+#[test]
+fn many_buffers_are_lent_and_new_ones_where_others_lay() {
+    test("many_buffers_are_lent_and_new_ones_where_others_lay", "lends", &[]);
+}
+
+/// A kernel that waits for another rank would be waited for by its launch.
+#[test]
+fn where_launches_wait_for_kernels_processes_meet() {
+    let devices = (None, "BRIGADE_FAKE_CUDA_DEVICES", "2");
+    let waits = (Some(1), "CUDA_LAUNCH_BLOCKING", "1");
+    test("where_launches_wait_for_kernels_processes_meet", "met", &[devices, waits]);
 }
