@@ -27,9 +27,7 @@ pub(crate) fn be_one_that_lends(comm: Communicator, context: &Context) {
 /// All-reduce from one buffer to another: each of the others opens both.
 fn all_reduce(rank: &Rank, input: &DeviceMemory, output: &DeviceMemory, elems: usize) {
     let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
-    let (from, to) = (input.address(), output.address());
-    // SAFETY: both are as long as the call says, and it is done when this returns.
-    unsafe { rank.group.enqueue(&call, from, to, &rank.stream) }.expect("a call");
+    rank.run(&call, input.address(), output.address());
 }
 
 /// None is closed that the call at hand uses, whichever of them is one too many.
@@ -41,9 +39,7 @@ fn use_many(rank: &Rank) {
         (0..PAIRS).map(|_| [rank.memory(&ones), rank.memory(&ones)]).collect();
     // One buffer of the other rank's, so that pairs begin at an odd number.
     let call = Call::moving(Collective::AllGather, Dtype::I32, ELEMS);
-    let [from, to] = [0, 1].map(|at| alone[at].address());
-    // SAFETY: both are as long as the call says, and it is done when this returns.
-    unsafe { rank.group.enqueue(&call, from, to, &rank.stream) }.expect("a call");
+    rank.run(&call, alone[0].address(), alone[1].address());
     for [input, output] in &pairs {
         all_reduce(rank, input, output, ELEMS);
     }

@@ -159,7 +159,8 @@ impl Rank {
         self.free(vec![memory]);
     }
 
-    fn run(&self, call: &Call, input: u64, output: u64) {
+    /// Make a call on buffers as long as it says, and wait for its end.
+    pub(crate) fn run(&self, call: &Call, input: u64, output: u64) {
         // Allocating may wait for the device, too.
         self.comm.barrier().expect("a barrier");
         // SAFETY: the buffers are as long as the call says, and outlive the wait.
