@@ -91,12 +91,11 @@ pub(crate) fn state(
     Ok((state, source, resumed))
 }
 
-/// Whether ranks get their own parts: where all of a tensor is some rank's, and the host computes.
+/// Whether ranks get their own parts: where all of a tensor is some rank's.
 fn starts_in_parts(args: &Args, ranks: usize) -> Result<bool, Error> {
     let is_whole = args.mesh(ranks).length(Axis::Tp) == 1;
     let has_servers = Ways::of(&args.strategy)?.pace.is_some();
-    let has_device = args.device.usage(0, args.precision).is_some();
-    Ok(is_whole && !has_servers && !has_device)
+    Ok(is_whole && !has_servers)
 }
 
 /// Refuse moments of another rule.

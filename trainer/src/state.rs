@@ -37,6 +37,15 @@ impl State {
         self.params.is_empty()
     }
 
+    /// An array (`params`, `mean` or `square`).
+    pub fn array(&self, array: &str) -> &[f32] {
+        match array {
+            "params" => &self.params,
+            "mean" => &self.mean,
+            _ => &self.square,
+        }
+    }
+
     /// Take numbers of an array (`params`, `mean` or `square`), from one of them on.
     pub fn put(&mut self, array: &str, first: usize, values: &[f32]) {
         let all = match array {

@@ -18,6 +18,7 @@ mod peers;
 pub mod pipeline;
 mod server;
 mod shards;
+mod source;
 mod sums;
 pub mod tensor;
 mod travel;
@@ -29,7 +30,8 @@ pub use mesh::{Axis, Groups, Mesh};
 pub use packing::Packing;
 pub use peers::Peers;
 pub use server::{Eventual, Pace, Together};
-pub use shards::{Shards, Sharing, Source, Stage};
+pub use shards::{Shards, Sharing, Stage};
+pub use source::Source;
 pub use travel::{Compress, Travel};
 pub use way::{Way, Ways};
 

@@ -30,7 +30,6 @@ use crate::optim::{Moments, Optimizer};
 use crate::precision::Precision;
 use crate::state::State;
 use crate::trace::{self, Lane, Span};
-pub use begin::Source;
 use brigade_comm::Communicator;
 use brigade_offload::memory::Arena;
 use fetch::{Gather, Near, gather_call};

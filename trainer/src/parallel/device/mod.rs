@@ -20,6 +20,7 @@ pub use parts::Parts;
 pub use resident::Resident;
 pub use streamed::Streamed;
 
+use super::source::Passing;
 use super::{Lanes, Sharing, Stage, Strategy, Thrift};
 use crate::device::{DeviceUse, Passes};
 use crate::error::Error;
@@ -63,6 +64,8 @@ pub fn on_device<'a>(
         passes.iter().find(fits).copied().filter(|_| is_plain)
     };
     let slots = lanes.slots();
+    let untiled = Layout::new(*layout.config());
+    let passing = || Passing::open(&thrift.source, state, (layout, &untiled), group);
     if let Some(group) = group.filter(|_| sharing.stage > Stage::Ddp) {
         let (stage, ranks) = (sharing.stage, group.size());
         let bytes = |way| Parts::bytes(layout, (stage, slots), way, ranks);
@@ -70,11 +73,13 @@ pub fn on_device<'a>(
             && let Some(calls) = Calls::new(group, device.stream())?
         {
             let share = (stage, lanes);
-            let way = Parts::new(device, model, group, calls, share, optimizer, way, state)?;
+            let from = passing()?;
+            let way = Parts::new(device, model, group, calls, share, optimizer, way, from)?;
             return Ok(Box::new(way));
         }
     } else if let Some(way) = fitting(&|way| Resident::bytes(layout, slots, way)) {
-        let way = Resident::new(device, model, group, lanes, optimizer, way, state)?;
+        let from = passing()?;
+        let way = Resident::new(device, model, group, lanes, optimizer, way, from)?;
         return Ok(Box::new(way));
     }
     let room = (budget, &passes[..]);

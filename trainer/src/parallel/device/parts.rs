@@ -15,6 +15,7 @@ use crate::kernels::cuda::{Device, Room, View};
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::Optimizer;
+use crate::parallel::source::Passing;
 use crate::parallel::{
     Batch, Lanes, Memory, Spent, Stage, Strategy, Take, gather_losses, loss_bytes,
 };
@@ -53,9 +54,10 @@ impl<'a> Parts<'a> {
         room.taken()
     }
 
-    /// This rank's part, from `state`, which is the same on every rank; `calls` are of its device.
+    /// This rank's part, of what passes by all of them; `calls` are of its device.
     ///
-    /// Errors: `Device` for what the driver says; those of calls that the group cannot do.
+    /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
+    /// `passing`.
     #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
     pub(super) fn new(
         device: Device,
@@ -65,7 +67,7 @@ impl<'a> Parts<'a> {
         (stage, lanes): (Stage, Lanes),
         optimizer: Optimizer,
         passes: Passes,
-        state: &State,
+        mut passing: Passing<'_>,
     ) -> Result<Parts<'a>, Error> {
         let (layout, slots) = (model.layout(), lanes.slots());
         let (share, place) = ((stage, slots), (group.rank(), group.size()));
@@ -85,7 +87,7 @@ impl<'a> Parts<'a> {
             pass.rehearse(layout.units(), views)
         })?;
         for unit in &held.units {
-            fill(&mut pass, unit, state)?;
+            fill(&mut pass, unit, &mut passing)?;
         }
         // The first gather is of what has just been sent.
         flow.renew()?;
@@ -196,16 +198,18 @@ impl<'a> Parts<'a> {
 }
 
 /// A rank's part of a unit goes to the device, and what products read.
-fn fill(pass: &mut Pass, unit: &Unit, state: &State) -> Result<(), Error> {
+fn fill(pass: &mut Pass, unit: &Unit, passing: &mut Passing<'_>) -> Result<(), Error> {
     let Unit { range, own, .. } = unit;
-    let State { params, mean, square, .. } = state;
-    for (to, from) in [(unit.params, params), (unit.mean, mean), (unit.square, square)] {
-        pass.put(to.first(own.len()), &from[own.clone()])?;
+    let part = own.start - range.start..own.end - range.start;
+    for (array, to) in [("mean", unit.mean), ("square", unit.square)] {
+        pass.put(to.first(part.len()), &passing.unit(array, range)?[part.clone()])?;
     }
+    let params = passing.unit("params", range)?;
+    pass.put(unit.params.first(part.len()), &params[part.clone()])?;
     match unit.whole {
-        Some(whole) => pass.put(whole.first(range.len()), &params[range.clone()]),
+        Some(whole) => pass.put(whole.first(range.len()), params),
         None if unit.inside == unit.params => Ok(()),
-        None => pass.put(unit.inside.first(own.len()), &params[own.clone()]),
+        None => pass.put(unit.inside.first(part.len()), &params[part]),
     }
 }
 

@@ -12,7 +12,8 @@ use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::Optimizer;
 use crate::parallel::formula::call_bytes;
-use crate::parallel::{Batch, Lanes, Memory, Spent, Strategy, gather_losses, loss_bytes};
+use crate::parallel::source::Passing;
+use crate::parallel::{Batch, Lanes, Memory, Spent, Strategy, Take, gather_losses, loss_bytes};
 use crate::state::State;
 use crate::trace::{self, Lane};
 use brigade_comm::{Call, Communicator, Dtype, Op, Owned};
@@ -74,9 +75,10 @@ impl<'a> Resident<'a> {
         room.taken()
     }
 
-    /// This rank's part, from `state`, which is the same on every rank.
+    /// Of all ranks the same, of what passes by them.
     ///
-    /// Errors: `Device` for what the driver says; those of calls that the group cannot do.
+    /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
+    /// `passing`.
     pub(super) fn new(
         device: Device,
         model: &'a Gpt,
@@ -84,7 +86,7 @@ impl<'a> Resident<'a> {
         lanes: Lanes,
         optimizer: Optimizer,
         passes: Passes,
-        state: &State,
+        passing: Passing<'_>,
     ) -> Result<Resident<'a>, Error> {
         let layout = model.layout();
         let bytes = Resident::bytes(layout, lanes.slots(), passes);
@@ -112,13 +114,7 @@ impl<'a> Resident<'a> {
             let views = |unit| [held.inside, held.grads].map(|view| view.part(layout.unit(unit)));
             calls.begin(|| pass.rehearse(layout.units(), views))?;
         }
-        for (to, from) in [(held.params, &state.params), (held.mean, &state.mean)] {
-            pass.put(to, from)?;
-        }
-        pass.put(held.square, &state.square)?;
-        if held.inside != held.params {
-            pass.put(held.inside, &state.params)?;
-        }
+        fill(&mut pass, &held, layout, passing)?;
         let sums: Vec<Vec<f32>> = match by_hosts {
             Some(_) => lens.map(|len| vec![0.0; len]).collect(),
             None => Vec::new(),
@@ -247,6 +243,26 @@ impl<'a> Resident<'a> {
     }
 }
 
+/// The whole state goes to the device, and what products read, unit by unit.
+fn fill(
+    pass: &mut Pass,
+    held: &Held,
+    layout: &Layout,
+    mut passing: Passing<'_>,
+) -> Result<(), Error> {
+    let Held { params, inside, mean, square, .. } = *held;
+    for range in (0..layout.units()).map(|unit| layout.unit(unit)) {
+        pass.put(mean.part(range.clone()), passing.unit("mean", &range)?)?;
+        pass.put(square.part(range.clone()), passing.unit("square", &range)?)?;
+        let numbers = passing.unit("params", &range)?;
+        pass.put(params.part(range.clone()), numbers)?;
+        if inside != params {
+            pass.put(inside.part(range), numbers)?;
+        }
+    }
+    Ok(())
+}
+
 impl Strategy for Resident<'_> {
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let outcome = self.step_or_fail(batch, lr);
@@ -258,12 +274,26 @@ impl Strategy for Resident<'_> {
 
     fn gather(&mut self) -> Result<State, Error> {
         let mut state = State::room(self.layout);
-        let Held { params, mean, square, .. } = self.held;
-        self.pass.wire.read(params, &mut state.params)?;
-        self.pass.wire.read(mean, &mut state.mean)?;
-        self.pass.wire.read(square, &mut state.square)?;
+        self.tell(true, &mut |array, first, values| {
+            state.put(array, first, values);
+            Ok(())
+        })?;
         state.steps = self.optimizer.steps;
         Ok(state)
+    }
+
+    fn tell(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        let mut room = Vec::new();
+        let Held { params, mean, square, .. } = self.held;
+        let arrays = [("params", params), ("mean", mean), ("square", square)];
+        for range in (0..self.layout.units()).map(|unit| self.layout.unit(unit)) {
+            room.resize(range.len(), 0.0);
+            for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
+                self.pass.wire.read(view.part(range.clone()), &mut room)?;
+                take(array, range.start, &room)?;
+            }
+        }
+        Ok(())
     }
 
     fn steps(&self) -> usize {

@@ -63,8 +63,8 @@ impl Gradient {
 }
 
 impl<'a> Streamed<'a> {
-    /// This rank's part, from `state`, which is the same on every rank, with the first of these
-    /// passes, or the last where the budget asks for it.
+    /// This rank's part, from `state`, which is the same on every rank, or a source of its parts,
+    /// with the first of these passes, or the last where the budget asks for it.
     ///
     /// Errors: `Setting` if the budget does not hold a pass and two units; else those of
     /// `DataParallel`, and `Device`.
@@ -106,6 +106,7 @@ impl<'a> Streamed<'a> {
 
         let mut shards =
             Shards::new(model.kernels(), group, sharing, layout, 0..layout.units(), state);
+        shards.begin(&thrift.source, layout, group)?;
         shards.narrow(thrift.precision);
         shards.suit(optimizer.rule(), thrift.offload.as_ref())?;
         if let Some(offload) = &thrift.offload {
