@@ -170,13 +170,13 @@ bench_latency() {
 }
 
 # What part of a long call's time the device needs to move its bytes at all: bench says so under
-# each table, for the copies that it times beside the calls.
+# each table, for the copies that it times beside the calls, both in a row.
 bench_bulk() {
     local kinds=all-reduce,reduce-scatter,all-gather ranks bytes said parts part worst=9
     for ranks in $(sized "2 4 8" 2); do
         for bytes in $(sized "64M 256M" 2M); do
             said=$("$BRIGADE" bench $kinds -n $ranks --transport cuda -b $bytes -e $bytes \
-                --json - 2>&1 >>"$JSON") || { echo "$said"; return 1; }
+                --in-a-row "$(sized 20 2)" --iters 5 --json - 2>&1 >>"$JSON") || { echo "$said"; return 1; }
             echo "$said" | grep 'must move as much'
             parts=$(echo "$said" | awk '/must move as much/ {
                 sub(/.*must move as much as .* of them: /, ""); print $1 / $(NF - 1) }')

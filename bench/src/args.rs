@@ -60,12 +60,17 @@ pub struct Args {
     /// The root, or `all` for each rank in turn
     #[arg(long, default_value = "0", value_parser = parse_root)]
     pub root: Root,
-    /// Measure so many calls rather than as many as fit in 40 ms
+    /// Take so many samples rather than as many as fit in 40 ms; a sample is a call
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: Option<u32>,
-    /// Calls before the first measured one
+    /// Samples before the first that counts
     #[arg(long, default_value_t = 2)]
     pub warmup: u32,
+    /// Make a sample of so many calls, and divide its time: on devices they are enqueued one behind
+    /// the other and only the last is waited for, as by nccl-tests
+    #[arg(long, value_name = "CALLS", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub in_a_row: u32,
     /// Compare every element with a plain sequential fold; exit with 1 if any is wrong
     #[arg(long)]
     pub check: bool,
@@ -130,6 +135,7 @@ impl Default for Args {
             root: Root::One(0),
             iters: None,
             warmup: 2,
+            in_a_row: 1,
             check: false,
             json: None,
             plot: None,

@@ -142,8 +142,8 @@ impl Device {
         memory.address() + at as u64
     }
 
-    /// Make a call and wait for it.
-    pub(crate) fn run(
+    /// Make a call, which `wait` waits for.
+    pub(crate) fn start(
         &mut self,
         call: &Call,
         input: (Side, usize),
@@ -153,8 +153,7 @@ impl Device {
         // SAFETY: the buffers are as long as the longest case, and waited for below.
         let enqueue = || unsafe { self.group.enqueue(call, from, to, &self.stream) };
         if !self.replays {
-            enqueue()?;
-            return self.group.mark(&self.stream)?.wait();
+            return enqueue();
         }
         if self.graph.is_none() {
             // What a first call makes cannot be captured.
@@ -165,12 +164,17 @@ impl Device {
         }
         let graph = self.graph.as_mut().expect("captured before");
         // SAFETY: as above.
-        unsafe { graph.launch(&self.stream) }.map_err(failed("replaying a call"))?;
+        unsafe { graph.launch(&self.stream) }.map_err(failed("replaying a call"))
+    }
+
+    /// Wait for all calls that were made.
+    pub(crate) fn wait(&self) -> Result<(), Error> {
         self.group.mark(&self.stream)?.wait()
     }
 
-    /// Send the input to the right neighbour while the output comes from the left one.
-    pub(crate) fn send_recv(&self, comm: &Communicator, bytes: usize) -> Result<(), Error> {
+    /// Send the input to the right neighbour while the output comes from the left one; `wait`
+    /// waits for both.
+    pub(crate) fn start_send_recv(&self, comm: &Communicator, bytes: usize) -> Result<(), Error> {
         let (ranks, rank) = (comm.size(), comm.rank());
         let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
         let list = [
@@ -178,8 +182,7 @@ impl Device {
             DeviceMessage::recv(Dtype::U8, self.output.address(), bytes, left),
         ];
         // SAFETY: as for calls.
-        unsafe { self.group.messages(&list, &self.stream) }?;
-        self.group.mark(&self.stream)?.wait()
+        unsafe { self.group.messages(&list, &self.stream) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Measuring one case on one rank: check, warm up, agree on a number of calls, time them.
 //!
-//! A sample is one call, waited for, begun together after a barrier. Ranks tell each other their
+//! A sample is one call, waited for, begun together after a barrier; or several in a row, of which
+//! only the last is waited for where calls can be enqueued, and the time of each. Ranks tell each other their
 //! samples through the communicator itself; every rank ends up with the same record.
 
 use std::ops::Range;
@@ -32,8 +33,10 @@ const NEWS: usize = 256;
 pub(crate) struct Method {
     /// So many samples; `None`: as many as fit the budget.
     pub(crate) calls: Option<u32>,
-    /// So many calls before the first sample.
+    /// So many samples before the first that counts.
     pub(crate) warmup: u32,
+    /// So many calls make a sample.
+    pub(crate) in_a_row: u32,
     /// Whether every element is compared with the reference.
     pub(crate) check: bool,
     /// Whose processor time counts.
@@ -141,21 +144,23 @@ impl<'a> Bench<'a> {
         in_place: bool,
     ) -> Result<Record, Error> {
         let (comm, method) = (self.comm, self.method);
+        let in_a_row = method.in_a_row;
         let mut run = Run::new(self, case, in_place);
         let wrong = reference.map(|reference| run.check(reference)).transpose()?;
         run.clear()?;
         let sent_before = comm.stats().sent_bytes;
-        let mut last = run.timed()?;
-        let sent = comm.stats().sent_bytes - sent_before;
+        let mut last = run.timed(in_a_row)?;
+        let sent = (comm.stats().sent_bytes - sent_before) / u64::from(in_a_row);
         for _ in 1..method.warmup {
             comm.barrier()?;
-            last = run.timed()?;
+            last = run.timed(in_a_row)?;
         }
         let calls = match method.calls {
             Some(calls) => u64::from(calls),
             None => {
                 let slowest = news(comm, &[last.as_nanos() as u64])?;
                 let slowest = slowest.iter().map(|of_rank| of_rank[0]).max().unwrap_or(1).max(1);
+                let slowest = slowest * u64::from(in_a_row);
                 (BUDGET.as_nanos() as u64 / slowest).clamp(CALLS_MIN, CALLS_MAX)
             }
         };
@@ -164,10 +169,10 @@ impl<'a> Bench<'a> {
         for _ in 0..calls {
             comm.barrier()?;
             let cpu_before = method.cpu.used();
-            told.push(run.timed()?.as_nanos() as u64);
+            told.push(run.timed(in_a_row)?.as_nanos() as u64);
             cpu += method.cpu.used() - cpu_before;
         }
-        told[2] = cpu.as_nanos() as u64;
+        told[2] = cpu.as_nanos() as u64 / u64::from(in_a_row);
         let algorithm = match (&run.call, &run.device) {
             (Some(call), None) => Some(comm.algorithm_for(call)?),
             (Some(call), Some(device)) => device.algorithm_for(call)?,
@@ -199,6 +204,7 @@ impl<'a> Bench<'a> {
                 (None, None) => String::from("none"),
             },
             transport: self.transport(),
+            in_a_row: self.method.in_a_row,
             sorted_ns,
             cpu_ns: all.iter().map(|told| told[2]).sum(),
             sent_bytes: slowest(0),
@@ -249,24 +255,32 @@ impl<'a> Run<'a> {
         Self { comm: bench.comm, call: case.call(ranks, rank), memory, device }
     }
 
-    /// The call, and how long it took here.
-    fn timed(&mut self) -> Result<Duration, Error> {
+    /// So many calls, and how long each took here.
+    fn timed(&mut self, in_a_row: u32) -> Result<Duration, Error> {
         let start = Instant::now();
-        self.run()?;
-        Ok(start.elapsed())
+        for _ in 0..in_a_row {
+            self.start()?;
+        }
+        self.wait()?;
+        Ok(start.elapsed() / in_a_row)
     }
 
-    fn run(&mut self) -> Result<(), Error> {
+    fn wait(&self) -> Result<(), Error> {
+        self.device.as_ref().map_or(Ok(()), |device| device.wait())
+    }
+
+    /// Make the call; one on the host is done then.
+    fn start(&mut self) -> Result<(), Error> {
         if let Some(device) = &mut self.device {
             return match (&self.call, &self.memory) {
                 (Some(call), Memory::Apart { .. }) => {
-                    device.run(call, (Side::Input, 0), (Side::Output, 0))
+                    device.start(call, (Side::Input, 0), (Side::Output, 0))
                 }
                 (Some(call), Memory::Together { input, output, .. }) => {
                     let at = |range: &Range<usize>| (Side::Output, range.start);
-                    device.run(call, at(input), at(output))
+                    device.start(call, at(input), at(output))
                 }
-                (None, memory) => device.send_recv(self.comm, memory.input_bytes()),
+                (None, memory) => device.start_send_recv(self.comm, memory.input_bytes()),
             };
         }
         match (&self.call, &mut self.memory) {
@@ -294,7 +308,8 @@ impl<'a> Run<'a> {
             }
         }
         self.upload()?;
-        self.run()?;
+        self.start()?;
+        self.wait()?;
         self.download()?;
         Ok(match &self.memory {
             Memory::Apart { input, output } => {

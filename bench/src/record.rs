@@ -17,9 +17,11 @@ pub struct Record {
     pub algorithm: String,
     /// The transport or transports that carried it.
     pub transport: String,
+    /// How many calls made a sample; times are of each.
+    pub in_a_row: u32,
     /// The time of each sample, the largest over the ranks, in ns, in increasing order.
     pub sorted_ns: Vec<u64>,
-    /// Processor time of all ranks over all samples, in ns.
+    /// Processor time of all ranks over all samples, a call each, in ns.
     pub cpu_ns: u64,
     /// Payload bytes that the busiest rank sent in one call.
     pub sent_bytes: u64,
@@ -38,6 +40,7 @@ struct Line<'a> {
     algorithm: &'a str,
     transport: &'a str,
     in_place: bool,
+    in_a_row: u32,
     us_p50: f64,
     us_p99: f64,
     us_min: f64,
@@ -108,6 +111,7 @@ impl Record {
             algorithm: &self.algorithm,
             transport: &self.transport,
             in_place: self.in_place,
+            in_a_row: self.in_a_row,
             us_p50: self.us(50),
             us_p99: self.us(99),
             us_min: self.us(0),
@@ -135,6 +139,7 @@ pub(crate) mod tests {
             in_place,
             algorithm: String::from("ring"),
             transport: String::from("shm"),
+            in_a_row: 1,
             sorted_ns: vec![ns, 2 * ns, 3 * ns],
             cpu_ns: 24 * ns,
             sent_bytes: 6 * block_elems as u64,
@@ -167,8 +172,8 @@ pub(crate) mod tests {
     #[test]
     fn json_has_the_keys_that_scripts_rely_on() {
         let text = record(1, true, 1000).json().unwrap();
-        let keys = "op ranks bytes dtype redop algorithm transport in_place us_p50 us_p99 us_min \
-                    algbw busbw wrong sent_bytes_per_rank";
+        let keys = "op ranks bytes dtype redop algorithm transport in_place in_a_row us_p50 us_p99 \
+                    us_min algbw busbw wrong sent_bytes_per_rank";
         let found: Vec<usize> =
             keys.split_whitespace().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
         assert!(found.is_sorted());

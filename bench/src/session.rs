@@ -150,7 +150,8 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
         DEVICES => Place::Device,
         _ => Place::Host,
     };
-    let method = Method { calls: args.iters, warmup: args.warmup, check: args.check, cpu, place };
+    let Args { iters: calls, warmup, in_a_row, check, .. } = *args;
+    let method = Method { calls, warmup, in_a_row, check, cpu, place };
     let mut bench = Bench::new(comm, method, &cases)?;
     let mut report = if comm.rank() == 0 { Some(Report::new(args)?) } else { None };
     let mut wrong = 0;
@@ -308,7 +309,14 @@ fn facts(args: &Args, comm: &Communicator, title: &str, choice: &str) -> Vec<Str
             "algorithm: {choice}; calls: {calls} after {} of warm-up; seed {SEED}",
             args.warmup
         ),
-        String::from("time: median of calls, each waited for, the slowest rank's; GB = 1e9 bytes"),
+        match args.in_a_row {
+            1 => String::from(
+                "time: median of calls, each waited for, the slowest rank's; GB = 1e9 bytes",
+            ),
+            calls => format!(
+                "time: of each of {calls} calls in a row, median, the slowest rank's; GB = 1e9 bytes"
+            ),
+        },
     ]
 }
 

@@ -138,7 +138,7 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
     let cases = cases.map_err(Failure::Usage)?;
     // Processor time is not asked for.
     let (cpu, place) = (Cpu::Thread, Place::Host);
-    let method = Method { calls: args.iters, warmup: 1, check: false, cpu, place };
+    let method = Method { calls: args.iters, warmup: 1, in_a_row: 1, check: false, cpu, place };
     let mut report = (comm.rank() == 0).then(|| Report::new(args, comm)).transpose()?;
     for cases in cases.chunk_by(|one, next| one.kind == next.kind) {
         let timed = time_all(comm, args.rounds, method, cases)?;

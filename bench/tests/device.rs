@@ -27,5 +27,6 @@ fn every_collective_is_checked_on_devices() {
                send-recv,barrier";
     let sizes = "-n 2 --transport cuda -b 8 -e 128K -f 128 --check --iters 2 --warmup 1";
     check(&format!("{all} {sizes}"));
-    check(&format!("all-reduce {sizes} --graph"));
+    check(&format!("all-reduce,send-recv {sizes} --in-a-row 3"));
+    check(&format!("all-reduce {sizes} --graph --in-a-row 3"));
 }
