@@ -23,7 +23,7 @@ const fn secret(name: &'static str, meaning: &'static str) -> Variable {
 }
 
 /// Ours.
-const OURS: [Variable; 13] = [
+const OURS: [Variable; 14] = [
     open("BRIGADE_RANK", "this process's rank, from 0"),
     open("BRIGADE_WORLD_SIZE", "how many ranks there are"),
     open("BRIGADE_LOCAL_RANK", "its number on this host"),
@@ -36,6 +36,7 @@ const OURS: [Variable; 13] = [
     open("BRIGADE_CUDA_LIBRARY", "the file of CUDA's driver, libcuda.so.1"),
     open("BRIGADE_NVRTC", "the file of CUDA's compiler, or a folder above it"),
     open("BRIGADE_CUBLAS_LIBRARY", "the file of cuBLAS, or a folder above it"),
+    open("BRIGADE_CUFILE_LIBRARY", "the file of cuFile (GPUDirect Storage), or a folder above it"),
     open("BRIGADE_CACHE", "the folder for compiled kernels"),
 ];
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::cufile::FileCode;
+
 /// Why there is no CUDA here: what was looked for, and what would help.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{why}")]
@@ -27,6 +29,16 @@ pub enum CudaError {
         call: &'static str,
         /// Its result.
         code: Code,
+        /// What we were doing.
+        what: String,
+    },
+    /// cuFile refused a call, or could not move bytes.
+    #[error("{what}: {call} said {code}")]
+    Direct {
+        /// The function.
+        call: &'static str,
+        /// Its result.
+        code: FileCode,
         /// What we were doing.
         what: String,
     },

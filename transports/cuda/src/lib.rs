@@ -1,4 +1,4 @@
-//! The CUDA driver and the compiler of kernels, found at run time.
+//! The CUDA driver, the compiler of kernels and cuFile, found at run time.
 //!
 //! | layer | what it knows |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | `library` | loading it; every code becomes a [`Result`] |
 //! | [`Context`], [`Stream`], [`DeviceMemory`], [`Function`], ... | who owns what, for how long |
 //! | [`nvrtc`] | kernels as text, made into code for the device that is there, and kept |
+//! | [`cufile`] | files straight to memory of devices and back: GPUDirect Storage |
 //!
 //! Nothing here needs CUDA to build or to start: [`Cuda::load`] says in a sentence what is missing.
 //! Only the driver is called (libcuda comes with it), never the CUDA runtime; primary contexts are
@@ -17,6 +18,7 @@
 #![warn(missing_docs)]
 
 mod context;
+pub mod cufile;
 mod device;
 mod error;
 mod event;

@@ -96,7 +96,7 @@ impl DeviceMemory {
         stream.synchronize()
     }
 
-    fn check(&self, offset: usize, bytes: usize) -> Result<()> {
+    pub(crate) fn check(&self, offset: usize, bytes: usize) -> Result<()> {
         if offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
             return Ok(());
         }

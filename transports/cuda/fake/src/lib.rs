@@ -1,7 +1,7 @@
 //! A CUDA driver and a compiler of kernels without a device, for tests. It is a library with
 //! libcuda's and libnvrtc's names: whatever loads those at run time loads this instead, and runs
 //! as it is, in any number of processes. It has the few names of cuBLAS too that are used here,
-//! for tests that name it as that (`BRIGADE_CUBLAS_LIBRARY`).
+//! for tests that name it as that (`BRIGADE_CUBLAS_LIBRARY`), and those of cuFile.
 //!
 //! Memory of "devices" is memory of the host that other processes can map; streams are threads, so
 //! what is given to them is done later and in order; kernels are compiled by g++ or clang++ from
@@ -17,11 +17,16 @@
 //! * `BRIGADE_FAKE_CUDA_PEERS`: `yes`; `no`: devices do not reach each other; `broken`: memory of
 //!   others opens, but what is written does not arrive.
 //! * `BRIGADE_FAKE_CUDA_FAULTS`: `cuMemAlloc_v2@3=2,...`: the third call of this function returns
-//!   2, and without a place every one does; errors from 700 to 719 stick.
+//!   2, and without a place every one does; errors from 700 to 719 stick. Of `cuFileRead` and
+//!   `cuFileWrite` it is what errno says, and 0 lets them move half of their blocks.
+//! * `BRIGADE_FAKE_CUFILE`: how bytes go: by nvidia-fs, `p2p` without it, or not at all (`none`,
+//!   where only the compatibility mode is left). `forced`: that mode always; `old`: a version that
+//!   cannot be told to leave it.
 #![warn(missing_docs)]
 
 mod blas;
 mod compiler;
+mod cufile;
 mod device;
 mod event;
 mod fault;
@@ -72,6 +77,7 @@ pub fn environment() -> Vec<(&'static str, PathBuf)> {
     vec![
         ("BRIGADE_CUDA_LIBRARY", library()),
         ("BRIGADE_NVRTC", library()),
+        ("BRIGADE_CUFILE_LIBRARY", library()),
         ("BRIGADE_CACHE", cache),
     ]
 }
