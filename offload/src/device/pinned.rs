@@ -64,10 +64,24 @@ impl Lane<'_> {
     /// The target is memory of the device that stays until the flight has ended, and that nobody
     /// else uses meanwhile.
     pub unsafe fn up(&self, target: u64, buffer: Buffer) -> Result<Flight> {
+        let bytes = buffer.len();
+        // SAFETY: handed on to our caller.
+        unsafe { self.up_first(target, buffer, bytes) }
+    }
+
+    /// Copy the first `bytes` of a buffer to the device; else as [`Lane::up`].
+    ///
+    /// Panics: when it has not so many.
+    pub(super) unsafe fn up_first(
+        &self,
+        target: u64,
+        buffer: Buffer,
+        bytes: usize,
+    ) -> Result<Flight> {
         self.check(&buffer)?;
-        let source = buffer.as_ptr() as u64;
+        let source = buffer[..bytes].as_ptr() as u64;
         // SAFETY: the caller answers for the target; the flight keeps the buffer.
-        unsafe { self.stream.copy(target, source, buffer.len()) }?;
+        unsafe { self.stream.copy(target, source, bytes) }?;
         self.depart(buffer)
     }
 
@@ -81,9 +95,23 @@ impl Lane<'_> {
     ///
     /// The source is memory of the device that stays, and is not written, until the flight has
     /// ended.
-    pub unsafe fn down(&self, source: u64, mut buffer: Buffer) -> Result<Flight> {
+    pub unsafe fn down(&self, source: u64, buffer: Buffer) -> Result<Flight> {
+        let bytes = buffer.len();
+        // SAFETY: handed on to our caller.
+        unsafe { self.down_first(source, buffer, bytes) }
+    }
+
+    /// Fill the first `bytes` of a buffer from the device; else as [`Lane::down`].
+    ///
+    /// Panics: when it has not so many.
+    pub(super) unsafe fn down_first(
+        &self,
+        source: u64,
+        mut buffer: Buffer,
+        bytes: usize,
+    ) -> Result<Flight> {
         self.check(&buffer)?;
-        let (target, bytes) = (buffer.as_mut_ptr() as u64, buffer.len());
+        let target = buffer[..bytes].as_mut_ptr() as u64;
         // SAFETY: the caller answers for the source; the flight keeps the buffer.
         unsafe { self.stream.copy(target, source, bytes) }?;
         self.depart(buffer)

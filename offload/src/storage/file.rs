@@ -1,6 +1,7 @@
 //! An open file, as the engines see it and as users hold it.
 
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,6 +62,19 @@ impl File {
     /// Whether its whole blocks go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.opened.grain() != Grain::BUFFERED
+    }
+
+    /// A descriptor of its own for others who go past the page cache, and of which bytes blocks
+    /// are; none where there is no such way.
+    ///
+    /// Errors: the system's.
+    pub(crate) fn direct(&self) -> io::Result<Option<(OwnedFd, usize)>> {
+        match &self.opened.body {
+            Body::System { direct: Some(direct), grain, .. } if *grain != Grain::BUFFERED => {
+                Ok(Some((direct.try_clone()?.into(), grain.file_bytes)))
+            }
+            _ => Ok(None),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
 /// calls, and the wall to C, of which every function takes pointers.
 const UNSAFE_FOLDERS: [&str; 4] = ["kernels", "verbs", "cuda", "ffi"];
 /// Single files that may, each with its reason.
-const UNSAFE_FILES: [(&str, &str); 47] = [
+const UNSAFE_FILES: [(&str, &str); 50] = [
     ("comm/tests/device/processes.rs", "owes calls on devices its buffers"),
     ("bench/src/device.rs", "owes calls on devices its buffers"),
     ("comm/tests/device/world.rs", "owes calls on devices its buffers"),
@@ -55,7 +55,10 @@ const UNSAFE_FILES: [(&str, &str); 47] = [
     ("bench/benches/kernels.rs", "calls every kernel that the machine has"),
     ("offload/src/memory/buffer.rs", "lends a range of the arena as a slice"),
     ("offload/src/device/staging.rs", "lends pinned slots to copies of a device"),
-    ("offload/tests/device.rs", "copies between memory that it keeps"),
+    ("offload/tests/device/main.rs", "copies between memory that it keeps"),
+    ("offload/tests/device/files.rs", "fills memory that it keeps"),
+    ("offload/src/device/files/staged.rs", "lends buffers and memory to copies of a device"),
+    ("offload/src/device/files/straight.rs", "lends memory of a device to reads of files"),
     ("trainer/tests/device_absent.rs", "says that there is no driver where the only test asks"),
     ("offload/src/device/rates.rs", "copies between memory that it keeps"),
     ("offload/src/device/pinned.rs", "lends buffers of the arena to copies of a device"),

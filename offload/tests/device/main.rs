@@ -1,4 +1,6 @@
-//! What crosses between host and device arrives, in order and whole, on a fake device.
+//! What crosses between host, files and device arrives, in order and whole, on a fake device.
+
+mod files;
 
 use brigade_cuda::{Context, Cuda, DeviceMemory};
 use brigade_offload::device::{Crossing, Download, PinnedArena, Rates, Upload};
