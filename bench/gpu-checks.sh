@@ -22,6 +22,7 @@ checks() {
     check bench-processes       30  90 bench_processes
     check trainer-loss          30  60 trainer_loss
     check offload-transfers     10  40 offload_transfers
+    check offload-direct         6  40 offload_direct
     check offload-device        10  40 device_test brigade-offload device ""
     check trainer-offload       40  90 trainer_offload
     check trainer-ranks         30  90 trainer_ranks
@@ -314,4 +315,23 @@ offload_transfers() {
     worst=$(number of_limit <<<"$lines" | sort -g | head -n 1)
     [ "$(number of_limit <<<"$lines" | wc -l)" -eq 6 ] || { echo "$lines"; return 1; }
     at_least "the least part of long pinned copies, up, down and both at once" "$worst" 0.9
+}
+
+# Files straight into the device's memory and out of it, beside pinned memory of the host: the parts
+# are numbers to look at. DRIVE names a folder on the drive that is meant.
+offload_direct() {
+    local lines why worst
+    lines=$("$BRIGADE" offload bench direct --path "${DRIVE:-$STATE}" --turns 2 \
+        $(sized "--bytes 4M,16M --file 128M --least 150" "--bytes 1M --file 4M --least 1") \
+        --json -) || return
+    echo "$lines" >>"$JSON"
+    [ -n "$(number bytes <<<"$lines")" ] || { echo "$lines"; return 1; }
+    why=$(sed -n 's/.*"why_not":"\(.*\)"}$/\1/p' <<<"$lines" | head -n 1)
+    if [ -n "$why" ]; then
+        echo "no GPUDirect Storage here: $why"
+        return $UNAVAILABLE
+    fi
+    worst=$(number ratio <<<"$lines" | sort -g | head -n 1)
+    keep "the least ratio of GPUDirect Storage over pinned memory" "$worst"
+    echo "GPUDirect Storage over pinned memory, the least: $worst"
 }

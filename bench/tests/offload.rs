@@ -138,3 +138,55 @@ fn a_drive_is_measured_and_nothing_is_left_of_it() {
     assert_eq!(folder.names(), [""; 0]);
     assert!(measure(&folder.0.join("nowhere")).is_err());
 }
+
+const DIRECT: &str = "direct --path DIR --bytes 8K,64K --file 1M --depth 2 --turns 2 --least 1 \
+                      --json DIR/out.jsonl --plot DIR/out.svg";
+
+#[test]
+fn files_and_a_device_are_timed_both_ways_beside_each_other() {
+    if !brigade_cuda_fake::has_device() || brigade_cuda_fake::is_off() {
+        return;
+    }
+    let folder = Folder::new("direct");
+    // A child of the test below has a folder to write to.
+    let told = std::env::var_os("BRIGADE_TEST_FOLDER").map(PathBuf::from);
+    let place = told.as_ref().unwrap_or(&folder.0);
+    run_with(DIRECT, place).unwrap();
+    let lines = lines(&place.join("out.jsonl"));
+    let ops: Vec<_> = lines.iter().map(|line| line["op"].as_str().unwrap()).collect();
+    assert_eq!(ops, ["write", "read", "write", "read"]);
+    for line in &lines {
+        assert!(line["pinned_gb_s"]["median"].as_f64().unwrap() > 0.0, "{line}");
+        let is_direct = line["why_not"].is_null();
+        assert_eq!([line["direct_gb_s"].is_null(), line["ratio"].is_null()], [!is_direct; 2]);
+    }
+    let mut names: Vec<String> = folder.names();
+    names.sort();
+    assert!(told.is_some() || names == ["out.jsonl", "out.svg"], "{names:?}");
+    for words in ["--bytes 5000", "--bytes 8K --file 4K"] {
+        let refused = run_with(&format!("direct --path DIR {words}"), place).unwrap_err();
+        assert!(refused.to_string().starts_with("--"), "{refused}");
+    }
+}
+
+#[test]
+fn what_fails_on_its_way_is_not_timed_as_direct() {
+    if !brigade_cuda_fake::has_device() || brigade_cuda_fake::is_off() {
+        return;
+    }
+    let folder = Folder::new("indirect");
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "files_and_a_device_are_timed_both_ways_beside_each_other"]);
+    child.env("BRIGADE_TEST_FOLDER", &folder.0);
+    child.env("BRIGADE_FAKE_CUDA_FAULTS", "cuFileRead@1=5");
+    let output = child.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines = lines(&folder.0.join("out.jsonl"));
+    let why = |at: usize| lines[at]["why_not"].as_str().map(str::to_owned);
+    if why(0).is_some() {
+        return eprintln!("skipped: nothing goes past the page cache here");
+    }
+    assert!(why(1).unwrap().starts_with("it failed once: "), "{lines:?}");
+    // The next size has files of its own, and they are fine.
+    assert_eq!([why(2), why(3)], [None, None]);
+}

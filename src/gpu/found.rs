@@ -1,5 +1,6 @@
 //! The doctor's lines about GPUs: which there are, what reaches what, and exactly what is missing.
 
+use brigade_cuda::cufile::GpuDirect;
 use brigade_cuda::nvrtc::{self, Compiler};
 use brigade_cuda::{Context, Cuda, Device, PeerLink, Result, Version};
 
@@ -21,6 +22,7 @@ pub(crate) fn print_gpus() {
         }
     };
     print_compiler(version);
+    print_direct(version.is_some());
 }
 
 fn print_devices(cuda: Cuda) -> Result<()> {
@@ -102,6 +104,21 @@ fn print_compiler(driver: Option<Version>) {
     match nvrtc::folder() {
         Some(folder) => line("kernels", format!("kept in {}", folder.display())),
         None => line("kernels", String::from("not kept: set BRIGADE_CACHE, or HOME")),
+    }
+}
+
+/// Whether drives reach devices; where there is no driver, that has been said.
+fn print_direct(has_driver: bool) {
+    let found = if has_driver { GpuDirect::open() } else { return };
+    match found {
+        Ok(direct) => {
+            line("GPUDirect", format!("Storage: {}", direct.describe()));
+            line("", String::from("brigade offload bench direct --path DIR asks a drive"));
+        }
+        Err(missing) => {
+            line("GPUDirect", format!("no Storage, files go through the host: {missing}"));
+            line("", format!("next: {}", missing.next_step));
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Timing offloading: the library behind `brigade offload bench`.
 //!
 //! [`storage`] times reads and writes of a drive, [`optimizer`] updates in memory, [`step`] updates
-//! of state that is streamed from a drive and back, [`transfers`] buffers between host and device.
+//! of state that is streamed from a drive and back, [`transfers`] buffers between host and device,
+//! [`direct`] files and a device's memory, with GPUDirect Storage and without.
 //! Each measurement is taken several times, in turn with all others, and shown as the median with
 //! the range: a machine that is slower for a while is so for all of them.
 
+pub mod direct;
 pub mod optimizer;
 mod report;
 mod rig;
@@ -15,6 +17,7 @@ pub mod transfers;
 use std::path::Path;
 use std::time::Duration;
 
+use brigade_offload::device::FileProblem;
 use brigade_offload::memory::{ArenaError, OverBudget};
 use brigade_offload::step::StepError;
 use brigade_offload::storage::{Settings, StorageError};
@@ -33,6 +36,8 @@ pub enum Command {
     Step(step::Args),
     /// Buffers between the host and a GPU
     Transfers(transfers::Args),
+    /// Files of a drive and the memory of a GPU: straight, and through the host
+    Direct(direct::Args),
 }
 
 /// Why a measurement could not be made.
@@ -50,6 +55,9 @@ pub enum Failure {
     /// A transfer failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// Bytes did not pass between a file and a device.
+    #[error(transparent)]
+    File(#[from] FileProblem),
     /// A streamed step failed.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -83,6 +91,7 @@ pub fn run(command: &Command) -> Result<(), Failure> {
         Command::Optimizer(args) => optimizer::run(args),
         Command::Step(args) => step::run(args),
         Command::Transfers(args) => transfers::run(args),
+        Command::Direct(args) => direct::run(args),
     }
 }
 
