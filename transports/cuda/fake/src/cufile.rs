@@ -1,7 +1,7 @@
 //! GPUDirect Storage with cuFile's names: memory of a "device" is the host's, so a read of the file
-//! ends there. What is refused, and how it is told, is as a libcufile of CUDA 13.0 was seen to do
-//! it: codes of cuFile where errno is, nothing read past the end, pieces that are not whole blocks
-//! through a descriptor of its own. How it is configured says `BRIGADE_FAKE_CUFILE`.
+//! ends there. What is refused, and how it is told, is as `cufile.h` says and as others recorded of
+//! CUDA 13.0's library: codes of cuFile where errno is, nothing read past the end, pieces that are
+//! not whole blocks through a descriptor of its own. `BRIGADE_FAKE_CUFILE` says how it is set up.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_long, c_uint, c_void};
