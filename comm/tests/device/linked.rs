@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brigade_comm::device::{DeviceMessage, Way};
 use brigade_comm::{Call, Dtype, Error, Op, Settings};
-use brigade_cuda::CaptureMode;
+use brigade_cuda::{CaptureMode, DeviceMemory};
 use brigade_schedule::{Algorithm, Collective};
 
 use super::world::{Rank, case, even, has_device, ranks, turn};
@@ -18,11 +18,15 @@ fn by(algorithm: Algorithm) -> Settings {
 
 /// Run `body` on ranks whose calls go by schedules.
 fn linked(count: usize, algorithm: Algorithm, body: impl Fn(&Rank) + Sync) {
+    linked_with(count, &by(algorithm), body);
+}
+
+fn linked_with(count: usize, settings: &Settings, body: impl Fn(&Rank) + Sync) {
     if !has_device() {
         return;
     }
     let _turn = turn();
-    ranks(count, &by(algorithm), |rank| {
+    ranks(count, settings, |rank| {
         rank.assert_way(Way::Linked);
         body(rank);
     });
@@ -104,20 +108,30 @@ fn averages_and_factors_are_a_kernel_of_their_own() {
     });
 }
 
+/// All-reduces of so many numbers in this memory, which is waited for before it goes.
+fn all_reduces<'a>(rank: &'a Rank, memory: &DeviceMemory, elems: usize) -> impl Fn() + use<'a> {
+    let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
+    let at = memory.address();
+    // SAFETY: the memory is as long as the call, and outlives what is waited for.
+    move || unsafe { rank.group.enqueue(&call, at, at, &rank.stream) }.unwrap()
+}
+
+/// Begin to capture such calls with the second one: first ones cannot be captured.
+fn begin_capture(rank: &Rank, enqueue: impl Fn()) {
+    enqueue();
+    rank.group.mark(&rank.stream).unwrap().wait().unwrap();
+    rank.stream.begin_capture(CaptureMode::Thread).unwrap();
+    enqueue();
+}
+
 #[test]
 fn captured_calls_are_replayed_among_others() {
     linked(2, Algorithm::Ring, |rank| {
         let elems = 200_000;
         let values = |value: i32| -> Vec<u8> { value.to_le_bytes().repeat(elems) };
         let memory = rank.memory(&values(1));
-        let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
-        let at = memory.address();
-        // SAFETY: the memory is as long as the call, and outlives what is waited for.
-        let enqueue = || unsafe { rank.group.enqueue(&call, at, at, &rank.stream) }.unwrap();
-        enqueue();
-        rank.group.mark(&rank.stream).unwrap().wait().unwrap();
-        rank.stream.begin_capture(CaptureMode::Thread).unwrap();
-        enqueue();
+        let enqueue = all_reduces(rank, &memory, elems);
+        begin_capture(rank, &enqueue);
         enqueue();
         let mut graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
         for _ in 0..3 {
@@ -142,22 +156,11 @@ fn messages_go_around_and_wait_for_no_other() {
 /// Each of many replays waits for a rank that is late, none of them for as long as it may.
 #[test]
 fn replays_that_wait_are_not_one_long_wait() {
-    if !has_device() {
-        return;
-    }
-    let _turn = turn();
     let settings = Settings { timeout: Duration::from_millis(700), ..by(Algorithm::Ring) };
-    ranks(2, &settings, |rank| {
-        rank.assert_way(Way::Linked);
+    linked_with(2, &settings, |rank| {
         let memory = rank.memory(&[0; 40_000]);
-        let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, 10_000);
-        let at = memory.address();
-        // SAFETY: the memory is as long as the call, and outlives what is waited for.
-        let enqueue = || unsafe { rank.group.enqueue(&call, at, at, &rank.stream) }.unwrap();
-        enqueue();
-        rank.group.mark(&rank.stream).unwrap().wait().unwrap();
-        rank.stream.begin_capture(CaptureMode::Thread).unwrap();
-        enqueue();
+        let enqueue = all_reduces(rank, &memory, 10_000);
+        begin_capture(rank, &enqueue);
         let mut graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
         for _ in 0..6 {
             if rank.comm.rank() == 1 {
@@ -242,12 +245,7 @@ fn ranks_in_different_calls_are_told_apart() {
 #[test]
 fn who_does_not_come_is_named() {
     let settings = Settings { timeout: Duration::from_millis(600), ..by(Algorithm::Ring) };
-    if !has_device() {
-        return;
-    }
-    let _turn = turn();
-    ranks(2, &settings, |rank| {
-        rank.assert_way(Way::Linked);
+    linked_with(2, &settings, |rank| {
         let memory = rank.memory(&vec![0; 400_000]);
         let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, 100_000);
         let at = memory.address();
