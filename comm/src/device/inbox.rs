@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use brigade_cuda::{Context, CudaError, DeviceMemory, IpcHandle, Opened, Stream};
 
+use super::card::Card;
 use super::layout::{LANES, RANKS, inbox_bytes, lane_at};
-use super::setup::{Card, agree, clear, exchange, pattern, reach, show, shown};
+use super::setup::{agree, clear, exchange, pattern, reach, show, shown};
 use crate::Error;
 use crate::communicator::Shared;
 

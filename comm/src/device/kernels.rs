@@ -64,6 +64,11 @@ static OPTIONS: [[[&str; 2]; OPERATORS]; TYPES] = {
     options
 };
 
+/// A number of these sources, which have in them all that kernels of two ranks must have alike.
+pub(super) fn build_number() -> u32 {
+    TEXT.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 /// What kernels fold with: a type and an operator, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Folding {

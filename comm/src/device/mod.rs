@@ -10,7 +10,7 @@
 //! | `lower` | a call as steps on everybody's buffers, or as packets: pure |
 //! | `link` | a call as hops of its schedule: pure |
 //! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
-//! | `setup`, `inbox` | who reaches whom, proved with a pattern |
+//! | `card`, `setup`, `inbox` | who reaches whom, proved with a pattern |
 //! | `plans` | calls made before, and the memory that they name |
 //! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
 //! | `work` | waiting for what was enqueued |
@@ -23,6 +23,7 @@
 //! hosts meet before and after. What ranks cannot reach at all goes through pinned memory of the
 //! host.
 
+mod card;
 mod inbox;
 mod kernels;
 mod layout;
@@ -55,12 +56,13 @@ pub use work::DeviceWork;
 use crate::call::Call;
 use crate::communicator::{Communicator, Shared};
 use crate::{Dtype, Error};
+use card::Card;
 use inbox::Inboxes;
 use kernels::Kernels;
 use layout::{Group, RANKS};
 use lent::{Imports, Staging};
 use plans::{Facts, Plan, Plans, Ranges, Ready};
-use setup::{Card, Met, agree, clear, ends_in_time, pattern, trouble, with_alarm};
+use setup::{Met, agree, clear, ends_in_time, pattern, trouble, with_alarm};
 use watch::{Watched, Watcher};
 
 /// How often one who waits for the device looks before it sleeps.

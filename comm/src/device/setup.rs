@@ -2,12 +2,13 @@
 //! one writes the others read.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use brigade_cuda::{Context, CudaError, DeviceMemory, IpcHandle, Stream};
+use brigade_cuda::{Context, CudaError, DeviceMemory, Stream};
 use brigade_schedule::Collective;
 
+use super::card::{CARD_BYTES, Card, disagreement};
 use super::inbox::{self, Inboxes};
 use super::kernels::{Folding, Kernels};
 use super::layout::{BLOCKS, Group, PACKETS_AT, RANKS, board_bytes};
@@ -18,8 +19,6 @@ use crate::{Dtype, Error};
 
 /// How long the proof may take, compilers and first launches included.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of a card.
-const CARD_BYTES: usize = 52 + IpcHandle::BYTES;
 
 /// How calls of a group are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,88 +42,6 @@ impl Way {
     /// captured.
     pub fn is_enqueued(self) -> bool {
         matches!(self, Self::Together | Self::Linked)
-    }
-}
-
-/// What one rank says of its device.
-#[derive(Clone, Debug)]
-pub(super) struct Card {
-    pub(super) uuid: [u8; 16],
-    /// The same for all ranks of a process.
-    pub(super) process: u64,
-    host: u64,
-    ordinal: u32,
-    /// Blocks that run on it at the same time; zero where something failed.
-    room: u32,
-    /// Whether an algorithm was named, for kernels that carry out schedules.
-    wishes: u32,
-    pub(super) board: u64,
-    handle: [u8; IpcHandle::BYTES],
-}
-
-impl Card {
-    fn of(opened: &Opened, wishes: bool) -> Self {
-        let device = opened.context.device();
-        let address = opened.board.address();
-        // Memory that cannot be exported leaves zeros, which open nothing.
-        let handle = IpcHandle::of(&opened.context, address).map(|handle| handle.to_bytes());
-        Self {
-            uuid: device.uuid,
-            process: process_number(),
-            host: host_number(),
-            ordinal: device.ordinal,
-            room: device.multiprocessors.max(1),
-            wishes: u32::from(wishes),
-            board: address,
-            handle: handle.unwrap_or([0; IpcHandle::BYTES]),
-        }
-    }
-
-    /// The card of a rank that could not open its device.
-    fn none() -> Self {
-        Self {
-            uuid: [0; 16],
-            process: 0,
-            host: 0,
-            ordinal: 0,
-            room: 0,
-            wishes: 0,
-            board: 0,
-            handle: [0; IpcHandle::BYTES],
-        }
-    }
-
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = self.uuid.to_vec();
-        bytes.extend(self.process.to_le_bytes());
-        bytes.extend(self.host.to_le_bytes());
-        bytes.extend(self.ordinal.to_le_bytes());
-        bytes.extend(self.room.to_le_bytes());
-        bytes.extend(self.wishes.to_le_bytes());
-        bytes.extend(self.board.to_le_bytes());
-        bytes.extend(self.handle);
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Self {
-        fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-            bytes[at..at + N].try_into().expect("a card has this many bytes")
-        }
-        Self {
-            uuid: part(bytes, 0),
-            process: u64::from_le_bytes(part(bytes, 16)),
-            host: u64::from_le_bytes(part(bytes, 24)),
-            ordinal: u32::from_le_bytes(part(bytes, 32)),
-            room: u32::from_le_bytes(part(bytes, 36)),
-            wishes: u32::from_le_bytes(part(bytes, 40)),
-            board: u64::from_le_bytes(part(bytes, 44)),
-            handle: part(bytes, 52),
-        }
-    }
-
-    /// What another process opens the board with.
-    pub(super) fn handle(&self) -> IpcHandle {
-        IpcHandle::from_bytes(&self.handle)
     }
 }
 
@@ -174,13 +91,19 @@ pub(super) fn meet(shared: &Shared, context: &Context) -> Result<Met, Error> {
     // Opening waits for the device, on which an earlier group's calls may wait for another rank.
     agree(shared, true)?;
     let opened = Opened::new(context, ranks);
-    let wishes = shared.settings.algorithm.is_some();
-    let card = opened.as_ref().map_or_else(|_| Card::none(), |opened| Card::of(opened, wishes));
-    let bytes = exchange(shared, &card.to_bytes())?;
+    let card = opened.as_ref().ok().map(|opened| {
+        let (context, board) = (&opened.context, opened.board.address());
+        Card::of(context, board, &shared.settings)
+    });
+    let bytes = exchange(shared, &card.unwrap_or(Card::NONE).to_bytes())?;
     let cards: Vec<Card> = bytes.chunks_exact(CARD_BYTES).map(Card::from_bytes).collect();
     let opened = opened.map_err(|error| trouble("opening the device", &error))?;
     if let Some(failed) = cards.iter().position(|card| card.room == 0) {
+        let failed = shared.members[failed];
         return Err(Error::join(format!("rank {failed} could not open its device")));
+    }
+    if let Some(why) = disagreement(&cards, &shared.members) {
+        return Err(Error::join(why));
     }
     let desk = opened.desk.address();
     let group = Group { rank, ranks: shared.ranks, desk, board: [0; RANKS] };
@@ -209,7 +132,7 @@ impl Met {
         let is_one_host = cards.iter().all(|card| card.host == own.host);
         let is_one_process = cards.iter().all(|card| card.process == own.process);
         let has_room = room_for_each(cards) > 0;
-        let is_wished = cards.iter().any(|card| card.wishes != 0);
+        let is_wished = cards.iter().any(Card::names_algorithm);
         let mut ways = Vec::new();
         if is_one_process && has_room && cards.iter().all(|card| reach(context, card).is_ok()) {
             self.boards = cards.iter().filter_map(|card| shown(card.board)).collect();
@@ -363,24 +286,4 @@ pub(super) fn ends_in_time(stream: &Stream) -> Result<bool, CudaError> {
 pub(super) fn trouble(during: &str, error: &CudaError) -> Error {
     let source = brigade_transports::TransportError::Refused { why: error.to_string() };
     Error::Transport { source, during: during.to_owned() }
-}
-
-/// A number of this process that no other has.
-fn process_number() -> u64 {
-    static NUMBER: OnceLock<u64> = OnceLock::new();
-    *NUMBER.get_or_init(|| {
-        let mut bytes = [0; 8];
-        // Without randomness the number of the process has to do.
-        match getrandom::fill(&mut bytes) {
-            Ok(()) => u64::from_le_bytes(bytes),
-            Err(_) => u64::from(std::process::id()),
-        }
-    })
-}
-
-/// A number of this start of this machine.
-fn host_number() -> u64 {
-    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    id.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }

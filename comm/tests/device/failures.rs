@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::{Call, Dtype, Error, Op, Settings};
 use brigade_cuda::Registered;
-use brigade_schedule::Collective;
+use brigade_schedule::{Algorithm, Collective};
 
-use super::world::{even, has_device, ranks, turn};
+use super::world::{context, even, has_device, ranks, turn};
 
 fn all_reduce(elems: usize) -> Call {
     Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, elems)
@@ -204,4 +204,30 @@ fn a_rank_in_a_call_of_the_host_is_named_by_those_on_devices() {
         assert!(text.contains("all-reduce(i64 x 5, sum)"), "{text}");
         assert!(text.contains("all-reduce(f32 x 16, sum)") && text.contains("device"), "{text}");
     });
+}
+
+/// By a setting that only some ranks have they would add in different orders, or by different
+/// kernels.
+#[test]
+fn ranks_with_other_settings_make_no_group() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let by = |ordered, algorithm| Settings { ordered, algorithm, ..Settings::default() };
+    let halving = Some(Algorithm::Halving);
+    for (settings, wanted) in [
+        (by(true, None), "rank 0 has BRIGADE_ORDERED 0, but rank 1 has BRIGADE_ORDERED 1"),
+        (by(false, halving), "rank 0 has BRIGADE_ALGORITHM (none), but rank 1 has BRIGADE_ALG"),
+    ] {
+        ranks(3, &Settings::default(), |rank| {
+            let settings = [by(false, None), settings.clone(), by(false, None)];
+            let own = settings[rank.comm.rank()].clone();
+            let part = rank.comm.split_with(Some(0), 0, own).expect("a split").expect("a part");
+            let error = part.on_device(&context(0)).map(drop).expect_err("they differ");
+            assert!(matches!(error, Error::Join { .. }), "{error}");
+            assert!(error.to_string().contains(wanted), "{error}");
+            part.barrier().expect("the communicator goes on");
+        });
+    }
 }

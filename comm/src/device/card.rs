@@ -1,0 +1,199 @@
+//! What ranks say of their devices, and of what must be alike on all of them, before anything else.
+
+use std::sync::OnceLock;
+
+use brigade_cuda::{Context, IpcHandle};
+
+use super::kernels::build_number;
+use crate::Settings;
+
+/// Bytes of a card.
+pub(super) const CARD_BYTES: usize = 88 + IpcHandle::BYTES;
+/// Bytes of the name of an algorithm.
+const NAME_BYTES: usize = 32;
+
+/// What one rank says of its device.
+#[derive(Clone, Debug)]
+pub(super) struct Card {
+    pub(super) uuid: [u8; 16],
+    /// The same for all ranks of a process.
+    pub(super) process: u64,
+    pub(super) host: u64,
+    pub(super) ordinal: u32,
+    /// Blocks that run on it at the same time; zero where something failed.
+    pub(super) room: u32,
+    pub(super) board: u64,
+    /// Of the kernels, and of what they and the host both look into.
+    build: u32,
+    ordered: u32,
+    /// The algorithm that was named, if one was; zeros behind it.
+    algorithm: [u8; NAME_BYTES],
+    handle: [u8; IpcHandle::BYTES],
+}
+
+impl Card {
+    /// The card of a rank that could not open its device.
+    pub(super) const NONE: Self = Self {
+        uuid: [0; 16],
+        process: 0,
+        host: 0,
+        ordinal: 0,
+        room: 0,
+        board: 0,
+        build: 0,
+        ordered: 0,
+        algorithm: [0; NAME_BYTES],
+        handle: [0; IpcHandle::BYTES],
+    };
+
+    pub(super) fn of(context: &Context, board: u64, settings: &Settings) -> Self {
+        let device = context.device();
+        // Memory that cannot be exported leaves zeros, which open nothing.
+        let handle = IpcHandle::of(context, board).map(|handle| handle.to_bytes());
+        let name = settings.algorithm.map(|algorithm| algorithm.to_string()).unwrap_or_default();
+        let mut algorithm = [0; NAME_BYTES];
+        algorithm.iter_mut().zip(name.bytes()).for_each(|(byte, of_name)| *byte = of_name);
+        Self {
+            uuid: device.uuid,
+            process: process_number(),
+            host: host_number(),
+            ordinal: device.ordinal,
+            room: device.multiprocessors.max(1),
+            board,
+            build: build_number(),
+            ordered: u32::from(settings.ordered),
+            algorithm,
+            handle: handle.unwrap_or([0; IpcHandle::BYTES]),
+        }
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.uuid.to_vec();
+        bytes.extend(self.process.to_le_bytes());
+        bytes.extend(self.host.to_le_bytes());
+        bytes.extend(self.board.to_le_bytes());
+        bytes.extend(self.ordinal.to_le_bytes());
+        bytes.extend(self.room.to_le_bytes());
+        bytes.extend(self.build.to_le_bytes());
+        bytes.extend(self.ordered.to_le_bytes());
+        bytes.extend(self.algorithm);
+        bytes.extend(self.handle);
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
+        fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+            bytes[at..at + N].try_into().expect("a card has this many bytes")
+        }
+        let long = |at| u64::from_le_bytes(part(bytes, at));
+        let short = |at| u32::from_le_bytes(part(bytes, at));
+        Self {
+            uuid: part(bytes, 0),
+            process: long(16),
+            host: long(24),
+            board: long(32),
+            ordinal: short(40),
+            room: short(44),
+            build: short(48),
+            ordered: short(52),
+            algorithm: part(bytes, 56),
+            handle: part(bytes, 88),
+        }
+    }
+
+    /// What another process opens the board with.
+    pub(super) fn handle(&self) -> IpcHandle {
+        IpcHandle::from_bytes(&self.handle)
+    }
+
+    /// Whether an algorithm was named, for kernels that carry out schedules.
+    pub(super) fn names_algorithm(&self) -> bool {
+        self.algorithm[0] != 0
+    }
+
+    /// What must be alike on all ranks, each with what it is called.
+    fn agreed(&self) -> [(&'static str, String); 3] {
+        let name = String::from_utf8_lossy(&self.algorithm);
+        let name = Some(name.trim_end_matches('\0')).filter(|name| !name.is_empty());
+        [
+            ("kernels of build", format!("{:08x}", self.build)),
+            ("BRIGADE_ORDERED", self.ordered.to_string()),
+            ("BRIGADE_ALGORITHM", name.unwrap_or("(none)").to_owned()),
+        ]
+    }
+}
+
+/// The first thing that is not alike on all ranks, whose numbers in the world these are, in words.
+/// All ranks find the same. (Rules and windows of the host are in the header of each of its calls.)
+pub(super) fn disagreement(cards: &[Card], ranks: &[u32]) -> Option<String> {
+    let ours = cards.first()?.agreed();
+    let theirs: Vec<_> = cards.iter().map(Card::agreed).collect();
+    (0..ours.len()).find_map(|at| {
+        let (what, ours) = &ours[at];
+        let (rank, other) = ranks.iter().zip(&theirs).find(|(_, card)| card[at].1 != *ours)?;
+        let (first, theirs) = (ranks[0], &other[at].1);
+        Some(format!(
+            "ranks disagree: rank {first} has {what} {ours}, but rank {rank} has {what} {theirs}; \
+             all ranks of a group on devices must have the same"
+        ))
+    })
+}
+
+fn random() -> Option<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
+}
+
+/// A number of this process that no other has.
+fn process_number() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    // Without randomness the number of the process has to do.
+    *NUMBER.get_or_init(|| random().unwrap_or_else(|| u64::from(std::process::id())))
+}
+
+/// A number of this start of this machine.
+fn host_number() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    id.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+#[cfg(test)]
+mod tests {
+    use brigade_schedule::Algorithm;
+
+    use super::*;
+
+    #[test]
+    fn whoever_differs_is_named_with_the_setting() {
+        let card = Card { room: 1, ..Card::NONE };
+        let mut algorithm = [0; NAME_BYTES];
+        algorithm[..4].copy_from_slice(b"ring");
+        let others = [
+            (Card { ordered: 1, ..card.clone() }, "has BRIGADE_ORDERED 1"),
+            (Card { algorithm, ..card.clone() }, "has BRIGADE_ALGORITHM ring"),
+            (Card { build: 7, ..card.clone() }, "has kernels of build 00000007"),
+        ];
+        for (other, wanted) in others {
+            let cards = [card.clone(), card.clone(), other].map(|card| {
+                let bytes = card.to_bytes();
+                assert_eq!(bytes.len(), CARD_BYTES);
+                Card::from_bytes(&bytes)
+            });
+            let why = disagreement(&cards, &[4, 5, 9]).expect("they differ");
+            assert!(why.contains("rank 4") && why.contains(&format!("rank 9 {wanted}")), "{why}");
+        }
+        assert_eq!(disagreement(&[card.clone(), card], &[0, 1]), None);
+    }
+
+    #[test]
+    fn every_algorithm_has_room_for_its_name() {
+        let long = [
+            Algorithm::Hierarchical { node_ranks: 16384 },
+            Algorithm::ParameterServer { servers: 16384 },
+        ];
+        for algorithm in Algorithm::PLAIN.into_iter().chain(long) {
+            assert!(algorithm.to_string().len() < NAME_BYTES, "{algorithm}");
+        }
+    }
+}
