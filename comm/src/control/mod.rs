@@ -132,6 +132,25 @@ impl Control {
         let _sent = self.say(&Frame::LeaveGroup { group });
     }
 
+    /// Say that this rank is done with `group`, and hear from now on of all others that are or will
+    /// be. `description` is what it does meanwhile.
+    pub(crate) fn part(&self, group: u64, description: &str) {
+        // Who stands there is told, also of what the root knew before.
+        self.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), description);
+        // Without a root there is nobody to tell.
+        let _sent = self.say(&Frame::LeaveGroup { group });
+    }
+
+    /// Nobody waits in `group` any more.
+    pub(crate) fn forget(&self, group: u64) {
+        self.heard.forget_group(group);
+    }
+
+    /// Whether there is a root from which more may be heard.
+    pub(crate) fn hears(&self) -> bool {
+        self.line.is_some() && self.heard.is_listening()
+    }
+
     /// Whether `rank` has left communicator `group`. Takes a lock. Known of those who left before
     /// this rank last told or asked the root about the group, and of those who leave afterwards.
     pub(crate) fn has_parted(&self, rank: usize, group: u64) -> bool {

@@ -8,7 +8,7 @@ use super::kernels::build_number;
 use crate::Settings;
 
 /// Bytes of a card.
-pub(super) const CARD_BYTES: usize = 88 + IpcHandle::BYTES;
+pub(super) const CARD_BYTES: usize = 96 + IpcHandle::BYTES;
 /// Bytes of the name of an algorithm.
 const NAME_BYTES: usize = 32;
 
@@ -23,6 +23,8 @@ pub(super) struct Card {
     /// Blocks that run on it at the same time; zero where something failed.
     pub(super) room: u32,
     pub(super) board: u64,
+    /// That of rank 0 is the group's: no two are alike.
+    pub(super) number: u64,
     /// Of the kernels, and of what they and the host both look into.
     build: u32,
     ordered: u32,
@@ -40,6 +42,7 @@ impl Card {
         ordinal: 0,
         room: 0,
         board: 0,
+        number: 0,
         build: 0,
         ordered: 0,
         algorithm: [0; NAME_BYTES],
@@ -60,6 +63,7 @@ impl Card {
             ordinal: device.ordinal,
             room: device.multiprocessors.max(1),
             board,
+            number: random().unwrap_or(board),
             build: build_number(),
             ordered: u32::from(settings.ordered),
             algorithm,
@@ -72,6 +76,7 @@ impl Card {
         bytes.extend(self.process.to_le_bytes());
         bytes.extend(self.host.to_le_bytes());
         bytes.extend(self.board.to_le_bytes());
+        bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.ordinal.to_le_bytes());
         bytes.extend(self.room.to_le_bytes());
         bytes.extend(self.build.to_le_bytes());
@@ -92,12 +97,13 @@ impl Card {
             process: long(16),
             host: long(24),
             board: long(32),
-            ordinal: short(40),
-            room: short(44),
-            build: short(48),
-            ordered: short(52),
-            algorithm: part(bytes, 56),
-            handle: part(bytes, 88),
+            number: long(40),
+            ordinal: short(48),
+            room: short(52),
+            build: short(56),
+            ordered: short(60),
+            algorithm: part(bytes, 64),
+            handle: part(bytes, 96),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Inboxes: memory on each rank's device where the others put what they send it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use brigade_cuda::{Context, CudaError, DeviceMemory, IpcHandle, Opened, Stream};
 
 use super::card::Card;
 use super::layout::{LANES, RANKS, inbox_bytes, lane_at};
-use super::setup::{agree, clear, exchange, pattern, reach, show, shown};
+use super::parties;
+use super::setup::{self, agree, clear, exchange, pattern, reach, show, shown};
 use crate::Error;
 use crate::communicator::Shared;
 
@@ -25,24 +26,32 @@ pub(super) struct Inboxes {
     pub(super) lanes: u32,
     /// Of ranks in this process, whose memory stays until nobody here looks at it.
     kept: Vec<Arc<DeviceMemory>>,
-    opened: Vec<Opened>,
+    opened: Mutex<Vec<Opened>>,
+    /// Under which group's number it stands that others have opened ours.
+    number: u64,
 }
 
 /// Make this rank's inbox and open those of all others; whether what others write arrives here,
 /// which says nothing of the others. Collective. `room` blocks of each rank run at the same time.
 pub(super) fn open(
     shared: &Shared,
-    (context, stream): (&Context, &Stream),
+    own: &setup::Opened,
     cards: &[Card],
     room: u32,
 ) -> Result<(Inboxes, bool), Error> {
+    let (context, stream, board) = (&own.context, &own.stream, &own.board);
+    let (number, process) = (cards[0].number, cards[shared.rank as usize].process);
     let lanes = LANES.min(room).min(LANES_OF_ALL / cards.len() as u32);
     let own = make((context, stream), inbox_bytes(cards.len(), lanes));
+    if cards.iter().any(|card| card.process != process) {
+        let lent = own.iter().chain([board]);
+        lent.for_each(|memory| parties::lend(number, shared.rank, memory));
+    }
     let handle = own.as_ref().ok().and_then(|own| IpcHandle::of(context, own.address()).ok());
     let mut note = own.as_ref().map_or(0, |own| own.address()).to_le_bytes().to_vec();
     note.extend(handle.map_or([0; IpcHandle::BYTES], |handle| handle.to_bytes()));
     let notes = exchange(shared, &note)?;
-    let mut inboxes = Inboxes { lanes, ..Inboxes::default() };
+    let mut inboxes = Inboxes { lanes, number, ..Inboxes::default() };
     let greeted = own.and_then(|own| {
         inboxes.kept.push(own);
         inboxes.find_all(context, shared.rank, cards, &notes)?;
@@ -69,10 +78,22 @@ impl Inboxes {
     /// Let go of all of them: of others' first, since memory must not be freed where it is still
     /// open. Nobody's kernel waits for a rank that frees. Collective.
     pub(super) fn close(&mut self, shared: &Shared) -> Result<(), Error> {
-        self.opened.clear();
+        self.let_go();
         agree(shared, true)?;
+        parties::take_back(self.number, shared.rank);
         *self = Self::default();
         agree(shared, true).map(drop)
+    }
+
+    /// Close what was opened of other processes, which no kernel of ours uses any more.
+    pub(super) fn let_go(&self) {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Keep it open for good: a kernel of ours does not end.
+    pub(super) fn hold_on(&self) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(std::mem::take(&mut *opened));
     }
 
     /// The inboxes and boards of all ranks, from what they say of them.
@@ -150,12 +171,12 @@ impl Inboxes {
         card: &Card,
         handle: &IpcHandle,
     ) -> Result<(u64, u64), CudaError> {
+        let all = self.opened.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut open = |handle: &IpcHandle| -> Result<u64, CudaError> {
-            // SAFETY: ranks keep their inboxes and boards until the group ends, and nobody writes
-            // to those of a rank whose calls have ended.
+            // SAFETY: ranks keep their inboxes and boards until we have said that we closed them.
             let opened = unsafe { Opened::open(context, handle) }?;
             let address = opened.address();
-            self.opened.push(opened);
+            all.push(opened);
             Ok(address)
         };
         Ok((open(handle)?, open(&card.handle())?))

@@ -8,6 +8,8 @@ use crate::say::warn;
 
 /// How many allocations of other processes stay mapped.
 const IMPORTS_MAX: usize = 64;
+/// Beside an offer's signature: the memory stays until the group is closed.
+const STAYS: u64 = 1 << 32;
 
 /// An allocation as another process opens it.
 #[derive(Clone, Copy)]
@@ -23,6 +25,8 @@ pub(super) struct Allocation {
 /// process's addresses its part begins.
 pub(super) struct Offer {
     pub(super) signature: u32,
+    /// Whether its owner keeps the memory until the group is closed.
+    pub(super) stays: bool,
     pub(super) input: Allocation,
     pub(super) output: Allocation,
     pub(super) tells: Vec<(u64, u64)>,
@@ -80,6 +84,7 @@ impl Offer {
         let (output, tells) = rest.split_at(Allocation::BYTES);
         Self {
             signature: number(bytes, 0) as u32,
+            stays: number(bytes, 0) & STAYS != 0,
             input: Allocation::read(input),
             output: Allocation::read(output),
             tells: tells.chunks_exact(16).map(|pair| (number(pair, 0), number(pair, 8))).collect(),
@@ -91,10 +96,11 @@ impl Offer {
 pub(super) fn offer(
     context: &Context,
     argument: &Direct,
-    (input, output): (u64, u64),
+    (input, output, stays): (u64, u64, bool),
     ranks: usize,
 ) -> Vec<u8> {
-    let mut bytes = u64::from(argument.signature).to_le_bytes().to_vec();
+    let stays = if stays { STAYS } else { 0 };
+    let mut bytes = (u64::from(argument.signature) | stays).to_le_bytes().to_vec();
     [input, output]
         .iter()
         .for_each(|address| Allocation::around(context, *address).write(&mut bytes));
@@ -121,6 +127,8 @@ struct Import {
     opened: Opened,
     /// The last call that uses it.
     call: u64,
+    /// Whether its owner keeps it until the group is closed.
+    stays: bool,
 }
 
 impl Imports {
@@ -129,17 +137,18 @@ impl Imports {
         self.call += 1;
     }
 
-    /// Where an allocation of another process lies in this one, until another call begins.
+    /// Where an allocation of another process lies in this one, until the call ends; or until
+    /// another one begins, where its owner keeps it for longer.
     pub(super) fn import(
         &mut self,
         context: &Context,
-        rank: usize,
+        (rank, stays): (usize, bool),
         lent: &Allocation,
     ) -> Option<u64> {
         let is_same = |known: &Allocation| known.token == lent.token && known.id == lent.id;
         let mut opened = self.opened.iter_mut();
         if let Some(known) = opened.find(|it| it.rank == rank && is_same(&it.lent)) {
-            known.call = self.call;
+            (known.call, known.stays) = (self.call, stays);
             return Some(known.opened.address());
         }
         self.opened.retain(|it| it.rank != rank || !it.lent.is_in_the_way_of(lent));
@@ -150,12 +159,12 @@ impl Imports {
             self.opened.retain(|it| it.call == self.call);
         }
         let handle = IpcHandle { token: lent.token, offset: 0, bytes: lent.bytes };
-        // SAFETY: the rank that lent it keeps it until the call is done, and uses of the mapping
-        // after that begin with a new offer of the same allocation.
+        // SAFETY: the rank that lent it keeps it until the call is done, or the group is closed, as
+        // it says; before that it is closed here.
         match unsafe { Opened::open(context, &handle) } {
             Ok(opened) => {
                 let address = opened.address();
-                self.opened.push(Import { rank, lent: *lent, opened, call: self.call });
+                self.opened.push(Import { rank, lent: *lent, opened, call: self.call, stays });
                 Some(address)
             }
             Err(error) => {
@@ -165,6 +174,21 @@ impl Imports {
                 None
             }
         }
+    }
+
+    /// Close what was lent for the call that ends, which no kernel of ours uses any more.
+    pub(super) fn let_go(&mut self) {
+        self.opened.retain(|import| import.stays);
+    }
+
+    /// Close everything, likewise.
+    pub(super) fn close(&mut self) {
+        self.opened.clear();
+    }
+
+    /// Keep it open for good: a kernel of ours does not end.
+    pub(super) fn hold_on(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.opened));
     }
 }
 

@@ -52,6 +52,7 @@ impl Inner {
         self.watched.check()?;
         self.refuse_capture(&"a message", false, stream)?;
         let mut state = self.state();
+        state.refuse_closed()?;
         self.check_messages(&mut state, messages)?;
         state.used(stream);
         let own = self.group.rank as usize;

@@ -11,6 +11,7 @@
 //! | `link` | a call as hops of its schedule: pure |
 //! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
 //! | `card`, `setup`, `inbox` | who reaches whom, proved with a pattern |
+//! | `parties`, `ending` | what other processes have open, and how nobody frees it under them |
 //! | `plans` | calls made before, and the memory that they name |
 //! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
 //! | `work` | waiting for what was enqueued |
@@ -24,6 +25,7 @@
 //! host.
 
 mod card;
+mod ending;
 mod inbox;
 mod kernels;
 mod layout;
@@ -31,6 +33,7 @@ mod lent;
 mod link;
 mod lower;
 mod messages;
+mod parties;
 mod plans;
 mod setup;
 mod slots;
@@ -40,8 +43,9 @@ mod watch;
 mod ways;
 mod work;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use brigade_cuda::{Context, DeviceMemory, Stream};
 use brigade_schedule::{Algorithm, Collective};
@@ -79,8 +83,9 @@ const PROOF_BYTES: usize = 20_000;
 /// A rank that frees memory of a device, other than to a pool, waits for everything on it; so free
 /// such memory while no rank of this process is in a call (between two barriers), as with NCCL.
 ///
-/// Dropping it waits for the calls that were enqueued, no longer than a call may take; where some
-/// went into streams of somebody else, for everything that this process has on the device.
+/// A group ends by [`DeviceGroup::close`] on all ranks. Dropping it waits for what was enqueued, no
+/// longer than a call may take (and for all that this process has on the device, where streams are
+/// somebody else's), and two seconds for other processes. What they still have open is kept.
 pub struct DeviceGroup {
     inner: Arc<Inner>,
     watcher: Option<Watcher>,
@@ -99,6 +104,8 @@ struct Inner {
     blocks: u32,
     /// For what the group does by itself.
     stream: Stream,
+    /// See [`DeviceGroup::keep_open`]; of the caller's memory only, not of scratch.
+    keeps: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -117,6 +124,7 @@ struct State {
     has_borrowed: bool,
     /// Calls and kernels for messages so far.
     posted: u32,
+    is_closed: bool,
 }
 
 impl Communicator {
@@ -266,6 +274,13 @@ impl DeviceGroup {
         unsafe { self.inner.messages(messages, stream) }
     }
 
+    /// From now on this rank keeps memory that its calls are made on until the group is closed on
+    /// all ranks of this process. With [`Way::Met`] other processes then leave it open, and need
+    /// not open and close it for every call. Each rank decides for itself.
+    pub fn keep_open(&self) {
+        self.inner.keeps.store(true, Ordering::Relaxed);
+    }
+
     /// Why nothing can be called any more, if it is so: for those whose calls run in graphs.
     /// Costs two loads as long as all is well.
     ///
@@ -274,32 +289,6 @@ impl DeviceGroup {
     /// What ended the group.
     pub fn check(&self) -> Result<(), Error> {
         self.inner.watched.check()
-    }
-}
-
-impl Drop for DeviceGroup {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + self.inner.watched.shared.settings.timeout;
-        let mut state = self.inner.state();
-        let (streams, has_borrowed) = (std::mem::take(&mut state.streams), state.has_borrowed);
-        drop(state);
-        if self.inner.watched.check().is_err() {
-            self.inner.watched.desk.abort();
-        }
-        if has_borrowed {
-            // A kernel that waits for another rank is ended by the watch, or was told to end, and
-            // looks at the desk until then; what else may go wrong on the device is told to whoever
-            // asks it next.
-            let _ = self.inner.context.synchronize();
-        }
-        for stream in streams {
-            while Instant::now() < deadline && !stream.is_done().unwrap_or(true) {
-                std::thread::sleep(NAP);
-            }
-        }
-        // Whatever still waits shall not wait for a desk that is gone.
-        self.inner.watched.desk.abort();
-        drop(self.watcher.take());
     }
 }
 
@@ -316,6 +305,7 @@ impl Inner {
             streams: Vec::new(),
             has_borrowed: false,
             posted: 0,
+            is_closed: false,
         };
         Self {
             watched: Watched::new(Arc::clone(shared), opened.desk),
@@ -329,6 +319,7 @@ impl Inner {
             inboxes,
             blocks,
             stream: opened.stream,
+            keeps: AtomicBool::new(false),
             state: Mutex::new(state),
         }
     }
@@ -368,7 +359,10 @@ impl Inner {
     /// kept for the caller to free.
     fn prove(&self, kept: &mut Vec<DeviceMemory>) -> bool {
         let mut proved = |bytes| self.prove_with(bytes, kept).unwrap_or(false);
-        [16, PROOF_BYTES].into_iter().all(&mut proved)
+        let is_good = [16, PROOF_BYTES].into_iter().all(&mut proved);
+        // What others have used is freed once all have come here.
+        self.state().imports.let_go();
+        is_good
     }
 
     fn prove_with(&self, bytes: usize, kept: &mut Vec<DeviceMemory>) -> Result<bool, Error> {

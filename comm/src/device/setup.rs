@@ -12,6 +12,7 @@ use super::card::{CARD_BYTES, Card, disagreement};
 use super::inbox::{self, Inboxes};
 use super::kernels::{Folding, Kernels};
 use super::layout::{BLOCKS, Group, PACKETS_AT, RANKS, board_bytes};
+use super::parties;
 use super::sys::Desk;
 use crate::call::{Buffers, Call};
 use crate::communicator::Shared;
@@ -105,6 +106,9 @@ pub(super) fn meet(shared: &Shared, context: &Context) -> Result<Met, Error> {
     if let Some(why) = disagreement(&cards, &shared.members) {
         return Err(Error::join(why));
     }
+    if cards.iter().any(|card| card.process != cards[rank as usize].process) {
+        parties::enter(cards[0].number, rank);
+    }
     let desk = opened.desk.address();
     let group = Group { rank, ranks: shared.ranks, desk, board: [0; RANKS] };
     let mut met = Met {
@@ -146,8 +150,7 @@ impl Met {
         // From their cards all ranks find alike whether they open inboxes.
         let is_linked = is_one_host && has_room && cards.len() > 1 && is_each_of_one_process(cards);
         if is_linked && (is_wished || !is_one_process) {
-            let here = (context, &self.opened.stream);
-            let (inboxes, is_good) = inbox::open(shared, here, cards, self.blocks)?;
+            let (inboxes, is_good) = inbox::open(shared, &self.opened, cards, self.blocks)?;
             self.inboxes = inboxes;
             if is_good {
                 self.group.board = self.inboxes.boards;

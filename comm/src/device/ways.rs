@@ -3,6 +3,7 @@
 //! the host (`staged`).
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 
 use brigade_cuda::{Arg, CudaError, DeviceMemory, Function, Launch, Stream};
 
@@ -37,6 +38,7 @@ impl Inner {
         let is_for_host = call.collective.folds() && Folding::by(call.dtype, &call.op).is_none();
         self.refuse_capture(call, is_for_host, stream)?;
         let mut state = self.state();
+        state.refuse_closed()?;
         let in_place = input == output;
         let index = match state.plans.find(call, in_place) {
             Some(index) => index,
@@ -101,7 +103,8 @@ impl Inner {
                         .map_err(failed);
                 }
                 let kernel = (&loaded.direct, loaded.threads);
-                let buffers = (source, output);
+                let stays = self.keeps.load(Ordering::Relaxed) && plan.copied_bytes() == 0;
+                let buffers = (source, output, stays);
                 // SAFETY: as above.
                 match unsafe { self.meet_and_run(imports, (argument, buffers), kernel, stream)? } {
                     true => Ok(()),
@@ -235,7 +238,7 @@ impl Inner {
     unsafe fn meet_and_run(
         &self,
         imports: &mut Imports,
-        (argument, buffers): (Direct, (u64, u64)),
+        (argument, buffers): (Direct, (u64, u64, bool)),
         (kernel, threads): (&Function, u32),
         stream: &Stream,
     ) -> Result<bool, Error> {
@@ -252,7 +255,8 @@ impl Inner {
         }
         let reached = self.reach(imports, &argument, &offers);
         if !agree(shared, reached.is_some())? {
-            return Ok(false);
+            imports.let_go();
+            return agree(shared, true).map(|_| false);
         }
         let argument = reached.expect("all ranks have agreed that they have");
         let moves = argument.step[..argument.steps as usize]
@@ -266,7 +270,13 @@ impl Inner {
             // SAFETY: as above, and the argument is the kernel's.
             unsafe { launch(kernel, stream, (blocks, threads), &argument) }
         };
-        let done = given.map_err(failed).and_then(|()| self.settle(stream));
+        // Even if only a part was given.
+        let settled = self.settle(stream);
+        if settled.is_ok() {
+            // Before its owners hear that the call has ended, and may free it.
+            imports.let_go();
+        }
+        let done = given.map_err(failed).and(settled);
         // Nobody waits for a rank whose device has failed.
         let all_done = agree(shared, done.is_ok())?;
         done?;
@@ -292,7 +302,7 @@ impl Inner {
                 if !needed {
                     return Some(0);
                 }
-                let start = imports.import(&self.context, peer, allocation)?;
+                let start = imports.import(&self.context, (peer, offer.stays), allocation)?;
                 Some(start + told.checked_sub(allocation.start)?)
             };
             argument.input[peer] = reached(reads, input_at, &offer.input)?;
@@ -303,6 +313,13 @@ impl Inner {
 }
 
 impl State {
+    pub(super) fn refuse_closed(&self) -> Result<(), Error> {
+        match self.is_closed {
+            true => Err(Error::invalid("the group on devices was closed on this rank")),
+            false => Ok(()),
+        }
+    }
+
     /// Remember a stream that a call went into.
     pub(super) fn used(&mut self, stream: &Stream) {
         if stream.is_borrowed() {

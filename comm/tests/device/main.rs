@@ -4,6 +4,7 @@
 //! `transports/cuda/fake`; kernels are compiled from the same source as for a device.
 
 mod calls;
+mod endings;
 mod failures;
 mod graphs;
 mod lending;

@@ -3,10 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_comm::device::{DeviceGroup, DeviceMessage, Way};
+use brigade_comm::device::{DeviceMessage, Way};
 use brigade_comm::launch::Launch;
 use brigade_comm::{Call, Communicator, Dtype, Op, Settings};
-use brigade_cuda::{CaptureMode, Context, DeviceMemory, Stream};
+use brigade_cuda::{CaptureMode, Context, Stream};
 use brigade_schedule::Collective;
 
 use super::world::{Rank, case, context, even, has_device, turn};
@@ -15,7 +15,7 @@ use super::world::{Rank, case, context, even, has_device, turn};
 pub(crate) const WAY: &str = "TEST_DEVICE_WAY";
 
 /// A variable for one rank, or for all.
-type Variable<'a> = (Option<usize>, &'a str, &'a str);
+pub(crate) type Variable<'a> = (Option<usize>, &'a str, &'a str);
 
 /// Start this very test as ranks of a world, each a process.
 pub(crate) fn start(test: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
@@ -61,7 +61,6 @@ pub(crate) fn be_a_rank(way: &str) {
         "fails" => return be_with_one_that_fails(comm, &context),
         "dies in a kernel" => return be_with_one_that_dies_in_a_kernel(comm, &context),
         "captures" => return be_captured(comm, &context),
-        "twice" => return be_in_two_groups(comm, &context),
         "lends" => return super::lending::be_one_that_lends(comm, &context),
         _ => {}
     }
@@ -94,13 +93,16 @@ fn be_two_ranks() {
         rank.assert_way(Way::Linked);
         assert!(rank.group.shares_device());
         check_all(&rank, &[3001]);
-        rank.comm.barrier().expect("the end");
+        rank
     };
-    std::thread::scope(|scope| {
-        for thread in 0..2 {
-            scope.spawn(move || be(thread));
-        }
+    let both = std::thread::scope(|scope| {
+        let threads = [0, 1].map(|thread| scope.spawn(move || be(thread)));
+        threads.map(|thread| thread.join().expect("a rank"))
     });
+    // One thread ends both groups, one after the other, as programs do that have several ranks.
+    let begin = Instant::now();
+    both.iter().for_each(|rank| rank.group.close().expect("the end of a group"));
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }
 
 /// Calls of every kind, and messages.
@@ -151,38 +153,6 @@ fn be_with_one_that_dies_in_a_kernel(comm: Communicator, context: &Context) {
     let error = start().wait().expect_err("rank 1 is lost");
     assert!(error.to_string().contains("rank 1"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
-}
-
-/// Two groups of the same ranks have inboxes of their own: calls take turns, and one group ends on
-/// one rank while the other one still has it.
-fn be_in_two_groups(comm: Communicator, context: &Context) {
-    let me = comm.rank();
-    let half = comm.split(Some(0), 0).expect("a split").expect("a part of it");
-    let groups = [&comm, &half].map(|comm| comm.on_device(context).expect("a group on devices"));
-    let stream = Stream::new(context).expect("a stream");
-    let elems = 10_000;
-    let mut memory = DeviceMemory::new(context, 4 * elems).expect("memory");
-    memory.write(&stream, 0, &1_i32.to_le_bytes().repeat(elems)).expect("a copy");
-    let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
-    let at = memory.address();
-    // SAFETY: the memory is as long as the call, and outlives what is waited for.
-    let start = |group: &DeviceGroup| unsafe { group.start(&call, at, at, &stream) };
-    for group in [0, 1, 0, 1, 1, 0] {
-        assert_eq!(groups[group].way(), Way::Linked);
-        start(&groups[group]).expect("a call").wait().expect("its end");
-    }
-    let [one, other] = groups;
-    // Whoever has dropped it calls it no more.
-    comm.barrier().expect("a barrier");
-    let one = (me == 1).then_some(one);
-    comm.barrier().expect("a barrier");
-    start(&other).expect("a call").wait().expect("its end");
-    let mut found = vec![0; 4 * elems];
-    memory.read(&stream, 0, &mut found).expect("a copy");
-    assert!(found == (1_i32 << 7).to_le_bytes().repeat(elems));
-    comm.barrier().expect("a barrier");
-    drop((one, other));
-    comm.barrier().expect("a barrier");
 }
 
 /// Calls are captured, and replayed while the other process may be a replay ahead.
@@ -273,8 +243,28 @@ fn test(name: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
     }
 }
 
+/// Run `be` in processes, each a rank, which all run the test of this name.
+pub(crate) fn in_processes(
+    name: &str,
+    ranks: usize,
+    variables: &[Variable<'_>],
+    be: impl FnOnce(Communicator, Context),
+) {
+    if !is_rank() {
+        return start(name, ranks, "its own", variables);
+    }
+    let comm = Communicator::from_env().expect("a world");
+    let context = context(comm.rank());
+    be(comm, context);
+}
+
+/// Whether this process is a rank, and not the test that starts them.
+pub(crate) fn is_rank() -> bool {
+    std::env::var_os(WAY).is_some()
+}
+
 /// Whether the tests run on a device; says that it cannot fail by request.
-fn is_real() -> bool {
+pub(crate) fn is_real() -> bool {
     let is_off = std::env::var("BRIGADE_FAKE_CUDA").is_ok_and(|value| value == "off");
     if is_off {
         eprintln!("skipped: a real device does not fail by request");
@@ -297,7 +287,7 @@ fn processes_with_devices_of_their_own_are_linked() {
 }
 
 /// Two devices, of which each process has one.
-const TWO_DEVICES: Variable<'static> = (None, "BRIGADE_FAKE_CUDA_DEVICES", "2");
+pub(crate) const TWO_DEVICES: Variable<'static> = (None, "BRIGADE_FAKE_CUDA_DEVICES", "2");
 
 #[test]
 fn threads_that_share_a_device_are_linked_with_those_of_another_process() {
@@ -314,14 +304,6 @@ fn processes_capture_their_calls() {
         return;
     }
     test("processes_capture_their_calls", 2, "captures", &[TWO_DEVICES]);
-}
-
-#[test]
-fn two_groups_of_the_same_processes_end_in_any_order() {
-    if is_real() {
-        return;
-    }
-    test("two_groups_of_the_same_processes_end_in_any_order", 2, "twice", &[TWO_DEVICES]);
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub(crate) use brigade_cuda_fake::has_device;
 use brigade_cuda_fake::is_off;
 use brigade_schedule::Collective;
 
+use super::processes::is_rank;
+
 /// What lies in outputs before a call.
 const STALE: u8 = 0xa5;
 
@@ -55,6 +57,17 @@ pub(crate) fn ranks(count: usize, settings: &Settings, body: impl Fn(&Rank) + Sy
             });
         }
     });
+}
+
+/// Have kernels compiled that add or else fold such elements, which may take longer at a first run
+/// than processes with a short deadline have.
+pub(crate) fn compile(dtype: Dtype, op: &Op) {
+    if is_rank() || !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let case = even(Collective::AllReduce, dtype, op.clone(), 16, 2);
+    ranks(2, &Settings::default(), |rank| rank.check(&case, 1));
 }
 
 /// A call with these counts, one for each block.

@@ -6,7 +6,8 @@
 //! Memory of "devices" is memory of the host that other processes can map; streams are threads, so
 //! what is given to them is done later and in order; kernels are compiled by g++ or clang++ from
 //! the same source (`cpu.h` says how). It is no measure of speed, and kinder than a device in two
-//! ways: the host can follow a device's address, and a kernel that goes astray ends the process.
+//! ways: the host can follow a device's address, and a kernel that goes astray ends the process, as
+//! does memory that is freed while another process has it open.
 //!
 //! Variables that tests set:
 //!

@@ -25,8 +25,8 @@ pub(crate) struct Range {
 pub(crate) enum Kind {
     /// Of a device. The file is kept to be mapped by others.
     Device { device: usize, file: OwnedFd, is_pooled: bool },
-    /// Of another process's device.
-    Opened { device: usize, source: Source },
+    /// Of another process's device. The file is locked for as long as it is open here.
+    Opened { device: usize, source: Source, _lock: File },
     /// Mapped through a handle that is shared.
     Shared { device: usize },
     /// Of the host, allocated here, or by somebody else.
@@ -129,8 +129,21 @@ fn free(start: u64, pooled: bool) -> Answer {
         return Err(INVALID_VALUE);
     }
     let range = remove(start)?;
+    if let Kind::Device { file, .. } = &range.kind
+        && !flock(file, libc::LOCK_EX)
+    {
+        // On a device anything may happen now.
+        eprintln!("memory of a device is freed that another process has open");
+        std::process::abort();
+    }
     unmap(start, whole(range.bytes));
     Ok(())
+}
+
+/// Lock a file, among all that have it open; false where others are in the way.
+fn flock(file: &impl AsRawFd, how: c_int) -> bool {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
 }
 
 /// What an IPC handle holds: who has the memory open, and as what.
@@ -172,11 +185,15 @@ fn open(token: Token) -> Result<u64, Code> {
     if is_in_the_way(source, bytes) {
         return Err(ALREADY_MAPPED);
     }
+    let file = open_of(token.process, token.fd)?;
+    if !flock(&file, libc::LOCK_SH) {
+        return Err(INVALID_VALUE);
+    }
     let start = match peers() {
         "broken" => map(&new_file(whole(bytes))?, whole(bytes), 0)?,
-        _ => map(&open_of(token.process, token.fd)?, whole(bytes), 0)?,
+        _ => map(&file, whole(bytes), 0)?,
     };
-    add(start, Range { bytes, kind: Kind::Opened { device, source } });
+    add(start, Range { bytes, kind: Kind::Opened { device, source, _lock: file } });
     Ok(start)
 }
 

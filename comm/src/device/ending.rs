@@ -1,0 +1,191 @@
+//! How a group ends: nobody frees what another process still has open.
+//!
+//! NVIDIA leaves undefined what comes of memory that is freed while another process has it open. So
+//! each rank, once its own kernels are done, closes what it has opened of others' and tells the
+//! root so, from whom all hear it: not by a call, since ranks that are not there any more, or drop
+//! their groups in another order, must not keep the others. The last rank of a process then waits
+//! for those of other processes; what some of them may still have open is kept.
+
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use brigade_cuda::Stream;
+
+use super::setup::Way;
+use super::{DeviceGroup, Inner, NAP, parties};
+use crate::Error;
+use crate::say::warn;
+use crate::wait::error_of;
+
+/// How long kernels may take to end that were told to.
+const MERCY: Duration = Duration::from_secs(2);
+/// How long one who drops a group waits for those of other processes.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it looks.
+const ROUND: Duration = Duration::from_millis(1);
+/// What is done here, for errors.
+const CLOSING: &str = "closing a group on devices";
+
+impl DeviceGroup {
+    /// End the group: wait for the calls that were enqueued, close what was opened of other
+    /// processes' memory, and wait until they have done likewise, no longer than a call may take.
+    /// All ranks call it; nothing can be called afterwards, and what lies in graphs must not be
+    /// launched. Ranks of one process do not wait for each other, so that one thread can close the
+    /// groups of several ranks, one after the other: the last one waits. When it has returned
+    /// without an error, no other process uses memory of this one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`], with the ranks that have not closed theirs, and what ended the group. It
+    /// is closed nevertheless, and what others may have open is kept until the process ends.
+    pub fn close(&self) -> Result<(), Error> {
+        self.inner.end(self.inner.watched.shared.settings.timeout, true)
+    }
+}
+
+impl Drop for DeviceGroup {
+    fn drop(&mut self) {
+        // Whoever unwinds waits for nobody, and who wants to hear how it ends closes the group.
+        let patience = if std::thread::panicking() { Duration::ZERO } else { PATIENCE };
+        let _ = self.inner.end(patience, false);
+        drop(self.watcher.take());
+    }
+}
+
+impl Inner {
+    /// `is_asked`: whether somebody wants to know that buffers of calls are open nowhere, too.
+    fn end(&self, patience: Duration, is_asked: bool) -> Result<(), Error> {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.is_closed, true) {
+            return Ok(());
+        }
+        let (streams, has_borrowed) = (std::mem::take(&mut state.streams), state.has_borrowed);
+        drop(state);
+        let begun = Instant::now();
+        let is_still = self.rest(&streams, has_borrowed);
+        let (own, number) = (&self.cards[self.group.rank as usize], self.cards[0].number);
+        if self.cards.iter().all(|card| card.process == own.process) {
+            return if is_still { self.watched.check() } else { Err(self.late(begun, &[])) };
+        }
+        let mut state = self.state();
+        if is_still {
+            self.inboxes.let_go();
+            state.imports.close();
+            // In front of leaving, or the last one here would wait for one who has not said it.
+            self.watched.shared.world.control.part(number, CLOSING);
+        } else {
+            self.inboxes.hold_on();
+            state.imports.hold_on();
+        }
+        drop(state);
+        let Some(lent) = parties::leave(number, self.group.rank) else {
+            return if is_still { self.watched.check() } else { Err(self.late(begun, &[])) };
+        };
+        let missing = match self.way {
+            Way::Linked | Way::Met if is_still && (is_asked || !lent.is_empty()) => {
+                self.await_others(number, begun + patience)
+            }
+            _ => Vec::new(),
+        };
+        if is_still && missing.is_empty() {
+            return self.watched.check();
+        }
+        if !lent.is_empty() {
+            self.keep(lent.iter().map(|memory| memory.bytes()).sum(), &missing);
+            std::mem::forget(lent);
+        }
+        match self.watched.shared.world.control.verdict() {
+            Some(verdict) => Err(error_of(verdict, CLOSING)),
+            None => Err(self.late(begun, &missing)),
+        }
+    }
+
+    /// Wait for what was enqueued, no longer than a call may take; whether nothing of it is left.
+    fn rest(&self, streams: &[Stream], has_borrowed: bool) -> bool {
+        let desk = &self.watched.desk;
+        if self.watched.check().is_err() {
+            desk.abort();
+        }
+        if has_borrowed {
+            // A kernel that waits for another rank is ended by the watch, or was told to end, and
+            // looks at the desk until then; what else may go wrong on the device is told to whoever
+            // asks it next.
+            let _ = self.context.synchronize();
+        }
+        let is_done = |patience: Duration| {
+            let deadline = Instant::now() + patience;
+            // On a device that has failed nothing is left.
+            let mut busy = streams.iter().filter(|stream| !stream.is_done().unwrap_or(true));
+            while busy.clone().next().is_some() && Instant::now() < deadline {
+                std::thread::sleep(NAP);
+            }
+            busy.next().is_none()
+        };
+        if is_done(self.watched.shared.settings.timeout) {
+            return true;
+        }
+        // Whatever still waits shall not wait for a desk that is gone.
+        desk.abort();
+        is_done(MERCY)
+    }
+
+    /// Wait for ranks of other processes to say that they have closed what they had opened; those
+    /// who have not.
+    fn await_others(&self, number: u64, deadline: Instant) -> Vec<u32> {
+        let control = &self.watched.shared.world.control;
+        let own = &self.cards[self.group.rank as usize];
+        let others = self.cards.iter().zip(&*self.watched.shared.members);
+        let others = others.filter(|(card, _)| card.process != own.process);
+        let others: Vec<u32> = others.map(|(_, rank)| *rank).collect();
+        // What was said before comes in front of the answer.
+        let _reports = control.waiting_reports(number);
+        loop {
+            let is_over = control.verdict().is_some() || !control.hears();
+            // Who has left the world has closed its groups before.
+            let has_closed =
+                |rank: usize| control.has_parted(rank, number) || control.has_left(rank);
+            let missing = others.iter().copied().filter(|rank| !has_closed(*rank as usize));
+            let missing: Vec<u32> = missing.collect();
+            if missing.is_empty() || is_over || Instant::now() >= deadline {
+                control.forget(number);
+                return missing;
+            }
+            std::thread::sleep(ROUND);
+        }
+    }
+
+    /// Why it could not be waited any longer.
+    fn late(&self, begun: Instant, missing: &[u32]) -> Error {
+        let rank = self.watched.shared.members[self.group.rank as usize];
+        let why = match missing {
+            [] => String::from("its calls do not end"),
+            missing => format!("{} did not close it", ranks(missing)),
+        };
+        let place = format!("rank {rank}, {CLOSING}: {why}");
+        let waited_ms = begun.elapsed().as_millis() as u64;
+        Error::Timeout { place, waited_ms, others: String::new() }
+    }
+
+    /// Say that memory is kept, the first time.
+    fn keep(&self, bytes: usize, missing: &[u32]) {
+        static SAID: Once = Once::new();
+        let device = self.context.device().ordinal;
+        let who = match missing {
+            [] => String::from("a kernel here has not ended"),
+            missing => format!("{} may have it open", ranks(missing)),
+        };
+        SAID.call_once(|| {
+            warn(&format!(
+                "{bytes} bytes of device {device} are kept until this process ends: {who}. Close \
+                 groups on devices on all ranks (DeviceGroup::close, brigade_device_group_close, \
+                 ncclCommFinalize)"
+            ));
+        });
+    }
+}
+
+/// Some ranks in words.
+fn ranks(ranks: &[u32]) -> String {
+    let all: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    format!("rank {}", all.join(", rank "))
+}
