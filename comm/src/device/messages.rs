@@ -3,7 +3,7 @@
 use brigade_cuda::Stream;
 
 use super::layout::{Letter, Messages, RANKS};
-use super::setup::{Way, trouble};
+use super::setup::Way;
 use super::ways::launch;
 use super::{Inner, State};
 use crate::plan::{Channel, Message, Place, Space};
@@ -11,6 +11,8 @@ use crate::{Dtype, Error};
 
 /// A block more for so many bytes.
 const BLOCK_BYTES: usize = 32 << 10;
+/// What errors call it.
+pub(super) const A_MESSAGE: &str = "a message on a device";
 
 /// One message: elements in memory of a device.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +58,7 @@ impl Inner {
         self.check_messages(&mut state, messages)?;
         state.used(stream);
         let own = self.group.rank as usize;
-        let failed = |error| trouble("a message on a device", &error);
+        let failed = |error| self.give_up(&A_MESSAGE, &error, stream);
         let to_self =
             |sends| messages.iter().filter(move |one| one.peer == own && one.sends == sends);
         for (from, to) in to_self(true).zip(to_self(false)) {
@@ -151,7 +153,7 @@ impl Inner {
         let argument = Messages { group, count, call: state.posted, letter };
         // SAFETY: the argument is the kernel's; the caller vouches for the memory.
         unsafe { launch(&kernels.letters, stream, (blocks, loaded.threads), &argument) }
-            .map_err(|error| trouble("a message on a device", &error))
+            .map_err(|error| self.give_up(&A_MESSAGE, &error, stream))
     }
 
     /// Carry messages out through the host.
@@ -164,7 +166,7 @@ impl Inner {
         messages: &[&DeviceMessage],
         stream: &Stream,
     ) -> Result<(), Error> {
-        let failed = |error| trouble("a message on a device", &error);
+        let failed = |error| self.give_up(&A_MESSAGE, &error, stream);
         let mut buffers: Vec<Vec<u8>> = messages.iter().map(|one| vec![0; one.bytes]).collect();
         for (message, buffer) in messages.iter().zip(&mut buffers).filter(|(one, _)| one.sends) {
             let target = buffer.as_mut_ptr() as u64;

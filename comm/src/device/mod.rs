@@ -95,6 +95,8 @@ struct Inner {
     watched: Arc<Watched>,
     context: Context,
     way: Way,
+    /// Whether what goes wrong from now on ends the group.
+    is_proved: bool,
     cards: Vec<Card>,
     _boards: Vec<Arc<DeviceMemory>>,
     board: Arc<DeviceMemory>,
@@ -160,6 +162,7 @@ impl Communicator {
                 break;
             }
         }
+        inner.is_proved = true;
         let watcher = Watcher::start(&inner.watched)
             .map_err(|error| Error::invalid(format!("no thread can be started: {error}")))?;
         Ok(DeviceGroup { inner: Arc::new(inner), watcher: Some(watcher) })
@@ -311,6 +314,7 @@ impl Inner {
             watched: Watched::new(Arc::clone(shared), opened.desk),
             context: opened.context,
             way: Way::Staged,
+            is_proved: false,
             cards,
             _boards: boards,
             board: opened.board,

@@ -8,9 +8,8 @@ use super::kernels::Loaded;
 use super::layout::{ByHops, HOPS, Hop, Parcel, Parcels, RANKS, SLOT_BYTES, Scaling};
 use super::link::{Linked, link};
 use super::lower::signature;
-use super::messages::DeviceMessage;
+use super::messages::{A_MESSAGE, DeviceMessage};
 use super::plans::{Facts, Plan, factor};
-use super::setup::trouble;
 use super::ways::launch;
 use super::{Inner, State};
 use crate::call::Call;
@@ -106,7 +105,7 @@ impl Inner {
         number: u32,
         stream: &Stream,
     ) -> Result<(), Error> {
-        let failed = |error| trouble(&call.to_string(), &error);
+        let failed = |error| self.give_up(call, &error, stream);
         let scale = |to: u64, from: u64, elems: usize| {
             let (factor, ranks) = (factor(&call.op), self.group.ranks);
             let op = u32::from(call.op.code());
@@ -174,7 +173,7 @@ impl Inner {
         let kernels = loaded.messages.as_ref().expect("beside the kernels that fold nothing");
         // SAFETY: the argument is the kernel's; the caller vouches for the memory.
         unsafe { launch(&kernels.parcels, stream, (blocks, loaded.threads), &argument) }
-            .map_err(|error| trouble("a message on a device", &error))
+            .map_err(|error| self.give_up(&A_MESSAGE, &error, stream))
     }
 }
 

@@ -25,15 +25,11 @@ impl Inner {
         (input, output): (u64, u64),
         stream: &Stream,
     ) -> Result<(), Error> {
-        let failed = |error| trouble(&call.to_string(), &error);
+        let failed = |error| self.give_up(call, &error, stream);
         let size = call.dtype.size();
         let (input_bytes, output_bytes) = (plan.elems.0 * size, plan.elems.1 * size);
         let room = staging.room(&self.context, input_bytes, output_bytes);
-        let (from, to) = room.map_err(|error| {
-            // The others may be in the call already.
-            self.watched.shared.world.control.abort(&format!("{call}: {error}"));
-            failed(error)
-        })?;
+        let (from, to) = room.map_err(failed)?;
         // SAFETY: the caller vouches for the input; ours is as long, and waited for.
         unsafe { stream.copy(from.as_mut_ptr() as u64, input, input_bytes) }.map_err(failed)?;
         self.settle(stream)?;

@@ -137,16 +137,21 @@ impl Watched {
 
     /// End all kernels because one has stood still for so long.
     fn give_up(&self, still: &Still, stood: Duration) {
-        let control = &self.shared.world.control;
         let others = self.others();
         let waited_ms = stood.as_millis() as u64;
-        let error = Error::Timeout { place: self.place(still), waited_ms, others };
+        self.end(Error::Timeout { place: self.place(still), waited_ms, others });
+    }
+
+    /// End everything with an error of this rank's own, and tell the others; or with what ended it
+    /// before.
+    pub(super) fn end(&self, error: Error) -> Error {
         let mut cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
-        if cause.is_none() {
-            control.abort(&error.to_string());
-            *cause = Some(error);
-        }
+        let error = cause.get_or_insert_with(|| {
+            self.shared.world.control.abort(&error.to_string());
+            error
+        });
         self.desk.abort();
+        error.clone()
     }
 }
 

@@ -66,7 +66,7 @@ impl Inner {
     ) -> Result<(), Error> {
         let State { plans, kernels, imports, staging, scratch, posted, .. } = state;
         let plan = plans.at(index);
-        let failed = |error| trouble(&call.to_string(), &error);
+        let failed = |error| self.give_up(call, &error, stream);
         match &plan.ready {
             Ready::Packets { argument, threads } => {
                 let loaded = kernels.find(plan.folding).expect("loaded when the plan was made");
@@ -125,6 +125,21 @@ impl Inner {
             // SAFETY: as above.
             Ready::Staged => unsafe { self.stage(staging, plan, call, (input, output), stream) },
         }
+    }
+
+    /// This rank cannot do its part of a call in which the others may be already: end it for all,
+    /// with what is missing here. A capture is nobody's but this rank's, and so is a proof.
+    pub(super) fn give_up(
+        &self,
+        call: &dyn fmt::Display,
+        error: &CudaError,
+        stream: &Stream,
+    ) -> Error {
+        let error = trouble(&call.to_string(), error);
+        if !self.is_proved || stream.is_capturing().unwrap_or(false) {
+            return error;
+        }
+        self.watched.end(error)
     }
 
     /// Only kernels that wait for nothing on the host can be captured.
@@ -192,7 +207,7 @@ impl Inner {
                 .and_then(|room| self.stream.synchronize().map(|()| room)),
             Way::Met | Way::Staged => DeviceMemory::new(&self.context, bytes),
         };
-        let room = made.map_err(|error| Error::invalid(format!("{call}: {error}")))?;
+        let room = made.map_err(|error| self.give_up(call, &error, stream))?;
         let address = room.address();
         rooms.push(room);
         Ok(address)

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use brigade_comm::{Call, Dtype, Error, Op, Settings};
-use brigade_cuda::Registered;
+use brigade_cuda::{Registered, Stream};
 use brigade_schedule::{Algorithm, Collective};
 
-use super::world::{context, even, has_device, ranks, turn};
+use super::processes::{TWO_DEVICES, Variable, in_processes, is_real};
+use super::world::{Rank, compile, context, even, has_device, ranks, turn};
 
 fn all_reduce(elems: usize) -> Call {
     Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, elems)
@@ -204,6 +205,49 @@ fn a_rank_in_a_call_of_the_host_is_named_by_those_on_devices() {
         assert!(text.contains("all-reduce(i64 x 5, sum)"), "{text}");
         assert!(text.contains("all-reduce(f32 x 16, sum)") && text.contains("device"), "{text}");
     });
+}
+
+/// What a rank cannot do its part of a call for ends the call for all, long before the deadline.
+fn check_told(name: &str, fault: &str, why: &str) {
+    if is_real() {
+        return;
+    }
+    compile(Dtype::F32, &Op::PreMulSum(2.0));
+    let fault: Variable<'_> = (Some(1), "BRIGADE_FAKE_CUDA_FAULTS", fault);
+    let deadline = (None, "BRIGADE_TIMEOUT_MS", "8000");
+    in_processes(name, 2, &[TWO_DEVICES, deadline, fault], |comm, context| {
+        let group = comm.on_device(&context).expect("a group on devices");
+        let stream = Stream::new(&context).expect("a stream");
+        let rank = Rank { group, comm, stream };
+        let memory = rank.memory(&[0; 40_000]);
+        // Numbers are multiplied in memory of the group's before they are sent.
+        let call = Call::new(Collective::AllReduce, Dtype::F32, Op::PreMulSum(2.0), 10_000);
+        let (begin, at) = (Instant::now(), memory.address());
+        // SAFETY: the memory is as long as the call.
+        let start = || unsafe { rank.group.start(&call, at, at, &rank.stream) };
+        let error = start().and_then(|work| work.wait()).expect_err("rank 1 cannot");
+        let text = error.to_string();
+        assert!(text.contains("all-reduce(f32 x 10000") && text.contains(why), "{text}");
+        let told = ["rank 1 aborted: ", ""][rank.comm.rank()];
+        assert!(text.starts_with(told) && !error.is_recoverable(), "{text}");
+        assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
+        let again = start().map(drop).expect_err("it has ended");
+        assert_eq!(again.to_string(), text);
+    });
+}
+
+#[test]
+fn a_rank_without_room_for_a_call_is_told_to_those_whose_kernels_wait() {
+    let name = "failures::a_rank_without_room_for_a_call_is_told_to_those_whose_kernels_wait";
+    check_told(name, "cuMemAllocAsync@1=2", "CUDA_ERROR_OUT_OF_MEMORY");
+}
+
+#[test]
+fn a_rank_whose_kernel_cannot_be_launched_is_told_to_those_whose_kernels_wait() {
+    let name =
+        "failures::a_rank_whose_kernel_cannot_be_launched_is_told_to_those_whose_kernels_wait";
+    // The first two prove the way, and the third multiplies.
+    check_told(name, "cuLaunchKernel@4=1", "CUDA_ERROR_INVALID_VALUE");
 }
 
 /// By a setting that only some ranks have they would add in different orders, or by different
