@@ -882,9 +882,20 @@ brigade_result_t brigade_device_group_info(brigade_device_group_t group,
 // Threads: from any thread, at any time.
 brigade_result_t brigade_device_group_check(brigade_device_group_t group);
 
+// End a group on all ranks: wait for the calls that were enqueued, and until no other process has
+// memory of this one open any more, for as long as a call may take. Nothing can be called
+// afterwards, and what lies in graphs must not be launched; the handle stays. Every rank calls it,
+// where ranks are processes that share a machine; of those of one process only the last one waits
+// for other processes, so one thread may do it for several. BRIGADE_TIMEOUT names the ranks that
+// did not come, and what they may have open is kept until the process ends.
+//
+// Threads: from any thread.
+brigade_result_t brigade_device_group_close(brigade_device_group_t group);
+
 // End a handle. What was enqueued is waited for; what lies in graphs must not be launched any
-// more. It may outlive the handle of its communicator. Works of the group keep it until they are
-// freed.
+// more. Where brigade_device_group_close was not called, and ranks of other processes have not
+// destroyed theirs after two seconds, what they may have open is kept until the process ends. It
+// may outlive the handle of its communicator. Works of the group keep it until they are freed.
 //
 // Threads: from any thread; if another one is inside a call, the rest ends with that call.
 brigade_result_t brigade_device_group_destroy(brigade_device_group_t group);

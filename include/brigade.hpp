@@ -285,6 +285,8 @@ public:
     }
     // Throws why nothing can be called any more.
     void check_health() const { check(brigade_device_group_check(get())); }
+    // Wait until no other process has memory of this one open; every rank calls it.
+    void close() const { check(brigade_device_group_close(get())); }
     // Something to wait for what the stream has by now.
     Work mark(void *stream) const {
         Work work;

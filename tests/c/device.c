@@ -281,6 +281,10 @@ static void *take_part(void *argument) {
     CHECK(brigade_comm_destroy(me->comm));
     /* The group needs no handle of its communicator. */
     collectives(me, 10);
+    CHECK(brigade_device_group_close(me->group));
+    RESULT(BRIGADE_INVALID_ARGUMENT, brigade_device_barrier(me->group, me->stream));
+    REQUIRE(strstr(brigade_last_error(), "was closed") != NULL);
+    CHECK(brigade_device_group_check(me->group));
     CHECK(brigade_device_group_destroy(me->group));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_device_group_check(me->group));
     free(me->brought);

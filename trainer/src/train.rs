@@ -326,7 +326,7 @@ impl Run<'_> {
             let text = sample(self.model, &params, prompt, self.args.sample, draw);
             self.report.say(&printable(&[prompt, &text].concat()))?;
         }
-        Ok(())
+        self.strategy.close()
     }
 
     /// Mean loss over windows that do not depend on how many ranks there are.

@@ -205,18 +205,27 @@ pub unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) 
     unsafe { ask(comm, device, |comm| Ok(comm.device)) }
 }
 
-/// Waits until all ranks have come here, and all their calls have ended.
+/// Waits until all ranks have come here, and all their calls have ended; on devices, also until no
+/// process has memory of another one's open. For a communicator that does not block, the latter is
+/// what ncclCommDestroy waits for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
     enter_for(|| {
         group::refuse("ncclCommFinalize")?;
         let comm = pin::<Comm>(comm.addr() as u64)?;
         // SAFETY: a barrier has no memory.
-        unsafe { group::later(&comm, group::barrier()?, std::ptr::null_mut()) }
+        let result = unsafe { group::later(&comm, group::barrier()?, std::ptr::null_mut()) }?;
+        if comm.blocking
+            && let Some(on_device) = &comm.member()?.on_device
+        {
+            on_device.close()?;
+        }
+        Ok(result)
     })
 }
 
-/// Leaves the group, after the calls that were started on it have ended.
+/// Leaves the group, after the calls that were started on it have ended. On devices it waits two
+/// seconds for ranks of other processes; what they may still have open then, the process keeps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
     enter(|| {

@@ -113,6 +113,14 @@ impl OnDevice {
         }
     }
 
+    /// End calls on memory of devices, together with all ranks.
+    pub(crate) fn close(&self) -> Outcome {
+        match &self.there {
+            Ok(there) => Ok(there.group().close()?),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Whether a call is on memory of devices, which it must then be on as a whole. Pinned memory
     /// of the host goes with either.
     pub(crate) fn takes(&self, what: &What) -> Outcome<bool> {

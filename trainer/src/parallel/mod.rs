@@ -70,6 +70,11 @@ pub trait Strategy {
     /// What this rank holds.
     fn memory(&self) -> Memory;
 
+    /// The end of all steps, on every rank: nothing of this one's is used by another any more.
+    fn close(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// The last step as a picture, SVG, on every rank; none of a way that has nothing to show.
     fn draw(&mut self) -> Result<Option<String>, Error> {
         Ok(None)

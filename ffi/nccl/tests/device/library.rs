@@ -47,6 +47,7 @@ functions! {
     init_rank = c"ncclCommInitRank"(*mut Address, c_int, UniqueId, c_int);
     init_all = c"ncclCommInitAll"(*mut Address, c_int, *const c_int);
     split = c"ncclCommSplit"(Address, c_int, c_int, *mut Address, Address);
+    finalize = c"ncclCommFinalize"(Address);
     destroy = c"ncclCommDestroy"(Address);
     abort = c"ncclCommAbort"(Address);
     async_error = c"ncclCommGetAsyncError"(Address, *mut c_int);

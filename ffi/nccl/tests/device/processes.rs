@@ -6,20 +6,25 @@ use std::time::{Duration, Instant};
 use brigade_cuda::DeviceMemory;
 
 use super::library::{Address, F32, INVALID_USAGE, Nccl, REMOTE_ERROR, SUM, UniqueId};
-use super::rank::{Rank, context, has_device, turn, unique_id};
+use super::rank::{Rank, context, context_of, has_device, turn, unique_id};
 
 /// A rank's number, their number, and the id; only ranks have it.
 const RANK: &str = "TEST_NCCL_RANK";
 
 /// Start this very test as ranks, each a process; or be one of them.
 fn test(name: &str, worlds: &[usize], body: fn(Rank)) {
+    test_on(1, name, worlds, body);
+}
+
+/// The same where ranks take so many devices in turn.
+fn test_on(devices: usize, name: &str, worlds: &[usize], body: fn(Rank)) {
     if let Ok(given) = std::env::var(RANK) {
         let words: Vec<&str> = given.split(' ').collect();
         let [rank, ranks, id] = words[..] else { panic!("{given}") };
         let byte = |at: usize| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).expect("hex");
         let id = UniqueId(std::array::from_fn(byte));
         let (rank, ranks) = (rank.parse().expect("a rank"), ranks.parse().expect("ranks"));
-        return body(Rank::join(&context(), id, rank, ranks));
+        return body(Rank::join(&context_of(rank % devices), id, rank, ranks));
     }
     if !has_device() {
         return;
@@ -33,6 +38,7 @@ fn test(name: &str, worlds: &[usize], body: fn(Rank)) {
             command.args(["--exact", &format!("processes::{name}"), "--nocapture"]);
             command.env(RANK, format!("{rank} {ranks} {id}"));
             command.env("BRIGADE_TIMEOUT_MS", "60000");
+            command.env("BRIGADE_FAKE_CUDA_DEVICES", devices.to_string());
             command.envs(brigade_cuda_fake::environment());
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().expect("a process")
@@ -89,6 +95,32 @@ fn processes_on_one_device_make_every_call() {
             rank.collectives(count);
         }
         rank.leave(|| {});
+    });
+}
+
+/// Each process frees its part of the communicator when no other one has that open.
+#[test]
+fn processes_with_devices_of_their_own_finalize() {
+    if brigade_cuda_fake::is_off() {
+        eprintln!("skipped: as many devices as ranks are the fake's");
+        return;
+    }
+    test_on(3, "processes_with_devices_of_their_own_finalize", &[3], |rank| {
+        let (nccl, comm, me) = (rank.nccl, rank.comm, rank.rank);
+        let free_bytes = || context_of(me).memory().expect("a number").0;
+        let before = free_bytes();
+        if me == 1 {
+            std::thread::sleep(Duration::from_millis(700));
+        }
+        let start = Instant::now();
+        // SAFETY: nothing is called on it afterwards.
+        unsafe {
+            nccl.ok((nccl.finalize)(comm));
+            let waited = start.elapsed();
+            assert!(me == 1 || waited > Duration::from_millis(500), "{waited:?}");
+            nccl.ok((nccl.destroy)(comm));
+        }
+        assert!(free_bytes() > before + (4 << 20), "an inbox is longer than that");
     });
 }
 

@@ -29,9 +29,13 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The one device.
+/// The first device, which ranks share.
 pub(crate) fn context() -> Context {
-    let device = Cuda::load().expect("a driver").device(0).expect("a device");
+    context_of(0)
+}
+
+pub(crate) fn context_of(device: usize) -> Context {
+    let device = Cuda::load().expect("a driver").device(device as u32).expect("a device");
     Context::new(&device).expect("a context")
 }
 

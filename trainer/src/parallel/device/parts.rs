@@ -214,6 +214,10 @@ fn fill(pass: &mut Pass, unit: &Unit, passing: &mut Passing<'_>) -> Result<(), E
 }
 
 impl Strategy for Parts<'_> {
+    fn close(&mut self) -> Result<(), Error> {
+        self.flow.calls().close()
+    }
+
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let outcome = self.step_or_fail(batch, lr);
         self.flow.calls().seen(outcome)

@@ -264,6 +264,10 @@ fn fill(
 }
 
 impl Strategy for Resident<'_> {
+    fn close(&mut self) -> Result<(), Error> {
+        self.calls.as_ref().map_or(Ok(()), Calls::close)
+    }
+
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let outcome = self.step_or_fail(batch, lr);
         match &self.calls {

@@ -46,6 +46,11 @@ impl<'a> Calls<'a> {
         }))
     }
 
+    /// No other rank uses this one's device any more. Every rank calls it, behind all calls.
+    pub(super) fn close(&self) -> Result<(), Error> {
+        Ok(self.group.close()?)
+    }
+
     /// One line: how devices meet.
     pub(super) fn describe(&self) -> &'static str {
         match self.group.way() {
