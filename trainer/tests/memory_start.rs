@@ -22,8 +22,8 @@ fn start(layers: u64, batch: [usize; 2], more: &str) -> (u64, u64) {
     const WIDTH: u64 = 64;
     let [samples, context] = batch;
     let base = format!(
-        "train --batch {samples} --context {context} --layers {layers} --width {WIDTH} --heads 4 --steps 2 \
-         --quiet --sample 0 --threads 1 {more}"
+        "train --batch {samples} --context {context} --layers {layers} --width {WIDTH} --heads 4 \
+         --steps 2 --quiet --sample 0 --threads 1 {more}"
     );
     let args = Command::parse_from(base.split_whitespace()).args;
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
