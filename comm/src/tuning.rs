@@ -148,6 +148,10 @@ fn parse_rule(line: &str) -> Result<Rule, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use brigade_schedule::RANKS_MAX;
+
     use super::*;
 
     #[test]
@@ -197,6 +201,31 @@ mod tests {
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    /// By an algorithm's whole program, each of these would take from half a minute to some.
+    #[test]
+    fn the_longest_file_is_read_at_once_also_for_the_most_ranks() {
+        type Names = fn(u64) -> (&'static str, String);
+        let all: [Names; 3] = [
+            |_| ("all-reduce", "ring".into()),
+            |line| ("all-reduce", format!("hierarchical:{}", line + 1)),
+            |_| ("all-to-all", "pairwise".into()),
+        ];
+        for names in all {
+            let mut text = String::new();
+            for line in 1.. {
+                let (collective, algorithm) = names(line);
+                let rule = format!("{collective} {RANKS_MAX} {line} {algorithm}\n");
+                if text.len() + rule.len() > BYTES_MAX as usize {
+                    break;
+                }
+                text.push_str(&rule);
+            }
+            let start = Instant::now();
+            assert!(parse(&text).unwrap().len() > 20_000);
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         }
     }
 

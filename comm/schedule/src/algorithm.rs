@@ -53,9 +53,23 @@ impl Algorithm {
         all.filter(|algorithm| algorithm.can_do(collective, ranks)).collect()
     }
 
-    /// Whether [`program`] has an answer.
+    /// Whether [`program`] has an answer. Cost: that of a program for a few ranks, since what a
+    /// family covers does not hang on how many there are.
     pub fn can_do(self, collective: Collective, ranks: u32) -> bool {
-        program(collective, self, ranks, 0).is_some()
+        let (has_number, smallest) = match self {
+            Self::Hierarchical { node_ranks } => {
+                ((2..ranks).contains(&node_ranks), Self::Hierarchical { node_ranks: 2 })
+            }
+            Self::ParameterServer { servers } => {
+                ((1..=ranks).contains(&servers), Self::ParameterServer { servers: 1 })
+            }
+            plain => (true, plain),
+        };
+        let has_root = collective.root().is_none_or(|root| root < ranks);
+        has_number
+            && has_root
+            && ranks <= RANKS_MAX
+            && program(collective.with_root(0), smallest, ranks.min(FEW), 0).is_some()
     }
 
     /// Whether it serves the v form of `collective`, in which blocks differ in length: there a rank
@@ -74,6 +88,8 @@ impl Algorithm {
 
 /// The most ranks a program is written for: the blocks of an all-to-all can be numbered.
 pub const RANKS_MAX: u32 = 65_535;
+/// Among so many ranks every family with its smallest number has programs.
+const FEW: u32 = 3;
 
 /// The program of `rank` for `collective` by `algorithm`, or `None` if that algorithm cannot do it
 /// with so many ranks, of which there may be [`RANKS_MAX`]. Cost: proportional to the moves; some

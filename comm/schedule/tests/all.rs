@@ -57,6 +57,25 @@ fn what_there_is() {
     }
 }
 
+#[test]
+fn what_can_be_done_is_what_has_a_program() {
+    for ranks in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 100, u32::MAX] {
+        let ends = [0, 1, 2, 3, 8, 9, ranks.saturating_sub(1), ranks, ranks.saturating_add(1)];
+        let numbered = ends.into_iter().flat_map(|number| {
+            let servers = Algorithm::ParameterServer { servers: number };
+            [Algorithm::Hierarchical { node_ranks: number }, servers]
+        });
+        for algorithm in Algorithm::PLAIN.into_iter().chain(numbered) {
+            let rooted = |collective: Collective| ends.map(|root| collective.with_root(root));
+            for collective in Collective::ALL.into_iter().flat_map(rooted) {
+                let can = program(collective, algorithm, ranks, 0).is_some();
+                let name = format!("{collective:?} {algorithm} {ranks}");
+                assert_eq!(algorithm.can_do(collective, ranks), can, "{name}");
+            }
+        }
+    }
+}
+
 /// The blocks whose lengths a rank knows in the v form of `collective`.
 fn knows(program: &Program, block: u32) -> bool {
     let (ranks, rank) = (program.ranks, program.rank);
