@@ -31,6 +31,7 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("train --top 0 --experts 4", "--top: 0 of 4 experts is none or too many"),
         ("train --top 2", "provided:\n  --experts <EXPERTS>"),
         ("train --link 9", "provided:\n  --plan"),
+        ("train --lanes 8", "provided:\n  --ordered"),
         ("train --chunks 3 --strategy 1f1b --ranks 2", "--chunks: are asked of --strategy interl"),
         ("train --gather int4 --strategy fsdp --ranks 2", "[possible values: f32, int8]"),
         ("compare --ranks 18446744073709551615", "--ranks: must be 1 to 4096"),

@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long)]
     pub ordered: bool,
     /// Parts of a batch whose gradients --ordered adds in order; --ranks must divide it
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, requires = "ordered")]
     pub lanes: usize,
     /// Parts of a rank's share of a batch that are computed one after the other, in less memory;
     /// in a pipeline the micro-batches, 4 if not given

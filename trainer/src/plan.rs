@@ -202,10 +202,11 @@ mod tests {
     use super::*;
 
     fn args(more: &str) -> Args {
-        Args::of(&format!(
-            "--batch 12 --lanes 12 --context 24 --layers 2 --width 20 --heads 2 --quiet --sample 0 \
+        let flags = format!(
+            "--batch 12 --context 24 --layers 2 --width 20 --heads 2 --quiet --sample 0 \
              --threads 1 --steps 1 {more}"
-        ))
+        );
+        Args { lanes: 12, ..Args::of(&flags) }
     }
 
     #[test]
