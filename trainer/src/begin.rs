@@ -307,8 +307,9 @@ impl<'a> Run<'a> {
             };
             let ways = self.args.strategy.iter().map(|way| Way::name(*way)).collect::<Vec<_>>();
             let (ways, wires) = (ways.join(","), wires.join(" and "));
+            let less = self.args.travel.flags();
             let mesh = self.args.mesh.as_ref().map_or(String::new(), |mesh| format!(" on {mesh}"));
-            rows.push(("strategy", format!("{ways}{mode}{mesh} over {wires}")));
+            rows.push(("strategy", format!("{ways}{mode}{less}{mesh} over {wires}")));
             let sent = grouped(self.strategy.formula_bytes());
             rows.push(("formula", format!("rank 0 sends {sent} bytes a step")));
         }

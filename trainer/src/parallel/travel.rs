@@ -127,6 +127,18 @@ impl Travel {
         Err(Error::setting("gather", problem.to_string()))
     }
 
+    /// The flags by which less travels than numbers as they are, each behind a space.
+    pub(crate) fn flags(&self) -> String {
+        let packed = |packing: Packing| (packing != Packing::F32).then(|| packing.name());
+        let all = [
+            ("compress", self.compress.map(|how| how.to_string())),
+            ("reduce", packed(self.reduce)),
+            ("gather", packed(self.gather)),
+        ];
+        let given = all.into_iter().filter_map(|(name, how)| how.map(|how| (name, how)));
+        given.map(|(name, how)| format!(" --{name} {how}")).collect()
+    }
+
     /// Whether everything travels as it is.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Travel::default()

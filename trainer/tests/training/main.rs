@@ -17,5 +17,6 @@ mod stages;
 mod tensor;
 mod tiers;
 mod tiling;
+mod told;
 mod travel;
 mod world;
