@@ -91,6 +91,15 @@ pub(crate) fn state(
     Ok((state, source, resumed))
 }
 
+/// Where a run would go on from, in words, or why it cannot: for who only plans one.
+pub(crate) fn resumed(args: &Args) -> Result<Option<String>, Error> {
+    let Some(path) = &args.resume else { return Ok(None) };
+    let Header { step, course, .. } = checkpoint::header(path, &Layout::new(args.config()))?;
+    require_rule(args, &course)?;
+    require_steps(args, step)?;
+    Ok(Some(departure(step, &course, &args.course())))
+}
+
 /// Whether ranks get their own parts: where all of a tensor is some rank's.
 fn starts_in_parts(args: &Args, ranks: usize) -> Result<bool, Error> {
     let is_whole = args.mesh(ranks).length(Axis::Tp) == 1;

@@ -82,6 +82,19 @@ pub fn probe(path: &Path) -> Result<(), Error> {
     made.map_err(Error::file("write", path))
 }
 
+/// What a file that a `Writer` wrote, or a folder of what a run has kept, says of itself: no
+/// numbers are read.
+///
+/// Errors: as those of `load`.
+pub(crate) fn header(path: &Path, layout: &Layout) -> Result<Header, Error> {
+    if !path.is_dir() {
+        return Ok(Reader::open(path, layout)?.header);
+    }
+    let header = Kept::find(path)?.header;
+    header.require(layout.config(), path)?;
+    Ok(header)
+}
+
 /// Read what a `Writer` wrote, or what a run has kept in a folder, and the settings it came by.
 ///
 /// Errors: `File` or `Offload` if it cannot be read, `Checkpoint` if it is damaged or of another

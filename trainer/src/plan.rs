@@ -34,8 +34,9 @@ pub(crate) struct Plan {
 /// Errors: `Setting` for what cannot work, and for what does not fit in `--budget`.
 pub fn plan(args: &Args, ranks: usize, out: &mut (dyn Write + Send)) -> Result<(), Error> {
     args.validate(ranks)?;
+    let resumed = begin::resumed(args)?.map(|how| (String::from("resumed"), how));
     let plan = make(args, ranks)?;
-    for (name, value) in rows(args, ranks, &plan)? {
+    for (name, value) in rows(args, ranks, &plan)?.into_iter().chain(resumed) {
         writeln!(out, "{name:16}  {value}").map_err(Error::Output)?;
     }
     fits(args, ranks, &plan)

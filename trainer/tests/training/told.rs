@@ -1,8 +1,8 @@
 //! What is told of a run before its first step.
 
-use brigade_trainer::Args;
+use brigade_trainer::{Args, plan};
 
-use crate::world::{args, spread};
+use crate::world::{Folder, args, spread, train};
 
 /// What rank 0 of so many prints.
 fn printed(ranks: usize, flags: &str) -> String {
@@ -26,5 +26,36 @@ fn the_table_has_what_makes_less_travel_and_not_what_is_usual() {
         let table = printed(2, flags);
         let is_told = |line: &str| line.starts_with("strategy") && line.contains(row);
         assert!(table.lines().any(is_told), "{flags}: {table}");
+    }
+}
+
+#[test]
+fn a_plan_says_where_it_goes_on_from_or_is_refused_as_the_run_would_be() {
+    let folder = Folder::new();
+    let checkpoint = folder.0.join("state.gpt");
+    train(&args(&format!("--steps 3 --checkpoint {}", checkpoint.display())), None).unwrap();
+    let resume = |flags: &str, path: &std::path::Path| {
+        let (args, mut out) = (args(&format!("{flags} --resume {}", path.display())), Vec::new());
+        let ended = plan(&Args { rate: Some(1.0), ..args }, 2, &mut out);
+        let told = String::from_utf8(out).unwrap();
+        ended.map(|()| told).map_err(|error| error.to_string())
+    };
+    let told = resume("--steps 9 --strategy fsdp", &checkpoint).unwrap();
+    let row = "after step 3; unlike before, --steps 9 (was 3)";
+    assert!(told.lines().any(|line| line.starts_with("resumed ") && line.ends_with(row)), "{told}");
+    let other = folder.0.join("other");
+    std::fs::write(&other, "a text").unwrap();
+    for (flags, path, why) in [
+        ("--steps 3", &checkpoint, "--steps: the checkpoint has 3 behind it"),
+        ("--steps 9 --optimizer sgd", &checkpoint, "--optimizer: the checkpoint has the moments"),
+        ("--steps 9 --experts 2", &checkpoint, " is of "),
+        ("--steps 9", &folder.0.join("nothing"), "No such file"),
+        ("--steps 9", &folder.0, "no file of a checkpoint"),
+        ("--steps 9", &other, "damaged"),
+    ] {
+        let refused = resume(flags, path).unwrap_err();
+        let run = train(&args(&format!("{flags} --resume {}", path.display())), None);
+        assert_eq!(refused, run.unwrap_err().to_string(), "{flags}");
+        assert!(refused.contains(why), "{flags} {path:?}: {refused}");
     }
 }
