@@ -17,8 +17,9 @@ use crate::record::Record;
 use crate::reference::{Reference, in_place, lengths};
 use crate::sys::Cpu;
 
-/// How long the samples of one case may take in all, when their number was not given.
-const BUDGET: Duration = Duration::from_millis(40);
+/// How long the samples of one case take in all for `brigade bench`, when their number was not
+/// given.
+pub(crate) const BUDGET: Duration = Duration::from_millis(40);
 /// At least so many samples, however long they take.
 const CALLS_MIN: u64 = 5;
 /// At most so many, however short they are.
@@ -33,6 +34,8 @@ const NEWS: usize = 256;
 pub(crate) struct Method {
     /// So many samples; `None`: as many as fit the budget.
     pub(crate) calls: Option<u32>,
+    /// How long the samples of one case may take in all, then.
+    pub(crate) budget: Duration,
     /// So many samples before the first that counts.
     pub(crate) warmup: u32,
     /// So many calls make a sample.
@@ -161,7 +164,7 @@ impl<'a> Bench<'a> {
                 let slowest = news(comm, &[last.as_nanos() as u64])?;
                 let slowest = slowest.iter().map(|of_rank| of_rank[0]).max().unwrap_or(1).max(1);
                 let slowest = slowest * u64::from(in_a_row);
-                (BUDGET.as_nanos() as u64 / slowest).clamp(CALLS_MIN, CALLS_MAX)
+                (method.budget.as_nanos() as u64 / slowest).clamp(CALLS_MIN, CALLS_MAX)
             }
         };
         let mut told = vec![sent, wrong.unwrap_or(0), 0];

@@ -9,7 +9,7 @@ use brigade_schedule::Algorithm;
 
 use crate::args::Args;
 use crate::kind::Case;
-use crate::measure::{Bench, Method, Place};
+use crate::measure::{BUDGET, Bench, Method, Place};
 use crate::record::Record;
 use crate::reference::SEED;
 use crate::sys::{Cpu, processor};
@@ -151,7 +151,7 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
         _ => Place::Host,
     };
     let Args { iters: calls, warmup, in_a_row, check, .. } = *args;
-    let method = Method { calls, warmup, in_a_row, check, cpu, place };
+    let method = Method { calls, budget: BUDGET, warmup, in_a_row, check, cpu, place };
     let mut bench = Bench::new(comm, method, &cases)?;
     let mut report = if comm.rank() == 0 { Some(Report::new(args)?) } else { None };
     let mut wrong = 0;

@@ -1,9 +1,12 @@
 //! Which algorithm is the fastest at which size: every one is timed in a communicator of its own,
 //! all of them in turn, several times over.
 
+mod rounds;
+
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use brigade_comm::{Communicator, Rule, Settings, Tuning};
 use brigade_schedule::{Algorithm, Collective};
@@ -14,6 +17,7 @@ use crate::measure::{Bench, Method, Place};
 use crate::session::{Failure, Verdict, cannot_write};
 use crate::sys::{Cpu, processor};
 use crate::{size, table};
+use rounds::{Timed, enough};
 
 /// What is tuned unless some are named.
 const KINDS: [Kind; 8] = [
@@ -26,8 +30,8 @@ const KINDS: [Kind; 8] = [
     Kind::Gather,
     Kind::Scatter,
 ];
-/// What is chosen without rules stays where nothing is faster by this part: clocks are no better.
-const WORTH: f64 = 0.03;
+/// How long the samples of one case in one round may take in all.
+const BUDGET: Duration = Duration::from_millis(15);
 
 /// Find the fastest algorithm for every size, and write rules that communicators choose by.
 #[derive(clap::Args, Clone, Debug)]
@@ -45,6 +49,12 @@ communicators of as many ranks choose by them. All ranks must have the same rule
 the machines and the transport that they were measured on: tune again where those change. The last
 one of a collective is also for calls longer than -e.
 
+What is chosen without rules stays, unless another algorithm is known to be faster: by 3 % in the
+medians, and in so many rounds (column `won`) as a coin would win less than once in a hundred times,
+which is all of 7 to 10, 10 of 11, 16 of 20. Where one only seems so, `?` stands behind it, and it
+gets no rule: on a busy machine that may be everywhere. More --rounds or a quieter machine would
+tell.
+
 Without a launcher's environment this command starts the ranks itself; under a launcher (brigade
 run, torchrun, mpirun, srun) it is one rank of the world that the launcher made.
 
@@ -61,10 +71,10 @@ pub struct TuneArgs {
     /// Among how many ranks, at which sizes, over what.
     #[command(flatten)]
     pub sweep: Sweep,
-    /// How often all algorithms are timed in turn; the median counts
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    /// How often all algorithms are timed in turn; fewer than 7 make no rules
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
-    /// Calls of each algorithm at each size, rather than as many as fit in 40 ms
+    /// Calls of each algorithm at each size, rather than as many as fit in 15 ms
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: Option<u32>,
     /// Write the rules to FILE
@@ -138,7 +148,8 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
     let cases = cases.map_err(Failure::Usage)?;
     // Processor time is not asked for.
     let (cpu, place) = (Cpu::Thread, Place::Host);
-    let method = Method { calls: args.iters, warmup: 1, in_a_row: 1, check: false, cpu, place };
+    let (calls, budget) = (args.iters, BUDGET);
+    let method = Method { calls, budget, warmup: 1, in_a_row: 1, check: false, cpu, place };
     let mut report = (comm.rank() == 0).then(|| Report::new(args, comm)).transpose()?;
     for cases in cases.chunk_by(|one, next| one.kind == next.kind) {
         let timed = time_all(comm, args.rounds, method, cases)?;
@@ -148,13 +159,6 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
     }
     report.map_or(Ok(()), |report| report.finish(args))?;
     Ok(Verdict::Passed)
-}
-
-/// One size: what each algorithm took, in microseconds, and which is taken without rules.
-struct Timed {
-    bytes: u64,
-    usual: Algorithm,
-    us: Vec<(Algorithm, f64)>,
 }
 
 /// All algorithms at all sizes of one collective. Every rank finds the same.
@@ -175,9 +179,9 @@ fn time_all(
     };
     let algorithms = Algorithm::all_for(collective, ranks);
     let mut us = vec![vec![Vec::new(); algorithms.len()]; cases.len()];
-    for _ in 0..rounds {
-        for (place, algorithm) in algorithms.iter().enumerate() {
-            let own = with(Some(*algorithm))?;
+    for round in 0..rounds as usize {
+        for place in (0..algorithms.len()).map(|step| (round + step) % algorithms.len()) {
+            let own = with(Some(algorithms[place]))?;
             let mut bench = Bench::new(&own, method, cases)?;
             for (of_case, case) in us.iter_mut().zip(cases) {
                 of_case[place].push(bench.out_of_place(case)?.us(50));
@@ -187,7 +191,7 @@ fn time_all(
     let plain = with(None)?;
     let timed = cases.iter().zip(us).map(|(case, us)| {
         let call = case.call(comm.size(), comm.rank()).expect("a collective is a call");
-        let us = algorithms.iter().copied().zip(us.into_iter().map(median)).collect();
+        let us = algorithms.iter().copied().zip(us).collect();
         Ok(Timed { bytes: bytes(case, comm), usual: plain.algorithm_for(&call)?, us })
     });
     timed.collect()
@@ -195,25 +199,6 @@ fn time_all(
 
 fn bytes(case: &Case, comm: &Communicator) -> u64 {
     case.sizes(comm.size()).total as u64
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
-impl Timed {
-    fn of(&self, algorithm: Algorithm) -> f64 {
-        let found = self.us.iter().find(|(known, _)| *known == algorithm);
-        found.map_or(f64::INFINITY, |(_, us)| *us)
-    }
-
-    /// The algorithm to take: the fastest, or the usual one where that is nearly as fast.
-    fn choice(&self) -> Algorithm {
-        let fastest = self.us.iter().min_by(|one, two| one.1.total_cmp(&two.1));
-        let (fastest, us) = *fastest.expect("there is one algorithm at least");
-        if self.of(self.usual) <= us * (1.0 + WORTH) { self.usual } else { fastest }
-    }
 }
 
 /// The rules for one collective: sizes in between go with the nearer one.
@@ -235,7 +220,10 @@ fn rules(collective: Collective, ranks: u32, timed: &[Timed]) -> Vec<Rule> {
 struct Report {
     head: Vec<String>,
     ranks: u32,
+    rounds: u32,
     rules: Vec<Rule>,
+    /// Collectives, and their sizes at which it is not known what is the fastest.
+    unsure: Vec<String>,
     has_begun: bool,
 }
 
@@ -250,7 +238,9 @@ impl Report {
             machine,
             format!("time: median of {} rounds, all algorithms in turn, out of place", args.rounds),
         ];
-        Ok(Self { head, ranks: comm.size() as u32, rules: Vec::new(), has_begun: false })
+        let (ranks, rounds) = (comm.size() as u32, args.rounds);
+        let (rules, unsure) = (Vec::new(), Vec::new());
+        Ok(Self { head, ranks, rounds, rules, unsure, has_begun: false })
     }
 
     /// Print what was found of one collective.
@@ -261,42 +251,81 @@ impl Report {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.head.iter().for_each(|line| text.push_str(&format!("# {line}\n")));
         }
-        let heads = ["without rules", "(us)", "fastest", "(us)", "ratio"];
-        let [usual, us, fastest, fastest_us, ratio] = heads;
+        let (size, usual, fastest) = ("size", "without rules", "fastest");
         text.push_str(&format!(
-            "#\n# {}\n# {:>8} {usual:>16} {us:>9} {fastest:>16} {fastest_us:>9} {ratio:>6}\n",
+            "#\n# {}\n# {size:>8} {usual:>16} {:>9} {fastest:>16} {:>9} {:>6} {:>5}\n",
             kind.name(),
-            "size"
+            "(us)",
+            "(us)",
+            "ratio",
+            "won"
         ));
-        for one in timed {
-            let (usual, choice) = (one.of(one.usual), one.choice());
-            let best = one.of(choice);
-            text.push_str(&format!(
-                "{:>10} {:>16} {:>9} {:>16} {:>9} {:>6.2}\n",
-                one.bytes,
-                one.usual.to_string(),
-                table::us(usual),
-                choice.to_string(),
-                table::us(best),
-                usual / best
-            ));
+        timed.iter().for_each(|one| text.push_str(&self.row(one)));
+        let unsure: Vec<String> = timed
+            .iter()
+            .filter(|one| one.seeming().is_some())
+            .map(|one| one.bytes.to_string())
+            .collect();
+        if !unsure.is_empty() {
+            self.unsure.push(format!("{} at {}", kind.name(), unsure.join(", ")));
         }
         print(&text)
     }
 
+    /// A line of the table.
+    fn row(&self, one: &Timed) -> String {
+        let seeming = one.seeming();
+        let fastest = seeming.unwrap_or_else(|| one.choice());
+        let (usual_us, us) = (one.median(one.usual), one.median(fastest));
+        let won = match fastest == one.usual {
+            true => String::from("-"),
+            false => format!("{}/{}", one.won(fastest), self.rounds),
+        };
+        format!(
+            "{:>10} {:>16} {:>9} {:>16} {:>9} {:>6.2} {won:>5}{}\n",
+            one.bytes,
+            one.usual.to_string(),
+            table::us(usual_us),
+            fastest.to_string(),
+            table::us(us),
+            usual_us / us,
+            if seeming.is_some() { " ?" } else { "" }
+        )
+    }
+
+    /// Where it is not known what is the fastest, and what to do about it.
+    fn doubts(&self) -> String {
+        if self.unsure.is_empty() {
+            return String::new();
+        }
+        let (rounds, unsure) = (self.rounds, self.unsure.join("; "));
+        let wanted = match enough(rounds) {
+            Some(won) => format!("it takes {won} of {rounds}"),
+            None => format!("no number of {rounds} is enough, but 7 of 7 are"),
+        };
+        format!(
+            "# ? {unsure}:\n\
+             #   what seemed fastest won too few rounds ({wanted}), and has no rule;\n\
+             #   more --rounds, or a machine that does nothing else, would tell\n"
+        )
+    }
+
     /// Keep the rules where they were asked for.
     fn finish(self, args: &TuneArgs) -> Result<(), Failure> {
+        let doubts = self.doubts();
         let Some(path) = &args.output else {
-            return print("#\n# nothing is kept: --output FILE writes rules for BRIGADE_TUNING\n");
+            let kept = "nothing is kept: --output FILE writes rules for BRIGADE_TUNING";
+            return print(&format!("#\n{doubts}# {kept}\n"));
         };
         let mut text = String::new();
         self.head.iter().for_each(|line| text.push_str(&format!("# {line}\n")));
-        text.push_str(&format!("{}\n", Tuning::HEADS));
+        text.push_str(&format!("{doubts}{}\n", Tuning::HEADS));
         self.rules.iter().for_each(|rule| text.push_str(&format!("{rule}\n")));
         let name = path.display().to_string();
         fs::write(path, text).map_err(cannot_write(&name))?;
         let count = self.rules.len();
-        print(&format!("#\n# {count} rules in {name}; BRIGADE_TUNING={name} takes them\n"))
+        let kept = format!("{count} rules in {name}; BRIGADE_TUNING={name} takes them");
+        print(&format!("#\n{doubts}# {kept}\n"))
     }
 }
 
@@ -313,7 +342,8 @@ mod tests {
     use clap::Parser;
 
     fn timed(bytes: u64, ring: f64, doubling: f64) -> Timed {
-        let us = vec![(Algorithm::Ring, ring), (Algorithm::Doubling, doubling)];
+        let us = [(Algorithm::Ring, ring), (Algorithm::Doubling, doubling)];
+        let us = us.map(|(algorithm, us)| (algorithm, vec![us; 7])).to_vec();
         Timed { bytes, usual: Algorithm::Ring, us }
     }
 

@@ -127,6 +127,32 @@ fn rules_that_cannot_be_written_are_told_of_before_the_work_also_under_a_launche
 }
 
 #[test]
+fn what_rounds_do_not_prove_is_marked_and_stays_as_it_is_without_rules() {
+    let folder = Folder::new("unsure-rules");
+    let rules = folder.0.join("rules");
+    let flags = "tune all-reduce -n 3 --transport loopback -b 64 -e 16K --iters 3 --rounds 6";
+    let output = told(flags).arg("--output").arg(&rules).output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+    let table = text(&output.stdout);
+    let marked: Vec<&str> = table.lines().filter(|line| line.ends_with('?')).collect();
+    let sizes: Vec<&str> = marked.iter().filter_map(|row| row.split_whitespace().next()).collect();
+    let said = table.lines().find(|line| line.starts_with("# ? "));
+    let wanted = format!("# ? all-reduce at {}:", sizes.join(", "));
+    assert_eq!(said.is_some(), !marked.is_empty(), "{table}");
+    assert!(said.is_none_or(|said| said == wanted), "{table}");
+    assert_eq!(table.contains("no number of 6 is enough"), said.is_some(), "{table}");
+    let usual = |row: &&str| row.split_whitespace().nth(1).map(String::from);
+    let rows: Vec<&str> = table.lines().filter(|line| !line.starts_with('#')).collect();
+    let mut usual: Vec<String> = rows.iter().filter_map(usual).collect();
+    usual.dedup();
+    let written = std::fs::read_to_string(&rules).unwrap();
+    assert!(said.is_none_or(|said| written.contains(said)), "{written}");
+    let kept = written.lines().filter(|line| !line.starts_with('#'));
+    let kept: Vec<_> = kept.filter_map(|rule| rule.split_whitespace().nth(3)).collect();
+    assert_eq!(kept, usual, "six rounds prove nothing: {table}{written}");
+}
+
+#[test]
 fn what_is_chosen_without_rules_is_told_also_where_calls_are_ordered() {
     let mut tune = told(SHORT);
     tune.args("-n 3 --transport loopback".split(' ')).env("BRIGADE_ORDERED", "1");
