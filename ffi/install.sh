@@ -8,7 +8,7 @@ usage: ffi/install.sh [--prefix DIR] [--libdir DIR] [--destdir DIR] [--from DIR]
   --prefix DIR   where it will be used (default /usr/local)
   --libdir DIR   where libraries go (default PREFIX/lib)
   --destdir DIR  put in front of all of it while installing, for those who make packages
-  --from DIR     take libbrigade.so and .a from here (default: cargo build --release)
+  --from DIR     take libbrigade.so and .a from here (default: build.sh builds them)
 END
 }
 
@@ -38,7 +38,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here"
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' ../Cargo.toml | head -n 1)
 if [ -z "$from" ]; then
-    cargo build --release --package brigade-ffi
+    ./build.sh brigade-ffi
     from=${CARGO_TARGET_DIR:-../target}/release
 fi
 # What rustc --print native-static-libs says, less what every compiler links by itself.

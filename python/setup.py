@@ -86,11 +86,10 @@ def library():
         raise SystemExit(f"BRIGADE_LIBRARY={given} is no file; without it cargo builds libbrigade")
     if given:
         return Path(given)
-    run(
-        ["cargo", "build", "--release", "-p", "brigade-ffi"],
-        "install Rust 1.89 or later, or name a libbrigade.so that has been built: BRIGADE_LIBRARY",
-        cwd=ROOT,
-    )
+    lacking = "install Rust 1.89 or later, or name a built libbrigade.so: BRIGADE_LIBRARY"
+    if not shutil.which("cargo"):
+        raise SystemExit(f"cargo is not on the PATH: {lacking}")
+    run(["sh", ROOT / "ffi" / "build.sh", "brigade-ffi"], lacking, cwd=ROOT)
     target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
     return ROOT / target / "release" / "libbrigade.so"
 

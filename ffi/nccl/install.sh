@@ -7,7 +7,7 @@ usage() {
     cat <<'END'
 usage: ffi/nccl/install.sh [--libdir DIR] [--from DIR]
   --libdir DIR   where the library goes (default /usr/local/lib/brigade-nccl)
-  --from DIR     take libbrigade_nccl.so from here (default: cargo build --release)
+  --from DIR     take libbrigade_nccl.so from here (default: ffi/build.sh builds it)
 END
 }
 
@@ -31,7 +31,7 @@ done
 
 cd "$(dirname "$0")"
 if [ -z "$from" ]; then
-    cargo build --release --package brigade-nccl
+    ../build.sh brigade-nccl
     from=${CARGO_TARGET_DIR:-../../target}/release
 fi
 mkdir -p "$libdir"

@@ -6,7 +6,7 @@ usage() {
     cat <<'END'
 usage: ffi/net/install.sh [--libdir DIR] [--from DIR]
   --libdir DIR   where libraries go (default /usr/local/lib)
-  --from DIR     take libnccl_net_brigade.so from here (default: cargo build --release)
+  --from DIR     take libnccl_net_brigade.so from here (default: ffi/build.sh builds it)
 END
 }
 
@@ -30,7 +30,7 @@ done
 
 cd "$(dirname "$0")"
 if [ -z "$from" ]; then
-    cargo build --release --package brigade-net
+    ../build.sh brigade-net
     from=${CARGO_TARGET_DIR:-../../target}/release
 fi
 mkdir -p "$libdir"

@@ -183,6 +183,37 @@ fn installers_say_which_flag_lacks_its_value() {
     }
 }
 
+/// A `cargo` that only tells which flags it would hand to rustc.
+const TELLING: &str = "#!/bin/sh\nprintf '%s\\n' \"$@\" \"env=$CARGO_ENCODED_RUSTFLAGS\"\n";
+
+#[test]
+fn libraries_for_others_are_built_without_the_paths_of_this_machine_and_with_the_users_flags() {
+    let folder = Folder::new("build");
+    let cargo = folder.0.join("cargo");
+    std::fs::write(&cargo, TELLING).unwrap();
+    assert!(Command::new("chmod").arg("+x").arg(&cargo).status().unwrap().success());
+    let path = format!("{}:{}", folder.0.display(), std::env::var("PATH").unwrap());
+    let script = format!("{}/../ffi/build.sh", env!("CARGO_MANIFEST_DIR"));
+    let root = std::fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
+    let root = format!("--remap-path-prefix={}=/brigade", root.display());
+    for (name, flags, kept) in [
+        ("RUSTFLAGS", "-C target-cpu=native", "env=-C\u{1f}target-cpu=native\u{1f}--remap"),
+        ("CARGO_ENCODED_RUSTFLAGS", "-Cx=a b", "env=-Cx=a b\u{1f}--remap"),
+        // Beside what a configuration file has.
+        ("NOTHING", "", "\n--config\nbuild.rustflags=['--remap"),
+    ] {
+        let mut build = bounded("sh");
+        build.args([&script, "brigade-ffi"]).env("PATH", &path).env("CARGO_HOME", "/of a user");
+        build.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS").env(name, flags);
+        let output = build.output().unwrap();
+        let told = text(&output.stdout);
+        assert!(output.status.success(), "{}", words(&output));
+        assert!(told.starts_with("build\n--release\n") && told.contains(kept), "{told}");
+        assert!(told.contains("--package\nbrigade-ffi\n") && told.contains(&root), "{told}");
+        assert!(told.contains("--remap-path-prefix=/of a user=/cargo"), "{told}");
+    }
+}
+
 #[test]
 fn python_says_what_it_lacks_without_the_library() {
     if Command::new("python3").arg("--version").output().is_err() {
