@@ -41,8 +41,9 @@ if [ -z "$from" ]; then
     ./build.sh brigade-ffi
     from=${CARGO_TARGET_DIR:-../target}/release
 fi
-# What rustc --print native-static-libs says, less what every compiler links by itself.
-static_libs='-lgcc_s -lpthread -ldl -lm'
+# What rustc --print native-static-libs says, less what every compiler links by itself: which of its
+# own libraries that is depends on -static. What has been in libc for long is named for older ones.
+static_libs='-lpthread -lrt -ldl -lm'
 
 fill() {
     sed -e "s|@PREFIX@|$prefix|g" -e "s|@LIBDIR@|$libdir|g" -e "s|@INCLUDEDIR@|$includedir|g" \

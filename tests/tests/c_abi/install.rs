@@ -17,22 +17,33 @@ fn pkg_config_finds_the_library() {
         run(command.args(what).arg("brigade")).trim().to_owned()
     };
     assert_eq!(ask(&["--modversion"]), env!("CARGO_PKG_VERSION"));
-    let compiled = |program: &Path| {
+    let compiled = |program: &Path, flags: &str| {
         let name = program.file_stem().expect("a file of C").to_owned();
         let binary = library.prefix.join(name);
         let mut compiler = Command::new("gcc");
         compiler.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"]).arg(program);
-        compiler.arg("-o").arg(&binary).args(ask(&["--cflags", "--libs"]).split_whitespace());
-        run(&mut compiler);
+        run(compiler.arg("-o").arg(&binary).args(flags.split_whitespace()));
         binary
     };
-    let mut program = bounded(compiled(&source("collectives.c")));
+    let shared = ask(&["--cflags", "--libs"]);
+    let mut program = bounded(compiled(&source("collectives.c"), &shared));
     assert!(run(program.env("LD_LIBRARY_PATH", library.lib())).contains("rank 0 of 1"));
-    // The program that the README begins with.
-    let mut world = bounded(brigade());
-    world.args(["run", "-n", "3", "--"]).arg(compiled(&root().join("examples/hello.c")));
-    let said = run(world.env("LD_LIBRARY_PATH", library.lib()));
-    assert_eq!(said.matches("of 3: every number is now 6\n").count(), 3, "{said}");
+    // The program that the README begins with, in each way that it names.
+    let inside = shared.replace("-lbrigade", "-l:libbrigade.a");
+    let whole = format!("-static {}", ask(&["--static", "--cflags", "--libs"]));
+    // Not every system has a libc for programs without shared libraries: its path is a name then.
+    let libc = run(Command::new("gcc").arg("-print-file-name=libc.a"));
+    let has_libc = Path::new(libc.trim()).is_absolute();
+    let ways = [Some(shared), Some(inside), Some(whole).filter(|_| has_libc)];
+    for flags in ways.into_iter().flatten() {
+        let hello = compiled(&root().join("examples/hello.c"), &flags);
+        let mut world = bounded(brigade());
+        world.args(["run", "-n", "3", "--"]).arg(&hello);
+        let is_shared = flags.contains("-lbrigade") && !flags.contains("-static");
+        world.envs(is_shared.then(|| ("LD_LIBRARY_PATH", library.lib())));
+        let said = run(&mut world);
+        assert_eq!(said.matches("of 3: every number is now 6\n").count(), 3, "{flags}: {said}");
+    }
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn ranks_run_programs_with_the_library_inside() {
     }
     let library = Installed::get();
     let archive = library.lib().join("libbrigade.a");
-    let extra = [archive.to_str().expect("a path in UTF-8"), "-lgcc_s", "-lpthread", "-ldl", "-lm"];
+    let extra = [archive.to_str().expect("a path in UTF-8"), "-lpthread", "-ldl", "-lm"];
     let binary = library.prefix.join("static-collectives");
     let mut command = Command::new("gcc");
     command.arg("-I").arg(library.include()).arg(source("collectives.c"));
