@@ -77,6 +77,9 @@ impl Communicator {
     /// thread of the owner carries out: the same in all that is promised here, but each costs the
     /// owner's host some time.
     ///
+    /// Ranks that RDMA joins, of which one has a device without atomics and the other has not, make
+    /// no window: [`Error::Invalid`] tells all of them which transport to leave out.
+    ///
     /// Cost: joining, two small all-gathers, and the memory. Where there are messages, also two
     /// links to each such rank, and a thread for as long as the window lives.
     ///

@@ -163,7 +163,10 @@ impl Opening<'_> {
         let windows = self.links.endpoints[route].windows();
         let windows = windows.ok_or_else(|| {
             let name = self.links.names[route];
-            format!("the window of rank {rank} is one of {name}, which has none here")
+            format!(
+                "the window of rank {rank} is memory of {name}, which has none for windows here; \
+                 over transports without {name} (BRIGADE_TRANSPORT) there are windows by messages"
+            )
         })?;
         let imported = windows.import(rank, descriptor);
         let imported = imported.map_err(|error| format!("the window of rank {rank}: {error}"))?;
