@@ -34,7 +34,7 @@ Examples:
   brigade train --text notes/ --checkpoint notes.gpt --resume notes.gpt --steps 3000")]
 pub struct Args {
     /// Processes to train with
-    #[arg(long, default_value_t = 1)]
+    #[arg(short = 'n', long, default_value_t = 1)]
     pub ranks: usize,
     /// Steps in all, counting those before --resume; the learning rate falls over all of them
     #[arg(long, default_value_t = 1500)]
@@ -265,6 +265,11 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_are_asked_for_as_everywhere() {
+        assert_eq!(Args::of("-n 3").ranks, Args::of("--ranks 3").ranks);
+    }
 
     #[test]
     fn a_run_ends_where_it_is_told_to() {

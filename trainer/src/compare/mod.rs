@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Numbers of ranks to try; rows that need another number keep theirs
-    #[arg(long, value_name = "RANKS", value_delimiter = ',', default_value = "2,4")]
+    #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', default_value = "2,4")]
     pub ranks: Vec<usize>,
     /// Write a JSON object a row, as soon as it has ended, to this file, or instead of the table
     /// to standard output (-)
