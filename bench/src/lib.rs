@@ -11,6 +11,7 @@ pub mod cuda;
 mod device;
 mod kind;
 mod measure;
+mod news;
 pub mod offload;
 mod plot;
 mod record;

@@ -7,12 +7,13 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Buffers, Call, Communicator, Dtype, Error};
-use brigade_schedule::{Algorithm, Collective};
+use brigade_comm::{Buffers, Call, Communicator, Error};
+use brigade_schedule::Algorithm;
 
 use crate::arena::Arena;
 use crate::device::{Device, Side, copies};
 use crate::kind::Case;
+use crate::news::news;
 use crate::record::Record;
 use crate::reference::{Reference, in_place, lengths};
 use crate::sys::Cpu;
@@ -26,8 +27,6 @@ const CALLS_MIN: u64 = 5;
 const CALLS_MAX: u64 = 2000;
 /// What lies in the output before a checked call, so that what was never written shows.
 const STALE: u8 = 0xa5;
-/// How many numbers ranks tell each other at a time.
-const NEWS: usize = 256;
 
 /// How samples are taken.
 #[derive(Clone, Copy, Debug)]
@@ -380,23 +379,4 @@ fn send_recv(comm: &Communicator, input: &[u8], output: &mut [u8]) -> Result<(),
     let (ranks, rank) = (comm.size(), comm.rank());
     let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
     comm.messages().send(input, right).recv(output, left).run()
-}
-
-/// Everybody's numbers, by rank. All ranks bring as many.
-fn news(comm: &Communicator, mine: &[u64]) -> Result<Vec<Vec<u64>>, Error> {
-    let mut all = vec![Vec::with_capacity(mine.len()); comm.size()];
-    let mut input = vec![0; NEWS * 8];
-    let mut output = vec![0; comm.size() * NEWS * 8];
-    let call = Call::moving(Collective::AllGather, Dtype::U64, NEWS);
-    for part in mine.chunks(NEWS) {
-        for (target, number) in input.chunks_exact_mut(8).zip(part) {
-            target.copy_from_slice(&number.to_ne_bytes());
-        }
-        comm.run(&call, Buffers::OutOfPlace { input: &input, output: &mut output })?;
-        for (told, bytes) in all.iter_mut().zip(output.chunks_exact(NEWS * 8)) {
-            let numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
-            told.extend(numbers.take(part.len()));
-        }
-    }
-    Ok(all)
 }
