@@ -314,7 +314,7 @@ fn facts(args: &Args, comm: &Communicator, title: &str, choice: &str) -> Vec<Str
                 "time: median of calls, each waited for, the slowest rank's; GB = 1e9 bytes",
             ),
             calls => format!(
-                "time: of each of {calls} calls in a row, median, the slowest rank's; GB = 1e9 bytes"
+                "time: each of {calls} calls in a row, median, the slowest rank's; GB = 1e9 bytes"
             ),
         },
     ]
