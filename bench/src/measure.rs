@@ -1,8 +1,8 @@
 //! Measuring one case on one rank: check, warm up, agree on a number of calls, time them.
 //!
 //! A sample is one call, waited for, begun together after a barrier; or the time of each of several
-//! in a row, of which only the last is waited for where calls can be enqueued. Ranks tell each other
-//! their samples through the communicator itself; every rank ends up with the same record.
+//! in a row, of which only the last is waited for where calls can be enqueued. Ranks tell each
+//! other their samples through the communicator itself; all end up with the same record.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
