@@ -82,7 +82,7 @@ impl Communicator {
             report_after: settings.report_after,
             timeout: settings.timeout,
         };
-        let waiting = Waiting::among(links.local_ranks);
+        let waiting = Waiting::among(links.share);
         let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
         let selector = Selector { small_bytes: SMALL_BYTES };
         let names = links.names;

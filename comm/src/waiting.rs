@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use brigade_transports::Share;
+
 use crate::sys;
 
 /// How long a rank with a core of its own looks on before it sleeps, at first: what a sleep costs,
@@ -51,12 +53,11 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// For a rank that shares its host's cores with `local_ranks - 1` others.
-    pub(crate) fn among(local_ranks: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    /// For a rank with its share of a host's cores.
+    pub(crate) fn among(share: Share) -> Self {
         Self {
-            crowded: local_ranks > cores,
-            scarce: local_ranks > cores / 2,
+            crowded: share.is_crowded(),
+            scarce: share.ranks > share.cores / 2,
             wary: 0,
             looks: 0,
             yields: 0,
@@ -136,6 +137,9 @@ impl Waiting {
 mod tests {
     use super::*;
 
+    const ALONE: Share = Share { ranks: 1, cores: 2 };
+    const CROWD: Share = Share { ranks: 3, cores: 2 };
+
     /// How many looks a wait has before it sleeps.
     fn looks(waiting: &mut Waiting) -> u32 {
         waiting.moved();
@@ -144,7 +148,7 @@ mod tests {
 
     #[test]
     fn short_sleeps_lengthen_the_next_look_and_a_long_one_ends_that() {
-        let mut waiting = Waiting::among(1);
+        let mut waiting = Waiting::among(ALONE);
         let start = Instant::now();
         let spun = |waiting: &mut Waiting, after: Duration| {
             waiting.spin_end = None;
@@ -163,7 +167,7 @@ mod tests {
 
     #[test]
     fn who_lost_the_core_to_a_stranger_sleeps_for_many_waits_and_then_tries_again() {
-        let mut waiting = Waiting::among(usize::MAX);
+        let mut waiting = Waiting::among(CROWD);
         waiting.yielded(STRANGER * 2);
         for _ in 0..WARY_WAITS {
             assert_eq!(looks(&mut waiting), LOOKS - 1);
@@ -175,21 +179,20 @@ mod tests {
 
     #[test]
     fn where_cores_are_scarce_a_thread_behind_others_does_not_look_on() {
-        let behind = |local_ranks| {
+        let behind = |share| {
             let body = move || {
                 sys::run_behind();
-                looks(&mut Waiting::among(local_ranks)) < LOOKS + YIELDS
+                looks(&mut Waiting::among(share)) < LOOKS + YIELDS
             };
             std::thread::spawn(body).join().expect("a thread")
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        assert!(behind(cores / 2 + 1));
-        assert!(cores == 1 || !behind(cores / 2));
+        assert!(behind(Share { ranks: 2, cores: 3 }));
+        assert!(!behind(Share { ranks: 2, cores: 4 }));
     }
 
     #[test]
     fn crowded_ranks_look_a_little_yield_a_little_and_sleep_until_something_moves() {
-        let mut waiting = Waiting::among(usize::MAX);
+        let mut waiting = Waiting::among(CROWD);
         assert!(looks(&mut waiting) <= LOOKS - 1 + YIELDS);
         assert!(!waiting.is_brief() && !waiting.is_brief(), "it sleeps again after a nap");
         waiting.moved();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use brigade_transports::{Endpoint, Group, Port, Transport, TransportError};
+use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, TransportError};
 
 use crate::bootstrap::Root;
 use crate::control::Control;
@@ -24,10 +24,14 @@ pub(crate) struct World {
     /// The running system of every rank, where it said so: ranks with the same one share its
     /// cores, whichever transports may join them.
     hosts: Vec<Option<Vec<u8>>>,
+    /// Which of them every rank may run on, where it said so.
+    cores: Vec<Option<Cores>>,
 }
 
 /// The name under which a rank's running system stands among its cards.
 const HOST: &str = "host";
+/// The name under which its cores do.
+const CORES: &str = "cores";
 
 /// A group's share of the transports.
 pub(crate) struct Links {
@@ -35,8 +39,8 @@ pub(crate) struct Links {
     pub(crate) names: Vec<&'static str>,
     /// Which endpoint serves each member; none for oneself.
     pub(crate) routes: Vec<Option<usize>>,
-    /// Members that share this host's cores, oneself included.
-    pub(crate) local_ranks: usize,
+    /// How many members have how many of this host's cores between them.
+    pub(crate) share: Share,
 }
 
 /// This rank's side of every transport, before the others are known.
@@ -74,7 +78,8 @@ impl Ports {
         let mut bytes = Vec::new();
         let host = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let ports = self.open.iter().map(|(name, port)| (*name, port.card()));
-        for (name, card) in ports.chain([(HOST, host)]) {
+        let cores = Cores::of_this_thread().to_bytes();
+        for (name, card) in ports.chain([(HOST, host), (CORES, cores)]) {
             bytes.push(name.len() as u8);
             bytes.extend_from_slice(name.as_bytes());
             bytes.extend_from_slice(&(card.len() as u16).to_le_bytes());
@@ -133,15 +138,17 @@ impl World {
         };
         let cards = ports.open.iter().map(find).collect();
         let hosts = all_cards.iter().map(|bytes| card_of(HOST, bytes)).collect();
-        Self { rank, control: Arc::new(control), _root: root, ports, cards, hosts }
+        let cores_of = |bytes: &Vec<u8>| Cores::parse(&card_of(CORES, bytes)?);
+        let cores = all_cards.iter().map(cores_of).collect();
+        Self { rank, control: Arc::new(control), _root: root, ports, cards, hosts, cores }
     }
 
     /// The same ranks and ports without anybody who judges: for those who go on when this world has
     /// ended, until they have a judge of their own.
     pub(crate) fn unjudged(&self) -> Self {
-        let (cards, hosts) = (self.cards.clone(), self.hosts.clone());
+        let (cards, hosts, cores) = (self.cards.clone(), self.hosts.clone(), self.cores.clone());
         let (ports, control) = (Arc::clone(&self.ports), Arc::new(Control::alone()));
-        Self { rank: self.rank, control, _root: None, ports, cards, hosts }
+        Self { rank: self.rank, control, _root: None, ports, cards, hosts, cores }
     }
 
     /// What this rank shows of itself to those with whom it makes another world of these ports.
@@ -185,10 +192,9 @@ impl World {
         for (member, port) in ports.iter_mut().enumerate() {
             *port = port.filter(|_| wanted(member));
         }
-        let here = |rank: &&u32| self.hosts[**rank as usize] == self.hosts[self.rank as usize];
-        let local_ranks = members.iter().filter(here).count();
+        let share = self.share(members);
         let (endpoints, names, routes) = (Vec::new(), Vec::new(), vec![None; members.len()]);
-        let mut links = Links { endpoints, names, routes, local_ranks };
+        let mut links = Links { endpoints, names, routes, share };
         let deadline = Instant::now() + settings.join_timeout;
         for (index, (name, port)) in self.ports.open.iter().enumerate() {
             if !ports.contains(&Some(index)) {
@@ -210,6 +216,15 @@ impl World {
             links.names.push(*name);
         }
         Ok(links)
+    }
+
+    /// Our share of this host's cores, in a group of these members.
+    fn share(&self, members: &[u32]) -> Share {
+        let me = self.rank as usize;
+        let members = members.iter().map(|&rank| rank as usize);
+        let here = members.filter(|&rank| self.hosts[rank] == self.hosts[me]);
+        let own = self.cores[me].clone().unwrap_or_else(Cores::of_this_thread);
+        own.share(here.map(|rank| self.cores[rank].as_ref()))
     }
 
     /// The card that `rank` has for our port `index`.

@@ -33,6 +33,7 @@
 #![warn(missing_docs)]
 
 mod bells;
+mod cores;
 mod error;
 mod lending;
 pub mod loopback;
@@ -48,6 +49,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 pub use bells::Bells;
+pub use cores::{Cores, Share};
 pub use error::{TransportError, Unavailable};
 pub use lending::{Lending, LendingStats};
 

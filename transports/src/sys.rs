@@ -1,5 +1,5 @@
 //! Raw calls that more than one transport needs and the standard library does not offer: a set of
-//! descriptors to sleep at.
+//! descriptors to sleep at; and the cores of a thread.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -66,6 +66,31 @@ impl Epoll {
         while self.wait(0)? == EVENTS_AT_ONCE {}
         Ok(())
     }
+}
+
+/// How many bytes say which cores a thread may run on, a bit for each.
+pub(crate) const AFFINITY_BYTES: usize = size_of::<libc::cpu_set_t>();
+
+/// Which cores the calling thread may run on. An error where the system has more of them than bits.
+pub(crate) fn affinity() -> io::Result<[u8; AFFINITY_BYTES]> {
+    let mut mask = [0u64; AFFINITY_BYTES / 8];
+    // SAFETY: the kernel writes at most so many bytes, and there is room for them, aligned as the
+    // type asks.
+    check(unsafe { libc::sched_getaffinity(0, AFFINITY_BYTES, mask.as_mut_ptr().cast()) })?;
+    let mut bytes = [0; AFFINITY_BYTES];
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(mask) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    Ok(bytes)
+}
+
+/// Have the calling thread run on one core only.
+#[cfg(test)]
+pub(crate) fn bind_to(core: usize) -> io::Result<()> {
+    let mut mask = [0u64; AFFINITY_BYTES / 8];
+    mask[core / 64] = 1 << (core % 64);
+    // SAFETY: the kernel reads so many bytes, aligned as the type asks.
+    check(unsafe { libc::sched_setaffinity(0, AFFINITY_BYTES, mask.as_ptr().cast()) }).map(drop)
 }
 
 /// The error of a call that returned a negative code.

@@ -4,7 +4,7 @@
 //! Requests take effect in the order in which they are made. A put or a signal is done here when
 //! its bytes are on their way; a get waits for its answer.
 
-use brigade_transports::{RecvWire, SendWire, TransportError};
+use brigade_transports::{RecvWire, SendWire, Share, TransportError};
 
 use super::NAP;
 use super::held::Held;
@@ -40,15 +40,15 @@ struct Asked {
 }
 
 impl Asker {
-    /// Ask `peer`, on one wire, for answers on the other. It shares cores with `local_ranks - 1`
-    /// ranks and the threads that serve windows.
+    /// Ask `peer`, on one wire, for answers on the other. The cores of its `share` are also
+    /// those of the threads that serve windows.
     pub(super) fn new(
         (peer, window): (usize, u64),
         requests: Box<dyn SendWire>,
         answers: Box<dyn RecvWire>,
-        local_ranks: usize,
+        share: Share,
     ) -> Self {
-        let waiting = Waiting::among(2 * local_ranks);
+        let waiting = Waiting::among(Share { ranks: 2 * share.ranks, ..share });
         Self { peer, window, requests, answers, number: 0, waiting, broken: None }
     }
 

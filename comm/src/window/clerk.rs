@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use brigade_transports::{RecvWire, SendWire, TransportError};
+use brigade_transports::{RecvWire, SendWire, Share, TransportError};
 
 use super::held::Held;
 use super::request::{HEAD_BYTES, Request};
@@ -44,7 +44,7 @@ impl Clerk {
         held: Arc<Held>,
         desks: Vec<Desk>,
         mut ends: Ends,
-        local_ranks: usize,
+        share: Share,
     ) -> io::Result<Self> {
         let (mouth, ear) = UnixStream::pair()?;
         // Where no bell hears it, naps are short.
@@ -52,7 +52,7 @@ impl Clerk {
         let _hears = bells.any(|bell| bell.also_hears(ear.as_fd()));
         let is_over = Arc::new(AtomicBool::new(false));
         // It shares cores with those who ask and those who own.
-        let waiting = Waiting::among(2 * local_ranks);
+        let waiting = Waiting::among(Share { ranks: 2 * share.ranks, ..share });
         let answer = vec![0; HEAD_BYTES + PIECE_BYTES];
         let desks = desks.into_iter().map(Some).collect();
         let over = Arc::clone(&is_over);

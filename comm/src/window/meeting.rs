@@ -60,7 +60,7 @@ fn meet_stating(
     let told = parse(&records)?;
     let Exposed { native, memory, .. } = exposed.map_err(Error::invalid)?;
     let links = links.map_err(Error::invalid)?;
-    let local_ranks = links.local_ranks;
+    let share = links.share;
     let sizes = told.iter().map(|(size, _)| *size).collect();
     let watch = Watch {
         control: Arc::clone(&shared.world.control),
@@ -76,7 +76,7 @@ fn meet_stating(
     let opened = opening.open();
     parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
-    Ok(Window { ways, held, rest, waiting: Waiting::among(local_ranks), sizes })
+    Ok(Window { ways, held, rest, waiting: Waiting::among(share), sizes })
 }
 
 /// A rank's own window, before the others know of it.

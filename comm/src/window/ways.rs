@@ -83,7 +83,7 @@ impl Opening<'_> {
         if desks.is_empty() && downward.is_empty() {
             return Ok((ways, Rest::Bells(Mutex::new(ends))));
         }
-        let clerk = Clerk::start(Arc::clone(self.held), desks, ends, self.links.local_ranks);
+        let clerk = Clerk::start(Arc::clone(self.held), desks, ends, self.links.share);
         let clerk = clerk.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok((ways, Rest::Clerk { _serves: clerk }))
     }
@@ -134,11 +134,11 @@ impl Opening<'_> {
         downward: &[Option<usize>],
     ) -> Result<Box<Mutex<Asker>>, String> {
         let deadline = self.deadline();
-        let local_ranks = self.links.local_ranks;
+        let share = self.links.share;
         let (group, endpoint) = self.way_of((self.me, rank), rank, downward);
         let requests = endpoint.sender(rank, deadline).map_err(|error| error.to_string())?;
         let answers = endpoint.receiver(rank).map_err(|error| error.to_string())?;
-        Ok(Box::new(Mutex::new(Asker::new((rank, group), requests, answers, local_ranks))))
+        Ok(Box::new(Mutex::new(Asker::new((rank, group), requests, answers, share))))
     }
 
     fn desk(&mut self, rank: usize, downward: &[Option<usize>]) -> Result<Desk, String> {

@@ -68,7 +68,8 @@ impl ShmEndpoint {
         let area = Arc::new(area);
         // Judged from the cards, so that all members judge alike. Where members share cores they
         // sleep so often that a barrier reaching into all of them costs more than it spares.
-        let suits = |card: &Card| card.membarrier && seats.count() <= u32::from(card.cores);
+        let all = || seats.taken.iter().map(|(_, card)| Some(&card.cores));
+        let suits = |card: &Card| card.membarrier && !card.cores.share(all()).is_crowded();
         let reached = seats.taken.iter().all(|(_, card)| suits(card));
         let barrier = if reached { Barrier::Sleeper } else { Barrier::Both };
         let door = Door::of(own, seats.key);

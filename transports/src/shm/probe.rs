@@ -5,11 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use sha2::{Digest, Sha256};
 
 use super::sys;
-use crate::Unavailable;
+use crate::{Cores, Unavailable};
 
 const MAGIC: [u8; 4] = *b"BSHM";
-const VERSION: u16 = 1;
-const CARD_BYTES: usize = 4 + 2 + 2 + 32 + 4 + 8 + NAME_BYTES;
+const VERSION: u16 = 2;
+/// How long a card is without its cores, of which it says how long they are.
+const FIXED_BYTES: usize = 4 + 2 + 1 + 1 + 32 + 4 + 8 + NAME_BYTES;
 const NAME_BYTES: usize = 16;
 const HAS_MEMBARRIER: u8 = 1;
 
@@ -29,8 +30,8 @@ pub(super) struct Card {
     pub(super) name: Name,
     /// Whether a sleeper's memory barrier reaches the process.
     pub(super) membarrier: bool,
-    /// How many cores the process may use, as far as a byte can say.
-    pub(super) cores: u8,
+    /// The cores of whoever opened the port.
+    pub(super) cores: Cores,
 }
 
 impl Card {
@@ -45,45 +46,49 @@ impl Card {
             pid_space: namespace("pid")?,
             name,
             membarrier: sys::register_memory_barrier(),
-            cores: std::thread::available_parallelism()
-                .map_or(1, |cores| u8::try_from(cores.get()).unwrap_or(u8::MAX)),
+            cores: Cores::of_this_thread(),
         })
     }
 
     /// The card as bytes.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let flags = [if self.membarrier { HAS_MEMBARRIER } else { 0 }, self.cores];
-        let mut bytes = Vec::with_capacity(CARD_BYTES);
+        let cores = self.cores.to_bytes();
+        let mut bytes = Vec::with_capacity(FIXED_BYTES + cores.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend(flags);
+        bytes.push(if self.membarrier { HAS_MEMBARRIER } else { 0 });
+        bytes.push(cores.len() as u8);
         bytes.extend(self.host);
         bytes.extend(self.pid.to_le_bytes());
         bytes.extend(self.pid_space.to_le_bytes());
         bytes.extend(self.name);
-        assert_eq!(bytes.len(), CARD_BYTES);
+        assert_eq!(bytes.len(), FIXED_BYTES);
+        bytes.extend(cores);
         bytes
     }
 
     /// The card in bytes from the network; `None` when they are no card of ours.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; CARD_BYTES] = bytes.try_into().ok()?;
         let (magic, rest) = bytes.split_first_chunk()?;
         let (version, rest) = rest.split_first_chunk()?;
-        let ([flags, cores], rest) = rest.split_first_chunk()?;
+        let ([flags, cores_bytes], rest) = rest.split_first_chunk()?;
         let (host, rest) = rest.split_first_chunk()?;
         let (pid, rest) = rest.split_first_chunk()?;
-        let (pid_space, name) = rest.split_first_chunk()?;
+        let (pid_space, rest) = rest.split_first_chunk()?;
+        let (name, cores) = rest.split_first_chunk()?;
         if *magic != MAGIC || u16::from_le_bytes(*version) != VERSION {
+            return None;
+        }
+        if cores.len() != usize::from(*cores_bytes) {
             return None;
         }
         Some(Self {
             host: *host,
             pid: u32::from_le_bytes(*pid),
             pid_space: u64::from_le_bytes(*pid_space),
-            name: name.try_into().ok()?,
+            name: *name,
             membarrier: flags & HAS_MEMBARRIER != 0,
-            cores: *cores,
+            cores: Cores::parse(cores)?,
         })
     }
 

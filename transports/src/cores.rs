@@ -1,0 +1,155 @@
+//! Which cores a rank may run on, and how many ranks have to make do with them. Launchers such as
+//! mpirun and srun bind each rank to cores of its own: it has few then, but nobody contends them.
+
+use crate::sys;
+
+/// Room for this many cores. A system with more of them says only how many there are.
+const MASK_BYTES: usize = sys::AFFINITY_BYTES;
+
+/// The cores that one rank may run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// A bit for each core, by the system's numbers; none at all where they are not known.
+    mask: [u8; MASK_BYTES],
+    /// How many of them may be busy at a time: a control group may grant fewer than it shows.
+    usable: u16,
+}
+
+/// How many ranks have how many cores between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The ranks, oneself included.
+    pub ranks: usize,
+    /// The cores that any of them may run on.
+    pub cores: usize,
+}
+
+impl Share {
+    /// Whether there are fewer cores than ranks.
+    pub fn is_crowded(&self) -> bool {
+        self.ranks > self.cores
+    }
+}
+
+impl Cores {
+    /// The cores of the calling thread, and of those that it starts. A system call or two.
+    pub fn of_this_thread() -> Self {
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        let mask = sys::affinity().unwrap_or([0; MASK_BYTES]);
+        Self { mask, usable: u16::try_from(usable).unwrap_or(u16::MAX) }
+    }
+
+    /// As bytes for other ranks: two, and one for each eight cores up to the last that is ours.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let used = self.mask.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let mut bytes = self.usable.to_le_bytes().to_vec();
+        bytes.extend(&self.mask[..used]);
+        bytes
+    }
+
+    /// What [`Cores::to_bytes`] wrote, from the network; `None` for anything else.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (usable, rest) = bytes.split_first_chunk()?;
+        let mut mask = [0; MASK_BYTES];
+        mask.get_mut(..rest.len())?.copy_from_slice(rest);
+        Some(Self { mask, usable: u16::from_le_bytes(*usable) })
+    }
+
+    /// Among how many of the ranks of this host, of which we are one, the cores are shared that we
+    /// may run on. Who is bound elsewhere does not count; whose cores are not known, does.
+    pub fn share<'a>(&self, here: impl Iterator<Item = Option<&'a Cores>>) -> Share {
+        let is_known = self.count() > 0 && self.count() <= usize::from(self.usable);
+        let (mut ranks, mut union) = (0, self.mask);
+        for other in here {
+            match other.filter(|_| is_known) {
+                Some(other) if other.count() > 0 && !self.meets(other) => continue,
+                Some(other) => union.iter_mut().zip(other.mask).for_each(|(all, its)| *all |= its),
+                None => {}
+            }
+            ranks += 1;
+        }
+        let cores = if is_known { count(&union) } else { usize::from(self.usable) };
+        Share { ranks, cores }
+    }
+
+    fn count(&self) -> usize {
+        count(&self.mask)
+    }
+
+    fn meets(&self, other: &Cores) -> bool {
+        self.mask.iter().zip(other.mask).any(|(ours, its)| ours & its != 0)
+    }
+}
+
+fn count(mask: &[u8; MASK_BYTES]) -> usize {
+    mask.iter().map(|byte| byte.count_ones() as usize).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cores(numbers: &[usize]) -> Cores {
+        let mut mask = [0; MASK_BYTES];
+        numbers.iter().for_each(|core| mask[core / 8] |= 1 << (core % 8));
+        Cores { mask, usable: numbers.len() as u16 }
+    }
+
+    fn share(of: usize, all: &[Cores]) -> (usize, usize) {
+        let Share { ranks, cores } = all[of].share(all.iter().map(Some));
+        (ranks, cores)
+    }
+
+    #[test]
+    fn ranks_bound_to_cores_of_their_own_share_none() {
+        let bound = [cores(&[0]), cores(&[1]), cores(&[2, 3])];
+        assert_eq!([0, 1, 2].map(|rank| share(rank, &bound)), [(1, 1), (1, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn ranks_that_may_run_anywhere_share_all() {
+        let all = vec![cores(&[0, 1, 900]); 5];
+        assert_eq!(share(3, &all), (5, 3));
+        assert!(all[3].share(all.iter().map(Some)).is_crowded());
+        assert!(!all[3].share(all[..3].iter().map(Some)).is_crowded());
+    }
+
+    #[test]
+    fn ranks_whose_cores_overlap_have_them_together() {
+        assert_eq!(share(0, &[cores(&[0, 1]), cores(&[1, 2]), cores(&[3])]), (2, 3));
+    }
+
+    #[test]
+    fn where_cores_are_not_known_or_granted_in_part_all_ranks_share_what_is_granted() {
+        let granted = Cores { usable: 2, ..cores(&[0, 1, 2, 3]) };
+        assert_eq!(share(0, &[granted.clone(), cores(&[9]), granted]), (3, 2));
+        let unknown = Cores { usable: 2000, ..cores(&[]) };
+        assert_eq!(share(0, &[unknown.clone(), unknown.clone()]), (2, 2000));
+        assert_eq!(share(1, &[unknown, cores(&[4])]), (2, 1));
+        let ours = cores(&[4]);
+        assert_eq!(ours.share([None, Some(&ours)].into_iter()), Share { ranks: 2, cores: 1 });
+    }
+
+    #[test]
+    fn cores_travel_and_nothing_else_is_taken_for_them() {
+        for cores in [cores(&[]), cores(&[0]), cores(&[7, 8, 1023]), Cores::of_this_thread()] {
+            assert_eq!(Cores::parse(&cores.to_bytes()), Some(cores));
+        }
+        for length in [0, 1, 2 + MASK_BYTES + 1, 4096] {
+            assert_eq!(Cores::parse(&vec![255; length]), None);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_bound_to_one_core_has_that_one() {
+        let bound = std::thread::spawn(|| {
+            let first = Cores::of_this_thread();
+            let core = first.mask.iter().position(|byte| *byte != 0).expect("a core of ours");
+            let bit = first.mask[core].trailing_zeros() as usize;
+            sys::bind_to(core * 8 + bit).expect("a core of ours");
+            (core * 8 + bit, Cores::of_this_thread())
+        });
+        let (core, cores_then) = bound.join().expect("a thread");
+        assert_eq!(cores_then, cores(&[core]));
+    }
+}
