@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use brigade_schedule::Algorithm;
 use brigade_transports::LendingStats;
 
+use crate::aside::Aside;
 use crate::call::{Buffers, Call};
 use crate::control::History;
 use crate::drive::Driver;
@@ -82,7 +83,7 @@ impl Communicator {
             report_after: settings.report_after,
             timeout: settings.timeout,
         };
-        let waiting = Waiting::among(links.share);
+        let waiting = Waiting::among(links.share, Aside::of(me, members.len()));
         let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
         let selector = Selector { small_bytes: SMALL_BYTES };
         let names = links.names;

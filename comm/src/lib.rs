@@ -13,6 +13,7 @@ pub mod launch;
 pub mod naive;
 pub mod transports;
 
+mod aside;
 mod call;
 mod communicator;
 mod drive;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::Share;
 
+use crate::aside::Aside;
 use crate::sys;
 
 /// How long a rank with a core of its own looks on before it sleeps, at first: what a sleep costs,
@@ -38,6 +39,8 @@ pub(crate) struct Waiting {
     scarce: bool,
     /// Waits to come in which we sleep rather than yield.
     wary: u32,
+    /// Whether to leave the core to a rank that may need it.
+    aside: Aside,
     looks: u32,
     yields: u32,
     spin: Duration,
@@ -54,11 +57,12 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// For a rank with its share of a host's cores.
-    pub(crate) fn among(share: Share) -> Self {
+    pub(crate) fn among(share: Share, aside: Aside) -> Self {
         Self {
             crowded: share.is_crowded(),
             scarce: share.ranks > share.cores / 2,
             wary: 0,
+            aside,
             looks: 0,
             yields: 0,
             spin: SPIN,
@@ -75,8 +79,9 @@ impl Waiting {
     pub(crate) fn moved(&mut self) {
         self.looks = 0;
         if self.spin_end.is_some() || self.yields > 0 || self.since.is_some() {
-            if let Some(since) = self.since {
-                self.slept(since.elapsed());
+            match self.since {
+                Some(since) => self.slept(since.elapsed()),
+                None => self.aside.found(),
             }
             (self.spin_end, self.yields, self.since) = (None, 0, None);
             (self.told, self.reported, self.left) = (false, false, None);
@@ -86,6 +91,9 @@ impl Waiting {
     /// Learn from a sleep how long to look on before the next one.
     fn slept(&mut self, slept: Duration) {
         let short = slept < SHORT_SLEEP;
+        if short && self.spin == SPIN_MAX && self.spin_end.is_some() {
+            self.aside.missed();
+        }
         self.spin = if short { SPIN_MAX.min(self.spin * 2) } else { SPIN };
     }
 
@@ -148,7 +156,7 @@ mod tests {
 
     #[test]
     fn short_sleeps_lengthen_the_next_look_and_a_long_one_ends_that() {
-        let mut waiting = Waiting::among(ALONE);
+        let mut waiting = Waiting::among(ALONE, Aside::never());
         let start = Instant::now();
         let spun = |waiting: &mut Waiting, after: Duration| {
             waiting.spin_end = None;
@@ -167,7 +175,7 @@ mod tests {
 
     #[test]
     fn who_lost_the_core_to_a_stranger_sleeps_for_many_waits_and_then_tries_again() {
-        let mut waiting = Waiting::among(CROWD);
+        let mut waiting = Waiting::among(CROWD, Aside::never());
         waiting.yielded(STRANGER * 2);
         for _ in 0..WARY_WAITS {
             assert_eq!(looks(&mut waiting), LOOKS - 1);
@@ -182,7 +190,7 @@ mod tests {
         let behind = |share| {
             let body = move || {
                 sys::run_behind();
-                looks(&mut Waiting::among(share)) < LOOKS + YIELDS
+                looks(&mut Waiting::among(share, Aside::never())) < LOOKS + YIELDS
             };
             std::thread::spawn(body).join().expect("a thread")
         };
@@ -192,7 +200,7 @@ mod tests {
 
     #[test]
     fn crowded_ranks_look_a_little_yield_a_little_and_sleep_until_something_moves() {
-        let mut waiting = Waiting::among(CROWD);
+        let mut waiting = Waiting::among(CROWD, Aside::never());
         assert!(looks(&mut waiting) <= LOOKS - 1 + YIELDS);
         assert!(!waiting.is_brief() && !waiting.is_brief(), "it sleeps again after a nap");
         waiting.moved();

@@ -10,6 +10,7 @@ use super::NAP;
 use super::held::Held;
 use super::request::{HEAD_BYTES, Request};
 use crate::Error;
+use crate::aside::Aside;
 use crate::header::Header;
 use crate::run::Stop;
 use crate::wait::{At, Standstill};
@@ -48,7 +49,8 @@ impl Asker {
         answers: Box<dyn RecvWire>,
         share: Share,
     ) -> Self {
-        let waiting = Waiting::among(Share { ranks: 2 * share.ranks, ..share });
+        let share = Share { ranks: 2 * share.ranks, ..share };
+        let waiting = Waiting::among(share, Aside::never());
         Self { peer, window, requests, answers, number: 0, waiting, broken: None }
     }
 

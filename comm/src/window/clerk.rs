@@ -19,6 +19,7 @@ use brigade_transports::{RecvWire, SendWire, Share, TransportError};
 use super::held::Held;
 use super::request::{HEAD_BYTES, Request};
 use super::{Ends, NAP};
+use crate::aside::Aside;
 use crate::run::Stop;
 use crate::waiting::Waiting;
 
@@ -52,7 +53,8 @@ impl Clerk {
         let _hears = bells.any(|bell| bell.also_hears(ear.as_fd()));
         let is_over = Arc::new(AtomicBool::new(false));
         // It shares cores with those who ask and those who own.
-        let waiting = Waiting::among(Share { ranks: 2 * share.ranks, ..share });
+        let share = Share { ranks: 2 * share.ranks, ..share };
+        let waiting = Waiting::among(share, Aside::never());
         let answer = vec![0; HEAD_BYTES + PIECE_BYTES];
         let desks = desks.into_iter().map(Some).collect();
         let over = Arc::clone(&is_over);

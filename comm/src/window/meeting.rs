@@ -12,6 +12,7 @@ use brigade_transports::WindowMemory;
 use super::held::{Held, Plain, room};
 use super::ways::Opening;
 use super::{Window, WindowSize};
+use crate::aside::Aside;
 use crate::communicator::derive_group;
 use crate::control::History;
 use crate::wait::Watch;
@@ -76,7 +77,8 @@ fn meet_stating(
     let opened = opening.open();
     parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
-    Ok(Window { ways, held, rest, waiting: Waiting::among(share), sizes })
+    let waiting = Waiting::among(share, Aside::of(me, shared.members.len()));
+    Ok(Window { ways, held, rest, waiting, sizes })
 }
 
 /// A rank's own window, before the others know of it.
