@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use brigade_comm::bootstrap::UniqueId;
 use brigade_comm::bootstrap::store::StoreServer;
 
+use crate::cores;
 use crate::relay::Relay;
 use crate::sys::{self, Signals};
 
@@ -31,6 +32,8 @@ pub(crate) struct World {
     pub(crate) program: OsString,
     /// Its arguments.
     pub(crate) args: Vec<OsString>,
+    /// Whether each rank keeps to a part of the cores.
+    pub(crate) bind: bool,
     /// Whether each line a rank prints is marked with its rank.
     pub(crate) prefix: bool,
     /// Whether ranks explain themselves before they exit with a code, so that the code is no news.
@@ -110,7 +113,7 @@ impl World {
         let store = StoreServer::start(TcpListener::bind((loopback, 0))?)?;
         let mut ranks = Ranks { running: Vec::new(), relay: Relay::new(self.prefix, self.ranks) };
         for (rank, mut command) in
-            self.commands(&id, store.address().port()).into_iter().enumerate()
+            self.commands(&id, store.address().port())?.into_iter().enumerate()
         {
             match ranks.relay.spawn(rank, &mut command) {
                 Ok(child) => ranks.running.push((rank, child)),
@@ -132,7 +135,8 @@ impl World {
     }
 
     /// The command of each rank.
-    fn commands(&self, id: &UniqueId, store_port: u16) -> Vec<Command> {
+    fn commands(&self, id: &UniqueId, store_port: u16) -> io::Result<Vec<Command>> {
+        let parts = if self.bind { cores::parts(self.ranks)? } else { Vec::new() };
         let commands = (0..self.ranks).map(|rank| {
             let mut command = Command::new(&self.program);
             command.args(&self.args);
@@ -158,9 +162,12 @@ impl World {
                 command.stdin(Stdio::null());
             }
             sys::die_with_parent(&mut command);
+            if let Some(part) = parts.get(rank) {
+                sys::bind(&mut command, part);
+            }
             command
         });
-        commands.collect()
+        Ok(commands.collect())
     }
 }
 

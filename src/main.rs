@@ -2,6 +2,7 @@
 
 mod bench;
 mod compare;
+mod cores;
 mod doctor;
 mod gpu;
 mod launch;

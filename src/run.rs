@@ -27,12 +27,16 @@ Only rank 0 reads this command's standard input, and only when that is not a ter
 
 Examples:
   brigade run -n 4 -- ./my_trainer --steps 100
+  brigade run -n 8 --bind -- python train.py      (for several NUMA nodes, or a busy machine)
   brigade run -n 2 --prefix -- env")]
 pub(crate) struct Args {
     /// How many ranks to start
     #[arg(short = 'n', long = "ranks", value_name = "RANKS",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
+    /// Keep each rank to a part of the cores: whole ones, neighbours together, as equal as can be
+    #[arg(long)]
+    bind: bool,
     /// Mark each line of output with the rank that printed it
     #[arg(long)]
     prefix: bool,
@@ -57,6 +61,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         ranks: args.ranks as usize,
         program: program.clone(),
         args: rest.to_vec(),
+        bind: args.bind,
         prefix: args.prefix,
         explains: false,
         grace: Duration::from_secs(args.grace_s),
@@ -84,6 +89,7 @@ pub(crate) fn run_self(ranks: usize) -> ExitCode {
         ranks,
         program,
         args: std::env::args_os().skip(1).collect(),
+        bind: false,
         prefix: false,
         explains: true,
         grace: Duration::from_secs(5),

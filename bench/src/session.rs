@@ -297,14 +297,17 @@ fn choice(settings: &Settings, first: &Case, used: Option<Algorithm>, place: Pla
 
 /// What a table must say to be worth keeping.
 fn facts(args: &Args, comm: &Communicator, title: &str, choice: &str) -> Vec<String> {
-    let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
+    let cores = match std::thread::available_parallelism().map_or(0, |cores| cores.get()) {
+        1 => String::from("1 core"),
+        cores => format!("{cores} cores"),
+    };
     let calls = match args.iters {
         Some(calls) => calls.to_string(),
         None => String::from("as many as fit 40 ms"),
     };
     vec![
         format!("brigade {}: {title}", env!("CARGO_PKG_VERSION")),
-        format!("machine: {}, {cores} cores for {}", processor(), size::ranks(comm.size())),
+        format!("machine: {}; {}, rank 0 on {cores}", processor(), size::ranks(comm.size())),
         format!(
             "algorithm: {choice}; calls: {calls} after {} of warm-up; seed {SEED}",
             args.warmup

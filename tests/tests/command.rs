@@ -75,6 +75,38 @@ fn what_it_starts_has_a_queue_of_cuda_for_each_of_many_streams_unless_told_other
 }
 
 #[test]
+fn bound_ranks_divide_the_cores_that_the_launcher_has() {
+    const ASK: [&str; 3] = ["grep", "Cpus_allowed_list", "/proc/self/status"];
+    let asked = |flags: &[&str]| {
+        let mut command = bounded(brigade());
+        let output = command.arg("run").args(flags).arg("--").args(ASK).output().unwrap();
+        assert!(output.status.success(), "{}", words(&output));
+        let said = text(&output.stdout);
+        said.lines().map(|line| list(line.split_whitespace().last().unwrap())).collect::<Vec<_>>()
+    };
+    let all = asked(&["-n", "1"]).concat();
+    assert_eq!(asked(&["-n", "1", "--bind"]).concat(), all);
+    for ranks in [2, all.len(), all.len() + 1] {
+        let parts = asked(&["-n", &ranks.to_string(), "--bind"]);
+        let mut covered = parts.concat();
+        covered.sort_unstable();
+        let shared = ranks.saturating_sub(all.len());
+        assert_eq!((parts.len(), covered.len()), (ranks, all.len() + shared), "{parts:?}");
+        covered.dedup();
+        assert_eq!(covered, all, "{parts:?}");
+    }
+}
+
+/// The numbers of a list such as `0-2,5`.
+fn list(text: &str) -> Vec<u32> {
+    let range = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        from.parse().unwrap()..=to.parse().unwrap()
+    };
+    text.split(',').flat_map(range).collect()
+}
+
+#[test]
 fn a_comparison_that_is_interrupted_leaves_the_rows_that_have_ended() {
     let folder = Folder::new("interrupted");
     let json = folder.0.join("rows.jsonl");
