@@ -43,6 +43,10 @@ pub struct Args {
     /// With --transport cuda: capture each call in a CUDA graph and time its replay
     #[arg(long)]
     pub graph: bool,
+    /// With --transport cuda under `brigade run`: processes leave each other's buffers open between
+    /// calls, as for owners who say that they keep them (not in C, nor by NCCL's names)
+    #[arg(long, conflicts_with = "graph")]
+    pub keep_open: bool,
     /// Use this algorithm rather than the one that would be chosen; `brigade schedule show
     /// COLLECTIVE -n RANKS` lists those there are
     #[arg(long, value_name = "NAME")]
@@ -128,6 +132,7 @@ impl Default for Args {
             kinds: Vec::new(),
             sweep: Sweep::default(),
             graph: false,
+            keep_open: false,
             algorithm: None,
             ordered: false,
             dtype: Dtypes(vec![Dtype::F32]),

@@ -10,6 +10,7 @@ use brigade_cuda::{
 use brigade_schedule::Algorithm;
 
 use crate::kind::Kind;
+use crate::measure::Place;
 
 /// Copies of fewer bytes say nothing about how fast bytes can be moved.
 const COPY_MIN: usize = 1 << 20;
@@ -24,8 +25,7 @@ pub(crate) struct Device {
     stream: Stream,
     input: DeviceMemory,
     output: DeviceMemory,
-    /// Whether calls are captured once and replayed.
-    replays: bool,
+    place: Place,
     graph: Option<Executable>,
 }
 
@@ -43,16 +43,24 @@ impl Device {
     pub(crate) fn open(
         comm: &Communicator,
         (input_bytes, output_bytes): (usize, usize),
-        replays: bool,
+        place: Place,
     ) -> Result<Self, Error> {
         let context = context(comm.rank()).map_err(failed("opening a device"))?;
         let group = comm.on_device(&context)?;
-        if replays && !group.way().is_enqueued() {
+        if place == Place::Graph && !group.way().is_enqueued() {
             let what = "--graph needs ranks whose kernels run at the same time: threads of one \
                         process, on devices that have room for all of them, or processes that \
                         share no device"
                 .to_owned();
             return Err(Error::Invalid { what });
+        }
+        if place == Place::Kept {
+            if group.way() != Way::Met {
+                let what = "--keep-open needs ranks that are processes and whose hosts meet: these \
+                            open no buffers of each other's by calls";
+                return Err(Error::Invalid { what: what.to_owned() });
+            }
+            group.keep_open();
         }
         let made = || -> Result<_, CudaError> {
             let input = DeviceMemory::new(&context, input_bytes)?;
@@ -62,7 +70,7 @@ impl Device {
         let (stream, input, output) = made().map_err(failed("allocating buffers"))?;
         // Allocating may wait for the device, where nobody's kernel may wait for us yet.
         comm.barrier()?;
-        Ok(Self { group, stream, input, output, replays, graph: None })
+        Ok(Self { group, stream, input, output, place, graph: None })
     }
 
     /// What carries the bytes, for tables.
@@ -70,7 +78,9 @@ impl Device {
         match self.group.way() {
             Way::Together => "cuda",
             Way::Linked => "cuda, by schedules",
-            Way::Met => "cuda, hosts meet",
+            Way::Met if self.place == Place::Kept => "cuda, hosts meet, buffers stay open",
+            // As in C, by NCCL's names and in PyTorch, where nobody says how long they are kept.
+            Way::Met => "cuda, hosts meet, buffers opened by each call",
             Way::Staged => "cuda through the host",
         }
     }
@@ -152,7 +162,7 @@ impl Device {
         let (from, to) = (self.address(input), self.address(output));
         // SAFETY: the buffers are as long as the longest case, and waited for below.
         let enqueue = || unsafe { self.group.enqueue(call, from, to, &self.stream) };
-        if !self.replays {
+        if self.place != Place::Graph {
             return enqueue();
         }
         if self.graph.is_none() {

@@ -54,6 +54,8 @@ pub(crate) enum Place {
     Host,
     /// In memory of devices.
     Device,
+    /// There, and kept until the end: other processes may leave them open.
+    Kept,
     /// There, with calls that were captured once and are replayed.
     Graph,
 }
@@ -84,7 +86,7 @@ impl<'a> Bench<'a> {
         let output = output.max(input);
         let device = match method.place {
             Place::Host => None,
-            place => Some(Device::open(comm, (input, output), place == Place::Graph)?),
+            place => Some(Device::open(comm, (input, output), place)?),
         };
         Ok(Self { comm, method, input: Arena::new(input), output: Arena::new(output), device })
     }

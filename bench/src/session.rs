@@ -86,6 +86,11 @@ pub fn settings(args: &Args) -> Result<Settings, Failure> {
         let problem = "--graph captures calls on devices: add --transport cuda, or leave it out";
         return Err(Failure::Usage(problem.into()));
     }
+    if args.keep_open && settings.transport != DEVICES {
+        let problem =
+            "--keep-open is for buffers on devices: add --transport cuda, or leave it out";
+        return Err(Failure::Usage(problem.into()));
+    }
     settings.ordered |= args.ordered;
     settings.algorithm = args.algorithm.or(settings.algorithm);
     Ok(settings)
@@ -147,6 +152,7 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
     let cases = args.cases(comm.size()).map_err(Failure::Usage)?;
     let place = match settings(args)?.transport.as_str() {
         DEVICES if args.graph => Place::Graph,
+        DEVICES if args.keep_open => Place::Kept,
         DEVICES => Place::Device,
         _ => Place::Host,
     };
@@ -279,7 +285,7 @@ impl Report {
 fn choice(settings: &Settings, first: &Case, used: Option<Algorithm>, place: Place) -> String {
     let on_devices = match place {
         Place::Host => None,
-        Place::Device => Some("kernels on devices"),
+        Place::Device | Place::Kept => Some("kernels on devices"),
         Place::Graph => Some("replays of graphs on devices"),
     };
     let by_whom = match settings.algorithm {

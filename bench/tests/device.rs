@@ -9,15 +9,14 @@ struct Command {
     args: Args,
 }
 
+fn args(flags: &str) -> Args {
+    Command::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).args
+}
+
 fn check(flags: &str) {
-    brigade_cuda_fake::install();
-    if !brigade_cuda_fake::is_usable() {
-        eprintln!("skipped: the fake device needs x86-64 Linux and a C++ compiler");
-        return;
+    if brigade_cuda_fake::has_device() {
+        assert_eq!(run_threads(&args(flags)).unwrap(), Verdict::Passed, "{flags}");
     }
-    let words = ["bench"].into_iter().chain(flags.split_whitespace());
-    let args = Command::parse_from(words).args;
-    assert_eq!(run_threads(&args).unwrap(), Verdict::Passed, "{flags}");
 }
 
 /// Every collective on buffers in memory of a device, in and out of place; then captured.
@@ -29,4 +28,14 @@ fn every_collective_is_checked_on_devices() {
     check(&format!("{all} {sizes}"));
     check(&format!("all-reduce,send-recv {sizes} --in-a-row 3"));
     check(&format!("all-reduce {sizes} --graph --in-a-row 3"));
+}
+
+/// Threads open nothing of each other's.
+#[test]
+fn buffers_stay_open_only_where_calls_open_some() {
+    if brigade_cuda_fake::has_device() {
+        let refused = run_threads(&args("all-reduce -n 2 --transport cuda --keep-open"));
+        let why = refused.expect_err("calls of threads").to_string();
+        assert!(why.contains("--keep-open needs ranks that are processes"), "{why}");
+    }
 }

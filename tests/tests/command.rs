@@ -47,6 +47,7 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("offload plan --device 0 --host 1G", "provided:\n  <--params <N>|--layers <N>>"),
         ("tune barrier -n 2", "barrier has nothing to choose"),
         ("tune -n 2 --transport cuda", "rules are for memory of the host"),
+        ("bench all-reduce -n 2 --keep-open", "--keep-open is for buffers on devices"),
         ("tune -n 2 --output /nonexistent/x", "cannot write /nonexistent/x"),
         ("offload bench step --simulate 1e-300/1 --params 1K", "from 0.001 to 1e6"),
         ("run -n 2 --grace-s 18446744073709551615 false", "is not in"),
