@@ -80,8 +80,10 @@ impl Rank {
         let (input, output) = (memory(), memory());
         let (nccl, at) = (Nccl::get(), output.address() as Address);
         // The fake's memory could be read by the host: make sure that nobody takes it for that.
+        // A driver may have rounded the allocation up, to 2 MiB at the most.
+        let beyond = ROOM + (2 << 20) / 4;
         // SAFETY: it is refused.
-        let result = unsafe { (nccl.bcast)(at, ROOM + 1, F32, 0, comm, stream.raw().addr()) };
+        let result = unsafe { (nccl.bcast)(at, beyond, F32, 0, comm, stream.raw().addr()) };
         nccl.refused(result, INVALID_ARGUMENT, "its allocation ends");
         Self { nccl, comm, rank, ranks, stream, input, output }
     }
