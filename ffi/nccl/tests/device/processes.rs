@@ -1,6 +1,6 @@
 //! Ranks that are processes and share a device.
 
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use brigade_cuda::DeviceMemory;
@@ -10,6 +10,9 @@ use super::rank::{Rank, context, context_of, has_device, turn, unique_id};
 
 /// A rank's number, their number, and the id; only ranks have it.
 const RANK: &str = "TEST_NCCL_RANK";
+/// Seconds that ranks may take: at 60 the library gives up any wait of its own, and says which rank
+/// waited for which, at which step of which call.
+const LIMIT_S: &str = "150";
 
 /// Start this very test as ranks, each a process; or be one of them.
 fn test(name: &str, worlds: &[usize], body: fn(Rank)) {
@@ -34,7 +37,9 @@ fn test_on(devices: usize, name: &str, worlds: &[usize], body: fn(Rank)) {
         let id: String = unique_id().0.iter().map(|byte| format!("{byte:02x}")).collect();
         let program = std::env::current_exe().expect("a test has a path");
         let start = |rank: usize| {
-            let mut command = Command::new(&program);
+            // Should one stand still where the library's own deadline does not end it.
+            let mut command = Command::new("timeout");
+            command.args(["--kill-after=5", LIMIT_S]).arg(&program);
             command.args(["--exact", &format!("processes::{name}"), "--nocapture"]);
             command.env(RANK, format!("{rank} {ranks} {id}"));
             command.env("BRIGADE_TIMEOUT_MS", "60000");
@@ -45,11 +50,15 @@ fn test_on(devices: usize, name: &str, worlds: &[usize], body: fn(Rank)) {
         };
         let children: Vec<_> = (0..ranks).map(start).collect();
         let ends: Vec<_> = children.into_iter().map(|child| child.wait_with_output()).collect();
-        for (rank, output) in ends.into_iter().enumerate() {
-            let output = output.expect("the end of a process");
-            let text = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "rank {rank} of {ranks}: {text}");
-        }
+        // Every rank says where it stood, whoever failed first.
+        let told = |(rank, output): (usize, std::io::Result<Output>)| {
+            let Output { status, stdout, stderr } = output.expect("the end of a process");
+            let [out, text] = [stdout, stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+            let failed = !status.success();
+            failed.then(|| format!("rank {rank} of {ranks}, {status}: {text}\n{out}\n"))
+        };
+        let failed: String = ends.into_iter().enumerate().filter_map(told).collect();
+        assert!(failed.is_empty(), "{failed}");
     }
 }
 
