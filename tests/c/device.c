@@ -235,8 +235,10 @@ static void kinds(struct rank *me) {
     REFUSED("ordinary memory of the host",
             brigade_device_all_reduce(&host, on(me->out), 1, F32, BRIGADE_SUM, LAST));
     REFUSED("its allocation ends",
-            brigade_device_broadcast(on(me->out), on(me->out), ROOM + 1, F32, 0, LAST));
+            brigade_device_broadcast(on(me->out), on(me->out), BEYOND, F32, 0, LAST));
     CU(cuMemHostAlloc(&pinned, 64, 0));
+    /* Pinning and allocating may wait for the device, on which no call may wait for this rank. */
+    CHECK(brigade_barrier(me->comm, NULL));
     *(float *)pinned = 1;
     CHECK(brigade_device_all_reduce(pinned, pinned, 1, F32, BRIGADE_SUM, LAST));
     settle(me);
@@ -245,6 +247,7 @@ static void kinds(struct rank *me) {
     REQUIRE(host == (float)(me->size * me->size));
     CHECK(brigade_barrier(me->comm, NULL));
     CU(cuMemFreeHost(pinned));
+    CHECK(brigade_barrier(me->comm, NULL));
 }
 
 static void *take_part(void *argument) {
@@ -262,6 +265,7 @@ static void *take_part(void *argument) {
     CU(cuStreamCreateWithPriority(&me->stream, CU_STREAM_NON_BLOCKING, 0));
     CU(cuMemAlloc_v2(&me->in, ROOM * sizeof(float)));
     CU(cuMemAlloc_v2(&me->out, ROOM * sizeof(float)));
+    CHECK(brigade_barrier(me->comm, NULL));
     me->brought = (float *)malloc(3 * ROOM * sizeof(float));
     REQUIRE(me->brought != NULL);
     me->got = me->brought + ROOM;

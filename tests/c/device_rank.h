@@ -6,6 +6,8 @@
 #include "cuda.h"
 
 enum { RANKS_MAX = 8, COUNT_MAX = 20000, ROOM = RANKS_MAX * (COUNT_MAX + 3 * RANKS_MAX) + 1 };
+/* More than there is room for, also where a driver rounds an allocation up, to 2 MiB at the most. */
+enum { BEYOND = ROOM + (2 << 20) / (int)sizeof(float) };
 
 struct rank {
     brigade_unique_id_t id;

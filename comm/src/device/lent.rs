@@ -199,6 +199,13 @@ pub(super) struct Staging {
 }
 
 impl Staging {
+    /// Whether there is room for so many bytes each.
+    pub(super) fn fits(&self, input_bytes: usize, output_bytes: usize) -> bool {
+        self.buffers.as_ref().is_some_and(|(input, output)| {
+            input.bytes() >= input_bytes && output.bytes() >= output_bytes
+        })
+    }
+
     /// Room for so many bytes each.
     pub(super) fn room(
         &mut self,
@@ -206,10 +213,7 @@ impl Staging {
         input_bytes: usize,
         output_bytes: usize,
     ) -> Result<(&mut Pinned, &mut Pinned), CudaError> {
-        let fits = |(input, output): &(Pinned, Pinned)| {
-            input.bytes() >= input_bytes && output.bytes() >= output_bytes
-        };
-        if !self.buffers.as_ref().is_some_and(fits) {
+        if !self.fits(input_bytes, output_bytes) {
             self.buffers = None;
             let input = Pinned::new(context, input_bytes.next_power_of_two())?;
             let output = Pinned::new(context, output_bytes.next_power_of_two())?;

@@ -10,9 +10,9 @@
 //! | `lower` | a call as steps on everybody's buffers, or as packets: pure |
 //! | `link` | a call as hops of its schedule: pure |
 //! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
-//! | `card`, `setup`, `inbox` | who reaches whom, proved with a pattern |
+//! | `card`, `setup`, `inbox`, `proof` | who reaches whom, proved with a pattern |
 //! | `parties`, `ending` | what other processes have open, and how nobody frees it under them |
-//! | `plans` | calls made before, and the memory that they name |
+//! | `plans`, `room` | calls made before, the memory that they name, and that they need beside it |
 //! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
 //! | `work` | waiting for what was enqueued |
 //!
@@ -35,6 +35,8 @@ mod lower;
 mod messages;
 mod parties;
 mod plans;
+mod proof;
+mod room;
 mod setup;
 mod slots;
 mod staged;
@@ -48,7 +50,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use brigade_cuda::{Context, DeviceMemory, Stream};
-use brigade_schedule::{Algorithm, Collective};
+use brigade_schedule::Algorithm;
 
 /// The driver, contexts, streams and memory that calls are made with.
 pub use brigade_cuda as cuda;
@@ -57,31 +59,31 @@ pub use messages::DeviceMessage;
 pub use setup::Way;
 pub use work::DeviceWork;
 
+use crate::Error;
 use crate::call::Call;
 use crate::communicator::{Communicator, Shared};
-use crate::{Dtype, Error};
 use card::Card;
 use inbox::Inboxes;
 use kernels::Kernels;
 use layout::{Group, RANKS};
 use lent::{Imports, Staging};
 use plans::{Facts, Plan, Plans, Ranges, Ready};
-use setup::{Met, agree, clear, ends_in_time, pattern, trouble, with_alarm};
+use room::Room;
+use setup::Met;
 use watch::{Watched, Watcher};
 
 /// How often one who waits for the device looks before it sleeps.
 const LOOKS: u32 = 4096;
 /// How long it sleeps then.
 const NAP: Duration = Duration::from_micros(20);
-/// Bytes that each rank shows the others before a way is trusted.
-const PROOF_BYTES: usize = 20_000;
 
 /// What a communicator has on devices. Calls are made in the same order on all ranks, like those
 /// of the communicator itself, and take their turn with them. Calls in different streams must not
 /// run beside each other: let the one stream wait for the other.
 ///
-/// A rank that frees memory of a device, other than to a pool, waits for everything on it; so free
-/// such memory while no rank of this process is in a call (between two barriers), as with NCCL.
+/// A rank that frees memory of a device, other than to a pool, waits for everything on it; one that
+/// allocates or pins memory may. So do it while no rank of this process is in a call (between two
+/// barriers), as with NCCL.
 ///
 /// A group ends by [`DeviceGroup::close`] on all ranks. Dropping it waits for what was enqueued, no
 /// longer than a call may take (and for all that this process has on the device, where streams are
@@ -119,7 +121,7 @@ struct State {
     imports: Imports,
     staging: Staging,
     /// Where inputs are kept whose places others write to; the last is the longest.
-    scratch: Vec<DeviceMemory>,
+    scratch: Vec<Room>,
     /// Streams that calls were enqueued into.
     streams: Vec<Stream>,
     /// Whether calls were enqueued into streams of somebody else, which may be gone by the end.
@@ -141,27 +143,9 @@ impl Communicator {
     pub fn on_device(&self, context: &Context) -> Result<DeviceGroup, Error> {
         let shared = self.shared();
         let mut met = setup::meet(shared, context)?;
-        let mut ways = std::mem::take(&mut met.ways).into_iter();
+        let ways = std::mem::take(&mut met.ways);
         let mut inner = Inner::new(shared, met);
-        loop {
-            inner.way = ways.next().unwrap_or(Way::Staged);
-            let mut kept = Vec::new();
-            let proved = match inner.way {
-                Way::Staged => true,
-                Way::Together | Way::Linked | Way::Met => inner.prove(&mut kept),
-            };
-            let all_proved = agree(shared, proved)?;
-            // Freeing waits for the device, on which nobody's kernel must wait for us meanwhile.
-            drop(kept);
-            // What lies there next may be shorter.
-            inner.state().ranges = Ranges::default();
-            if !all_proved {
-                inner.give_up_way()?;
-            }
-            if agree(shared, all_proved)? {
-                break;
-            }
-        }
+        inner.find_way(&ways)?;
         inner.is_proved = true;
         let watcher = Watcher::start(&inner.watched)
             .map_err(|error| Error::invalid(format!("no thread can be started: {error}")))?;
@@ -194,6 +178,14 @@ impl DeviceGroup {
         let own = &self.inner.cards[self.inner.group.rank as usize];
         let cards = self.inner.cards.iter();
         cards.filter(|card| (card.process, card.uuid) == (own.process, own.uuid)).count() > 1
+    }
+
+    /// Whether another rank is a thread of this process. Whoever allocates memory of a device, pins
+    /// or frees some, or loads code may wait for that rank's device too, where they reach each
+    /// other.
+    pub fn shares_process(&self) -> bool {
+        let own = self.inner.cards[self.inner.group.rank as usize].process;
+        self.inner.cards.iter().filter(|card| card.process == own).count() > 1
     }
 
     /// This rank's context.
@@ -328,19 +320,6 @@ impl Inner {
         }
     }
 
-    /// Make the desk, the plans and the board as new: ranks may have come differently far, and the
-    /// next way counts calls on the same boards. Collective, when no kernel is left.
-    fn give_up_way(&mut self) -> Result<(), Error> {
-        self.watched.desk.clear();
-        self.state().plans = Plans::default();
-        if self.way == Way::Linked {
-            self.inboxes.close(&self.watched.shared)?;
-        }
-        // Whatever is wrong with the device ends the next proof, too.
-        let _ = clear(&self.stream, &self.board);
-        Ok(())
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -356,44 +335,5 @@ impl Inner {
             inboxes: &self.inboxes,
             settings: &self.watched.shared.settings,
         }
-    }
-
-    /// Whether everybody's bytes arrive here by the way at hand: a small all-gather, and one that
-    /// is not small. Whatever fails here is the end of the way, not of the group. What was used is
-    /// kept for the caller to free.
-    fn prove(&self, kept: &mut Vec<DeviceMemory>) -> bool {
-        let mut proved = |bytes| self.prove_with(bytes, kept).unwrap_or(false);
-        let is_good = [16, PROOF_BYTES].into_iter().all(&mut proved);
-        // What others have used is freed once all have come here.
-        self.state().imports.let_go();
-        is_good
-    }
-
-    fn prove_with(&self, bytes: usize, kept: &mut Vec<DeviceMemory>) -> Result<bool, Error> {
-        let ranks = self.group.ranks as usize;
-        let failed = |error| trouble("proving a way", &error);
-        let stream = &self.stream;
-        let mut input = DeviceMemory::new(&self.context, bytes).map_err(failed)?;
-        input.write(stream, 0, &pattern(self.group.rank, bytes)).map_err(failed)?;
-        let from = input.address();
-        kept.push(input);
-        let output = DeviceMemory::new(&self.context, bytes * ranks).map_err(failed)?;
-        let to = output.address();
-        kept.push(output);
-        let call = Call::moving(Collective::AllGather, Dtype::U8, bytes);
-        // SAFETY: both buffers are ours and as long as the call says, and we wait for it; should it
-        // not end by itself, it is made to.
-        let enqueue = || unsafe { self.enqueue(&call, from, to, stream) };
-        let enqueued = with_alarm(&self.watched.desk, enqueue);
-        let in_time = enqueued.is_ok() && ends_in_time(stream).map_err(failed)?;
-        if !in_time {
-            self.watched.desk.abort();
-        }
-        stream.synchronize().map_err(failed)?;
-        let mut arrived = vec![0; bytes * ranks];
-        let output = kept.last().expect("kept above");
-        output.read(stream, 0, &mut arrived).map_err(failed)?;
-        let wanted = (0..ranks as u32).flat_map(|rank| pattern(rank, bytes));
-        Ok(in_time && wanted.eq(arrived) && !self.watched.desk.has_fault())
     }
 }

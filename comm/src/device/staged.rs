@@ -6,7 +6,7 @@ use brigade_cuda::Stream;
 
 use super::lent::Staging;
 use super::plans::Plan;
-use super::setup::trouble;
+use super::setup::{agree, trouble};
 use super::{Inner, LOOKS, NAP};
 use crate::Error;
 use crate::call::{Buffers, Call};
@@ -28,16 +28,24 @@ impl Inner {
         let failed = |error| self.give_up(call, &error, stream);
         let size = call.dtype.size();
         let (input_bytes, output_bytes) = (plan.elems.0 * size, plan.elems.1 * size);
+        // Pinning may wait for the device and hold up others who use it: calls that kernels are in
+        // must have all their ranks by now, and no further one may begin meanwhile.
+        let shared = &self.watched.shared;
+        let pins =
+            self.way.is_enqueued() && !agree(shared, staging.fits(input_bytes, output_bytes))?;
         let room = staging.room(&self.context, input_bytes, output_bytes);
         let (from, to) = room.map_err(failed)?;
+        if pins {
+            agree(shared, true)?;
+        }
         // SAFETY: the caller vouches for the input; ours is as long, and waited for.
         unsafe { stream.copy(from.as_mut_ptr() as u64, input, input_bytes) }.map_err(failed)?;
         self.settle(stream)?;
         let (source, target) =
             (&from.as_slice()[..input_bytes], &mut to.as_mut_slice()[..output_bytes]);
-        self.watched.shared.progress.drain();
+        shared.progress.drain();
         let buffers = Buffers::OutOfPlace { input: source, output: target };
-        self.watched.shared.run_now(call, buffers).map_err(|error| *error)?;
+        shared.run_now(call, buffers).map_err(|error| *error)?;
         // SAFETY: likewise.
         unsafe { stream.copy(output, to.as_ptr() as u64, output_bytes) }.map_err(failed)?;
         self.settle(stream)

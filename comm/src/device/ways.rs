@@ -5,12 +5,13 @@
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use brigade_cuda::{Arg, CudaError, DeviceMemory, Function, Launch, Stream};
+use brigade_cuda::{Arg, CudaError, Function, Launch, Stream};
 
 use super::kernels::Folding;
 use super::layout::{Direct, Kind};
 use super::lent::{Allocation, Imports, Offer, offer};
 use super::plans::{Plan, Ready};
+use super::room::Room;
 use super::setup::{Way, agree, exchange, trouble};
 use super::{Inner, State};
 use crate::Error;
@@ -190,7 +191,7 @@ impl Inner {
     /// is each rank's own affair. What was too small is kept, since graphs may have it in them.
     fn scratch(
         &self,
-        rooms: &mut Vec<DeviceMemory>,
+        rooms: &mut Vec<Room>,
         bytes: usize,
         (call, stream): (&Call, &Stream),
     ) -> Result<u64, Error> {
@@ -199,15 +200,7 @@ impl Inner {
         }
         refuse_first_in_capture(call, stream)?;
         let bytes = bytes.next_power_of_two();
-        // Giving memory back to a pool waits for nothing; but only other memory can be lent to
-        // other processes, and there no kernel is left when a call returns. Of the group's own
-        // stream, since the caller's may be gone by then.
-        let made = match self.way {
-            Way::Together | Way::Linked => DeviceMemory::pooled(&self.stream, bytes)
-                .and_then(|room| self.stream.synchronize().map(|()| room)),
-            Way::Met | Way::Staged => DeviceMemory::new(&self.context, bytes),
-        };
-        let room = made.map_err(|error| self.give_up(call, &error, stream))?;
+        let room = Room::new(self, bytes).map_err(|error| self.give_up(call, &error, stream))?;
         let address = room.address();
         rooms.push(room);
         Ok(address)

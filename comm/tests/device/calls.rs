@@ -122,7 +122,7 @@ fn unaligned_buffers_are_folded_element_by_element() {
     ranks(2, &Settings::default(), |rank| {
         let elems = 30_000_usize;
         let values: Vec<u8> = (0..elems + 1).flat_map(|_| 1.5_f32.to_le_bytes()).collect();
-        let (input, output) = (rank.memory(&values), rank.memory(&values));
+        let (input, output) = (rank.memory(&values), rank.memory_of_each(&values));
         let call = brigade_comm::Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, elems);
         // SAFETY: both buffers have one element more than the call.
         let work = unsafe {
@@ -168,7 +168,7 @@ fn an_all_to_all_may_be_in_place_on_some_ranks_and_outlive_its_stream() {
         let own = rank.comm.rank();
         for elems in [9000, 20_000, 10_000] {
             let sent = [0, 1].map(|to| block(own, to, elems)).concat();
-            let memory = [rank.memory(&sent), rank.memory(&vec![0xa5; sent.len()])];
+            let memory = [rank.memory(&sent), rank.memory_of_each(&vec![0xa5; sent.len()])];
             let [from, to] = [0, 1].map(|at| memory[at].address());
             let to = if own == 0 { from } else { to };
             let stream = Stream::new(rank.group.context()).expect("a stream");

@@ -20,7 +20,7 @@ fn memory_that_is_not_there_is_refused_and_the_group_goes_on() {
     }
     let _turn = turn();
     ranks(2, &Settings::default(), |rank| {
-        let memory = rank.memory(&[0; 64]);
+        let memory = rank.memory_of_each(&[0; 64]);
         let host = [0_u64; 8];
         let at = memory.address();
         let refuse = |input: u64, call: &Call, why: &str| {
@@ -86,7 +86,7 @@ fn a_first_call_of_a_kind_waits_for_nobody_who_waits_for_it() {
     let settings = Settings { timeout: Duration::from_secs(4), ..Settings::default() };
     for elems in [100, 20_000] {
         ranks(2, &settings, |rank| {
-            let memory = rank.memory(&[0; 40_000]);
+            let memory = rank.memory_of_each(&[0; 40_000]);
             let known = Call::moving(Collective::Broadcast { root: 1 }, Dtype::U8, elems);
             if rank.comm.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(500));
@@ -110,7 +110,7 @@ fn ranks_in_different_calls_are_told() {
     let _turn = turn();
     for elems in [[16, 8], [20_000, 19_000]] {
         ranks(2, &Settings::default(), |rank| {
-            let memory = rank.memory(&[0; 80_000]);
+            let memory = rank.memory_of_each(&[0; 80_000]);
             let at = memory.address();
             for elems in elems {
                 // Both kinds are known to both, so that only the last calls differ.
@@ -144,7 +144,7 @@ fn a_rank_that_does_not_come_is_named_with_the_place() {
     });
     for elems in [16, 20_000] {
         ranks(3, &settings, |rank| {
-            let memory = rank.memory(&[0; 80_000]);
+            let memory = rank.memory_of_each(&[0; 80_000]);
             let (call, at) = (all_reduce(elems), memory.address());
             // SAFETY: the memory is as long as the call.
             let start = || unsafe { rank.group.start(&call, at, at, &rank.stream) };
@@ -192,7 +192,7 @@ fn a_rank_in_a_call_of_the_host_is_named_by_those_on_devices() {
         rank.check(&even(Collective::AllReduce, Dtype::F32, Op::Sum, 16, 2), 1);
     });
     ranks(2, &times(2000, 200), |rank| {
-        let memory = rank.memory(&[0; 64]);
+        let memory = rank.memory_of_each(&[0; 64]);
         let (call, at) = (all_reduce(16), memory.address());
         // SAFETY: the memory is as long as the call.
         let start = || unsafe { rank.group.start(&call, at, at, &rank.stream) };
@@ -219,7 +219,7 @@ fn check_told(name: &str, fault: &str, why: &str) {
         let group = comm.on_device(&context).expect("a group on devices");
         let stream = Stream::new(&context).expect("a stream");
         let rank = Rank { group, comm, stream };
-        let memory = rank.memory(&[0; 40_000]);
+        let memory = rank.memory_of_each(&[0; 40_000]);
         // Numbers are multiplied in memory of the group's before they are sent.
         let call = Call::new(Collective::AllReduce, Dtype::F32, Op::PreMulSum(2.0), 10_000);
         let (begin, at) = (Instant::now(), memory.address());
@@ -239,7 +239,7 @@ fn check_told(name: &str, fault: &str, why: &str) {
 #[test]
 fn a_rank_without_room_for_a_call_is_told_to_those_whose_kernels_wait() {
     let name = "failures::a_rank_without_room_for_a_call_is_told_to_those_whose_kernels_wait";
-    check_told(name, "cuMemAllocAsync@1=2", "CUDA_ERROR_OUT_OF_MEMORY");
+    check_told(name, "cuMemCreate@1=2", "CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn calls_are_captured_and_replayed_among_others() {
         for elems in [3, 40_000] {
             let values =
                 |value: i32| -> Vec<u8> { (0..elems).flat_map(|_| value.to_le_bytes()).collect() };
-            let memory = rank.memory(&values(1));
+            let memory = rank.memory_of_each(&values(1));
             let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
             let at = memory.address();
             let enqueue = || {
@@ -54,7 +54,7 @@ fn a_first_call_is_not_captured() {
     }
     let _turn = turn();
     ranks(2, &Settings::default(), |rank| {
-        let memory = rank.memory(&[1; 64]);
+        let memory = rank.memory_of_each(&[1; 64]);
         let call = Call::new(Collective::AllReduce, Dtype::U64, Op::Bxor, 8);
         rank.stream.begin_capture(CaptureMode::Thread).unwrap();
         let at = memory.address();
@@ -67,7 +67,7 @@ fn a_first_call_is_not_captured() {
 }
 
 /// A function of the user's, which the host runs.
-struct Exclusive;
+pub(crate) struct Exclusive;
 
 impl CustomOp for Exclusive {
     fn name(&self) -> &str {
@@ -86,7 +86,7 @@ fn a_call_that_the_host_carries_out_is_not_captured_and_spoils_no_capture() {
     }
     let _turn = turn();
     ranks(2, &Settings::default(), |rank| {
-        let memory = rank.memory(&[1 + rank.comm.rank() as u8; 64]);
+        let memory = rank.memory_of_each(&[1 + rank.comm.rank() as u8; 64]);
         let op = Op::Custom(Arc::new(Exclusive));
         let call = Call::new(Collective::AllReduce, Dtype::U8, op, 64);
         let at = memory.address();

@@ -129,7 +129,7 @@ fn captured_calls_are_replayed_among_others() {
     linked(2, Algorithm::Ring, |rank| {
         let elems = 200_000;
         let values = |value: i32| -> Vec<u8> { value.to_le_bytes().repeat(elems) };
-        let memory = rank.memory(&values(1));
+        let memory = rank.memory_of_each(&values(1));
         let enqueue = all_reduces(rank, &memory, elems);
         begin_capture(rank, &enqueue);
         enqueue();
@@ -158,7 +158,7 @@ fn messages_go_around_and_wait_for_no_other() {
 fn replays_that_wait_are_not_one_long_wait() {
     let settings = Settings { timeout: Duration::from_millis(700), ..by(Algorithm::Ring) };
     linked_with(2, &settings, |rank| {
-        let memory = rank.memory(&[0; 40_000]);
+        let memory = rank.memory_of_each(&[0; 40_000]);
         let enqueue = all_reduces(rank, &memory, 10_000);
         begin_capture(rank, &enqueue);
         let mut graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
@@ -179,7 +179,7 @@ fn replays_that_wait_are_not_one_long_wait() {
 #[test]
 fn messages_of_different_lengths_are_told_apart() {
     linked(2, Algorithm::Ring, |rank| {
-        let memory = rank.memory(&vec![0; 3 << 16]);
+        let memory = rank.memory_of_each(&vec![0; 3 << 16]);
         let at = memory.address();
         let message = match rank.comm.rank() {
             0 => DeviceMessage::send(Dtype::U8, at, 2 << 16, 1),
@@ -204,9 +204,8 @@ fn messages_and_calls_share_their_slots() {
         let bytes = 1_000_000;
         let elems = bytes / 4;
         let sums = rank.memory(&1_i32.to_le_bytes().repeat(elems));
-        let came = rank.memory(&vec![0; bytes]);
+        let came = rank.memory_of_each(&vec![0; bytes]);
         let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems);
-        rank.comm.barrier().unwrap();
         for _ in 0..5 {
             let at = sums.address();
             let message = match me {
@@ -229,7 +228,7 @@ fn messages_and_calls_share_their_slots() {
 #[test]
 fn ranks_in_different_calls_are_told_apart() {
     linked(2, Algorithm::Ring, |rank| {
-        let memory = rank.memory(&vec![0; 400_000]);
+        let memory = rank.memory_of_each(&vec![0; 400_000]);
         let elems = [50_000, 60_000][rank.comm.rank()];
         let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, elems);
         let at = memory.address();
@@ -246,7 +245,7 @@ fn ranks_in_different_calls_are_told_apart() {
 fn who_does_not_come_is_named() {
     let settings = Settings { timeout: Duration::from_millis(600), ..by(Algorithm::Ring) };
     linked_with(2, &settings, |rank| {
-        let memory = rank.memory(&vec![0; 400_000]);
+        let memory = rank.memory_of_each(&vec![0; 400_000]);
         let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, 100_000);
         let at = memory.address();
         // SAFETY: the memory is as long as the call.

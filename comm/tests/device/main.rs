@@ -10,4 +10,5 @@ mod graphs;
 mod lending;
 mod linked;
 mod processes;
+mod waits;
 mod world;

@@ -38,10 +38,10 @@ pub(crate) fn context(rank: usize) -> Context {
 /// Run `body` on so many ranks, which are threads.
 pub(crate) fn ranks(count: usize, settings: &Settings, body: impl Fn(&Rank) + Sync) {
     let mut settings = Settings { transport: "loopback".into(), ..settings.clone() };
-    if is_off() {
-        // Nothing compiles for long there, and time on a device is dear.
-        settings.timeout = settings.timeout.min(Duration::from_secs(30));
-    }
+    // Whoever waits for longer says where it stands. On a device nothing compiles for long, and
+    // time there is dear.
+    let most = Duration::from_secs(if is_off() { 30 } else { 120 });
+    settings.timeout = settings.timeout.min(most);
     let world = Communicator::local_world(count, &settings).expect("a world");
     std::thread::scope(|scope| {
         for (rank, comm) in world.into_iter().enumerate() {
@@ -107,6 +107,13 @@ impl Rank {
         let context = self.group.context();
         let mut memory = DeviceMemory::new(context, bytes.len()).expect("memory");
         memory.write(&self.stream, 0, bytes).expect("a copy");
+        memory
+    }
+
+    /// The same, once all ranks have theirs: allocating may wait for the device, too.
+    pub(crate) fn memory_of_each(&self, bytes: &[u8]) -> DeviceMemory {
+        let memory = self.memory(bytes);
+        self.comm.barrier().expect("a barrier");
         memory
     }
 

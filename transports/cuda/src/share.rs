@@ -12,7 +12,7 @@ use crate::sys::{
     CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CUmemAccessDesc,
     CUmemAllocFlags, CUmemAllocationProp, CUmemLocation,
 };
-use crate::{Context, CudaError, Result};
+use crate::{Context, CudaError, Device, Result};
 
 /// Memory of a device that other processes can map through a file descriptor.
 pub struct Shareable {
@@ -32,7 +32,8 @@ impl fmt::Debug for Shareable {
 }
 
 impl Shareable {
-    /// At least `bytes` of the device's memory, rounded up to 2 MiB. Costs some 100 us.
+    /// At least `bytes` of the device's memory, rounded up to 2 MiB. Costs some 100 us. Unlike
+    /// [`DeviceMemory`](crate::DeviceMemory) it waits for nothing that the device does.
     ///
     /// # Errors
     ///
@@ -94,14 +95,23 @@ impl Shareable {
         unsafe { driver.vmm_map(memory.address, mapped_bytes, 0, handle, 0) }
             .ok("mapping memory that is shared")?;
         memory.is_mapped = true;
-        let access = CUmemAccessDesc {
-            location: location(context),
-            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        // SAFETY: the range was just mapped, and the structure outlives the call.
-        unsafe { driver.vmm_set_access(memory.address, mapped_bytes, &access, 1) }
-            .ok("opening memory that is shared to the device")?;
+        memory.open_to(context.device())?;
         Ok(memory)
+    }
+
+    /// Let kernels and copies of `device` reach it: that devices reach each other
+    /// ([`Context::reach`]) is not enough for memory of this kind. Its own device always does.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says of devices that do not reach each other.
+    pub fn open_to(&self, device: &Device) -> Result<()> {
+        let _here = self.context.enter()?;
+        let location = location(device);
+        let access = CUmemAccessDesc { location, flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+        // SAFETY: the range is mapped, and the structure outlives the call.
+        unsafe { self.context.driver().vmm_set_access(self.address, self.mapped_bytes, &access, 1) }
+            .ok("opening memory that is shared to a device")
     }
 
     /// Where it begins, as kernels and copies of this process name it.
@@ -159,15 +169,15 @@ fn owned(fd: c_int) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn location(context: &Context) -> CUmemLocation {
-    CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: context.device().raw }
+fn location(device: &Device) -> CUmemLocation {
+    CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: device.raw }
 }
 
 fn properties(context: &Context) -> CUmemAllocationProp {
     CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
         requested_handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        location: location(context),
+        location: location(context.device()),
         win32_handle_metadata: ptr::null_mut(),
         alloc_flags: CUmemAllocFlags {
             compression_type: 0,

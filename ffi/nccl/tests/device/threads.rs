@@ -21,6 +21,8 @@ pub(crate) fn ranks(count: usize, body: impl Fn(&mut Rank, &Barrier) + Sync) {
             let (body, all) = (&body, &all);
             scope.spawn(move || {
                 let mut rank = Rank::join(&context(), id, number, count);
+                // Each has allocated its buffers, which may wait for the device.
+                all.wait();
                 body(&mut rank, all);
                 rank.leave(|| {
                     all.wait();

@@ -5,12 +5,12 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::device::{count, current, memory_bytes, peers};
 use crate::graph::forbidden_in_capture;
-use crate::stream;
+use crate::stream::{self, Stream};
 use crate::table::{
     ALREADY_MAPPED, Answer, Code, Handle, INVALID_CONTEXT, INVALID_VALUE, NOT_FOUND, OUT_OF_MEMORY,
     export, lock, put,
@@ -140,6 +140,24 @@ fn free(start: u64, pooled: bool) -> Answer {
     Ok(())
 }
 
+/// Memory that is given back to pools, each when a stream has done so much.
+static FREED: Mutex<Vec<(Arc<Stream>, u64)>> = Mutex::new(Vec::new());
+
+/// What is taken of a pool may be what another stream is about to give back to it: then the one
+/// that takes it waits for the other, as a driver lets it unless it is told not to
+/// (`CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`).
+fn after_frees(stream: &Arc<Stream>) -> Answer {
+    let mut freed = lock(&FREED);
+    freed.retain(|(other, given)| !other.has_done(*given));
+    let others = freed
+        .iter()
+        .filter(|(other, _)| other.device == stream.device && !Arc::ptr_eq(other, stream));
+    for (other, given) in others.cloned() {
+        stream.submit(move || other.wait_for(given))?;
+    }
+    Ok(())
+}
+
 /// Lock a file, among all that have it open; false where others are in the way.
 fn flock(file: &impl AsRawFd, how: c_int) -> bool {
     // SAFETY: the descriptor is open.
@@ -247,22 +265,29 @@ export! {
     }
     fn cuMemAlloc_v2(target: *mut u64, bytes: usize) {
         forbidden_in_capture()?;
-        put(target, allocate(current()?, bytes, false)?)
+        let device = current()?;
+        stream::settle();
+        put(target, allocate(device, bytes, false)?)
     }
     fn cuMemFree_v2(address: u64) {
         forbidden_in_capture()?;
-        stream::wait_for_all();
+        stream::settle();
         free(address, false)
     }
     fn cuMemAllocAsync(target: *mut u64, bytes: usize, handle: Handle) {
         let stream = stream::find(handle)?;
+        after_frees(&stream)?;
         put(target, allocate(stream.device, bytes, true)?)
     }
     fn cuMemFreeAsync(address: u64, handle: Handle) {
-        stream::find(handle)?.submit(move || {
+        let stream = stream::find(handle)?;
+        stream.submit(move || {
             // In a graph that runs again it is gone; a device would have taken it anew.
             let _ = free(address, true);
-        })
+        })?;
+        let given = stream.given();
+        lock(&FREED).push((stream, given));
+        Ok(())
     }
     fn cuDeviceGetDefaultMemPool(target: *mut Handle, device: c_int) {
         put(target, (0x200 + device as usize) as Handle)
@@ -290,13 +315,14 @@ export! {
     }
     fn cuMemHostAlloc(target: *mut *mut c_void, bytes: usize, _flags: c_uint) {
         forbidden_in_capture()?;
+        stream::settle();
         let start = host_memory(bytes)?;
         add(start, Range { bytes, kind: Kind::Pinned { is_ours: true } });
         put(target, start as *mut c_void)
     }
     fn cuMemFreeHost(pointer: *mut c_void) {
         let start = pointer as u64;
-        stream::wait_for_all();
+        stream::settle();
         let range = remove(start)?;
         if matches!(range.kind, Kind::Pinned { is_ours: true }) {
             unmap(start, whole(range.bytes));
@@ -312,6 +338,7 @@ export! {
         if meets {
             return Err(712);
         }
+        stream::settle();
         add(start, Range { bytes, kind: Kind::Pinned { is_ours: false } });
         Ok(())
     }
@@ -320,7 +347,7 @@ export! {
         if !around(pointer as u64, is_such).unwrap_or(false) {
             return Err(713);
         }
-        stream::wait_for_all();
+        stream::settle();
         remove(pointer as u64).map(drop)
     }
     fn cuMemHostGetDevicePointer_v2(target: *mut u64, pointer: *mut c_void, _flags: c_uint) {
@@ -347,7 +374,7 @@ export! {
         put(target, open(token)?)
     }
     fn cuIpcCloseMemHandle(address: u64) {
-        stream::wait_for_all();
+        stream::settle();
         let range = remove(address)?;
         unmap(address, whole(range.bytes));
         Ok(())

@@ -52,7 +52,7 @@ export! {
         Ok(())
     }
     fn cuMemUnmap(address: u64, _bytes: usize) {
-        crate::stream::wait_for_all();
+        crate::stream::settle();
         remove(address).map(drop)
     }
     fn cuMemSetAccess(

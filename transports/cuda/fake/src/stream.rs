@@ -14,7 +14,7 @@ use crate::graph::{self, Capture, forbidden_in_capture};
 use crate::memory::around;
 use crate::table::{
     Answer, CAPTURE_UNSUPPORTED, Code, Handle, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
-    NOT_READY, Table, export, lock, put,
+    NOT_READY, Table, export, lock, put, while_all_wait,
 };
 
 /// What a stream does: once, or in a graph as often as that is launched.
@@ -68,12 +68,25 @@ impl Stream {
     }
 
     fn is_done(&self) -> bool {
-        let given = *lock(&self.given);
-        *lock(&self.done.0) >= given
+        self.has_done(self.given())
     }
 
     pub(crate) fn wait(&self) {
-        let given = *lock(&self.given);
+        self.wait_for(self.given());
+    }
+
+    /// How many jobs it was given so far.
+    pub(crate) fn given(&self) -> u64 {
+        *lock(&self.given)
+    }
+
+    /// Whether so many of them are done.
+    pub(crate) fn has_done(&self, given: u64) -> bool {
+        *lock(&self.done.0) >= given
+    }
+
+    /// Until so many of them are.
+    pub(crate) fn wait_for(&self, given: u64) {
         let mut done = lock(&self.done.0);
         while *done < given {
             done = self.done.1.wait(done).unwrap_or_else(|broken| broken.into_inner());
@@ -122,10 +135,13 @@ pub(crate) fn wait_for_device(device: usize) {
     every.iter().filter(|stream| stream.device == device).for_each(|stream| stream.wait());
 }
 
-/// As freeing memory does on a device.
-pub(crate) fn wait_for_all() {
-    let every: Vec<_> = lock(&EVERY).clone();
-    every.iter().for_each(|stream| stream.wait());
+/// As a driver may let allocating, pinning and freeing memory do: what was given to any device is
+/// done first, and what other threads give one comes afterwards.
+pub(crate) fn settle() {
+    while_all_wait(|| {
+        let every: Vec<_> = lock(&EVERY).clone();
+        every.iter().for_each(|stream| stream.wait());
+    });
 }
 
 /// Whether the host's part of a copy is memory that a device does not reach by itself.
