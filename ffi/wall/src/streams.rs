@@ -59,8 +59,9 @@ pub fn first_without(communicator: &Communicator, brings: bool) -> Outcome<Optio
 impl Streams {
     /// A communicator on devices, each rank with the context of its own. Collective.
     pub fn new(communicator: &Communicator, context: &Context) -> Outcome<Self> {
-        let group = communicator.on_device(context)?;
+        // Once there is a group, kernels of other ranks may wait for this one.
         let made = Stream::new(context).and_then(|own| Ok((own, Event::new(context)?)));
+        let group = communicator.on_device(context)?;
         let (own, event) = made.map_err(|error| {
             // The others have the group, and would wait for this rank in its calls.
             communicator.abort(&error.to_string());

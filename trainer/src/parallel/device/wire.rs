@@ -65,14 +65,15 @@ impl<'a> Calls<'a> {
     }
 
     /// Before the first call of a run, and behind all that loads code or takes memory: where ranks
-    /// are threads that share a device, `compute` once what a step does, and meet. Whoever loads
-    /// code, as cuBLAS does at each first product of a kind, waits for everything on the device and
-    /// holds up the other threads, of which a call that is there already may wait for one.
+    /// are threads of one process, `compute` once what a step does, and meet. Whoever loads code,
+    /// as cuBLAS does at each first product of a kind, waits for everything on the device and on
+    /// those that reach it, and holds up the other threads, of which a call that is there already
+    /// may wait for one.
     pub(super) fn begin(
         &mut self,
         compute: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if !self.group.shares_device() {
+        if !self.group.shares_process() {
             return Ok(());
         }
         compute()?;
