@@ -341,8 +341,11 @@ static void without(void) {
            brigade_device_group_create(&group, BRIGADE_CURRENT_DEVICE, comm));
     REQUIRE(group == NULL && strstr(brigade_last_error(), "no context of CUDA") != NULL);
     REQUIRE((maps = fopen("/proc/self/maps", "r")) != NULL);
-    while (fgets(line, sizeof line, maps) != NULL)
-        REQUIRE(strstr(line, "cuda") == NULL);
+    while (fgets(line, sizeof line, maps) != NULL) {
+        /* A folder may have any name. */
+        const char *name = strrchr(line, '/');
+        REQUIRE(name == NULL || strstr(name, "cuda") == NULL);
+    }
     fclose(maps);
     if (getenv("NO_DRIVER") != NULL) {
         RESULT(BRIGADE_INVALID_USAGE, brigade_device_group_create(&group, 0, comm));
