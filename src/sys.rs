@@ -117,15 +117,24 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Hold these signals back from now on, in this thread and the threads it starts, so that
-    /// [`Signals::wait`] finds them. Call it before anything is started.
+    /// [`Signals::wait`] finds them. Call it before anything is started. What whoever started us
+    /// has us ignore (`nohup`) stays ignored: held back, it would be found.
     pub(crate) fn hold() -> io::Result<Self> {
-        // SAFETY: a signal set is a plain array of bits, for which zero is a valid value; it is
-        // initialised by sigemptyset before it is used, and every pointer is to this stack.
+        // SAFETY: a signal set is a plain array of bits, for which zero is a valid value, and so is
+        // an action, in which a null pointer is the default; the set is initialised by sigemptyset
+        // before it is used, and every pointer is to this stack.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
-            for signal in [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                libc::sigaddset(&mut set, signal);
+            libc::sigaddset(&mut set, libc::SIGCHLD);
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                if action.sa_sigaction != libc::SIG_IGN {
+                    libc::sigaddset(&mut set, signal);
+                }
             }
             match libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) {
                 0 => Ok(Self { set }),

@@ -131,6 +131,13 @@ fn a_comparison_that_is_interrupted_leaves_the_rows_that_have_ended() {
 }
 
 #[test]
+fn a_signal_that_is_to_be_ignored_ends_no_run() {
+    let script = r#"trap '' HUP; exec "$0" run -n 1 -- sh -c 'kill -s HUP "$PPID"; sleep 0.3'"#;
+    let output = bounded("sh").args(["-c", script]).arg(brigade()).output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+}
+
+#[test]
 fn what_takes_long_to_prove_is_told_before_it_is() {
     let line = "schedule show all-reduce -n 2048 --algorithm halving --rank 0";
     let mut command = bounded(brigade());
