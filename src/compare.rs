@@ -1,39 +1,51 @@
 //! `brigade compare`: starts this very program again as `train`, once a leg of each row.
 
+use std::error::Error;
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdout};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use brigade_trainer::compare;
+use brigade_trainer::compare::{self, Broken};
 
+use crate::interrupt::{Interruption, say};
 use crate::{run, sys};
 
 /// Lines of a failed training's errors that are worth repeating.
 const LAST_LINES: usize = 6;
 
-/// Compare; 1 says that a row is not as it must be, 2 that nothing could be compared.
+/// Compare; 1 says that a row is not as it must be, 2 that nothing could be compared. Interrupted,
+/// it ends as by the signal.
 pub(crate) fn compare(args: &compare::Args) -> ExitCode {
     if run::in_a_world() {
         eprintln!("brigade compare: starts its ranks itself, and cannot be a rank");
         return ExitCode::from(2);
     }
-    let compared = Folder::make().map_err(|error| error.to_string()).and_then(|folder| {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut train = |flags: &[String], step: &mut dyn FnMut()| {
-            train(&program, flags, &folder.0.join("errors"), step)
-        };
-        compare::compare(args, &folder.0, &mut train, &mut stdout())
-            .map_err(|error| error.to_string())
-    });
-    match compared {
+    // Before any thread is started.
+    let interruption = match Interruption::watch() {
+        Ok(interruption) => interruption,
+        Err(error) => return refused(&error),
+    };
+    interruption.end(|| match in_folder(args, &interruption) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("brigade compare: {error}");
-            ExitCode::from(2)
-        }
-    }
+        Err(error) => refused(&error),
+    })
+}
+
+fn refused(error: &dyn std::fmt::Display) -> ExitCode {
+    say(&format!("brigade compare: {error}"));
+    ExitCode::from(2)
+}
+
+/// Compare in a folder that is gone afterwards.
+fn in_folder(args: &compare::Args, interruption: &Interruption) -> Result<bool, Box<dyn Error>> {
+    let folder = Folder::make()?;
+    let program = std::env::current_exe()?;
+    let mut train = |flags: &[String], step: &mut dyn FnMut()| {
+        train(&program, flags, &folder.0.join("errors"), step, interruption)
+    };
+    Ok(compare::compare(args, &folder.0, &mut train, &mut stdout())?)
 }
 
 /// One `brigade train`, each of whose steps is told.
@@ -42,33 +54,43 @@ fn train(
     flags: &[String],
     errors: &Path,
     step: &mut dyn FnMut(),
-) -> Result<(), String> {
-    let told = |error: std::io::Error| format!("cannot train: {error}");
+    interruption: &Interruption,
+) -> Result<(), Broken> {
+    let told = |error: std::io::Error| Broken::Failed(format!("cannot train: {error}"));
     let mut command = Command::new(program);
-    command.arg("train").args(flags).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.arg("train").args(flags).stdin(Stdio::null());
     command.stderr(File::create(errors).map_err(told)?);
-    sys::die_with_parent(&mut command);
-    let mut child = command.spawn().map_err(told)?;
-    let output = child.stdout.take().expect("it was asked for");
-    for line in BufReader::new(output).lines() {
-        // A line that cannot be read is no step; how the training ended is asked below.
-        if line.is_ok_and(|line| line.starts_with("step ")) {
-            step();
+    let ended = interruption.run(&mut command, |output| {
+        for line in BufReader::new(output).lines() {
+            // A line that cannot be read is no step; how the training ended is asked below.
+            if line.is_ok_and(|line| line.starts_with("step ")) {
+                step();
+            }
+        }
+    });
+    match (ended.map_err(told)?, interruption.signal()) {
+        (Some(status), _) if status.success() => Ok(()),
+        (Some(status), None) => {
+            let said = std::fs::read_to_string(errors).map_err(told)?;
+            Err(Broken::Failed(why(status, &said, flags)))
+        }
+        (_, signal) => {
+            let name = signal.map_or("a signal", sys::signal_name);
+            Err(Broken::Stopped(name.to_owned()))
         }
     }
-    let status = child.wait().map_err(told)?;
-    if status.success() {
-        return Ok(());
-    }
-    let said = std::fs::read_to_string(errors).map_err(told)?;
+}
+
+/// Why a training has failed that `said` so.
+fn why(status: ExitStatus, said: &str, flags: &[String]) -> String {
     let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     if let (Some(2), Some(first)) = (status.code(), lines.first()) {
         let names = ["brigade train: ", "error: "];
         let why = names.iter().fold(*first, |line, name| line.strip_prefix(name).unwrap_or(line));
-        return Err(format!("`brigade train` refuses its flags: {why}"));
+        return format!("`brigade train` refuses its flags: {why}");
     }
     let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
-    Err(format!("`brigade train {}` ended with {status}: {last}", flags.join(" ")))
+    format!("`brigade train {}` ended with {status}: {last}", flags.join(" "))
 }
 
 /// A folder for logs and checkpoints, gone with this value.
@@ -85,7 +107,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("brigade compare: cannot remove {}: {error}", self.0.display());
+            say(&format!("brigade compare: cannot remove {}: {error}", self.0.display()));
         }
     }
 }

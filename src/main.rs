@@ -5,6 +5,7 @@ mod compare;
 mod cores;
 mod doctor;
 mod gpu;
+mod interrupt;
 mod launch;
 mod machine;
 mod offload;

@@ -155,6 +155,43 @@ impl Signals {
     }
 }
 
+/// End this process as this signal does to those who do not hold it back, so that whoever waits for
+/// it sees why.
+pub(crate) fn end_by(signal: i32) -> ! {
+    // SAFETY: the set is a plain array of bits on this stack, initialised by sigemptyset; the
+    // default action of a signal runs no code of ours.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::signal(signal, libc::SIG_DFL);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+    // What shells say of it, should it not have ended us.
+    std::process::exit(128 + signal)
+}
+
+/// Wait until a child has ended, and leave it there to be asked how: until then its number, and
+/// that of its group, are nobody else's.
+pub(crate) fn wait_for_end(child: u32) -> io::Result<()> {
+    loop {
+        // SAFETY: the pointer is to a live value of the type that waitid fills, for which zero is
+        // valid.
+        let code = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT)
+        };
+        match code {
+            0 => return Ok(()),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+}
+
 /// The name of a signal, for messages.
 pub(crate) fn signal_name(signal: i32) -> &'static str {
     match signal {

@@ -47,6 +47,16 @@ pub enum Error {
     /// One process, with which others were to be compared, could not train; the text says how.
     #[error("there is nothing to compare with, since one process cannot train: {0}")]
     Alone(String),
+    /// A comparison was stopped in the middle.
+    #[error("stopped by {by} in the row of {row}; rows that had ended: {ended}")]
+    Stopped {
+        /// What stopped it: the name of a signal.
+        by: String,
+        /// The row that trained.
+        row: String,
+        /// How many had ended before.
+        ended: usize,
+    },
     /// The loss is not a number any more; a smaller learning rate usually helps.
     #[error("loss is {loss} at step {step}: try a smaller --lr")]
     Diverged {

@@ -61,15 +61,24 @@ pub struct Args {
     pub train: Vec<String>,
 }
 
-/// Runs one `brigade train` with these flags, telling each step; an error is a sentence.
-pub type Train<'a> = dyn FnMut(&[String], &mut dyn FnMut()) -> Result<(), String> + 'a;
+/// Runs one `brigade train` with these flags, telling each step.
+pub type Train<'a> = dyn FnMut(&[String], &mut dyn FnMut()) -> Result<(), Broken> + 'a;
+
+/// Why a training has not come to its end.
+#[derive(Clone, Debug)]
+pub enum Broken {
+    /// It failed: a sentence. Other rows may not.
+    Failed(String),
+    /// Nobody wants the end of it, or of others: by what it was stopped.
+    Stopped(String),
+}
 
 /// Run all rows and print what came of them, each to files as soon as it has ended. Files of the
 /// rows go to `folder`.
 ///
 /// Returns whether every row is as it must be. Errors: `Setting` if there is nothing to compare,
-/// `Alone` if the first row fails, to which the others would be compared, `File` and `Output` for
-/// what cannot be written.
+/// `Alone` if the first row fails, to which the others would be compared, `Stopped` if a training
+/// was, after what had ended was printed, `File` and `Output` for what cannot be written.
 pub fn compare(
     args: &Args,
     folder: &Path,
@@ -86,11 +95,22 @@ pub fn compare(
     for (at, row) in rows.into_iter().enumerate() {
         bar.set_message(format!("{} x {}", row.name, row.ranks()));
         let log = folder.join(format!("row-{at}.jsonl"));
-        let reading = row.legs.iter().try_for_each(|leg| {
+        let trained = row.legs.iter().try_for_each(|leg| {
             let flags = leg.flags(args, &log, &folder.join(format!("row-{at}.gpt")));
             train(&flags, &mut || bar.inc(1))
         });
-        let reading = reading.and_then(|()| Reading::of(&log));
+        let reading = match trained {
+            Ok(()) => Reading::of(&log),
+            Err(Broken::Failed(problem)) => Err(problem),
+            Err(Broken::Stopped(by)) => {
+                bar.finish_and_clear();
+                if !verdicts.is_empty() {
+                    told.end(&verdicts)?;
+                }
+                let row = format!("{} x {}", row.name, row.ranks());
+                return Err(Error::Stopped { by, row, ended: verdicts.len() });
+            }
+        };
         if let (0, Err(problem)) = (at, &reading) {
             bar.finish_and_clear();
             return Err(Error::Alone(problem.clone()));
