@@ -7,7 +7,7 @@ use brigade_bench::{Args, Failure, Verdict};
 use brigade_comm::launch::Launch;
 use brigade_comm::{Communicator, Settings};
 
-use crate::{run, transports};
+use crate::{outputs, run, transports};
 
 /// The name in front of errors.
 const NAME: &str = "brigade bench";
@@ -39,7 +39,7 @@ pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
     if !brigade_bench::are_threads(&settings) {
         transports::probe(&settings).map_err(Failure::Usage)?;
     }
-    brigade_bench::create_files(args)?;
+    outputs::check_files(args.json.iter().chain(&args.plot)).map_err(Failure::Usage)?;
     Ok(settings)
 }
 

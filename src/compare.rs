@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use brigade_trainer::compare::{self, Broken};
 
 use crate::interrupt::{Interruption, say};
-use crate::{run, sys};
+use crate::{outputs, run, sys};
 
 /// Lines of a failed training's errors that are worth repeating.
 const LAST_LINES: usize = 6;
@@ -20,6 +20,9 @@ pub(crate) fn compare(args: &compare::Args) -> ExitCode {
     if run::in_a_world() {
         eprintln!("brigade compare: starts its ranks itself, and cannot be a rank");
         return ExitCode::from(2);
+    }
+    if let Err(problem) = outputs::check_files(args.json.iter().chain(&args.plot)) {
+        return refused(&problem);
     }
     // Before any thread is started.
     let interruption = match Interruption::watch() {

@@ -14,6 +14,8 @@ use brigade_bench::cuda::{self, Effort, Row};
 use brigade_cuda::nvrtc::{self, Compiler, Source};
 use brigade_cuda::{Cuda, Result};
 
+use crate::outputs;
+
 pub(crate) use found::print_gpus;
 
 /// How a program says that what it is asked for cannot be had here.
@@ -76,6 +78,10 @@ fn sources() -> Vec<(String, Source)> {
 }
 
 fn limits(device: u32, quick: bool, json: Option<&PathBuf>) -> ExitCode {
+    if let Err(problem) = outputs::check_files(json) {
+        eprintln!("brigade: {problem}");
+        return ExitCode::FAILURE;
+    }
     let cuda = match Cuda::load() {
         Ok(cuda) => cuda,
         Err(missing) => {

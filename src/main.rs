@@ -9,6 +9,7 @@ mod interrupt;
 mod launch;
 mod machine;
 mod offload;
+mod outputs;
 mod relay;
 mod run;
 mod schedule;

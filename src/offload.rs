@@ -8,6 +8,8 @@ use brigade_bench::offload as bench;
 use brigade_offload::memory::{Arena, Budget};
 use brigade_offload::storage::{Settings, Storage};
 
+use crate::outputs;
+
 /// Train what does not fit: plan the tiers of memory, measure drives and updates.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -40,6 +42,10 @@ pub(crate) fn print_memory_and_storage() {
 }
 
 fn measure(command: &bench::Command) -> ExitCode {
+    if let Err(problem) = outputs::check_files(command.outputs()) {
+        eprintln!("brigade offload bench: {problem}");
+        return ExitCode::from(2);
+    }
     match bench::run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -10,8 +10,8 @@ use brigade_comm::transports::transports;
 use brigade_comm::{Communicator, Settings};
 use brigade_trainer::Args;
 
-use crate::run;
 use crate::transports::probe;
+use crate::{outputs, run};
 
 /// Train; with more than one rank, start them first unless a launcher has. The exit code is 2 when
 /// nothing could be started.
@@ -29,6 +29,10 @@ pub(crate) fn train(args: &Args) -> ExitCode {
     }
     if let Err(error) = check(args) {
         say(error);
+        return ExitCode::from(2);
+    }
+    if let Err(problem) = outputs::check(args.outputs()) {
+        say(problem);
         return ExitCode::from(2);
     }
     if args.ranks > 1 {
@@ -81,6 +85,11 @@ fn train_in_world(args: &Args) -> ExitCode {
             true => ExitCode::FAILURE,
             false => fail(&error, &format!("rank {rank}: ")),
         };
+    }
+    if let Err(problem) = if rank == 0 { outputs::check(args.outputs()) } else { Ok(()) } {
+        comm.abort(&problem);
+        say(format!("rank {rank}: {problem}"));
+        return ExitCode::FAILURE;
     }
     match brigade_trainer::train(args, Some(comm), &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,

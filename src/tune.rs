@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use brigade_bench::{Failure, TuneArgs};
 use brigade_comm::{Communicator, Settings};
 
-use crate::{bench, run};
+use crate::{bench, outputs, run};
 
 /// The name in front of errors.
 const NAME: &str = "brigade tune";
@@ -27,8 +27,9 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
         };
     }
     // What all ranks would refuse is refused once, before there are any.
-    let checked = bench::check(&flags);
-    let settings = match checked.and_then(|settings| args.try_output().map(|()| settings)) {
+    let written = || outputs::check_files(&args.output).map_err(Failure::Usage);
+    let checked = bench::check(&flags).and_then(|settings| written().map(|()| settings));
+    let settings = match checked {
         Ok(settings) => settings,
         Err(error) => return refused(&error.to_string()),
     };

@@ -28,7 +28,6 @@ pub use kind::{Case, Kind, Sizes};
 pub use record::Record;
 pub use room::refuse_too_large;
 pub use session::{
-    Failure, Verdict, are_threads, create_files, in_threads, run_rank, run_threads, settings,
-    world_settings,
+    Failure, Verdict, are_threads, in_threads, run_rank, run_threads, settings, world_settings,
 };
 pub use tune::{TuneArgs, tune_rank};

@@ -70,12 +70,6 @@ impl Failure {
     }
 }
 
-/// Create the files that the run will write, so that a wrong path is found before any rank starts.
-pub fn create_files(args: &Args) -> Result<(), Failure> {
-    let json = args.json.iter().filter(|path| *path != Path::new("-"));
-    json.chain(&args.plot).try_for_each(|path| create(path).map(drop))
-}
-
 /// The settings of the environment with the flags on top.
 pub fn settings(args: &Args) -> Result<Settings, Failure> {
     let mut settings = Settings::from_env()?;

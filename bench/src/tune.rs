@@ -109,11 +109,7 @@ impl TuneArgs {
 
     /// Find out whether rules can be written, before the work. What the file says stays until there
     /// are others.
-    ///
-    /// # Errors
-    ///
-    /// The file, and what the system says.
-    pub fn try_output(&self) -> Result<(), Failure> {
+    fn try_output(&self) -> Result<(), Failure> {
         let open = |path| File::options().create(true).append(true).open(path).map(drop);
         self.output
             .iter()

@@ -11,6 +11,8 @@ use brigade_offload::plan::{
 };
 use serde_json::{Value, json};
 
+use crate::outputs;
+
 /// Say what of a model's state lives where, what a step moves, and how long it takes.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -113,6 +115,9 @@ const ASSUMED_WRITE: f64 = 2.5;
 
 /// Plan, and print what came of it.
 pub(crate) fn plan(args: &Args) -> ExitCode {
+    if let Err(problem) = outputs::check_files(&args.json) {
+        return refuse(&problem);
+    }
     let drives = match args.places.iter().map(|place| drive(place, args.tbw)).collect() {
         Ok(drives) => drives,
         Err(problem) => return refuse(&problem),

@@ -8,6 +8,7 @@ use brigade_schedule::{Algorithm, Collective, check, cost, program};
 
 use super::effort::{Effort, Proofs, Schedule};
 use super::{LINK, RANKS_MAX, time};
+use crate::outputs;
 
 /// Print the schedule of a collective, or compare the algorithms that can do it.
 #[derive(clap::Args)]
@@ -48,11 +49,11 @@ pub(crate) struct Args {
 
 /// Show what is asked for.
 pub(crate) fn show(args: &Args) -> ExitCode {
-    let shown = match args.algorithm {
+    let shown = || match args.algorithm {
         None => show_all(args),
         Some(algorithm) => show_one(args, algorithm),
     };
-    match shown {
+    match outputs::check_files(&args.svg).and_then(|()| shown()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("brigade schedule show: {error}");

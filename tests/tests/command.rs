@@ -39,6 +39,32 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("compare --only ddp -- --bad", "refuses its flags: unexpected argument '--bad'"),
         ("compare --only ddp -- --batch 5", "refuses its flags: --batch: 4 lanes cannot share 5"),
         ("compare --only ddp --json /nonexistent/x", "cannot write /nonexistent/x"),
+        (
+            "train -n 2 --checkpoint /nonexistent/x",
+            "cannot write /nonexistent/x: there is no folder",
+        ),
+        ("train --checkpoint /dev", "cannot write /dev: is a directory"),
+        (
+            "train -n 2 --log /nonexistent/x",
+            "cannot write /nonexistent/x: there is no folder /none",
+        ),
+        ("train --report /dev/null/x", "cannot write /dev/null/x: Not a directory"),
+        ("train --tensorboard /dev/null/x", "cannot write /dev/null/x: not a directory"),
+        ("compare --plot /nonexistent/x", "cannot write /nonexistent/x"),
+        ("bench all-reduce -n 2 --json /nonexistent/x", "cannot write /nonexistent/x"),
+        (
+            "bench all-reduce --transport loopback --plot /nonexistent/x",
+            "cannot write /nonexistent",
+        ),
+        ("offload bench step --simulate 1/1 --json /nonexistent/x", "cannot write /nonexistent/x"),
+        (
+            "offload plan --device 0 --host 1G --params 1K --json /nonexistent/x",
+            "cannot write /non",
+        ),
+        (
+            "schedule show all-reduce -n 2 --algorithm ring --svg /nonexistent/x",
+            "cannot write /non",
+        ),
         ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller -e"),
         ("bench all-reduce --transport loopback,shm", "processes have shm, tcp and rdma"),
         ("bench all-reduce --transport auto,shm", "auto stands alone"),
@@ -61,6 +87,33 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         assert!(!said.contains("panicked"), "{line}: {said}");
         assert!(text(&output.stdout).is_empty(), "{line}: {}", words(&output));
         assert!(start.elapsed() < Duration::from_secs(60), "{line}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn what_is_refused_leaves_files_as_they_were() {
+    let folder = Folder::new("refused");
+    let kept = folder.0.join("kept");
+    std::fs::write(&kept, "kept").unwrap();
+    for (line, wanted) in [
+        ("compare --only ddp --json OLD --plot OLD -- --bad", "refuses its flags"),
+        ("compare --only ddp --json NEW --plot NEW -- --bad", "refuses its flags"),
+        ("train --log OLD --report OLD --draw OLD --strategy 1f1b -n 2 --batch 3", "--batch"),
+        ("train --log NEW --trace NEW --tensorboard NEW --checkpoint NEW --resume /none", "/none"),
+        ("train -n 2 --log OLD --trace OLD --checkpoint OLD --resume /none", "/none"),
+        ("bench all-reduce --json OLD --plot OLD --transport loopback,shm", "processes have shm"),
+        ("bench all-reduce --json NEW --plot /nonexistent/x", "cannot write /nonexistent/x"),
+        ("tune -n 2 --output NEW --transport cuda", "rules are for memory"),
+        ("offload bench step --simulate 1/1 --json OLD --plot /nonexistent/x", "/nonexistent/x"),
+    ] {
+        let paths = line.replace("OLD", &kept.display().to_string());
+        let paths = paths.replace("NEW", &folder.0.join("new").display().to_string());
+        let output = bounded(brigade()).args(paths.split_whitespace()).output().unwrap();
+        assert!(!output.status.success() && text(&output.stdout).is_empty(), "{}", words(&output));
+        assert!(text(&output.stderr).contains(wanted), "{line}: {}", words(&output));
+        let names = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["kept"], "{line}");
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "kept", "{line}");
     }
 }
 

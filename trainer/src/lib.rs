@@ -40,5 +40,6 @@ pub use args::Args;
 pub use begin::check;
 pub use error::Error;
 pub use plan::plan;
+pub use records::Output;
 pub use sys::Counting;
 pub use train::{Outcome, train};

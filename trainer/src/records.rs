@@ -8,7 +8,29 @@ use crate::parallel::Memory;
 use crate::runlog::{RunLog, StepRecord};
 use crate::train::Outcome;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// What a run writes beside what it prints.
+#[derive(Clone, Copy, Debug)]
+pub enum Output<'a> {
+    /// A file.
+    File(&'a Path),
+    /// A file that is written beside this name, and takes it when it is whole.
+    Renamed(&'a Path),
+    /// A folder, which is made if it is not there.
+    Folder(&'a Path),
+}
+
+impl Args {
+    /// Everything that rank 0 will write.
+    pub fn outputs(&self) -> impl Iterator<Item = Output<'_>> {
+        let Args { log, trace, draw, report, checkpoint, tensorboard, .. } = self;
+        let files = [log, trace, draw, report].into_iter().flatten();
+        let files = files.map(|path| Output::File(path));
+        let files = files.chain(checkpoint.iter().map(|path| Output::Renamed(path)));
+        files.chain(tensorboard.iter().map(|path| Output::Folder(path)))
+    }
+}
 
 /// The files of a run; on other ranks than 0 there are none.
 pub(crate) struct Records {

@@ -14,7 +14,7 @@ pub mod step;
 pub mod storage;
 pub mod transfers;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use brigade_offload::device::FileProblem;
@@ -38,6 +38,20 @@ pub enum Command {
     Transfers(transfers::Args),
     /// Files of a drive and the memory of a GPU: straight, and through the host
     Direct(direct::Args),
+}
+
+impl Command {
+    /// The files that it writes; `-` is standard output.
+    pub fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
+        let (json, plot) = match self {
+            Command::Storage(args) => (&args.json, &args.plot),
+            Command::Optimizer(args) => (&args.json, &args.plot),
+            Command::Step(args) => (&args.json, &args.plot),
+            Command::Transfers(args) => (&args.json, &args.plot),
+            Command::Direct(args) => (&args.json, &args.plot),
+        };
+        json.iter().chain(plot)
+    }
 }
 
 /// Why a measurement could not be made.

@@ -86,7 +86,7 @@ pub fn compare(
     out: &mut dyn Write,
 ) -> Result<bool, Error> {
     let rows = rows::rows(args)?;
-    let mut told = Told::open(args, out)?;
+    let mut told = Told::new(args, out);
     let steps = rows.iter().map(|row| row.legs.len()).sum::<usize>().saturating_mul(args.steps);
     let bar = ProgressBar::new(steps as u64);
     let style = ProgressStyle::with_template("{msg:28} {wide_bar} {eta} left");

@@ -12,30 +12,31 @@ use std::path::Path;
 pub(super) struct Told<'a> {
     args: &'a Args,
     out: &'a mut dyn Write,
-    /// The file for JSON, if that goes to one.
+    /// The file for JSON, if that goes to one and a row has ended.
     json: Option<File>,
 }
 
 impl<'a> Told<'a> {
-    /// Make the files, so that a path that cannot be written is known before the first row.
-    pub(super) fn open(args: &'a Args, out: &'a mut dyn Write) -> Result<Told<'a>, Error> {
-        let create = |path: &Path| File::create(path).map_err(Error::file("write", path));
-        let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
-        let json = json.map(create).transpose()?;
-        args.plot.as_deref().map(create).transpose()?;
-        Ok(Told { args, out, json })
+    /// Nothing is written before a row has ended: a comparison that is refused leaves files as they
+    /// were.
+    pub(super) fn new(args: &'a Args, out: &'a mut dyn Write) -> Told<'a> {
+        Told { args, out, json: None }
     }
 
     /// The last of these has just ended.
     pub(super) fn row(&mut self, verdicts: &[Verdict]) -> Result<(), Error> {
         let last = verdicts.len().saturating_sub(1);
         let line = || table::json(&verdicts[last..]);
-        match (&mut self.json, &self.args.json) {
-            (Some(file), Some(path)) => {
+        match self.args.json.as_deref() {
+            None => {}
+            Some(path) if path == Path::new("-") => self.print(&line())?,
+            Some(path) => {
+                if last == 0 {
+                    self.json = Some(File::create(path).map_err(Error::file("write", path))?);
+                }
+                let file = self.json.as_mut().expect("it was made with the first row");
                 file.write_all(line().as_bytes()).map_err(Error::file("write", path))?;
             }
-            (None, Some(_)) => self.print(&line())?,
-            _ => {}
         }
         let Some(path) = &self.args.plot else { return Ok(()) };
         std::fs::write(path, picture::draw(verdicts)).map_err(Error::file("write", path))
@@ -43,7 +44,7 @@ impl<'a> Told<'a> {
 
     /// All have ended.
     pub(super) fn end(&mut self, verdicts: &[Verdict]) -> Result<(), Error> {
-        let is_json = self.args.json.is_some() && self.json.is_none();
+        let is_json = self.args.json.as_deref() == Some(Path::new("-"));
         if is_json { Ok(()) } else { self.print(&table::table(verdicts)) }
     }
 

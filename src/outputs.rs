@@ -1,0 +1,166 @@
+//! Whether files can be written that a command will write, found out before anything is started:
+//! what is there stays as it is, and what is not there is not there afterwards either.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use brigade_trainer::Output;
+
+/// Refuse what cannot be written, naming it and the reason.
+pub(crate) fn check<'a>(outputs: impl IntoIterator<Item = Output<'a>>) -> Result<(), String> {
+    outputs.into_iter().try_for_each(|output| {
+        let (path, tried) = match output {
+            Output::File(path) => (path, file(path)),
+            Output::Renamed(path) => (path, renamed(path)),
+            Output::Folder(path) => (path, folder(path)),
+        };
+        tried.map_err(|error| match missing_folder(path) {
+            Some(folder) if error.kind() == ErrorKind::NotFound => {
+                format!("cannot write {}: there is no folder {}", path.display(), folder.display())
+            }
+            _ => format!("cannot write {}: {error}", path.display()),
+        })
+    })
+}
+
+/// The same of files by their paths, of which `-` is standard output.
+pub(crate) fn check_files<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), String> {
+    let files = paths.into_iter().filter(|path| *path != Path::new("-"));
+    check(files.map(|path| Output::File(path)))
+}
+
+fn file(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        Ok(found) if found.is_file() => OpenOptions::new().append(true).open(path).map(drop),
+        // To open a pipe is to wait for its reader, who would take its closing for the end.
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => make_and_remove(&target(path)?),
+        Err(error) => Err(error),
+    }
+}
+
+/// What takes its name at the end needs none of it before, only room beside it.
+fn renamed(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    make_and_remove(&beside(path))
+}
+
+/// One that is made with its parents, or is there.
+fn folder(path: &Path) -> io::Result<()> {
+    let there = path.ancestors().find(|at| at.symlink_metadata().is_ok());
+    let there = there.unwrap_or(Path::new("."));
+    match fs::metadata(there)?.is_dir() {
+        true => make_and_remove(&beside(&there.join("output"))),
+        false => Err(ErrorKind::NotADirectory.into()),
+    }
+}
+
+/// A name that nobody else has, in the same folder.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".brigade-{}", std::process::id()));
+    name.into()
+}
+
+/// A file that was not there, for a moment.
+fn make_and_remove(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => fs::remove_file(path),
+        // Somebody else has made it meanwhile, and means to keep it.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What would be made by this name: links may lead to nothing yet.
+fn target(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    while path.is_symlink() {
+        let to = fs::read_link(&path)?;
+        path = path.parent().unwrap_or(Path::new("")).join(to);
+    }
+    Ok(path)
+}
+
+/// The folder of a file, if it is not there.
+fn missing_folder(path: &Path) -> Option<&Path> {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder that is removed with everything in it.
+    struct Folder(PathBuf);
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    /// A folder with a file, a folder, and links to nothing and to nowhere.
+    fn place() -> Folder {
+        let folder = std::env::temp_dir().join(format!("brigade-outputs-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("file"), "kept").unwrap();
+        fs::create_dir(folder.join("folder")).unwrap();
+        std::os::unix::fs::symlink("new", folder.join("link")).unwrap();
+        std::os::unix::fs::symlink("none/new", folder.join("lost")).unwrap();
+        Folder(folder)
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_can_be_written_is_left_as_it_was_and_what_cannot_is_named() {
+        let place = place();
+        let at = |name: &str| place.0.join(name);
+        let before = names(&place.0);
+        for name in ["file", "new", "link"] {
+            assert_eq!(check([Output::File(&at(name))]), Ok(()), "{name}");
+        }
+        for name in ["file", "new"] {
+            assert_eq!(check([Output::Renamed(&at(name))]), Ok(()), "{name}");
+        }
+        for name in ["folder", "new", "new/newer"] {
+            assert_eq!(check([Output::Folder(&at(name))]), Ok(()), "{name}");
+        }
+        type Kind = fn(&Path) -> Output<'_>;
+        let file: Kind = |path| Output::File(path);
+        let (beside, folder): (Kind, Kind) =
+            (|path| Output::Renamed(path), |path| Output::Folder(path));
+        for (output, name, why) in [
+            (file, "folder", "is a directory"),
+            (file, "none/new", "there is no folder "),
+            (file, "lost", "No such file"),
+            (file, "file/new", "Not a directory"),
+            (beside, "folder", "is a directory"),
+            (beside, "none/new", "there is no folder "),
+            (folder, "file", "not a directory"),
+            (folder, "file/new", "not a directory"),
+        ] {
+            let path = at(name);
+            let refused = check([output(&path)]).unwrap_err();
+            assert!(
+                refused.starts_with(&format!("cannot write {}: ", path.display())),
+                "{refused}"
+            );
+            assert!(refused.contains(why), "{refused} must say {why:?}");
+        }
+        assert_eq!(names(&place.0), before);
+        assert_eq!(fs::read_to_string(at("file")).unwrap(), "kept");
+        assert_eq!(check_files([&PathBuf::from("-"), &PathBuf::from("/dev/null")]), Ok(()));
+    }
+}
