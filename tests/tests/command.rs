@@ -195,6 +195,24 @@ fn a_comparison_that_is_interrupted_leaves_the_rows_that_have_ended_and_nothing_
 }
 
 #[test]
+fn a_training_that_is_killed_leaves_nothing_of_what_it_kept_in_files() {
+    let folder = Folder::new("offloaded");
+    let nvme = format!("nvme:{}", folder.0.display());
+    let mut train = bounded(brigade());
+    train.args("train --ranks 2 --batch 8 --threads 1 --strategy fsdp --quiet".split_whitespace());
+    train.args(["--offload", &nvme, "--offload-activations", &nvme]).stdout(Stdio::piped());
+    let mut child = train.stderr(Stdio::null()).spawn().unwrap();
+    let mut step = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut step).unwrap();
+    // `timeout` passes it on, and ranks end where they are.
+    let kill = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status();
+    let status = child.wait().unwrap();
+    assert!(kill.unwrap().success() && step.starts_with("step "), "{status}: {step:?}");
+    let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn a_signal_that_is_to_be_ignored_ends_no_run() {
     let script = r#"trap '' HUP; exec "$0" run -n 1 -- sh -c 'kill -s HUP "$PPID"; sleep 0.3'"#;
     let output = bounded("sh").args(["-c", script]).arg(brigade()).output().unwrap();

@@ -24,7 +24,7 @@ use brigade_offload::step::{Pipeline, Shape};
 use brigade_offload::storage::{Priority, Settings, Storage};
 use brigade_offload::store::{Carrier, Draft, Run, StateFile, rank_paths};
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long one transfer may take.
@@ -75,13 +75,9 @@ fn name_of(array: &str, unit: usize) -> String {
 pub(crate) struct Disk {
     arena: Arena,
     carrier: Carrier,
-    storage: Storage,
-    path: PathBuf,
     state: StateFile,
     /// None only while one is committed.
     draft: Option<Draft>,
-    /// Whether the file is left to whoever comes after.
-    stays: bool,
     pipeline: Pipeline,
     /// Parameters if they are here, then the moments.
     arrays: Vec<Placed>,
@@ -140,7 +136,8 @@ impl Disk {
         let names = &names[usize::from(!has_params)..][..arrays];
         let path = rank_paths(&[folder], rank, ranks).remove(0);
         let kept = if from.is_empty() { None } else { Some(Kept::open(from)?) };
-        let mut state = open(&carrier, (rank, &path), names, units, kept, sizes.block as u64)?;
+        let block = sizes.block as u64;
+        let mut state = open(&carrier, (rank, &path), names, units, kept, (block, stays))?;
         let draft = Some(state.begin().map_err(Error::offload)?);
         // The tensors of an array follow each other, each from a chunk on: to updates they are one.
         let placed = names.iter().enumerate().map(|(at, name)| {
@@ -163,11 +160,8 @@ impl Disk {
             pipeline: pipeline.limit(LIMIT),
             arena,
             carrier,
-            storage,
-            path,
             state,
             draft,
-            stays,
             has_params,
             is_fetched,
             spans,
@@ -297,25 +291,16 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if !self.stays {
-            // A rank ends with or without it; a file that is left is in nobody's way but the next
-            // run's, which replaces it.
-            let _gone = self.storage.remove(&self.path);
-        }
-    }
-}
-
 /// A rank's file, with the arrays of these names of all units: a new one, or that of a run to go on
-/// from.
+/// from. One that is not left to whoever comes after has no name any more, so that nothing is left
+/// of it however this process ends.
 fn open(
     carrier: &Carrier,
     (rank, path): (usize, &Path),
     names: &[&str],
     units: &[Unit<'_>],
     kept: Option<Kept>,
-    block: u64,
+    (block, stays): (u64, bool),
 ) -> Result<StateFile, Error> {
     let pairs = names.iter().flat_map(|name| units.iter().rev().map(move |unit| (name, unit)));
     let tensors = pairs.map(|(name, unit)| unit.tensor(name));
@@ -325,6 +310,9 @@ fn open(
     }
     let state = StateFile::create(carrier, &[path], directory, block);
     let mut state = state.map_err(Error::offload)?;
+    if !stays {
+        std::fs::remove_file(path).map_err(Error::file("remove", path))?;
+    }
     let saved = state.save(0, b"", |placed, from, target| {
         let is_it =
             |unit: &&Unit<'_>, array: &str| name_of(array, unit.number) == placed.tensor.name;

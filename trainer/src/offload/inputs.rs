@@ -11,7 +11,6 @@ use brigade_offload::memory::{Arena, Buffer, Category, span_bytes};
 use brigade_offload::storage::{File, Pending, Priority, Settings, Storage};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long one transfer may take.
@@ -25,7 +24,6 @@ const PAGE: usize = 4096;
 pub(crate) struct Inputs {
     arena: Arena,
     storage: Storage,
-    path: PathBuf,
     file: File,
     /// Numbers of an input, and its bytes in the file.
     len: usize,
@@ -65,13 +63,14 @@ impl Inputs {
         let path = folder.join(format!("inputs-{rank:05}-of-{ranks:05}.brigade"));
         let bytes = (slots * kept.len()).max(1) * span;
         let file = storage.create(&path, bytes as u64).map_err(Error::offload)?;
+        // Without a name nothing is left of it, however this process ends.
+        std::fs::remove_file(&path).map_err(Error::file("remove", &path))?;
         let buffers = (0..BUFFERS).map(|_| arena.take(span, Category::Activations));
         let buffers = buffers.collect::<Result<_, _>>().map_err(Error::offload)?;
         let (writing, reading, used) = Default::default();
         Ok(Some(Inputs {
             arena,
             storage,
-            path,
             file,
             len,
             span,
@@ -180,12 +179,5 @@ impl Inputs {
         let buffer = transfer.wait(LIMIT).into_buffer().map_err(Error::offload);
         self.used.waited += from.elapsed();
         buffer
-    }
-}
-
-impl Drop for Inputs {
-    fn drop(&mut self) {
-        // It is of no use to anybody; if it stays, the next run replaces it.
-        let _gone = self.storage.remove(&self.path);
     }
 }
