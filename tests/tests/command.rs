@@ -39,6 +39,27 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("compare --only ddp -- --bad", "refuses its flags: unexpected argument '--bad'"),
         ("compare --only ddp -- --batch 5", "refuses its flags: --batch: 4 lanes cannot share 5"),
         ("compare --only ddp --json /nonexistent/x", "cannot write /nonexistent/x"),
+        ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller -e"),
+        ("bench all-reduce --transport loopback,shm", "processes have shm, tcp and rdma"),
+        ("bench all-reduce --transport auto,shm", "auto stands alone"),
+        ("bench all-reduce --algorithm ring --ordered", "leave one of the two out"),
+        ("schedule check all-reduce -n 4 --algorithm bruck", "names those that do"),
+        ("offload bench step", "provided:\n  <--path <DIR>|--simulate <READ/WRITE>>"),
+        ("offload plan --device 0 --host 1G", "provided:\n  <--params <N>|--layers <N>>"),
+        ("tune barrier -n 2", "barrier has nothing to choose"),
+        ("tune -n 2 --transport cuda", "rules are for memory of the host"),
+        ("bench all-reduce -n 2 --keep-open", "--keep-open is for buffers on devices"),
+        ("tune -n 2 --output /nonexistent/x", "cannot write /nonexistent/x"),
+        ("offload bench step --simulate 1e-300/1 --params 1K", "from 0.001 to 1e6"),
+        ("run -n 2 --grace-s 18446744073709551615 false", "is not in"),
+    ] {
+        refuse_once(line, wanted);
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_before_anything_is_started() {
+    for (line, wanted) in [
         (
             "train -n 2 --checkpoint /nonexistent/x",
             "cannot write /nonexistent/x: there is no folder",
@@ -65,29 +86,21 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
             "schedule show all-reduce -n 2 --algorithm ring --svg /nonexistent/x",
             "cannot write /non",
         ),
-        ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller -e"),
-        ("bench all-reduce --transport loopback,shm", "processes have shm, tcp and rdma"),
-        ("bench all-reduce --transport auto,shm", "auto stands alone"),
-        ("bench all-reduce --algorithm ring --ordered", "leave one of the two out"),
-        ("schedule check all-reduce -n 4 --algorithm bruck", "names those that do"),
-        ("offload bench step", "provided:\n  <--path <DIR>|--simulate <READ/WRITE>>"),
-        ("offload plan --device 0 --host 1G", "provided:\n  <--params <N>|--layers <N>>"),
-        ("tune barrier -n 2", "barrier has nothing to choose"),
-        ("tune -n 2 --transport cuda", "rules are for memory of the host"),
-        ("bench all-reduce -n 2 --keep-open", "--keep-open is for buffers on devices"),
-        ("tune -n 2 --output /nonexistent/x", "cannot write /nonexistent/x"),
-        ("offload bench step --simulate 1e-300/1 --params 1K", "from 0.001 to 1e6"),
-        ("run -n 2 --grace-s 18446744073709551615 false", "is not in"),
     ] {
-        let start = Instant::now();
-        let output = bounded(brigade()).args(line.split_whitespace()).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{line}: {}", words(&output));
-        assert_eq!(said.matches(wanted).count(), 1, "{line} must say {wanted:?} once: {said}");
-        assert!(!said.contains("panicked"), "{line}: {said}");
-        assert!(text(&output.stdout).is_empty(), "{line}: {}", words(&output));
-        assert!(start.elapsed() < Duration::from_secs(60), "{line}: {:?}", start.elapsed());
+        refuse_once(line, wanted);
     }
+}
+
+/// A line that is refused at once, with these words.
+fn refuse_once(line: &str, wanted: &str) {
+    let start = Instant::now();
+    let output = bounded(brigade()).args(line.split_whitespace()).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{line}: {}", words(&output));
+    assert_eq!(said.matches(wanted).count(), 1, "{line} must say {wanted:?} once: {said}");
+    assert!(!said.contains("panicked"), "{line}: {said}");
+    assert!(text(&output.stdout).is_empty(), "{line}: {}", words(&output));
+    assert!(start.elapsed() < Duration::from_secs(60), "{line}: {:?}", start.elapsed());
 }
 
 #[test]
