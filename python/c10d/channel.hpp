@@ -57,10 +57,9 @@ public:
             const auto body = [&] {
                 meet();
                 const Header header = {tag, run.bytes()};
-                check(brigade_send(&header, sizeof header, BRIGADE_UINT8, 1, comm_, nullptr),
-                      meeting_.rank);
-                check(brigade_send(run.data(), run.bytes(), BRIGADE_UINT8, 1, comm_, nullptr),
-                      meeting_.rank);
+                check_call(brigade_send(&header, sizeof header, BRIGADE_UINT8, 1, comm_, nullptr));
+                check_call(
+                    brigade_send(run.data(), run.bytes(), BRIGADE_UINT8, 1, comm_, nullptr));
             };
             work->carry_out(body);
         });
@@ -119,17 +118,40 @@ private:
         int tag;
     };
 
+    // Fail with a sentence about the peer.
+    template <typename... What>
+    [[noreturn]] void fail(const What &...what) const {
+        TORCH_CHECK_WITH(DistBackendError, false, "brigade, rank ", meeting_.rank, ": a message ",
+                         sends_ ? "to" : "from", " rank ", peer_, ": ", what...);
+    }
+
+    // Within brigade.h the sender is rank 0 and the receiver rank 1, whoever they are in the group:
+    // what it says of ranks is not for those who know the group's.
+    void check_call(brigade_result_t result) const {
+        switch (result) {
+            case BRIGADE_SUCCESS: return;
+            case BRIGADE_PEER_LOST: fail("rank ", peer_, " is lost, its process ended");
+            case BRIGADE_PEER_LEFT: fail("rank ", peer_, " has left: did its group end early?");
+            case BRIGADE_TIMEOUT:
+                fail("rank ", peer_, sends_ ? " took" : " sent", " nothing within ",
+                     meeting_.timeout.count(), " ms: does it make the matching call?");
+            default: fail_between(brigade_last_error());
+        }
+    }
+
+    [[noreturn]] void fail_between(const char *sentence) const {
+        fail("(of these two, the sender is rank 0 and the receiver rank 1) ", sentence);
+    }
+
     // Wait for a key; false if there is no need for it any more.
-    bool await(const std::string &key, const std::atomic<bool> *needless = nullptr) const {
+    bool await(c10d::Store &store, const std::string &key,
+               const std::atomic<bool> *needless = nullptr) const {
         const auto deadline = Pool::Clock::now() + meeting_.timeout;
         auto pause = std::chrono::microseconds(100);
-        while (!meeting_.store->check({key})) {
+        while (!store.check({key})) {
             if (needless != nullptr && *needless) return false;
-            TORCH_CHECK_WITH(DistBackendError, !stop_, "brigade, rank ", meeting_.rank,
-                             ": the group ended before a message met its peer");
-            TORCH_CHECK_WITH(DistBackendError, Pool::Clock::now() < deadline, "brigade, rank ",
-                             meeting_.rank, ": no peer came to a message (", meeting_.key,
-                             ") within ", meeting_.timeout.count(), " ms");
+            if (stop_) fail("the group ended before the two met");
+            if (Pool::Clock::now() >= deadline) check_call(BRIGADE_TIMEOUT);
             meeting_.check_world();
             std::this_thread::sleep_for(pause);
             pause = std::min(2 * pause, std::chrono::microseconds(5000));
@@ -137,22 +159,34 @@ private:
         return true;
     }
 
-    // The receiver says that it is there, then the sender draws an id: nobody waits within
-    // brigade.h for a rank that may never come.
     bool meet(const std::atomic<bool> *needless = nullptr) {
         if (comm_ != nullptr) return true;
+        return at_store(meeting_.rank, [&] {
+            // Waiting on a store that others use would make them wait too.
+            return meet_at(*meeting_.store->clone(), needless);
+        });
+    }
+
+    // The receiver says that it is there, then the sender draws an id: nobody waits within
+    // brigade.h for a rank that may never come.
+    bool meet_at(c10d::Store &store, const std::atomic<bool> *needless) {
         const std::string ready = meeting_.key + "/ready", id = meeting_.key + "/id";
         std::vector<uint8_t> bytes;
         if (sends_) {
-            await(ready);
+            await(store, ready);
             bytes = draw_id(meeting_.rank);
-            meeting_.store->set(id, bytes);
+            store.set(id, bytes);
         } else {
-            meeting_.store->set(ready, std::vector<uint8_t>{1});
-            if (!await(id, needless)) return false;
-            bytes = meeting_.store->get(id);
+            store.set(ready, std::vector<uint8_t>{1});
+            if (!await(store, id, needless)) return false;
+            bytes = store.get(id);
         }
-        brigade_comm_t comm = join(bytes, sends_ ? 0 : 1, 2, meeting_.timeout);
+        brigade_comm_t comm = nullptr;
+        try {
+            comm = join(bytes, sends_ ? 0 : 1, 2, meeting_.timeout);
+        } catch (const c10::DistBackendError &error) {
+            fail_between(error.what_without_backtrace());
+        }
         const std::lock_guard<std::mutex> lock(mutex_);
         comm_ = comm;
         if (stop_) brigade_comm_abort(comm_, "the group has ended");
@@ -160,7 +194,7 @@ private:
     }
 
     void receive_bytes(void *data, size_t bytes) const {
-        check(brigade_recv(data, bytes, BRIGADE_UINT8, 0, comm_, nullptr), meeting_.rank);
+        check_call(brigade_recv(data, bytes, BRIGADE_UINT8, 0, comm_, nullptr));
     }
 
     // Receive until one of the posted messages is there. As often as it is called, messages have
@@ -195,8 +229,7 @@ private:
                 any.work->came_from(peer_);
                 return deliver(any, take_kept(kept));
             }
-            TORCH_CHECK_WITH(DistBackendError, !stop_, "brigade, rank ", meeting_.rank,
-                             ": the group ended before a message came");
+            if (stop_) fail("the group ended before it came");
             if (!next_header(5)) continue;
             if (header_.tag == any.tag) {
                 if (!any.take()) return;
@@ -221,13 +254,12 @@ private:
             return has_header_ = true;
         }
         if (coming_ == nullptr) {
-            check(brigade_recv(&header_, sizeof header_, BRIGADE_UINT8, 0, comm_, &coming_),
-                  meeting_.rank);
+            check_call(brigade_recv(&header_, sizeof header_, BRIGADE_UINT8, 0, comm_, &coming_));
         }
         const brigade_result_t result = brigade_work_wait(coming_, timeout_ms);
         if (result == BRIGADE_IN_PROGRESS) return false;
         brigade_work_free(std::exchange(coming_, nullptr));
-        check(result, meeting_.rank);
+        check_call(result);
         return has_header_ = true;
     }
 
@@ -315,9 +347,8 @@ private:
 
     template <typename Wanted>
     void check_size(const Wanted &posted, uint64_t bytes) const {
-        TORCH_CHECK_WITH(DistBackendError, bytes == posted.run.bytes(), "brigade, rank ",
-                         meeting_.rank, ": a message of ", bytes, " bytes came for a tensor of ",
-                         posted.run.bytes());
+        if (bytes == posted.run.bytes()) return;
+        fail("one of ", bytes, " bytes came for a tensor of ", posted.run.bytes());
     }
 
     const Meeting meeting_;

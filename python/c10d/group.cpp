@@ -45,15 +45,14 @@ Group::Group(Ptr<Store> store, int rank, int size, Millis timeout)
     static std::once_flag once;
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forks++; }); });
     // Groups that come one after the other may have the same store.
-    const int64_t turn = store_->add("brigade/turn/" + std::to_string(rank), 1);
-    key_ = "brigade/" + std::to_string(turn);
-    std::vector<uint8_t> id;
-    if (rank == 0) {
-        id = draw_id(rank);
-        store_->set(key_, id);
-    } else {
-        id = store_->get(key_);
-    }
+    const std::vector<uint8_t> id = at_store(rank, [&] {
+        const int64_t turn = store_->add("brigade/turn/" + std::to_string(rank), 1);
+        key_ = "brigade/" + std::to_string(turn);
+        if (rank > 0) return store_->get(key_);
+        const auto drawn = draw_id(rank);
+        store_->set(key_, drawn);
+        return drawn;
+    });
     comm_ = join(id, rank, size, timeout);
     init();
     const std::lock_guard<std::mutex> lock(groups_mutex);
@@ -176,7 +175,8 @@ Group::Work Group::endCoalescing() {
 
 Channel &Group::channel(int peer, bool sends) {
     check_peer(peer);
-    TORCH_CHECK_VALUE(peer != rank_, "rank ", peer, " cannot send to itself");
+    TORCH_CHECK_VALUE(peer != rank_, "rank ", peer, " cannot ",
+                      sends ? "send to" : "receive from", " itself");
     const std::lock_guard<std::mutex> lock(mutex_);
     auto &channel = channels_[{peer, sends}];
     if (!channel) {
@@ -188,8 +188,7 @@ Channel &Group::channel(int peer, bool sends) {
             TORCH_CHECK_WITH(DistBackendError, result == BRIGADE_SUCCESS, "brigade, rank ", rank_,
                              ": ", brigade_error_string(result));
         };
-        // Waiting on a store that others use would make them wait too.
-        const Meeting meeting = {store_->clone(), key, rank_, timeout_, check_world};
+        const Meeting meeting = {store_, key, rank_, timeout_, check_world};
         channel = std::make_unique<Channel>(meeting, peer, sends);
     }
     return *channel;
@@ -234,7 +233,8 @@ Group::Ptr<c10d::Backend> Group::split(const Ptr<Store> &store, const std::vecto
 
 Group::Ptr<c10d::Backend> Group::merge(const Ptr<Store> &store, const Ptr<Options> &opts,
                                        const int &rank, const int &size) {
-    return c10::make_intrusive<Group>(store->clone(), rank, size, opts->timeout);
+    auto own = at_store(rank, [&] { return store->clone(); });
+    return c10::make_intrusive<Group>(std::move(own), rank, size, opts->timeout);
 }
 
 }  // namespace brigade

@@ -1,6 +1,7 @@
 // How ranks that share a c10d::Store become a communicator.
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
@@ -21,6 +22,19 @@ inline std::vector<uint8_t> draw_id(int rank) {
     brigade_unique_id_t id;
     check(brigade_get_unique_id(&id), rank);
     return std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes);
+}
+
+// What is done at a store that others serve. One that is gone says so, and what to do about it.
+template <typename Body>
+auto at_store(int rank, Body body) -> decltype(body()) {
+    try {
+        return body();
+    } catch (const c10::DistNetworkError &error) {
+        TORCH_CHECK_WITH(DistBackendError, false, "brigade, rank ", rank,
+                         ": the store at which ranks meet does not answer: its process has to stay "
+                         "until all have ended (rank 0, unless torchrun serves it): ",
+                         error.what_without_backtrace());
+    }
 }
 
 // Join as `rank` of `size`. Calls may stand still for `timeout`, and so may the joining.

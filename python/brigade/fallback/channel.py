@@ -2,6 +2,7 @@
 sent, and a thread that sends or receives.
 """
 
+import contextlib
 import ctypes
 import struct
 import threading
@@ -12,7 +13,9 @@ from ctypes import byref, c_void_p, sizeof
 import torch.distributed as dist
 
 from ..communicator import config_of, unique_id
-from ..library import DTYPES, LIBRARY, SUCCESS, Config, Id
+from ..library import (
+    DTYPES, LIBRARY, PEER_LEFT, PEER_LOST, SUCCESS, TIMEOUT, Config, Id,
+)
 from .works import Lane
 
 BYTES = DTYPES["uint8"]
@@ -38,11 +41,23 @@ def join(drawn, rank, size, timeout_ms):
     return handle
 
 
+@contextlib.contextmanager
+def at_store():
+    """What is done at a store that others serve. One that is gone says so, and what to do."""
+    try:
+        yield
+    except dist.DistNetworkError as error:
+        raise dist.DistBackendError(
+            "brigade: the store at which ranks meet does not answer: its process has to stay until "
+            f"all have ended (rank 0, unless torchrun serves it): {error}"
+        ) from error
+
+
 class Channel:
     """One direction between this rank and a peer."""
 
-    def __init__(self, store, key, sends, timeout_ms, check_world):
-        self._store, self._key, self._sends = store, key, sends
+    def __init__(self, store, key, peer, sends, timeout_ms, check_world):
+        self._store, self._key, self._peer, self._sends = store, key, peer, sends
         self._timeout_ms, self._check_world = timeout_ms, check_world
         self._lane, self._lock = Lane(), threading.Lock()
         self._comm, self._stopped = None, False
@@ -83,31 +98,57 @@ class Channel:
         if comm is not None:
             LIBRARY.brigade_comm_destroy(comm)
 
-    def _await(self, key):
+    def _failure(self, what):
+        way = "to" if self._sends else "from"
+        return dist.DistBackendError(f"brigade: a message {way} rank {self._peer}: {what}")
+
+    def _check(self, result):
+        """Raise what a call failed with. Within the channel the sender is rank 0 and the receiver
+        rank 1, whoever they are in the group, so what the library says of ranks is not for all.
+        """
+        if result == SUCCESS:
+            return
+        peer, moved = f"rank {self._peer}", "took" if self._sends else "sent"
+        sentence = LIBRARY.brigade_last_error().decode()
+        sentences = {
+            PEER_LOST: f"{peer} is lost, its process ended",
+            PEER_LEFT: f"{peer} has left: did its group end early?",
+            TIMEOUT: f"{peer} {moved} nothing within {self._timeout_ms:.0f} ms: does it make the "
+            "matching call?",
+        }
+        between = f"(of these two, the sender is rank 0 and the receiver rank 1) {sentence}"
+        raise self._failure(sentences.get(result, between))
+
+    def _await(self, store, key):
         deadline, pause = time.monotonic() + self._timeout_ms / 1000, 0.0001
-        while not self._store.check([key]):
+        while not store.check([key]):
             if self._stopped:
-                raise dist.DistBackendError("brigade: the group ended before a message met")
+                raise self._failure("the group ended before the two met")
             if time.monotonic() > deadline:
-                what = f"brigade: no peer came to a message ({self._key}) in time"
-                raise dist.DistBackendError(what)
+                self._check(TIMEOUT)
             self._check_world()
             time.sleep(pause)
             pause = min(2 * pause, 0.005)
 
     def _meet(self):
-        """The receiver says that it is there, then the sender draws an id."""
         if self._comm is not None:
             return
+        with at_store():
+            # Waiting on a store that others use would make them wait too.
+            can_clone = hasattr(self._store, "clone")
+            self._meet_at(self._store.clone() if can_clone else self._store)
+
+    def _meet_at(self, store):
+        """The receiver says that it is there, then the sender draws an id."""
         ready, drawn_at = self._key + "/ready", self._key + "/id"
         if self._sends:
-            self._await(ready)
+            self._await(store, ready)
             drawn = unique_id()
-            self._store.set(drawn_at, drawn)
+            store.set(drawn_at, drawn)
         else:
-            self._store.set(ready, b"\1")
-            self._await(drawn_at)
-            drawn = self._store.get(drawn_at)
+            store.set(ready, b"\1")
+            self._await(store, drawn_at)
+            drawn = store.get(drawn_at)
         comm = join(drawn, 0 if self._sends else 1, 2, self._timeout_ms)
         with self._lock:
             self._comm = comm
@@ -116,7 +157,7 @@ class Channel:
 
     def _move(self, name, memory, count):
         function = getattr(LIBRARY, "brigade_" + name)
-        check(function(memory, count, BYTES, 1 if self._sends else 0, self._comm, None))
+        self._check(function(memory, count, BYTES, 1 if self._sends else 0, self._comm, None))
 
     def _fetch(self, count):
         memory = bytearray(count)

@@ -9,9 +9,9 @@ from torch._C._distributed_c10d import Backend
 
 from ..communicator import unique_id
 from ..library import LIBRARY, SUCCESS
-from .channel import Channel, check, join
+from .channel import Channel, at_store, check, join
 from .tensors import Run, apart, reduction, single
-from .works import All, Lane, Work
+from .works import All, Lane, Work, wait_for_those_that_follow
 
 # How long calls that go on at the end of a group may take. [seconds]
 GRACE = 10
@@ -28,6 +28,7 @@ def end_all():
     """End the groups of this process."""
     for group in list(GROUPS):
         group.shutdown()
+    wait_for_those_that_follow(GRACE)
 
 
 class Group(Backend):
@@ -38,13 +39,14 @@ class Group(Backend):
         self._store, self._rank, self._size = store, rank, size
         self._timeout_ms = timeout.total_seconds() * 1000
         self._options = Backend.Options("brigade", timeout)
-        turn = store.add(f"brigade/turn/{rank}", 1)
-        self._key = f"brigade/{turn}"
-        if rank == 0:
-            drawn = unique_id()
-            store.set(self._key, drawn)
-        else:
-            drawn = store.get(self._key)
+        with at_store():
+            turn = store.add(f"brigade/turn/{rank}", 1)
+            self._key = f"brigade/{turn}"
+            if rank == 0:
+                drawn = unique_id()
+                store.set(self._key, drawn)
+            else:
+                drawn = store.get(self._key)
         self._comm = join(drawn, rank, size, self._timeout_ms)
         self._lane, self._lock = Lane(), threading.Lock()
         self._channels, self._batch, self._sequence = {}, None, 0
@@ -303,15 +305,15 @@ class Group(Backend):
 
     def _channel(self, peer, sends):
         if self._check_peer(peer) == self._rank:
-            raise ValueError(f"rank {peer} cannot send to itself")
+            does = "send to" if sends else "receive from"
+            raise ValueError(f"rank {peer} cannot {does} itself")
         with self._lock:
             channel = self._channels.get((peer, sends))
             if channel is None:
                 ends = (self._rank, peer) if sends else (peer, self._rank)
-                # Waiting on a store that others use would make them wait too.
-                store = self._store.clone() if hasattr(self._store, "clone") else self._store
                 key = "{}/{}-{}".format(self._key, *ends)
-                channel = Channel(store, key, sends, self._timeout_ms, self._check_world)
+                limits = self._timeout_ms, self._check_world
+                channel = Channel(self._store, key, peer, sends, *limits)
                 self._channels[peer, sends] = channel
             return channel
 

@@ -2,9 +2,35 @@
 
 import queue
 import threading
+import time
 
 import torch
 import torch.distributed as dist
+
+
+# Threads that run what hangs on futures.
+FOLLOWING = set()
+
+
+def follow(function):
+    """Run it on a thread of its own: it may call collectives, and wait for further ones."""
+
+    def run():
+        try:
+            function()
+        finally:
+            FOLLOWING.discard(thread)
+
+    thread = threading.Thread(target=run, daemon=True)
+    FOLLOWING.add(thread)
+    thread.start()
+
+
+def wait_for_those_that_follow(seconds):
+    """One that still runs when the interpreter goes would abort the process."""
+    deadline = time.monotonic() + seconds
+    for thread in list(FOLLOWING):
+        thread.join(max(0, deadline - time.monotonic()))
 
 
 class Work(dist.Work):
@@ -35,8 +61,7 @@ class Work(dist.Work):
             self._settled.set()
             begin = self._begin
         if begin is not None:
-            # What hangs on it may call collectives, and wait for further ones.
-            threading.Thread(target=begin.set_result, args=(None,), daemon=True).start()
+            follow(lambda: begin.set_result(None))
 
     def wait(self, timeout=None):
         seconds = timeout.total_seconds() if timeout else None

@@ -40,6 +40,50 @@ def the_death_of_who_sends(backend, rank, world):
     os._exit(0)
 
 
+@case(bare=True, worlds=(4,), backends=("brigade",), ends={3: -signal.SIGKILL}, quick=True)
+def what_fails_in_a_message_names_the_peer(backend, rank, world):
+    begin(backend, 30)
+    tensor = torch.ones(1)
+    if rank == 2:
+        dist.recv(tensor, 3)
+    elif rank == 3:
+        dist.send(tensor, 2)
+    dist.barrier()
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 2:
+        error = str(refused(dist.recv, tensor, 3, kind=dist.DistBackendError))
+        assert "from rank 3: rank 3 is lost" in error, error
+    os._exit(0)
+
+
+@case(bare=True, backends=("brigade",), quick=True)
+def a_message_that_nobody_sends_or_takes(backend, rank, world):
+    begin(backend, 2)
+    dist.barrier()
+    if rank == 0:
+        error = str(refused(dist.recv, torch.ones(1), 1, kind=dist.DistBackendError))
+        assert "from rank 1: rank 1 sent nothing within 2000 ms" in error, error
+        error = str(refused(dist.send, torch.ones(1), 1, kind=dist.DistBackendError))
+        assert "to rank 1: rank 1 took nothing within 2000 ms" in error, error
+    else:
+        time.sleep(6)
+    os._exit(0)
+
+
+@case(bare=True, worlds=(2,), backends=("brigade",), quick=True)
+def a_first_message_after_the_store_has_gone(backend, rank, world):
+    begin(backend, 3)
+    dist.barrier()
+    if rank == 0:
+        # The store is in this process.
+        os._exit(0)
+    time.sleep(1)
+    error = refused(lambda: dist.isend(torch.ones(1), 0).wait(), kind=dist.DistBackendError)
+    assert "the store at which ranks meet does not answer" in str(error), error
+    dist.destroy_process_group()
+
+
 @case(bare=True, quick=True)
 def a_timeout(backend, rank, world):
     begin(backend, 2)
