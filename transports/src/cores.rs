@@ -56,24 +56,36 @@ impl Cores {
     }
 
     /// Among how many of the ranks of this host, of which we are one, the cores are shared that we
-    /// may run on. Who is bound elsewhere does not count; whose cores are not known, does.
+    /// may run on. Who is bound elsewhere does not count; whose cores are not known, does. Those
+    /// that have no cores but ours may be too many for them, whatever others have besides.
     pub fn share<'a>(&self, here: impl Iterator<Item = Option<&'a Cores>>) -> Share {
         let is_known = self.count() > 0 && self.count() <= usize::from(self.usable);
-        let (mut ranks, mut union) = (0, self.mask);
+        let (mut ranks, mut within, mut union) = (0, 0, self.mask);
         for other in here {
             match other.filter(|_| is_known) {
                 Some(other) if other.count() > 0 && !self.meets(other) => continue,
-                Some(other) => union.iter_mut().zip(other.mask).for_each(|(all, its)| *all |= its),
+                Some(other) => {
+                    union.iter_mut().zip(other.mask).for_each(|(all, its)| *all |= its);
+                    within += usize::from(other.is_within(self));
+                }
                 None => {}
             }
             ranks += 1;
         }
-        let cores = if is_known { count(&union) } else { usize::from(self.usable) };
-        Share { ranks, cores }
+        let own = Share { ranks: within, cores: self.count() };
+        match is_known {
+            true if own.is_crowded() => own,
+            true => Share { ranks, cores: count(&union) },
+            false => Share { ranks, cores: usize::from(self.usable) },
+        }
     }
 
     fn count(&self) -> usize {
         count(&self.mask)
+    }
+
+    fn is_within(&self, other: &Cores) -> bool {
+        self.mask.iter().zip(other.mask).all(|(ours, its)| ours & !its == 0)
     }
 
     fn meets(&self, other: &Cores) -> bool {
@@ -117,6 +129,13 @@ mod tests {
     #[test]
     fn ranks_whose_cores_overlap_have_them_together() {
         assert_eq!(share(0, &[cores(&[0, 1]), cores(&[1, 2]), cores(&[3])]), (2, 3));
+    }
+
+    #[test]
+    fn ranks_bound_to_one_core_are_crowded_whatever_cores_a_third_has() {
+        let all = [cores(&[0]), cores(&[0]), cores(&[0, 1, 2, 3])];
+        assert_eq!([0, 1, 2].map(|rank| share(rank, &all)), [(2, 1), (2, 1), (3, 4)]);
+        assert!(all[0].share(all.iter().map(Some)).is_crowded());
     }
 
     #[test]
