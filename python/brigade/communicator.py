@@ -8,7 +8,7 @@ once. Results are written to the buffers that are passed.
 from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
 
 from .library import (
-    IN_PROGRESS, LIBRARY, Config, Id, Setting, Span, Stats, check, operator,
+    IN_PROGRESS, INVALID_ARGUMENT, LIBRARY, Config, Error, Id, Setting, Span, Stats, check, operator,
 )
 
 
@@ -88,7 +88,7 @@ class Communicator:
     def split(self, color, key=0):
         """The communicator of those with the same color; None for a color below 0."""
         handle = c_void_p()
-        check(LIBRARY.brigade_comm_split(self._handle, color, key, byref(handle)))
+        check(LIBRARY.brigade_comm_split(self._open(), color, key, byref(handle)))
         return Communicator(handle) if handle else None
 
     def all_reduce(self, buffer, op="sum", **more):
@@ -169,12 +169,12 @@ class Communicator:
     def stats(self):
         """Payload bytes sent, and calls carried out."""
         stats = Stats(sizeof(Stats))
-        check(LIBRARY.brigade_comm_stats(self._handle, byref(stats)))
+        check(LIBRARY.brigade_comm_stats(self._open(), byref(stats)))
         return {"sent_bytes": stats.sent_bytes, "calls": stats.calls}
 
     def abort(self, reason=""):
         """End the world on all its ranks."""
-        check(LIBRARY.brigade_comm_abort(self._handle, reason.encode()))
+        check(LIBRARY.brigade_comm_abort(self._open(), reason.encode()))
 
     def close(self):
         """Leave the group."""
@@ -192,13 +192,18 @@ class Communicator:
         if getattr(self, "_handle", None):
             LIBRARY.brigade_comm_destroy(self._handle)
 
+    def _open(self):
+        if self._handle is None:
+            raise Error(INVALID_ARGUMENT, "this communicator has been closed")
+        return self._handle
+
     def _run(self, name, spans, *arguments, wait=True):
         function = getattr(LIBRARY, "brigade_" + name)
         if wait:
-            check(function(*arguments, self._handle, None))
+            check(function(*arguments, self._open(), None))
             return None
         handle = c_void_p()
-        check(function(*arguments, self._handle, byref(handle)))
+        check(function(*arguments, self._open(), byref(handle)))
         return Work(handle, spans)
 
     def _two(self, source, target, more, source_times, target_times):

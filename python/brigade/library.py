@@ -5,7 +5,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ssize_t, c_uint6
 from ctypes import py_object
 from pathlib import Path
 
-SUCCESS, PEER_LOST, IN_PROGRESS, TIMEOUT, PEER_LEFT = 0, 6, 7, 8, 9
+SUCCESS, INVALID_ARGUMENT, PEER_LOST, IN_PROGRESS, TIMEOUT, PEER_LEFT = 0, 4, 6, 7, 8, 9
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 5, "bor": 6, "bxor": 7}
 # Types by name, and by the letter that buffers use; those without a letter are named by callers.
 DTYPES = {

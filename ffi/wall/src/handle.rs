@@ -212,9 +212,9 @@ fn refused<T: Noun>(handle: u64) -> Box<Failure> {
     let why = if handle == 0 {
         format!("{name} is NULL")
     } else if handle >> 56 != MAGIC {
-        format!("{handle:#x} is not a {name}")
+        format!("{handle:#x} is no {name}")
     } else if (handle >> 16) as u8 != T::KIND {
-        format!("{handle:#x} is a handle, but not that of a {name}")
+        format!("{handle:#x} is a handle, but no {name}")
     } else if maker != 0 && maker != here {
         format!(
             "the {name} {handle:#x} belongs to process {maker}, of which this one ({here}) was \
