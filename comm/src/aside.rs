@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use brigade_transports::Share;
+
 use crate::sys;
 
 /// Waits in a row, each with the longest look in vain and a short sleep behind it, after which a
@@ -24,6 +26,8 @@ pub(crate) struct Aside {
     me: u32,
     /// In how many bits the members' numbers may differ.
     bits: u32,
+    /// Whether other members share cores with this one.
+    has_company: bool,
     /// Waits in a row, up to now, whose longest look was in vain.
     vain: u32,
     /// How often there was reason to step aside, and when last.
@@ -33,15 +37,17 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    /// For member `me` of a group of `ranks`.
-    pub(crate) fn of(me: usize, ranks: usize) -> Self {
+    /// For member `me` of a group of `ranks`. Who waits only for ranks on other hosts, or on cores
+    /// that are not its own, has nobody to step aside for.
+    pub(crate) fn of(me: usize, ranks: usize, share: Share) -> Self {
         let bits = usize::BITS - (ranks - 1).max(1).leading_zeros();
-        Self { me: me as u32, bits, vain: 0, times: 0, last: None, rest: REST }
+        let has_company = share.ranks > 1;
+        Self { me: me as u32, bits, has_company, vain: 0, times: 0, last: None, rest: REST }
     }
 
     /// For who stays where it is.
     pub(crate) fn never() -> Self {
-        Self::of(0, 1)
+        Self::of(0, 1, Share { ranks: 1, cores: 1 })
     }
 
     /// A look found what it waited for: nobody needed this core.
@@ -63,6 +69,9 @@ impl Aside {
     /// Whether it is this rank's turn. Of two that share a core just one must go, or both meet
     /// again on the next; their numbers differ in some bit, and each time another bit decides.
     fn is_due(&mut self, now: Instant) -> bool {
+        if !self.has_company {
+            return false;
+        }
         self.vain += 1;
         let rested = self.last.map(|last| now.duration_since(last));
         if self.vain < VAIN || rested.is_some_and(|rested| rested < self.rest) {
@@ -82,9 +91,11 @@ impl Aside {
 mod tests {
     use super::*;
 
+    const COMPANY: Share = Share { ranks: 2, cores: 2 };
+
     /// When member `me`, all of whose looks are in vain for `duration`, steps aside.
     fn steps(me: usize, duration: Duration) -> Vec<Duration> {
-        let (mut aside, start) = (Aside::of(me, 2), Instant::now());
+        let (mut aside, start) = (Aside::of(me, 2, COMPANY), Instant::now());
         let looks = (0..).map(|look| Duration::from_micros(650) * look);
         looks.take_while(|at| *at < duration).filter(|at| aside.is_due(start + *at)).collect()
     }
@@ -92,7 +103,7 @@ mod tests {
     #[test]
     fn of_any_two_ranks_that_share_a_core_just_one_goes_soon() {
         let turns = |me, ranks| {
-            let (mut aside, start) = (Aside::of(me, ranks), Instant::now());
+            let (mut aside, start) = (Aside::of(me, ranks, COMPANY), Instant::now());
             let looks = (0..2 * 7).map(|look| start + look / 2 * 3 * REST_MAX);
             looks.map(|at| aside.is_due(at)).collect::<Vec<_>>()
         };
@@ -102,13 +113,15 @@ mod tests {
                 assert_ne!(turns(a, ranks), turns(b, ranks), "{a} and {b} of {ranks}");
             }
         }
-        let mut never = Aside::never();
-        assert!(!(0..100).any(|n| never.is_due(Instant::now() + n * 3 * REST_MAX)));
+        let alone = Share { ranks: 1, cores: 2 };
+        for mut stays in [Aside::never(), Aside::of(3, 4, alone)] {
+            assert!(!(0..100).any(|n| stays.is_due(Instant::now() + n * 3 * REST_MAX)));
+        }
     }
 
     #[test]
     fn one_look_in_vain_is_no_reason_nor_are_two_with_a_good_one_between() {
-        let (mut aside, now) = (Aside::of(1, 2), Instant::now());
+        let (mut aside, now) = (Aside::of(1, 2, COMPANY), Instant::now());
         assert!(!aside.is_due(now));
         aside.found();
         assert!(!aside.is_due(now));

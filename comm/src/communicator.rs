@@ -83,7 +83,7 @@ impl Communicator {
             report_after: settings.report_after,
             timeout: settings.timeout,
         };
-        let waiting = Waiting::among(links.share, Aside::of(me, members.len()));
+        let waiting = Waiting::among(links.share, Aside::of(me, members.len(), links.share));
         let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
         let selector = Selector { small_bytes: SMALL_BYTES };
         let names = links.names;

@@ -77,7 +77,7 @@ fn meet_stating(
     let opened = opening.open();
     parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
-    let waiting = Waiting::among(share, Aside::of(me, shared.members.len()));
+    let waiting = Waiting::among(share, Aside::of(me, shared.members.len(), share));
     Ok(Window { ways, held, rest, waiting, sizes })
 }
 
