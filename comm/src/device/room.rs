@@ -1,6 +1,6 @@
 //! Memory of a group's own for a call, taken while kernels of other ranks may wait for this one.
 
-use brigade_cuda::{CudaError, DeviceMemory, Shareable};
+use brigade_cuda::{CudaError, Device, DeviceMemory, Shareable};
 
 use super::Inner;
 use super::setup::Way;
@@ -18,29 +18,26 @@ impl Room {
     /// there, where the device can. Its pool does only if it must, since a driver may let whoever
     /// takes some wait for a stream that is to give it back, behind a call.
     pub(super) fn new(inner: &Inner, bytes: usize) -> Result<Self, CudaError> {
-        let (context, way) = (&inner.context, inner.way);
-        match way {
-            Way::Together | Way::Linked if context.device().has_shareable => {
-                let room = Shareable::new(context, bytes)?;
-                // Other ranks read it where it lies.
-                let own = context.device();
-                let others = own.cuda.devices()?;
-                let is_other = |ordinal: u32| {
-                    way == Way::Together
-                        && ordinal != own.ordinal
-                        && inner.cards.iter().any(|card| card.ordinal == ordinal)
-                };
-                let mut others = others.iter().filter(|device| is_other(device.ordinal));
-                others.try_for_each(|device| room.open_to(device))?;
-                Ok(Self::Mapped(room))
-            }
-            Way::Together | Way::Linked => {
+        if matches!(inner.way, Way::Met | Way::Staged) {
+            return DeviceMemory::new(&inner.context, bytes).map(Self::Plain);
+        }
+        let readers = readers(inner)?;
+        match Self::mapped(inner, bytes, &readers) {
+            // A device that can may still be refused it, in containers. Of a pool other devices
+            // can read nothing.
+            Err(_) if readers.is_empty() => {
                 let room = DeviceMemory::pooled(&inner.stream, bytes)?;
                 inner.stream.synchronize()?;
                 Ok(Self::Plain(room))
             }
-            Way::Met | Way::Staged => DeviceMemory::new(context, bytes).map(Self::Plain),
+            made => made,
         }
+    }
+
+    fn mapped(inner: &Inner, bytes: usize, readers: &[Device]) -> Result<Self, CudaError> {
+        let room = Shareable::new(&inner.context, bytes)?;
+        readers.iter().try_for_each(|device| room.open_to(device))?;
+        Ok(Self::Mapped(room))
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -56,4 +53,16 @@ impl Room {
             Self::Mapped(memory) => memory.bytes(),
         }
     }
+}
+
+/// The other devices whose ranks read this one's memory where it lies.
+fn readers(inner: &Inner) -> Result<Vec<Device>, CudaError> {
+    if inner.way != Way::Together {
+        return Ok(Vec::new());
+    }
+    let own = inner.context.device();
+    let mut devices = own.cuda.devices()?;
+    let has_rank = |ordinal: u32| inner.cards.iter().any(|card| card.ordinal == ordinal);
+    devices.retain(|device| device.ordinal != own.ordinal && has_rank(device.ordinal));
+    Ok(devices)
 }
