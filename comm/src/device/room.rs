@@ -25,7 +25,7 @@ impl Room {
         match Self::mapped(inner, bytes, &readers) {
             // A device that can may still be refused it, in containers. Of a pool other devices
             // can read nothing.
-            Err(_) if readers.is_empty() => {
+            Err(error) if readers.is_empty() && !error.is_out_of_memory() => {
                 let room = DeviceMemory::pooled(&inner.stream, bytes)?;
                 inner.stream.synchronize()?;
                 Ok(Self::Plain(room))

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use brigade_comm::device::Way;
 use brigade_comm::{Call, Dtype, Error, Op, Settings};
 use brigade_cuda::{Registered, Stream};
 use brigade_schedule::{Algorithm, Collective};
@@ -240,6 +241,23 @@ fn check_told(name: &str, fault: &str, why: &str) {
 fn a_rank_without_room_for_a_call_is_told_to_those_whose_kernels_wait() {
     let name = "failures::a_rank_without_room_for_a_call_is_told_to_those_whose_kernels_wait";
     check_told(name, "cuMemCreate@1=2", "CUDA_ERROR_OUT_OF_MEMORY");
+}
+
+#[test]
+fn where_memory_cannot_be_mapped_a_call_has_its_room_from_the_pool() {
+    if is_real() {
+        return;
+    }
+    compile(Dtype::F32, &Op::PreMulSum(2.0));
+    let name = "failures::where_memory_cannot_be_mapped_a_call_has_its_room_from_the_pool";
+    let refused: Variable<'_> = (None, "BRIGADE_FAKE_CUDA_FAULTS", "cuMemCreate=801");
+    in_processes(name, 2, &[TWO_DEVICES, refused], |comm, context| {
+        let group = comm.on_device(&context).expect("a group on devices");
+        let stream = Stream::new(&context).expect("a stream");
+        let rank = Rank { group, comm, stream };
+        rank.assert_way(Way::Linked);
+        rank.check(&even(Collective::AllReduce, Dtype::F32, Op::PreMulSum(2.0), 10_000, 2), 1);
+    });
 }
 
 #[test]
