@@ -3,16 +3,20 @@
 use std::fs;
 use std::io;
 
-use crate::sys;
+use brigade_transports::Cores;
 
 /// Where a processor of the system's numbers is: its NUMA node, package and core.
 type Place = [usize; 3];
 
-/// The processors of each of these ranks: parts of those that this process may use, as equal as
-/// whole cores allow, neighbours together. Ranks beyond the number of processors share one.
-pub(crate) fn parts(ranks: usize) -> io::Result<Vec<Vec<usize>>> {
-    let processors = sys::processors()?;
-    Ok(split(&processors.into_iter().map(|it| (place(it), it)).collect::<Vec<_>>(), ranks))
+/// The cores of each of these ranks: parts of those that this process may use, as equal as whole
+/// cores allow, neighbours together. Ranks beyond the number of processors share one.
+pub(crate) fn parts(ranks: usize) -> io::Result<Vec<Cores>> {
+    let all = Cores::of_this_thread();
+    let processors: Vec<_> = all.numbers().map(|it| (place(it), it)).collect();
+    if processors.is_empty() {
+        return Err(io::Error::other("--bind: the system does not say which cores there are"));
+    }
+    Ok(split(&processors, ranks).iter().map(|part| all.only(part)).collect())
 }
 
 fn split(processors: &[(Place, usize)], ranks: usize) -> Vec<Vec<usize>> {
@@ -81,9 +85,10 @@ mod tests {
 
     #[test]
     fn the_parts_of_this_machine_are_what_this_process_may_use() {
-        let mut all = parts(2).expect("the system's answer").concat();
+        let parts = parts(2).expect("the system's answer");
+        let mut all: Vec<_> = parts.iter().flat_map(|part| part.numbers()).collect();
         all.sort_unstable();
         all.dedup();
-        assert_eq!(all, sys::processors().expect("the system's answer"));
+        assert!(all.into_iter().eq(Cores::of_this_thread().numbers()));
     }
 }

@@ -163,7 +163,7 @@ impl World {
             }
             sys::die_with_parent(&mut command);
             if let Some(part) = parts.get(rank) {
-                sys::bind(&mut command, part);
+                sys::bind(&mut command, part.clone());
             }
             command
         });

@@ -1,5 +1,5 @@
 //! What a launcher needs of the system and the standard library does not offer: children that die
-//! with their parent and keep to some processors, signals to process groups, and waiting for
+//! with their parent and keep to some cores, signals to process groups, and waiting for
 //! signals with a timeout; and what drivers read from the environment, before they do.
 //!
 //! Nothing here knows what a rank is.
@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
+
+use brigade_transports::Cores;
 
 /// Have the system kill the child when the calling thread ends, however it ends. The child gets a
 /// process group of its own and starts with no signal blocked.
@@ -40,37 +42,11 @@ pub(crate) fn die_with_parent(command: &mut Command) {
     }
 }
 
-/// The processors that this thread may run on, by the system's numbers.
-pub(crate) fn processors() -> io::Result<Vec<usize>> {
-    // SAFETY: a set of processors is a plain array of bits, for which zero is a valid value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the system writes at most so many bytes, and the set has as many.
-    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the number is one of those for which the set has bits.
-    let is_ours = |processor: &usize| unsafe { libc::CPU_ISSET(*processor, &set) };
-    Ok((0..libc::CPU_SETSIZE as usize).filter(is_ours).collect())
-}
-
-/// Have the child run on these processors only.
-pub(crate) fn bind(command: &mut Command, processors: &[usize]) {
-    // SAFETY: as in `processors`.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &processor in processors {
-        // SAFETY: the number came from a set of this size.
-        unsafe { libc::CPU_SET(processor, &mut set) };
-    }
-    let prepare = move || {
-        // SAFETY: this runs in the forked child; it is a plain system call that reads `set`.
-        match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: `prepare` allocates nothing and takes no lock.
+/// Have the child run on these cores only.
+pub(crate) fn bind(command: &mut Command, cores: Cores) {
+    // SAFETY: this runs in the forked child, and allocates nothing and takes no lock.
     unsafe {
-        command.pre_exec(prepare);
+        command.pre_exec(move || cores.bind_this_thread());
     }
 }
 

@@ -7,9 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_transports::Share;
-
-use crate::sys;
+use brigade_transports::{Share, step_aside};
 
 /// Waits in a row, each with the longest look in vain and a short sleep behind it, after which a
 /// rank suspects that it held the core which the other needed.
@@ -62,7 +60,7 @@ impl Aside {
     pub(crate) fn missed(&mut self) {
         if self.is_due(Instant::now()) {
             // Where the system refuses, all stays as it was.
-            let _ = sys::step_aside();
+            let _ = step_aside();
         }
     }
 

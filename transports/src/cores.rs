@@ -1,6 +1,8 @@
 //! Which cores a rank may run on, and how many ranks have to make do with them. Launchers such as
 //! mpirun and srun bind each rank to cores of its own: it has few then, but nobody contends them.
 
+use std::io;
+
 use crate::sys;
 
 /// Room for this many cores. A system with more of them says only how many there are.
@@ -37,6 +39,30 @@ impl Cores {
         let usable = std::thread::available_parallelism().map_or(1, usize::from);
         let mask = sys::affinity().unwrap_or([0; MASK_BYTES]);
         Self { mask, usable: u16::try_from(usable).unwrap_or(u16::MAX) }
+    }
+
+    /// Those of them that have these numbers of the system's.
+    pub fn only(&self, numbers: &[usize]) -> Self {
+        let mut mask = [0; MASK_BYTES];
+        for number in self.numbers().filter(|number| numbers.contains(number)) {
+            mask[number / 8] |= 1 << (number % 8);
+        }
+        Self { mask, usable: self.usable.min(count(&mask) as u16) }
+    }
+
+    /// The system's numbers of them, least first; none where they are not known.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..8 * MASK_BYTES).filter(|number| self.mask[number / 8] >> (number % 8) & 1 == 1)
+    }
+
+    /// Have the calling thread run on no others, and so what it starts from now on. Allocates
+    /// nothing and takes no lock, so a child may call it before it becomes another program.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; of no cores, that they are none.
+    pub fn bind_this_thread(&self) -> io::Result<()> {
+        sys::set_affinity(&self.mask)
     }
 
     /// As bytes for other ranks: two, and one for each eight cores up to the last that is ours.
@@ -90,6 +116,35 @@ impl Cores {
 
     fn meets(&self, other: &Cores) -> bool {
         self.mask.iter().zip(other.mask).any(|(ours, its)| ours & its != 0)
+    }
+}
+
+/// Have the calling thread go on on another of its cores, if it has another. Afterwards it may run
+/// on as many as before. A few microseconds where the other core is free; where a stranger has it,
+/// until this thread's turn there. An error leaves it where it was.
+///
+/// # Errors
+///
+/// What the system says.
+pub fn step_aside() -> io::Result<()> {
+    let (here, before) = (sys::current_core()?, sys::affinity()?);
+    let mut others = before;
+    if let Some(byte) = others.get_mut(here / 8) {
+        *byte &= !(1 << (here % 8));
+    }
+    if count(&others) == 0 {
+        return Ok(());
+    }
+    sys::set_affinity(&others)?;
+    if sys::affinity().is_ok_and(|now| now != others) {
+        // Somebody else has bound this thread meanwhile.
+        return Ok(());
+    }
+    // The system remembers what was asked for, and holds a thread to that when its control group is
+    // given more cores. Who asked for nothing is to go on asking for nothing.
+    match sys::set_affinity(&[0xff; MASK_BYTES]).and_then(|()| sys::affinity()) {
+        Ok(now) if now == before => Ok(()),
+        _ => sys::set_affinity(&before),
     }
 }
 
@@ -161,14 +216,46 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_bound_to_one_core_has_that_one() {
-        let bound = std::thread::spawn(|| {
-            let first = Cores::of_this_thread();
-            let core = first.mask.iter().position(|byte| *byte != 0).expect("a core of ours");
-            let bit = first.mask[core].trailing_zeros() as usize;
-            sys::bind_to(core * 8 + bit).expect("a core of ours");
-            (core * 8 + bit, Cores::of_this_thread())
-        });
-        let (core, cores_then) = bound.join().expect("a thread");
-        assert_eq!(cores_then, cores(&[core]));
+        let all = Cores::of_this_thread();
+        for number in all.numbers() {
+            let bound = std::thread::spawn({
+                let one = all.only(&[number, 8 * MASK_BYTES]);
+                move || one.bind_this_thread().map(|()| Cores::of_this_thread())
+            });
+            assert_eq!(bound.join().expect("a thread").expect("a core of ours"), cores(&[number]));
+        }
+        assert!(all.only(&[]).bind_this_thread().is_err(), "nobody runs nowhere");
+    }
+
+    #[test]
+    fn who_steps_aside_is_elsewhere_then_and_may_come_back() {
+        let there = || {
+            let core = || sys::current_core().expect("a core");
+            let (all, before) = (Cores::of_this_thread(), core());
+            step_aside().expect("cores of our own");
+            assert_eq!(Cores::of_this_thread(), all);
+            before != core()
+        };
+        // The system may bring it back at once.
+        let mut tries = (0..100).map(|_| std::thread::spawn(there).join().expect("a thread"));
+        assert!(Cores::of_this_thread().count() == 1 || tries.any(|gone| gone));
+    }
+
+    #[test]
+    fn who_was_bound_to_some_cores_is_bound_to_no_others_afterwards() {
+        let all = Cores::of_this_thread();
+        let numbers: Vec<_> = all.numbers().collect();
+        // To all but one, and to one.
+        for some in [&numbers[1..], &numbers[..1]] {
+            let some = all.only(some);
+            if some.count() > 0 {
+                let there = move || {
+                    some.bind_this_thread().expect("cores of our own");
+                    step_aside().expect("cores of our own");
+                    assert_eq!(Cores::of_this_thread(), some);
+                };
+                std::thread::spawn(there).join().expect("a thread");
+            }
+        }
     }
 }

@@ -49,7 +49,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 pub use bells::Bells;
-pub use cores::{Cores, Share};
+pub use cores::{Cores, Share, step_aside};
 pub use error::{TransportError, Unavailable};
 pub use lending::{Lending, LendingStats};
 

@@ -1,5 +1,5 @@
 //! Raw calls that more than one transport needs and the standard library does not offer: a set of
-//! descriptors to sleep at; and the cores of a thread.
+//! descriptors to sleep at; and the cores of the calling thread.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -84,13 +84,20 @@ pub(crate) fn affinity() -> io::Result<[u8; AFFINITY_BYTES]> {
     Ok(bytes)
 }
 
-/// Have the calling thread run on one core only.
-#[cfg(test)]
-pub(crate) fn bind_to(core: usize) -> io::Result<()> {
-    let mut mask = [0u64; AFFINITY_BYTES / 8];
-    mask[core / 64] = 1 << (core % 64);
+/// Have the calling thread run on these cores only. Allocates nothing and takes no lock.
+pub(crate) fn set_affinity(mask: &[u8; AFFINITY_BYTES]) -> io::Result<()> {
+    let mut words = [0u64; AFFINITY_BYTES / 8];
+    for (word, bytes) in words.iter_mut().zip(mask.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
     // SAFETY: the kernel reads so many bytes, aligned as the type asks.
-    check(unsafe { libc::sched_setaffinity(0, AFFINITY_BYTES, mask.as_ptr().cast()) }).map(drop)
+    check(unsafe { libc::sched_setaffinity(0, AFFINITY_BYTES, words.as_ptr().cast()) }).map(drop)
+}
+
+/// The core on which the calling thread runs.
+pub(crate) fn current_core() -> io::Result<usize> {
+    // SAFETY: the call takes nothing and touches no memory.
+    Ok(check(unsafe { libc::sched_getcpu() })?.cast_unsigned() as usize)
 }
 
 /// The error of a call that returned a negative code.
