@@ -93,7 +93,11 @@ impl Ring {
             }
         }
         self.payload[book.line() as usize].store(value, Ordering::Relaxed);
-        book.publish(&self.flags[book.slot()], 4, 1);
+        let flag = &self.flags[book.slot()];
+        match book.position() {
+            2 => book.publish_timed(flag, 4, 1),
+            _ => book.publish(flag, 4, 1),
+        }
         true
     }
 
@@ -101,7 +105,8 @@ impl Ring {
     fn pull(&self, book: &mut Receiving<SLOTS>) -> Option<u32> {
         match book.peek(&self.flags[book.slot()]) {
             Arrival::Nothing => None,
-            Arrival::Piece(4) => {
+            arrival @ (Arrival::Piece(4) | Arrival::Timed(4)) => {
+                assert_eq!(arrival == Arrival::Timed(4), book.position() == 2);
                 let value = self.payload[book.line() as usize].load(Ordering::Relaxed);
                 book.release(&self.tail, 1);
                 Some(value)

@@ -16,6 +16,8 @@ use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The length that says that the sender has closed the ring.
 const CLOSED: u32 = u32::MAX;
+/// What is added to a length where the receiver is to time the piece.
+const TIMED: u32 = 1 << 31;
 
 /// What the receiver finds in a slot.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub(super) enum Arrival {
     Nothing,
     /// A piece of that many bytes.
     Piece(u32),
+    /// A piece of that many bytes, of which the sender wants to know how long reading it takes.
+    Timed(u32),
     /// The sender has gone; nothing will follow.
     Closed,
     /// Neither the last lap's position nor this one's.
@@ -104,6 +108,17 @@ impl<const SLOTS: u32> Sending<SLOTS> {
         Ok(())
     }
 
+    /// The position behind the piece that is published next.
+    #[inline]
+    pub(super) fn position(&self) -> u32 {
+        self.sent.wrapping_add(1)
+    }
+
+    /// As [`publish`](Self::publish), for a piece that the receiver is to time.
+    pub(super) fn publish_timed(&mut self, flag: &AtomicU64, bytes: u32, lines: u32) {
+        self.publish(flag, bytes | TIMED, lines);
+    }
+
     /// Show the receiver what was written into the current slot, and go on to the next.
     #[inline]
     pub(super) fn publish(&mut self, flag: &AtomicU64, bytes: u32, lines: u32) {
@@ -153,7 +168,11 @@ impl<const SLOTS: u32> Receiving<SLOTS> {
         let (position, bytes) = (word as u32, (word >> 32) as u32);
         let expected = self.at.slots.wrapping_add(1);
         if position == expected {
-            return if bytes == CLOSED { Arrival::Closed } else { Arrival::Piece(bytes) };
+            return match bytes {
+                CLOSED => Arrival::Closed,
+                bytes if bytes & TIMED != 0 => Arrival::Timed(bytes & !TIMED),
+                bytes => Arrival::Piece(bytes),
+            };
         }
         // A slot holds zero before its first lap, and the last lap's position after that.
         if position == 0 || position == expected.wrapping_sub(SLOTS) {
@@ -161,6 +180,11 @@ impl<const SLOTS: u32> Receiving<SLOTS> {
         } else {
             Arrival::Garbage(position)
         }
+    }
+
+    /// The position behind the current slot's piece.
+    pub(super) fn position(&self) -> u32 {
+        self.at.slots.wrapping_add(1)
     }
 
     /// Give the current slot and its lines back, and go on to the next.

@@ -1,88 +1,236 @@
 //! How a sender writes payload: through its cache, or past it.
 //!
-//! A line that the receiver read last lies in the receiver's cache, and a plain store first fetches
-//! it from there. Between cores that share a cache that is fast, and the receiver then finds the
-//! new bytes in that cache. Between cores that share none it is several times slower than writing
-//! past all caches. A virtual machine's cores move between the two while a program runs, so each
-//! wire tries both now and then, and takes what its own clock says.
+//! A line that is written through the cache is fetched from wherever it lies, and the receiver then
+//! has it from the sender's cache. Between cores that share a cache that is the fastest way. Where
+//! they share none it is several times slower than writing past all caches and reading from memory:
+//! for the receiver more than for the sender. A virtual machine's cores move between the two while
+//! a program runs, so each wire tries both now and then: both ends time the same pieces, the
+//! receiver tells in its tail what it took, and the sum decides.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::region::{Bytes, Stores};
 use super::sys;
 
-/// After how many bytes both ways are tried again: some milliseconds of a busy wire.
-const TRY_EVERY_BYTES: usize = 32 << 20;
+/// After how many bytes both ways are tried again: a fraction of a second of a busy wire. A trial
+/// takes two laps of the ring, one of them by the slower way.
+const TRY_EVERY_BYTES: usize = 256 << 20;
 /// Shorter pieces are written through the cache, and tell too little to be timed.
 const LONG_BYTES: usize = 4 << 10;
-/// Each way is timed so often and judged by its best, which an interruption does not spoil.
-const TRIALS: u32 = 2;
-/// Writing past the caches also costs the receiver a trip to memory, so it must be faster for the
-/// sender by this factor. Measured: 1 to 1.5 between near cores, 8 between far ones.
-const FACTOR: u64 = 3;
+/// So many pieces of each way are timed at most, and at least, and judged by their median: what
+/// both ends hold up each other with counts, an interruption does not.
+const SAMPLES_MAX: usize = 15;
+const SAMPLES_MIN: usize = 5;
+/// What the receiver does with a piece counts for both ways, and samples are few, so writing past
+/// the caches must be faster by this factor. Measured: both ends take 1.4 to 1.8 times as long that
+/// way between near cores, a whole call 1.5 to 2.5 times; between far ones a call takes a half to
+/// a tenth of the time.
+const FACTOR: (u64, u64) = (4, 3);
+/// Ticks are told for so many bytes, so that pieces of different lengths compare.
+const UNIT_BYTES: u64 = 64 << 10;
+
+/// What a receiver tells of a piece that it was asked to time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The position behind the piece.
+    pub(super) position: u32,
+    pub(super) ticks: u32,
+}
+
+impl Told {
+    pub(super) fn pack(self) -> u64 {
+        u64::from(self.position) | u64::from(self.ticks) << 32
+    }
+
+    fn unpack(word: u64) -> Self {
+        Self { position: word as u32, ticks: (word >> 32) as u32 }
+    }
+}
 
 /// The choice of one wire, revised as it goes.
 pub(super) struct Pace {
     stores: Stores,
+    ring_bytes: usize,
     /// Bytes to go until the next trial.
     rest_bytes: usize,
-    /// Pieces timed in the current trial.
-    timed: u32,
-    /// The least ticks for 64 KiB in the current trial.
-    through: u64,
-    past: u64,
+    trial: Trial,
+}
+
+/// A trial that is under way: a lap of the ring through the cache, then one past it. Pieces of the
+/// second half of a lap are timed, when the ring is as that way leaves it.
+struct Trial {
+    /// Bytes of the current lap so far.
+    lap_bytes: usize,
+    current: Samples,
+    /// The median of the first lap, when that is over.
+    through: Option<u64>,
+    asked: Option<Asked>,
+}
+
+/// Ticks of both ends together.
+struct Samples {
+    ticks: [u64; SAMPLES_MAX],
+    count: usize,
+}
+
+/// A piece that the receiver was asked to time.
+struct Asked {
+    position: u32,
+    bytes: u64,
+    /// What writing it took.
+    ticks: u64,
 }
 
 impl Pace {
-    /// `ring_bytes`: what is written before the first trial, so that no trial meets memory that
-    /// was never touched.
+    /// For a ring of so many bytes, which are written before the first trial, so that no trial
+    /// meets memory that was never touched.
     pub(super) fn new(ring_bytes: usize) -> Self {
-        let (through, past) = (u64::MAX, u64::MAX);
-        Self { stores: Stores::Through, rest_bytes: ring_bytes, timed: 0, through, past }
+        let (stores, rest_bytes) = (Stores::Through, ring_bytes);
+        Self { stores, ring_bytes, rest_bytes, trial: Trial::new() }
     }
 
-    /// Copy `bytes` to `offset` of `ring`, where nobody else reads or writes now.
+    /// Copy `bytes` to `offset` of `ring`, where nobody else reads or writes now, as the piece
+    /// before `position`. Whether the receiver is to time it, and to tell that in `told`.
     #[inline]
-    pub(super) fn write(&mut self, ring: &Bytes, offset: usize, bytes: &[u8]) {
+    pub(super) fn write(
+        &mut self,
+        (ring, offset): (&Bytes, usize),
+        bytes: &[u8],
+        position: u32,
+        told: &AtomicU64,
+    ) -> bool {
         if bytes.len() < LONG_BYTES {
             ring.write(offset, bytes, Stores::Through);
         } else if self.rest_bytes > 0 || !sys::HAS_TICKS {
             self.rest_bytes = self.rest_bytes.saturating_sub(bytes.len());
             ring.write(offset, bytes, self.stores);
         } else {
-            self.try_both(ring, offset, bytes);
+            return self.try_both((ring, offset), bytes, position, told);
         }
+        false
     }
 
     #[cold]
-    fn try_both(&mut self, ring: &Bytes, offset: usize, bytes: &[u8]) {
-        let (stores, least) = match self.timed.is_multiple_of(2) {
-            true => (Stores::Through, &mut self.through),
-            false => (Stores::Past, &mut self.past),
-        };
-        let start = sys::ticks();
-        ring.write(offset, bytes, stores);
-        let ticks = sys::ticks().wrapping_sub(start);
-        *least = (*least).min(ticks.saturating_mul(64 << 10) / bytes.len() as u64);
-        self.timed += 1;
-        if self.timed == 2 * TRIALS {
-            self.stores = choose(self.through, self.past);
-            *self = Self { stores: self.stores, ..Self::new(TRY_EVERY_BYTES) };
+    fn try_both(
+        &mut self,
+        (ring, offset): (&Bytes, usize),
+        bytes: &[u8],
+        position: u32,
+        told: &AtomicU64,
+    ) -> bool {
+        self.trial.listen(Told::unpack(told.load(Ordering::Relaxed)));
+        let is_over = self.trial.lap_bytes >= self.ring_bytes;
+        if is_over && let Some(stores) = self.trial.end_lap() {
+            (self.stores, self.rest_bytes) = (stores, TRY_EVERY_BYTES);
+            self.trial = Trial::new();
+            ring.write(offset, bytes, stores);
+            return false;
         }
+        let start = sys::ticks();
+        ring.write(offset, bytes, self.trial.stores());
+        // Stores wait for their lines when the processor has long gone on; that is timed, too.
+        fence(Ordering::SeqCst);
+        let ticks = sys::ticks().wrapping_sub(start);
+        let trial = &mut self.trial;
+        trial.lap_bytes += bytes.len();
+        let is_asked = trial.lap_bytes > self.ring_bytes / 2 && trial.asked.is_none();
+        if is_asked {
+            trial.asked = Some(Asked { position, bytes: bytes.len() as u64, ticks });
+        }
+        is_asked
     }
 }
 
-fn choose(through_ticks: u64, past_ticks: u64) -> Stores {
-    if through_ticks > past_ticks.saturating_mul(FACTOR) { Stores::Past } else { Stores::Through }
+impl Trial {
+    fn new() -> Self {
+        Self { lap_bytes: 0, current: Samples::new(), through: None, asked: None }
+    }
+
+    /// How pieces of the current lap are written.
+    fn stores(&self) -> Stores {
+        if self.through.is_none() { Stores::Through } else { Stores::Past }
+    }
+
+    /// If the receiver has told how long the piece took that it was asked to time, that is a
+    /// sample.
+    fn listen(&mut self, told: Told) {
+        if let Some(asked) = self.asked.take_if(|asked| asked.position == told.position) {
+            let both = asked.ticks.saturating_add(u64::from(told.ticks));
+            self.current.add(both.saturating_mul(UNIT_BYTES) / asked.bytes);
+        }
+    }
+
+    /// When the lap has samples enough: go on to the next one, or, after the last, say which way
+    /// is the better.
+    fn end_lap(&mut self) -> Option<Stores> {
+        let median = self.current.median()?;
+        let Some(through) = self.through else {
+            *self = Self { through: Some(median), ..Self::new() };
+            return None;
+        };
+        let (more, less) = FACTOR;
+        let is_faster = median.saturating_mul(more) < through.saturating_mul(less);
+        Some(if is_faster { Stores::Past } else { Stores::Through })
+    }
+}
+
+impl Samples {
+    fn new() -> Self {
+        Self { ticks: [0; SAMPLES_MAX], count: 0 }
+    }
+
+    fn add(&mut self, ticks: u64) {
+        if let Some(place) = self.ticks.get_mut(self.count) {
+            *place = ticks;
+            self.count += 1;
+        }
+    }
+
+    /// Of enough samples.
+    fn median(&mut self) -> Option<u64> {
+        let ticks = &mut self.ticks[..self.count];
+        ticks.sort_unstable();
+        (ticks.len() >= SAMPLES_MIN).then(|| ticks[ticks.len() / 2])
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::sys::Mapping;
     use super::*;
 
+    /// A wire whose receiver takes so many ticks for what was written through and past the caches,
+    /// and answers late.
+    fn choice(through: u32, past: u32) -> Stores {
+        let bytes = [7; 64 << 10];
+        let file = sys::memory_file().unwrap();
+        std::fs::File::from(file.try_clone().unwrap()).set_len(bytes.len() as u64).unwrap();
+        let map = Arc::new(Mapping::new(&file, 0, bytes.len()).unwrap());
+        let (ring, told) = (Bytes::new(&map, 0, bytes.len()), AtomicU64::new(0));
+        let mut pace = Pace::new(bytes.len());
+        let mut asked = None;
+        for position in 1..=100 {
+            if let Some((position, ticks)) = asked.take_if(|_| position % 3 == 0) {
+                told.store(Told { position, ticks }.pack(), Ordering::Relaxed);
+            }
+            if pace.write((&ring, 0), &bytes, position, &told) {
+                assert!(position > 1 && asked.is_none(), "one at a time, none at first");
+                let is_past = pace.trial.stores() == Stores::Past;
+                asked = Some((position, if is_past { past } else { through }));
+            }
+        }
+        assert!(pace.rest_bytes > 0, "the trial is over");
+        pace.stores
+    }
+
     #[test]
-    fn past_the_cache_must_be_much_faster() {
-        assert_eq!(choose(100, 100), Stores::Through);
-        assert_eq!(choose(300, 100), Stores::Through);
-        assert_eq!(choose(301, 100), Stores::Past);
-        assert_eq!(choose(u64::MAX, u64::MAX), Stores::Through);
+    fn what_takes_both_ends_less_is_chosen() {
+        if sys::HAS_TICKS {
+            let long = u32::MAX / 2;
+            assert_eq!(choice(long, 1000), Stores::Past);
+            assert_eq!(choice(1000, long), Stores::Through);
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::sys;
 use crate::{Cores, Unavailable};
 
 const MAGIC: [u8; 4] = *b"BSHM";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// How long a card is without its cores, of which it says how long they are.
 const FIXED_BYTES: usize = 4 + 2 + 1 + 1 + 32 + 4 + 8 + NAME_BYTES;
 const NAME_BYTES: usize = 16;

@@ -11,13 +11,14 @@
 use std::cell::UnsafeCell;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::area::Area;
 use super::bell::Ringer;
 use super::order::{Arrival, ImpossibleTail, Receiving, Sending};
-use super::pace::Pace;
+use super::pace::{Pace, Told};
 use super::region::{Bytes, Plain, Shared};
+use super::sys;
 use crate::pieces::{Pieces, Stream};
 use crate::{RecvWire, SendWire, TransportError};
 
@@ -45,6 +46,8 @@ pub(super) type Slots = [Slot; SLOTS as usize];
 pub(super) struct Tail {
     freed: AtomicU64,
     closed: AtomicU32,
+    /// How long the last piece took that it was asked to time.
+    told: AtomicU64,
 }
 
 // SAFETY: an atomic and bytes in a cell: any bits are valid, and all may change.
@@ -133,9 +136,14 @@ impl Sender {
             return Ok(0);
         }
         // These lines are free, by the tail that we saw with acquire order.
-        self.pace.write(&self.parts.payload, line * LINE_BYTES, &bytes[..len]);
+        let (place, told) = ((&self.parts.payload, line * LINE_BYTES), &self.parts.tail.told);
+        let is_timed = self.pace.write(place, &bytes[..len], self.book.position(), told);
         let slot = &self.parts.slots[self.book.slot()];
-        self.book.publish(&slot.flag, len as u32, len.div_ceil(LINE_BYTES) as u32);
+        let (count, lines) = (len as u32, len.div_ceil(LINE_BYTES) as u32);
+        match is_timed {
+            false => self.book.publish(&slot.flag, count, lines),
+            true => self.book.publish_timed(&slot.flag, count, lines),
+        }
         Ok(len)
     }
 
@@ -195,7 +203,7 @@ pub(super) struct Receiver {
 impl Receiver {
     pub(super) fn new(parts: Parts) -> Self {
         let book = Receiving::new(parts.lines());
-        Self { arriving: Arriving { parts, book, offset: 0 }, stream: Stream::new() }
+        Self { arriving: Arriving { parts, book, offset: 0, ticks: 0 }, stream: Stream::new() }
     }
 }
 
@@ -228,6 +236,8 @@ struct Arriving {
     book: Receiving<SLOTS>,
     /// How much of the current piece has been handed over.
     offset: usize,
+    /// How long that took, if the sender wants to know.
+    ticks: u64,
 }
 
 /// What is left of the current piece.
@@ -236,6 +246,7 @@ struct Rest {
     bytes: usize,
     /// The length of the whole piece.
     piece_bytes: usize,
+    is_timed: bool,
 }
 
 impl Pieces for Arriving {
@@ -244,9 +255,10 @@ impl Pieces for Arriving {
     #[inline]
     fn rest(&mut self) -> Result<Option<(Rest, usize)>, TransportError> {
         let slot = &self.parts.slots[self.book.slot()];
-        let piece_bytes = match self.book.peek(&slot.flag) {
+        let (piece_bytes, is_timed) = match self.book.peek(&slot.flag) {
             Arrival::Nothing => return Ok(None),
-            Arrival::Piece(bytes) => bytes as usize,
+            Arrival::Piece(bytes) => (bytes as usize, false),
+            Arrival::Timed(bytes) => (bytes as usize, true),
             other => return Err(self.fail(other)),
         };
         if piece_bytes <= self.offset {
@@ -263,7 +275,7 @@ impl Pieces for Arriving {
             }
             self.parts.payload.at(start + self.offset, bytes).as_ptr()
         };
-        Ok(Some((Rest { place, bytes, piece_bytes }, bytes)))
+        Ok(Some((Rest { place, bytes, piece_bytes, is_timed }, bytes)))
     }
 
     #[inline]
@@ -271,12 +283,21 @@ impl Pieces for Arriving {
         assert!(count <= rest.bytes);
         // SAFETY: `rest` lies within the slot or the payload, as checked when it was made; the
         // sender published it, and writes there again only after the release below.
-        sink(unsafe { slice::from_raw_parts(rest.place, count) });
+        let bytes = unsafe { slice::from_raw_parts(rest.place, count) };
+        match rest.is_timed {
+            false => sink(bytes),
+            true => self.timed(bytes, sink),
+        }
         self.offset += count;
         if self.offset == rest.piece_bytes {
             let inline = rest.piece_bytes <= INLINE_BYTES;
             let lines = if inline { 0 } else { rest.piece_bytes.div_ceil(LINE_BYTES) };
             self.offset = 0;
+            if rest.is_timed {
+                let ticks = u32::try_from(std::mem::take(&mut self.ticks)).unwrap_or(u32::MAX);
+                let told = Told { position: self.book.position(), ticks };
+                self.parts.tail.told.store(told.pack(), Ordering::Relaxed);
+            }
             self.book.release(&self.parts.tail.freed, lines as u32);
             self.parts.bell.ring();
         }
@@ -284,6 +305,14 @@ impl Pieces for Arriving {
 }
 
 impl Arriving {
+    #[cold]
+    fn timed(&mut self, bytes: &[u8], sink: &mut dyn FnMut(&[u8])) {
+        let start = sys::ticks();
+        sink(bytes);
+        fence(Ordering::SeqCst);
+        self.ticks += sys::ticks().wrapping_sub(start);
+    }
+
     #[cold]
     fn fail(&self, arrival: Arrival) -> TransportError {
         match arrival {
