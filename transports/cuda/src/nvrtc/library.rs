@@ -217,7 +217,21 @@ fn open_file(path: &Path) -> std::result::Result<Library, String> {
     let code = unsafe { (library.ask_version)(&mut major, &mut minor) };
     library.ok(code, "asking for the version").map_err(|error| error.to_string())?;
     library.version = Version { major: major.max(0) as u32, minor: minor.max(0) as u32 };
+    open_builtins(path, library.version);
     // What was found must stay where it is: its functions are called until the process ends.
     std::mem::forget(file);
     Ok(library)
+}
+
+/// Open what NVRTC keeps beside itself. It asks for that by name when it compiles, and that of
+/// CUDA 13.0 finds it only where the linker looks, which is not where Python's packages are.
+fn open_builtins(compiler: &Path, version: Version) {
+    let beside = compiler.with_file_name(format!("libnvrtc-builtins.so.{version}"));
+    // A name without a folder is for the linker to find, and so is what belongs to it.
+    if compiler.components().count() > 1 && beside.exists() {
+        // SAFETY: NVRTC would load it, and run its initialisers, by itself.
+        let file = unsafe { libloading::Library::new(&beside) };
+        // If it does not open, NVRTC says so when it compiles.
+        std::mem::forget(file);
+    }
 }
