@@ -46,6 +46,17 @@ fn three_ranks_on_one_device() {
 }
 
 #[test]
+fn four_ranks_on_one_device() {
+    check_all(4);
+}
+
+/// For which kernels that fold have no number of their own.
+#[test]
+fn five_ranks_on_one_device() {
+    check_all(5);
+}
+
+#[test]
 fn eight_ranks_on_one_device() {
     check_all(8);
 }

@@ -28,14 +28,17 @@ struct Direct {
     Step step[RANKS];
 };
 
-// Fold one vector of every rank, in their order; `AHEAD` loads are on their way at a time.
+// Fold one vector of every rank, in their order; `AHEAD` loads are on their way at a time. None of
+// them has a condition, or the compiler waits for some before it asks for the rest: behind the last
+// rank there is that one again, which its neighbour brings.
 template <class F, int AHEAD>
 DEVICE Vector fold_ranks(const u64* in, u64 at, const Scale& scale) {
     typename F::Held held[LANES];
     Lanes flying[AHEAD];
     for (u32 base = 0; base < scale.ranks; base += AHEAD) {
         UNROLL for (int k = 0; k < AHEAD; k++) {
-            if (base + k < scale.ranks) flying[k].vector = load_vector(in[base + k] + at);
+            u32 rank = base + k < scale.ranks ? base + k : scale.ranks - 1;
+            flying[k].vector = load_vector(in[rank] + at);
         }
         UNROLL for (int k = 0; k < AHEAD; k++) {
             if (base + k >= scale.ranks) continue;
@@ -54,26 +57,55 @@ DEVICE Vector fold_ranks(const u64* in, u64 at, const Scale& scale) {
     return result.vector;
 }
 
-// Pairs of vectors from two ranks: four pairs are on their way at a time.
-template <class F>
-DEVICE u64 fold_two(const u64* in, const u64* out, u32 to_first, u32 to_last, u64 from, u64 into,
-                    u64 vectors, const Scale& scale) {
+// Where every rank's vectors are read, and whose are written.
+struct Places {
+    const u64* in;
+    const u64* out;
+    u64 from;
+    u64 into;
+    u32 to_first;
+    u32 to_last;
+};
+
+// Vectors of a few ranks: of each rank, `AHEAD` are on their way at a time. What is left over.
+template <class F, int FEW, int AHEAD>
+DEVICE u64 fold_few(const Places& places, u64 vectors, const Scale& scale) {
     u64 lanes = blockDim.x, first = threadIdx.x;
-    for (; first + 3 * lanes < vectors; first += 4 * lanes) {
-        Vector flying[4][2];
-        UNROLL for (int k = 0; k < 4; k++) {
-            u64 at = from + 16 * (first + k * lanes);
-            flying[k][0] = load_vector(in[0] + at);
-            flying[k][1] = load_vector(in[1] + at);
+    // Here they stay in registers, whatever is stored meanwhile.
+    u64 source[FEW], target[FEW];
+    UNROLL for (int rank = 0; rank < FEW; rank++) {
+        source[rank] = places.in[rank] + places.from;
+        target[rank] = places.out[rank] + places.into;
+    }
+    for (; first + (AHEAD - 1) * lanes < vectors; first += AHEAD * lanes) {
+        Vector flying[AHEAD][FEW];
+        UNROLL for (int k = 0; k < AHEAD; k++) {
+            UNROLL for (int rank = 0; rank < FEW; rank++) {
+                flying[k][rank] = load_vector(source[rank] + 16 * (first + k * lanes));
+            }
         }
-        UNROLL for (int k = 0; k < 4; k++) {
-            Vector result = fold_vector<F>(flying[k], 2, scale);
-            for (u32 to = to_first; to < to_last; to++) {
-                store_vector(out[to] + into + 16 * (first + k * lanes), result);
+        UNROLL for (int k = 0; k < AHEAD; k++) {
+            Vector result = fold_vector<F, FEW>(flying[k], scale);
+            UNROLL for (u32 to = 0; to < FEW; to++) {
+                if (to < places.to_first || to >= places.to_last) continue;
+                store_vector(target[to] + 16 * (first + k * lanes), result);
             }
         }
     }
     return first;
+}
+
+// As many vectors as `fold_few` takes, where it has the number of ranks; the first that is left.
+template <class F>
+DEVICE u64 fold_many(const Places& places, u64 vectors, const Scale& scale) {
+    // Lanes of one byte are too many to have so many vectors of them on their way.
+    switch (sizeof(Stored) > 1 ? scale.ranks : 0) {
+        case 2: return fold_few<F, 2, 4>(places, vectors, scale);
+        case 3: return fold_few<F, 3, 2>(places, vectors, scale);
+        case 4: return fold_few<F, 4, 2>(places, vectors, scale);
+        case 8: return fold_few<F, 8, 1>(places, vectors, scale);
+    }
+    return threadIdx.x;
 }
 
 template <class F>
@@ -86,11 +118,9 @@ DEVICE void fold_step(const u64* in, const u64* out, u32 to_first, u32 to_last, 
     for (u32 rank = 0; rank < scale.ranks; rank++) bits |= in[rank] + from;
     for (u32 to = to_first; to < to_last; to++) bits |= out[to] + into;
     if ((bits & 15) == 0) {
-        u64 vectors = (end - begin) / 16, first = threadIdx.x;
-        // Lanes of one byte are too many to have so many vectors of them on their way.
-        if (scale.ranks == 2 && sizeof(Stored) > 1) {
-            first = fold_two<F>(in, out, to_first, to_last, from, into, vectors, scale);
-        }
+        u64 vectors = (end - begin) / 16;
+        Places places = {in, out, from, into, to_first, to_last};
+        u64 first = fold_many<F>(places, vectors, scale);
         for (; first < vectors; first += blockDim.x) {
             Vector result = fold_ranks<F, WIDTH>(in, from + 16 * first, scale);
             for (u32 to = to_first; to < to_last; to++) {

@@ -313,13 +313,13 @@ union Lanes {
 };
 
 // Fold one vector of each of so many, in their order.
-template <class F>
-DEVICE Vector fold_vector(const Vector* vectors, u32 count, const Scale& scale) {
+template <class F, int COUNT>
+DEVICE Vector fold_vector(const Vector* vectors, const Scale& scale) {
     Lanes lanes, result;
     lanes.vector = vectors[0];
     typename F::Held held[LANES];
     UNROLL for (int lane = 0; lane < LANES; lane++) held[lane] = F::first(lanes.lane[lane], scale);
-    for (u32 k = 1; k < count; k++) {
+    UNROLL for (int k = 1; k < COUNT; k++) {
         lanes.vector = vectors[k];
         UNROLL for (int lane = 0; lane < LANES; lane++) {
             held[lane] = F::more(held[lane], lanes.lane[lane], scale);

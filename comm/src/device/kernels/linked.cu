@@ -155,14 +155,14 @@ DEVICE void fold_pair(u64 to, u64 also, u64 one, u64 two, u64 bytes, const Scale
                 flying[k][1] = load_vector(two + 16 * (first + k * lanes));
             }
             UNROLL for (int k = 0; k < 4; k++) {
-                Vector result = fold_vector<F>(flying[k], 2, scale);
+                Vector result = fold_vector<F, 2>(flying[k], scale);
                 store_vector(to + 16 * (first + k * lanes), result);
                 if (also) store_vector(also + 16 * (first + k * lanes), result);
             }
         }
         for (; first < vectors; first += lanes) {
             Vector pair[2] = {load_vector(one + 16 * first), load_vector(two + 16 * first)};
-            Vector result = fold_vector<F>(pair, 2, scale);
+            Vector result = fold_vector<F, 2>(pair, scale);
             store_vector(to + 16 * first, result);
             if (also) store_vector(also + 16 * first, result);
         }

@@ -9,7 +9,7 @@
 
 #ifndef BRIGADE_CPU
 #define DEVICE static __device__ __forceinline__
-#define KERNEL extern "C" __global__ void __launch_bounds__(512)
+#define KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
 #define UNROLL _Pragma("unroll")
 #else
 #define DEVICE static inline
