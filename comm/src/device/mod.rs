@@ -47,7 +47,7 @@ mod work;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brigade_cuda::{Context, DeviceMemory, Stream};
 use brigade_schedule::Algorithm;
@@ -72,10 +72,21 @@ use room::Room;
 use setup::Met;
 use watch::{Watched, Watcher};
 
-/// How often one who waits for the device looks before it sleeps.
+/// How often one who waits for the device looks before it lets others run between looks.
 const LOOKS: u32 = 4096;
-/// How long it sleeps then.
+/// How long it has waited before it sleeps: a nap takes some 70 us, which is little of that.
+const AWAKE: Duration = Duration::from_millis(4);
+/// How long it asks to sleep then.
 const NAP: Duration = Duration::from_micros(20);
+
+/// Stand aside a little, after so many looks since then.
+fn rest(looks: u32, begun: Instant) {
+    match looks {
+        ..LOOKS => std::hint::spin_loop(),
+        _ if begun.elapsed() < AWAKE => std::thread::yield_now(),
+        _ => std::thread::sleep(NAP),
+    }
+}
 
 /// What a communicator has on devices. Calls are made in the same order on all ranks, like those
 /// of the communicator itself, and take their turn with them. Calls in different streams must not

@@ -7,7 +7,7 @@ use brigade_cuda::Stream;
 use super::lent::Staging;
 use super::plans::Plan;
 use super::setup::{agree, trouble};
-use super::{Inner, LOOKS, NAP};
+use super::{Inner, LOOKS, rest};
 use crate::Error;
 use crate::call::{Buffers, Call};
 
@@ -58,8 +58,8 @@ impl Inner {
         let mut looks = 0;
         while !stream.is_done().map_err(failed)? {
             looks += 1;
+            rest(looks, start);
             if looks < LOOKS {
-                std::hint::spin_loop();
                 continue;
             }
             self.watched.check()?;
@@ -69,7 +69,6 @@ impl Inner {
                 let (waited_ms, others) = (waited_ms as u64, String::new());
                 return Err(Error::Timeout { place, waited_ms, others });
             }
-            std::thread::sleep(NAP);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use brigade_cuda::{Event, Stream};
 
 use super::setup::trouble;
-use super::{Inner, LOOKS, NAP};
+use super::{Inner, rest};
 use crate::Error;
 
 /// A call that was enqueued. It is done when the device has done it.
@@ -58,7 +58,7 @@ impl DeviceWork {
     }
 
     fn wait_until(&self, deadline: Option<Instant>) -> Result<bool, Error> {
-        let mut looks = 0;
+        let (begun, mut looks) = (Instant::now(), 0);
         loop {
             let done = self.event.is_done().map_err(|error| trouble("waiting for it", &error))?;
             if done {
@@ -68,10 +68,7 @@ impl DeviceWork {
                 return Ok(false);
             }
             looks += 1;
-            match looks {
-                ..LOOKS => std::hint::spin_loop(),
-                _ => std::thread::sleep(NAP),
-            }
+            rest(looks, begun);
         }
     }
 }
