@@ -90,7 +90,7 @@ impl Device {
         self.group.algorithm_for(call)
     }
 
-    /// Another case begins.
+    /// Another case may begin.
     pub(crate) fn forget(&mut self) {
         self.graph = None;
     }
@@ -155,6 +155,7 @@ impl Device {
     /// Make a call, which `wait` waits for.
     pub(crate) fn start(
         &mut self,
+        comm: &Communicator,
         call: &Call,
         input: (Side, usize),
         output: (Side, usize),
@@ -170,7 +171,9 @@ impl Device {
             enqueue()?;
             self.group.mark(&self.stream)?.wait()?;
             self.graph = Some(captured(&self.stream, enqueue)?);
-            return Ok(());
+            // Making a graph launchable may wait for the device, where nobody's replay may wait
+            // for us yet.
+            return comm.barrier();
         }
         let graph = self.graph.as_mut().expect("captured before");
         // SAFETY: as above.

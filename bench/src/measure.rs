@@ -182,6 +182,8 @@ impl<'a> Bench<'a> {
             (Some(call), Some(device)) => device.algorithm_for(call)?,
             (None, _) => None,
         };
+        // Letting a graph go may wait for the device, where no call may wait for this rank yet.
+        run.forget();
         let all = news(comm, &told)?;
         Ok(self.record(case, in_place, algorithm, &all))
     }
@@ -254,9 +256,12 @@ impl<'a> Run<'a> {
                 }
             }
         };
-        let mut device = bench.device.as_mut();
-        device.iter_mut().for_each(|device| device.forget());
+        let device = bench.device.as_mut();
         Self { comm: bench.comm, call: case.call(ranks, rank), memory, device }
+    }
+
+    fn forget(&mut self) {
+        self.device.iter_mut().for_each(|device| device.forget());
     }
 
     /// So many calls, and how long each took here.
@@ -278,11 +283,11 @@ impl<'a> Run<'a> {
         if let Some(device) = &mut self.device {
             return match (&self.call, &self.memory) {
                 (Some(call), Memory::Apart { .. }) => {
-                    device.start(call, (Side::Input, 0), (Side::Output, 0))
+                    device.start(self.comm, call, (Side::Input, 0), (Side::Output, 0))
                 }
                 (Some(call), Memory::Together { input, output, .. }) => {
                     let at = |range: &Range<usize>| (Side::Output, range.start);
-                    device.start(call, at(input), at(output))
+                    device.start(self.comm, call, at(input), at(output))
                 }
                 (None, memory) => device.start_send_recv(self.comm, memory.input_bytes()),
             };

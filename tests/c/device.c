@@ -175,6 +175,8 @@ static void graphs(struct rank *me) {
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_device_mark(me->group, me->stream, &work));
     CU(cuStreamEndCapture(me->stream, &graph));
     CU(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    /* It may wait for the device, where nobody's launch may wait for us yet. */
+    CHECK(brigade_barrier(me->comm, NULL));
     for (launch = 0; launch < 3; launch++) {
         CU(cuGraphLaunch(executable, me->stream));
         for (at = 0; at < n; at++)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brigade_comm::device::{DeviceMessage, Way};
 use brigade_comm::{Call, Dtype, Error, Op, Settings};
-use brigade_cuda::{CaptureMode, DeviceMemory};
+use brigade_cuda::{CaptureMode, DeviceMemory, Executable};
 use brigade_schedule::{Algorithm, Collective};
 
 use super::world::{Rank, case, even, has_device, ranks, turn};
@@ -124,6 +124,14 @@ fn begin_capture(rank: &Rank, enqueue: impl Fn()) {
     enqueue();
 }
 
+/// What was captured, once all ranks have theirs: making a graph launchable may wait for the
+/// device, where nobody's replay may wait for this rank yet.
+fn captured(rank: &Rank) -> Executable {
+    let graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
+    rank.comm.barrier().unwrap();
+    graph
+}
+
 #[test]
 fn captured_calls_are_replayed_among_others() {
     linked(2, Algorithm::Ring, |rank| {
@@ -133,7 +141,7 @@ fn captured_calls_are_replayed_among_others() {
         let enqueue = all_reduces(rank, &memory, elems);
         begin_capture(rank, &enqueue);
         enqueue();
-        let mut graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
+        let mut graph = captured(rank);
         for _ in 0..3 {
             // SAFETY: as above.
             unsafe { graph.launch(&rank.stream) }.unwrap();
@@ -161,7 +169,7 @@ fn replays_that_wait_are_not_one_long_wait() {
         let memory = rank.memory_of_each(&[0; 40_000]);
         let enqueue = all_reduces(rank, &memory, 10_000);
         begin_capture(rank, &enqueue);
-        let mut graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
+        let mut graph = captured(rank);
         for _ in 0..6 {
             if rank.comm.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(150));

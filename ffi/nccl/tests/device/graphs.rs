@@ -1,5 +1,7 @@
 //! Calls in graphs, which programs for NCCL capture and launch again and again.
 
+use std::sync::Barrier;
+
 use brigade_cuda::CaptureMode;
 
 use super::library::{F32, INVALID_ARGUMENT, SUM};
@@ -11,13 +13,15 @@ const LENGTHS: [usize; 2] = [100, 20_000];
 
 /// Capture what `calls` enqueues, launch it three times among calls of the same kind, and tell how
 /// many nodes the graph had.
-fn replay(rank: &mut Rank, calls: impl Fn(&Rank)) -> usize {
+fn replay(rank: &mut Rank, all: &Barrier, calls: impl Fn(&Rank)) -> usize {
     calls(rank);
     rank.stream.begin_capture(CaptureMode::Thread).expect("a capture begins");
     calls(rank);
     let graph = rank.stream.end_capture().expect("nothing spoilt it");
     let nodes = graph.nodes().expect("a number");
     let mut graph = graph.instantiate().expect("a graph");
+    // It may wait for the device, where nobody's replay may wait for us yet.
+    all.wait();
     for _ in 0..3 {
         // SAFETY: the buffers outlive the stream's end, which is waited for below.
         unsafe { graph.launch(&rank.stream) }.expect("a launch");
@@ -33,7 +37,7 @@ fn calls_are_captured_and_replayed_among_others() {
         for count in LENGTHS {
             let numbers = brings(0, count);
             rank.write_output(&numbers);
-            let nodes = replay(rank, |rank| {
+            let nodes = replay(rank, all, |rank| {
                 let (at, raw) = (rank.output(), rank.raw());
                 // SAFETY: the buffer is longer than the call, and waited for.
                 let result =
@@ -53,7 +57,7 @@ fn a_group_of_calls_and_messages_is_captured_as_a_whole() {
     ranks(2, |rank, all| {
         let (own, peer) = (rank.rank, 1 - rank.rank);
         rank.write(&brings(own, 1000));
-        let nodes = replay(rank, |rank| {
+        let nodes = replay(rank, all, |rank| {
             let (nccl, comm, raw, to) = (rank.nccl, rank.comm, rank.raw(), peer as i32);
             let (from, at) = (rank.input(), rank.output());
             // SAFETY: the buffers are longer than the calls, and waited for.
