@@ -15,6 +15,7 @@ const LENGTHS: [usize; 2] = [100, 20_000];
 /// many nodes the graph had.
 fn replay(rank: &mut Rank, all: &Barrier, calls: impl Fn(&Rank)) -> usize {
     calls(rank);
+    rank.stream.synchronize().expect("the stream ends");
     rank.stream.begin_capture(CaptureMode::Thread).expect("a capture begins");
     calls(rank);
     let graph = rank.stream.end_capture().expect("nothing spoilt it");

@@ -101,6 +101,7 @@ pub(crate) fn end(handle: Handle, every: &[Arc<Stream>]) -> Result<Handle, Code>
 
 export! {
     fn cuGraphInstantiateWithFlags(target: *mut Handle, graph: Handle, _flags: u64) {
+        stream::settle();
         put(target, EXECUTABLES.add(GRAPHS.find(graph)?.to_vec()))
     }
     fn cuGraphLaunch(executable: Handle, handle: Handle) {
@@ -111,6 +112,7 @@ export! {
         GRAPHS.remove(graph).map(drop)
     }
     fn cuGraphExecDestroy(executable: Handle) {
+        stream::settle();
         EXECUTABLES.remove(executable).map(drop)
     }
     fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, number: *mut usize) {

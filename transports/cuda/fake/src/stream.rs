@@ -135,8 +135,8 @@ pub(crate) fn wait_for_device(device: usize) {
     every.iter().filter(|stream| stream.device == device).for_each(|stream| stream.wait());
 }
 
-/// As a driver may let allocating, pinning and freeing memory do: what was given to any device is
-/// done first, and what other threads give one comes afterwards.
+/// As a driver may let allocating, pinning and freeing memory do, and making graphs launchable:
+/// what was given to any device is done first, and what other threads give one comes afterwards.
 pub(crate) fn settle() {
     while_all_wait(|| {
         let every: Vec<_> = lock(&EVERY).clone();
