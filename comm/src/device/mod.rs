@@ -79,12 +79,34 @@ const AWAKE: Duration = Duration::from_millis(4);
 /// How long it asks to sleep then.
 const NAP: Duration = Duration::from_micros(20);
 
-/// Stand aside a little, after so many looks since then.
-fn rest(looks: u32, begun: Instant) {
-    match looks {
-        ..LOOKS => std::hint::spin_loop(),
-        _ if begun.elapsed() < AWAKE => std::thread::yield_now(),
-        _ => std::thread::sleep(NAP),
+/// Pauses between two looks for each further rank of the process, and at most: a driver lets one of
+/// its threads in at a time, and one that launches shall not find it full of those who only look.
+const PAUSES: usize = 16;
+const PAUSES_MAX: usize = 128;
+
+/// Looks at a device that have begun.
+struct Looks {
+    count: u32,
+    begun: Instant,
+    pauses: usize,
+}
+
+impl Looks {
+    /// Of one of so many ranks in this process.
+    fn begin(ranks: usize) -> Self {
+        let pauses = (PAUSES * (ranks - 1)).clamp(1, PAUSES_MAX);
+        Self { count: 0, begun: Instant::now(), pauses }
+    }
+
+    /// Stand aside until the next one; whether there have been many.
+    fn rest(&mut self) -> bool {
+        self.count += 1;
+        match self.count {
+            _ if self.begun.elapsed() > AWAKE => std::thread::sleep(NAP),
+            ..LOOKS => (0..self.pauses).for_each(|_| std::hint::spin_loop()),
+            _ => std::thread::yield_now(),
+        }
+        self.count >= LOOKS
     }
 }
 
@@ -195,8 +217,7 @@ impl DeviceGroup {
     /// or frees some, or loads code may wait for that rank's device too, where they reach each
     /// other.
     pub fn shares_process(&self) -> bool {
-        let own = self.inner.cards[self.inner.group.rank as usize].process;
-        self.inner.cards.iter().filter(|card| card.process == own).count() > 1
+        self.inner.ranks_here() > 1
     }
 
     /// This rank's context.
@@ -329,6 +350,12 @@ impl Inner {
             keeps: AtomicBool::new(false),
             state: Mutex::new(state),
         }
+    }
+
+    /// How many ranks are threads of this process.
+    fn ranks_here(&self) -> usize {
+        let own = self.cards[self.group.rank as usize].process;
+        self.cards.iter().filter(|card| card.process == own).count()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

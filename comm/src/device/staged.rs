@@ -1,13 +1,11 @@
 //! Calls through pinned memory of the host: what always works.
 
-use std::time::Instant;
-
 use brigade_cuda::Stream;
 
 use super::lent::Staging;
 use super::plans::Plan;
 use super::setup::{agree, trouble};
-use super::{Inner, LOOKS, rest};
+use super::{Inner, Looks};
 use crate::Error;
 use crate::call::{Buffers, Call};
 
@@ -54,16 +52,13 @@ impl Inner {
     /// Wait until the stream is empty, no longer than a call may take.
     pub(super) fn settle(&self, stream: &Stream) -> Result<(), Error> {
         let failed = |error| trouble("waiting for a stream", &error);
-        let start = Instant::now();
-        let mut looks = 0;
+        let mut looks = Looks::begin(self.ranks_here());
         while !stream.is_done().map_err(failed)? {
-            looks += 1;
-            rest(looks, start);
-            if looks < LOOKS {
+            if !looks.rest() {
                 continue;
             }
             self.watched.check()?;
-            let waited = start.elapsed();
+            let waited = looks.begun.elapsed();
             if waited > self.watched.shared.settings.timeout {
                 let (place, waited_ms) = ("a stream does not end".into(), waited.as_millis());
                 let (waited_ms, others) = (waited_ms as u64, String::new());

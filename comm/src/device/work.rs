@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use brigade_cuda::{Event, Stream};
 
 use super::setup::trouble;
-use super::{Inner, rest};
+use super::{Inner, Looks};
 use crate::Error;
 
 /// A call that was enqueued. It is done when the device has done it.
@@ -58,7 +58,7 @@ impl DeviceWork {
     }
 
     fn wait_until(&self, deadline: Option<Instant>) -> Result<bool, Error> {
-        let (begun, mut looks) = (Instant::now(), 0);
+        let mut looks = Looks::begin(self.inner.ranks_here());
         loop {
             let done = self.event.is_done().map_err(|error| trouble("waiting for it", &error))?;
             if done {
@@ -67,8 +67,7 @@ impl DeviceWork {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(false);
             }
-            looks += 1;
-            rest(looks, begun);
+            looks.rest();
         }
     }
 }
