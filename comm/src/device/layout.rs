@@ -67,7 +67,8 @@ impl Step {
 #[derive(Clone, Copy)]
 pub(super) struct Direct {
     pub(super) group: Group,
-    pub(super) is_met: u32,
+    /// [`Direct::MET`], [`Direct::HERE`].
+    pub(super) how: u32,
     pub(super) signature: u32,
     pub(super) op: u32,
     pub(super) steps: u32,
@@ -78,6 +79,11 @@ pub(super) struct Direct {
 }
 
 impl Direct {
+    /// The hosts have met, so nobody waits in the kernel.
+    pub(super) const MET: u32 = 1;
+    /// All ranks are on one device.
+    pub(super) const HERE: u32 = 2;
+
     /// Which of a peer's buffers the steps touch: its input, its output.
     pub(super) fn touched(&self, peer: u32) -> (bool, bool) {
         let steps = &self.step[..self.steps as usize];

@@ -370,6 +370,7 @@ impl Inner {
             group: &self.group,
             packets: &self.packets,
             blocks: self.blocks,
+            is_one_device: self.cards.iter().all(|card| card.uuid == self.cards[0].uuid),
             inboxes: &self.inboxes,
             settings: &self.watched.shared.settings,
         }

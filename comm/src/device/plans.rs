@@ -57,6 +57,7 @@ pub(super) struct Facts<'a> {
     pub(super) group: &'a Group,
     pub(super) packets: &'a [u64; RANKS],
     pub(super) blocks: u32,
+    pub(super) is_one_device: bool,
     pub(super) inboxes: &'a Inboxes,
     pub(super) settings: &'a Settings,
 }
@@ -213,7 +214,11 @@ fn direct(call: &Call, signature: u32, facts: &Facts<'_>, steps: DirectSteps) ->
     step[..steps.steps.len()].copy_from_slice(&steps.steps);
     let argument = Box::new(Direct {
         group: *facts.group,
-        is_met: u32::from(facts.way != Way::Together),
+        how: match facts.way {
+            Way::Together if facts.is_one_device => Direct::HERE,
+            Way::Together => 0,
+            _ => Direct::MET,
+        },
         signature,
         op: u32::from(call.op.code()),
         steps: steps.steps.len() as u32,

@@ -200,6 +200,7 @@ mod tests {
             group: &group,
             packets: &[0; RANKS],
             blocks: 8,
+            is_one_device: false,
             inboxes: &inboxes,
             settings,
         };

@@ -15,9 +15,12 @@ struct Step {
     u64 bytes;
 };
 
+// What is known of the ranks: they have met, or all of them are on one device.
+enum { MET = 1, HERE = 2 };
+
 struct Direct {
     Group group;
-    u32 is_met;
+    u32 how;
     u32 signature;
     u32 op;
     u32 steps;
@@ -139,6 +142,15 @@ DEVICE void fold_step(const u64* in, const u64* out, u32 to_first, u32 to_last, 
     }
 }
 
+// Tell a rank that all that this block has written is there.
+DEVICE void tell(const Direct& call, u32* at, u32 sequence) {
+    if (call.how & HERE) {
+        store_flag_here(at, sequence);
+    } else {
+        store_flag(at, sequence);
+    }
+}
+
 // Tell every rank our addresses for it, and hear theirs for us.
 DEVICE void greet(const Direct& call, u32 sequence, u64* in, u64* out, u32* stop) {
     const Group& g = call.group;
@@ -147,7 +159,7 @@ DEVICE void greet(const Direct& call, u32 sequence, u64* in, u64* out, u32* stop
         there->in = call.in[peer];
         there->out = call.out[peer];
         there->signature = call.signature;
-        store_flag(&there->flag, sequence);
+        tell(call, &there->flag, sequence);
     }
     for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
         const Greeting* here = &g.board[g.rank]->greetings[blockIdx.x][peer];
@@ -167,7 +179,7 @@ DEVICE void greet(const Direct& call, u32 sequence, u64* in, u64* out, u32* stop
 DEVICE void leave(const Direct& call, u32 sequence) {
     const Group& g = call.group;
     for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
-        store_flag(&g.board[peer]->left[blockIdx.x][g.rank], sequence);
+        tell(call, &g.board[peer]->left[blockIdx.x][g.rank], sequence);
     }
     for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
         Place place = {LEAVE, peer, sequence, call.steps, call.signature};
@@ -207,7 +219,7 @@ KERNEL direct(Direct call) {
     u32 sequence = 0;
     if (threadIdx.x == 0) stop = 0;
     __syncthreads();
-    if (call.is_met) {
+    if (call.how & MET) {
         for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
             in[peer] = call.in[peer];
             out[peer] = call.out[peer];
@@ -219,7 +231,7 @@ KERNEL direct(Direct call) {
     __syncthreads();
     if (stop) return;
     for (u32 step = 0; step < call.steps; step++) carry_out(call, call.step[step], in, out);
-    if (call.is_met) return;
+    if (call.how & MET) return;
     __syncthreads();
     leave(call, sequence);
     if (threadIdx.x == 0) g.board[g.rank]->sequence[blockIdx.x] = sequence;

@@ -106,6 +106,15 @@ DEVICE void store_flag(u32* at, u32 value) {
 #endif
 }
 
+// The same, for who waits on this device; others may see it later.
+DEVICE void store_flag_here(u32* at, u32 value) {
+#ifndef BRIGADE_CPU
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#else
+    store_flag(at, value);
+#endif
+}
+
 // One more of a counter of this rank's own; what it was.
 DEVICE u32 take_ticket(u32* at) {
 #ifndef BRIGADE_CPU
