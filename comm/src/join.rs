@@ -21,7 +21,8 @@ const WORLD_GROUP: u64 = 1;
 impl Communicator {
     /// The communicator of all ranks of this job, as its launcher's environment describes them:
     /// Brigade's own variables, torchrun's, Open MPI's, PMI's, Slurm's, a Kubernetes indexed job's;
-    /// without any of them, a group of one.
+    /// without any of them, a group of one. Who is late is told meanwhile, see
+    /// [`Settings::report_after`].
     ///
     /// # Errors
     ///
@@ -79,7 +80,7 @@ impl Communicator {
     ) -> Result<Self, Error> {
         let join_timeout = settings.join_timeout.min(JOIN_TIMEOUT_MAX);
         let settings = Settings { join_timeout, ..settings };
-        let deadline = Instant::now() + settings.join_timeout;
+        let patience = settings.patience_until(Instant::now() + settings.join_timeout);
         let (rank, ranks) = (launch.rank, launch.ranks);
         if ranks == 0 || rank >= ranks {
             return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
@@ -87,7 +88,7 @@ impl Communicator {
         let transports = (ranks > 1).then_some(transports);
         let mut doors = Doors { transports, opened: None };
         let mut card = |secret: &[u8; 32]| doors.card(secret).map_err(|error| error.to_string());
-        let joined = rendezvous_with(&launch, &mut card, deadline).map_err(Error::join)?;
+        let joined = rendezvous_with(&launch, &mut card, patience).map_err(Error::join)?;
         let (_, ports) = doors.opened.expect("nobody joins without a card");
         let world = World::new(rank as u32, ports, &joined.cards, joined.control, root);
         let world = Arc::new(world);

@@ -5,10 +5,11 @@ mod variables;
 
 use std::ffi::OsString;
 use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brigade_schedule::Algorithm;
 
+use crate::bootstrap::Patience;
 use crate::header::Window;
 use crate::{Error, Tuning, say};
 
@@ -31,7 +32,8 @@ pub struct Settings {
     pub ordered: bool,
     /// How long the ranks may take to come together, at most a day. `BRIGADE_JOIN_TIMEOUT_MS`.
     pub join_timeout: Duration,
-    /// How long a call may stand still before it is reported. `BRIGADE_REPORT_MS`.
+    /// How long a call may stand still before it is reported. Ranks that come together are reported
+    /// to be late after a sixth of it. `BRIGADE_REPORT_MS`.
     pub report_after: Duration,
     /// How long a call may stand still before it ends with an error. `BRIGADE_TIMEOUT_MS`.
     pub timeout: Duration,
@@ -89,7 +91,7 @@ const TABLE: [(&str, &str); 11] = [
     ("BRIGADE_TUNING", "a file of `brigade tune`: algorithms by size"),
     ("BRIGADE_ORDERED", "1: fold in rank order, the same bits always"),
     ("BRIGADE_JOIN_TIMEOUT_MS", "how long the ranks may take to come together"),
-    ("BRIGADE_REPORT_MS", "a call that stands still so long is reported"),
+    ("BRIGADE_REPORT_MS", "a call that stands still so long is reported (joining: a sixth)"),
     ("BRIGADE_TIMEOUT_MS", "a call that stands still so long ends with an error"),
     ("BRIGADE_WINDOW_BYTES", "how much of a long call is worked on at a time"),
     ("BRIGADE_INTERFACE", "interfaces for TCP: name, address, CIDR, ^exclude"),
@@ -97,6 +99,8 @@ const TABLE: [(&str, &str); 11] = [
     ("BRIGADE_SOCKETS", "TCP sockets from one rank to another, 0 = automatic"),
 ];
 
+/// What part of the time after which a call is reported it takes until joining is.
+const JOIN_REPORT_PART: u32 = 6;
 /// Calls that were cut smaller would be all overhead.
 const WINDOW_MIN_BYTES: u64 = 4096;
 
@@ -148,6 +152,12 @@ impl Settings {
     /// which ranks can tell each other, less by under a quarter.
     pub fn window(&self) -> u64 {
         Window::at_most(self.window_bytes).bytes()
+    }
+
+    /// How long ranks wait for each other until `deadline`: of some seconds a user is told sooner
+    /// while nothing has begun than in the middle of a call.
+    pub(crate) fn patience_until(&self, deadline: Instant) -> Patience {
+        Patience { deadline, report_after: Some(self.report_after / JOIN_REPORT_PART) }
     }
 
     /// Set one setting by its variable's name.

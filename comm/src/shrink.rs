@@ -71,7 +71,8 @@ impl Communicator {
         let (rank, ranks) = (meeting.rank(), meeting.size());
         let launch = Launch { rank, ranks, local_rank: None, root: spec };
         let mut cards = |_: &[u8; 32]| Ok(shared.world.own_cards());
-        let joined = rendezvous_with(&launch, &mut cards, deadline).map_err(Error::join)?;
+        let joined = rendezvous_with(&launch, &mut cards, settings.patience_until(deadline))
+            .map_err(Error::join)?;
         let world = shared.world.anew(rank as u32, &joined.cards, joined.control, root);
         let everybody: Arc<[u32]> = (0..ranks as u32).collect();
         let anew = derive_group(group, number, digest);

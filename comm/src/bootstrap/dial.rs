@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use super::conn::tune;
 use super::proof::{self, Nonces, Side, random};
 use super::target::{Found, Target};
-use super::{CardMaker, JoinError, draw};
-use crate::control::frame::{Decoder, Frame, Join, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
+use super::{CardMaker, JoinError, Outlook, Vigil, draw};
+use crate::control::frame::{Decoder, Frame, Join, NEVER, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::control::frame::{Table, VERSION, root_bytes_max};
 use crate::control::{Member, Refusal};
 
@@ -36,6 +36,8 @@ pub(super) struct Wish<'a> {
     pub(super) card: &'a mut CardMaker<'a>,
     pub(super) process: [u8; 16],
     pub(super) member: Member,
+    /// After how long the root shall tell who is missing.
+    pub(super) report_after: Option<Duration>,
 }
 
 /// A seat, and the connection that stays open.
@@ -49,28 +51,31 @@ pub(super) struct Seat {
 /// Why one attempt did not lead to a seat.
 pub(super) enum Setback {
     /// Worth another attempt.
-    Passing(String),
+    Passing(String, Outlook),
     /// The other end is no root of ours, or says so without proof.
     Doubtful { kind: Refusal, why: String },
     /// The root itself has spoken.
     Final(JoinError),
 }
 
-/// Join the world whose root is at `target`, until `deadline`.
+/// Join the world whose root is at `target`, until the deadline.
 pub(super) fn dial(
     target: &Target<'_>,
     wish: &mut Wish<'_>,
-    deadline: Instant,
+    vigil: &mut Vigil,
 ) -> Result<Seat, JoinError> {
+    let deadline = vigil.deadline();
     let start = Instant::now();
     let mut backoff = BACKOFF_MIN;
     let mut tries = Tries::default();
     loop {
-        let last = match try_all(target, wish, deadline, &mut tries) {
+        let (last, outlook) = match try_all(target, wish, vigil, &mut tries) {
             Ok(seat) => return Ok(seat),
             Err(Setback::Final(error)) => return Err(error),
-            Err(Setback::Passing(why) | Setback::Doubtful { why, .. }) => why,
+            Err(Setback::Passing(why, outlook)) => (why, outlook),
+            Err(Setback::Doubtful { why, .. }) => (why, Outlook::Poor),
         };
+        vigil.look(outlook, || format!("the root at {target} (at last: {last})"));
         let now = Instant::now();
         let is_out_of_doubt = |doubt: &Doubt| target.is_certain() && now - doubt.since >= DOUBT;
         if now >= deadline || tries.doubt.as_ref().is_some_and(is_out_of_doubt) {
@@ -114,15 +119,17 @@ struct Doubt {
 fn try_all(
     target: &Target<'_>,
     wish: &mut Wish<'_>,
-    deadline: Instant,
+    vigil: &Vigil,
     tries: &mut Tries,
 ) -> Result<Seat, Setback> {
-    let Found { addresses, secret } = target.find(deadline)?;
+    let Found { addresses, secret } = target.find(vigil.rest_until())?;
     tries.secret = Some(secret);
-    let mut last = Setback::Passing("it has no address".into());
+    let mut last = may_pass("it has no address");
     for address in addresses {
-        last = match attempt(address, target, &secret, wish, deadline) {
-            Err(Setback::Passing(why)) => Setback::Passing(format!("{address}: {why}")),
+        last = match attempt(address, target, &secret, wish, vigil.deadline()) {
+            Err(Setback::Passing(why, outlook)) => {
+                Setback::Passing(format!("{address}: {why}"), outlook)
+            }
             Err(Setback::Doubtful { kind, why }) => {
                 let why = format!("{address}: {why}");
                 if tries.doubt.is_none() {
@@ -153,7 +160,7 @@ fn attempt(
         TcpStream::connect_timeout(&address, left.min(CONNECT_TIMEOUT)).map_err(passing)?;
     if stream.local_addr().is_ok_and(|local| local == address) {
         // With nobody listening on a port of the ephemeral range, TCP may connect us to ourselves.
-        return Err(Setback::Passing("nobody listens".into()));
+        return Err(may_pass("nobody listens"));
     }
     tune(&stream).map_err(passing)?;
     let mut line = Line { stream, decoder: Decoder::new(STRANGER_BYTES_MAX + TEXT_BYTES_MAX) };
@@ -166,6 +173,10 @@ fn attempt(
             rank: crate::control::court::wire(wish.rank),
             ranks: crate::control::court::wire(wish.ranks),
             patience_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
+            report_ms: wish
+                .report_after
+                .and_then(|after| u32::try_from(after.as_millis()).ok())
+                .unwrap_or(NEVER),
             process: wish.process,
             member: wish.member.clone(),
             card,
@@ -178,7 +189,7 @@ fn attempt(
             Ok(Seat { stream: line.stream, decoder: line.decoder, table, secret })
         }
         Frame::Refused { kind, why } => Err(Setback::Final(JoinError::Refused { kind, why })),
-        _ => Err(Setback::Passing("the root said something that makes no sense here".into())),
+        _ => Err(may_pass("the root said something that makes no sense here")),
     }
 }
 
@@ -221,7 +232,7 @@ impl Line {
             // When all have come, rank 0 removes the file, and a later job may write its own. But
             // then the answer is on its way.
             if target.has_changed(secret) && !self.has_heard(GRACE)? {
-                return Err(Setback::Passing("another job has taken over the file".into()));
+                return Err(may_pass("another job has taken over the file"));
             }
         }
         self.hear(until)
@@ -245,13 +256,12 @@ impl Line {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => {}
                 Err(malformed) => {
-                    let why = format!("it is not a root of ours: {malformed}");
-                    return Err(Setback::Passing(why));
+                    return Err(may_pass(&format!("it is not a root of ours: {malformed}")));
                 }
             }
             self.stream.set_read_timeout(Some(left(until)?)).map_err(passing)?;
             match self.stream.read(&mut bytes) {
-                Ok(0) => return Err(Setback::Passing("it closed the connection".into())),
+                Ok(0) => return Err(may_pass("it closed the connection")),
                 Ok(count) => self.decoder.push(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(passing(error)),
@@ -262,14 +272,18 @@ impl Line {
 
 fn left(until: Instant) -> Result<Duration, Setback> {
     let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(Setback::Passing("it does not answer".into())) } else { Ok(left) }
+    if left.is_zero() { Err(may_pass("it does not answer")) } else { Ok(left) }
 }
 
 fn passing(error: io::Error) -> Setback {
-    Setback::Passing(match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it does not answer".into(),
-        _ => error.to_string(),
-    })
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => may_pass("it does not answer"),
+        _ => may_pass(&error.to_string()),
+    }
+}
+
+fn may_pass(why: &str) -> Setback {
+    Setback::Passing(why.to_owned(), Outlook::Open)
 }
 
 fn doubtful(frame: Frame) -> Setback {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::conn::{Conn, Phase};
+use super::listen;
 use super::proof::{self, Nonces, Side, random};
 use super::root::Bell;
 use super::roster::{Failure, Roster};
@@ -19,6 +20,7 @@ use super::sys::{Watch, poll};
 use crate::control::Refusal;
 use crate::control::court::{Audience, Court, Order};
 use crate::control::frame::{Frame, Join, RANK_BYTES_MAX, VERSION};
+use crate::say::warn;
 
 /// The most connections that have not yet got a seat.
 const STRANGERS_MAX: usize = 1024;
@@ -37,6 +39,8 @@ pub(super) struct Hub {
     listener: Option<TcpListener>,
     secret: [u8; 32],
     nonce: [u8; 32],
+    /// Where it listens, in words.
+    place: String,
     process: [u8; 16],
     conns: Vec<Conn>,
     hub_rank: Option<usize>,
@@ -57,8 +61,10 @@ impl Hub {
         secret: [u8; 32],
         bell: Arc<Bell>,
     ) -> io::Result<Self> {
+        let place = listen::place(listener.local_addr()?);
         Ok(Self {
             bell,
+            place,
             listener: Some(listener),
             secret,
             nonce: random()?,
@@ -258,7 +264,7 @@ impl Hub {
         self.conns[index].dead = true;
         let Some(rank) = rank else { return };
         match &mut self.stage {
-            Stage::Gathering(roster) => roster.vacate(rank),
+            Stage::Gathering(roster) => roster.vacate(rank, Instant::now()),
             Stage::Sitting(court) => {
                 let orders = court.ended(rank, how);
                 self.dispatch(orders);
@@ -293,6 +299,8 @@ impl Hub {
             Stage::Gathering(roster) => {
                 if let Some(failure) = roster.expired(now) {
                     self.fail(failure, now);
+                } else if let Some(report) = roster.report(now) {
+                    warn(&format!("the root at {} {report}", self.place));
                 }
             }
             Stage::Sitting(court) => {

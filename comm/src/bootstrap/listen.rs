@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::JoinError;
+use super::sys::host_name;
+use super::{JoinError, Outlook, Vigil};
 use crate::launch::RootAddress;
 
 /// Connections that may wait to be accepted: all ranks of a large job at once.
@@ -44,8 +45,8 @@ pub(super) fn everywhere(port: u16) -> Result<TcpListener, JoinError> {
 
 /// A listener at the address that the job was given: at its host if that is one of ours, else
 /// (names in front of us, translated addresses) on every interface. Ports that are taken are tried
-/// again until `deadline`.
-pub(super) fn for_root(address: &RootAddress, deadline: Instant) -> Result<TcpListener, JoinError> {
+/// again until the deadline.
+pub(super) fn for_root(address: &RootAddress, vigil: &mut Vigil) -> Result<TcpListener, JoinError> {
     loop {
         let mut last = None;
         for port in address.ports() {
@@ -55,9 +56,15 @@ pub(super) fn for_root(address: &RootAddress, deadline: Instant) -> Result<TcpLi
             }
         }
         match last {
-            Some(error) if Instant::now() >= deadline || !may_pass(&error) => return Err(error),
-            _ => std::thread::sleep(RETRY),
+            Some(error) if Instant::now() >= vigil.deadline() || !may_pass(&error) => {
+                return Err(error);
+            }
+            Some(error) => {
+                vigil.look(Outlook::Poor, || format!("a place to listen (at last: {error})"));
+            }
+            None => {}
         }
+        std::thread::sleep(RETRY);
     }
 }
 
@@ -87,4 +94,13 @@ fn may_pass(error: &JoinError) -> bool {
 pub(super) fn own_address(bound: SocketAddr) -> SocketAddr {
     let ip = if bound.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { bound.ip() };
     SocketAddr::new(ip, bound.port())
+}
+
+/// Where a listener is that is bound to `bound`, in words for other hosts.
+pub(super) fn place(bound: SocketAddr) -> String {
+    if bound.ip().is_unspecified() {
+        format!("port {} of every interface of {}", bound.port(), host_name())
+    } else {
+        bound.to_string()
+    }
 }

@@ -18,6 +18,7 @@ mod roster;
 pub mod store;
 pub(crate) mod sys;
 mod target;
+mod vigil;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,6 +35,8 @@ pub use id::{ID_BYTES, IdError, UniqueId};
 pub use root::Root;
 use store::{StoreClient, StoreError};
 use target::Target;
+pub(crate) use vigil::Patience;
+use vigil::{Outlook, Vigil};
 
 /// How long a store may take to forget an id.
 const FORGETTING: Duration = Duration::from_secs(2);
@@ -169,12 +172,14 @@ impl UniqueId {
 }
 
 /// Join the world that `me` describes and wait until all its ranks have come, at most until
-/// `deadline`. `card` (at most [`CARD_BYTES_MAX`] bytes) goes to all of them.
+/// `deadline`, without a word meanwhile. `card` (at most [`CARD_BYTES_MAX`] bytes) goes to all of
+/// them.
 ///
 /// Cost: three round trips to the root and the table of all cards. Errors: see [`JoinError`]; what
 /// concerns all ranks is told to all that have come, in the same words.
 pub fn rendezvous(me: &Launch, card: Vec<u8>, deadline: Instant) -> Result<Joined, JoinError> {
-    rendezvous_with(me, &mut |_| Ok(card.clone()), deadline)
+    let patience = Patience { deadline, report_after: None };
+    rendezvous_with(me, &mut |_| Ok(card.clone()), patience)
 }
 
 /// What makes this rank's card, once the job's secret is known. Asked again when the root turned
@@ -182,11 +187,12 @@ pub fn rendezvous(me: &Launch, card: Vec<u8>, deadline: Instant) -> Result<Joine
 pub(crate) type CardMaker<'a> = dyn FnMut(&[u8; 32]) -> Result<Vec<u8>, String> + 'a;
 
 /// Like [`rendezvous`], for a card that cannot be made without the job's secret. The secret comes
-/// from a root that has proved to know it, so one from a file of an earlier job is never used.
+/// from a root that has proved to know it, so one from a file of an earlier job is never used. Who
+/// is waited for is told on the way.
 pub(crate) fn rendezvous_with(
     me: &Launch,
     card: &mut CardMaker<'_>,
-    deadline: Instant,
+    patience: Patience,
 ) -> Result<Joined, JoinError> {
     let (rank, ranks) = (me.rank, me.ranks);
     let contradiction = |why| Err(JoinError::Contradiction { rank, ranks, why });
@@ -200,30 +206,33 @@ pub(crate) fn rendezvous_with(
         return Ok(Joined { cards, members, secret, control: Control::alone() });
     }
     let process = process_token().map_err(system("drawing a token"))?;
-    let wish = Wish { rank, ranks, card, process, member };
+    let report_after = patience.report_after;
+    let wish = Wish { rank, ranks, card, process, member, report_after };
+    let mut vigil = Vigil::new(rank, patience);
+    let vigil = &mut vigil;
     match (&me.root, rank) {
         (RootSpec::Alone, _) => contradiction("nothing says where its root is"),
-        (RootSpec::Id(id), _) => join(&Target::Id(id), wish, None, deadline),
+        (RootSpec::Id(id), _) => join(&Target::Id(id), wish, None, vigil),
         (RootSpec::IdFile(path), 0) => {
             let (id, root) = UniqueId::create(None)?;
             id.write_file(path)?;
-            let joined = join(&Target::Id(&id), wish, Some(root), deadline);
+            let joined = join(&Target::Id(&id), wish, Some(root), vigil);
             // Everybody has read it, or nobody needs it any more; a newer one is not ours.
             if UniqueId::read_file(path).is_ok_and(|now| now == id) {
                 let _removed = std::fs::remove_file(path);
             }
             joined
         }
-        (RootSpec::IdFile(path), _) => join(&Target::File(path), wish, None, deadline),
+        (RootSpec::IdFile(path), _) => join(&Target::File(path), wish, None, vigil),
         (RootSpec::Address(address), 0) => {
-            let listener = listen::for_root(address, deadline)?;
+            let listener = listen::for_root(address, vigil)?;
             let secret = address.secret.bytes();
             let root = Root::serve(listener, secret).map_err(system("starting the root"))?;
             let own = listen::own_address(root.address());
-            join(&Target::Own(own, secret), wish, Some(root), deadline)
+            join(&Target::Own(own, secret), wish, Some(root), vigil)
         }
-        (RootSpec::Address(address), _) => join(&Target::Address(address), wish, None, deadline),
-        (RootSpec::Store(store), rank) => join_by_store(store, rank, wish, deadline),
+        (RootSpec::Address(address), _) => join(&Target::Address(address), wish, None, vigil),
+        (RootSpec::Store(store), rank) => join_by_store(store, rank, wish, vigil),
     }
 }
 
@@ -233,7 +242,7 @@ fn join_by_store(
     store: &StoreAddress,
     rank: usize,
     wish: Wish<'_>,
-    deadline: Instant,
+    vigil: &mut Vigil,
 ) -> Result<Joined, JoinError> {
     // How many worlds each rank of this process has met there.
     static MET: Mutex<BTreeMap<(String, usize), u64>> = Mutex::new(BTreeMap::new());
@@ -242,15 +251,15 @@ fn join_by_store(
     let key = format!("{}/{worlds}", store.key);
     *worlds += 1;
     drop(met);
-    let mut client = StoreClient::connect(&store.host, store.port, deadline)?;
+    let mut client = StoreClient::connect_watched(&store.host, store.port, vigil)?;
     if rank > 0 {
-        let text = client.get(&key, deadline)?;
+        let text = client.get_watched(&key, vigil)?;
         let id: UniqueId = String::from_utf8_lossy(&text).trim().parse()?;
-        return join(&Target::Id(&id), wish, None, deadline);
+        return join(&Target::Id(&id), wish, None, vigil);
     }
     let (id, root) = UniqueId::create(None)?;
-    client.set(&key, id.to_string().as_bytes(), deadline)?;
-    let joined = join(&Target::Id(&id), wish, Some(root), deadline);
+    client.set(&key, id.to_string().as_bytes(), vigil.deadline())?;
+    let joined = join(&Target::Id(&id), wish, Some(root), vigil);
     // Everybody has read it, or nobody needs it any more. It holds a secret.
     let _removed = client.delete(&key, Instant::now() + FORGETTING);
     joined
@@ -269,9 +278,9 @@ fn join(
     target: &Target<'_>,
     mut wish: Wish<'_>,
     root: Option<Root>,
-    deadline: Instant,
+    vigil: &mut Vigil,
 ) -> Result<Joined, JoinError> {
-    let seat = dial(target, &mut wish, deadline)?;
+    let seat = dial(target, &mut wish, vigil)?;
     let hub_rank = seat.table.hub_rank.map(|rank| rank as usize);
     let (members, cards) = seat.table.seats.into_iter().unzip();
     let mut control = Control::start(wish.rank, wish.ranks, hub_rank, seat.stream, seat.decoder)

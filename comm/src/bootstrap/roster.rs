@@ -3,11 +3,16 @@
 //! A pure machine: it has no sockets and is told the time. Everybody it hears of has proved the
 //! secret, so what does not fit is a mistake in how the job was started, and everybody is told.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use crate::control::frame::{Join, Table};
+use super::vigil::{Reports, remains};
+use crate::control::frame::{Join, NEVER, Table};
 use crate::control::{Member, RANKS_MAX, Refusal};
+
+/// How long after a rank has gone it is told: those who go together are told together.
+const SETTLING: Duration = Duration::from_millis(200);
 
 /// The ranks that have come so far.
 #[derive(Debug, Default)]
@@ -17,6 +22,12 @@ pub(super) struct Roster {
     first: Option<(u32, Member)>,
     /// The first to run out of patience runs out of it for everybody.
     due: Option<Due>,
+    /// When who is missing is told, from the first seat that wants it on.
+    reports: Option<Reports>,
+    /// Ranks that have gone once, and those of them whose end is to be told at this time.
+    gone: BTreeSet<usize>,
+    going: Vec<usize>,
+    tell_at: Option<Instant>,
     /// How many connections could not prove the secret.
     pub(super) strangers: usize,
 }
@@ -81,21 +92,50 @@ impl Roster {
         let patience = Duration::from_millis(join.patience_ms.into());
         let due = Due { at: now + patience, patience };
         self.due = Some(self.due.filter(|earlier| earlier.at <= due.at).unwrap_or(due));
+        if join.report_ms != NEVER && self.reports.is_none() {
+            let after = Duration::from_millis(join.report_ms.into());
+            self.reports = Some(Reports::new(now, Some(after)));
+        }
         let Join { process, member, card, .. } = join;
         self.seats[rank] = Some(Seat { process, member, card, present: true });
         Ok(rank)
     }
 
-    /// The process on seat `rank` lost its connection.
-    pub(super) fn vacate(&mut self, rank: usize) {
+    /// The process on seat `rank` lost its connection. It, or another one, may still come back; but
+    /// mostly it has ended, so it is told soon, once for each rank.
+    pub(super) fn vacate(&mut self, rank: usize, now: Instant) {
         if let Some(Some(seat)) = self.seats.get_mut(rank) {
             seat.present = false;
+            if self.gone.insert(rank) {
+                self.going.push(rank);
+                self.tell_at.get_or_insert(now + SETTLING);
+            }
         }
     }
 
-    /// When to call [`Roster::expired`].
+    /// When to call [`Roster::expired`] and [`Roster::report`].
     pub(super) fn due(&self) -> Option<Instant> {
-        self.due.map(|due| due.at)
+        let report = self.reports.as_ref().and_then(Reports::due);
+        let tell_at = self.tell_at.filter(|_| self.reports.is_some());
+        self.due.map(|due| due.at).into_iter().chain(report).chain(tell_at).min()
+    }
+
+    /// Who is missing so far, if it is time to tell that and somebody waits.
+    pub(super) fn report(&mut self, now: Instant) -> Option<String> {
+        let (due, reports) = (self.due?, self.reports.as_mut()?);
+        let mut is_time = reports.due().is_some_and(|at| at <= now);
+        if self.tell_at.take_if(|at| *at <= now).is_some() {
+            // Who has come back meanwhile is no news.
+            is_time |= self.going.drain(..).any(|rank| is_absent(&self.seats[rank]));
+        }
+        if !is_time {
+            return None;
+        }
+        reports.tell(now);
+        let (waited, remains) = (reports.waited(now), remains(due.at, now));
+        let missing = self.absent("has not come", "have not come");
+        let is_awaited = self.seats.iter().flatten().any(|seat| seat.present);
+        is_awaited.then(|| format!("{waited}: {missing}; {remains}"))
     }
 
     /// The failure of a world that did not come together in time.
@@ -106,17 +146,21 @@ impl Roster {
         Some(Failure { kind: Refusal::RanksMissing, why })
     }
 
-    /// Who is missing, in words.
+    /// Who is missing, in words, at the end.
     pub(super) fn missing(&self) -> String {
-        let absent = |seat: &Option<Seat>| seat.as_ref().is_none_or(|seat| !seat.present);
+        self.absent("never came", "never came")
+    }
+
+    /// Who is missing, in words, with a verb for one of them and one for several.
+    fn absent(&self, one: &str, several: &str) -> String {
         let never: Vec<_> = (0..self.seats.len()).filter(|r| self.seats[*r].is_none()).collect();
-        let gone = self.seats.iter().enumerate().filter(|(_, seat)| absent(seat));
+        let gone = self.seats.iter().enumerate().filter(|(_, seat)| is_absent(seat));
         let gone = gone.filter_map(|(rank, seat)| seat.as_ref().map(|seat| (rank, seat)));
         let mut text = match never.as_slice() {
             [] if self.seats.is_empty() => "no rank came at all".to_owned(),
             [] => format!("all {} ranks came", self.seats.len()),
-            [rank] => format!("rank {rank} of {} never came", self.seats.len()),
-            ranks => format!("ranks {} of {} never came", spans(ranks), self.seats.len()),
+            [rank] => format!("rank {rank} of {} {one}", self.seats.len()),
+            ranks => format!("ranks {} of {} {several}", spans(ranks), self.seats.len()),
         };
         for (rank, seat) in gone {
             let _infallible = write!(text, "; rank {rank} ({}) came and went", place(&seat.member));
@@ -140,6 +184,10 @@ impl Roster {
             seats: seats.iter().map(|seat| (seat.member.clone(), seat.card.clone())).collect(),
         })
     }
+}
+
+fn is_absent(seat: &Option<Seat>) -> bool {
+    seat.as_ref().is_none_or(|seat| !seat.present)
 }
 
 /// Where a process is, in words.
@@ -167,7 +215,15 @@ mod tests {
         let member = Member { host: "h".into(), pid };
         let mut process = [0; 16];
         process[..4].copy_from_slice(&pid.to_le_bytes());
-        Join { rank, ranks, patience_ms: 30_000, process, member, card: vec![rank as u8] }
+        Join {
+            rank,
+            ranks,
+            patience_ms: 30_000,
+            report_ms: NEVER,
+            process,
+            member,
+            card: vec![rank as u8],
+        }
     }
 
     fn refused(roster: &mut Roster, join: Join) -> Failure {
@@ -181,7 +237,7 @@ mod tests {
             assert!(roster.complete(&[0; 16], [9; 32]).is_none());
             roster.seat(join(rank, 3, 10 + rank), Instant::now()).unwrap();
         }
-        roster.vacate(1);
+        roster.vacate(1, Instant::now());
         assert!(roster.complete(&[0; 16], [9; 32]).is_none());
         roster.seat(join(1, 3, 11), Instant::now()).unwrap();
         let table = roster.complete(&join(2, 3, 12).process, [9; 32]).unwrap();
@@ -204,6 +260,47 @@ mod tests {
     }
 
     #[test]
+    fn who_is_late_is_told_to_those_who_want_it_while_somebody_waits() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut roster = Roster::default();
+        roster.seat(join(0, 4, 10), start).unwrap();
+        assert_eq!((roster.due(), roster.report(at(29_000))), (Some(at(30_000)), None));
+        let curious = Join { report_ms: 1000, ..join(2, 4, 12) };
+        roster.seat(curious.clone(), at(100)).unwrap();
+        assert_eq!((roster.due(), roster.report(at(1099))), (Some(at(1100)), None));
+        assert_eq!(
+            roster.report(at(1100)).unwrap(),
+            "has waited 1.0 s: ranks 1, 3 of 4 have not come; it gives up in 29 s"
+        );
+        assert_eq!((roster.due(), roster.report(at(3000))), (Some(at(3100)), None));
+        // A rank that goes is told as soon as others that go with it have, once.
+        roster.vacate(2, at(2000));
+        assert_eq!((roster.due(), roster.report(at(2100))), (Some(at(2200)), None));
+        let said = roster.report(at(2200)).unwrap();
+        assert!(said.contains("have not come; rank 2 (process 12 on h) came and went"), "{said}");
+        roster.seat(curious, at(2300)).unwrap();
+        roster.vacate(2, at(2400));
+        assert_eq!(roster.due(), Some(at(9100)));
+        // One that has come back at once is no news; and when nobody waits there is none.
+        roster.seat(join(3, 4, 13), at(4000)).unwrap();
+        roster.vacate(3, at(4100));
+        roster.seat(join(3, 4, 13), at(4150)).unwrap();
+        roster.vacate(0, at(4200));
+        roster.seat(join(0, 4, 10), at(4250)).unwrap();
+        assert_eq!((roster.report(at(4400)), roster.due()), (None, Some(at(9100))));
+    }
+
+    #[test]
+    fn when_nobody_waits_any_more_nothing_is_told() {
+        let start = Instant::now();
+        let mut roster = Roster::default();
+        roster.seat(Join { report_ms: 500, ..join(1, 2, 10) }, start).unwrap();
+        roster.vacate(1, start);
+        assert_eq!(roster.report(start + Duration::from_secs(1)), None);
+    }
+
+    #[test]
     fn the_shortest_patience_counts_and_the_missing_are_named() {
         let start = Instant::now();
         let mut roster = Roster { strangers: 2, ..Roster::default() };
@@ -212,7 +309,7 @@ mod tests {
         }
         let hasty = Join { patience_ms: 500, ..join(7, 12, 7) };
         roster.seat(hasty, start).unwrap();
-        roster.vacate(4);
+        roster.vacate(4, start);
         assert!(roster.expired(start + Duration::from_millis(499)).is_none());
         let failure = roster.expired(start + Duration::from_millis(500)).unwrap();
         assert_eq!(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::dial::Setback;
 use super::id::FILE_POLL;
-use super::{JoinError, UniqueId};
+use super::{JoinError, Outlook, UniqueId};
 use crate::launch::RootAddress;
 
 /// Where the root is looked for.
@@ -37,19 +37,21 @@ impl Target<'_> {
     }
 
     /// Looked up anew for each attempt: names and files may come later, or be replaced. Waits for
-    /// a file that is not there yet; one that may not be read is an error at once.
-    pub(super) fn find(&self, deadline: Instant) -> Result<Found, Setback> {
+    /// a file that is not there yet, at most until `until`; one that may not be read is an error at
+    /// once.
+    pub(super) fn find(&self, until: Instant) -> Result<Found, Setback> {
         let of_id = |id: &UniqueId| Found { addresses: id.addresses(), secret: id.secret() };
         match self {
             Target::Id(id) => Ok(of_id(id)),
-            Target::File(path) => match UniqueId::wait_for_file(path, deadline) {
+            Target::File(path) => match UniqueId::wait_for_file(path, until) {
                 Ok(id) => Ok(of_id(&id)),
                 Err(error) if error.is_forbidden() => Err(Setback::Final(JoinError::Id(error))),
-                Err(error) => Err(Setback::Passing(error.to_string())),
+                Err(error) => Err(Setback::Passing(error.to_string(), Outlook::Open)),
             },
             Target::Address(address) => {
-                let passing = |error: std::io::Error| Setback::Passing(error.to_string());
-                let hosts = (address.host.as_str(), 0).to_socket_addrs().map_err(passing)?;
+                let unknown =
+                    |error: std::io::Error| Setback::Passing(error.to_string(), Outlook::Poor);
+                let hosts = (address.host.as_str(), 0).to_socket_addrs().map_err(unknown)?;
                 let hosts: Vec<_> = hosts.collect();
                 let at = |port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port));
                 let addresses = address.ports().flat_map(at).collect();

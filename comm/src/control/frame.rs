@@ -11,7 +11,7 @@ use super::codec::{Fields, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// The longest text in a frame; longer ones are cut.
 pub(crate) const TEXT_BYTES_MAX: usize = 512;
 /// The most bytes a rank may hand to all others when it joins.
@@ -24,6 +24,8 @@ pub const RANKS_MAX: usize = 1 << 14;
 pub(crate) const STRANGER_BYTES_MAX: usize = 128;
 /// The longest frame that a rank sends.
 pub(crate) const RANK_BYTES_MAX: usize = CARD_BYTES_MAX + 4 * TEXT_BYTES_MAX;
+/// The time of what shall not happen, in milliseconds.
+pub(crate) const NEVER: u32 = u32::MAX;
 /// The bytes in front of each frame's fields.
 const LENGTH_BYTES: usize = 4;
 
@@ -57,6 +59,8 @@ pub(crate) struct Join {
     pub(crate) ranks: u32,
     /// How long the rank is ready to wait for the others.
     pub(crate) patience_ms: u32,
+    /// After how long the root shall tell who is missing, or [`NEVER`].
+    pub(crate) report_ms: u32,
     /// The same for all ranks of one process, different everywhere else.
     pub(crate) process: [u8; 16],
     pub(crate) member: Member,
@@ -260,6 +264,7 @@ fn encode_join(join: &Join, parts: &mut Parts) {
     parts.u32(join.rank);
     parts.u32(join.ranks);
     parts.u32(join.patience_ms);
+    parts.u32(join.report_ms);
     parts.bytes(&join.process);
     encode_member(&join.member, parts);
     parts.long(&join.card);
@@ -270,6 +275,7 @@ fn decode_join(fields: &mut Fields<'_>) -> Result<Join, Malformed> {
         rank: fields.u32()?,
         ranks: fields.u32()?,
         patience_ms: fields.u32()?,
+        report_ms: fields.u32()?,
         process: fields.array()?,
         member: decode_member(fields)?,
         card: fields.long(CARD_BYTES_MAX)?.to_vec(),

@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use super::super::{Outlook, Vigil};
 use super::{GO_ON, KEY_PREFIX, MAGIC, number, write_text};
 
 /// How long one address may take to connect, when others could be tried.
 const CONNECT: Duration = Duration::from_secs(2);
 /// How often a server that is not up yet is tried.
 const RETRY: Duration = Duration::from_millis(50);
+/// The shortest wait; none at all would be one without an end.
+const LOOK_MIN: Duration = Duration::from_millis(1);
 /// Longer values are not ours.
 const VALUE_BYTES_MAX: u64 = 1 << 20;
 
@@ -37,7 +40,17 @@ impl StoreClient {
     ///
     /// Nobody answers like a store.
     pub fn connect(host: &str, port: u16, deadline: Instant) -> Result<StoreClient, StoreError> {
+        Self::connect_watched(host, port, &mut Vigil::silent(deadline))
+    }
+
+    /// Like [`StoreClient::connect`], and a wait that is long is told of.
+    pub(in crate::bootstrap) fn connect_watched(
+        host: &str,
+        port: u16,
+        vigil: &mut Vigil,
+    ) -> Result<StoreClient, StoreError> {
         let place = format!("{host}:{port}");
+        let deadline = vigil.deadline();
         loop {
             match Self::attempt(host, port, deadline) {
                 Ok(stream) => {
@@ -45,30 +58,39 @@ impl StoreClient {
                     client.introduce(deadline)?;
                     return Ok(client);
                 }
-                Err(error) if Instant::now() + RETRY >= deadline => {
+                Err((error, _)) if Instant::now() + RETRY >= deadline => {
                     let why = format!("cannot be reached: {error}");
                     return Err(StoreError { place, why });
                 }
-                Err(_) => std::thread::sleep(RETRY),
+                Err((error, outlook)) => {
+                    vigil.look(outlook, || format!("the store at {place} (at last: {error})"));
+                }
             }
+            std::thread::sleep(RETRY);
         }
     }
 
-    fn attempt(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    fn attempt(
+        host: &str,
+        port: u16,
+        deadline: Instant,
+    ) -> Result<TcpStream, (io::Error, Outlook)> {
+        let open = |error| (error, Outlook::Open);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for address in (host, port).to_socket_addrs()? {
+        let addresses = (host, port).to_socket_addrs().map_err(|error| (error, Outlook::Poor))?;
+        for address in addresses {
             let left = deadline.saturating_duration_since(Instant::now());
             match TcpStream::connect_timeout(&address, left.clamp(RETRY, CONNECT)) {
                 // With nobody listening on an ephemeral port, TCP may connect us to ourselves.
                 Ok(stream) if stream.local_addr().is_ok_and(|local| local == address) => {}
                 Ok(stream) => {
-                    stream.set_nodelay(true)?;
+                    stream.set_nodelay(true).map_err(open)?;
                     return Ok(stream);
                 }
                 Err(error) => last = error,
             }
         }
-        Err(last)
+        Err(open(last))
     }
 
     /// Say who we are, and have it answered once, so that it is a store and not only a listener.
@@ -107,10 +129,26 @@ impl StoreClient {
     ///
     /// It does not come, or the store has gone.
     pub fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, StoreError> {
+        self.get_watched(key, &mut Vigil::silent(deadline))
+    }
+
+    /// Like [`StoreClient::get`] of what rank 0 brings, and a wait that is long is told of.
+    pub(in crate::bootstrap) fn get_watched(
+        &mut self,
+        key: &str,
+        vigil: &mut Vigil,
+    ) -> Result<Vec<u8>, StoreError> {
+        let deadline = vigil.deadline();
         let mut words = vec![number::WAIT];
         words.extend(1_u64.to_le_bytes());
         write_text(&mut words, full(key).as_bytes());
         self.say(&words, deadline)?;
+        while !self.has_heard(vigil.rest_until())? {
+            if Instant::now() >= deadline {
+                return Err(self.error(&format!("has got nothing for {key} in time")));
+            }
+            vigil.look(Outlook::Open, || format!("rank 0 at the store at {}", self.place));
+        }
         if self.hear(deadline)? != [GO_ON] {
             return Err(self.error("is none: it answers something else"));
         }
@@ -151,6 +189,19 @@ impl StoreClient {
         let said =
             self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write_all(words));
         said.map_err(|error| self.gone(&error))
+    }
+
+    /// Whether something has come, waiting for it until then. The end of the store counts.
+    fn has_heard(&self, until: Instant) -> Result<bool, StoreError> {
+        let left = until.saturating_duration_since(Instant::now()).max(LOOK_MIN);
+        let read = self.stream.set_read_timeout(Some(left));
+        match read.and_then(|()| self.stream.peek(&mut [0])) {
+            Ok(_) => Ok(true),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(false),
+                _ => Err(self.gone(&error)),
+            },
+        }
     }
 
     fn hear<const N: usize>(&mut self, deadline: Instant) -> Result<[u8; N], StoreError> {

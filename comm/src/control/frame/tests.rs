@@ -26,6 +26,7 @@ fn one_of_each() -> Vec<Frame> {
             rank: 1,
             ranks: 2,
             patience_ms: 3,
+            report_ms: 4,
             process: [5; 16],
             member: member(6),
             card: card.clone(),
