@@ -388,8 +388,9 @@ brigade_result_t brigade_comm_setting(brigade_comm_t comm,
 const char *brigade_setting_name(int number);
 
 // Join the world of those who have the same unique id, as rank `rank` of `nranks`, with the
-// settings of the environment. Returns when all have come, or BRIGADE_JOIN_TIMEOUT_MS has passed.
-// `comm` is NULL after an error.
+// settings of the environment. Returns when all have come, or BRIGADE_JOIN_TIMEOUT_MS has passed;
+// who is late is told on standard error after a sixth of BRIGADE_REPORT_MS. `comm` is NULL after
+// an error.
 //
 // Threads: from any thread. Several ranks of one process need as many threads, or
 // brigade_comm_init_all.
@@ -445,6 +446,16 @@ brigade_result_t brigade_comm_abort(brigade_comm_t comm,
 // Threads: from any thread, also while another one is inside a call.
 brigade_result_t brigade_comm_get_async_error(brigade_comm_t comm,
                                               brigade_result_t *result);
+
+// Whether rank `rank` of this communicator has gone, as far as is known: `result` is
+// BRIGADE_PEER_LOST for one whose process has ended, BRIGADE_PEER_LEFT for one that has left, else
+// BRIGADE_SUCCESS. Of several that are lost the first is known. For those who wait for that rank
+// elsewhere.
+//
+// Threads: from any thread, also while another one is inside a call.
+brigade_result_t brigade_comm_get_rank_error(brigade_comm_t comm,
+                                             int rank,
+                                             brigade_result_t *result);
 
 // Leave the group, after the calls that were started on it have ended. The handle ends at once; if
 // another thread is inside a call, the rest ends with that call.

@@ -182,6 +182,28 @@ impl Communicator {
         self.shared.world.control.verdict().map(|verdict| error_of(verdict, "no call"))
     }
 
+    /// Whether this member of the group has gone, as far as is known: [`Error::PeerLost`] for one
+    /// whose process has ended, [`Error::PeerLeft`] for one that has closed its communicator. Of
+    /// several that are lost the first is known.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the group has no such rank.
+    pub fn gone(&self, rank: usize) -> Result<Option<Error>, Error> {
+        let Shared { members, world, group, .. } = &*self.shared;
+        let Some(&rank) = members.get(rank) else {
+            return Err(Error::invalid(format!("rank {rank} of a group of {}", members.len())));
+        };
+        let lost =
+            |error: &Error| matches!(error, Error::PeerLost { rank: lost, .. } if *lost == rank);
+        if let Some(error) = self.ended().filter(lost) {
+            return Ok(Some(error));
+        }
+        let (control, at) = (&world.control, rank as usize);
+        let has_left = control.has_left(at) || control.has_parted(at, *group);
+        Ok(has_left.then(|| Error::PeerLeft { rank, during: "what comes next".to_owned() }))
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

@@ -68,8 +68,9 @@ const _: () = {
 };
 
 /// Join the world of those who have the same unique id, as rank `rank` of `nranks`, with the
-/// settings of the environment. Returns when all have come, or BRIGADE_JOIN_TIMEOUT_MS has passed.
-/// `comm` is NULL after an error.
+/// settings of the environment. Returns when all have come, or BRIGADE_JOIN_TIMEOUT_MS has passed;
+/// who is late is told on standard error after a sixth of BRIGADE_REPORT_MS. `comm` is NULL after
+/// an error.
 ///
 /// Threads: from any thread. Several ranks of one process need as many threads, or
 /// brigade_comm_init_all.
@@ -217,6 +218,30 @@ pub unsafe extern "C" fn brigade_comm_get_async_error(
         let out = Out::new(result, "result")?;
         let ended = comm.communicator.ended();
         let told = ended.map_or(brigade_result_t::BRIGADE_SUCCESS, |error| (&error).into());
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(told) };
+        Ok(())
+    })
+}
+
+/// Whether rank `rank` of this communicator has gone, as far as is known: `result` is
+/// BRIGADE_PEER_LOST for one whose process has ended, BRIGADE_PEER_LEFT for one that has left, else
+/// BRIGADE_SUCCESS. Of several that are lost the first is known. For those who wait for that rank
+/// elsewhere.
+///
+/// Threads: from any thread, also while another one is inside a call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_get_rank_error(
+    comm: brigade_comm_t,
+    rank: c_int,
+    result: *mut brigade_result_t,
+) -> brigade_result_t {
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(result, "result")?;
+        let known = usize::try_from(rank).map_err(|_| Failure::argument(format!("rank {rank}")))?;
+        let gone = comm.communicator.gone(known)?;
+        let told = gone.map_or(brigade_result_t::BRIGADE_SUCCESS, |error| (&error).into());
         // SAFETY: C passes a place for it.
         unsafe { out.put(told) };
         Ok(())

@@ -88,6 +88,7 @@ def load():
         "comm_size": [comm, POINTER(c_int)],
         "comm_stats": [comm, POINTER(Stats)],
         "comm_get_async_error": [comm, POINTER(c_int)],
+        "comm_get_rank_error": [comm, c_int, POINTER(c_int)],
         "work_test": [work],
         "work_wait": [work, ctypes.c_int64],
         "work_free": [work],

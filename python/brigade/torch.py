@@ -19,12 +19,18 @@ def register():
     """Make "brigade" a backend of torch.distributed, for tensors of the CPU."""
     backend = find()
 
-    def create(*arguments):
+    def create(group, _options):
         # Only where somebody trains with it: an import of torch changes nothing.
         malloc.keep_freed()
-        return backend.create(*arguments)
+        # The ranks of the default group that are in this one; none for the default group.
+        ranks = list(group.global_ranks_in_group)
+        return backend.create(
+            group.store, group.group_rank, group.group_size, group.timeout, ranks
+        )
 
-    torch.distributed.Backend.register_backend("brigade", create, devices="cpu")
+    torch.distributed.Backend.register_backend(
+        "brigade", create, extended_api=True, devices="cpu"
+    )
     # Threads that still run callbacks when the interpreter goes would abort the process.
     atexit.register(backend.end_all)
 

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <set>
 
+#include "gathering.hpp"
+
 namespace brigade {
 namespace {
 
@@ -19,6 +21,26 @@ std::mutex groups_mutex;
 std::set<Group *> &groups() {
     static auto *groups = new std::set<Group *>;
     return *groups;
+}
+
+// A group of this process in which all of these ranks of the default group are; the largest one.
+Acquaintance acquaintance(const std::vector<int> &ranks) {
+    Acquaintance found;
+    size_t size = 0;
+    const std::lock_guard<std::mutex> lock(groups_mutex);
+    for (const Group *group : groups()) {
+        const auto &theirs = group->ranks();
+        std::vector<int> there;
+        for (const int rank : ranks) {
+            const auto at = std::find(theirs.begin(), theirs.end(), rank);
+            if (at != theirs.end()) there.push_back(static_cast<int>(at - theirs.begin()));
+        }
+        if (there.size() == ranks.size() && theirs.size() > size) {
+            size = theirs.size();
+            found = {group->comm(), std::move(there)};
+        }
+    }
+    return found;
 }
 
 // Callbacks need the interpreter's lock; who waits for them must not hold it.
@@ -37,21 +59,21 @@ private:
 
 }  // namespace
 
-Group::Group(Ptr<Store> store, int rank, int size, Millis timeout)
+Group::Group(Ptr<Store> store, int rank, int size, Millis timeout, std::vector<int> ranks,
+             bool is_first)
     : Backend(rank, size),
+      ranks_(std::move(ranks)),
       store_(std::move(store)),
       options_(c10::make_intrusive<Options>("brigade", timeout)),
       timeout_(timeout) {
     static std::once_flag once;
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forks++; }); });
     // Groups that come one after the other may have the same store.
+    const auto known = is_first || ranks_.empty() ? Acquaintance() : acquaintance(ranks_);
     const std::vector<uint8_t> id = at_store(rank, [&] {
         const int64_t turn = store_->add("brigade/turn/" + std::to_string(rank), 1);
         key_ = "brigade/" + std::to_string(turn);
-        if (rank > 0) return store_->get(key_);
-        const auto drawn = draw_id(rank);
-        store_->set(key_, drawn);
-        return drawn;
+        return Gathering(*store_, key_, rank, size, timeout, known).id();
     });
     comm_ = join(id, rank, size, timeout);
     init();
@@ -228,13 +250,21 @@ Group::Ptr<c10d::Backend> Group::split(const Ptr<Store> &store, const std::vecto
     const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
     if (mine == ranks.end()) return nullptr;
     const int rank = static_cast<int>(mine - ranks.begin());
-    return merge(store, opts, rank, static_cast<int>(ranks.size()));
+    std::vector<int> theirs;
+    for (size_t at = 0; at < ranks.size() && !ranks_.empty(); at++) {
+        check_peer(ranks[at]);
+        theirs.push_back(ranks_[ranks[at]]);
+    }
+    auto own = at_store(rank, [&] { return store->clone(); });
+    return c10::make_intrusive<Group>(std::move(own), rank, static_cast<int>(ranks.size()),
+                                      opts->timeout, std::move(theirs));
 }
 
 Group::Ptr<c10d::Backend> Group::merge(const Ptr<Store> &store, const Ptr<Options> &opts,
                                        const int &rank, const int &size) {
     auto own = at_store(rank, [&] { return store->clone(); });
-    return c10::make_intrusive<Group>(std::move(own), rank, size, opts->timeout);
+    return c10::make_intrusive<Group>(std::move(own), rank, size, opts->timeout,
+                                      std::vector<int>());
 }
 
 }  // namespace brigade

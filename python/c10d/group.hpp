@@ -31,9 +31,14 @@ class Group final : public c10d::Backend {
     using Store = c10d::Store;
 
 public:
-    // Meet the others in the store. Returns when all have come.
-    Group(Ptr<Store> store, int rank, int size, Millis timeout);
+    // Meet the others in the store. Returns when all have come, or one of them is known never to.
+    // `ranks` are theirs in the default group, where they are known; that is the `first`.
+    Group(Ptr<Store> store, int rank, int size, Millis timeout, std::vector<int> ranks,
+          bool is_first = false);
     ~Group() override;
+
+    const std::vector<int> &ranks() const { return ranks_; }
+    brigade_comm_t comm() const { return comm_; }
 
     // End all groups of this process: for its end, while threads may still run callbacks.
     static void end_all();
@@ -110,6 +115,7 @@ private:
     Work all_to_all(Run input, Run output, Counts sent, Counts received,
                     const c10d::AllToAllOptions &opts, Tensors outputs);
 
+    const std::vector<int> ranks_;
     const Ptr<Store> store_;
     const Ptr<Options> options_;
     // What the communicator was made with.

@@ -2,6 +2,8 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <numeric>
+
 #include "group.hpp"
 
 namespace {
@@ -9,9 +11,16 @@ namespace {
 namespace py = pybind11;
 
 c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store> &store, int rank,
-                                         int size, std::chrono::duration<float> timeout) {
+                                         int size, std::chrono::duration<float> timeout,
+                                         std::vector<int> ranks) {
     const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
-    return c10::make_intrusive<brigade::Group>(store, rank, size, millis);
+    const bool is_first = ranks.empty();
+    if (is_first) {
+        ranks.resize(size);
+        std::iota(ranks.begin(), ranks.end(), 0);
+    }
+    return c10::make_intrusive<brigade::Group>(store, rank, size, millis, std::move(ranks),
+                                               is_first);
 }
 
 }  // namespace
@@ -19,7 +28,7 @@ c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store> &
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     module.doc() = "torch.distributed over libbrigade";
     module.def("create", &create, "Meet the other ranks in the store.", py::arg("store"),
-               py::arg("rank"), py::arg("size"), py::arg("timeout"),
+               py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("ranks"),
                py::call_guard<py::gil_scoped_release>());
     module.def("end_all", &brigade::Group::end_all, "End the groups of this process.",
                py::call_guard<py::gil_scoped_release>());

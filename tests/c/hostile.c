@@ -38,6 +38,7 @@ static void nulls(void) {
     REFUSED(brigade_comm_setting(comm, NULL, NULL, 0));
     REFUSED(brigade_comm_abort(NULL, NULL));
     REFUSED(brigade_comm_get_async_error(comm, NULL));
+    REFUSED(brigade_comm_get_rank_error(comm, 0, NULL));
     REFUSED(brigade_comm_destroy(NULL));
     REFUSED(brigade_work_test(NULL));
     REFUSED(brigade_work_wait(NULL, 0));

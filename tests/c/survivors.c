@@ -22,7 +22,7 @@ static int64_t sum_of(brigade_comm_t comm, int64_t mine) {
 static int be(int rank, int victim, int pipes[RANKS][2]) {
     brigade_comm_t comm, rest;
     brigade_unique_id_t id;
-    brigade_result_t result;
+    brigade_result_t result, gone;
     int64_t one = 1, sum;
     int at, size;
     if (rank == 0) {
@@ -38,6 +38,12 @@ static int be(int rank, int victim, int pipes[RANKS][2]) {
         raise(SIGKILL);
     result = brigade_all_reduce(&one, &sum, 1, BRIGADE_INT64, BRIGADE_SUM, comm, NULL);
     REQUIRE(result == BRIGADE_PEER_LOST);
+    for (at = 0; at < RANKS; at++) {
+        CHECK(brigade_comm_get_rank_error(comm, at, &gone));
+        REQUIRE(gone == (at == victim ? BRIGADE_PEER_LOST : BRIGADE_SUCCESS));
+    }
+    REQUIRE(brigade_comm_get_rank_error(comm, RANKS, &gone) == BRIGADE_INVALID_ARGUMENT);
+    REQUIRE(brigade_comm_get_rank_error(comm, -1, &gone) == BRIGADE_INVALID_ARGUMENT);
     CHECK(brigade_comm_shrink(comm, &victim, 1, &rest, NULL));
     CHECK(brigade_comm_size(rest, &size));
     REQUIRE(size == RANKS - 1 && sum_of(rest, rank) == 3 - victim);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Buffers, Call, Communicator, Dtype, Op};
+use brigade_comm::{Buffers, Call, Communicator, Dtype, Error, Op};
 use brigade_schedule::Collective;
 
 use crate::world::{TRANSPORTS, each_rank, over};
@@ -90,6 +90,30 @@ fn who_still_needs_a_rank_that_left_only_a_group_is_told() {
             assert!(worst < Duration::from_secs(3), "{transport}, {has_called}: {worst:?}");
         }
     }
+}
+
+#[test]
+fn who_asks_hears_who_has_left() {
+    each_rank(3, &over("tcp"), |member| {
+        let group = twin(&member);
+        member.barrier().expect("all are here");
+        for rank in 0..3 {
+            assert!(member.gone(rank).expect("there is one").is_none());
+        }
+        member.gone(3).expect_err("there is none");
+        if member.rank() == 2 {
+            return;
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        for whole in [&member, &group] {
+            while whole.gone(2).expect("there is one").is_none() {
+                assert!(Instant::now() < deadline, "nobody hears that rank 2 has left");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let error = whole.gone(2).expect("there is one").expect("it has left");
+            assert!(matches!(error, Error::PeerLeft { rank: 2, .. }), "{error}");
+        }
+    });
 }
 
 /// The first rank drops its handle while its call is still on its way: it has not left before the

@@ -7,9 +7,9 @@ from ctypes import byref, c_int, c_size_t
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
-from ..communicator import unique_id
 from ..library import LIBRARY, SUCCESS
 from .channel import Channel, at_store, check, join
+from .gathering import Gathering
 from .tensors import Run, apart, reduction, single
 from .works import All, Lane, Work, wait_for_those_that_follow
 
@@ -19,9 +19,20 @@ GRACE = 10
 GROUPS = set()
 
 
-def create(store, rank, size, timeout):
-    """Meet the other ranks in the store."""
-    return Group(store, rank, size, timeout)
+def create(store, rank, size, timeout, ranks):
+    """Meet the other ranks in the store. `ranks` are theirs in the default group; none for that."""
+    return Group(store, rank, size, timeout, ranks)
+
+
+def acquaintance(ranks):
+    """A group of this process in which all of these ranks of the default group are: its handle and
+    their numbers there; the largest one.
+    """
+    wholes = [group for group in GROUPS if ranks and set(ranks) <= set(group._ranks)]
+    if wholes:
+        whole = max(wholes, key=lambda group: len(group._ranks))
+        return whole._comm, [whole._ranks.index(rank) for rank in ranks]
+    return None
 
 
 def end_all():
@@ -34,7 +45,7 @@ def end_all():
 class Group(Backend):
     """torch's Backend over brigade.h. What it does not override torch refuses."""
 
-    def __init__(self, store, rank, size, timeout):
+    def __init__(self, store, rank, size, timeout, ranks):
         super().__init__(rank, size)
         self._store, self._rank, self._size = store, rank, size
         self._timeout_ms = timeout.total_seconds() * 1000
@@ -42,11 +53,9 @@ class Group(Backend):
         with at_store():
             turn = store.add(f"brigade/turn/{rank}", 1)
             self._key = f"brigade/{turn}"
-            if rank == 0:
-                drawn = unique_id()
-                store.set(self._key, drawn)
-            else:
-                drawn = store.get(self._key)
+            meeting = store, self._key, rank, size, self._timeout_ms
+            drawn = Gathering(*meeting, acquaintance(ranks)).id()
+        self._ranks = ranks or list(range(size))
         self._comm = join(drawn, rank, size, self._timeout_ms)
         self._lane, self._lock = Lane(), threading.Lock()
         self._channels, self._batch, self._sequence = {}, None, 0

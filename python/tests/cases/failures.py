@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -68,6 +69,79 @@ def a_message_that_nobody_sends_or_takes(backend, rank, world):
         assert "to rank 1: rank 1 took nothing within 2000 ms" in error, error
     else:
         time.sleep(6)
+    os._exit(0)
+
+
+def end_after_the_others(rank, ranks):
+    """End this process; the first one, in which the store is, when the other `ranks` do."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"ends/{rank}", "1")
+    if rank == 0:
+        store.wait([f"ends/{other}" for other in ranks])
+    os._exit(0)
+
+
+@case(bare=True, backends=("brigade",), ends={1: -signal.SIGKILL}, quick=True)
+def a_new_group_with_a_rank_that_died(backend, rank, world):
+    begin(backend, 60)
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    since = time.monotonic()
+    error = str(refused(dist.new_group, kind=dist.DistBackendError))
+    assert "rank 1 will not come to this group: it is lost" in error, error
+    assert time.monotonic() - since < 20
+    end_after_the_others(rank, [other for other in range(world) if other != 1])
+
+
+@case(bare=True, worlds=(4,), backends=("brigade",), quick=True)
+def a_new_group_with_a_rank_that_left(backend, rank, world):
+    begin(backend, 60)
+    dist.barrier()
+    if rank == 2:
+        time.sleep(0.5)
+        sys.exit(0)
+    if rank == 0:
+        end_after_the_others(rank, [0, 1, 3])
+    since = time.monotonic()
+    error = str(refused(dist.new_group, [1, 2, 3], kind=dist.DistBackendError))
+    known = "rank 1 (2 of its elder group) will not come to this group: it has left"
+    assert known in error, error
+    assert time.monotonic() - since < 20
+    end_after_the_others(rank, [0, 1, 3])
+
+
+@case(bare=True, worlds=(4,), backends=("brigade",), ends={2: -signal.SIGKILL}, quick=True)
+def a_new_group_of_those_who_are_left(backend, rank, world):
+    begin(backend, 60)
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.5)
+    group = dist.new_group([0, 1, 3], use_local_synchronization=True)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == 3
+    end_after_the_others(rank, [0, 1, 3])
+
+
+@case(
+    bare=True, worlds=(2,), backends=("brigade",), quick=True,
+    environment={"BRIGADE_REPORT_MS": "1800"},
+)
+def a_new_group_that_is_late_or_never_comes(backend, rank, world):
+    begin(backend, 60)
+    limit = datetime.timedelta(seconds=3)
+    if rank == 1:
+        time.sleep(1.5)
+    dist.new_group(timeout=limit)
+    if rank == 1:
+        time.sleep(6)
+        os._exit(0)
+    said = Path("rank0.log").read_text()
+    assert "brigade: rank 0 has waited 0.3 s for rank 1 to come to a group of 2; it" in said, said
+    error = str(refused(dist.new_group, timeout=limit, kind=dist.DistBackendError))
+    assert "waited 3.0 s for rank 1 to come to this group" in error, error
     os._exit(0)
 
 

@@ -1,0 +1,91 @@
+"""How the ranks of a new group get its unique id from the store, and hear who will not come."""
+
+import os
+import sys
+import time
+from ctypes import byref, c_int
+
+import torch.distributed as dist
+
+from ..communicator import unique_id
+from ..library import LIBRARY, PEER_LOST, SUCCESS
+
+
+class Gathering:
+    """One rank that meets the others. With `known`, a group in which all of them are, rank 0 draws
+    no id before all have said that they are there, so nobody waits within the library for one that
+    has gone. Without, it draws the id at once; then the library tells who is late.
+    """
+
+    def __init__(self, store, key, rank, size, timeout_ms, known):
+        self._store, self._key, self._rank, self._size = store, key, rank, size
+        self._timeout = timeout_ms / 1000
+        # The handle of that group, and the number of each rank there.
+        self._comm, self._ranks = known or (None, [])
+
+    def id(self):
+        self._store.set(self._there(self._rank), b"\1")
+        if self._rank == 0:
+            if self._comm is not None:
+                self._await([self._there(rank) for rank in range(1, self._size)])
+            drawn = unique_id()
+            self._store.set(self._key, drawn)
+            return drawn
+        self._await([self._key])
+        return self._store.get(self._key)
+
+    def _there(self, rank):
+        return f"{self._key}/there/{rank}"
+
+    def _await(self, keys):
+        began, report_after = time.monotonic(), report_seconds()
+        while not self._store.check(keys):
+            waited = time.monotonic() - began
+            for rank, known in enumerate(self._ranks):
+                self._check_fate(rank, known)
+            if waited >= self._timeout:
+                raise self._failure(
+                    f"waited {waited:.1f} s for {self._missing()} to come to this group: look at "
+                    "the missing processes' own output"
+                )
+            if waited >= report_after:
+                self._report(waited)
+                while report_after <= waited:
+                    report_after *= 3
+            # No wait becomes much longer by it, and a long one costs the store little.
+            time.sleep(min(max(waited / 32, 0.0003), 0.05))
+
+    def _check_fate(self, rank, known):
+        gone = c_int()
+        # The group may have ended meanwhile: then nothing is known any more.
+        asked = LIBRARY.brigade_comm_get_rank_error(self._comm, known, byref(gone))
+        if asked == SUCCESS and gone.value != SUCCESS:
+            also = "" if known == rank else f" ({known} of its elder group)"
+            how = "is lost, its process ended" if gone.value == PEER_LOST else "has left"
+            raise self._failure(f"rank {rank}{also} will not come to this group: it {how}")
+
+    def _failure(self, what):
+        return dist.DistBackendError(f"brigade, rank {self._rank}: {what}")
+
+    def _report(self, waited):
+        """Tell who is late, unless rank 0 is there and does."""
+        if self._rank == 0 or not self._store.check([self._there(0)]):
+            left = int(self._timeout - waited)
+            sys.stderr.write(
+                f"brigade: rank {self._rank} has waited {waited:.1f} s for {self._missing()} to "
+                f"come to a group of {self._size}; it gives up in {left} s\n"
+            )
+
+    def _missing(self):
+        """Who has not come yet: the first few."""
+        ranks = range(self._size)
+        missing = [str(rank) for rank in ranks if not self._store.check([self._there(rank)])]
+        if not missing:
+            return "the others"
+        more = " and more" if len(missing) > 8 else ""
+        return f"rank{'s' * (len(missing) > 1)} {', '.join(missing[:8])}{more}"
+
+
+def report_seconds():
+    """As the library tells of a long join."""
+    return max(float(os.environ.get("BRIGADE_REPORT_MS") or 30000) / 6000, 0.001)
