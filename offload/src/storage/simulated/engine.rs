@@ -16,6 +16,8 @@ pub(in crate::storage) struct Simulation {
     /// When the device is free again, for reads and for writes.
     free_at: [Duration; 2],
     bell: Arc<Bell>,
+    /// Steps that were asked for before all was handed in that is under way.
+    steps: u64,
 }
 
 struct UnderWay {
@@ -35,8 +37,10 @@ struct Bell {
 
 impl Simulation {
     pub(in crate::storage) fn new(device: SimulatedDevice) -> Self {
-        let (under_way, bell) = (BinaryHeap::new(), Arc::default());
-        Self { device, under_way, next_number: 0, free_at: [Duration::ZERO; 2], bell }
+        let (under_way, bell) = (BinaryHeap::new(), Arc::<Bell>::default());
+        device.steps.set_engine(Arc::clone(&bell) as Arc<dyn Wake>);
+        let free_at = [Duration::ZERO; 2];
+        Self { device, under_way, next_number: 0, free_at, bell, steps: 0 }
     }
 
     /// When a transfer that begins now will end, by the device's clock.
@@ -56,7 +60,10 @@ impl Simulation {
 
     /// Wait until the device's clock shows `due`, at most `limit`. False when the bell rang or the
     /// limit came first.
-    fn wait_until(&self, due: Option<Duration>, limit: Duration) -> bool {
+    fn wait_until(&mut self, due: Option<Duration>, limit: Duration) -> bool {
+        if self.device.rates().clock == Clock::Stepped && self.device.steps.next(self.steps) {
+            return due.is_some();
+        }
         let left = match (due, self.device.rates().clock) {
             (Some(_), Clock::Virtual) if !limit.is_zero() => Duration::ZERO,
             (Some(due), Clock::Real) => due.saturating_sub(self.device.elapsed()).min(limit),
@@ -72,6 +79,11 @@ impl Simulation {
         match (due, self.device.rates().clock) {
             (Some(due), Clock::Real) => due <= self.device.elapsed(),
             (Some(_), Clock::Virtual) => !was_rung && !limit.is_zero(),
+            (_, Clock::Stepped) => {
+                // It is taken after what was handed in before it.
+                self.steps = self.device.steps.asked();
+                false
+            }
             (None, _) => false,
         }
     }
@@ -97,7 +109,7 @@ impl Engine for Simulation {
         }
         let mut now = self.device.elapsed();
         let mut state = self.device.state();
-        if self.device.rates().clock == Clock::Virtual {
+        if self.device.rates().clock != Clock::Real {
             state.now = state.now.max(due.unwrap_or_default());
             now = state.now;
         }
@@ -124,6 +136,7 @@ impl Engine for Simulation {
         let clock = match rates.clock {
             Clock::Real => "real",
             Clock::Virtual => "virtual",
+            Clock::Stepped => "stepped",
         };
         format!("simulated device ({read} GB/s read, {write} GB/s write, {clock} time)")
     }

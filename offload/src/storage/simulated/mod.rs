@@ -8,6 +8,7 @@
 mod engine;
 mod record;
 mod state;
+mod steps;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 pub(super) use engine::Simulation;
 pub use record::Unsynced;
 use state::State;
+use steps::Steps;
 
 /// How time passes for a simulated device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,6 +27,10 @@ pub enum Clock {
     /// It jumps to the next completion at once; [`SimulatedDevice::elapsed`] says how far.
     #[default]
     Virtual,
+    /// It stands still until [`SimulatedDevice::step`] has it jump to the next completion. What is
+    /// handed in between two steps is handed in at the same moment, however late threads are, so
+    /// that the overlap of transfers is a number without noise.
+    Stepped,
 }
 
 /// How fast a simulated device is.
@@ -97,6 +103,7 @@ pub struct SimulatedDevice {
     state: Arc<Mutex<State>>,
     rates: Rates,
     since: Instant,
+    steps: Arc<Steps>,
 }
 
 impl SimulatedDevice {
@@ -105,7 +112,7 @@ impl SimulatedDevice {
     /// Panics: when a rate is not positive.
     pub fn new(rates: Rates) -> Self {
         assert!(rates.read_bytes_s > 0.0 && rates.write_bytes_s > 0.0, "{rates:?}");
-        Self { state: Arc::default(), rates, since: Instant::now() }
+        Self { state: Arc::default(), rates, since: Instant::now(), steps: Arc::default() }
     }
 
     /// From now on these faults, and the counts of written bytes start again.
@@ -122,8 +129,16 @@ impl SimulatedDevice {
     pub fn elapsed(&self) -> Duration {
         match self.rates.clock {
             Clock::Real => self.since.elapsed(),
-            Clock::Virtual => self.state().now,
+            Clock::Virtual | Clock::Stepped => self.state().now,
         }
+    }
+
+    /// Have a [`Clock::Stepped`] jump to the next completion among all that was handed in before,
+    /// and wait until its outcome is there. For a device that one storage uses.
+    ///
+    /// Panics: when no storage takes steps on it.
+    pub fn step(&self) {
+        self.steps.step();
     }
 
     /// What it has done so far.
