@@ -128,10 +128,18 @@ class Communicator:
             place = spans[0].address, spans[1].address, spans[0].count // self.size
             return self._run("all_to_all", spans, *place, spans[0].dtype, **more)
         dtype = more.pop("dtype", None)
-        spans = [Span(source, dtype), Span(target, dtype, writable=True)]
-        for span, counts in zip(spans, (sent, received)):
+        if received is None:
+            raise ValueError("`sent` is given without `received`")
+        spans = [
+            Span(source, dtype, argument="source"),
+            Span(target, dtype, writable=True, argument="target"),
+        ]
+        for name, span, counts in zip(("sent", "received"), spans, (sent, received)):
             if len(counts) != self.size or sum(counts) != span.count or min(counts) < 0:
-                raise ValueError(f"counts {counts} for {self.size} ranks, {span.count} elements")
+                raise ValueError(
+                    f"{name} is {counts}, and has to be {self.size} counts, one for each rank, "
+                    f"that sum to {span.count}"
+                )
         counts = [(c_size_t * self.size)(*counts) for counts in (sent, received)]
         place = spans[0].address, counts[0], spans[1].address, counts[1]
         return self._run("all_to_all_v", spans, *place, spans[0].dtype, **more)
@@ -145,10 +153,13 @@ class Communicator:
     def scatter(self, source, target, root=0, **more):
         """Rank r gets the r-th part of the source of `root`; that of the others may be None."""
         dtype = more.pop("dtype", None)
-        mine = Span(target, dtype, writable=True)
-        all_of_it = Span(source, dtype) if self.rank == root else mine
+        mine = Span(target, dtype, writable=True, argument="target")
+        all_of_it = Span(source, dtype, argument="source") if self.rank == root else mine
         if self.rank == root and all_of_it.count != self.size * mine.count:
-            raise ValueError(f"{all_of_it.count} elements for {self.size} times {mine.count}")
+            raise ValueError(
+                f"source has {all_of_it.count} elements, and not {self.size} times the "
+                f"{mine.count} of target"
+            )
         place = all_of_it.address, mine.address, mine.count
         return self._run("scatter", [mine, all_of_it], *place, mine.dtype, root, **more)
 
@@ -208,7 +219,10 @@ class Communicator:
 
     def _two(self, source, target, more, source_times, target_times):
         dtype = more.pop("dtype", None)
-        spans = [Span(source, dtype), Span(target, dtype, writable=True)]
+        spans = [
+            Span(source, dtype, argument="source"),
+            Span(target, dtype, writable=True, argument="target"),
+        ]
         if spans[0].dtype != spans[1].dtype:
             raise ValueError("source and target have elements of different types")
         if spans[0].count * source_times != spans[1].count * target_times:
@@ -220,5 +234,5 @@ class Communicator:
     def _rooted(self, source, target, root, more):
         if self.rank == root:
             return self._two(source, target, more, self.size, 1)
-        span = Span(source, more.pop("dtype", None))
+        span = Span(source, more.pop("dtype", None), argument="source")
         return [span, span]

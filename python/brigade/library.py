@@ -151,24 +151,51 @@ RELEASE.argtypes, RELEASE.restype = [POINTER(PyBuffer)], None
 WRITABLE, FORMAT, C_CONTIGUOUS = 0x1, 0x4, 0x38
 
 
-class Span:
-    """The memory of an object with a buffer. It stays where it is while the span lives."""
+def refusal(thing, argument, writable, error):
+    """What to raise for an argument whose buffer could not be had, which gave this error."""
+    kind = type(thing).__name__
+    try:
+        with memoryview(thing) as view:
+            readonly, contiguous = view.readonly, view.c_contiguous
+    except TypeError:
+        return TypeError(f"{argument} has to be something with a buffer, and is of type {kind}")
+    except (BufferError, ValueError):
+        # Its elements are of a type that buffers do not have, or it has steps that they cannot say.
+        return ValueError(f"{argument}, of type {kind}, does not give its buffer: {error}")
+    if writable and readonly:
+        return ValueError(f"{argument} is read-only, and the call writes to it (type {kind})")
+    if not contiguous:
+        return ValueError(f"{argument} is not C-contiguous; a copy would be (type {kind})")
+    return ValueError(f"{argument}, of type {kind}, does not give its buffer: {error}")
 
-    def __init__(self, thing, dtype=None, writable=False):
+
+class Span:
+    """The memory of an object with a buffer. It stays where it is while the span lives.
+
+    What is wrong with a value is a ValueError that names the argument, as NumPy's for its `out`; what
+    has no buffer is a TypeError.
+    """
+
+    def __init__(self, thing, dtype=None, writable=False, argument="buffer"):
         self.held = None
         view = PyBuffer()
-        # A BufferError says what is not contiguous or not writable.
-        GET(thing, byref(view), FORMAT | C_CONTIGUOUS | (WRITABLE if writable else 0))
+        try:
+            GET(thing, byref(view), FORMAT | C_CONTIGUOUS | (WRITABLE if writable else 0))
+        except (BufferError, TypeError, ValueError) as error:
+            raise refusal(thing, argument, writable, error) from None
         self.held = view
         letter = (view.format or b"B").decode().lstrip("@=<")
         name = dtype or LETTERS.get(letter)
         if name not in DTYPES:
             raise ValueError(
-                f"{dtype or letter!r} is no type here; dtype= names one of: {', '.join(DTYPES)}"
+                f"{dtype or letter!r}, of {argument}, is no type here; dtype= names one of: "
+                f"{', '.join(DTYPES)}"
             )
         size = LIBRARY.brigade_dtype_size(DTYPES[name])
         if view.len % size or (dtype is None and view.itemsize != size):
-            raise ValueError(f"{view.len} bytes in items of {view.itemsize} are no {name}")
+            raise ValueError(
+                f"{argument} has {view.len} bytes in items of {view.itemsize}, which are no {name}"
+            )
         self.dtype, self.address, self.count = DTYPES[name], view.buf, view.len // size
 
     def __del__(self):

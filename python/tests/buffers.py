@@ -76,12 +76,27 @@ with comm.split(rank % 2) as half:
     half.barrier()
 assert comm.split(-1) is None
 
-assert "writable" in refused(comm.all_reduce, b"read only", kind=BufferError)
-assert "contiguous" in refused(comm.all_reduce, numpy.ones((4, 4))[:, 0], kind=Exception)
+frozen = numpy.ones(4, "f4")
+frozen.flags.writeable = False
+for thing in b"read only", memoryview(b"read only"), frozen:
+    said = refused(comm.all_reduce, thing)
+    assert said.startswith("buffer is read-only, and the call writes to it"), said
+    said = refused(comm.all_gather, mine, thing)
+    assert said.startswith("target is read-only, and the call writes to it"), said
+for thing in numpy.ones((4, 4))[:, 0], memoryview(bytearray(8))[::2]:
+    said = refused(comm.all_to_all, thing, mine)
+    assert said.startswith("source is not C-contiguous"), said
+for thing in None, 3, [1.0], "text":
+    said = refused(comm.all_reduce, thing, kind=TypeError)
+    assert said.startswith("buffer has to be something with a buffer, and is of type "), said
+assert "does not give its buffer" in refused(comm.all_reduce, numpy.ones(2, "M8[s]"))
 assert "is no type here" in refused(comm.all_reduce, numpy.ones(2, "c8"))
 assert "these are: sum, prod," in refused(comm.all_reduce, numbers, "add")
 assert "do not fit" in refused(comm.all_gather, mine, numpy.empty(4 * size + 1, "f4"))
 assert "types" in refused(comm.all_gather, mine, numpy.empty(4 * size))
+assert "received is [9" in refused(comm.all_to_all, out, out, received, [9] * size)
+assert "not {0} times the 4".format(size) in refused(comm.scatter, mine[1:], part, comm.rank)
+assert "without `received`" in refused(comm.all_to_all, out, out, sent)
 assert comm.stats()["calls"] > 30
 assert len(brigade.unique_id()) == 128 and brigade.version() >= (0, 1, 0)
 comm.barrier()
