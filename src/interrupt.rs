@@ -1,6 +1,7 @@
-//! A command that starts others and has files of its own, and a user who wants an end: the signal
-//! is passed on to what runs, the command comes to its end as if that had failed, takes its files
-//! with it, and only then ends as by the signal.
+//! A command that has files of its own, and a user who wants an end. Of a command that starts
+//! others the signal is passed on to what runs, the command comes to its end as if that had failed,
+//! takes its files with it, and only then ends as by the signal. One that works by itself ends at
+//! once, and takes its files with it.
 
 use std::io::{self, Write};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
@@ -68,6 +69,23 @@ impl Interruption {
             Some(signal) => sys::end_by(signal),
         }
     }
+}
+
+/// Have this process take its `files` with it when a signal ends it; what that gives is kept to the
+/// end. Call it before any thread is started.
+pub(crate) fn take_along<T>(files: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
+    let signals = Signals::hold()?;
+    let watch = move || {
+        let signal = loop {
+            match signals.wait(Duration::MAX) {
+                None | Some(libc::SIGCHLD) => {}
+                Some(signal) => break signal,
+            }
+        };
+        let _kept = files();
+        sys::end_by(signal)
+    };
+    std::thread::Builder::new().spawn(watch).map(drop)
 }
 
 /// Tell the user, whose terminal may be gone.

@@ -11,7 +11,7 @@ use brigade_comm::{Communicator, Settings};
 use brigade_trainer::Args;
 
 use crate::transports::probe;
-use crate::{outputs, run};
+use crate::{interrupt, outputs, run};
 
 /// Train; with more than one rank, start them first unless a launcher has. The exit code is 2 when
 /// nothing could be started.
@@ -37,6 +37,10 @@ pub(crate) fn train(args: &Args) -> ExitCode {
     }
     if args.ranks > 1 {
         return run::run_self(args.ranks);
+    }
+    if let Err(error) = take_checkpoint_along(args) {
+        say(error);
+        return ExitCode::FAILURE;
     }
     match brigade_trainer::train(args, None, &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,
@@ -71,6 +75,10 @@ fn check(args: &Args) -> Result<(), String> {
 
 /// Train as the rank that the environment says we are.
 fn train_in_world(args: &Args) -> ExitCode {
+    if let Err(error) = take_checkpoint_along(args) {
+        say(error);
+        return ExitCode::FAILURE;
+    }
     let comm = match join(args) {
         Ok(comm) => comm,
         Err(error) => {
@@ -95,6 +103,15 @@ fn train_in_world(args: &Args) -> ExitCode {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) if error.is_told_elsewhere(rank) => ExitCode::FAILURE,
         Err(error) => fail(&error, &format!("rank {rank}: ")),
+    }
+}
+
+/// Leave nothing of a checkpoint that is being written when a signal ends this process, not even
+/// where it has to have a name meanwhile.
+fn take_checkpoint_along(args: &Args) -> std::io::Result<()> {
+    match args.checkpoint {
+        Some(_) => interrupt::take_along(brigade_offload::storage::abandon),
+        None => Ok(()),
     }
 }
 

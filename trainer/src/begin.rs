@@ -242,6 +242,10 @@ impl<'a> Run<'a> {
         if let Some(path) = args.checkpoint.as_ref().filter(|_| is_first) {
             checkpoint::probe(path)?;
         }
+        if let Some(path) = args.resume.as_ref().filter(|path| is_first && !path.is_dir()) {
+            // It stays if somebody writes it, or if the folder is only to be read.
+            let _ = brigade_offload::storage::clear(path);
+        }
         let records = Records::open(args, is_first)?;
         let (first, last) = (strategy.steps() + 1, args.last_step());
         let report = Report::new(out, is_first, args.quiet, first, last);

@@ -1,8 +1,8 @@
 //! The whole training state in one safetensors file: parameters, both moments, the step, the shape,
 //! and the settings it came by. Samples are drawn by seed and step, so no generator has a state.
 //!
-//! Written beside the target and renamed, so a crash leaves the old file or the new one. Everything
-//! read is checked against the model before a byte of it is used.
+//! It takes its name when it is whole, so a crash leaves the old file or the new one, and nothing
+//! else. Everything read is checked against the model before a byte of it is used.
 
 mod read;
 mod write;
@@ -15,9 +15,10 @@ use crate::layout::{Config, Layout};
 use crate::offload::Kept;
 use crate::precision::LossScale;
 use crate::state::State;
+use brigade_offload::storage::Partial;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Settings of the run that wrote a checkpoint, by flag.
 pub type Course = BTreeMap<String, String>;
@@ -74,12 +75,7 @@ const PREFIXES: [(&str, &str); 3] = [("params", ""), ("mean", "adam.m/"), ("squa
 ///
 /// Errors: `File` if not.
 pub fn probe(path: &Path) -> Result<(), Error> {
-    if path.is_dir() {
-        return Err(Error::file("write", path)(std::io::ErrorKind::IsADirectory.into()));
-    }
-    let beside = beside(path);
-    let made = std::fs::File::create(&beside).and_then(|_| std::fs::remove_file(&beside));
-    made.map_err(Error::file("write", path))
+    Partial::probe(path).map_err(Error::file("write", path))
 }
 
 /// What a file that a `Writer` wrote, or a folder of what a run has kept, says of itself: no
@@ -114,12 +110,6 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
     Ok((state, file.header.course))
 }
 
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,7 +126,7 @@ mod tests {
         let (step, config, course, loss_scale) =
             (state.steps, *layout.config(), course.clone(), state.scale);
         let header = Header { step, config, course, loss_scale };
-        let mut file = Writer::create(path, layout, &header).unwrap();
+        let file = Writer::create(path, layout, &header).unwrap();
         file.put("params", 0, &state.params).unwrap();
         file.put("mean", 0, &state.mean).unwrap();
         file.put("square", 0, &state.square).unwrap();

@@ -42,14 +42,10 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Open what `args` ask for, so that what cannot be written is found out before the first step.
+    /// Open what is written step by step.
     pub(crate) fn open(args: &Args, is_first: bool) -> Result<Records, Error> {
         let folder = args.tensorboard.as_ref().filter(|_| is_first);
         let picture = args.report.clone().filter(|_| is_first);
-        let written = args.trace.iter().chain(&args.draw).filter(|_| is_first).chain(&picture);
-        for path in written {
-            std::fs::write(path, "").map_err(Error::file("write", path))?;
-        }
         Ok(Records {
             log: RunLog::open(args.log.as_deref().filter(|_| is_first))?,
             events: folder.map(|folder| Events::create(folder)).transpose()?,

@@ -9,6 +9,9 @@
 //! There are three engines behind the one trait of `engine`: `uring` (with rings of their own for
 //! polling and for commands straight to a drive), `threads`, and [`simulated`] devices. What a
 //! file's bytes mean is not known here; [`crate::layout`] knows.
+//!
+//! Beside all that, a [`Partial`] is written as any file is, and bears its name only once it is
+//! whole.
 
 mod engine;
 mod error;
@@ -17,6 +20,7 @@ mod inbox;
 mod mapped;
 mod namespace;
 mod owner;
+mod partial;
 mod pieces;
 mod place;
 mod queue;
@@ -31,5 +35,6 @@ mod uring;
 pub use error::{Operation, StorageError};
 pub use file::File;
 pub use mapped::Mapped;
+pub use partial::{Abandoned, Partial, abandon, clear};
 pub use request::{Outcome, Pending, Priority, wait_all};
 pub use store::{EngineChoice, Settings, Storage};

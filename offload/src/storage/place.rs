@@ -167,9 +167,13 @@ fn reserve(file: &fs::File, bytes: u64) -> io::Result<()> {
 }
 
 /// A name survives a loss of power once its folder was synced.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+    fs::File::open(folder(path))?.sync_all()
+}
+
+/// The folder that a file is in.
+pub(super) fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn options() -> fs::OpenOptions {

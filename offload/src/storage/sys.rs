@@ -66,6 +66,18 @@ pub(super) fn direct_grain(path: &Path) -> Option<(usize, usize)> {
     (grain.0 > 0).then_some(grain)
 }
 
+/// Where this process finds what it has open, by number.
+pub(super) const OWN_FILES: &str = "/proc/self/fd";
+
+/// Give a file a name that nothing has yet.
+pub(super) fn link(file: &fs::File, path: &Path) -> io::Result<()> {
+    let from = CString::new(format!("{OWN_FILES}/{}", file.as_raw_fd()))?;
+    let to = CString::new(path.as_os_str().as_bytes())?;
+    let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: both names end with a zero and outlive the call.
+    check(unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) })
+}
+
 /// The file's bytes as memory.
 pub(super) fn map_to_read(file: &fs::File) -> io::Result<memmap2::Mmap> {
     // SAFETY: the file must not change while it is mapped, which `Mapped` asks of its users.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
@@ -14,6 +14,7 @@ use super::error::StoreError;
 use super::state::StateFile;
 use crate::layout::{Directory, Dtype, Held, Placed, Tensor, pieces};
 use crate::memory::Category;
+use crate::storage::Partial;
 
 /// As much of a tensor as is in memory at once. \[bytes\]
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -29,10 +30,8 @@ pub fn export(checkpoint: &Checkpoint, path: &Path) -> Result<(), StoreError> {
     let io = |e: std::io::Error| foreign(e.to_string());
     let tensors = in_order(checkpoint);
     let header = header(checkpoint.label(), &tensors).map_err(foreign)?;
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Partial(partial.into());
-    let mut file = BufWriter::new(File::create(&partial.0).map_err(io)?);
+    let partial = Partial::create(path).map_err(io)?;
+    let mut file = BufWriter::new(partial.file());
     file.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
     file.write_all(&header).map_err(io)?;
     let carrier = &checkpoint.state(0).shared.carrier;
@@ -49,12 +48,8 @@ pub fn export(checkpoint: &Checkpoint, path: &Path) -> Result<(), StoreError> {
             file.write_all(target).map_err(io)?;
         }
     }
-    let file = file.into_inner().map_err(|e| io(e.into_error()))?;
-    file.sync_all().map_err(io)?;
-    std::fs::rename(&partial.0, path).map_err(io)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(io)?;
-    folder.sync_all().map_err(io)
+    file.into_inner().map_err(|e| io(e.into_error()))?;
+    partial.finish().map_err(io)
 }
 
 /// Make a state of the tensors in a file. `share` gives the part of a whole tensor that this state
@@ -101,16 +96,6 @@ pub fn import(
         Ok(())
     })?;
     Ok(state)
-}
-
-/// A file that is removed unless it was given its name.
-struct Partial(PathBuf);
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // After the renaming there is nothing to remove, and that is well.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// Whole tensors, the widest types first, so that every one of them is aligned.

@@ -1,22 +1,22 @@
 //! A checkpoint that comes into being piece by piece: nobody has all of it in memory.
 
-use super::{HEADER, Header, PREFIXES, beside};
+use super::{HEADER, Header, PREFIXES};
 use crate::error::Error;
 use crate::layout::Layout;
+use brigade_offload::storage::Partial;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that becomes a checkpoint when it has all numbers; until then it lies beside it.
+/// A file that becomes a checkpoint when it has all numbers.
 pub(crate) struct Writer<'l> {
     layout: &'l Layout,
     path: PathBuf,
-    file: File,
+    file: Partial,
     /// Where each tensor of each array begins. \[bytes\]
     places: [Vec<u64>; 3],
-    is_whole: bool,
 }
 
 impl<'l> Writer<'l> {
@@ -54,9 +54,9 @@ impl<'l> Writer<'l> {
         let start = 8 + len as u64;
         places.iter_mut().flatten().for_each(|place| *place += start);
         let failed = Error::file("write", path);
-        let file = File::create(beside(path)).map_err(failed)?;
-        let mut writer = Writer { layout, path: path.to_owned(), file, places, is_whole: false };
-        writer.file(|file| {
+        let file = Partial::create(path).map_err(failed)?;
+        let writer = Writer { layout, path: path.to_owned(), file, places };
+        writer.file(|mut file| {
             file.set_len(start + end as u64)?;
             file.write_all(&(len as u64).to_le_bytes())?;
             file.write_all(&text)
@@ -65,7 +65,7 @@ impl<'l> Writer<'l> {
     }
 
     /// Numbers of an array, from one of them on.
-    pub(crate) fn put(&mut self, array: &str, first: usize, values: &[f32]) -> Result<(), Error> {
+    pub(crate) fn put(&self, array: &str, first: usize, values: &[f32]) -> Result<(), Error> {
         let array = PREFIXES.iter().position(|(name, _)| *name == array);
         let array = array.expect("a state has three arrays");
         let end = first + values.len();
@@ -76,7 +76,7 @@ impl<'l> Writer<'l> {
                 let place = self.places[array][at] + 4 * (from - tensor.range.start) as u64;
                 let values = &values[from - first..to - first];
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                self.file(|file| {
+                self.file(|mut file| {
                     file.seek(SeekFrom::Start(place))?;
                     file.write_all(&bytes)
                 })?;
@@ -86,25 +86,12 @@ impl<'l> Writer<'l> {
     }
 
     /// It has all of them: have it reach the disk, then take its name.
-    pub(crate) fn finish(mut self) -> Result<(), Error> {
-        self.file(|file| file.sync_all())?;
-        let renamed = std::fs::rename(beside(&self.path), &self.path);
-        renamed.map_err(Error::file("write", &self.path))?;
-        self.is_whole = true;
-        Ok(())
+    pub(crate) fn finish(self) -> Result<(), Error> {
+        self.file.finish().map_err(Error::file("write", &self.path))
     }
 
-    fn file(&mut self, act: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<(), Error> {
-        act(&mut self.file).map_err(Error::file("write", &self.path))
-    }
-}
-
-impl Drop for Writer<'_> {
-    fn drop(&mut self) {
-        if !self.is_whole {
-            // Something else has failed, which is told; a left-over that stays changes nothing.
-            let _ = std::fs::remove_file(beside(&self.path));
-        }
+    fn file(&self, act: impl FnOnce(&File) -> std::io::Result<()>) -> Result<(), Error> {
+        act(self.file.file()).map_err(Error::file("write", &self.path))
     }
 }
 
@@ -123,7 +110,7 @@ mod tests {
         let header = Header { step: 3, config, course: Course::new(), loss_scale: None };
         let values: Vec<f32> = (0..layout.len()).map(|i| (i as f32 * 0.7).sin()).collect();
         let path = std::env::temp_dir().join(format!("brigade-pieces-{}", std::process::id()));
-        let mut writer = Writer::create(&path, &layout, &header).unwrap();
+        let writer = Writer::create(&path, &layout, &header).unwrap();
         for part in [4, 1, 0, 3, 2] {
             let edge = |part: usize| layout.len() * part / 5;
             for (name, _) in PREFIXES {
@@ -153,10 +140,14 @@ mod tests {
             Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
         let layout = Layout::new(config);
         let header = Header { step: 3, config, course: Course::new(), loss_scale: None };
-        let path = std::env::temp_dir().join(format!("brigade-unfinished-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("brigade-unfinished-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("checkpoint");
         let writer = Writer::create(&path, &layout, &header).unwrap();
-        assert!(beside(&path).exists());
+        writer.put("params", 0, &[1.0]).unwrap();
         drop(writer);
-        assert!(!beside(&path).exists() && !path.exists());
+        // Fails if there is anything in it.
+        std::fs::remove_dir(&folder).unwrap();
     }
 }
