@@ -1,6 +1,7 @@
 //! `brigade bench`: decide who the ranks are, and leave the rest to `brigade_bench`.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use brigade_bench::{Args, Failure, Verdict};
@@ -46,12 +47,29 @@ pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
 /// Measure as the rank that the environment says we are.
 fn bench_in_world(args: &Args) -> ExitCode {
     match join(args) {
-        Ok(comm) => end(NAME, brigade_bench::run_rank(args, &comm), comm.rank()),
+        Ok(comm) => {
+            let checked = check_outputs(&comm, args.json.iter().chain(&args.plot));
+            end(NAME, checked.and_then(|()| brigade_bench::run_rank(args, &comm)), comm.rank())
+        }
         Err(error) => {
             say(NAME, error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Have rank 0 refuse files that it cannot write, before the work: whoever was started by another
+/// launcher than ours has not been asked yet.
+pub(crate) fn check_outputs<'a>(
+    comm: &Communicator,
+    files: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), Failure> {
+    if comm.rank() > 0 {
+        return Ok(());
+    }
+    // The others shall not wait for it.
+    let checked = outputs::check_files(files).inspect_err(|problem| comm.abort(problem));
+    checked.map_err(Failure::Usage)
 }
 
 pub(crate) fn join(args: &Args) -> Result<Communicator, Failure> {

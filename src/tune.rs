@@ -19,7 +19,11 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
     };
     if run::in_a_world() {
         return match bench::join(&flags) {
-            Ok(comm) => bench::end(NAME, brigade_bench::tune_rank(args, &comm), comm.rank()),
+            Ok(comm) => {
+                let checked = bench::check_outputs(&comm, &args.output);
+                let tuned = checked.and_then(|()| brigade_bench::tune_rank(args, &comm));
+                bench::end(NAME, tuned, comm.rank())
+            }
             Err(error) => {
                 bench::say(NAME, error);
                 ExitCode::FAILURE

@@ -153,7 +153,7 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
     let Args { iters: calls, warmup, in_a_row, check, .. } = *args;
     let method = Method { calls, budget: BUDGET, warmup, in_a_row, check, cpu, place };
     let mut bench = Bench::new(comm, method, &cases)?;
-    let mut report = if comm.rank() == 0 { Some(Report::new(args)?) } else { None };
+    let mut report = (comm.rank() == 0).then(|| Report::new(args));
     let mut wrong = 0;
     for table in cases.chunk_by(|one, next| one.kind == next.kind) {
         if let Some(report) = &mut report {
@@ -188,46 +188,43 @@ struct Report {
     records: Vec<Record>,
 }
 
-/// A file or a stream, with the name for messages.
+/// A stream, or a file that is made with its first line: until then what has its name stays.
 pub(crate) struct Target {
-    name: String,
-    out: Box<dyn Write>,
+    path: PathBuf,
+    out: Option<Box<dyn Write>>,
 }
 
 impl Target {
     /// Where the table goes, and the lines of JSON where they are wanted: only one of the two has
     /// standard output.
-    pub(crate) fn open(json: Option<&Path>) -> Result<(Box<dyn Write>, Option<Self>), Failure> {
-        Ok(match json {
+    pub(crate) fn open(json: Option<&Path>) -> (Box<dyn Write>, Option<Self>) {
+        match json.map(Path::to_owned) {
             None => (Box::new(io::stdout()), None),
             Some(path) if path == Path::new("-") => {
-                let name = String::from("standard output");
-                (Box::new(io::stderr()), Some(Self { name, out: Box::new(io::stdout()) }))
+                let (path, out) = ("standard output".into(), Some(Box::new(io::stdout()) as _));
+                (Box::new(io::stderr()), Some(Self { path, out }))
             }
-            Some(path) => {
-                let (name, out) = (path.display().to_string(), BufWriter::new(create(path)?));
-                (Box::new(io::stdout()), Some(Self { name, out: Box::new(out) }))
-            }
-        })
+            Some(path) => (Box::new(io::stdout()), Some(Self { path, out: None })),
+        }
     }
 
     /// Write one object, so that whoever reads along has it at once.
     pub(crate) fn line(&mut self, object: serde_json::Result<String>) -> Result<(), Failure> {
-        let Self { name, out } = self;
+        let Self { path, out } = self;
+        let out = match out {
+            Some(out) => out,
+            None => out.insert(Box::new(BufWriter::new(create(path)?))),
+        };
         let written = object.map_err(io::Error::from).and_then(|line| writeln!(out, "{line}"));
-        written.and_then(|()| out.flush()).map_err(cannot_write(name))
+        written.and_then(|()| out.flush()).map_err(cannot_write(&path.display().to_string()))
     }
 }
 
 impl Report {
-    /// Open everything, so that a wrong path is found before the work.
-    fn new(args: &Args) -> Result<Self, Failure> {
-        let (table, json) = Target::open(args.json.as_deref())?;
-        if let Some(path) = &args.plot {
-            create(path)?;
-        }
+    fn new(args: &Args) -> Self {
+        let (table, json) = Target::open(args.json.as_deref());
         let (title, records) = (String::new(), Vec::new());
-        Ok(Self { title, table, json, plot: args.plot.clone(), records })
+        Self { title, table, json, plot: args.plot.clone(), records }
     }
 
     /// Write the head of a collective's table.

@@ -3,7 +3,7 @@
 
 mod rounds;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -105,15 +105,6 @@ impl TuneArgs {
             warmup: 1,
             ..Args::default()
         })
-    }
-
-    /// Find out whether rules can be written, before the work. What the file says stays until there
-    /// are others.
-    fn try_output(&self) -> Result<(), Failure> {
-        let open = |path| File::options().create(true).append(true).open(path).map(drop);
-        self.output
-            .iter()
-            .try_for_each(|path| open(path).map_err(cannot_write(&path.display().to_string())))
     }
 }
 
@@ -225,7 +216,6 @@ struct Report {
 
 impl Report {
     fn new(args: &TuneArgs, comm: &Communicator) -> Result<Self, Failure> {
-        args.try_output()?;
         let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
         let (among, over) = (size::ranks(comm.size()), crate::measure::transport(comm));
         let machine = format!("machine: {}, {cores} cores", processor());

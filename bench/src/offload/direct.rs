@@ -100,7 +100,7 @@ impl Side {
         let context = context(args.device).map_err(FileProblem::from)?;
         let settings = FileSettings { piece_bytes, pieces: args.depth as usize, direct };
         let files = DeviceFiles::new(&context, settings)?;
-        let (file, _) = create(files.storage(), &args.path, args.file as u64, false)?;
+        let (file, _) = create(files.storage(), &args.path, args.file as u64)?;
         let most = MEMORY_BYTES.max(args.depth as usize * piece_bytes);
         let bytes = most.min(args.file) / piece_bytes * piece_bytes;
         let memory = DeviceMemory::new(&context, bytes).map_err(FileProblem::from)?;
@@ -163,7 +163,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("--file: {longest} bytes are the least for --bytes")));
     }
     let title = "files and memory of a device";
-    let mut report = Report::new(title, PANELS, args.json.as_deref(), args.plot.as_deref())?;
+    let mut report = Report::new(title, PANELS, args.json.as_deref(), args.plot.as_deref());
     let mut has_head = false;
     for &bytes in &args.bytes {
         let mut sides = [Side::new(args, bytes, true)?, Side::new(args, bytes, false)?];

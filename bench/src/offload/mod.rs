@@ -119,7 +119,7 @@ pub fn measure(folder: &Path) -> Result<Measured, Failure> {
     const LEAST: Duration = Duration::from_millis(250);
     let settings = Settings::default();
     let memory = rig::stream_bytes(&settings, REQUEST_BYTES, 2).next_multiple_of(2 << 20);
-    let mut rig = Rig::new(folder, BYTES, settings, memory, false)?;
+    let mut rig = Rig::new(folder, BYTES, settings, memory)?;
     let mut rate = |directions: &[Direction]| -> Result<f64, Failure> {
         Ok(rig.stream(directions, REQUEST_BYTES, LEAST)?.gb_s())
     };

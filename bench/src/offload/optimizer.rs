@@ -126,7 +126,7 @@ impl Rule {
 /// Measure, and print.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let title = String::from("updates in memory");
-    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref())?;
+    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref());
     let threads = threads(args)?;
     let mut crews = threads.iter().map(|&threads| crew(threads)).collect::<Result<Vec<_>, _>>()?;
     let most = args.params.iter().copied().max().unwrap_or(0);

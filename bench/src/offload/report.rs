@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Failure;
 use crate::plot::{Line, picture};
-use crate::session::{Target, cannot_write, create};
+use crate::session::{Target, cannot_write};
 use crate::sys::processor;
 
 /// The median of several measurements, with the range.
@@ -51,19 +51,16 @@ impl Spread {
 }
 
 impl Report {
-    /// Open everything and write the head, so that a wrong path is found before the work.
+    /// Nothing is made before there is something to write.
     pub(super) fn new(
         title: &str,
         panels: [&'static str; 2],
         json: Option<&Path>,
         plot: Option<&Path>,
-    ) -> Result<Self, Failure> {
-        let (table, json) = Target::open(json)?;
-        if let Some(path) = plot {
-            create(path)?;
-        }
+    ) -> Self {
+        let (table, json) = Target::open(json);
         let (title, plot) = (title.to_owned(), plot.map(Path::to_owned));
-        Ok(Self { title, panels, table, json, plot, lines: Vec::new() })
+        Self { title, panels, table, json, plot, lines: Vec::new() }
     }
 
     /// Write what stands above the table: where and how it was measured, and the columns.

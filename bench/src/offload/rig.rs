@@ -1,6 +1,8 @@
 //! A file, an arena and a storage to be timed.
 
 use std::collections::VecDeque;
+use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -33,13 +35,13 @@ pub(super) struct Sample {
     pub(super) waits_ns: Vec<u64>,
 }
 
-/// The file is removed when this goes.
+/// A file without a name, so that nothing is left of it however this process ends.
 pub(super) struct Rig {
     pub(super) storage: Storage,
     pub(super) arena: Arena,
     file: File,
-    /// The file's name, while it has one.
-    path: Option<PathBuf>,
+    /// The same, as far as it can be shown to others.
+    shown: Option<fs::File>,
     settings: Settings,
 }
 
@@ -66,19 +68,17 @@ impl Sample {
 }
 
 impl Rig {
-    /// A file of `bytes` in `folder`, and `memory` bytes of buffers. Unless others shall open it,
-    /// the file has no name, so that nothing is left behind however this process ends.
+    /// A file of `bytes` in `folder`, and `memory` bytes of buffers.
     pub(super) fn new(
         folder: &Path,
         bytes: u64,
         settings: Settings,
         memory: usize,
-        has_name: bool,
     ) -> Result<Self, Failure> {
         let arena = Arena::new(Budget::new(memory))?;
         let storage = Storage::new(&arena, settings)?;
-        let (file, path) = create(&storage, folder, bytes, has_name)?;
-        Ok(Self { storage, arena, file, path, settings })
+        let (file, shown) = create(&storage, folder, bytes)?;
+        Ok(Self { storage, arena, file, shown: Some(shown), settings })
     }
 
     /// The same on a device that exists in memory only.
@@ -91,12 +91,14 @@ impl Rig {
         let arena = Arena::new(Budget::new(memory))?;
         let storage = Storage::simulated(device, settings)?;
         let file = storage.create(Path::new("rig"), bytes)?;
-        Ok(Self { storage, arena, file, path: None, settings })
+        Ok(Self { storage, arena, file, shown: None, settings })
     }
 
-    /// The file's name, where it was made with one.
-    pub(super) fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+    /// Where other processes find the file while this one lives.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        let number = |file: &fs::File| file.as_raw_fd();
+        let number = self.shown.as_ref().map(number)?;
+        Some(format!("/proc/{}/fd/{number}", std::process::id()).into())
     }
 
     /// What the memory lies on and what moves the bytes, a line each.
@@ -197,13 +199,12 @@ impl Rig {
     }
 }
 
-/// A file of `bytes` in `folder`, with its name if it shall have one.
+/// A file of `bytes` in `folder`, without a name; and the same as the system knows it.
 pub(super) fn create(
     storage: &Storage,
     folder: &Path,
     bytes: u64,
-    has_name: bool,
-) -> Result<(File, Option<PathBuf>), Failure> {
+) -> Result<(File, fs::File), Failure> {
     if !folder.is_dir() {
         let folder = folder.display();
         return Err(Failure::Usage(format!("--path: there is no folder {folder}; make it first")));
@@ -215,19 +216,10 @@ pub(super) fn create(
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!(".brigade-bench-{}-{number}", std::process::id()));
     let file = storage.create(&path, bytes)?;
-    if !has_name {
-        std::fs::remove_file(&path).map_err(cannot_write(&path.display().to_string()))?;
-    }
-    Ok((file, has_name.then_some(path)))
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            // Its folder may be gone by now: nothing is left behind then either.
-            let _ = std::fs::remove_file(path);
-        }
-    }
+    let shown = fs::File::open(&path);
+    let removed = fs::remove_file(&path);
+    let shown = removed.and(shown).map_err(cannot_write(&path.display().to_string()))?;
+    Ok((file, shown))
 }
 
 /// Requests of a stream that are handed in at once, each way: twice what is in flight.

@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (None, None) => return Err(Failure::Usage(String::from("--path or --simulate is wanted"))),
     };
     let title = format!("streamed updates at {place}");
-    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref())?;
+    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref());
     let mut is_begun = false;
     for &params in &args.params {
         if !(1..=1 << 40).contains(&params) {
@@ -140,7 +140,7 @@ fn rig(args: &Args, rule: Rule, format: Format, params: usize) -> Result<Rig, Fa
     let bytes = Streamed::state_bytes(rule, format, params);
     let bytes = bytes.next_multiple_of(2 * REQUEST_BYTES as u64);
     match (&args.path, args.simulate) {
-        (Some(path), _) => Rig::new(path, bytes, settings, memory, false),
+        (Some(path), _) => Rig::new(path, bytes, settings, memory),
         (None, rates) => {
             let (read, write) = rates.unwrap_or((1.0, 1.0));
             let rates = Rates {

@@ -31,7 +31,7 @@ Examples:
   brigade offload bench storage --path /mnt/nvme
   brigade offload bench storage --path /mnt/nvme --fio --json storage.jsonl --plot storage.svg")]
 pub struct Args {
-    /// A folder on the drive; a file of --bytes is made there, and removed again
+    /// A folder on the drive; a file of --bytes is made there, which has no name
     #[arg(long, value_name = "DIR")]
     pub path: PathBuf,
     /// Bytes of the file
@@ -121,13 +121,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let cases = cases(args)?;
     let fio = if args.fio { Some(Fio::find()?) } else { None };
     let title = format!("storage at {}", args.path.display());
-    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref())?;
+    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref());
     let engine = if args.threads { EngineChoice::Threads } else { EngineChoice::Auto };
     let in_flight = args.depth as usize;
     let (block_bytes, is_polled) = (args.block, args.poll);
     let settings = Settings { engine, block_bytes, in_flight, is_polled };
     let memory = memory(args, &cases);
-    let mut rig = Rig::new(&args.path, file_bytes(args), settings, memory, args.fio)?;
+    let mut rig = Rig::new(&args.path, file_bytes(args), settings, memory)?;
     let mut facts = rig.facts().to_vec();
     facts.push(format!(
         "method: a file of {}, {} turns of at least {} ms each, {:.0} s or more in all; medians, \
@@ -228,7 +228,7 @@ impl Turns {
             };
             let bytes = file_bytes(args);
             let is_direct = rig.is_direct();
-            let job = fio::Job { direction, path, bytes, block, is_direct };
+            let job = fio::Job { direction, path: &path, bytes, block, is_direct };
             self.fio.push(fio.run(&job, args.depth, least)?);
         }
         Ok(())

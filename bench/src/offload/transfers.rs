@@ -59,7 +59,7 @@ const WAYS: [(&str, Crossing); 3] =
 pub fn run(args: &Args) -> Result<(), Failure> {
     let device = |problem: brigade_offload::device::Problem| Failure::Usage(problem.to_string());
     let title = "buffers between host and device";
-    let mut report = Report::new(title, PANELS, args.json.as_deref(), args.plot.as_deref())?;
+    let mut report = Report::new(title, PANELS, args.json.as_deref(), args.plot.as_deref());
     let mut has_head = false;
     for &bytes in &args.bytes {
         if !(1..=1 << 32).contains(&bytes) {

@@ -64,7 +64,7 @@ impl Streamed {
         let shape = Shape::new(params, &widths(rule, format));
         let half = spans(&shape).1;
         let file = match folder {
-            Some(folder) => create(&rig.storage, folder, 2 * half, false)?.0,
+            Some(folder) => create(&rig.storage, folder, 2 * half)?.0,
             None => rig.storage.create(Path::new("state"), 2 * half)?,
         };
         let chunk = |width: &usize| arena.take(width * shape.chunk_elements(), Category::Optimizer);
