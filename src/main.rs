@@ -10,6 +10,7 @@ mod launch;
 mod machine;
 mod offload;
 mod outputs;
+mod refusal;
 mod relay;
 mod run;
 mod schedule;
@@ -68,7 +69,8 @@ fn main() -> ExitCode {
     sys::ask_for_queues();
     // Whoever reads what these print may stop reading. Ranks and their launcher must outlive that:
     // theirs is an error like any other, and not every socket of theirs is told to raise no signal.
-    let matches = command().get_matches();
+    let matches =
+        command().try_get_matches().unwrap_or_else(|error| refusal::clearer(error).exit());
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     if matches!(command, Command::Doctor(_) | Command::Offload(_) | Command::Schedule(_)) {
         sys::end_with_reader();
@@ -133,6 +135,26 @@ mod tests {
             let refusal = command().try_get_matches_from(words);
             let said = refusal.expect_err(line).to_string();
             assert!(said.contains("-1 is not in 1..=4096"), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_or_none_that_is_wanted_is_said() {
+        for (line, wanted) in [
+            ("bench all-reduce -n abc", "'abc' for '--ranks <RANKS>': that is no whole number"),
+            ("train --steps -1", "'-1' for '--steps <STEPS>': that is no whole number from 0 on"),
+            ("train --steps 1.5", "'1.5' for '--steps <STEPS>': that is no whole number"),
+            ("train --steps 99999999999999999999", "that is too large"),
+            ("train --lr fast", "'fast' for '--lr <LR>': that is no number"),
+            ("bench all-reduce -n -99999999999999999999", "that is too small"),
+            ("offload plan --params 7B --device -1G --host 1G", "'-1G' is negative, or no flag"),
+            ("bench all-reduce -b -1K", "'-1K' is negative, or no flag"),
+        ] {
+            let words = ["brigade"].into_iter().chain(line.split(' '));
+            let refused = command().try_get_matches_from(words.clone()).expect_err(line);
+            let said = refusal::clearer_of(refused, words.map(String::from)).to_string();
+            assert!(said.contains(wanted), "{line}: {said}");
+            assert!(said.contains("--help"), "{line}: {said}");
         }
     }
 }

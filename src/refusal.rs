@@ -1,0 +1,59 @@
+//! What is wrong with a number on the command line, in words for whoever typed it.
+
+use std::error::Error as _;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+
+use clap::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// The same refusal, in clearer words where there are any.
+pub(crate) fn clearer(error: Error) -> Error {
+    clearer_of(error, std::env::args_os().map(|word| word.to_string_lossy().into_owned()))
+}
+
+/// The same of a command line of these words.
+pub(crate) fn clearer_of(error: Error, words: impl Iterator<Item = String>) -> Error {
+    let told = match error.kind() {
+        ErrorKind::ValueValidation => wrong_number(&error),
+        ErrorKind::UnknownArgument => negative(&error, words),
+        _ => None,
+    };
+    let Some(told) = told else { return error };
+    Error::raw(
+        ErrorKind::ValueValidation,
+        format!("{told}\n\nFor more information, try '--help'.\n"),
+    )
+}
+
+/// What the standard library says of a number tells whoever wrote the program what is wrong.
+fn wrong_number(error: &Error) -> Option<String> {
+    let (value, flag) =
+        (word(error, ContextKind::InvalidValue)?, word(error, ContextKind::InvalidArg)?);
+    let source = error.source()?;
+    let why = match source.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow) => "that is too large",
+        Some(IntErrorKind::NegOverflow) => "that is too small",
+        Some(_) if value.starts_with('-') => "that is no whole number from 0 on",
+        Some(_) => "that is no whole number",
+        None if source.is::<ParseFloatError>() => "that is no number",
+        None => return None,
+    };
+    Some(format!("invalid value '{value}' for '{flag}': {why}"))
+}
+
+/// `-1G` is taken for flags, of which there is none `-1`.
+fn negative(error: &Error, mut words: impl Iterator<Item = String>) -> Option<String> {
+    let flag = word(error, ContextKind::InvalidArg)?;
+    if !flag.strip_prefix('-')?.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let word = words.find(|word| word.starts_with(flag))?;
+    Some(format!("'{word}' is negative, or no flag; sizes and counts are written as 8, 64K or 1G"))
+}
+
+fn word(error: &Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind)? {
+        ContextValue::String(word) => Some(word),
+        _ => None,
+    }
+}
