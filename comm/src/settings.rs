@@ -91,7 +91,7 @@ const TABLE: [(&str, &str); 11] = [
     ("BRIGADE_TUNING", "a file of `brigade tune`: algorithms by size"),
     ("BRIGADE_ORDERED", "1: fold in rank order, the same bits always"),
     ("BRIGADE_JOIN_TIMEOUT_MS", "how long the ranks may take to come together"),
-    ("BRIGADE_REPORT_MS", "a call that stands still so long is reported (a join: a sixth)"),
+    ("BRIGADE_REPORT_MS", "a call that stalls so long is reported, a join at 1/6"),
     ("BRIGADE_TIMEOUT_MS", "a call that stands still so long ends with an error"),
     ("BRIGADE_WINDOW_BYTES", "how much of a long call is worked on at a time"),
     ("BRIGADE_INTERFACE", "interfaces for TCP: name, address, CIDR, ^exclude"),
