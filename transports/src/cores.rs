@@ -85,11 +85,14 @@ impl Cores {
     /// may run on. Who is bound elsewhere does not count; whose cores are not known, does. Those
     /// that have no cores but ours may be too many for them, whatever others have besides.
     pub fn share<'a>(&self, here: impl Iterator<Item = Option<&'a Cores>>) -> Share {
-        let is_known = self.count() > 0 && self.count() <= usize::from(self.usable);
+        let own = self.count();
+        let is_known = (1..=usize::from(self.usable)).contains(&own);
         let (mut ranks, mut within, mut union) = (0, 0, self.mask);
         for other in here {
             match other.filter(|_| is_known) {
-                Some(other) if other.count() > 0 && !self.meets(other) => continue,
+                // As on most hosts. A world of many ranks asks this of each for each new group.
+                Some(other) if other.mask == self.mask => within += 1,
+                Some(other) if other.is_known_elsewhere(self) => continue,
                 Some(other) => {
                     union.iter_mut().zip(other.mask).for_each(|(all, its)| *all |= its);
                     within += usize::from(other.is_within(self));
@@ -98,7 +101,7 @@ impl Cores {
             }
             ranks += 1;
         }
-        let own = Share { ranks: within, cores: self.count() };
+        let own = Share { ranks: within, cores: own };
         match is_known {
             true if own.is_crowded() => own,
             true => Share { ranks, cores: count(&union) },
@@ -111,11 +114,13 @@ impl Cores {
     }
 
     fn is_within(&self, other: &Cores) -> bool {
-        self.mask.iter().zip(other.mask).all(|(ours, its)| ours & !its == 0)
+        self.mask.iter().zip(other.mask).fold(0, |beyond, (ours, its)| beyond | ours & !its) == 0
     }
 
-    fn meets(&self, other: &Cores) -> bool {
-        self.mask.iter().zip(other.mask).any(|(ours, its)| ours & its != 0)
+    /// They are known, and none of them is among the others.
+    fn is_known_elsewhere(&self, others: &Cores) -> bool {
+        let met = self.mask.iter().zip(others.mask).fold(0, |met, (ours, its)| met | ours & its);
+        met == 0 && self.mask != [0; MASK_BYTES]
     }
 }
 

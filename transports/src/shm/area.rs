@@ -33,12 +33,12 @@ impl Area {
     /// Take `seat` of `members` in the area of entry `index`, which is mapped at `map`.
     pub(super) fn new(
         region: Arc<Region>,
-        map: Mapping,
+        map: Arc<Mapping>,
         index: usize,
         (seat, members): (u32, u32),
     ) -> Self {
         assert!(seat < members && map.bytes() >= area_head_bytes(members));
-        Self { region, map: Arc::new(map), index, seat, members }
+        Self { region, map, index, seat, members }
     }
 
     /// A value at `offset` of the area.
@@ -82,7 +82,7 @@ impl Area {
     ) -> Result<Stretch, TransportError> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
         let map = self.region.map_area(offset, bytes)?;
-        Ok(Stretch { map: Arc::new(map), offset, _area: self.clone() })
+        Ok(Stretch { map, offset, _area: self.clone() })
     }
 
     fn mark(&self, seat: u32) -> Shared<Line<AtomicU32>> {

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::area::{Area, area_head_bytes};
+use super::held::Held;
 use super::region::{Line, Shared, plain};
 use super::sys::{self, Mapping, PAGE_BYTES};
 use crate::TransportError;
@@ -62,6 +63,8 @@ pub(super) struct Region {
     fd: OwnedFd,
     head: Arc<Mapping>,
     bytes: u64,
+    /// What is mapped of it behind the directory, by offset and length.
+    mapped: Held<(u64, usize), Mapping>,
 }
 
 impl Region {
@@ -128,7 +131,7 @@ impl Region {
     fn map(fd: OwnedFd, bytes: u64) -> Result<Self, TransportError> {
         let head = Mapping::new(&fd, 0, AREAS_FROM as usize)
             .map_err(|e| TransportError::from_io("mmap", &e, "mapping a region's directory"))?;
-        Ok(Self { fd, head: Arc::new(head), bytes })
+        Ok(Self { fd, head: Arc::new(head), bytes, mapped: Held::new() })
     }
 
     fn head(&self) -> Shared<Head> {
@@ -227,11 +230,17 @@ impl Region {
         }
     }
 
-    /// Map what lies at `offset`, if an area can lie there.
-    pub(super) fn map_area(&self, offset: u64, bytes: usize) -> Result<Mapping, TransportError> {
+    /// What lies at `offset`, mapped once for this process, if an area can lie there.
+    pub(super) fn map_area(
+        &self,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<Arc<Mapping>, TransportError> {
         self.check_area(offset, bytes as u64)?;
-        Mapping::new(&self.fd, offset, bytes).map_err(|e| {
-            TransportError::from_io("mmap", &e, format!("mapping {bytes} bytes at {offset}"))
+        self.mapped.get_or((offset, bytes), || {
+            Mapping::new(&self.fd, offset, bytes).map_err(|e| {
+                TransportError::from_io("mmap", &e, format!("mapping {bytes} bytes at {offset}"))
+            })
         })
     }
 

@@ -12,7 +12,7 @@ use super::window::{Imported, Place, View};
 use super::wire::{Parts, Receiver, Sender};
 use super::{caps, sys};
 use crate::{
-    Caps, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError,
+    Caps, Cores, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError,
     Windows,
 };
 
@@ -69,8 +69,12 @@ impl ShmEndpoint {
         // Judged from the cards, so that all members judge alike. Where members share cores they
         // sleep so often that a barrier reaching into all of them costs more than it spares.
         let all = || seats.taken.iter().map(|(_, card)| Some(&card.cores));
-        let suits = |card: &Card| card.membarrier && !card.cores.share(all()).is_crowded();
-        let reached = seats.taken.iter().all(|(_, card)| suits(card));
+        let mut judged: Option<&Cores> = None;
+        let reached = seats.taken.iter().all(|(_, card)| {
+            // Most have the same cores, and so the same answer as the one before.
+            let is_as_before = judged.replace(&card.cores) == Some(&card.cores);
+            card.membarrier && (is_as_before || !card.cores.share(all()).is_crowded())
+        });
         let barrier = if reached { Barrier::Sleeper } else { Barrier::Both };
         let door = Door::of(own, seats.key);
         let bell = Bell::new(area.shared(layout.bell(seats.ours)), barrier, door);

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::directory::Region;
-use super::probe::Card;
+use super::held::Held;
+use super::probe::{Card, Name};
 use super::sys;
 use crate::TransportError;
 use crate::proof::{Role, prove};
@@ -37,9 +38,13 @@ const REFUSALS_MAX: u32 = 3;
 const RETRY_FIRST: Duration = Duration::from_micros(200);
 const RETRY_LAST: Duration = Duration::from_millis(20);
 
+/// The regions that ports of this process use, by the name of the port that made each.
+static OF_THIS_PROCESS: Held<Name, Region> = Held::new();
+
 /// The region that a port makes when somebody needs it.
-#[derive(Default)]
 pub(super) struct Made {
+    /// The port's name.
+    by: Name,
     region: Mutex<Option<Arc<Region>>>,
     /// How many others will ask for it, and how many have got it.
     wanted: AtomicUsize,
@@ -47,6 +52,16 @@ pub(super) struct Made {
 }
 
 impl Made {
+    /// By the port of this name, none so far.
+    pub(super) fn by(by: Name) -> Self {
+        Self {
+            by,
+            region: Mutex::default(),
+            wanted: AtomicUsize::new(0),
+            handed: AtomicUsize::new(0),
+        }
+    }
+
     /// The region for a group that so many others join.
     pub(super) fn region_for(&self, others: usize) -> Result<Arc<Region>, TransportError> {
         self.wanted.fetch_max(others, Ordering::Relaxed);
@@ -68,7 +83,7 @@ impl Made {
         if let Some(region) = &*made {
             return Ok(region.clone());
         }
-        let region = Arc::new(Region::create()?);
+        let region = OF_THIS_PROCESS.get_or(self.by, Region::create)?;
         *made = Some(region.clone());
         Ok(region)
     }
@@ -175,7 +190,7 @@ pub(super) fn fetch(
             return Err(TransportError::Timeout { what, waited_ms });
         }
         match attempt(card, secret, left) {
-            Ok(fd) => return Region::adopt(fd, first).map(Arc::new),
+            Ok(fd) => return OF_THIS_PROCESS.get_or(card.name, || Region::adopt(fd, first)),
             Err(TransportError::Refused { why }) => {
                 refusals += 1;
                 if refusals == REFUSALS_MAX {

@@ -6,6 +6,7 @@
 //! | `link`     | how the region's descriptor gets from one rank to the others |
 //! | `area`     | one group's memory: who has left, and what is given back then |
 //! | `directory`| what the region holds: areas, found by a key |
+//! | `held`     | what ranks of one process hold together |
 //! | `region`   | looking into shared memory |
 //! | `layout`   | where things lie in a group's area |
 //! | `order`    | which word is written after which; proved by a model checker |
@@ -24,6 +25,7 @@ mod area;
 mod bell;
 mod directory;
 mod endpoint;
+mod held;
 mod layout;
 mod link;
 mod order;
@@ -106,7 +108,7 @@ impl Shm {
 impl Shm {
     fn port(&self, secret: [u8; 32]) -> Result<ShmPort, TransportError> {
         let card = Card::draw()?;
-        let made = Arc::new(Made::default());
+        let made = Arc::new(Made::by(card.name));
         let listener = Listener::open(&card, secret, made.clone())?;
         let held = Mutex::default();
         Ok(ShmPort { settings: self.settings, secret, card, held, made, _listener: listener })
@@ -207,7 +209,7 @@ impl ShmPort {
         if let Some(region) = held().get(&card.name) {
             return Ok(region.clone());
         }
-        // Two threads may fetch the same region; both get the same file.
+        // Two threads may fetch the same region; both get the same.
         let region = link::fetch(card, *index, &self.secret, deadline)?;
         Ok(held().entry(card.name).or_insert(region).clone())
     }

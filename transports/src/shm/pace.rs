@@ -47,6 +47,24 @@ impl Told {
     }
 }
 
+/// A piece that is about to be written.
+#[derive(Clone, Copy)]
+pub(super) struct Piece<'a> {
+    pub(super) bytes: &'a [u8],
+    /// Where it goes, at a place where nobody else reads or writes now.
+    pub(super) ring: &'a Bytes,
+    pub(super) offset: usize,
+    /// The position behind it.
+    pub(super) position: u32,
+}
+
+impl Piece<'_> {
+    #[inline]
+    fn write(self, stores: Stores) {
+        self.ring.write(self.offset, self.bytes, stores);
+    }
+}
+
 /// The choice of one wire, revised as it goes.
 pub(super) struct Pace {
     stores: Stores,
@@ -89,52 +107,41 @@ impl Pace {
         Self { stores, ring_bytes, rest_bytes, trial: Trial::new() }
     }
 
-    /// Copy `bytes` to `offset` of `ring`, where nobody else reads or writes now, as the piece
-    /// before `position`. Whether the receiver is to time it, and to tell that in `told`.
+    /// Write a piece. Whether the receiver is to time it, and to tell that in `told`.
     #[inline]
-    pub(super) fn write(
-        &mut self,
-        (ring, offset): (&Bytes, usize),
-        bytes: &[u8],
-        position: u32,
-        told: &AtomicU64,
-    ) -> bool {
-        if bytes.len() < LONG_BYTES {
-            ring.write(offset, bytes, Stores::Through);
+    pub(super) fn write(&mut self, piece: Piece<'_>, told: &AtomicU64) -> bool {
+        let bytes = piece.bytes.len();
+        if bytes < LONG_BYTES {
+            piece.write(Stores::Through);
         } else if self.rest_bytes > 0 || !sys::HAS_TICKS {
-            self.rest_bytes = self.rest_bytes.saturating_sub(bytes.len());
-            ring.write(offset, bytes, self.stores);
+            self.rest_bytes = self.rest_bytes.saturating_sub(bytes);
+            piece.write(self.stores);
         } else {
-            return self.try_both((ring, offset), bytes, position, told);
+            return self.try_both(piece, told);
         }
         false
     }
 
     #[cold]
-    fn try_both(
-        &mut self,
-        (ring, offset): (&Bytes, usize),
-        bytes: &[u8],
-        position: u32,
-        told: &AtomicU64,
-    ) -> bool {
+    fn try_both(&mut self, piece: Piece<'_>, told: &AtomicU64) -> bool {
         self.trial.listen(Told::unpack(told.load(Ordering::Relaxed)));
         let is_over = self.trial.lap_bytes >= self.ring_bytes;
         if is_over && let Some(stores) = self.trial.end_lap() {
             (self.stores, self.rest_bytes) = (stores, TRY_EVERY_BYTES);
             self.trial = Trial::new();
-            ring.write(offset, bytes, stores);
+            piece.write(stores);
             return false;
         }
         let start = sys::ticks();
-        ring.write(offset, bytes, self.trial.stores());
+        piece.write(self.trial.stores());
         // Stores wait for their lines when the processor has long gone on; that is timed, too.
         fence(Ordering::SeqCst);
         let ticks = sys::ticks().wrapping_sub(start);
         let trial = &mut self.trial;
-        trial.lap_bytes += bytes.len();
+        trial.lap_bytes += piece.bytes.len();
         let is_asked = trial.lap_bytes > self.ring_bytes / 2 && trial.asked.is_none();
         if is_asked {
+            let Piece { position, bytes, .. } = piece;
             trial.asked = Some(Asked { position, bytes: bytes.len() as u64, ticks });
         }
         is_asked
@@ -215,7 +222,7 @@ mod tests {
             if let Some((position, ticks)) = asked.take_if(|_| position % 3 == 0) {
                 told.store(Told { position, ticks }.pack(), Ordering::Relaxed);
             }
-            if pace.write((&ring, 0), &bytes, position, &told) {
+            if pace.write(Piece { bytes: &bytes, ring: &ring, offset: 0, position }, &told) {
                 assert!(position > 1 && asked.is_none(), "one at a time, none at first");
                 let is_past = pace.trial.stores() == Stores::Past;
                 asked = Some((position, if is_past { past } else { through }));

@@ -89,8 +89,13 @@ fn a_second_group_is_cheap_and_all_memory_comes_back() {
         ports[me].join(&group).expect("the group joins")
     };
     let first: Vec<_> = (0..ports.len()).map(|me| join(1, me)).collect();
-    let region = ports[0].held.lock().unwrap().values().next().cloned();
-    let region = region.unwrap_or_else(|| ports[0].made.region_for(0).unwrap());
+    let region_of = |port: &ShmPort| {
+        let region = port.held.lock().unwrap().values().next().cloned();
+        region.unwrap_or_else(|| port.made.region_for(0).unwrap())
+    };
+    let region = region_of(&ports[0]);
+    let is_shared = |port| Arc::ptr_eq(&region, &region_of(port));
+    assert!(ports.iter().all(is_shared), "a process maps a region once");
     let start = Instant::now();
     let mut second: Vec<_> = (0..ports.len()).map(|me| join(2, me)).collect();
     // All eight members, one after the other, in less than one of them may take.

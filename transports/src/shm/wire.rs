@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use super::area::Area;
 use super::bell::Ringer;
 use super::order::{Arrival, ImpossibleTail, Receiving, Sending};
-use super::pace::{Pace, Told};
+use super::pace::{Pace, Piece, Told};
 use super::region::{Bytes, Plain, Shared};
 use super::sys;
 use crate::pieces::{Pieces, Stream};
@@ -136,8 +136,9 @@ impl Sender {
             return Ok(0);
         }
         // These lines are free, by the tail that we saw with acquire order.
-        let (place, told) = ((&self.parts.payload, line * LINE_BYTES), &self.parts.tail.told);
-        let is_timed = self.pace.write(place, &bytes[..len], self.book.position(), told);
+        let (bytes, ring, position) = (&bytes[..len], &self.parts.payload, self.book.position());
+        let piece = Piece { bytes, ring, offset: line * LINE_BYTES, position };
+        let is_timed = self.pace.write(piece, &self.parts.tail.told);
         let slot = &self.parts.slots[self.book.slot()];
         let (count, lines) = (len as u32, len.div_ceil(LINE_BYTES) as u32);
         match is_timed {
