@@ -239,8 +239,10 @@ pub unsafe extern "C" fn brigade_comm_get_rank_error(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let out = Out::new(result, "result")?;
-        let known = usize::try_from(rank).map_err(|_| Failure::argument(format!("rank {rank}")))?;
-        let gone = comm.communicator.gone(known)?;
+        let size = comm.communicator.size();
+        let wrong = || Failure::argument(format!("rank {rank} of {size} ranks"));
+        let member = usize::try_from(rank).ok().filter(|rank| *rank < size).ok_or_else(wrong)?;
+        let gone = comm.communicator.gone(member)?;
         let told = gone.map_or(brigade_result_t::BRIGADE_SUCCESS, |error| (&error).into());
         // SAFETY: C passes a place for it.
         unsafe { out.put(told) };

@@ -34,18 +34,35 @@ fn told(line: &str) -> Command {
     command
 }
 
+/// A command at work, which a failed test does not leave behind.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> std::io::Result<Self> {
+        command.spawn().map(Self)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has mostly ended already.
+        let _killed = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
 /// Wait until it prints something.
-fn wait_for_words(child: &mut Child) {
+fn wait_for_words(child: &mut Running) {
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert!(!line.is_empty(), "it ended without a word");
 }
 
 /// Wait until there is what is looked for.
-fn wait_until(child: &mut Child, mut is_there: impl FnMut() -> bool) {
+fn wait_until(child: &mut Running, mut is_there: impl FnMut() -> bool) {
     let due = Instant::now() + Duration::from_secs(100);
     while !is_there() {
-        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        assert!(child.0.try_wait().unwrap().is_none(), "it has ended");
         assert!(Instant::now() < due, "it never came to that");
         std::thread::sleep(Duration::from_micros(200));
     }
@@ -59,11 +76,11 @@ fn writes_in(process: u32, folder: &Path) -> bool {
 }
 
 /// End it by a signal, and have it end by that.
-fn end(mut child: Child, name: &str, number: i32) {
-    let kill = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+fn end(mut child: Running, name: &str, number: i32) {
+    let kill = Command::new("kill").args(["-s", name, &child.0.id().to_string()]).status();
     // A pipe that nobody reads could hold it up.
-    drop(child.stdout.take());
-    let status = child.wait().unwrap();
+    drop(child.0.stdout.take());
+    let status = child.0.wait().unwrap();
     assert!(kill.unwrap().success() && status.signal() == Some(number), "SIG{name}: {status}");
 }
 
@@ -77,7 +94,7 @@ fn files_that_are_written_at_the_end_are_not_there_before() {
     ] {
         let folder = Folder::new("not-yet");
         let new = folder.0.join("new").display().to_string();
-        let mut child = told(&line.replace("NEW", &new)).spawn().unwrap();
+        let mut child = Running::start(&mut told(&line.replace("NEW", &new))).unwrap();
         wait_for_words(&mut child);
         end(child, "INT", libc::SIGINT);
         assert_eq!(names(&folder.0), [""; 0], "{line}");
@@ -101,7 +118,7 @@ fn a_bench_beside_fio_leaves_no_file_when_it_is_interrupted() {
     let mut bench = told("offload bench storage --bytes 4M --block 64K --tensors 64K --least 1");
     let path = format!("{}:{}", folder.0.display(), std::env::var("PATH").unwrap());
     bench.args(["--fio", "--path"]).arg(at("drive")).env("PATH", path).env("TOLD", at("told"));
-    let mut child = bench.spawn().unwrap();
+    let mut child = Running::start(&mut bench).unwrap();
     wait_until(&mut child, || at("told").exists());
     assert_eq!(std::fs::read_to_string(at("told")).unwrap().trim(), "4194304");
     end(child, "TERM", libc::SIGTERM);
@@ -111,9 +128,10 @@ fn a_bench_beside_fio_leaves_no_file_when_it_is_interrupted() {
 #[test]
 fn a_training_that_is_killed_while_it_writes_its_first_checkpoint_leaves_nothing_of_it() {
     let folder = Folder::new("first-checkpoint");
-    let mut child = told(LONG).arg("--checkpoint").arg(folder.0.join("saved")).spawn().unwrap();
+    let mut train = told(LONG);
+    let mut child = Running::start(train.arg("--checkpoint").arg(folder.0.join("saved"))).unwrap();
     wait_for_words(&mut child);
-    let process = child.id();
+    let process = child.0.id();
     wait_until(&mut child, || writes_in(process, &folder.0));
     end(child, "KILL", libc::SIGKILL);
     assert!(names(&folder.0).iter().all(|name| name == "saved"), "{:?}", names(&folder.0));
@@ -121,10 +139,10 @@ fn a_training_that_is_killed_while_it_writes_its_first_checkpoint_leaves_nothing
 
 /// A training that writes a checkpoint, which has to have a name meanwhile; none where the system
 /// cannot be made to want that.
-fn writes_by_name(folder: &Folder) -> Option<Child> {
+fn writes_by_name(folder: &Folder) -> Option<Running> {
     let mut train = told(LONG);
     sys::without_unnamed_files(&mut train);
-    let mut child = match train.arg("--checkpoint").arg(folder.0.join("saved")).spawn() {
+    let mut child = match Running::start(train.arg("--checkpoint").arg(folder.0.join("saved"))) {
         Ok(child) => child,
         Err(error) => {
             println!("skipped: the system does not refuse its own calls: {error}");

@@ -88,4 +88,7 @@ class Gathering:
 
 def report_seconds():
     """As the library tells of a long join."""
-    return max(float(os.environ.get("BRIGADE_REPORT_MS") or 30000) / 6000, 0.001)
+    try:
+        return max(float(os.environ.get("BRIGADE_REPORT_MS") or 30000) / 6000, 0.001)
+    except ValueError:
+        return 5.0  # The library says what is wrong with it, in a moment.
