@@ -12,9 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::region::{Bytes, Stores};
 use super::sys;
 
-/// After how many bytes both ways are tried again: a fraction of a second of a busy wire. A trial
-/// takes two laps of the ring, one of them by the slower way.
-const TRY_EVERY_BYTES: usize = 256 << 20;
+/// The first trial comes after so many laps of the ring: before, memory is new to both ends, and
+/// what they read and write besides is not where it will be.
+const FIRST_LAPS: usize = 4;
+/// After so many laps both ways are tried again when the choice has changed, so that a wrong one
+/// does not last.
+const SOON_LAPS: usize = 8;
+/// While trials agree the next is four times as far, up to this: a fraction of a second of a busy
+/// wire. A trial takes two laps, one of them by the slower way.
+const SELDOM_BYTES: usize = 256 << 20;
 /// Shorter pieces are written through the cache, and tell too little to be timed.
 const LONG_BYTES: usize = 4 << 10;
 /// So many pieces of each way are timed at most, and at least, and judged by their median: what
@@ -71,6 +77,8 @@ pub(super) struct Pace {
     ring_bytes: usize,
     /// Bytes to go until the next trial.
     rest_bytes: usize,
+    /// Bytes between the last trial and the next.
+    pause_bytes: usize,
     trial: Trial,
 }
 
@@ -100,11 +108,15 @@ struct Asked {
 }
 
 impl Pace {
-    /// For a ring of so many bytes, which are written before the first trial, so that no trial
-    /// meets memory that was never touched.
+    /// For a ring of so many bytes.
     pub(super) fn new(ring_bytes: usize) -> Self {
-        let (stores, rest_bytes) = (Stores::Through, ring_bytes);
-        Self { stores, ring_bytes, rest_bytes, trial: Trial::new() }
+        Self {
+            stores: Stores::Through,
+            ring_bytes,
+            rest_bytes: FIRST_LAPS * ring_bytes,
+            pause_bytes: SOON_LAPS * ring_bytes,
+            trial: Trial::new(),
+        }
     }
 
     /// Write a piece. Whether the receiver is to time it, and to tell that in `told`.
@@ -127,8 +139,7 @@ impl Pace {
         self.trial.listen(Told::unpack(told.load(Ordering::Relaxed)));
         let is_over = self.trial.lap_bytes >= self.ring_bytes;
         if is_over && let Some(stores) = self.trial.end_lap() {
-            (self.stores, self.rest_bytes) = (stores, TRY_EVERY_BYTES);
-            self.trial = Trial::new();
+            self.decide(stores);
             piece.write(stores);
             return false;
         }
@@ -145,6 +156,16 @@ impl Pace {
             trial.asked = Some(Asked { position, bytes: bytes.len() as u64, ticks });
         }
         is_asked
+    }
+
+    /// A trial has come to this.
+    fn decide(&mut self, stores: Stores) {
+        self.pause_bytes = match stores == self.stores {
+            true => SELDOM_BYTES.min(4 * self.pause_bytes),
+            false => SOON_LAPS * self.ring_bytes,
+        };
+        (self.stores, self.rest_bytes) = (stores, self.pause_bytes);
+        self.trial = Trial::new();
     }
 }
 
@@ -208,36 +229,78 @@ mod tests {
     use super::super::sys::Mapping;
     use super::*;
 
-    /// A wire whose receiver takes so many ticks for what was written through and past the caches,
-    /// and answers late.
-    fn choice(through: u32, past: u32) -> Stores {
-        let bytes = [7; 64 << 10];
-        let file = sys::memory_file().unwrap();
-        std::fs::File::from(file.try_clone().unwrap()).set_len(bytes.len() as u64).unwrap();
-        let map = Arc::new(Mapping::new(&file, 0, bytes.len()).unwrap());
-        let (ring, told) = (Bytes::new(&map, 0, bytes.len()), AtomicU64::new(0));
-        let mut pace = Pace::new(bytes.len());
-        let mut asked = None;
-        for position in 1..=100 {
-            if let Some((position, ticks)) = asked.take_if(|_| position % 3 == 0) {
-                told.store(Told { position, ticks }.pack(), Ordering::Relaxed);
+    const PIECE_BYTES: usize = 64 << 10;
+    const LONG: u32 = u32::MAX / 2;
+
+    /// A wire with a ring of one piece, whose receiver answers late.
+    struct Wire {
+        pace: Pace,
+        ring: Bytes,
+        told: AtomicU64,
+        position: u32,
+        asked: Option<Told>,
+    }
+
+    impl Wire {
+        fn new() -> Self {
+            let file = sys::memory_file().unwrap();
+            let length = std::fs::File::from(file.try_clone().unwrap());
+            length.set_len(PIECE_BYTES as u64).unwrap();
+            let map = Arc::new(Mapping::new(&file, 0, PIECE_BYTES).unwrap());
+            let ring = Bytes::new(&map, 0, PIECE_BYTES);
+            let (pace, told) = (Pace::new(PIECE_BYTES), AtomicU64::new(0));
+            Self { pace, ring, told, position: 0, asked: None }
+        }
+
+        /// Write until a trial is over, while the receiver takes so many ticks for what was written
+        /// through and past the caches. How many pieces came before the trial, and its choice.
+        fn trial(&mut self, through: u32, past: u32) -> (usize, Stores) {
+            let before = (0..10_000).find(|_| {
+                self.write(through, past);
+                self.pace.rest_bytes == 0
+            });
+            let is_over = (0..100).any(|_| {
+                self.write(through, past);
+                self.pace.rest_bytes > 0
+            });
+            assert!(is_over, "a trial comes to an end");
+            (before.expect("a trial begins") + 1, self.pace.stores)
+        }
+
+        fn write(&mut self, through: u32, past: u32) {
+            self.position += 1;
+            let position = self.position;
+            if let Some(answer) = self.asked.take_if(|_| position.is_multiple_of(3)) {
+                self.told.store(answer.pack(), Ordering::Relaxed);
             }
-            if pace.write(Piece { bytes: &bytes, ring: &ring, offset: 0, position }, &told) {
-                assert!(position > 1 && asked.is_none(), "one at a time, none at first");
-                let is_past = pace.trial.stores() == Stores::Past;
-                asked = Some((position, if is_past { past } else { through }));
+            let bytes = &[7; PIECE_BYTES];
+            let piece = Piece { bytes, ring: &self.ring, offset: 0, position };
+            if self.pace.write(piece, &self.told) {
+                assert!(self.asked.is_none(), "one at a time");
+                let is_past = self.pace.trial.stores() == Stores::Past;
+                self.asked = Some(Told { position, ticks: if is_past { past } else { through } });
             }
         }
-        assert!(pace.rest_bytes > 0, "the trial is over");
-        pace.stores
     }
 
     #[test]
     fn what_takes_both_ends_less_is_chosen() {
         if sys::HAS_TICKS {
-            let long = u32::MAX / 2;
-            assert_eq!(choice(long, 1000), Stores::Past);
-            assert_eq!(choice(1000, long), Stores::Through);
+            assert_eq!(Wire::new().trial(LONG, 1000), (FIRST_LAPS, Stores::Past));
+            assert_eq!(Wire::new().trial(1000, LONG), (FIRST_LAPS, Stores::Through));
+        }
+    }
+
+    #[test]
+    fn a_changed_choice_is_tried_again_soon_and_one_that_stays_ever_less_often() {
+        if sys::HAS_TICKS {
+            let mut wire = Wire::new();
+            wire.trial(LONG, 1000);
+            assert_eq!(wire.trial(1000, LONG), (SOON_LAPS, Stores::Through));
+            let pauses = [(); 7].map(|()| wire.trial(1000, LONG).0);
+            assert_eq!(pauses, [8, 32, 128, 512, 2048, 4096, 4096]);
+            assert_eq!(wire.trial(LONG, 1000), (4096, Stores::Past));
+            assert_eq!(wire.trial(LONG, 1000), (SOON_LAPS, Stores::Past));
         }
     }
 }
