@@ -22,19 +22,36 @@ const SHORT_SLEEP: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 32;
 /// Looks that follow each other without a pause, while the answer is a cache line away.
 const HOT_LOOKS: u32 = 256;
-/// How often ranks that share cores let each other run before they sleep.
-const YIELDS: u32 = 16;
-/// A yield that took longer gave the core to a stranger, who keeps it for a whole slice. A sleeper
-/// in such company is woken a hundred times sooner than one who yielded.
-const STRANGER: Duration = Duration::from_micros(50);
-/// For how many waits nobody yields after that.
+/// For how many waits nobody yields after a yield that gave the core to a stranger, who keeps it
+/// for a whole slice. A sleeper in such company is woken a hundred times sooner than one who
+/// yielded.
 const WARY_WAITS: u32 = 1000;
+
+/// How a rank lets others run.
+#[derive(Clone, Copy)]
+struct Yielding {
+    /// How often, before it sleeps.
+    most: u32,
+    /// A yield that took longer gave the core to a stranger.
+    stranger: Duration,
+    /// For how many waits nobody yields after one in which all yields were in vain.
+    vain_waits: u32,
+}
+
+/// With a core of one's own nobody who has business there is among the ranks.
+const ALONE: Yielding = Yielding { most: 16, stranger: Duration::from_micros(50), vain_waits: 0 };
+/// Ranks that share cores have business there: to wake one takes longer than its turn, and in a
+/// call of some length it may work for a while. Four ranks on two cores, which took each other for
+/// strangers after 50 us, slept for nearly every message, and a short call took three times as
+/// long. Who waits for longer calls had better sleep at once, and finds out so.
+const CROWDED: Yielding = Yielding { most: 50, stranger: Duration::from_millis(1), vain_waits: 8 };
 
 /// The waiting of one communicator, call after call.
 #[derive(Clone)]
 pub(crate) struct Waiting {
     /// More ranks than cores: do not hold a core that another rank may need.
     crowded: bool,
+    yielding: Yielding,
     /// Not two cores for each rank: a thread that runs behind others holds none while it waits.
     scarce: bool,
     /// Waits to come in which we sleep rather than yield.
@@ -60,6 +77,7 @@ impl Waiting {
     pub(crate) fn among(share: Share, aside: Aside) -> Self {
         Self {
             crowded: share.is_crowded(),
+            yielding: if share.is_crowded() { CROWDED } else { ALONE },
             scarce: share.ranks > share.cores / 2,
             wary: 0,
             aside,
@@ -121,8 +139,10 @@ impl Waiting {
 
     /// Let others run, unless strangers would keep the core; false when it is time to sleep.
     fn yields(&mut self) -> bool {
-        if self.wary > 0 || self.yields == YIELDS {
-            self.wary = self.wary.saturating_sub(1);
+        let is_vain = self.yields == self.yielding.most;
+        if is_vain || self.wary > 0 {
+            let vain_waits = if is_vain { self.yielding.vain_waits } else { 0 };
+            self.wary = vain_waits.max(self.wary.saturating_sub(1));
             self.since = Some(Instant::now());
             return false;
         }
@@ -135,7 +155,7 @@ impl Waiting {
 
     /// Learn from a yield who else is there.
     fn yielded(&mut self, took: Duration) {
-        if took > STRANGER {
+        if took > self.yielding.stranger {
             self.wary = WARY_WAITS;
         }
     }
@@ -145,8 +165,8 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    const ALONE: Share = Share { ranks: 1, cores: 2 };
-    const CROWD: Share = Share { ranks: 3, cores: 2 };
+    const FEW: Share = Share { ranks: 1, cores: 2 };
+    const MANY: Share = Share { ranks: 3, cores: 2 };
 
     /// How many looks a wait has before it sleeps.
     fn looks(waiting: &mut Waiting) -> u32 {
@@ -156,7 +176,7 @@ mod tests {
 
     #[test]
     fn short_sleeps_lengthen_the_next_look_and_a_long_one_ends_that() {
-        let mut waiting = Waiting::among(ALONE, Aside::never());
+        let mut waiting = Waiting::among(FEW, Aside::never());
         let start = Instant::now();
         let spun = |waiting: &mut Waiting, after: Duration| {
             waiting.spin_end = None;
@@ -175,14 +195,20 @@ mod tests {
 
     #[test]
     fn who_lost_the_core_to_a_stranger_sleeps_for_many_waits_and_then_tries_again() {
-        let mut waiting = Waiting::among(CROWD, Aside::never());
-        waiting.yielded(STRANGER * 2);
+        let mut waiting = Waiting::among(MANY, Aside::never());
+        // Another rank may have taken so long.
+        waiting.yielded(ALONE.stranger * 2);
+        assert_eq!(waiting.wary, 0);
+        waiting.yielded(CROWDED.stranger * 2);
         for _ in 0..WARY_WAITS {
             assert_eq!(looks(&mut waiting), LOOKS - 1);
             assert_eq!(waiting.yields, 0);
         }
         looks(&mut waiting);
         assert!(waiting.yields > 0, "a thousand waits later it yields again");
+        let mut alone = Waiting::among(FEW, Aside::never());
+        alone.yielded(ALONE.stranger * 2);
+        assert_eq!(alone.wary, WARY_WAITS, "no rank has business on its core");
     }
 
     #[test]
@@ -190,7 +216,7 @@ mod tests {
         let behind = |share| {
             let body = move || {
                 sys::run_behind();
-                looks(&mut Waiting::among(share, Aside::never())) < LOOKS + YIELDS
+                looks(&mut Waiting::among(share, Aside::never())) < LOOKS + CROWDED.most
             };
             std::thread::spawn(body).join().expect("a thread")
         };
@@ -200,10 +226,21 @@ mod tests {
 
     #[test]
     fn crowded_ranks_look_a_little_yield_a_little_and_sleep_until_something_moves() {
-        let mut waiting = Waiting::among(CROWD, Aside::never());
-        assert!(looks(&mut waiting) <= LOOKS - 1 + YIELDS);
+        let mut waiting = Waiting::among(MANY, Aside::never());
+        assert!(looks(&mut waiting) <= LOOKS - 1 + CROWDED.most);
         assert!(!waiting.is_brief() && !waiting.is_brief(), "it sleeps again after a nap");
         waiting.moved();
         assert!(waiting.is_brief());
+    }
+    #[test]
+    fn crowded_ranks_that_yielded_in_vain_sleep_at_once_for_a_few_waits() {
+        let mut waiting = Waiting::among(MANY, Aside::never());
+        waiting.yields = CROWDED.most;
+        assert!(!waiting.yields(), "it has yielded often enough");
+        assert_eq!(waiting.wary, CROWDED.vain_waits);
+        for _ in 0..CROWDED.vain_waits {
+            assert_eq!(looks(&mut waiting), LOOKS - 1);
+        }
+        assert_eq!(waiting.wary, 0);
     }
 }
