@@ -125,7 +125,7 @@ impl Driver {
         let header = plan.header.numbered(sequence);
         self.watch.history.note(&plan.header, sequence);
         self.run.start(plan, &header);
-        self.waiting.moved();
+        self.waiting.begin(|| plan.pumps.iter().map(|pump| pump.bytes).max().unwrap_or(0));
         // A sleeper arms the bells, looks once more, and only then sleeps. What has arrived when it
         // wakes counts before anything that it may have heard of the others.
         let (mut armed, mut slept) = (false, false);

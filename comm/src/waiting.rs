@@ -34,7 +34,7 @@ struct Yielding {
     most: u32,
     /// A yield that took longer gave the core to a stranger.
     stranger: Duration,
-    /// For how many waits nobody yields after one in which all yields were in vain.
+    /// For how many waits nobody yields after one in which all yields were in vain, or would be.
     vain_waits: u32,
 }
 
@@ -43,8 +43,12 @@ const ALONE: Yielding = Yielding { most: 16, stranger: Duration::from_micros(50)
 /// Ranks that share cores have business there: to wake one takes longer than its turn, and in a
 /// call of some length it may work for a while. Four ranks on two cores, which took each other for
 /// strangers after 50 us, slept for nearly every message, and a short call took three times as
-/// long. Who waits for longer calls had better sleep at once, and finds out so.
+/// long.
 const CROWDED: Yielding = Yielding { most: 50, stranger: Duration::from_millis(1), vain_waits: 8 };
+
+/// When the ranks that share a core have so many bytes to move over a wire of each, a wait is
+/// longer than it takes to wake one, and yields keep others from their work.
+const LONG_BYTES: u64 = 900 << 10;
 
 /// The waiting of one communicator, call after call.
 #[derive(Clone)]
@@ -52,6 +56,9 @@ pub(crate) struct Waiting {
     /// More ranks than cores: do not hold a core that another rank may need.
     crowded: bool,
     yielding: Yielding,
+    /// A call with so many bytes on a wire is long for ranks that share cores.
+    long_bytes: u64,
+    is_long: bool,
     /// Not two cores for each rank: a thread that runs behind others holds none while it waits.
     scarce: bool,
     /// Waits to come in which we sleep rather than yield.
@@ -78,6 +85,8 @@ impl Waiting {
         Self {
             crowded: share.is_crowded(),
             yielding: if share.is_crowded() { CROWDED } else { ALONE },
+            long_bytes: LONG_BYTES * share.cores as u64 / share.ranks.max(1) as u64,
+            is_long: false,
             scarce: share.ranks > share.cores / 2,
             wary: 0,
             aside,
@@ -92,7 +101,14 @@ impl Waiting {
         }
     }
 
-    /// Something moved, or a call begins: start over.
+    /// A call begins, with so many bytes on its busiest wire.
+    #[inline]
+    pub(crate) fn begin(&mut self, wire_bytes: impl FnOnce() -> u64) {
+        self.is_long = self.crowded && wire_bytes() >= self.long_bytes;
+        self.moved();
+    }
+
+    /// Something moved: start over.
     #[inline]
     pub(crate) fn moved(&mut self) {
         self.looks = 0;
@@ -139,7 +155,7 @@ impl Waiting {
 
     /// Let others run, unless strangers would keep the core; false when it is time to sleep.
     fn yields(&mut self) -> bool {
-        let is_vain = self.yields == self.yielding.most;
+        let is_vain = self.is_long || self.yields == self.yielding.most;
         if is_vain || self.wary > 0 {
             let vain_waits = if is_vain { self.yielding.vain_waits } else { 0 };
             self.wary = vain_waits.max(self.wary.saturating_sub(1));
@@ -232,6 +248,7 @@ mod tests {
         waiting.moved();
         assert!(waiting.is_brief());
     }
+
     #[test]
     fn crowded_ranks_that_yielded_in_vain_sleep_at_once_for_a_few_waits() {
         let mut waiting = Waiting::among(MANY, Aside::never());
@@ -242,5 +259,15 @@ mod tests {
             assert_eq!(looks(&mut waiting), LOOKS - 1);
         }
         assert_eq!(waiting.wary, 0);
+    }
+    #[test]
+    fn crowded_ranks_sleep_at_once_in_calls_that_are_long_for_so_many() {
+        let sleeps = |share, bytes| {
+            let mut waiting = Waiting::among(share, Aside::never());
+            waiting.begin(|| bytes);
+            (0..LOOKS - 1).all(|_| waiting.is_brief()) && !waiting.is_brief()
+        };
+        assert!(sleeps(MANY, 1 << 20) && !sleeps(MANY, 512 << 10) && !sleeps(FEW, 1 << 30));
+        assert!(sleeps(Share { ranks: 8, cores: 2 }, 256 << 10));
     }
 }
