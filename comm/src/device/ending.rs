@@ -7,6 +7,7 @@
 //! for those of other processes; what some of them may still have open is kept.
 
 use std::sync::Once;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use brigade_cuda::Stream;
@@ -53,8 +54,10 @@ impl Drop for DeviceGroup {
 }
 
 impl Inner {
-    /// `is_asked`: whether somebody wants to know that buffers of calls are open nowhere, too.
+    /// `is_asked`: whether somebody wants to know that buffers of calls are open nowhere, too. Who
+    /// said that they may stay open may free them when the group is dropped.
     fn end(&self, patience: Duration, is_asked: bool) -> Result<(), Error> {
+        let is_asked = is_asked || self.keeps.load(Ordering::Relaxed);
         let mut state = self.state();
         if std::mem::replace(&mut state.is_closed, true) {
             return Ok(());

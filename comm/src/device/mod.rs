@@ -301,9 +301,9 @@ impl DeviceGroup {
         unsafe { self.inner.messages(messages, stream) }
     }
 
-    /// From now on this rank keeps memory that its calls are made on until the group is closed on
-    /// all ranks of this process. With [`Way::Met`] other processes then leave it open, and need
-    /// not open and close it for every call. Each rank decides for itself.
+    /// From now on this rank keeps memory that its calls are made on until the group is closed or
+    /// dropped on all ranks of this process. With [`Way::Met`] other processes then leave it open,
+    /// and need not open and close it for every call. Each rank decides for itself.
     pub fn keep_open(&self) {
         self.inner.keeps.store(true, Ordering::Relaxed);
     }

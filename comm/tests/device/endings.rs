@@ -195,6 +195,28 @@ fn memory_that_is_kept_stays_open_until_the_end() {
     });
 }
 
+/// Without closing it, though another process closes what it has open only later.
+#[test]
+fn who_drops_a_group_may_free_what_it_kept() {
+    let name = "endings::who_drops_a_group_may_free_what_it_kept";
+    in_processes(name, 2, &[], |comm, context| {
+        let group = group_on(&comm, &context, Way::Met);
+        group.keep_open();
+        let stream = Stream::new(&context).expect("a stream");
+        let rank = Rank { group, comm, stream };
+        let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, 1000);
+        let memory = rank.memory(&1_i32.to_le_bytes().repeat(1000));
+        let at = memory.address();
+        // SAFETY: the memory is as long as the call, which is done when this returns.
+        unsafe { rank.group.enqueue(&call, at, at, &rank.stream) }.expect("a call");
+        assert!(rank.bytes(&memory) == 2_i32.to_le_bytes().repeat(1000));
+        if rank.comm.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        drop((rank.group, memory));
+    });
+}
+
 /// Two groups of the same ranks have inboxes of their own: calls take turns, and one group ends on
 /// one rank while the other one still has it.
 fn be_in_two_groups(comm: &Communicator, context: &Context) {
