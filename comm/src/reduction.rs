@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use brigade_transports::copy_past_caches;
+
 use crate::call::Call;
 use crate::kernels::{self, Fold};
 use crate::op::CustomOp;
 use crate::{Dtype, Op};
 
-/// A merge with a user's function goes through a block of this size.
-const MERGE_BYTES: usize = 4096;
+/// What takes two steps goes through a block of this size.
+const BLOCK_BYTES: usize = 4096;
 
 /// How arriving elements are folded.
 pub(crate) enum Reduction {
@@ -73,6 +75,32 @@ impl Reduction {
         }
     }
 
+    /// The same, with a result that goes past the caches: `count` elements of `granule` bytes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Reduction::fold`].
+    pub(crate) unsafe fn fold_past(
+        &self,
+        operand: *const u8,
+        arriving: *const u8,
+        result: *mut u8,
+        (count, granule): (usize, usize),
+    ) {
+        let mut block = [0; BLOCK_BYTES];
+        for first in (0..count).step_by(BLOCK_BYTES / granule) {
+            let count = (count - first).min(BLOCK_BYTES / granule);
+            let (at, bytes) = (first * granule, count * granule);
+            // SAFETY: the caller vouches for these elements at each pointer, and the block holds
+            // `count` of them.
+            unsafe {
+                self.fold(operand.add(at), arriving.add(at), block.as_mut_ptr(), count);
+                let result = std::slice::from_raw_parts_mut(result.add(at), bytes);
+                copy_past_caches(&block[..bytes], result);
+            }
+        }
+    }
+
     /// `into = from ⊕ own` for `count` elements, in this order also where it matters.
     ///
     /// # Safety
@@ -91,9 +119,9 @@ impl Reduction {
             return unsafe { self.fold(own, from, into, count) };
         };
         let size = dtype.size();
-        let mut block = [0; MERGE_BYTES];
-        for first in (0..count).step_by(MERGE_BYTES / size) {
-            let (at, bytes) = (first * size, (count - first).min(MERGE_BYTES / size) * size);
+        let mut block = [0; BLOCK_BYTES];
+        for first in (0..count).step_by(BLOCK_BYTES / size) {
+            let (at, bytes) = (first * size, (count - first).min(BLOCK_BYTES / size) * size);
             // SAFETY: the caller vouches for `count` elements at each pointer, and the block holds
             // `bytes`; what is read of `own` here is written over only afterwards.
             unsafe {

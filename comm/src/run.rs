@@ -304,18 +304,24 @@ impl Turn<'_, '_> {
                     // SAFETY: these are at most `limit` bytes, whole elements, which fit what
                     // dependencies have settled of source and target.
                     unsafe {
-                        reduction.fold(
-                            source.add(at),
-                            arrived.as_ptr(),
-                            target.add(at),
-                            arrived.len() / granule,
-                        );
+                        let (operand, result) = (source.add(at), target.add(at));
+                        let (arrived, count) = (arrived.as_ptr(), arrived.len() / granule);
+                        match step.is_past_caches {
+                            false => reduction.fold(operand, arrived, result, count),
+                            true => reduction.fold_past(operand, arrived, result, (count, granule)),
+                        }
                     }
                     at += arrived.len();
                 })?
             }
-            // SAFETY: the target is ours alone for these bytes.
-            _ => wire.pull_into(unsafe { std::slice::from_raw_parts_mut(target, limit) })?,
+            _ => {
+                // SAFETY: the target is ours alone for these bytes.
+                let target = unsafe { std::slice::from_raw_parts_mut(target, limit) };
+                match step.is_past_caches {
+                    false => wire.pull_into(target)?,
+                    true => wire.pull_past_caches(target)?,
+                }
+            }
         };
         assert!(taken <= limit, "a wire hands out no more than it was asked for");
         Ok(taken as u64)

@@ -33,6 +33,7 @@
 #![warn(missing_docs)]
 
 mod bells;
+mod caches;
 mod cores;
 mod error;
 mod lending;
@@ -49,6 +50,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 pub use bells::Bells;
+pub use caches::{copy_past_caches, outgrows_caches};
 pub use cores::{Cores, Share, step_aside};
 pub use error::{TransportError, Unavailable};
 pub use lending::{Lending, LendingStats};
@@ -209,6 +211,12 @@ pub trait RecvWire: Send {
     /// Fill `target` from its start with arrived bytes, as many as there are now, and return how
     /// many. For plain receives, where a transport can often spare itself a staging copy.
     fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError>;
+
+    /// [`RecvWire::pull_into`] for a target that [outgrows the caches](outgrows_caches): a wire that
+    /// copies leaves them as they are.
+    fn pull_past_caches(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
+        self.pull_into(target)
+    }
 }
 
 /// Sleeping without missing anything: arm, look at every wire once more, then wait.

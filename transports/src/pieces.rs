@@ -4,6 +4,7 @@
 //! put together first. That only happens when the two ends disagree about elements.
 
 use crate::TransportError;
+use crate::caches::copy_past_caches;
 
 /// The longest element.
 const GRANULE_BYTES_MAX: usize = 64;
@@ -75,6 +76,20 @@ impl Stream {
         let mut filled = 0;
         self.pull(pieces, (target.len(), 1), &mut |bytes| {
             target[filled..filled + bytes.len()].copy_from_slice(bytes);
+            filled += bytes.len();
+        })
+    }
+
+    /// [`crate::RecvWire::pull_past_caches`], from these pieces.
+    #[inline]
+    pub(crate) fn pull_past_caches<P: Pieces>(
+        &mut self,
+        pieces: &mut P,
+        target: &mut [u8],
+    ) -> Result<usize, TransportError> {
+        let mut filled = 0;
+        self.pull(pieces, (target.len(), 1), &mut |bytes| {
+            copy_past_caches(bytes, &mut target[filled..filled + bytes.len()]);
             filled += bytes.len();
         })
     }

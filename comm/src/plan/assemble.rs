@@ -1,6 +1,8 @@
 //! The last step of linking: steps become a plan, sorted by the wire they use.
 
-use super::{Channel, Kind, Message, Need, Place, Plan, Pump, Step};
+use brigade_transports::outgrows_caches;
+
+use super::{Channel, Kind, Message, Need, Place, Plan, Pump, Space, Step};
 use crate::header::Header;
 
 /// A plan for messages between pairs, which keep their order on each wire.
@@ -62,6 +64,18 @@ pub(super) struct Draft {
     pub(super) chunk: u32,
 }
 
+impl Draft {
+    /// Whether it writes what the caller shall have over whatever was there.
+    fn is_written_anew(&self) -> bool {
+        let is_anew = match self.kind {
+            Kind::Recv | Kind::Copy => true,
+            Kind::Fold => self.source != self.target,
+            Kind::Send | Kind::Merge { .. } | Kind::Update { .. } => false,
+        };
+        is_anew && self.target.space != Space::Scratch
+    }
+}
+
 /// Sort steps into pumps and renumber what they wait for.
 pub(super) fn assemble(
     drafts: Vec<Draft>,
@@ -79,6 +93,12 @@ pub(super) fn assemble(
             channels.push(draft.channel);
         }
     }
+    let mut is_needed = vec![false; drafts.len()];
+    for need in drafts.iter().flat_map(|draft| &draft.needs) {
+        is_needed[need.step as usize] = true;
+    }
+    let written = drafts.iter().filter(|draft| draft.is_written_anew());
+    let is_long = outgrows_caches(written.map(|draft| draft.bytes).sum());
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_by_key(|&draft| pump_of[draft]);
     let mut number_of = vec![0u32; drafts.len()];
@@ -106,6 +126,7 @@ pub(super) fn assemble(
             source: draft.source,
             target: draft.target,
             bytes: draft.bytes,
+            is_past_caches: is_long && draft.is_written_anew() && !is_needed[index],
             needs: (first, needs.len() as u32),
             number: draft.number as u32,
             chunk: draft.chunk,
@@ -123,5 +144,48 @@ pub(super) fn assemble(
         scratch_bytes,
         sent_bytes,
         moves,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use brigade_schedule::{Algorithm, Collective, program};
+
+    use crate::call::Call;
+    use crate::header::{Header, Window};
+    use crate::plan::{Kind, Step, link};
+    use crate::{Dtype, Op};
+
+    /// More than any cache holds, and less.
+    const LONG: usize = 1 << 40;
+    const SHORT: usize = 1 << 10;
+
+    /// The steps of rank 1 of 4 by a ring that write, and whether past the caches.
+    fn writes(collective: Collective, elems: usize, in_place: bool) -> Vec<(Kind, bool)> {
+        let call = Call::new(collective, Dtype::F32, Op::Sum, elems);
+        let program = program(collective, Algorithm::Ring, 4, 1).expect("a ring");
+        let window = Window::at_most(1 << 50);
+        let header = Header::of_call(&call, 0, 0, window);
+        let plan = link(&program, &call, header, window.bytes(), in_place).expect("a plan");
+        let writes = |step: &&Step| step.kind != Kind::Send;
+        plan.steps.iter().filter(writes).map(|step| (step.kind, step.is_past_caches)).collect()
+    }
+
+    #[test]
+    fn what_is_long_and_read_no_more_goes_past_the_caches() {
+        use Kind::{Copy, Fold, Recv};
+        let gather = [(Recv, false), (Recv, false), (Recv, true)];
+        let in_place = writes(Collective::AllGather, LONG, true);
+        assert_eq!(in_place, gather, "what is passed on is read again");
+        let apart = writes(Collective::AllGather, LONG, false);
+        assert_eq!(apart, [&gather[..], &[(Copy, true)]].concat());
+        let folds = [(Fold, false); 3];
+        assert_eq!(writes(Collective::AllReduce, LONG, false), [folds, gather].concat());
+        assert_eq!(writes(Collective::AllReduce, LONG, true), [folds, gather].concat());
+        let scatter = |last| [(Fold, false), (Fold, false), (Fold, last)];
+        assert_eq!(writes(Collective::ReduceScatter, LONG, false), scatter(true));
+        assert_eq!(writes(Collective::ReduceScatter, LONG, true), scatter(false));
+        let short = writes(Collective::AllGather, SHORT, false);
+        assert!(short.iter().all(|(_, is_past)| !is_past), "{short:?}");
     }
 }

@@ -282,6 +282,9 @@ impl<'a> Linker<'a> {
         if self.written[chunk as usize] {
             return Ok((place.home, !self.aliases(place)));
         }
+        if self.aliases(place) {
+            return Ok((place.home, false));
+        }
         place.input.map(|at| (at, false)).ok_or_else(|| LinkError::NothingThere {
             number,
             algorithm: self.program.algorithm.to_string(),

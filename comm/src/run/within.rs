@@ -1,5 +1,9 @@
 //! The turn within the rank: merges, copies, and the caller's function in the middle of a call.
 
+use std::slice;
+
+use brigade_transports::copy_past_caches;
+
 use super::{Turn, WITHIN_BYTES, Within};
 use crate::plan::{Kind, Step};
 
@@ -60,6 +64,13 @@ impl Turn<'_, '_> {
             if let Kind::Merge { other } = step.kind {
                 let count = (now / granule) as usize;
                 self.functions.reduction.merge(at(other), source, target, count);
+            } else if step.is_past_caches {
+                let bytes = now as usize;
+                let (source, target) = (
+                    slice::from_raw_parts(source, bytes),
+                    slice::from_raw_parts_mut(target, bytes),
+                );
+                copy_past_caches(source, target);
             } else {
                 std::ptr::copy_nonoverlapping(source, target, now as usize);
             }

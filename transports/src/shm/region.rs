@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::sys::{self, Mapping};
+use super::sys::Mapping;
+use crate::caches;
 
 /// A value with a cache line of its own.
 #[repr(C, align(64))]
@@ -100,7 +101,7 @@ impl<T: Plain> Deref for Shared<T> {
 pub(super) enum Stores {
     /// Into the cache.
     Through,
-    /// To memory, leaving the caches as they are. Only to whole lines.
+    /// To memory, leaving the caches as they are.
     Past,
 }
 
@@ -163,9 +164,8 @@ impl Bytes {
                 place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             },
             Stores::Past => {
-                assert!(place.addr().is_multiple_of(64));
-                // SAFETY: as above, and aligned, as just asserted.
-                unsafe { sys::copy_past_caches(bytes, place) };
+                // SAFETY: as above.
+                unsafe { caches::copy_past(bytes, place) };
             }
         }
     }

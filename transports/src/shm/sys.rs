@@ -290,36 +290,3 @@ pub(super) fn ticks() -> u64 {
     #[cfg(not(target_arch = "x86_64"))]
     0
 }
-
-/// Copy `source` to `target` past the caches, where the processor can. Whatever is stored after
-/// this is seen after it.
-///
-/// # Safety
-/// `target` is aligned to 64 bytes and has room for `source`, which does not overlap it.
-pub(super) unsafe fn copy_past_caches(source: &[u8], target: *mut u8) {
-    debug_assert!(target.addr().is_multiple_of(64));
-    #[cfg(target_arch = "x86_64")]
-    let rest = {
-        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-        let lines = source.chunks_exact(64);
-        let rest = lines.remainder();
-        for (index, line) in lines.enumerate() {
-            // SAFETY: the line has 64 bytes, the target as many at this place, aligned.
-            unsafe {
-                let from: *const __m128i = line.as_ptr().cast();
-                let to: *mut __m128i = target.add(index * 64).cast();
-                for part in 0..4 {
-                    _mm_stream_si128(to.add(part), _mm_loadu_si128(from.add(part)));
-                }
-            }
-        }
-        // SAFETY: every x86-64 processor has the instruction.
-        unsafe { _mm_sfence() };
-        rest
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let rest = source;
-    let done = source.len() - rest.len();
-    // SAFETY: the target has room for the rest too.
-    unsafe { target.add(done).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
-}

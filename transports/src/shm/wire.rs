@@ -221,6 +221,10 @@ impl RecvWire for Receiver {
     fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
         self.stream.pull_into(&mut self.arriving, target)
     }
+
+    fn pull_past_caches(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
+        self.stream.pull_past_caches(&mut self.arriving, target)
+    }
 }
 
 impl Drop for Receiver {

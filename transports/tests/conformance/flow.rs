@@ -155,7 +155,10 @@ impl Incoming {
 
     fn pull_into(&mut self, bytes: usize) -> Result<usize, TransportError> {
         let mut target = vec![0xee; bytes];
-        let got = self.wire.pull_into(&mut target)?;
+        let got = match self.place.rng.bool() {
+            true => self.wire.pull_into(&mut target)?,
+            false => self.wire.pull_past_caches(&mut target)?,
+        };
         assert_contents(self.place.key, self.place.stream_at, &target[..got]);
         assert!(target[got..].iter().all(|&value| value == 0xee), "the rest is untouched");
         Ok(got)
