@@ -260,6 +260,7 @@ mod tests {
         }
         assert_eq!(waiting.wary, 0);
     }
+
     #[test]
     fn crowded_ranks_sleep_at_once_in_calls_that_are_long_for_so_many() {
         let sleeps = |share, bytes| {

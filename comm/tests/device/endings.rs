@@ -37,6 +37,14 @@ fn call_once(group: &DeviceGroup, comm: &Communicator) {
     comm.barrier().expect("a barrier");
 }
 
+/// A rank that keeps the memory of its calls, which others then leave open.
+fn keeper(comm: Communicator, context: &Context) -> Rank {
+    let group = group_on(&comm, context, Way::Met);
+    group.keep_open();
+    let stream = Stream::new(context).expect("a stream");
+    Rank { group, comm, stream }
+}
+
 fn free_bytes(context: &Context) -> usize {
     context.memory().expect("a number").0
 }
@@ -174,10 +182,7 @@ fn who_aborts_waits_for_nobody() {
 fn memory_that_is_kept_stays_open_until_the_end() {
     let name = "endings::memory_that_is_kept_stays_open_until_the_end";
     in_processes(name, 2, &[], |comm, context| {
-        let group = group_on(&comm, &context, Way::Met);
-        group.keep_open();
-        let stream = Stream::new(&context).expect("a stream");
-        let rank = Rank { group, comm, stream };
+        let rank = keeper(comm, &context);
         let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, 10_000);
         let ones = 1_i32.to_le_bytes().repeat(10_000);
         let memory: Vec<_> = (0..75).map(|_| rank.memory(&ones)).collect();
@@ -200,10 +205,7 @@ fn memory_that_is_kept_stays_open_until_the_end() {
 fn who_drops_a_group_may_free_what_it_kept() {
     let name = "endings::who_drops_a_group_may_free_what_it_kept";
     in_processes(name, 2, &[], |comm, context| {
-        let group = group_on(&comm, &context, Way::Met);
-        group.keep_open();
-        let stream = Stream::new(&context).expect("a stream");
-        let rank = Rank { group, comm, stream };
+        let rank = keeper(comm, &context);
         let call = Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, 1000);
         let memory = rank.memory(&1_i32.to_le_bytes().repeat(1000));
         let at = memory.address();
