@@ -212,8 +212,8 @@ pub trait RecvWire: Send {
     /// many. For plain receives, where a transport can often spare itself a staging copy.
     fn pull_into(&mut self, target: &mut [u8]) -> Result<usize, TransportError>;
 
-    /// [`RecvWire::pull_into`] for a target that [outgrows the caches](outgrows_caches): a wire that
-    /// copies leaves them as they are.
+    /// [`RecvWire::pull_into`] for a target that [outgrows the caches](outgrows_caches): a wire
+    /// that copies leaves them as they are.
     fn pull_past_caches(&mut self, target: &mut [u8]) -> Result<usize, TransportError> {
         self.pull_into(target)
     }

@@ -65,14 +65,15 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Whether it writes what the caller shall have over whatever was there.
+    /// Whether it writes what the caller shall have, where nothing in the call was read or written
+    /// before: what was is in a cache already.
     fn is_written_anew(&self) -> bool {
         let is_anew = match self.kind {
             Kind::Recv | Kind::Copy => true,
             Kind::Fold => self.source != self.target,
             Kind::Send | Kind::Merge { .. } | Kind::Update { .. } => false,
         };
-        is_anew && self.target.space != Space::Scratch
+        is_anew && self.needs.is_empty() && self.target.space != Space::Scratch
     }
 }
 
@@ -160,10 +161,14 @@ mod tests {
     const LONG: usize = 1 << 40;
     const SHORT: usize = 1 << 10;
 
-    /// The steps of rank 1 of 4 by a ring that write, and whether past the caches.
-    fn writes(collective: Collective, elems: usize, in_place: bool) -> Vec<(Kind, bool)> {
+    /// The steps of rank 1 by a ring that write, and whether past the caches.
+    fn writes(
+        collective: Collective,
+        (ranks, elems): (u32, usize),
+        in_place: bool,
+    ) -> Vec<(Kind, bool)> {
         let call = Call::new(collective, Dtype::F32, Op::Sum, elems);
-        let program = program(collective, Algorithm::Ring, 4, 1).expect("a ring");
+        let program = program(collective, Algorithm::Ring, ranks, 1).expect("a ring");
         let window = Window::at_most(1 << 50);
         let header = Header::of_call(&call, 0, 0, window);
         let plan = link(&program, &call, header, window.bytes(), in_place).expect("a plan");
@@ -172,20 +177,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_and_read_no_more_goes_past_the_caches() {
+    fn what_is_long_and_touched_once_goes_past_the_caches() {
+        use Collective::{AllGather, AllReduce, ReduceScatter};
         use Kind::{Copy, Fold, Recv};
+        let long = |collective, in_place| writes(collective, (4, LONG), in_place);
         let gather = [(Recv, false), (Recv, false), (Recv, true)];
-        let in_place = writes(Collective::AllGather, LONG, true);
-        assert_eq!(in_place, gather, "what is passed on is read again");
-        let apart = writes(Collective::AllGather, LONG, false);
-        assert_eq!(apart, [&gather[..], &[(Copy, true)]].concat());
-        let folds = [(Fold, false); 3];
-        assert_eq!(writes(Collective::AllReduce, LONG, false), [folds, gather].concat());
-        assert_eq!(writes(Collective::AllReduce, LONG, true), [folds, gather].concat());
+        assert_eq!(long(AllGather, true), gather, "what is passed on is read again");
+        assert_eq!(long(AllGather, false), [&gather[..], &[(Copy, true)]].concat());
         let scatter = |last| [(Fold, false), (Fold, false), (Fold, last)];
-        assert_eq!(writes(Collective::ReduceScatter, LONG, false), scatter(true));
-        assert_eq!(writes(Collective::ReduceScatter, LONG, true), scatter(false));
-        let short = writes(Collective::AllGather, SHORT, false);
+        assert_eq!(long(ReduceScatter, false), scatter(true));
+        assert_eq!(long(ReduceScatter, true), scatter(false), "what is there was read");
+        let reduce = long(AllReduce, false);
+        assert!(reduce.iter().all(|(_, is_past)| !is_past), "all was folded before: {reduce:?}");
+        let of_two = |in_place| writes(AllReduce, (2, LONG), in_place);
+        assert_eq!(of_two(false), [(Fold, false), (Recv, true)]);
+        assert_eq!(of_two(true), [(Fold, false), (Recv, false)], "what is there was sent");
+        let short = writes(AllGather, (4, SHORT), false);
         assert!(short.iter().all(|(_, is_past)| !is_past), "{short:?}");
     }
 }

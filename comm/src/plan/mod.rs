@@ -72,8 +72,8 @@ pub(crate) struct Step {
     pub(crate) source: Place,
     pub(crate) target: Place,
     pub(crate) bytes: u64,
-    /// Whether its target is written past the caches: nothing in the call reads it, and the output
-    /// is longer than what they hold.
+    /// Whether its target is written past the caches: nothing else in the call touches it, and the
+    /// output is longer than what they hold.
     pub(crate) is_past_caches: bool,
     /// The dependencies of the step, as a range of [`Plan::needs`].
     pub(crate) needs: (u32, u32),
