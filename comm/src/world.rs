@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, TransportError};
+use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, TransportError, opened};
 
 use crate::bootstrap::Root;
 use crate::control::Control;
@@ -76,7 +76,7 @@ impl Ports {
     /// The cards of all ports in one string of bytes: name and card of each, with their lengths.
     pub(crate) fn cards(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let host = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let host = opened(|| std::fs::read("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
         let ports = self.open.iter().map(|(name, port)| (*name, port.card()));
         let cores = Cores::of_this_thread().to_bytes();
         for (name, card) in ports.chain([(HOST, host), (CORES, cores)]) {

@@ -54,6 +54,7 @@ pub use caches::{copy_past_caches, outgrows_caches};
 pub use cores::{Cores, Share, step_aside};
 pub use error::{TransportError, Unavailable};
 pub use lending::{Lending, LendingStats};
+pub use sys::opened;
 
 /// What a transport is good for, asked before it is used.
 #[derive(Clone, Copy, Debug, PartialEq)]

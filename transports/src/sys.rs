@@ -1,5 +1,5 @@
 //! Raw calls that more than one transport needs and the standard library does not offer: a set of
-//! descriptors to sleep at; and the cores of the calling thread.
+//! descriptors to sleep at, the limit of open files, and the cores of the calling thread.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -30,7 +30,7 @@ impl Epoll {
     /// An empty set.
     pub(crate) fn new() -> io::Result<Epoll> {
         // SAFETY: takes no pointers; the result is checked before it is owned.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let fd = opened(|| check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }))?;
         // SAFETY: `fd` was just made and belongs to nobody else.
         Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
@@ -66,6 +66,31 @@ impl Epoll {
         while self.wait(0)? == EVENTS_AT_ONCE {}
         Ok(())
     }
+}
+
+/// Open something; where this process has as many files open as it may, but may allow itself more,
+/// it does that first. So ranks of a large world, and a rank of many groups, need no other limit
+/// than most systems set.
+pub fn opened<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let outcome = open();
+    match &outcome {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+            // Another thread may have done it just now.
+            let _raised = raise_file_limit();
+            open()
+        }
+        _ => outcome,
+    }
+}
+
+/// Let this process open as many files as its administrator allows.
+pub(crate) fn raise_file_limit() -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes one rlimit to a place that holds one.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: reads one rlimit, which lives through the call.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }).map(drop)
 }
 
 /// How many bytes say which cores a thread may run on, a bit for each.

@@ -8,6 +8,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use brigade_transports::opened;
+
 use super::conn::tune;
 use super::proof::{self, Nonces, Side, random};
 use super::target::{Found, Target};
@@ -156,8 +158,8 @@ fn attempt(
     deadline: Instant,
 ) -> Result<Seat, Setback> {
     let left = deadline.saturating_duration_since(Instant::now()).max(BACKOFF_MIN);
-    let stream =
-        TcpStream::connect_timeout(&address, left.min(CONNECT_TIMEOUT)).map_err(passing)?;
+    let connect = || TcpStream::connect_timeout(&address, left.min(CONNECT_TIMEOUT));
+    let stream = opened(connect).map_err(passing)?;
     if stream.local_addr().is_ok_and(|local| local == address) {
         // With nobody listening on a port of the ephemeral range, TCP may connect us to ourselves.
         return Err(may_pass("nobody listens"));

@@ -11,6 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use brigade_transports::opened;
+
 use super::conn::{Conn, Phase};
 use super::listen;
 use super::proof::{self, Nonces, Side, random};
@@ -45,8 +47,6 @@ pub(super) struct Hub {
     conns: Vec<Conn>,
     hub_rank: Option<usize>,
     stage: Stage,
-    /// Whether the system has refused us a connection, and we have said so.
-    deaf: bool,
 }
 
 enum Stage {
@@ -72,7 +72,6 @@ impl Hub {
             conns: Vec::new(),
             hub_rank: None,
             stage: Stage::Gathering(Roster::default()),
-            deaf: false,
         })
     }
 
@@ -122,7 +121,7 @@ impl Hub {
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_MAX {
             let Some(listener) = &self.listener else { return };
-            match listener.accept() {
+            match opened(|| listener.accept()) {
                 Ok((stream, _)) => {
                     // A stream that cannot be set up is as good as one that never came.
                     self.conns.extend(Conn::new(stream, Instant::now()).ok());
@@ -131,8 +130,11 @@ impl Hub {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     // Mostly no descriptors left: make room, and do not spin on a full house.
-                    if !std::mem::replace(&mut self.deaf, true) {
+                    if let Stage::Gathering(roster) = &mut self.stage
+                        && roster.deaf.is_none()
+                    {
                         tracing::warn!(%error, "the root cannot accept connections now");
+                        roster.deaf = Some(error.to_string());
                     }
                     self.drop_oldest_stranger();
                     std::thread::sleep(ACCEPT_PAUSE);

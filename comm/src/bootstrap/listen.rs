@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use brigade_transports::opened;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::sys::host_name;
@@ -18,7 +19,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A listener at the first of `addresses` that can be had.
 pub(super) fn at(addresses: &[SocketAddr]) -> Result<TcpListener, JoinError> {
     let failed = |source| JoinError::Listen { address: format!("{addresses:?}"), source };
-    let listener = TcpListener::bind(addresses).map_err(failed)?;
+    let listener = opened(|| TcpListener::bind(addresses)).map_err(failed)?;
     SockRef::from(&listener).listen(BACKLOG).map_err(failed)?;
     Ok(listener)
 }
@@ -33,7 +34,7 @@ pub(super) fn everywhere(port: u16) -> Result<TcpListener, JoinError> {
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     };
-    match both() {
+    match opened(both) {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
             at(&[SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))])
         }

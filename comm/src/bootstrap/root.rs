@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
+use brigade_transports::opened;
+
 use super::hub::Hub;
 
 /// A root at work. Dropping it ends it: ranks that are waiting to join are told so, and ranks that
@@ -62,7 +64,7 @@ pub(super) struct Bell {
 
 impl Bell {
     fn new() -> io::Result<Self> {
-        let (mouth, ear) = UnixStream::pair()?;
+        let (mouth, ear) = opened(UnixStream::pair)?;
         Ok(Self { rung: AtomicBool::new(false), mouth, ear })
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Roster {
     tell_at: Option<Instant>,
     /// How many connections could not prove the secret.
     pub(super) strangers: usize,
+    /// Why the system refused the root a connection, if it did.
+    pub(super) deaf: Option<String>,
 }
 
 #[derive(Debug)]
@@ -169,6 +171,9 @@ impl Roster {
             let _infallible =
                 write!(text, "; {} connection(s) could not prove the job's secret", self.strangers);
         }
+        if let Some(why) = &self.deaf {
+            let _infallible = write!(text, "; the root could not take a connection: {why}");
+        }
         text
     }
 
@@ -303,7 +308,8 @@ mod tests {
     #[test]
     fn the_shortest_patience_counts_and_the_missing_are_named() {
         let start = Instant::now();
-        let mut roster = Roster { strangers: 2, ..Roster::default() };
+        let deaf = Some("Too many open files".to_owned());
+        let mut roster = Roster { strangers: 2, deaf, ..Roster::default() };
         for rank in [0, 1, 2, 4, 6] {
             roster.seat(join(rank, 12, rank), start).unwrap();
         }
@@ -316,7 +322,8 @@ mod tests {
             failure.why,
             "waited 0.5 s; ranks 3, 5, 8-11 of 12 never came; \
              rank 4 (process 4 on h) came and went; \
-             2 connection(s) could not prove the job's secret"
+             2 connection(s) could not prove the job's secret; \
+             the root could not take a connection: Too many open files"
         );
     }
 }

@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use brigade_transports::opened;
+
 /// One descriptor to wait for.
 #[repr(transparent)]
 pub(super) struct Watch(libc::pollfd);
@@ -68,10 +70,13 @@ pub(crate) fn user() -> u32 {
 /// The addresses of interfaces that are up, without loopback and link-local ones.
 pub(super) fn addresses() -> io::Result<Vec<IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` is a valid place for the result.
-    if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    opened(|| {
+        // SAFETY: `first` is a valid place for the result.
+        match unsafe { libc::getifaddrs(&mut first) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })?;
     let mut found = Vec::new();
     let mut next = first;
     while !next.is_null() {

@@ -22,6 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use brigade_transports::opened;
 use court::wire;
 use frame::{Decoder, Frame, Waiting};
 use monitor::Heard;
@@ -82,7 +83,7 @@ impl Control {
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(Some(SAY_TIMEOUT))?;
         let heard = Heard::new(hub_rank);
-        let monitor = heard.listen(stream.try_clone()?, decoder, rank)?;
+        let monitor = heard.listen(opened(|| stream.try_clone())?, decoder, rank)?;
         let line = Line {
             stream,
             turn: Mutex::new(()),

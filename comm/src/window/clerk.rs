@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use brigade_transports::{RecvWire, SendWire, Share, TransportError};
+use brigade_transports::{RecvWire, SendWire, Share, TransportError, opened};
 
 use super::held::Held;
 use super::request::{HEAD_BYTES, Request};
@@ -47,7 +47,7 @@ impl Clerk {
         mut ends: Ends,
         share: Share,
     ) -> io::Result<Self> {
-        let (mouth, ear) = UnixStream::pair()?;
+        let (mouth, ear) = opened(UnixStream::pair)?;
         // Where no bell hears it, naps are short.
         let mut bells = ends.endpoints.iter_mut().map(|endpoint| endpoint.doorbell());
         let _hears = bells.any(|bell| bell.also_hears(ear.as_fd()));

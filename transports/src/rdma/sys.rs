@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::opened;
 use crate::sys::check;
 
 /// Something to wake a sleeper by. Each ring is seen by those who wait for changes.
@@ -19,7 +20,8 @@ impl AsFd for Gong {
 impl Gong {
     pub(super) fn new() -> io::Result<Gong> {
         // SAFETY: takes no pointers; the result is checked before it is owned.
-        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let make = || check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) });
+        let fd = opened(make)?;
         // SAFETY: `fd` was just made and belongs to nobody else.
         Ok(Gong(unsafe { OwnedFd::from_raw_fd(fd) }))
     }

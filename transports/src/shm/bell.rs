@@ -21,7 +21,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::probe::Card;
 use super::region::{Line, Shared};
 use super::{order, sys};
-use crate::{Doorbell, TransportError};
+use crate::{Doorbell, TransportError, opened};
 
 /// More knocks than a door holds, unless its system was told to let it hold many.
 const KNOCKS_MAX: usize = 1024;
@@ -50,7 +50,7 @@ impl Door {
     }
 
     fn open(&self) -> Option<Socket> {
-        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None).ok()?;
+        let socket = opened(|| Socket::new(Domain::UNIX, Type::DGRAM, None)).ok()?;
         socket.set_nonblocking(true).ok()?;
         socket.bind(&self.address()?).ok()?;
         Some(socket)
@@ -139,7 +139,7 @@ pub(super) struct Knocker(OnceLock<Option<Socket>>);
 impl Knocker {
     fn knock(&self, door: &Door) {
         let make = || {
-            let socket = Socket::new(Domain::UNIX, Type::DGRAM, None).ok()?;
+            let socket = opened(|| Socket::new(Domain::UNIX, Type::DGRAM, None)).ok()?;
             socket.set_nonblocking(true).ok().map(|()| socket)
         };
         if let (Some(socket), Some(address)) = (self.0.get_or_init(make), door.address()) {

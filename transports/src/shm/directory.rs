@@ -20,7 +20,7 @@ use super::area::{Area, area_head_bytes};
 use super::held::Held;
 use super::region::{Line, Shared, plain};
 use super::sys::{self, Mapping, PAGE_BYTES};
-use crate::TransportError;
+use crate::{TransportError, opened};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BRGSHM01");
 /// How many areas a region can ever have had.
@@ -301,8 +301,7 @@ fn set_length(fd: &OwnedFd) -> Result<u64, TransportError> {
     // Growing past the process's limit would raise SIGXFSZ, so such lengths are not tried.
     let most = sys::file_bytes_max();
     let mut refused = std::io::Error::from_raw_os_error(libc::EFBIG);
-    let file = fd
-        .try_clone()
+    let file = opened(|| fd.try_clone())
         .map(std::fs::File::from)
         .map_err(|e| TransportError::from_io("dup", &e, "making the memory that ranks share"))?;
     for bytes in LENGTHS.into_iter().filter(|bytes| *bytes <= most) {

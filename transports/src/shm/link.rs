@@ -22,8 +22,8 @@ use super::directory::Region;
 use super::held::Held;
 use super::probe::{Card, Name};
 use super::sys;
-use crate::TransportError;
 use crate::proof::{Role, prove};
+use crate::{TransportError, opened};
 
 /// What both ends of the hand-over believe it is about.
 const CONTEXT: &[u8] = b"shm region";
@@ -111,7 +111,8 @@ impl Listener {
                 )
             }
         };
-        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("socket"))?;
+        let socket = opened(|| Socket::new(Domain::UNIX, Type::STREAM, None));
+        let socket = socket.map_err(failed("socket"))?;
         let address = SockAddr::unix(card.socket_name()).map_err(failed("bind"))?;
         socket.bind(&address).map_err(failed("bind"))?;
         socket.listen(BACKLOG).map_err(failed("listen"))?;
@@ -141,7 +142,7 @@ impl Drop for Listener {
 
 fn serve(socket: &Socket, secret: &[u8; 32], made: &Made) {
     loop {
-        match socket.accept() {
+        match opened(|| socket.accept()) {
             // Whoever fails the hand-over sees its connection close, and says so on its side.
             Ok((joiner, _)) => drop(hand_over(joiner.into(), secret, made)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -182,10 +183,12 @@ pub(super) fn fetch(
     deadline: Instant,
 ) -> Result<Arc<Region>, TransportError> {
     let (start, mut pause, mut refusals) = (Instant::now(), RETRY_FIRST, 0);
+    let mut last = String::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let what = format!("getting shared memory from member {first} (process {})", card.pid);
+            let of = format!("member {first} (process {}){last}", card.pid);
+            let what = format!("getting shared memory from {of}");
             let waited_ms = start.elapsed().as_millis() as u64;
             return Err(TransportError::Timeout { what, waited_ms });
         }
@@ -204,7 +207,7 @@ pub(super) fn fetch(
                 return Err(TransportError::PeerGone { peer: first, how });
             }
             // It ended in the middle, or the system is short of something for now.
-            Err(_) => {}
+            Err(error) => last = format!(", at last because {error},"),
         }
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(RETRY_LAST);
@@ -213,7 +216,7 @@ pub(super) fn fetch(
 
 fn attempt(card: &Card, secret: &[u8; 32], left: Duration) -> Result<OwnedFd, TransportError> {
     let failed = |e: io::Error| TransportError::from_io("connect", &e, "asking for shared memory");
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+    let socket = opened(|| Socket::new(Domain::UNIX, Type::STREAM, None)).map_err(failed)?;
     socket.set_write_timeout(Some(left)).map_err(failed)?;
     socket.set_read_timeout(Some(left)).map_err(failed)?;
     let address = SockAddr::unix(card.socket_name()).map_err(failed)?;

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use sha2::{Digest, Sha256};
 
 use super::sys;
-use crate::{Cores, Unavailable};
+use crate::{Cores, Unavailable, opened};
 
 const MAGIC: [u8; 4] = *b"BSHM";
 const VERSION: u16 = 3;
@@ -107,7 +107,7 @@ impl Card {
 /// What says that two processes can share memory: one kernel, one space of socket names, one user.
 pub(super) fn host_identity() -> Result<[u8; 32], Unavailable> {
     let path = "/proc/sys/kernel/random/boot_id";
-    let boot = std::fs::read(path)
+    let boot = opened(|| std::fs::read(path))
         .map_err(|e| unavailable(format!("{path} cannot be read: {e}"), "mount /proc"))?;
     let mut hash = Sha256::new();
     hash.update(b"brigade shm host");

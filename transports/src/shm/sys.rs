@@ -9,6 +9,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::opened;
+use crate::sys::raise_file_limit;
+
 /// The page size that layouts are rounded to. Larger pages of other machines are multiples of it,
 /// and [`Mapping::new`] refuses what the kernel refuses.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -20,11 +23,10 @@ pub(super) fn memory_file() -> io::Result<OwnedFd> {
     // SAFETY: the name is a string that ends in zero; the call touches no other memory of ours.
     let create = |flags| unsafe { libc::memfd_create(c"brigade".as_ptr(), flags) };
     // Kernels before 6.3 do not know the flag that keeps the file from being executed.
-    let fd = match create(flags | NOEXEC_SEAL) {
-        -1 => create(flags),
-        fd => fd,
-    };
-    own(fd)
+    opened(|| match create(flags | NOEXEC_SEAL) {
+        -1 => own(create(flags)),
+        fd => own(fd),
+    })
 }
 
 /// The longest file this process may make.
@@ -51,7 +53,7 @@ pub(super) fn sealed_length(fd: &OwnedFd) -> io::Result<u64> {
     if seals & libc::F_SEAL_SHRINK == 0 {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    Ok(File::from(fd.try_clone()?).metadata()?.len())
+    Ok(File::from(opened(|| fd.try_clone())?).metadata()?.len())
 }
 
 /// How many bytes of a memory file are backed by memory now.
@@ -164,7 +166,7 @@ fn membarrier(command: libc::c_int) -> io::Result<()> {
 /// A descriptor that becomes readable when process `pid` ends.
 pub(super) fn watch_process(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes numbers.
-    own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as RawFd)
+    opened(|| own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as RawFd))
 }
 
 /// The position of the first of these descriptors that is readable, waiting for one at most as
@@ -227,7 +229,8 @@ pub(super) fn send_descriptor(socket: &impl AsRawFd, fd: &OwnedFd) -> io::Result
     if sent == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Receive one byte with a descriptor; `None` when the other end closed or sent no descriptor.
+/// Receive one byte with a descriptor; `None` when the other end closed or sent no descriptor. An
+/// error of this process's when it came and there was no room for it.
 pub(super) fn receive_descriptor(socket: &impl AsRawFd) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0_u8];
     let mut piece = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -237,6 +240,11 @@ pub(super) fn receive_descriptor(socket: &impl AsRawFd) -> io::Result<Option<Own
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
     if got < 0 {
         return Err(io::Error::last_os_error());
+    }
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        // It comes again when it is asked for again; there should be room then.
+        let _raised = raise_file_limit();
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     // SAFETY: the kernel has filled the control buffer in; the first message, if any, is whole
     // when its length says so, and a descriptor received is ours to own.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::sys;
-use crate::TransportError;
+use crate::{TransportError, opened};
 
 /// An address of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,8 @@ pub(super) fn interfaces(filter: &Filter) -> Result<Vec<Interface>, TransportErr
 
 /// What the driver reports, where it does; virtual interfaces mostly do not.
 fn speed_mbit(name: &str) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    let path = format!("/sys/class/net/{name}/speed");
+    let text = opened(|| std::fs::read_to_string(&path)).ok()?;
     text.trim().parse::<u32>().ok().filter(|&speed| speed > 0)
 }
 

@@ -18,7 +18,7 @@ use super::link::{Link, Pair, Turn};
 use super::port::Shared;
 use super::route::{Candidate, candidates};
 use super::{options, sys};
-use crate::TransportError;
+use crate::{TransportError, opened};
 
 /// How long an address has to answer before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(150);
@@ -150,14 +150,8 @@ impl Call<'_> {
 
     /// Begin to connect one socket.
     fn start(&self, address: SocketAddr) -> io::Result<Socket> {
-        let open = || Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP));
-        let socket = match open() {
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-                sys::raise_file_limit()?;
-                open()?
-            }
-            other => other?,
-        };
+        let domain = Domain::for_address(address);
+        let socket = opened(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))?;
         socket.set_nonblocking(true)?;
         match socket.connect(&SockAddr::from(address)) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),

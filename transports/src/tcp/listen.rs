@@ -20,7 +20,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::port::Shared;
 use super::{handshake, options, sys};
-use crate::{TransportError, Unavailable};
+use crate::{TransportError, Unavailable, opened};
 
 /// How long a caller may take to prove itself.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ fn listen(
     // The port that the other family got comes first: one rule for a firewall is enough then.
     let choices = Some(same_as).filter(|&port| port != 0).into_iter();
     for port in choices.chain(ports.unwrap_or(&anywhere).clone()) {
-        let socket = match unbound(any.is_ipv4()) {
+        let socket = match opened(|| unbound(any.is_ipv4())) {
             Err(error) if is_family_missing(&error) => return Ok(None),
             other => other.map_err(|error| failed("socket", &error, port))?,
         };
@@ -118,7 +118,8 @@ impl Listener {
     /// Serve `bound`: file every caller that proves itself in the links of `shared`.
     pub(super) fn start(bound: Bound, shared: Arc<Shared>) -> Result<Listener, TransportError> {
         let failed = |call, error| TransportError::from_io(call, &error, "starting to listen");
-        let (stop, stopped) = UnixStream::pair().map_err(|error| failed("socketpair", error))?;
+        let pair = opened(UnixStream::pair);
+        let (stop, stopped) = pair.map_err(|error| failed("socketpair", error))?;
         let thread = std::thread::Builder::new()
             .name("brigade-tcp".into())
             .spawn(move || serve(&bound.sockets, &stopped, &shared))
@@ -152,7 +153,7 @@ fn serve(listening: &[Socket], stopped: &UnixStream, shared: &Arc<Shared>) {
         }
         for (socket, _) in listening.iter().zip(&ready).filter(|(_, ready)| **ready) {
             make_room(&mut callers);
-            match socket.accept() {
+            match opened(|| socket.accept()) {
                 Ok((caller, _)) => admit(caller, shared, &mut callers),
                 Err(error) => pause_after(&error),
             }
@@ -163,12 +164,9 @@ fn serve(listening: &[Socket], stopped: &UnixStream, shared: &Arc<Shared>) {
     }
 }
 
-/// When files or memory are short, the same caller would be found again at once: raise the limit
-/// of files if there is one, and leave the processor to those who can free something.
+/// When files or memory are short, the same caller would be found again at once: leave the
+/// processor to those who can free something.
 fn pause_after(error: &io::Error) {
-    if matches!(error.raw_os_error(), Some(libc::EMFILE)) && sys::raise_file_limit().is_ok() {
-        return;
-    }
     if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -218,7 +216,7 @@ impl Caller {
 
 /// Give a caller its own thread and its deadline.
 fn admit(socket: Socket, shared: &Arc<Shared>, callers: &mut VecDeque<Arc<Caller>>) {
-    let Ok(handle) = socket.try_clone() else { return };
+    let Ok(handle) = opened(|| socket.try_clone()) else { return };
     let since = Instant::now();
     let caller = Arc::new(Caller { socket: Mutex::new(Some(handle)), since });
     callers.push_back(caller.clone());

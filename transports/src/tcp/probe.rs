@@ -7,7 +7,7 @@ use super::address::{Filter, Interface, interfaces};
 use super::card::{ADDRESSES_MAX, Card, fitting_name};
 use super::port::Shared;
 use super::{BULK_BYTES, CREDIT_BYTES, Settings};
-use crate::{Caps, Memory, TransportError, Unavailable};
+use crate::{Caps, Memory, TransportError, Unavailable, opened};
 
 /// Costs between two processes of one machine: measured, two cores that share a cache.
 const NEAR: (f64, f64) = (4.5e-6, 1.0 / 4.5e9);
@@ -78,7 +78,8 @@ pub(super) fn card(
             addresses.push(interface.address);
         }
     }
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = opened(|| std::fs::read_to_string("/proc/sys/kernel/hostname"));
+    let name = name.unwrap_or_default();
     let (host, netns) = (host_id()?, netns()?);
     Ok(Card { id: random()?, host, netns, port4, port6, name: fitting_name(&name), addresses })
 }
@@ -86,7 +87,8 @@ pub(super) fn card(
 /// Which boot of which machine this is; containers of one machine agree. Where the kernel does
 /// not tell we are nobody's neighbour, which costs speed and nothing else.
 fn host_id() -> Result<[u8; 16], TransportError> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let text = opened(|| std::fs::read_to_string("/proc/sys/kernel/random/boot_id"));
+    let text = text.unwrap_or_default();
     match u128::from_str_radix(&text.trim().replace('-', ""), 16) {
         Ok(id) => Ok(id.to_le_bytes()),
         Err(_) => random(),

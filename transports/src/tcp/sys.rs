@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
 
+use crate::opened;
 use crate::sys::check;
 
 /// Wait until one of the descriptors has one of `events`, or is broken, or `timeout_ms` passed
@@ -46,17 +47,6 @@ pub(super) fn set_retry_cap(socket: &impl AsRawFd, ms: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Let this process open as many files as its administrator allows. Returns the new limit.
-pub(super) fn raise_file_limit() -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes one rlimit to a place that holds one.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: reads one rlimit, which lives through the call.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
-    Ok(limit.rlim_cur)
-}
-
 /// An address of this machine as the kernel lists it.
 pub(super) struct RawAddress {
     pub(super) name: String,
@@ -70,7 +60,7 @@ pub(super) struct RawAddress {
 pub(super) fn addresses() -> io::Result<Vec<RawAddress>> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: on success the call makes `list` a linked list that stays valid until it is freed.
-    check(unsafe { libc::getifaddrs(&mut list) })?;
+    opened(|| check(unsafe { libc::getifaddrs(&mut list) }))?;
     let mut found = Vec::new();
     let mut next = list;
     while !next.is_null() {

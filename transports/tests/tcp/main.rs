@@ -1,7 +1,8 @@
 //! TCP beyond what every transport must do (see `conformance`): strangers, ports, several sockets,
-//! dead processes, and ranks on different hosts.
+//! dead processes, processes without a file to spare, and ranks on different hosts.
 
 mod deaths;
+mod files;
 mod hosts;
 mod rank;
 mod strangers;
