@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::area::Area;
 use super::bell::{Barrier, Bell, Door, Knocker, Ringer};
+use super::held::Held;
 use super::layout::Layout;
-use super::probe::Card;
+use super::probe::{Card, Name};
 use super::window::{Imported, Place, View};
 use super::wire::{Parts, Receiver, Sender};
 use super::{caps, sys};
@@ -46,9 +47,14 @@ impl Seats {
 struct Watch {
     pid: u32,
     /// Readable once the process has ended.
-    process: OwnedFd,
+    process: Arc<OwnedFd>,
     seats: Vec<u32>,
 }
+
+/// The processes that groups of this one watch, by the name of a port that each has: one file for
+/// each, or a hundred groups of eight ranks would take most of those that a process may have. A
+/// name tells a process from a later one with the same number.
+static PROCESSES: Held<Name, OwnedFd> = Held::new();
 
 /// Our end of one group.
 pub(super) struct ShmEndpoint {
@@ -117,7 +123,7 @@ fn watches(seats: &Seats) -> Vec<Watch> {
         let seat = seat as u32;
         if let Some(watch) = watches.iter_mut().find(|watch| watch.pid == card.pid) {
             watch.seats.push(seat);
-        } else if let Ok(process) = sys::watch_process(card.pid) {
+        } else if let Ok(process) = PROCESSES.get_or(card.name, || sys::watch_process(card.pid)) {
             watches.push(Watch { pid: card.pid, process, seats: vec![seat] });
         }
     }

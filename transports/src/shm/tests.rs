@@ -178,6 +178,39 @@ fn impossible_words_in_shared_memory_are_errors() {
 }
 
 #[test]
+fn a_process_is_watched_through_one_file_however_many_groups_there_are() {
+    let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = other.id().to_string();
+    let watches = || {
+        let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let about = files.filter_map(|file| {
+            let about = format!("/proc/self/fdinfo/{}", file.file_name().to_string_lossy());
+            std::fs::read_to_string(about).ok()
+        });
+        let is_of_other =
+            |line: &str| line.split_once("Pid:").is_some_and(|(_, other)| other.trim() == pid);
+        about.filter(|about| about.lines().any(is_of_other)).count()
+    };
+    let cards = [std::process::id(), other.id()].map(|pid| Card { pid, ..Card::draw().unwrap() });
+    let region = Arc::new(Region::create().unwrap());
+    let layout = Layout::new(2, &Settings::default());
+    let end = |key| {
+        let area = region.area(key, layout.bytes(), (0, 2), Instant::now() + PATIENCE).unwrap();
+        let taken = cards.iter().cloned().enumerate().collect();
+        ShmEndpoint::new(area, layout, Seats { taken, ours: 0, key })
+    };
+    let mut ends: Vec<_> = (10..30).map(end).collect();
+    assert_eq!(watches(), 1);
+    ends.truncate(1);
+    assert_eq!(ends[0].check(), Ok(()));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    ends[0].check().expect_err("it has ended");
+    drop(ends);
+    assert_eq!(watches(), 0);
+}
+
+#[test]
 fn a_process_that_ends_without_leaving_is_named() {
     let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let ([mut end, _unused], _area, _layout) = two_ends([std::process::id(), other.id()]);
