@@ -3,13 +3,19 @@
 //! ```text
 //! 0        magic | length
 //! 64       next: where the unused rest begins
-//! 4 KiB    directory: key -> offset, bytes, ready       (64 bytes an entry)
-//! ...      areas, page-aligned, given out once, given back to the kernel by the last to leave
+//! 4 KiB    directory: key -> offset, bytes              (64 bytes an entry)
+//! ...      areas, page-aligned, given back to the kernel by the last to leave
 //! ```
 //!
 //! Whoever comes first for a key reserves the area; the others find it. Nobody sends a message, so
 //! a second communicator costs one look-up and one `mmap`. A value read from here was written by a
 //! process that proved the secret, but it is checked like any other: a wrong one is an error.
+//!
+//! An entry is in use while its area is, or waits on the free list with it; then another group gets
+//! it, so that groups that follow each other do not use the directory up. A key may be in the
+//! entries of one *bucket* only, whose word says which of them are claimed and counts the changes.
+//! Whoever has not found the key claims an entry by changing the word that it read before it
+//! looked: then nobody else has claimed one meanwhile, and no key is there twice.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,12 +28,16 @@ use super::region::{Line, Shared, plain};
 use super::sys::{self, Mapping, PAGE_BYTES};
 use crate::{TransportError, opened};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"BRGSHM01");
-/// How many areas a region can ever have had.
+const MAGIC: u64 = u64::from_le_bytes(*b"BRGSHM02");
+/// How many areas a region can have at a time, those that were given back among them.
 pub(super) const ENTRIES: usize = 1 << 16;
+/// How many entries a key may be in: one for each bit of half a word.
+const BUCKET: usize = 32;
 const AREAS_FROM: u64 = (PAGE_BYTES + ENTRIES * size_of::<Entry>()) as u64;
 /// Lengths to try for the file. It is sparse: length costs nothing, but some systems bound it.
 const LENGTHS: [u64; 3] = [1 << 40, 1 << 36, 1 << 32];
+/// How long whoever needs an entry for itself waits for others to fill in theirs.
+const SETTLING: Duration = Duration::from_secs(1);
 /// Areas are rounded up to a power of two, so that what one group leaves another can take.
 const CLASSES: usize = 64;
 
@@ -44,19 +54,33 @@ plain! {
 
     /// What the directory knows of one area.
     struct Entry {
+        /// Stored last: what is behind a key is settled.
         key: AtomicU64,
         offset: AtomicU64,
         bytes: AtomicU64,
-        state: AtomicU32,
+        /// Of a bucket's first entry: a count of changes in the upper half, and a bit for each
+        /// claimed entry of the bucket in the lower.
+        claims: AtomicU64,
         /// The next entry of the free list, plus one.
         next_free: AtomicU32,
     }
 }
 
-const RESERVING: u32 = 0;
-const READY: u32 = 1;
-const LEFT: u32 = 2;
-const FULL: u32 = 3;
+/// The key of an entry that is claimed and not filled in yet, and of one that nobody has.
+const UNSETTLED: u64 = 0;
+/// The key of an entry that only its number leads to.
+const NAMELESS: u64 = 1;
+/// Keys of groups are no less.
+pub(super) const KEY_MIN: u64 = 2;
+
+/// What looking for a key came to.
+enum Look {
+    Found(usize),
+    /// Somebody fills an entry in, whose key is not known yet.
+    Unsettled,
+    /// It is not there, as long as the bucket's word is this.
+    Absent(u64),
+}
 
 /// The file that some ranks of a host share.
 pub(super) struct Region {
@@ -149,20 +173,71 @@ impl Region {
         bytes: usize,
         deadline: Instant,
     ) -> Result<usize, TransportError> {
-        assert_ne!(key, 0);
-        let directory = self.directory();
-        for probe in 0..ENTRIES {
-            let index = (key as usize).wrapping_add(probe) % ENTRIES;
-            let entry = &directory[index];
-            match entry.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return self.reserve(entry, rounded(bytes)).map(|()| index),
-                Err(found) if found == key => return await_ready(entry, deadline).map(|()| index),
-                Err(_) => continue,
+        assert!(key >= KEY_MIN);
+        let first = key as usize % (ENTRIES / BUCKET) * BUCKET;
+        let start = Instant::now();
+        for turn in 0_u32.. {
+            match self.look(first, key) {
+                Look::Found(index) => return Ok(index),
+                Look::Absent(seen) => {
+                    if let Some(index) = self.claim(first, seen)? {
+                        return self.reserve(index, key, rounded(bytes)).map(|()| index);
+                    }
+                    // Another one was claimed meanwhile.
+                    continue;
+                }
+                Look::Unsettled if Instant::now() >= deadline => break,
+                // It takes microseconds, unless that rank died.
+                Look::Unsettled => match turn {
+                    0..100 => std::hint::spin_loop(),
+                    100..1000 => std::thread::yield_now(),
+                    _ => std::thread::sleep(Duration::from_micros(200)),
+                },
             }
         }
-        let why =
-            format!("{ENTRIES} communicators and windows have been made in one world; no more fit");
-        Err(TransportError::Refused { why })
+        Err(TransportError::Timeout {
+            what: "the first member's reservation of a group's memory".into(),
+            waited_ms: start.elapsed().as_millis() as u64,
+        })
+    }
+
+    /// Look for a key in the bucket that begins at `first`.
+    fn look(&self, first: usize, key: u64) -> Look {
+        let directory = self.directory();
+        let seen = directory[first].claims.load(Ordering::Acquire);
+        let mut is_settled = true;
+        for at in (0..BUCKET).filter(|at| seen >> at & 1 == 1) {
+            match directory[first + at].key.load(Ordering::Acquire) {
+                found if found == key => return Look::Found(first + at),
+                found => is_settled &= found != UNSETTLED,
+            }
+        }
+        if is_settled { Look::Absent(seen) } else { Look::Unsettled }
+    }
+
+    /// Claim an entry of a bucket whose word is still `seen`.
+    fn claim(&self, first: usize, seen: u64) -> Result<Option<usize>, TransportError> {
+        let at = (seen as u32).trailing_ones();
+        if at as usize == BUCKET {
+            let why = "too many communicators and windows of this host are in use; no more fit";
+            return Err(TransportError::Refused { why: why.into() });
+        }
+        let changed = ((seen >> 32) + 1) << 32 | u64::from(seen as u32) | 1 << at;
+        let claims = &self.directory()[first].claims;
+        let ours = claims.compare_exchange(seen, changed, Ordering::AcqRel, Ordering::Relaxed);
+        Ok(ours.is_ok().then_some(first + at as usize))
+    }
+
+    /// Let go of entry `index`, which has no area any more.
+    fn unclaim(&self, index: usize) {
+        let directory = self.directory();
+        directory[index].key.store(UNSETTLED, Ordering::Relaxed);
+        let (first, at) = (index / BUCKET * BUCKET, index % BUCKET);
+        let change =
+            |seen: u64| Some(((seen >> 32) + 1) << 32 | u64::from(seen as u32) & !(1 << at));
+        let claims = &directory[first].claims;
+        let changed = claims.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
+        assert!(changed.is_ok(), "the update always has a next value");
     }
 
     /// An entry that nobody else looks for, with an area at least `bytes` long, zeroed: one that
@@ -175,25 +250,32 @@ impl Region {
         getrandom::fill(&mut key).map_err(|e| TransportError::Refused {
             why: format!("the system gives no random bytes: {e}"),
         })?;
-        // Nobody else asks for this key, so there is nobody to wait for.
-        self.find(u64::from_le_bytes(key).max(1), bytes, Instant::now())
+        // Nobody else asks for this key, so there is nobody to wait for but those who are at
+        // others of its bucket.
+        self.find(u64::from_le_bytes(key).max(KEY_MIN), bytes, Instant::now() + SETTLING)
     }
 
     /// Fill in an entry that is ours to fill: from the free list, else from the unused rest.
-    fn reserve(&self, entry: &Entry, bytes: u64) -> Result<(), TransportError> {
-        let recycled = self.recycled(bytes).map(|index| self.offset(index));
+    fn reserve(&self, index: usize, key: u64, bytes: u64) -> Result<(), TransportError> {
+        let recycled = self.recycled(bytes).map(|spare| {
+            let offset = self.offset(spare);
+            self.unclaim(spare);
+            offset
+        });
         let offset = recycled.or_else(|| {
             let next = &self.head().next.0;
             let rest = |next: u64| next.checked_add(bytes).filter(|end| *end <= self.bytes);
             next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).ok()
         });
         let Some(offset) = offset else {
-            entry.state.store(FULL, Ordering::Release);
-            return Err(full());
+            self.unclaim(index);
+            let why = "the host's shared region has no room for this group".into();
+            return Err(TransportError::Refused { why });
         };
+        let entry = &self.directory()[index];
         entry.offset.store(offset, Ordering::Relaxed);
         entry.bytes.store(bytes, Ordering::Relaxed);
-        entry.state.store(READY, Ordering::Release);
+        entry.key.store(key, Ordering::Release);
         Ok(())
     }
 
@@ -220,7 +302,7 @@ impl Region {
         let entry = &self.directory()[index];
         let (offset, bytes) =
             (entry.offset.load(Ordering::Relaxed), entry.bytes.load(Ordering::Relaxed));
-        entry.state.store(LEFT, Ordering::Release);
+        entry.key.store(NAMELESS, Ordering::Release);
         // A hole that cannot be punched leaves its memory to be freed with the region; an area
         // that is not zeroed must not be given out again.
         if self.check_area(offset, bytes).is_ok()
@@ -293,10 +375,6 @@ fn rounded(bytes: usize) -> u64 {
     bytes.max(PAGE_BYTES).next_power_of_two() as u64
 }
 
-fn full() -> TransportError {
-    TransportError::Refused { why: "the host's shared region has no room for this group".into() }
-}
-
 fn set_length(fd: &OwnedFd) -> Result<u64, TransportError> {
     // Growing past the process's limit would raise SIGXFSZ, so such lengths are not tried.
     let most = sys::file_bytes_max();
@@ -312,32 +390,4 @@ fn set_length(fd: &OwnedFd) -> Result<u64, TransportError> {
     }
     let what = format!("making a sparse file of {} bytes in memory", LENGTHS[LENGTHS.len() - 1]);
     Err(TransportError::from_io("ftruncate", &refused, what))
-}
-
-/// Wait for whoever reserves the area of `entry`. It takes microseconds, unless that rank died.
-fn await_ready(entry: &Entry, deadline: Instant) -> Result<(), TransportError> {
-    let start = Instant::now();
-    for turn in 0_u32.. {
-        match entry.state.load(Ordering::Acquire) {
-            READY => return Ok(()),
-            RESERVING => {}
-            LEFT => {
-                let why = "this communicator number was used before in this world".into();
-                return Err(TransportError::Refused { why });
-            }
-            _ => return Err(full()),
-        }
-        if Instant::now() >= deadline {
-            break;
-        }
-        match turn {
-            0..100 => std::hint::spin_loop(),
-            100..1000 => std::thread::yield_now(),
-            _ => std::thread::sleep(Duration::from_micros(200)),
-        }
-    }
-    Err(TransportError::Timeout {
-        what: "the first member's reservation of a group's memory".into(),
-        waited_ms: start.elapsed().as_millis() as u64,
-    })
 }

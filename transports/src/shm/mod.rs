@@ -50,7 +50,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     CARD_BYTES_MAX, Caps, Endpoint, Group, Memory, Port, Transport, TransportError, Unavailable,
 };
-use directory::Region;
+use directory::{KEY_MIN, Region};
 use endpoint::{Seats, ShmEndpoint};
 use layout::Layout;
 use link::{Listener, Made};
@@ -231,7 +231,7 @@ fn key_of(id: u64, taken: &[(usize, Card)]) -> u64 {
     hash.update(id.to_le_bytes());
     let digest: [u8; 32] = hash.finalize().into();
     let key = digest.first_chunk().expect("a digest has more than eight bytes");
-    u64::from_le_bytes(*key).max(1)
+    u64::from_le_bytes(*key).max(KEY_MIN)
 }
 
 #[cfg(test)]

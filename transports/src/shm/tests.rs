@@ -253,3 +253,49 @@ fn windows_that_follow_each_other_do_not_use_the_directory_up() {
         region.give_back(index);
     }
 }
+
+#[test]
+fn groups_that_follow_each_other_do_not_use_the_directory_up_either() {
+    let region = Arc::new(Region::create().unwrap());
+    let deadline = Instant::now() + 3 * PATIENCE;
+    let kept = region.area(directory::KEY_MIN, 10_000, (0, 1), deadline).unwrap();
+    for round in 0..2 * directory::ENTRIES as u64 {
+        let key = (round + 3).wrapping_mul(0x9e37_79b9_7f4a_7c15).max(3);
+        let area = region.area(key, 10_000, (0, 1), deadline);
+        drop(area.unwrap_or_else(|error| panic!("round {round}: {error}")));
+    }
+    assert!(!kept.has_left(0) && resident_bytes(&region) < 8 << 20);
+}
+
+/// Keys of two buckets, so that whoever claims an entry has company, and entries change hands.
+#[test]
+fn all_who_come_at_once_for_a_key_get_one_area_while_others_come_and_go() {
+    const MEMBERS: u32 = 4;
+    let region = Arc::new(Region::create().unwrap());
+    let gate = std::sync::Barrier::new(MEMBERS as usize);
+    let offsets: Vec<Vec<u64>> = thread::scope(|scope| {
+        let seat = |_: u32| {
+            let (region, gate) = (&region, &gate);
+            scope.spawn(move || {
+                let mut offsets = Vec::new();
+                for round in 0..3000_u64 {
+                    gate.wait();
+                    let (key, deadline) =
+                        (((round + 2) << 20) + round % 2, Instant::now() + PATIENCE);
+                    let index = region.find(key, 10_000, deadline).unwrap();
+                    offsets.push(region.offset(index));
+                    let own = region.take(10_000).unwrap();
+                    assert_ne!(region.offset(own), region.offset(index));
+                    region.give_back(own);
+                    if gate.wait().is_leader() && round % 100 > 0 {
+                        region.give_back(index);
+                    }
+                }
+                offsets
+            })
+        };
+        let threads: Vec<_> = (0..MEMBERS).map(seat).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(offsets.iter().all(|of_one| *of_one == offsets[0]));
+}
