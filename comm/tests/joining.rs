@@ -4,7 +4,7 @@
 //! The processes are this test binary again, at [`one_rank`].
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -95,7 +95,16 @@ struct Rank {
 
 impl Rank {
     fn start(rank: usize, ranks: usize, variables: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::start_by(Command::new(std::env::current_exe().unwrap()), rank, ranks, variables)
+    }
+
+    /// By a command that takes the words of this test binary behind its own.
+    fn start_by(
+        mut command: Command,
+        rank: usize,
+        ranks: usize,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let others = std::env::vars_os().map(|(name, _)| name);
         // Whatever else whoever runs these tests has set would be told of, or change what they do.
         for name in others.filter(|name| name.as_encoded_bytes().starts_with(b"BRIGADE_")) {
@@ -255,14 +264,51 @@ fn a_rank_that_finds_nobody_says_where_it_looks_and_what_it_got() {
 
 #[test]
 fn a_name_that_nobody_knows_is_told_early_by_both_ends() {
-    let root = [("BRIGADE_ROOT", "no-such-host.invalid:29555")];
-    for (rank, waits) in [(0, "for a place to listen"), (1, "for the root at no-such-host.invalid")]
+    // A name server may take its time to say so.
+    let root = [
+        ("BRIGADE_ROOT", "no-such-host.invalid:29555"),
+        ("BRIGADE_REPORT_MS", "12000"),
+        ("BRIGADE_JOIN_TIMEOUT_MS", "6000"),
+    ];
+    let ranks = [0, 1].map(|rank| Rank::start(rank, 2, &root));
+    for (rank, waits) in
+        ranks.into_iter().zip(["for a place to listen", "for the root at no-such-host.invalid"])
     {
-        let rank = Rank::start(rank, 2, &root);
-        let (_, line) = rank.line();
-        check(&line, &[waits, "no-such-host.invalid:29555", "failed to lookup address"]);
+        let (_, line) = rank.line_with("failed to lookup address");
+        check(&line, &[waits, "no-such-host.invalid:29555"]);
         let lines = rank.all();
         assert!(lines.len() <= 2, "{lines:?}");
+    }
+}
+
+/// A command that goes on where only this server may be asked for names. Needs root.
+fn asking(server: Ipv4Addr) -> Command {
+    let mut command = Command::new("unshare");
+    let mount = "file=$(mktemp) && echo nameserver \"$0\" > \"$file\" && \
+                 mount --bind \"$file\" /etc/resolv.conf && rm \"$file\" && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", mount]).arg(server.to_string());
+    command
+}
+
+#[test]
+fn a_name_server_that_does_not_answer_holds_up_no_word_and_no_deadline() {
+    let server = Ipv4Addr::new(127, 0, 0, 99);
+    let silent = UdpSocket::bind((server, 53));
+    if silent.is_err() || !asking(server).arg("true").status().is_ok_and(|it| it.success()) {
+        return println!("skipped: no name server can be set here");
+    }
+    for (rank, waits) in [(0, "for a place to listen"), (1, "for the root at silent.example:29555")]
+    {
+        let mut command = asking(server);
+        command.arg(std::env::current_exe().unwrap());
+        let rank = Rank::start_by(command, rank, 2, &[("BRIGADE_ROOT", "silent.example:29555")]);
+        let (_, line) = rank.line();
+        assert!((REPORT_S..2.2).contains(&waited_s(&line)), "{line}");
+        check(&line, &[waits, "silent.example:29555", "no name server has answered so far"]);
+        let begin = Instant::now();
+        let rest = rank.all();
+        assert!(begin.elapsed() < Duration::from_secs(8), "a resolver tries for ten: {rest:?}");
+        check(&rest[rest.len() - 1], &["end: ", "no name server has answered so far"]);
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use brigade_transports::opened;
 
 use super::conn::tune;
+use super::names::Lookup;
 use super::proof::{self, Nonces, Side, random};
 use super::target::{Found, Target};
 use super::{CardMaker, JoinError, Outlook, Vigil, draw};
@@ -108,6 +109,7 @@ struct Tries {
     /// The secret that was last tried.
     secret: Option<[u8; 32]>,
     doubt: Option<Doubt>,
+    names: Lookup,
 }
 
 /// What looked like a root, but not like ours.
@@ -124,7 +126,7 @@ fn try_all(
     vigil: &Vigil,
     tries: &mut Tries,
 ) -> Result<Seat, Setback> {
-    let Found { addresses, secret } = target.find(vigil.rest_until())?;
+    let Found { addresses, secret } = target.find(&mut tries.names, vigil.rest_until())?;
     tries.secret = Some(secret);
     let mut last = may_pass("it has no address");
     for address in addresses {

@@ -1,12 +1,13 @@
 //! Where the root listens.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use brigade_transports::opened;
 use socket2::{Domain, SockRef, Socket, Type};
 
+use super::names::{Lookup, at_port};
 use super::sys::host_name;
 use super::{JoinError, Outlook, Vigil};
 use crate::launch::RootAddress;
@@ -48,31 +49,35 @@ pub(super) fn everywhere(port: u16) -> Result<TcpListener, JoinError> {
 /// (names in front of us, translated addresses) on every interface. Ports that are taken are tried
 /// again until the deadline.
 pub(super) fn for_root(address: &RootAddress, vigil: &mut Vigil) -> Result<TcpListener, JoinError> {
+    let mut names = Lookup::default();
     loop {
-        let mut last = None;
-        for port in address.ports() {
-            match on_port(address, port) {
+        let (error, outlook) = match names.find(&address.host, vigil.rest_until()) {
+            Ok(hosts) => match on_a_port(address, &hosts) {
                 Ok(listener) => return Ok(listener),
-                Err(error) => last = Some(error),
+                Err(error) => (error, Outlook::Poor),
+            },
+            Err(source) => {
+                let outlook = Outlook::of_name(&source);
+                (JoinError::Listen { address: address.to_string(), source }, outlook)
             }
+        };
+        if Instant::now() >= vigil.deadline() || !may_pass(&error) {
+            return Err(error);
         }
-        match last {
-            Some(error) if Instant::now() >= vigil.deadline() || !may_pass(&error) => {
-                return Err(error);
-            }
-            Some(error) => {
-                vigil.look(Outlook::Poor, || format!("a place to listen (at last: {error})"));
-            }
-            None => {}
-        }
+        vigil.look(outlook, || format!("a place to listen (at last: {error})"));
         std::thread::sleep(RETRY);
     }
 }
 
-fn on_port(address: &RootAddress, port: u16) -> Result<TcpListener, JoinError> {
-    let failed = |source| JoinError::Listen { address: address.to_string(), source };
-    let hosts = (address.host.as_str(), port).to_socket_addrs().map_err(failed)?;
-    let hosts: Vec<_> = hosts.collect();
+/// A listener at the first port that can be had. Errors: the last one's.
+fn on_a_port(address: &RootAddress, hosts: &[SocketAddr]) -> Result<TcpListener, JoinError> {
+    let mut ports = address.ports();
+    let first = ports.next().expect("there is one port at least");
+    ports.fold(on_port(hosts, first), |had, port| had.or_else(|_| on_port(hosts, port)))
+}
+
+fn on_port(hosts: &[SocketAddr], port: u16) -> Result<TcpListener, JoinError> {
+    let hosts: Vec<_> = hosts.iter().map(|host| at_port(*host, port)).collect();
     match at(&hosts) {
         Err(JoinError::Listen { source, .. })
             if source.kind() == io::ErrorKind::AddrNotAvailable =>

@@ -12,6 +12,7 @@ mod dial;
 mod hub;
 mod id;
 mod listen;
+mod names;
 mod proof;
 mod root;
 mod roster;

@@ -1,12 +1,14 @@
 //! Where a joiner looks for the root.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::dial::Setback;
 use super::id::FILE_POLL;
+use super::names::{Lookup, at_port};
 use super::{JoinError, Outlook, UniqueId};
 use crate::launch::RootAddress;
 
@@ -37,9 +39,9 @@ impl Target<'_> {
     }
 
     /// Looked up anew for each attempt: names and files may come later, or be replaced. Waits for
-    /// a file that is not there yet, at most until `until`; one that may not be read is an error at
-    /// once.
-    pub(super) fn find(&self, until: Instant) -> Result<Found, Setback> {
+    /// a file that is not there yet, or for who knows a name, at most until `until`; a file that
+    /// may not be read is an error at once.
+    pub(super) fn find(&self, names: &mut Lookup, until: Instant) -> Result<Found, Setback> {
         let of_id = |id: &UniqueId| Found { addresses: id.addresses(), secret: id.secret() };
         match self {
             Target::Id(id) => Ok(of_id(id)),
@@ -49,11 +51,11 @@ impl Target<'_> {
                 Err(error) => Err(Setback::Passing(error.to_string(), Outlook::Open)),
             },
             Target::Address(address) => {
-                let unknown =
-                    |error: std::io::Error| Setback::Passing(error.to_string(), Outlook::Poor);
-                let hosts = (address.host.as_str(), 0).to_socket_addrs().map_err(unknown)?;
-                let hosts: Vec<_> = hosts.collect();
-                let at = |port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port));
+                let unknown = |error: io::Error| {
+                    Setback::Passing(error.to_string(), Outlook::of_name(&error))
+                };
+                let hosts = names.find(&address.host, until).map_err(unknown)?;
+                let at = |port| hosts.iter().map(move |host| at_port(*host, port));
                 let addresses = address.ports().flat_map(at).collect();
                 Ok(Found { addresses, secret: address.secret.bytes() })
             }

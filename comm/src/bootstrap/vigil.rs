@@ -4,6 +4,7 @@
 //! nobody looks at a silent terminal until then, a wait is told of after some seconds, once, and
 //! again when it has become several times as long.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use crate::say::warn;
@@ -68,6 +69,13 @@ pub(super) enum Outlook {
     Open,
     /// A mistake, as far as one can see from here: a name that nobody knows, another secret.
     Poor,
+}
+
+impl Outlook {
+    /// Of a name that was looked up in vain: where nobody has answered, somebody may.
+    pub(super) fn of_name(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::TimedOut { Self::Open } else { Self::Poor }
+    }
 }
 
 /// The wait of one rank, for whatever it needs next.

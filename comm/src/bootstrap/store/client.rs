@@ -1,11 +1,13 @@
 //! A client of the store. What the server says is read as hostile.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use brigade_transports::opened;
 use thiserror::Error;
 
+use super::super::names::{Lookup, at_port};
 use super::super::{Outlook, Vigil};
 use super::{GO_ON, KEY_PREFIX, MAGIC, number, write_text};
 
@@ -51,8 +53,9 @@ impl StoreClient {
     ) -> Result<StoreClient, StoreError> {
         let place = format!("{host}:{port}");
         let deadline = vigil.deadline();
+        let mut names = Lookup::default();
         loop {
-            match Self::attempt(host, port, deadline) {
+            match Self::attempt((host, port), &mut names, vigil) {
                 Ok(stream) => {
                     let mut client = StoreClient { stream, place };
                     client.introduce(deadline)?;
@@ -71,16 +74,21 @@ impl StoreClient {
     }
 
     fn attempt(
-        host: &str,
-        port: u16,
-        deadline: Instant,
+        (host, port): (&str, u16),
+        names: &mut Lookup,
+        vigil: &Vigil,
     ) -> Result<TcpStream, (io::Error, Outlook)> {
         let open = |error| (error, Outlook::Open);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        let addresses = (host, port).to_socket_addrs().map_err(|error| (error, Outlook::Poor))?;
-        for address in addresses {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match TcpStream::connect_timeout(&address, left.clamp(RETRY, CONNECT)) {
+        let unknown = |error| {
+            let outlook = Outlook::of_name(&error);
+            (error, outlook)
+        };
+        for host in names.find(host, vigil.rest_until()).map_err(unknown)? {
+            let address = at_port(host, port);
+            let left = vigil.deadline().saturating_duration_since(Instant::now());
+            let connect = || TcpStream::connect_timeout(&address, left.clamp(RETRY, CONNECT));
+            match opened(connect) {
                 // With nobody listening on an ephemeral port, TCP may connect us to ourselves.
                 Ok(stream) if stream.local_addr().is_ok_and(|local| local == address) => {}
                 Ok(stream) => {
