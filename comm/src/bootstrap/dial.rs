@@ -25,6 +25,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the root may take to tell us that the deadline has passed.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long what has come in time is still read.
+const LAST_LOOK: Duration = Duration::from_millis(100);
 /// How often a rank that waits for the others looks whether its root is still the right one.
 const LOOK: Duration = Duration::from_millis(50);
 /// For how long a root that knows another secret than its id may be on its way out.
@@ -255,6 +257,7 @@ impl Line {
 
     fn hear(&mut self, until: Instant) -> Result<Frame, Setback> {
         let mut bytes = [0; 16 << 10];
+        let mut end = until;
         loop {
             match self.decoder.next() {
                 Ok(Some(frame)) => return Ok(frame),
@@ -263,7 +266,15 @@ impl Line {
                     return Err(may_pass(&format!("it is not a root of ours: {malformed}")));
                 }
             }
-            self.stream.set_read_timeout(Some(left(until)?)).map_err(passing)?;
+            let patience = match left(end) {
+                // Who was stopped until the time was over has mostly been answered meanwhile.
+                Err(_) if end == until => {
+                    end = Instant::now() + LAST_LOOK;
+                    BACKOFF_MIN
+                }
+                left => left?,
+            };
+            self.stream.set_read_timeout(Some(patience)).map_err(passing)?;
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(may_pass("it closed the connection")),
                 Ok(count) => self.decoder.push(&bytes[..count]),
@@ -297,5 +308,48 @@ fn doubtful(frame: Frame) -> Setback {
             kind: Refusal::Secret,
             why: "it cannot prove the job's secret".into(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const FRAME_BYTES_MAX: usize = 1 << 20;
+
+    fn line() -> (Line, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Line { stream, decoder: Decoder::new(FRAME_BYTES_MAX) }, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn who_was_stopped_until_the_time_was_over_still_hears_what_came_in_time() {
+        let (mut line, mut root) = line();
+        let why = "one is missing".to_owned();
+        let frame = Frame::Refused { kind: Refusal::RanksMissing, why };
+        root.write_all(&frame.encode()).unwrap();
+        assert!(line.has_heard(Duration::from_secs(20)).is_ok_and(|has| has));
+        assert!(line.hear(Instant::now()).is_ok_and(|heard| heard == frame));
+        assert!(line.hear(Instant::now()).is_err(), "there is no more");
+    }
+
+    #[test]
+    fn who_speaks_without_end_is_not_heard_out() {
+        let (mut line, mut root) = line();
+        let speaker = std::thread::spawn(move || {
+            let length = (FRAME_BYTES_MAX as u32).to_le_bytes();
+            root.write_all(&length).unwrap();
+            while root.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        });
+        let start = Instant::now();
+        assert!(line.hear(start).is_err());
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        drop(line);
+        speaker.join().unwrap();
     }
 }

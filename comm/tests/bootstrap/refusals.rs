@@ -7,7 +7,7 @@ use brigade_comm::bootstrap::{JoinError, Joined, UniqueId};
 use brigade_comm::control::Refusal;
 use brigade_comm::launch::{JobSecret, RootAddress, RootSpec};
 
-use super::{PATIENCE, by_address, join, launch};
+use super::{PATIENCE, best, by_address, join, launch};
 
 fn refusals(results: Vec<Result<Joined, JoinError>>) -> Vec<(Refusal, String)> {
     let refusal = |result: Result<Joined, JoinError>| match result {
@@ -19,16 +19,21 @@ fn refusals(results: Vec<Result<Joined, JoinError>>) -> Vec<(Refusal, String)> {
 
 #[test]
 fn missing_ranks_are_named_to_all_who_came() {
-    let (id, _root) = UniqueId::create(None).unwrap();
-    let root = RootSpec::Id(id);
-    let who: Vec<_> = [0, 1, 4].map(|rank| launch(rank, 6, &root)).into();
-    let start = Instant::now();
-    let refused = refusals(join(&who, Duration::from_millis(400)));
-    assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
-    for (kind, why) in refused {
-        assert_eq!(kind, Refusal::RanksMissing);
-        assert!(why.starts_with("waited 0.4 s; ranks 2, 3, 5 of 6 never came"), "{why}");
-    }
+    // A try that takes longer was held up, and so may have been the root's word.
+    let limit = Duration::from_millis(900);
+    best("ranks without the others", limit, || {
+        let (id, _root) = UniqueId::create(None).unwrap();
+        let root = RootSpec::Id(id);
+        let who: Vec<_> = [0, 1, 4].map(|rank| launch(rank, 6, &root)).into();
+        let start = Instant::now();
+        let results = join(&who, Duration::from_millis(400));
+        let took = start.elapsed();
+        for (kind, why) in if took < limit { refusals(results) } else { Vec::new() } {
+            assert_eq!(kind, Refusal::RanksMissing);
+            assert!(why.starts_with("waited 0.4 s; ranks 2, 3, 5 of 6 never came"), "{why}");
+        }
+        took
+    });
 }
 
 #[test]
@@ -85,16 +90,24 @@ fn ranks_that_disagree_about_their_number_are_both_told() {
 
 #[test]
 fn the_wrong_secret_opens_nothing_and_is_named() {
-    let address = by_address("127.0.0.1");
-    let wrong = RootAddress { secret: JobSecret::from_text("other"), ..address.clone() };
-    let who = [launch(0, 2, &RootSpec::Address(address)), launch(1, 2, &RootSpec::Address(wrong))];
-    let start = Instant::now();
-    let refused = refusals(join(&who, Duration::from_secs(4)));
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    assert_eq!(refused[0].0, Refusal::RanksMissing);
-    assert!(refused[0].1.contains("rank 1 of 2 never came"), "{}", refused[0].1);
-    assert!(refused[0].1.contains("could not prove the job's secret"), "{}", refused[0].1);
-    assert_eq!(refused[1].0, Refusal::Secret);
+    let limit = Duration::from_millis(4500);
+    best("another secret", limit, || {
+        let address = by_address("127.0.0.1");
+        let wrong = RootAddress { secret: JobSecret::from_text("other"), ..address.clone() };
+        let roots = [RootSpec::Address(address), RootSpec::Address(wrong)];
+        let start = Instant::now();
+        let who = [launch(0, 2, &roots[0]), launch(1, 2, &roots[1])];
+        let results = join(&who, Duration::from_secs(4));
+        let took = start.elapsed();
+        if took < limit {
+            let refused = refusals(results);
+            assert_eq!(refused[0].0, Refusal::RanksMissing);
+            assert!(refused[0].1.contains("rank 1 of 2 never came"), "{}", refused[0].1);
+            assert!(refused[0].1.contains("could not prove the job's secret"), "{}", refused[0].1);
+            assert_eq!(refused[1].0, Refusal::Secret);
+        }
+        took
+    });
 }
 
 #[test]
