@@ -115,10 +115,7 @@ impl State {
     }
 
     pub(in crate::rdma) fn held_bytes(&mut self) -> usize {
-        // What is held is not freed, so nothing before the oldest piece is.
-        if (self.held_from.wrapping_sub(self.oldest) as i32) < 0 {
-            self.held_from = self.oldest;
-        }
+        self.held_from = not_before(self.oldest, self.next, self.held_from);
         while self.held_from != self.next && !self.held.holds(self.held_from) {
             self.held_from = self.held_from.wrapping_add(1);
         }
@@ -127,5 +124,32 @@ impl State {
             return 0;
         }
         (self.taken - self.pieces[self.held_from as usize % PIECES].start) as usize
+    }
+}
+
+/// Where to look on from `number` for what is held. What is held is not freed, so nothing before
+/// the oldest piece is, however many have gone by since somebody looked.
+fn not_before(oldest: u32, next: u32, number: u32) -> u32 {
+    let is_on_its_way = number.wrapping_sub(oldest) <= next.wrapping_sub(oldest);
+    if is_on_its_way { number } else { oldest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_went_by_since_somebody_looked_no_more_is_looked_at_than_is_on_its_way() {
+        for oldest in [0, 5, u32::MAX - 3, 1 << 31] {
+            for sent in [0, 1, PIECES as u32] {
+                let next = oldest.wrapping_add(sent);
+                for seen in (0..=sent).map(|ahead| oldest.wrapping_add(ahead)) {
+                    assert_eq!(not_before(oldest, next, seen), seen);
+                }
+                for behind in [1, 64, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, 3 << 30] {
+                    assert_eq!(not_before(oldest, next, oldest.wrapping_sub(behind)), oldest);
+                }
+            }
+        }
     }
 }
