@@ -202,6 +202,7 @@ impl Control {
         description: &str,
     ) {
         let description = description.to_owned();
+        self.heard.ask_about(group);
         // Without a root there is nobody to compare with, and nothing else to do about it.
         let _sent = self.say(&Frame::Waiting(Waiting { group, seq, signature, past, description }));
     }
@@ -220,6 +221,7 @@ impl Control {
     pub fn waiting_reports(&self, group: u64) -> Option<Vec<WaitingReport>> {
         let line = self.line.as_ref()?;
         let _open = locked(&line.question);
+        self.heard.ask_about(group);
         let token = line.token.fetch_add(1, Ordering::Relaxed);
         if !self.say(&Frame::Ask { token, group }) {
             return None;

@@ -1,5 +1,6 @@
 //! The listening side of one rank: a thread that reads what the root says and writes it down.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +21,9 @@ pub(super) struct Heard {
     hub_rank: Option<usize>,
     verdict: OnceLock<Verdict>,
     left: Mutex<Vec<usize>>,
-    /// Who has left which communicator, as far as we have waited there.
-    partings: Mutex<Vec<(usize, u64)>>,
+    /// Who has left each communicator that we asked about and are still in: the root goes on
+    /// telling of those that we have left.
+    partings: Mutex<BTreeMap<u64, Vec<usize>>>,
     /// Whether the root still listens to us and speaks to us.
     listening: AtomicBool,
     leaving: AtomicBool,
@@ -41,7 +43,7 @@ impl Heard {
             hub_rank,
             verdict: OnceLock::new(),
             left: Mutex::new(Vec::new()),
-            partings: Mutex::new(Vec::new()),
+            partings: Mutex::default(),
             listening: AtomicBool::new(true),
             leaving: AtomicBool::new(false),
             paper: Mutex::new(Paper::default()),
@@ -82,12 +84,17 @@ impl Heard {
     }
 
     pub(super) fn has_parted(&self, rank: usize, group: u64) -> bool {
-        locked(&self.partings).contains(&(rank, group))
+        locked(&self.partings).get(&group).is_some_and(|parted| parted.contains(&rank))
+    }
+
+    /// From now on note who leaves that communicator.
+    pub(super) fn ask_about(&self, group: u64) {
+        locked(&self.partings).entry(group).or_default();
     }
 
     /// Nobody waits there any more.
     pub(super) fn forget_group(&self, group: u64) {
-        locked(&self.partings).retain(|(_, parted)| *parted != group);
+        locked(&self.partings).remove(&group);
     }
 
     pub(super) fn is_listening(&self) -> bool {
@@ -166,10 +173,10 @@ impl Heard {
             Frame::Verdict(verdict) => self.decide(verdict),
             Frame::Left { rank } => self.note_left(rank as usize),
             Frame::LeftGroup { rank, group } => {
-                let parting = (rank as usize, group);
-                let mut partings = locked(&self.partings);
-                if !partings.contains(&parting) {
-                    partings.push(parting);
+                if let Some(parted) = locked(&self.partings).get_mut(&group)
+                    && !parted.contains(&(rank as usize))
+                {
+                    parted.push(rank as usize);
                 }
             }
             Frame::RootEnds => self.stop_listening(),
@@ -187,5 +194,26 @@ impl Heard {
         if !left.contains(&rank) {
             left.push(rank);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_groups_that_come_and_go_nothing_is_kept() {
+        let heard = Heard::new(None);
+        for group in 0..1000 {
+            let left = |rank| heard.take(Frame::LeftGroup { rank, group }).unwrap();
+            left(1);
+            assert!(!heard.has_parted(1, group), "it was not asked for");
+            heard.ask_about(group);
+            [2, 2].into_iter().for_each(left);
+            assert!(heard.has_parted(2, group) && !heard.has_parted(2, group + 1));
+            heard.forget_group(group);
+            left(3);
+        }
+        assert!(locked(&heard.partings).is_empty());
     }
 }

@@ -7,7 +7,7 @@
 //! whoever waited dials. A link may arrive before its owner has joined the communicator, so the
 //! listener files it here by group and peer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -158,35 +158,46 @@ impl Pair {
     }
 }
 
+/// How many communicators that we have left are remembered: who still calls for one hears that.
+const LEFT_MAX: usize = 1 << 14;
+
 /// All links of a port, by communicator and peer. Only those who proved the secret get in here.
 #[derive(Default)]
 pub(super) struct Links {
-    groups: Mutex<HashMap<u64, Members>>,
+    groups: Mutex<Groups>,
+}
+
+#[derive(Default)]
+struct Groups {
+    joined: HashMap<u64, Members>,
+    left: HashSet<u64>,
+    /// The same, in the order in which we left.
+    left_in_order: VecDeque<u64>,
 }
 
 #[derive(Default)]
 struct Members {
     bell: Option<Arc<Epoll>>,
     pairs: HashMap<u32, Arc<Pair>>,
-    has_left: bool,
 }
 
 impl Links {
     /// The pair of us and `peer`; `None` once we have left the communicator.
     pub(super) fn pair(&self, group: u64, peer: u32) -> Option<Arc<Pair>> {
         let mut groups = self.lock();
-        let members = groups.entry(group).or_default();
-        if members.has_left {
+        if groups.left.contains(&group) {
             return None;
         }
+        let members = groups.joined.entry(group).or_default();
         Some(members.pairs.entry(peer).or_insert_with(Pair::new).clone())
     }
 
     /// From now on links of `group` ring `bell`, those that stand already included.
     pub(super) fn join(&self, group: u64, bell: Arc<Epoll>) -> io::Result<()> {
         let mut groups = self.lock();
-        let members = groups.entry(group).or_default();
-        assert!(members.bell.is_none() && !members.has_left, "a group number is used once");
+        let has_left = groups.left.contains(&group);
+        let members = groups.joined.entry(group).or_default();
+        assert!(members.bell.is_none() && !has_left, "a group number is used once");
         for link in members.pairs.values().filter_map(|pair| pair.link()) {
             watch(&bell, link)?;
         }
@@ -196,7 +207,7 @@ impl Links {
 
     /// A link of `group` stands: let it ring.
     pub(super) fn stands(&self, group: u64, link: &Link) -> io::Result<()> {
-        match self.lock().get(&group).and_then(|members| members.bell.as_ref()) {
+        match self.lock().joined.get(&group).and_then(|members| members.bell.as_ref()) {
             Some(bell) => watch(bell, link),
             None => Ok(()),
         }
@@ -204,8 +215,18 @@ impl Links {
 
     /// Forget the communicator and refuse what still comes for it.
     pub(super) fn leave(&self, group: u64) {
-        let left = Members { has_left: true, ..Members::default() };
-        let forgotten = self.lock().insert(group, left);
+        let mut groups = self.lock();
+        let forgotten = groups.joined.remove(&group);
+        if groups.left.insert(group) {
+            groups.left_in_order.push_back(group);
+        }
+        if groups.left_in_order.len() > LEFT_MAX
+            && let Some(oldest) = groups.left_in_order.pop_front()
+        {
+            groups.left.remove(&oldest);
+        }
+        drop(groups);
+        // Its sockets are closed without the lock.
         drop(forgotten);
     }
 
@@ -220,7 +241,7 @@ impl Links {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Members>> {
+    fn lock(&self) -> MutexGuard<'_, Groups> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -259,6 +280,22 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (ours.into(), listener.accept().unwrap().0.into())
+    }
+
+    #[test]
+    fn of_groups_that_were_left_the_last_ones_are_remembered_and_no_more() {
+        let links = Links::default();
+        let last = 3 * LEFT_MAX as u64;
+        for group in 0..=last {
+            links.join(group, Arc::new(Epoll::new().unwrap())).unwrap();
+            assert!(links.pair(group, 1).is_some());
+            links.leave(group);
+            assert!(links.pair(group, 1).is_none());
+        }
+        assert!(links.pair(last - LEFT_MAX as u64 + 1, 1).is_none());
+        let groups = links.lock();
+        assert!(groups.joined.is_empty());
+        assert_eq!((groups.left.len(), groups.left_in_order.len()), (LEFT_MAX, LEFT_MAX));
     }
 
     #[test]
