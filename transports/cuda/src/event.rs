@@ -4,6 +4,7 @@ use std::fmt;
 use std::ptr;
 use std::time::Duration;
 
+use crate::graph::Aloof;
 use crate::sys::{
     CU_EVENT_DEFAULT, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CUipcHandle, Handle,
 };
@@ -103,6 +104,7 @@ impl Event {
     /// What has gone wrong on the device.
     pub fn is_done(&self) -> Result<bool> {
         let _here = self.context.enter()?;
+        let _aloof = Aloof::new(self.context.driver());
         // SAFETY: the event is alive.
         match unsafe { self.context.driver().event_query(self.raw) }.ok("asking an event") {
             Ok(()) => Ok(true),
@@ -119,6 +121,7 @@ impl Event {
     /// What has gone wrong on the device.
     pub fn synchronize(&self) -> Result<()> {
         let _here = self.context.enter()?;
+        let _aloof = Aloof::new(self.context.driver());
         // SAFETY: the event is alive.
         unsafe { self.context.driver().event_synchronize(self.raw) }.ok("waiting for an event")
     }

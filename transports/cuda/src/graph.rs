@@ -4,7 +4,11 @@ use std::ffi::c_uint;
 use std::fmt;
 use std::ptr;
 
-use crate::sys::Handle;
+use crate::library::Driver;
+use crate::sys::{
+    CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED,
+    CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, Handle,
+};
 use crate::{Context, Result, Stream};
 
 /// What other threads may do while a stream is captured.
@@ -56,9 +60,9 @@ impl Stream {
     /// What the driver says: the default stream cannot be captured.
     pub fn begin_capture(&self, mode: CaptureMode) -> Result<()> {
         let mode: c_uint = match mode {
-            CaptureMode::Global => 0,
-            CaptureMode::Thread => 1,
-            CaptureMode::Relaxed => 2,
+            CaptureMode::Global => CU_STREAM_CAPTURE_MODE_GLOBAL,
+            CaptureMode::Thread => CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            CaptureMode::Relaxed => CU_STREAM_CAPTURE_MODE_RELAXED,
         };
         self.begin(mode)
     }
@@ -71,6 +75,35 @@ impl Stream {
     pub fn end_capture(&self) -> Result<Graph> {
         let raw = self.end()?;
         Ok(Graph { context: self.context().clone(), raw })
+    }
+}
+
+/// What the thread does while this lives disturbs no capture, and is refused for none: for looking
+/// at streams and events that are not captured, and waiting for them. A capture in
+/// [`CaptureMode::Global`] would forbid that to all threads of the process, and be spoilt by it, so
+/// no rank could wait for a call while another one captures its own.
+#[must_use]
+pub(crate) struct Aloof {
+    driver: &'static Driver,
+    /// What the thread's mode was before.
+    before: c_uint,
+}
+
+impl Aloof {
+    pub(crate) fn new(driver: &'static Driver) -> Self {
+        let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the pointer is to a mode that outlives the call. If it fails, the mode is as it
+        // was, and what is forbidden says so.
+        unsafe { driver.exchange_capture_mode(&mut mode) }.sunk();
+        Self { driver, before: mode }
+    }
+}
+
+impl Drop for Aloof {
+    fn drop(&mut self) {
+        let mut mode = self.before;
+        // SAFETY: as above.
+        unsafe { self.driver.exchange_capture_mode(&mut mode) }.sunk();
     }
 }
 

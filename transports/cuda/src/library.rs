@@ -216,6 +216,7 @@ functions! {
     stream_is_capturing = "cuStreamIsCapturing"(stream: Handle, status: *mut c_uint);
     stream_begin_capture = "cuStreamBeginCapture_v2"(stream: Handle, mode: c_uint);
     stream_end_capture = "cuStreamEndCapture"(stream: Handle, graph: *mut Handle);
+    exchange_capture_mode = "cuThreadExchangeStreamCaptureMode"(mode: *mut c_uint);
     stream_write_value32 = "cuStreamWriteValue32_v2"(
         stream: Handle, address: CUdeviceptr, value: u32, flags: c_uint);
     stream_wait_value32 = "cuStreamWaitValue32_v2"(

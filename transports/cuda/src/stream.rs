@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
+use crate::graph::Aloof;
 use crate::library::Driver;
 use crate::sys::{
     CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_NON_BLOCKING, CU_STREAM_WAIT_VALUE_GEQ, CUhostFn,
@@ -137,6 +138,7 @@ impl Stream {
     /// What has gone wrong on the device.
     pub fn synchronize(&self) -> Result<()> {
         let _here = self.inner.context.enter()?;
+        let _aloof = Aloof::new(self.driver());
         // SAFETY: the stream is alive.
         unsafe { self.driver().stream_synchronize(self.inner.raw) }.ok("waiting for a stream")
     }
@@ -148,6 +150,7 @@ impl Stream {
     /// What has gone wrong on the device.
     pub fn is_done(&self) -> Result<bool> {
         let _here = self.inner.context.enter()?;
+        let _aloof = Aloof::new(self.driver());
         // SAFETY: the stream is alive.
         match unsafe { self.driver().stream_query(self.inner.raw) }.ok("asking a stream") {
             Ok(()) => Ok(true),

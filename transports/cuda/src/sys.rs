@@ -28,6 +28,9 @@ pub(crate) const CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: c_int = 3;
 
 pub(crate) const CU_STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const CU_STREAM_CAPTURE_STATUS_NONE: c_uint = 0;
+pub(crate) const CU_STREAM_CAPTURE_MODE_GLOBAL: c_uint = 0;
+pub(crate) const CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: c_uint = 1;
+pub(crate) const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 
 pub(crate) const CU_EVENT_DEFAULT: c_uint = 0;
 pub(crate) const CU_EVENT_DISABLE_TIMING: c_uint = 2;

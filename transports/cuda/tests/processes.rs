@@ -4,7 +4,7 @@
 use std::process::{Command, Output};
 
 use brigade_cuda::{
-    Context, Cuda, DeviceMemory, Event, EventHandle, IpcHandle, Opened, Result, Stream,
+    CaptureMode, Context, Cuda, DeviceMemory, Event, EventHandle, IpcHandle, Opened, Result, Stream,
 };
 
 const PART: &str = "BRIGADE_TEST_PART";
@@ -39,6 +39,7 @@ fn the_part_of_a_child() {
             "load" => format!("{:?}", Cuda::load().map(|cuda| cuda.version())),
             "allocate" => format!("{:?}", allocate()),
             "stick" => stick(),
+            "look" => format!("{:?}", look()),
             _ => panic!("{part}"),
         },
     };
@@ -75,6 +76,26 @@ fn stick() -> String {
     format!("{} {} {first}", first.is_sticky(), second.is_sticky())
 }
 
+/// Look at a stream and at an event, and wait for both, while another thread captures a stream and
+/// forbids to all what could disturb that; and what is done by then.
+fn look() -> Result<[bool; 2]> {
+    let context = context()?;
+    let [captured, other] = [Stream::new(&context)?, Stream::new(&context)?];
+    let event = Event::new(&context)?;
+    captured.begin_capture(CaptureMode::Global)?;
+    let is_done = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            other.record(&event)?;
+            other.synchronize()?;
+            event.synchronize()?;
+            Ok([other.is_done()?, event.is_done()?])
+        });
+        looking.join().expect("it does not panic")
+    });
+    captured.end_capture()?;
+    is_done
+}
+
 /// What memory of this process holds after a child has written it.
 fn written_by_a_child(offset: u64, variables: &[(&str, &str)]) -> (String, Vec<u8>) {
     brigade_cuda_fake::install();
@@ -98,6 +119,13 @@ fn another_process_writes_our_memory() {
     let (said, bytes) = written_by_a_child(256, &[]);
     assert_eq!(said, "Ok(())");
     assert_eq!(bytes, [[1; 256].as_slice(), &[77; BYTES - 256]].concat());
+}
+
+/// In a process of its own, whose other threads a capture of this kind would disturb.
+#[test]
+fn who_looks_and_waits_disturbs_no_capture_of_another_thread() {
+    brigade_cuda_fake::install();
+    assert_eq!(said(&child("look", &[])), "Ok([true, true])");
 }
 
 #[test]

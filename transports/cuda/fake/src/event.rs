@@ -139,6 +139,7 @@ export! {
         })
     }
     fn cuEventQuery(event: Handle) {
+        forbidden_in_capture()?;
         let event = EVENTS.find(event)?;
         let given = event.page.counters().given.load(IN_ORDER);
         if event.page.is_reached(given) { Ok(()) } else { Err(NOT_READY) }

@@ -1,5 +1,6 @@
 //! Graphs: jobs that were captured, in the order in which they were given.
 
+use std::cell::Cell;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,12 @@ pub(crate) struct Capture {
 }
 
 const GLOBAL: c_uint = 0;
-const THREAD: c_uint = 1;
+const RELAXED: c_uint = 2;
+
+thread_local! {
+    /// Which captures forbid something to this thread.
+    static MODE: Cell<c_uint> = const { Cell::new(GLOBAL) };
+}
 
 static GRAPHS: Table<Vec<Job>> = Table::new();
 static EXECUTABLES: Table<Vec<Job>> = Table::new();
@@ -46,13 +52,14 @@ impl Capture {
     }
 }
 
-/// For calls that wait or allocate: while a capture goes on that forbids them they are errors, and
-/// end it.
+/// For calls that wait, look at what is done, or allocate: while a capture goes on that forbids
+/// them they are errors, and end it. A thread may say that it heeds its own captures only, or none.
 pub(crate) fn forbidden_in_capture() -> Answer {
-    let here = thread::current().id();
+    let (here, mode) = (thread::current().id(), MODE.get());
     let mut answer = Ok(());
     for capture in lock(&OPEN).iter() {
-        if capture.mode == GLOBAL || (capture.mode == THREAD && capture.thread == here) {
+        let is_own = capture.thread == here && capture.mode != RELAXED;
+        if mode != RELAXED && (is_own || (mode == GLOBAL && capture.mode == GLOBAL)) {
             answer = Err(capture.spoil());
         }
     }
@@ -100,6 +107,16 @@ pub(crate) fn end(handle: Handle, every: &[Arc<Stream>]) -> Result<Handle, Code>
 }
 
 export! {
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
+        if mode.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the caller owes a pointer to a mode.
+        match unsafe { mode.read() } {
+            wanted if wanted <= RELAXED => put(mode, MODE.replace(wanted)),
+            _ => Err(INVALID_VALUE),
+        }
+    }
     fn cuGraphInstantiateWithFlags(target: *mut Handle, graph: Handle, _flags: u64) {
         stream::settle();
         put(target, EXECUTABLES.add(GRAPHS.find(graph)?.to_vec()))

@@ -190,6 +190,7 @@ export! {
     fn cuStreamQuery(handle: Handle) {
         let stream = find(handle)?;
         stream.not_captured()?;
+        forbidden_in_capture()?;
         if stream.is_done() { Ok(()) } else { Err(NOT_READY) }
     }
     fn cuStreamGetCtx(handle: Handle, target: *mut Handle) {

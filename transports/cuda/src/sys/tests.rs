@@ -35,6 +35,7 @@ fn structures_are_laid_out_alike() {
 fn numbers_mean_the_same() {
     use generated::CUdevice_attribute as Device;
     use generated::CUpointer_attribute as Pointer;
+    use generated::CUstreamCaptureMode as Mode;
     let pairs = [
         (
             CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
@@ -67,6 +68,9 @@ fn numbers_mean_the_same() {
             Pointer::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as u32,
         ),
         (CU_POINTER_ATTRIBUTE_RANGE_SIZE, Pointer::CU_POINTER_ATTRIBUTE_RANGE_SIZE as u32),
+        (CU_STREAM_CAPTURE_MODE_GLOBAL, Mode::CU_STREAM_CAPTURE_MODE_GLOBAL as u32),
+        (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32),
+        (CU_STREAM_CAPTURE_MODE_RELAXED, Mode::CU_STREAM_CAPTURE_MODE_RELAXED as u32),
     ];
     pairs.iter().for_each(|(ours, theirs)| assert_eq!(ours, theirs));
 }
