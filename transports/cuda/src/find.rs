@@ -41,6 +41,18 @@ pub fn candidates(names: &[&str], variable: &str) -> Vec<PathBuf> {
     found
 }
 
+/// The same, those of this generation of CUDA first: a driver may refuse what is of a later one.
+/// Else they stay in their order.
+pub fn of_generation(mut candidates: Vec<PathBuf>, major: u32) -> Vec<PathBuf> {
+    let ours = format!(".so.{major}");
+    candidates.sort_by_key(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let after = name.split_once(&ours).map(|(_, after)| after);
+        !after.is_some_and(|after| after.is_empty() || after.starts_with('.'))
+    });
+    candidates
+}
+
 /// NVIDIA's packages of the Python whose program lies in `folder`.
 fn packages(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder.join("../lib")) else { return Vec::new() };
@@ -70,5 +82,24 @@ fn look_through(folder: &Path, plain: &str, depth: u32, found: &mut Vec<PathBuf>
         } else if depth > 0 && path.is_dir() && !path.is_symlink() {
             look_through(&path, plain, depth - 1, found);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_the_drivers_generation_comes_first() {
+        let found =
+            ["libx.so.13", "libx.so.12", "libx.so", "/a.so.12/libx.so.1", "/b/libx.so.12.4"];
+        let sorted = |major| {
+            let sorted = of_generation(found.map(PathBuf::from).to_vec(), major);
+            sorted.iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
+        let [newer, older, plain, odd, long] = found;
+        assert_eq!(sorted(12), [older, long, newer, plain, odd]);
+        assert_eq!(sorted(13), found);
+        assert_eq!(sorted(11), found);
     }
 }

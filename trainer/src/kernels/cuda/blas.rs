@@ -2,7 +2,7 @@
 
 use super::product::Product;
 use brigade_cuda::nvrtc::Compiler;
-use brigade_cuda::{Stream, find};
+use brigade_cuda::{Stream, Version, find};
 use libloading::Library;
 use std::ffi::{c_int, c_longlong, c_void};
 use std::path::Path;
@@ -72,7 +72,7 @@ impl Blas {
     ///
     /// Errors: a sentence that says what is missing.
     pub(super) fn new(stream: &Stream, is_tf32: bool) -> Result<Blas, String> {
-        let library = open()?;
+        let library = open(stream.context().device().cuda.version())?;
         let missing = |error: libloading::Error| error.to_string();
         // SAFETY: these are the functions' types in cublas_api.h, in versions 12 and 13.
         let (create, destroy, set_stream, gemm) = unsafe {
@@ -162,7 +162,8 @@ impl Drop for Blas {
     }
 }
 
-fn open() -> Result<Library, String> {
+/// That of the driver's generation, if there is one: what is of a later one makes no handle.
+fn open(driver: Version) -> Result<Library, String> {
     if std::env::var_os(LIBRARY_VARIABLE).is_some_and(|named| named.is_empty()) {
         return Err(format!("{LIBRARY_VARIABLE} is empty"));
     }
@@ -175,7 +176,7 @@ fn open() -> Result<Library, String> {
         files.extend(FILES.map(|file| folder.join(file)));
     }
     let mut first = None;
-    for file in files {
+    for file in find::of_generation(files, driver.major) {
         // SAFETY: loading cuBLAS runs its initialisers, which any program that links it runs too.
         match unsafe { Library::new(&file) } {
             Ok(library) => return Ok(library),

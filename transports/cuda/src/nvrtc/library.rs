@@ -179,10 +179,8 @@ fn c_strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>> {
 
 fn open() -> std::result::Result<Library, Missing> {
     let mut candidates = find::candidates(&NAMES, LIBRARY_VARIABLE);
-    // Of two generations, that of the driver: it may refuse what a later one made.
     if let Ok(cuda) = Cuda::load() {
-        let ours = format!(".so.{}", cuda.version().major);
-        candidates.sort_by_key(|path| !path.to_string_lossy().contains(&ours));
+        candidates = find::of_generation(candidates, cuda.version().major);
     }
     let mut first_error = None;
     for candidate in candidates {
