@@ -241,6 +241,7 @@ fn what_is_missing_is_said_and_the_compatibility_mode_is_not_taken() {
         &[
             ("", "GPUDirect Storage"),
             ("p2p", "GPUDirect Storage"),
+            ("p2p-late", "GPUDirect Storage"),
             ("none", "cuFileDriverOpen said CU_FILE_DRIVER_NOT_INITIALIZED (5001)"),
             ("old", "may use its compatibility mode, which goes through the host's memory"),
             ("forced", "is told to use its compatibility mode always"),

@@ -154,10 +154,12 @@ export! {
         put(target, value).map_err(|_| INVALID_VALUE)
     }
     fn cuFileDriverGetProperties(target: *mut Properties) {
-        let version = if ["none", "p2p"].contains(&mode().as_str()) { [0, 0] } else { [2, 25] };
+        let without = ["none", "p2p", "p2p-late"];
+        let version = if without.contains(&mode().as_str()) { [0, 0] } else { [2, 25] };
         let status_flags = if mode() == "p2p" { 1 << 11 } else { 1 << 4 };
         // What cufile.json says, whatever was set since.
-        let (control_flags, sizes, rest) = (1 << 1, [4, 16384], [0; 6]);
+        let (control_flags, sizes) = (1 << 1, [4, 16384]);
+        let rest = [if mode() == "p2p-late" { 1 << 4 } else { 0 }, 0, 0, 0, 0, 0];
         let properties = Properties { version, sizes, status_flags, control_flags, rest };
         put(target, properties).map_err(|_| INVALID_VALUE)
     }

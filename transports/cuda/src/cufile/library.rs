@@ -8,8 +8,9 @@ use super::LIBRARY_VARIABLE;
 use super::code::FileCode;
 use super::sys::{
     CU_FILE_ALLOW_COMPAT_MODE, CU_FILE_DRIVER_ALREADY_OPEN, CU_FILE_NVME_P2P_SUPPORTED,
-    CU_FILE_SUCCESS, CUFILE_PARAM_FORCE_COMPAT_MODE, CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE,
-    CUfileDescr, CUfileDrvProps, CUfileError, CUfileHandle,
+    CU_FILE_P2P_SUPPORTED, CU_FILE_SUCCESS, CUFILE_PARAM_FORCE_COMPAT_MODE,
+    CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE, CUfileDescr, CUfileDrvProps, CUfileError,
+    CUfileHandle,
 };
 use crate::{Cuda, Missing, find};
 
@@ -148,11 +149,11 @@ fn straight(library: &Library) -> std::result::Result<String, Missing> {
         ));
     }
     let has_module = (nvfs.major_version, nvfs.minor_version) != (0, 0);
+    let has_p2p = nvfs.dstatusflags >> CU_FILE_NVME_P2P_SUPPORTED & 1 == 1
+        || found.feature_flags >> CU_FILE_P2P_SUPPORTED & 1 == 1;
     match has_module {
         true => Ok(format!("nvidia-fs {}.{}", nvfs.major_version, nvfs.minor_version)),
-        false if nvfs.dstatusflags >> CU_FILE_NVME_P2P_SUPPORTED & 1 == 1 => {
-            Ok(String::from("the kernel's PCI P2PDMA"))
-        }
+        false if has_p2p => Ok(String::from("the kernel's PCI P2PDMA")),
         false => Err(missing(
             format!("cuFile ({file}) finds neither nvidia-fs nor the kernel's PCI P2PDMA"),
             "load the kernel's module nvidia-fs; gdscheck -p says what is missing",

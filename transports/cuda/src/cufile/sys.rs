@@ -19,6 +19,8 @@ pub(crate) const CU_FILE_HANDLE_TYPE_OPAQUE_FD: c_int = 1;
 /// Places of bits in `dcontrolflags` and `dstatusflags`.
 pub(crate) const CU_FILE_ALLOW_COMPAT_MODE: c_uint = 1;
 pub(crate) const CU_FILE_NVME_P2P_SUPPORTED: c_uint = 11;
+/// And in `feature_flags`: where cuFile of CUDA 13.1 says it, whose header takes the other back.
+pub(crate) const CU_FILE_P2P_SUPPORTED: c_uint = 4;
 
 pub(crate) const CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE: c_int = 1;
 pub(crate) const CUFILE_PARAM_FORCE_COMPAT_MODE: c_int = 2;
