@@ -17,7 +17,9 @@
 #define F32 BRIGADE_FLOAT32
 #define SUM BRIGADE_SUM
 
-enum { ELEMENTS = 1000 };
+/* The second is more than there is room for, also where a driver rounds an allocation up, to 2 MiB
+ * at the most. */
+enum { ELEMENTS = 1000, BEYOND = ELEMENTS + (2 << 20) / (int)sizeof(float) };
 
 struct rank {
     int rank;
@@ -104,7 +106,7 @@ static void nonsense(struct rank *me) {
     REFUSED(brigade_device_all_reduce(at, at, 1, F32, 8, group, stream));
     REFUSED(brigade_device_all_reduce(at, at, 1, F32, BRIGADE_BAND, group, stream));
     REFUSED(brigade_device_all_reduce(at, at, (size_t)-1, F32, SUM, group, stream));
-    REFUSED(brigade_device_all_reduce(at, at, ELEMENTS + 1, F32, SUM, group, stream));
+    REFUSED(brigade_device_all_reduce(at, at, BEYOND, F32, SUM, group, stream));
     REFUSED(brigade_device_all_reduce(at, near, 2, F32, SUM, group, stream));
     SAYS("overlap");
     REFUSED(brigade_device_all_reduce((char *)at + 1, (char *)at + 1, 1, F32, SUM, group, stream));

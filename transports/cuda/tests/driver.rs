@@ -109,10 +109,9 @@ fn addresses_are_known_by_their_place() {
     let memory = DeviceMemory::new(&context, 1000).expect("memory");
     let found = cuda.where_is(memory.address() + 999).expect("a place");
     assert_eq!((found.place, found.start), (Place::Device(0), memory.address()));
-    // The fake knows what was asked for. Drivers say only that it is the allocation's size, and may
-    // have rounded it up to what they map.
-    let most = if brigade_cuda_fake::is_off() { 2 << 20 } else { 1000 };
-    assert!((1000..=most).contains(&found.bytes), "{} bytes", found.bytes);
+    // Drivers say only that it is the allocation's size, and may have rounded it up to what they
+    // map.
+    assert!((1000..=2 << 20).contains(&found.bytes), "{} bytes", found.bytes);
     let pooled = DeviceMemory::pooled(&stream, 10).expect("memory");
     assert_eq!(cuda.where_is(pooled.address()).expect("a place").place, Place::Device(0));
     let mut plain = vec![1_u8; 5000];

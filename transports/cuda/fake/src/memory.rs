@@ -41,6 +41,9 @@ pub(crate) struct Source {
     number: u64,
 }
 
+/// Drivers put short allocations so far apart.
+const STEP: usize = 512;
+
 static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 
 /// Look at the range around an address.
@@ -89,6 +92,16 @@ pub(crate) fn map(file: &impl AsRawFd, bytes: usize, place: u64) -> Result<u64, 
 pub(crate) fn unmap(start: u64, bytes: usize) {
     // SAFETY: mapped by us, and taken off the list before.
     unsafe { libc::munmap(start as *mut c_void, bytes) };
+}
+
+impl Range {
+    /// The bytes that are told: what lies close together on a device has steps of its own.
+    fn told(&self) -> usize {
+        match self.kind {
+            Kind::Device { .. } | Kind::Opened { .. } => self.bytes.next_multiple_of(STEP),
+            Kind::Shared { .. } | Kind::Pinned { .. } => self.bytes,
+        }
+    }
 }
 
 /// Zero bytes cannot be mapped.
@@ -244,7 +257,7 @@ fn put_attribute(which: c_uint, target: *mut c_void, address: u64) -> Answer {
             }
             Kind::Pinned { .. } => (1, 0),
         };
-        (kind, device, start, range.bytes)
+        (kind, device, start, range.told())
     });
     let (kind, device, start, bytes) = found.unwrap_or((0, -2, 0, 0));
     match which {
@@ -299,7 +312,7 @@ export! {
         Ok(())
     }
     fn cuMemGetAddressRange_v2(start: *mut u64, bytes: *mut usize, address: u64) {
-        let found = around(address, |start, range| (start, range.bytes)).ok_or(NOT_FOUND)?;
+        let found = around(address, |start, range| (start, range.told())).ok_or(NOT_FOUND)?;
         put(start, found.0)?;
         put(bytes, found.1)
     }
