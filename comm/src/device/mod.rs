@@ -114,8 +114,8 @@ impl Looks {
 /// of the communicator itself, and take their turn with them. Calls in different streams must not
 /// run beside each other: let the one stream wait for the other.
 ///
-/// A rank that frees memory of a device, other than to a pool, waits for everything on it; one that
-/// allocates or pins memory may. So do it while no rank of this process is in a call (between two
+/// A rank that frees memory of a device, other than to a pool, or that allocates or pins some, may
+/// wait for everything on it. So do it while no rank of this process is in a call (between two
 /// barriers), as with NCCL.
 ///
 /// A group ends by [`DeviceGroup::close`] on all ranks. Dropping it waits for what was enqueued, no

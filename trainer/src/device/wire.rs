@@ -101,6 +101,12 @@ impl Wire {
         Ok(unsafe { self.down.begin(from.address(), from.bytes()) }?)
     }
 
+    /// Wait for all that is on its way.
+    pub(crate) fn settle(&self) -> Result<(), Error> {
+        self.up.stream().synchronize()?;
+        Ok(self.down.stream().synchronize()?)
+    }
+
     /// Whether something must be taken before more is fetched.
     pub(crate) fn is_full(&self) -> bool {
         self.down.is_full()

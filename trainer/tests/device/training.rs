@@ -266,15 +266,19 @@ fn a_checkpoint_of_parts_goes_to_other_ranks_and_back() {
     }
 }
 
-/// Whether this is a process with that variable; if not, one is started, which runs the test.
-fn is_child_with(name: &str, value: &Path, test: &str) -> bool {
-    if !has_device() || std::env::var_os(name).is_some_and(|found| found == value.as_os_str()) {
+/// Whether this is a process with these variables; if not, one is started, which runs the test.
+fn is_child_with(variables: &[(&str, &Path)], test: &str) -> bool {
+    let is_set = |(name, value): &(&str, &Path)| {
+        std::env::var_os(name).is_some_and(|found| found == value.as_os_str())
+    };
+    if !has_device() || variables.iter().all(is_set) {
         return has_device();
     }
     let program = std::env::current_exe().unwrap();
     let test = format!("training::{test}");
     let mut child = Program::new(program);
-    let output = child.args(["--exact", &test, "--nocapture"]).env(name, value).output().unwrap();
+    child.args(["--exact", &test, "--nocapture"]).envs(variables.iter().copied());
+    let output = child.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     println!("{text}");
@@ -291,7 +295,7 @@ fn products_by_cublas_have_the_losses_of_the_processor() {
         true => ("NO_FAKE_HERE", PathBuf::from("none")),
         false => (BLAS_VARIABLE, brigade_cuda_fake::library()),
     };
-    if !is_child_with(variable, &library, name) {
+    if !is_child_with(&[(variable, &library)], name) {
         return;
     }
     let more = "--batch 64 --strategy fsdp";
@@ -307,9 +311,9 @@ fn products_by_cublas_have_the_losses_of_the_processor() {
 /// may wait for it: they hear of it before.
 #[test]
 fn a_rank_that_fails_on_a_device_ends_the_others_at_once() {
-    let fault = Path::new("cuLaunchKernel@700=1");
+    let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@700=1"));
     let name = "a_rank_that_fails_on_a_device_ends_the_others_at_once";
-    if brigade_cuda_fake::is_off() || !is_child_with("BRIGADE_FAKE_CUDA_FAULTS", fault, name) {
+    if brigade_cuda_fake::is_off() || !is_child_with(&[fault], name) {
         return;
     }
     let begun = Instant::now();
@@ -318,6 +322,19 @@ fn a_rank_that_fails_on_a_device_ends_the_others_at_once() {
     println!("{words:?} after {:?}", begun.elapsed());
     assert!(words.iter().any(|words| words.contains("CUDA_ERROR_INVALID_VALUE")), "{words:?}");
     assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+}
+
+/// A driver need not wait for what uses memory that is freed.
+#[test]
+fn a_run_that_fails_waits_for_its_kernels_before_their_memory_goes() {
+    let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@300=1"));
+    let frees = ("BRIGADE_FAKE_CUDA_FREES", Path::new("at-once"));
+    let name = "a_run_that_fails_waits_for_its_kernels_before_their_memory_goes";
+    if brigade_cuda_fake::is_off() || !is_child_with(&[fault, frees], name) {
+        return;
+    }
+    let error = train(&args("--batch 64 --device cuda"), None).unwrap_err().to_string();
+    assert!(error.contains("CUDA_ERROR_INVALID_VALUE"), "{error}");
 }
 
 /// A folder that is gone when this is dropped.

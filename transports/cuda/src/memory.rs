@@ -21,8 +21,8 @@ impl fmt::Debug for DeviceMemory {
 
 impl DeviceMemory {
     /// `bytes` of the device's memory, aligned to 256, holding anything. Other processes can be
-    /// given it ([`DeviceMemory::handle`](crate::IpcHandle)). Costs up to a millisecond, and
-    /// freeing it waits for the device.
+    /// given it ([`DeviceMemory::handle`](crate::IpcHandle)). Costs up to a millisecond. Freeing it
+    /// may wait for the device, and need not: who uses it in a stream waits first.
     ///
     /// # Errors
     ///
@@ -112,7 +112,8 @@ impl Drop for DeviceMemory {
         match &self.stream {
             // SAFETY: allocated once and freed once; what comes before in the stream is done first.
             Some(stream) => unsafe { driver.mem_free_async(self.address, stream.raw()) }.sunk(),
-            // SAFETY: allocated once and freed once; the driver waits for the device.
+            // SAFETY: allocated once and freed once; who gave it to a stream has promised that it
+            // exists until that is done.
             None => unsafe { driver.mem_free(self.address) }.sunk(),
         }
     }

@@ -134,3 +134,13 @@ impl Pass {
         Ok(self.gpt.device.stream().record(&self.marks[at])?)
     }
 }
+
+impl Drop for Pass {
+    /// What an error or the end of a run has left in the streams is done before its memory goes: a
+    /// driver that frees some may wait for that, and need not.
+    fn drop(&mut self) {
+        // A stream that fails has nothing on its way any more.
+        let _ = self.gpt.device.stream().synchronize();
+        let _ = self.wire.settle();
+    }
+}

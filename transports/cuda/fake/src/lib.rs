@@ -20,6 +20,8 @@
 //! * `BRIGADE_FAKE_CUDA_FAULTS`: `cuMemAlloc_v2@3=2,...`: the third call of this function returns
 //!   2, and without a place every one does; errors from 700 to 719 stick. Of `cuFileRead` and
 //!   `cuFileWrite` it is what errno says, and 0 lets them move half of their blocks.
+//! * `BRIGADE_FAKE_CUDA_FREES`: `at-once`: freeing memory waits for nothing, and what still uses it
+//!   ends the process.
 //! * `BRIGADE_FAKE_CUFILE`: how bytes go: by nvidia-fs, `p2p` without it (`p2p-late` as versions
 //!   of CUDA 13 tell it), or not at all (`none`,
 //!   where only the compatibility mode is left). `forced`: that mode always; `old`: a version that

@@ -284,7 +284,7 @@ export! {
     }
     fn cuMemFree_v2(address: u64) {
         forbidden_in_capture()?;
-        stream::settle();
+        stream::settle_to_free();
         free(address, false)
     }
     fn cuMemAllocAsync(target: *mut u64, bytes: usize, handle: Handle) {
@@ -335,7 +335,7 @@ export! {
     }
     fn cuMemFreeHost(pointer: *mut c_void) {
         let start = pointer as u64;
-        stream::settle();
+        stream::settle_to_free();
         let range = remove(start)?;
         if matches!(range.kind, Kind::Pinned { is_ours: true }) {
             unmap(start, whole(range.bytes));
@@ -387,7 +387,7 @@ export! {
         put(target, open(token)?)
     }
     fn cuIpcCloseMemHandle(address: u64) {
-        stream::settle();
+        stream::settle_to_free();
         let range = remove(address)?;
         unmap(address, whole(range.bytes));
         Ok(())

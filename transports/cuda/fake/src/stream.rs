@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 
 use crate::device::{count, current};
@@ -142,6 +142,15 @@ pub(crate) fn settle() {
         let every: Vec<_> = lock(&EVERY).clone();
         every.iter().for_each(|stream| stream.wait());
     });
+}
+
+/// As a driver may let freeing memory do, but need not (`BRIGADE_FAKE_CUDA_FREES`).
+pub(crate) fn settle_to_free() {
+    static AT_ONCE: OnceLock<bool> = OnceLock::new();
+    let is_told = || std::env::var("BRIGADE_FAKE_CUDA_FREES").is_ok_and(|how| how == "at-once");
+    if !*AT_ONCE.get_or_init(is_told) {
+        settle();
+    }
 }
 
 /// Whether the host's part of a copy is memory that a device does not reach by itself.
