@@ -98,6 +98,11 @@ impl Window {
         self.held.watch.me as usize
     }
 
+    /// How many ranks have one.
+    pub fn size(&self) -> usize {
+        self.sizes.len()
+    }
+
     /// How large the window of `rank` is.
     ///
     /// # Errors

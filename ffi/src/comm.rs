@@ -239,9 +239,7 @@ pub unsafe extern "C" fn brigade_comm_get_rank_error(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let out = Out::new(result, "result")?;
-        let size = comm.communicator.size();
-        let wrong = || Failure::argument(format!("rank {rank} of {size} ranks"));
-        let member = usize::try_from(rank).ok().filter(|rank| *rank < size).ok_or_else(wrong)?;
+        let member = comm.seat().member("rank", rank)?;
         let gone = comm.communicator.gone(member)?;
         let told = gone.map_or(brigade_result_t::BRIGADE_SUCCESS, |error| (&error).into());
         // SAFETY: C passes a place for it.

@@ -261,9 +261,9 @@ pub unsafe extern "C" fn brigade_device_send(
     group: brigade_device_group_t,
     stream: *mut c_void,
 ) -> brigade_result_t {
-    let what = |dtype, memory| What::Send { dtype, memory, peer };
+    let what = |dtype, memory, peer| What::Send { dtype, memory, peer };
     // SAFETY: the caller's promise.
-    unsafe { message(group, (sendbuf, count, dtype), stream, what) }
+    unsafe { message(group, (sendbuf, count, dtype), (peer, stream), what) }
 }
 
 /// brigade_recv into memory of a device, in the order of a stream.
@@ -278,9 +278,9 @@ pub unsafe extern "C" fn brigade_device_recv(
     group: brigade_device_group_t,
     stream: *mut c_void,
 ) -> brigade_result_t {
-    let what = |dtype, memory| What::Recv { dtype, memory, peer };
+    let what = |dtype, memory, peer| What::Recv { dtype, memory, peer };
     // SAFETY: the caller's promise.
-    unsafe { message(group, (recvbuf, count, dtype), stream, what) }
+    unsafe { message(group, (recvbuf, count, dtype), (peer, stream), what) }
 }
 
 /// Enqueue one half of a message, or list it in the open group.
@@ -291,13 +291,14 @@ pub unsafe extern "C" fn brigade_device_recv(
 unsafe fn message(
     group: brigade_device_group_t,
     (buffer, count, dtype): (*const c_void, usize, DtypeCode),
-    stream: *mut c_void,
-    what: impl FnOnce(Dtype, Memory) -> What,
+    (peer, stream): (c_int, *mut c_void),
+    what: impl FnOnce(Dtype, Memory, usize) -> What,
 ) -> brigade_result_t {
     enter(|| {
         let device = pin::<OnDevice>(group.addr() as u64)?;
         let dtype = dtype.parse()?;
-        let what = what(dtype, Memory::of_message(buffer, count, dtype)?);
+        let peer = device.seat.member("message: rank", peer)?;
+        let what = what(dtype, Memory::of_message(buffer, count, dtype)?, peer);
         // SAFETY: the caller's promise.
         unsafe { group::enqueue(&device, what, stream.expose_provenance()) }
     })

@@ -7,9 +7,8 @@ use brigade_wall::handle::{pin, register};
 use brigade_wall::pointer::{Out, list};
 
 use crate::comm::{Comm, as_comm, brigade_comm_t, may_wait};
-use crate::error::{Failure, brigade_result_t, enter};
+use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::settings::{brigade_config_t, settings_over};
-use crate::shape::rank_number;
 
 /// The colour of a rank that takes part in a division, but in no new communicator.
 pub const BRIGADE_SPLIT_NOCOLOR: c_int = -1;
@@ -89,8 +88,9 @@ pub unsafe extern "C" fn brigade_comm_shrink(
         unsafe { out.put(std::ptr::null_mut()) };
         // SAFETY: C passes so many numbers.
         let excluded = unsafe { list(excluded, count, "excluded") }?;
-        let ranks = excluded.iter().map(|rank| rank_number(*rank) as usize);
-        let ranks: Vec<usize> = ranks.collect();
+        let seat = parent.seat();
+        let ranks = excluded.iter().map(|rank| seat.member("shrink: rank", *rank));
+        let ranks = ranks.collect::<Outcome<Vec<_>>>()?;
         let inherited = parent.communicator.settings().clone();
         // SAFETY: C passes NULL or a config.
         let settings = unsafe { settings_over(inherited, config) }?;

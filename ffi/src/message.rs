@@ -32,6 +32,7 @@ pub unsafe extern "C" fn brigade_send(
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
         let memory = Memory::of_message(sendbuf, count, dtype)?;
+        let peer = comm.seat().member("message: rank", peer)?;
         refuse_on_device(&comm, &memory, "brigade_device_send")?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Send { dtype, memory, peer }, work) }
@@ -54,6 +55,7 @@ pub unsafe extern "C" fn brigade_recv(
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
         let memory = Memory::of_message(recvbuf, count, dtype)?;
+        let peer = comm.seat().member("message: rank", peer)?;
         refuse_on_device(&comm, &memory, "brigade_device_recv")?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Recv { dtype, memory, peer }, work) }
@@ -80,7 +82,6 @@ pub unsafe extern "C" fn brigade_recv_any(
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
         let memory = Memory::of_message(recvbuf, count, dtype)?;
-        refuse_on_device(&comm, &memory, "brigade_device_recv")?;
         refuse_on_device(&comm, &memory, "brigade_device_recv")?;
         let source = Out::new(source, "source")?;
         let told = if received.is_null() { None } else { Some(Out::new(received, "received")?) };

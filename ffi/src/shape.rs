@@ -19,9 +19,10 @@ pub(crate) struct Shape {
     pub(crate) lengths: Lengths,
 }
 
-/// A rank as calls number them; one that no group has stays one that no group has.
-pub(crate) fn rank_number(rank: c_int) -> u32 {
-    u32::try_from(rank).unwrap_or(u32::MAX)
+/// The root that C means, as calls number ranks.
+#[inline(always)]
+fn root_of(seat: Seat, purpose: &str, root: c_int) -> Outcome<u32> {
+    Ok(seat.member(purpose, root)? as u32)
 }
 
 #[inline(always)]
@@ -108,7 +109,7 @@ pub(crate) fn barrier() -> Shape {
 
 #[inline(always)]
 pub(crate) fn broadcast(seat: Seat, count: usize, dtype: DtypeCode, root: c_int) -> Outcome<Shape> {
-    let collective = Collective::Broadcast { root: rank_number(root) };
+    let collective = Collective::Broadcast { root: root_of(seat, "broadcast: root", root)? };
     let call = Call::moving(collective, dtype.parse()?, count);
     Ok(Shape { call, lengths: Lengths::apart(if seat.is(root) { count } else { 0 }, count) })
 }
@@ -121,7 +122,7 @@ pub(crate) fn reduce(
     op: brigade_op_t,
     root: c_int,
 ) -> Outcome<Shape> {
-    let collective = Collective::Reduce { root: rank_number(root) };
+    let collective = Collective::Reduce { root: root_of(seat, "reduce: root", root)? };
     let call = Call::new(collective, dtype.parse()?, parse(op)?, count);
     Ok(Shape { call, lengths: Lengths::apart(count, if seat.is(root) { count } else { 0 }) })
 }
@@ -133,7 +134,7 @@ pub(crate) fn gather(
     dtype: DtypeCode,
     root: c_int,
 ) -> Outcome<Shape> {
-    let collective = Collective::Gather { root: rank_number(root) };
+    let collective = Collective::Gather { root: root_of(seat, "gather: root", root)? };
     let call = Call::moving(collective, dtype.parse()?, sendcount);
     Ok(Shape { call, lengths: at_root(seat, root, sendcount) })
 }
@@ -149,7 +150,7 @@ pub(crate) unsafe fn gather_v(
 ) -> Outcome<Shape> {
     // SAFETY: the caller's promise.
     let (counts, lengths) = unsafe { per_rank_at(seat, root, sendcounts, "sendcounts") }?;
-    let collective = Collective::Gather { root: rank_number(root) };
+    let collective = Collective::Gather { root: root_of(seat, "gather: root", root)? };
     Ok(Shape { call: moving(collective, dtype.parse()?, counts), lengths })
 }
 
@@ -160,7 +161,7 @@ pub(crate) fn scatter(
     dtype: DtypeCode,
     root: c_int,
 ) -> Outcome<Shape> {
-    let collective = Collective::Scatter { root: rank_number(root) };
+    let collective = Collective::Scatter { root: root_of(seat, "scatter: root", root)? };
     let call = Call::moving(collective, dtype.parse()?, recvcount);
     Ok(Shape { call, lengths: at_root(seat, root, recvcount).reversed() })
 }
@@ -176,7 +177,7 @@ pub(crate) unsafe fn scatter_v(
 ) -> Outcome<Shape> {
     // SAFETY: the caller's promise.
     let (counts, lengths) = unsafe { per_rank_at(seat, root, recvcounts, "recvcounts") }?;
-    let collective = Collective::Scatter { root: rank_number(root) };
+    let collective = Collective::Scatter { root: root_of(seat, "scatter: root", root)? };
     Ok(Shape { call: moving(collective, dtype.parse()?, counts), lengths: lengths.reversed() })
 }
 

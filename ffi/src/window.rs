@@ -8,10 +8,10 @@ use brigade_comm::{Window, WindowSize};
 
 use crate::comm::{Comm, brigade_comm_t, may_wait};
 use crate::error::brigade_result_t::{BRIGADE_IN_PROGRESS, BRIGADE_SUCCESS};
-use crate::error::{brigade_result_t, enter, enter_for};
-use crate::shape::rank_number;
+use crate::error::{Outcome, brigade_result_t, enter, enter_for};
 use crate::thread;
 use brigade_wall::handle::{Noun, close, pin, register};
+use brigade_wall::memory::Seat;
 use brigade_wall::pointer::{Out, list, list_mut};
 
 /// A window of every rank of a group. What is inside is nobody's.
@@ -29,6 +29,13 @@ struct Windows(Window);
 impl Noun for Windows {
     const KIND: u8 = 4;
     const NAME: &'static str = "window";
+}
+
+impl Windows {
+    /// The rank that C means.
+    fn member(&self, rank: c_int) -> Outcome<usize> {
+        Seat { rank: self.0.rank(), ranks: self.0.size() }.member("a window: rank", rank)
+    }
 }
 
 /// Expose `bytes` bytes of zeros and `signals` counters, zero at first, to the other ranks, and get
@@ -77,7 +84,7 @@ pub unsafe extern "C" fn brigade_window_put(
         let windows = pin::<Windows>(window.addr() as u64)?;
         // SAFETY: C passes as much memory as it says.
         let data = unsafe { list(data.cast::<u8>(), length, "data") }?;
-        Ok(windows.0.put(rank_number(rank) as usize, offset, data)?)
+        Ok(windows.0.put(windows.member(rank)?, offset, data)?)
     })
 }
 
@@ -97,7 +104,7 @@ pub unsafe extern "C" fn brigade_window_get(
         let windows = pin::<Windows>(window.addr() as u64)?;
         // SAFETY: C passes as much memory as it says.
         let data = unsafe { list_mut(data.cast::<u8>(), length, "data") }?;
-        Ok(windows.0.get(rank_number(rank) as usize, offset, data)?)
+        Ok(windows.0.get(windows.member(rank)?, offset, data)?)
     })
 }
 
@@ -114,7 +121,7 @@ pub unsafe extern "C" fn brigade_window_signal(
 ) -> brigade_result_t {
     enter(|| {
         let windows = pin::<Windows>(window.addr() as u64)?;
-        Ok(windows.0.signal(rank_number(rank) as usize, signal, add)?)
+        Ok(windows.0.signal(windows.member(rank)?, signal, add)?)
     })
 }
 
@@ -162,7 +169,7 @@ pub unsafe extern "C" fn brigade_window_size(
 ) -> brigade_result_t {
     enter(|| {
         let windows = pin::<Windows>(window.addr() as u64)?;
-        let size = windows.0.size_of(rank_number(rank) as usize)?;
+        let size = windows.0.size_of(windows.member(rank)?)?;
         for (place, name, number) in
             [(bytes, "bytes", size.bytes), (signals, "signals", size.signals)]
         {

@@ -87,6 +87,38 @@ static void nonsense(void) {
     CHECK(reduce_one(comm));
 }
 
+/* A rank that is none is named by the number that was written. */
+#define NAMED(words, call)                                                                  \
+    do {                                                                                    \
+        REFUSED(call);                                                                      \
+        REQUIRE(strstr(brigade_last_error(), words) != NULL);                               \
+    } while (0)
+
+static void strangers(void) {
+    const int none[1] = {-3};
+    const size_t counts[1] = {1};
+    brigade_result_t gone;
+    brigade_comm_t made;
+    NAMED("message: rank -1 of 1", brigade_send(&one, 1, BRIGADE_FLOAT32, -1, comm, NULL));
+    NAMED("message: rank -7 of 1", brigade_recv(&two, 1, BRIGADE_FLOAT32, -7, comm, NULL));
+    NAMED("message: rank 5 of 1", brigade_recv(&two, 1, BRIGADE_FLOAT32, 5, comm, NULL));
+    NAMED("broadcast: root -1 of 1",
+          brigade_broadcast(&one, &two, 1, BRIGADE_FLOAT32, -1, comm, NULL));
+    NAMED("broadcast: root 2 of 1",
+          brigade_broadcast(&one, &two, 1, BRIGADE_FLOAT32, 2, comm, NULL));
+    NAMED("reduce: root -2 of 1",
+          brigade_reduce(&one, &two, 1, BRIGADE_FLOAT32, BRIGADE_SUM, -2, comm, NULL));
+    NAMED("gather: root -3 of 1", brigade_gather(&one, &two, 1, BRIGADE_FLOAT32, -3, comm, NULL));
+    NAMED("gather: root -4 of 1",
+          brigade_gather_v(&one, &two, counts, BRIGADE_FLOAT32, -4, comm, NULL));
+    NAMED("scatter: root -5 of 1", brigade_scatter(&one, &two, 1, BRIGADE_FLOAT32, -5, comm, NULL));
+    NAMED("scatter: root -6 of 1",
+          brigade_scatter_v(&one, &two, counts, BRIGADE_FLOAT32, -6, comm, NULL));
+    NAMED("rank -1 of 1", brigade_comm_get_rank_error(comm, -1, &gone));
+    NAMED("shrink: rank -3 of 1", brigade_comm_shrink(comm, none, 1, &made, NULL));
+    CHECK(reduce_one(comm));
+}
+
 static void ids(void) {
     brigade_unique_id_t id;
     brigade_comm_t none = comm;
@@ -358,3 +390,4 @@ int main(int argc, char **argv) {
     printf("all refused as it should be\n");
     return 0;
 }
+    strangers();

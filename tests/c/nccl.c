@@ -338,7 +338,10 @@ static void nonsense(void) {
     REFUSED(ncclAllReduce(&value, &value, 1, ncclFloat32, 99, comms[0], NULL));
     REFUSED(ncclAllReduce(&value, NULL, 1, ncclFloat32, ncclSum, comms[0], NULL));
     REFUSED(ncclBcast(&value, 1, ncclFloat32, RANKS, comms[0], NULL));
+    REFUSED(ncclBcast(&value, 1, ncclFloat32, -2, comms[0], NULL));
+    REQUIRE(strstr(ncclGetLastError(NULL), "broadcast: root -2 of 4 ranks") != NULL);
     REFUSED(ncclSend(&value, 1, ncclFloat32, -1, comms[0], NULL));
+    REQUIRE(strstr(ncclGetLastError(NULL), "message: rank -1 of 4 ranks") != NULL);
     MISUSED(ncclGroupEnd());
     CHECK(ncclGroupStart());
     REFUSED(ncclAllReduce(&value, NULL, 1, ncclFloat32, ncclSum, comms[0], NULL));

@@ -62,6 +62,7 @@ static void nonsense(brigade_comm_t comm, int size) {
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_window_put(NULL, 1, 0, 0, window));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_window_put(&byte, 1, size, 0, window));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_window_get(&byte, 1, -1, 0, window));
+    REQUIRE(strstr(brigade_last_error(), "a window: rank -1 of ") != NULL);
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_window_get(&byte, 1, 0, 0, none));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_window_signal(0, 1, 1, window));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_window_wait(1, 0, 0, NULL, window));

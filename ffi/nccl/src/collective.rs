@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use brigade_comm::{Call, Op};
 use brigade_schedule::Collective;
 use brigade_wall::Outcome;
-use brigade_wall::handle::{Pinned, pin};
+use brigade_wall::handle::pin;
 use brigade_wall::listed::What;
 use brigade_wall::memory::{Lengths, Memory, Seat};
 
@@ -27,9 +27,9 @@ pub unsafe extern "C" fn ncclAllReduce(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    let what = (Collective::AllReduce, count, datatype, Some(op));
+    let shape = |_| Ok((Collective::AllReduce, Lengths::equal(count)));
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), |_| Lengths::equal(count)) }
+    unsafe { carry_out(comm, (count, datatype, Some(op)), (sendbuff, recvbuff, stream), shape) }
 }
 
 #[unsafe(no_mangle)]
@@ -42,10 +42,9 @@ pub unsafe extern "C" fn ncclReduceScatter(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    let what = (Collective::ReduceScatter, recvcount, datatype, Some(op));
-    let lengths = |me: Seat| me.gathering(recvcount).reversed();
+    let shape = |me: Seat| Ok((Collective::ReduceScatter, me.gathering(recvcount).reversed()));
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
+    unsafe { carry_out(comm, (recvcount, datatype, Some(op)), (sendbuff, recvbuff, stream), shape) }
 }
 
 #[unsafe(no_mangle)]
@@ -57,9 +56,9 @@ pub unsafe extern "C" fn ncclAllGather(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    let what = (Collective::AllGather, sendcount, datatype, None);
+    let shape = |me: Seat| Ok((Collective::AllGather, me.gathering(sendcount)));
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), |me| me.gathering(sendcount)) }
+    unsafe { carry_out(comm, (sendcount, datatype, None), (sendbuff, recvbuff, stream), shape) }
 }
 
 #[unsafe(no_mangle)]
@@ -71,10 +70,10 @@ pub unsafe extern "C" fn ncclAlltoAll(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    let what = (Collective::AllToAll, count, datatype, None);
-    let lengths = |me: Seat| Lengths::equal(count.saturating_mul(me.ranks));
+    let shape =
+        |me: Seat| Ok((Collective::AllToAll, Lengths::equal(count.saturating_mul(me.ranks))));
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
+    unsafe { carry_out(comm, (count, datatype, None), (sendbuff, recvbuff, stream), shape) }
 }
 
 #[unsafe(no_mangle)]
@@ -87,10 +86,12 @@ pub unsafe extern "C" fn ncclBroadcast(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    let what = (Collective::Broadcast { root: rank(root) }, count, datatype, None);
-    let lengths = |me: Seat| Lengths::apart(if me.is(root) { count } else { 0 }, count);
+    let shape = |me: Seat| {
+        let collective = Collective::Broadcast { root: root_of(me, "broadcast: root", root)? };
+        Ok((collective, Lengths::apart(if me.is(root) { count } else { 0 }, count)))
+    };
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
+    unsafe { carry_out(comm, (count, datatype, None), (sendbuff, recvbuff, stream), shape) }
 }
 
 #[unsafe(no_mangle)]
@@ -117,10 +118,12 @@ pub unsafe extern "C" fn ncclReduce(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    let what = (Collective::Reduce { root: rank(root) }, count, datatype, Some(op));
-    let lengths = |me: Seat| Lengths::apart(count, if me.is(root) { count } else { 0 });
+    let shape = |me: Seat| {
+        let collective = Collective::Reduce { root: root_of(me, "reduce: root", root)? };
+        Ok((collective, Lengths::apart(count, if me.is(root) { count } else { 0 })))
+    };
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
+    unsafe { carry_out(comm, (count, datatype, Some(op)), (sendbuff, recvbuff, stream), shape) }
 }
 
 #[unsafe(no_mangle)]
@@ -133,55 +136,44 @@ pub unsafe extern "C" fn ncclGather(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    let what = (Collective::Gather { root: rank(root) }, count, datatype, None);
-    let lengths = |me: Seat| match me.is(root) {
-        true => me.gathering(count),
-        false => Lengths::apart(count, 0),
+    let shape = |me: Seat| {
+        let collective = Collective::Gather { root: root_of(me, "gather: root", root)? };
+        let at_root = me.is(root);
+        Ok((collective, if at_root { me.gathering(count) } else { Lengths::apart(count, 0) }))
     };
     // SAFETY: the caller's promise.
-    unsafe { carry_out(comm, what, (sendbuff, recvbuff, stream), lengths) }
+    unsafe { carry_out(comm, (count, datatype, None), (sendbuff, recvbuff, stream), shape) }
 }
 
-/// A rank as calls number them; one that no group has stays one that no group has.
-fn rank(number: c_int) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
+/// The root that C means, as calls number ranks.
+fn root_of(seat: Seat, purpose: &str, root: c_int) -> Outcome<u32> {
+    Ok(seat.member(purpose, root)? as u32)
 }
 
-/// Carry a collective out, or list or start it. `what`: which, elements of a block, type, operator.
+/// Carry a collective out, or list or start it: so many elements of a block, of a type, by an
+/// operator. `shape` says which it is, and how long its buffers are on this rank.
 ///
 /// # Safety
 ///
 /// The memory is what C must pass, until the call has ended.
 unsafe fn carry_out(
     comm: ncclComm_t,
-    what: (Collective, usize, c_int, Option<ncclRedOp_t>),
+    (count, datatype, op): (usize, c_int, Option<ncclRedOp_t>),
     (input, output, stream): (*const c_void, *mut c_void, cudaStream_t),
-    lengths: impl FnOnce(Seat) -> Lengths,
+    shape: impl FnOnce(Seat) -> Outcome<(Collective, Lengths)>,
 ) -> ncclResult_t {
     enter_for(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
-        // SAFETY: the caller's promise.
-        let call = unsafe { call(&comm, what) }?;
-        let communicator = &comm.member()?.communicator;
-        let me = Seat { rank: communicator.rank(), ranks: communicator.size() };
-        let memory = Memory::new(input, output, lengths(me), call.dtype)?;
+        let dtype = dtype(datatype)?;
+        let op = match op {
+            // SAFETY: the caller's promise.
+            Some(op) => unsafe { parse(op, &comm) }?,
+            None => Op::Sum,
+        };
+        let (collective, lengths) = shape(comm.member()?.seat())?;
+        let call = Call::new(collective, dtype, op, count);
+        let memory = Memory::new(input, output, lengths, dtype)?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Collective { call, memory }, stream) }
     })
-}
-
-/// # Safety
-///
-/// As for [`parse`].
-unsafe fn call(
-    comm: &Pinned<Comm>,
-    (collective, count, datatype, op): (Collective, usize, c_int, Option<ncclRedOp_t>),
-) -> Outcome<Call> {
-    let dtype = dtype(datatype)?;
-    let op = match op {
-        // SAFETY: the caller's promise.
-        Some(op) => unsafe { parse(op, comm) }?,
-        None => Op::Sum,
-    };
-    Ok(Call::new(collective, dtype, op, count))
 }

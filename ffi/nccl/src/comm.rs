@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use brigade_comm::bootstrap::Root;
 use brigade_comm::{Communicator, Work};
 use brigade_wall::handle::{Noun, close, pin};
+use brigade_wall::memory::Seat;
 use brigade_wall::pointer::Out;
 use brigade_wall::sight::Sight;
 use brigade_wall::{Cause, Failure, Outcome};
@@ -37,6 +38,11 @@ impl Member {
     ) -> Outcome<Self> {
         let on_device = OnDevice::meet(&communicator, bound)?;
         Ok(Self { on_device, communicator, root })
+    }
+
+    /// Where it stands in the group.
+    pub(crate) fn seat(&self) -> Seat {
+        Seat { rank: self.communicator.rank(), ranks: self.communicator.size() }
     }
 
     /// What a part of this one has of devices.

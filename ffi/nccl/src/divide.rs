@@ -80,9 +80,10 @@ pub unsafe extern "C" fn ncclCommShrink(
         let count = usize::try_from(count).map_err(wrong)?;
         // SAFETY: C passes so many numbers.
         let excluded = unsafe { list(excluded, count, "excludeRanksList") }?;
-        let number = |rank: &c_int| usize::try_from(*rank).unwrap_or(usize::MAX);
-        let excluded: Vec<usize> = excluded.iter().map(number).collect();
         let member = parent.member()?;
+        let seat = member.seat();
+        let excluded = excluded.iter().map(|rank| seat.member("shrink: rank", *rank));
+        let excluded = excluded.collect::<Outcome<Vec<_>>>()?;
         if flags == SHRINK_ABORT {
             member.communicator.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
         }

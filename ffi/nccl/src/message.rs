@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use brigade_wall::handle::pin;
 use brigade_wall::listed::What;
 use brigade_wall::memory::Memory;
+use brigade_wall::{Failure, Outcome};
 
 use crate::collective::cudaStream_t;
 use crate::comm::{Comm, ncclComm_t};
@@ -27,6 +28,7 @@ pub unsafe extern "C" fn ncclSend(
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype(datatype)?;
         let memory = Memory::of_message(sendbuff, count, dtype)?;
+        let peer = number(&comm, peer)?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Send { dtype, memory, peer }, stream) }
     })
@@ -45,7 +47,16 @@ pub unsafe extern "C" fn ncclRecv(
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype(datatype)?;
         let memory = Memory::of_message(recvbuff, count, dtype)?;
+        let peer = number(&comm, peer)?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Recv { dtype, memory, peer }, stream) }
     })
+}
+
+/// The rank that C means. Of a communicator that is still being made the size is not known yet.
+fn number(comm: &Comm, peer: c_int) -> Outcome<usize> {
+    match comm.joined.get() {
+        Some(Ok(Some(member))) => member.seat().member("message: rank", peer),
+        _ => usize::try_from(peer).map_err(|_| Failure::argument(format!("message: rank {peer}"))),
+    }
 }

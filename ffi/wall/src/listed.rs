@@ -1,8 +1,6 @@
 //! Calls of one communicator that were listed first, to be carried out together: first its
 //! collectives, in their order, and then its messages, all at once.
 
-use std::ffi::c_int;
-
 use brigade_comm::{Call, Communicator, Dtype, Error, Messages, Work};
 
 use crate::memory::Memory;
@@ -23,7 +21,7 @@ pub enum What {
         /// The elements.
         memory: Memory,
         /// To whom.
-        peer: c_int,
+        peer: usize,
     },
     /// A message from a rank.
     Recv {
@@ -32,7 +30,7 @@ pub enum What {
         /// Where they go.
         memory: Memory,
         /// From whom.
-        peer: c_int,
+        peer: usize,
     },
 }
 
@@ -107,16 +105,14 @@ impl Listed {
     unsafe fn messages<'a>(&self, communicator: &'a Communicator) -> Messages<'a> {
         let mut messages = communicator.messages();
         for what in &self.messages {
-            // One that no group has stays one that no group has.
-            let number = |peer: c_int| usize::try_from(peer).unwrap_or(usize::MAX);
             messages = match what {
                 What::Send { dtype, memory, peer } => {
                     // SAFETY: the caller's promise.
-                    messages.send_bytes(*dtype, unsafe { memory.read() }, number(*peer))
+                    messages.send_bytes(*dtype, unsafe { memory.read() }, *peer)
                 }
                 What::Recv { dtype, memory, peer } => {
                     // SAFETY: the caller's promise.
-                    messages.recv_bytes(*dtype, unsafe { memory.written() }, number(*peer))
+                    messages.recv_bytes(*dtype, unsafe { memory.written() }, *peer)
                 }
                 What::Collective { .. } => messages,
             };

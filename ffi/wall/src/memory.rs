@@ -22,6 +22,13 @@ impl Seat {
         usize::try_from(rank) == Ok(self.rank)
     }
 
+    /// The rank that C means. What is none is shown as C wrote it, behind what it is for.
+    #[inline]
+    pub fn member(self, purpose: &str, rank: c_int) -> Outcome<usize> {
+        let member = usize::try_from(rank).ok().filter(|member| *member < self.ranks);
+        member.ok_or_else(|| nobody(purpose, rank, self.ranks))
+    }
+
     /// One block in, a block of each rank out.
     #[inline]
     pub fn gathering(self, count: usize) -> Lengths {
@@ -199,6 +206,11 @@ impl Memory {
 }
 
 #[cold]
+fn nobody(purpose: &str, rank: c_int, ranks: usize) -> Box<Failure> {
+    Failure::argument(format!("{purpose} {rank} of {ranks} ranks"))
+}
+
+#[cold]
 fn too_long(lengths: &Lengths) -> Box<Failure> {
     let Lengths { input, output, .. } = lengths;
     Failure::argument(format!("no memory holds {input} elements to send or {output} to receive"))
@@ -267,6 +279,16 @@ mod tests {
         let uneven = Lengths::gathering_v(&[3, 1, 0], 1);
         assert_eq!(kind(106, 100, uneven), "in place");
         assert_eq!(kind(100, 100, uneven), "refused");
+    }
+
+    #[test]
+    fn a_rank_that_is_none_is_named_as_it_was_written() {
+        let seat = Seat { rank: 0, ranks: 3 };
+        assert!((0..3).all(|rank| seat.member("root", rank).is_ok_and(|it| it == rank as usize)));
+        for wrong in [-1, 3, c_int::MIN, c_int::MAX] {
+            let told = seat.member("broadcast: root", wrong).unwrap_err().sentence;
+            assert_eq!(told, format!("broadcast: root {wrong} of 3 ranks"));
+        }
     }
 
     #[test]

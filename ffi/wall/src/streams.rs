@@ -4,7 +4,6 @@
 //! here the streams are made to wait for each other, so that calls come in the order in which they
 //! were made.
 
-use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
 use brigade_comm::device::cuda::{Context, CudaError, Event, Stream};
@@ -252,8 +251,6 @@ impl Enqueued {
 
 /// What is no collective.
 fn message(what: &What) -> Option<DeviceMessage> {
-    // One that no group has stays one that no group has.
-    let rank = |peer: c_int| usize::try_from(peer).unwrap_or(usize::MAX);
     let place = |memory: &Memory, dtype: Dtype| {
         let [(address, bytes), _] = memory.ranges();
         (address, bytes / dtype.size())
@@ -262,11 +259,11 @@ fn message(what: &What) -> Option<DeviceMessage> {
         What::Collective { .. } => None,
         What::Send { dtype, memory, peer } => {
             let (address, count) = place(memory, *dtype);
-            Some(DeviceMessage::send(*dtype, address, count, rank(*peer)))
+            Some(DeviceMessage::send(*dtype, address, count, *peer))
         }
         What::Recv { dtype, memory, peer } => {
             let (address, count) = place(memory, *dtype);
-            Some(DeviceMessage::recv(*dtype, address, count, rank(*peer)))
+            Some(DeviceMessage::recv(*dtype, address, count, *peer))
         }
     }
 }
