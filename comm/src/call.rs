@@ -96,7 +96,7 @@ impl Call {
 
     /// Refuse what no rank could carry out. Everything here is decided by this rank alone; the
     /// communicator stays usable after a refusal.
-    pub(crate) fn validate(&self, ranks: u32) -> Result<(), Error> {
+    pub(crate) fn validate(&self, ranks: u32, rank: u32) -> Result<(), Error> {
         if let Some(root) = self.collective.root()
             && root >= ranks
         {
@@ -120,7 +120,7 @@ impl Call {
                 wrong.len()
             )));
         }
-        if !self.fits_memory(ranks) {
+        if !self.fits_memory(ranks, rank) {
             return Err(Error::invalid(format!("{self}: no memory is that large")));
         }
         if self.collective == Collective::Barrier && self.counts != Counts::Even(0) {
@@ -139,12 +139,15 @@ impl Call {
 }
 
 impl Call {
-    /// Whether the bytes of all blocks together can be counted, so that no length overflows later.
-    fn fits_memory(&self, ranks: u32) -> bool {
+    /// Whether the bytes of all blocks that `rank` knows can be counted together, so that no length
+    /// overflows later.
+    fn fits_memory(&self, ranks: u32, rank: u32) -> bool {
         let sum = |counts: &[usize]| counts.iter().try_fold(0usize, |sum, c| sum.checked_add(*c));
         let elems = match &self.counts {
             Counts::Even(count) => count.checked_mul(self.collective.blocks(ranks) as usize),
-            Counts::PerRank(counts) => sum(counts),
+            Counts::PerRank(_) => (0..ranks).try_fold(0usize, |sum, block| {
+                sum.checked_add(self.block_elems(ranks, rank, block))
+            }),
             Counts::PerPair { to, from } => sum(to).zip(sum(from)).map(|(to, from)| to.max(from)),
         };
         let bytes = elems.and_then(|elems| elems.checked_mul(self.dtype.size()));

@@ -137,7 +137,7 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] if there is none.
     pub fn algorithm_for(&self, call: &Call) -> Result<Algorithm, Error> {
-        call.validate(self.shared.ranks)?;
+        call.validate(self.shared.ranks, self.shared.rank)?;
         self.shared.lock().algorithm(call)
     }
 

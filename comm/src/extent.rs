@@ -54,7 +54,7 @@ impl Memory {
 impl Extent {
     /// The lengths of a call that makes sense; refuses one that does not.
     pub(crate) fn of(call: &Call, ranks: u32, rank: u32) -> Result<Self, Error> {
-        call.validate(ranks)?;
+        call.validate(ranks, rank)?;
         let (input_elems, output_elems) = call.buffer_elems(ranks, rank);
         let elem_bytes = call.dtype.size();
         let own = if call.collective.blocks(ranks) == ranks { 0..rank } else { 0..0 };

@@ -138,7 +138,7 @@ impl<'scope> Scope<'scope, '_> {
         call: Call,
         buffers: Buffers<'scope>,
     ) -> Result<Work<'scope>, Error> {
-        call.validate(self.shared.ranks)?;
+        call.validate(self.shared.ranks, self.shared.rank)?;
         let run = move |shared: &Shared| shared.run_now(&call, buffers).map_err(|error| *error);
         let mut started = lock(&self.started);
         started.reserve(1);
@@ -178,7 +178,7 @@ impl Communicator {
     /// Until the work is done the buffers exist, nobody writes to what is read, and nobody touches
     /// what is written. Dropping the work or the communicator does not end the call early.
     pub unsafe fn start(&self, call: Call, buffers: Buffers<'_>) -> Result<Work<'static>, Error> {
-        call.validate(self.shared().ranks)?;
+        call.validate(self.shared().ranks, self.shared().rank)?;
         let run = move |shared: &Shared| shared.run_now(&call, buffers).map_err(|error| *error);
         // SAFETY: the caller's promise.
         unsafe { self.start_body(Box::new(run)) }

@@ -114,8 +114,9 @@ static void rooted(int root) {
     CHECK(brigade_scatter(there, one, COUNT, BRIGADE_FLOAT32, root, comm, NULL));
     for (at = 0; at < COUNT; at++)
         REQUIRE(one[at] == mine[at]);
+    /* Who is not the root need not know the counts of others. */
     for (owner = 0; owner < size; owner++)
-        counts[owner] = (size_t)(size - owner);
+        counts[owner] = rank == root || owner == rank ? (size_t)(size - owner) : SIZE_MAX;
     CHECK(brigade_gather_v(mine, there, counts, BRIGADE_FLOAT32, root, comm, NULL));
     for (owner = 0; rank == root && owner < size; owner++) {
         for (at = 0; at < counts[owner]; at++)

@@ -109,7 +109,8 @@ impl Engine {
         let known = self.find_update(shards);
         if known.is_none() {
             shards.check()?;
-            shards.phases(self.ranks).iter().try_for_each(|call| call.validate(self.ranks))?;
+            let phases = shards.phases(self.ranks);
+            phases.iter().try_for_each(|call| call.validate(self.ranks, self.rank))?;
         }
         self.admit()?;
         let outcome = catch_unwind(AssertUnwindSafe(|| {

@@ -36,7 +36,8 @@ fn blank(count: usize) -> Vec<i64> {
 
 /// The counts that a rank which is not the root must know: its own. The others are nonsense.
 fn own_only(counts: &[usize], me: usize) -> Vec<usize> {
-    counts.iter().enumerate().map(|(rank, &count)| if rank == me { count } else { 9 }).collect()
+    let known = |(rank, &count): (usize, &usize)| if rank == me { count } else { usize::MAX };
+    counts.iter().enumerate().map(known).collect()
 }
 
 fn check_folds(member: &Communicator, count: usize) -> Result<(), Error> {
