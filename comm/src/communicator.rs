@@ -131,6 +131,15 @@ impl Communicator {
         self.shared.run_now(call, buffers).map_err(|error| *error)
     }
 
+    /// Refuse a call that makes no sense by itself, as [`Communicator::run`] would.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`].
+    pub fn check(&self, call: &Call) -> Result<(), Error> {
+        call.validate(self.shared.ranks, self.shared.rank)
+    }
+
     /// The algorithm that a call of this shape is carried out by.
     ///
     /// # Errors

@@ -183,16 +183,26 @@ impl<'a> Messages<'a> {
         unsafe { communicator.start_body(run) }.map(Some)
     }
 
-    /// The messages, if they make sense by themselves.
-    fn checked(self) -> Result<List<'a>, Error> {
-        if let Some(problem) = self.problem {
-            return Err(problem);
+    /// Refuse messages that make no sense by themselves, as [`run`](Messages::run) would.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`].
+    pub fn check(&self) -> Result<(), Error> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone());
         }
         let List { to_self, from_self, .. } = &self.listed;
         let sent = to_self.iter().map(|(dtype, data)| (*dtype, data.len()));
         if !sent.eq(from_self.iter().map(|(dtype, data)| (*dtype, data.len()))) {
             return Err(Error::invalid("messages to oneself must be received in the same group"));
         }
+        Ok(())
+    }
+
+    /// The messages, if they make sense by themselves.
+    fn checked(self) -> Result<List<'a>, Error> {
+        self.check()?;
         Ok(self.listed)
     }
 }

@@ -23,6 +23,9 @@ use brigade_wall::streams::{Enqueued, Streams};
 pub extern "C" fn brigade_group_start() -> brigade_result_t {
     enter(|| {
         refuse_in_operator()?;
+        if open_groups() == 0 {
+            GROUP.with_borrow_mut(|group| group.process = std::process::id());
+        }
         set_open_groups(open_groups() + 1);
         Ok(())
     })
@@ -43,9 +46,12 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
             0 => Err(Failure::usage("brigade_group_end without brigade_group_start")),
             1 => {
                 set_open_groups(0);
-                let group = GROUP.with(RefCell::take);
+                let group = GROUP.with(RefCell::take).of_this_process()?;
                 // SAFETY: the caller's promise.
-                unsafe { group.carry_out(work) }
+                unsafe {
+                    group.check()?;
+                    group.carry_out(work)
+                }
             }
             count => {
                 set_open_groups(count - 1);
@@ -61,6 +67,8 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
 /// What a thread has listed.
 #[derive(Default)]
 struct Group {
+    /// Where it was opened; a child of `fork` inherits it.
+    process: u32,
     /// By communicator, in the order in which they were first named.
     shares: Vec<Share>,
     /// Calls on memory of devices, by their groups there.
@@ -147,14 +155,38 @@ pub(crate) unsafe fn enqueue(device: &Pinned<OnDevice>, what: What, stream: usiz
 }
 
 impl Group {
+    /// Refuse calls that the parent of this process has listed: they are on its communicators.
+    fn of_this_process(self) -> Outcome<Self> {
+        let (opened, here) = (self.process, std::process::id());
+        if opened == here {
+            return Ok(self);
+        }
+        // What only the group keeps alive belongs to the parent, and must not end here.
+        std::mem::forget(self);
+        Err(Failure::usage(format!(
+            "the group was begun in process {opened}, of which this one ({here}) was forked: \
+             nothing of it was carried out here"
+        )))
+    }
+
+    /// Refuse all of it for the sake of one call.
+    ///
+    /// # Safety
+    ///
+    /// The memory is what C must pass.
+    unsafe fn check(&self) -> Outcome {
+        if let Some(why) = &self.spoilt {
+            let sentence = format!("nothing of the group was carried out: {why}");
+            return Err(Failure::usage(sentence));
+        }
+        // SAFETY: the caller's promise.
+        self.shares.iter().try_for_each(|share| unsafe { share.check() })
+    }
+
     /// # Safety
     ///
     /// The memory is what C must pass, until the calls have ended; so is the place of the work.
     unsafe fn carry_out(self, work: *mut brigade_work_t) -> Outcome {
-        if let Some(why) = self.spoilt {
-            let sentence = format!("nothing of the group was carried out: {why}");
-            return Err(Failure::usage(sentence));
-        }
         if !self.on_devices.is_empty() {
             if !work.is_null() {
                 return Err(Failure::usage(
@@ -195,6 +227,16 @@ impl Group {
 impl Share {
     fn of(comm: Arc<Comm>) -> Self {
         Self { comm, listed: Listed::default() }
+    }
+
+    /// Refuse what makes no sense by itself.
+    ///
+    /// # Safety
+    ///
+    /// The memory is what C must pass.
+    unsafe fn check(&self) -> Outcome {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.listed.check(&self.comm.communicator) }?)
     }
 
     /// Carry all out on this thread.

@@ -247,6 +247,18 @@ static void groups(void) {
     MISUSED(brigade_group_end(NULL));
     CHECK(reduce_one(comm));
     REQUIRE(two == 1);
+    /* What is wrong with the last call, or with all messages together, is seen before the first. */
+    two = 7;
+    CHECK(brigade_group_start());
+    CHECK(reduce_one(comm));
+    CHECK(brigade_all_reduce(&one, &one, 1, BRIGADE_FLOAT32, BRIGADE_BAND, comm, NULL));
+    REFUSED(brigade_group_end(NULL));
+    REQUIRE(two == 7);
+    CHECK(brigade_group_start());
+    CHECK(reduce_one(comm));
+    CHECK(brigade_send(&one, 1, BRIGADE_FLOAT32, 0, comm, NULL));
+    REFUSED(brigade_group_end(&work));
+    REQUIRE(two == 7);
 }
 
 /* An operator that calls what it must not call. */
@@ -348,10 +360,17 @@ static void whole_world_in_a_group(void) {
 static void forks(void) {
     brigade_comm_t own;
     int rank, status;
-    pid_t child = fork();
+    pid_t child;
+    CHECK(brigade_group_start());
+    CHECK(reduce_one(comm));
+    two = 7;
+    child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
         REFUSED(brigade_comm_rank(comm, &rank));
+        /* The group is open here, too, but what was listed is the parent's. */
+        MISUSED(brigade_group_end(NULL));
+        REQUIRE(two == 7 && strstr(brigade_last_error(), "forked") != NULL);
         REQUIRE(strstr(brigade_last_error(), "forked") != NULL);
         REFUSED(reduce_one(comm));
         REFUSED(brigade_comm_destroy(comm));
@@ -364,6 +383,8 @@ static void forks(void) {
     }
     REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     CHECK(reduce_one(comm));
+    CHECK(brigade_group_end(NULL));
+    REQUIRE(two == 1);
 }
 
 /* With any argument nothing is forked: a child has lost what it cannot reach any more. */

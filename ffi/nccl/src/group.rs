@@ -19,6 +19,8 @@ use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
 /// What a thread has listed.
 #[derive(Default)]
 struct Group {
+    /// Where it was opened; a child of `fork` inherits it.
+    process: u32,
     /// Communicators that other threads are making meanwhile.
     joining: Vec<Arc<Comm>>,
     /// By communicator, in the order in which they were first named.
@@ -44,6 +46,9 @@ thread_local! {
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupStart() -> ncclResult_t {
     enter(|| {
+        if !is_open() {
+            GROUP.with_borrow_mut(|group| group.process = std::process::id());
+        }
         OPEN.set(OPEN.get().saturating_add(1));
         Ok(())
     })
@@ -58,8 +63,12 @@ pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
         0 => Err(Failure::usage("ncclGroupEnd without ncclGroupStart")),
         1 => {
             OPEN.set(0);
+            let group = GROUP.with(RefCell::take).of_this_process()?;
             // SAFETY: whoever listed the calls has promised to leave their memory alone.
-            unsafe { GROUP.with(RefCell::take).carry_out() }
+            unsafe {
+                group.check()?;
+                group.carry_out()
+            }
         }
         count => {
             OPEN.set(count - 1);
@@ -177,17 +186,46 @@ pub(crate) unsafe fn later(
 }
 
 impl Group {
+    /// Refuse calls that the parent of this process has listed: they are on its communicators.
+    fn of_this_process(self) -> Outcome<Self> {
+        let (opened, here) = (self.process, std::process::id());
+        if opened == here {
+            return Ok(self);
+        }
+        // What only the group keeps alive belongs to the parent, and must not end here.
+        std::mem::forget(self);
+        Err(Failure::usage(format!(
+            "the group was begun in process {opened}, of which this one ({here}) was forked: \
+             nothing of it was carried out here"
+        )))
+    }
+
+    /// Wait for communicators that are being made, and refuse all of it for the sake of one call.
+    ///
+    /// # Safety
+    ///
+    /// The memory is what C must pass.
+    unsafe fn check(&self) -> Outcome {
+        // All come to an end, and the first failure is told.
+        let joined = self.joining.iter().map(|comm| comm.joined.wait().as_ref().map(|_| ()));
+        joined.fold(Ok(()), Result::and).map_err(Clone::clone)?;
+        if let Some(failure) = &self.spoilt {
+            let sentence = format!("nothing of the group was carried out: {}", failure.sentence);
+            return Err(Failure::new(failure.cause, sentence));
+        }
+        for Share { comm, listed, .. } in &self.shares {
+            if !listed.is_empty() {
+                // SAFETY: the caller's promise.
+                unsafe { listed.check(&comm.undivided()?.communicator) }?;
+            }
+        }
+        Ok(())
+    }
+
     /// # Safety
     ///
     /// The memory is what C must pass, until the calls have ended.
     unsafe fn carry_out(self) -> Outcome<ncclResult_t> {
-        // All come to an end, and the first failure is told.
-        let joined = self.joining.iter().map(|comm| comm.joined.wait().as_ref().map(|_| ()));
-        joined.fold(Ok(()), Result::and).map_err(Clone::clone)?;
-        if let Some(failure) = self.spoilt {
-            let sentence = format!("nothing of the group was carried out: {}", failure.sentence);
-            return Err(Failure::new(failure.cause, sentence));
-        }
         // SAFETY: the caller's promise.
         unsafe { enqueue(&self.shares) }?;
         let on_host: Vec<&Share> =

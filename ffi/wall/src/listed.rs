@@ -66,6 +66,17 @@ impl Listed {
         self.collectives.is_empty() && self.messages.is_empty()
     }
 
+    /// Refuse what makes no sense by itself, before anything is carried out.
+    ///
+    /// # Safety
+    ///
+    /// The memory is what C must pass.
+    pub unsafe fn check(&self, communicator: &Communicator) -> Result<(), Error> {
+        self.collectives.iter().try_for_each(|(call, _)| communicator.check(call))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.messages(communicator) }.check()
+    }
+
     /// Carry all out on this thread.
     ///
     /// # Safety
