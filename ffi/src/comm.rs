@@ -1,6 +1,6 @@
 //! Communicators: made, asked, ended.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 
 use ::brigade_comm::bootstrap::Root;
@@ -12,7 +12,7 @@ use crate::id::brigade_unique_id_t;
 use crate::settings::{brigade_config_t, settings, sized};
 use crate::thread;
 use brigade_wall::handle::{Noun, close, pin, register};
-use brigade_wall::pointer::{Out, text};
+use brigade_wall::pointer::Out;
 use brigade_wall::roots;
 use brigade_wall::sight::Sight;
 
@@ -194,11 +194,12 @@ pub unsafe extern "C" fn brigade_comm_abort(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let reason = match reason.is_null() {
-            true => "brigade_comm_abort was called",
+            true => "brigade_comm_abort was called".into(),
+            // Words in another encoding are no reason to go on.
             // SAFETY: C passes text.
-            false => unsafe { text(reason, "reason") }?,
+            false => unsafe { CStr::from_ptr(reason) }.to_string_lossy(),
         };
-        comm.communicator.abort(reason);
+        comm.communicator.abort(&reason);
         Ok(())
     })
 }
