@@ -116,6 +116,7 @@ pub(crate) fn failed(error: StoreError) -> Box<Failure> {
         StoreError::Unplaceable(_)
         | StoreError::Geometry(_)
         | StoreError::Missing(_)
+        | StoreError::Namesakes { .. }
         | StoreError::NoTensor { .. } => Cause::Argument,
         StoreError::Late { .. } => Cause::Timeout,
         _ => Cause::Usage,

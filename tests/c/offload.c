@@ -148,6 +148,7 @@ static void flip(brigade_arena_t arena) {
 
 static void nonsense(brigade_arena_t arena) {
     const brigade_tensor_t twice[] = {{"a", BRIGADE_INT8, 5}, {"a", BRIGADE_INT8, 5}};
+    const brigade_tensor_t alike[] = {{"a", BRIGADE_INT8, 5}, {"a", BRIGADE_INT32, 7}};
     const brigade_tensor_t nameless = {NULL, BRIGADE_INT8, 5};
     const brigade_tensor_t untyped = {"a", (brigade_dtype_t)99, 5};
     const brigade_tensor_t endless = {"a", BRIGADE_INT64, SIZE_MAX};
@@ -167,6 +168,8 @@ static void nonsense(brigade_arena_t arena) {
     RESULT(BRIGADE_SYSTEM_ERROR, brigade_store_open(&store, arena, nowhere, 1, 0));
     REQUIRE(store == NULL);
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_store_create(&store, arena, paths, 1, twice, 2, MIB));
+    RESULT(BRIGADE_INVALID_ARGUMENT, brigade_store_create(&store, arena, paths, 1, alike, 2, MIB));
+    REQUIRE(strstr(brigade_last_error(), "two tensors are called \"a\"") != NULL);
     RESULT(BRIGADE_INVALID_ARGUMENT,
            brigade_store_create(&store, arena, paths, 1, &nameless, 1, MIB));
     RESULT(BRIGADE_INVALID_ARGUMENT,

@@ -67,6 +67,12 @@ pub enum StoreError {
     /// The states hold only parts of what is wanted.
     #[error(transparent)]
     Missing(#[from] Missing),
+    /// Two tensors of a store have one name, by which only one of them could be reached.
+    #[error("two tensors are called {name:?}")]
+    Namesakes {
+        /// Their name.
+        name: String,
+    },
     /// Nobody has heard of this tensor.
     #[error("no tensor is called {name:?}")]
     NoTensor {

@@ -5,7 +5,7 @@
 //! it; a use out of order is fetched on the spot and counted, never an error. What is changed goes
 //! to the next generation of the files, which [`Store::commit`] makes a checkpoint.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -155,8 +155,12 @@ impl Store {
     ) -> Result<Self, StoreError> {
         assert!(!paths.is_empty(), "a store needs a path");
         let mut shares: Vec<(u64, Vec<Tensor>)> = paths.iter().map(|_| (0, Vec::new())).collect();
+        let mut names = HashSet::new();
         for tensor in tensors {
             tensor.check().map_err(crate::layout::Unplaceable::from)?;
+            if !names.insert(tensor.name.clone()) {
+                return Err(StoreError::Namesakes { name: tensor.name });
+            }
             let least = shares.iter_mut().min_by_key(|(bytes, _)| *bytes).expect("not empty");
             least.0 += tensor.bytes();
             least.1.push(tensor);
