@@ -9,6 +9,7 @@ from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
 
 from .library import (
     IN_PROGRESS, INVALID_ARGUMENT, LIBRARY, Config, Error, Id, Setting, Span, Stats, check, operator,
+    small, whole,
 )
 
 
@@ -79,6 +80,7 @@ class Communicator:
     @classmethod
     def from_id(cls, unique, rank, size, **settings):
         """Join those who have the same unique id."""
+        rank, size = small(rank, "rank"), small(size, "size")
         handle, (config, _held) = c_void_p(), config_of(settings)
         drawn = Id.from_buffer_copy(unique)
         function = LIBRARY.brigade_comm_init_rank_config
@@ -86,8 +88,8 @@ class Communicator:
         return cls(handle)
 
     def split(self, color, key=0):
-        """The communicator of those with the same color; None for a color below 0."""
-        handle = c_void_p()
+        """The communicator of those with the same color, in the order of `key`; None for -1."""
+        color, key, handle = small(color, "color"), small(key, "key"), c_void_p()
         check(LIBRARY.brigade_comm_split(self._open(), color, key, byref(handle)))
         return Communicator(handle) if handle else None
 
@@ -99,12 +101,14 @@ class Communicator:
 
     def reduce(self, buffer, root=0, op="sum", **more):
         """Fold the buffers of all ranks into that of `root`."""
+        root = small(root, "root")
         span = Span(buffer, more.pop("dtype", None), writable=self.rank == root)
         place = span.address, span.address, span.count
         return self._run("reduce", [span], *place, span.dtype, operator(op), root, **more)
 
     def broadcast(self, buffer, root=0, **more):
         """Every rank gets the buffer of `root`."""
+        root = small(root, "root")
         span = Span(buffer, more.pop("dtype", None), writable=self.rank != root)
         place = span.address, span.address, span.count
         return self._run("broadcast", [span], *place, span.dtype, root, **more)
@@ -123,45 +127,45 @@ class Communicator:
 
     def all_to_all(self, source, target, sent=None, received=None, **more):
         """Rank r gets the r-th part of every source; `sent` and `received` are uneven counts."""
+        if (sent is None) != (received is None):
+            given, missing = ("sent", "received") if received is None else ("received", "sent")
+            raise ValueError(f"`{given}` is given without `{missing}`")
         if sent is None:
             spans = self._two(source, target, more, 1, 1)
-            place = spans[0].address, spans[1].address, spans[0].count // self.size
+            each, rest = divmod(spans[0].count, self.size)
+            if rest:
+                count = spans[0].count
+                raise ValueError(f"{count} elements are no equal parts for {self.size} ranks")
+            place = spans[0].address, spans[1].address, each
             return self._run("all_to_all", spans, *place, spans[0].dtype, **more)
-        dtype = more.pop("dtype", None)
-        if received is None:
-            raise ValueError("`sent` is given without `received`")
-        spans = [
-            Span(source, dtype, argument="source"),
-            Span(target, dtype, writable=True, argument="target"),
-        ]
-        for name, span, counts in zip(("sent", "received"), spans, (sent, received)):
-            if len(counts) != self.size or sum(counts) != span.count or min(counts) < 0:
-                raise ValueError(
-                    f"{name} is {counts}, and has to be {self.size} counts, one for each rank, "
-                    f"that sum to {span.count}"
-                )
-        counts = [(c_size_t * self.size)(*counts) for counts in (sent, received)]
-        place = spans[0].address, counts[0], spans[1].address, counts[1]
+        spans = self._of_one_type(source, target, more)
+        sent = self._counts(sent, "sent", spans[0].count)
+        received = self._counts(received, "received", spans[1].count)
+        place = spans[0].address, sent, spans[1].address, received
         return self._run("all_to_all_v", spans, *place, spans[0].dtype, **more)
 
     def gather(self, source, target=None, root=0, **more):
         """`root` gets the sources of all in its target."""
+        root = small(root, "root")
         spans = self._rooted(source, target, root, more)
         place = spans[0].address, spans[-1].address, spans[0].count
         return self._run("gather", spans, *place, spans[0].dtype, root, **more)
 
     def scatter(self, source, target, root=0, **more):
         """Rank r gets the r-th part of the source of `root`; that of the others may be None."""
-        dtype = more.pop("dtype", None)
-        mine = Span(target, dtype, writable=True, argument="target")
-        all_of_it = Span(source, dtype, argument="source") if self.rank == root else mine
-        if self.rank == root and all_of_it.count != self.size * mine.count:
-            raise ValueError(
-                f"source has {all_of_it.count} elements, and not {self.size} times the "
-                f"{mine.count} of target"
-            )
-        place = all_of_it.address, mine.address, mine.count
-        return self._run("scatter", [mine, all_of_it], *place, mine.dtype, root, **more)
+        root = small(root, "root")
+        if self.rank == root:
+            all_of_it, mine = spans = self._of_one_type(source, target, more)
+            if all_of_it.count != self.size * mine.count:
+                raise ValueError(
+                    f"source has {all_of_it.count} elements, and not {self.size} times the "
+                    f"{mine.count} of target"
+                )
+        else:
+            mine = Span(target, more.pop("dtype", None), writable=True, argument="target")
+            spans = [mine, mine]
+        place = spans[0].address, mine.address, mine.count
+        return self._run("scatter", spans, *place, mine.dtype, root, **more)
 
     def barrier(self, **more):
         """Wait until every rank has come here."""
@@ -169,11 +173,13 @@ class Communicator:
 
     def send(self, buffer, peer, **more):
         """Send to one rank, which must receive as much."""
+        peer = small(peer, "peer")
         span = Span(buffer, more.pop("dtype", None))
         return self._run("send", [span], span.address, span.count, span.dtype, peer, **more)
 
     def recv(self, buffer, peer, **more):
         """Receive from one rank."""
+        peer = small(peer, "peer")
         span = Span(buffer, more.pop("dtype", None), writable=True)
         return self._run("recv", [span], span.address, span.count, span.dtype, peer, **more)
 
@@ -217,7 +223,16 @@ class Communicator:
         check(function(*arguments, self._open(), byref(handle)))
         return Work(handle, spans)
 
-    def _two(self, source, target, more, source_times, target_times):
+    def _counts(self, counts, name, total):
+        numbers = [whole(count, f"a count of {name}") for count in counts]
+        if len(numbers) != self.size or sum(numbers) != total or min(numbers) < 0:
+            raise ValueError(
+                f"{name} is {numbers}, and has to be {self.size} counts, one for each rank, that "
+                f"sum to {total}"
+            )
+        return (c_size_t * self.size)(*numbers)
+
+    def _of_one_type(self, source, target, more):
         dtype = more.pop("dtype", None)
         spans = [
             Span(source, dtype, argument="source"),
@@ -225,6 +240,10 @@ class Communicator:
         ]
         if spans[0].dtype != spans[1].dtype:
             raise ValueError("source and target have elements of different types")
+        return spans
+
+    def _two(self, source, target, more, source_times, target_times):
+        spans = self._of_one_type(source, target, more)
         if spans[0].count * source_times != spans[1].count * target_times:
             raise ValueError(
                 f"{spans[0].count} and {spans[1].count} elements do not fit {self.size} ranks"

@@ -1,8 +1,10 @@
 """libbrigade through ctypes: its functions, its errors, and buffers as it wants them."""
 
 import ctypes
+import re
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ssize_t, c_uint64, c_void_p
 from ctypes import py_object
+from operator import index
 from pathlib import Path
 
 SUCCESS, INVALID_ARGUMENT, PEER_LOST, IN_PROGRESS, TIMEOUT, PEER_LEFT = 0, 4, 6, 7, 8, 9
@@ -18,6 +20,8 @@ LETTERS = {
     "L": "uint64", "q": "int64", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64",
     "?": "bool", "c": "uint8",
 }
+# What formats call the members of structs; the rest are types.
+NAMES = re.compile(":[^:]*:")
 
 
 class Error(Exception):
@@ -128,9 +132,26 @@ def check(result):
         raise Error(result, LIBRARY.brigade_last_error().decode())
 
 
+def whole(number, argument):
+    """A whole number of whatever type: Python's, NumPy's, all that can be an index."""
+    try:
+        return index(number)
+    except TypeError:
+        kind = type(number).__name__
+        raise TypeError(f"{argument} has to be a whole number, and is of type {kind}") from None
+
+
+def small(number, argument):
+    """A whole number as C has it in an int: ctypes would cut off what is more."""
+    number = whole(number, argument)
+    if not -2**31 <= number < 2**31:
+        raise Error(INVALID_ARGUMENT, f"{argument} {number} is more than C can count to")
+    return number
+
+
 def operator(name):
     """The number of an operator."""
-    if name not in OPS:
+    if not isinstance(name, str) or name not in OPS:
         raise ValueError(f"{name!r} is no operator here; these are: {', '.join(OPS)}")
     return OPS[name]
 
@@ -186,7 +207,10 @@ class Span:
         self.held = view
         letter = (view.format or b"B").decode().lstrip("@=<")
         name = dtype or LETTERS.get(letter)
-        if name not in DTYPES:
+        if "O" in NAMES.sub("", letter):
+            # No dtype= makes elements of what another process knows nothing of.
+            raise ValueError(f"{argument} holds references to Python's objects")
+        if not isinstance(name, str) or name not in DTYPES:
             raise ValueError(
                 f"{dtype or letter!r}, of {argument}, is no type here; dtype= names one of: "
                 f"{', '.join(DTYPES)}"

@@ -49,6 +49,9 @@ sent, received = [rank + to for to in range(size)], [rank + r for r in range(siz
 out = numpy.empty(sum(received))
 comm.all_to_all(numpy.full(sum(sent), float(rank)), out, sent, received)
 assert (out == numpy.repeat(ranks, received)).all()
+out[:] = -1
+comm.all_to_all(numpy.full(sum(sent), float(rank)), out, numpy.array(sent), tuple(received))
+assert (out == numpy.repeat(ranks, received)).all()
 
 for root in range(size):
     told = bytearray([rank + 1] * 3)
@@ -75,6 +78,11 @@ with comm.split(rank % 2) as half:
     assert half.size == (size + 1 - rank % 2) // 2
     half.barrier()
 assert comm.split(-1) is None
+with comm.split(numpy.int32(0), key=-rank) as turned_round:
+    assert turned_round.rank == size - 1 - rank
+    told = bytearray([rank])
+    turned_round.broadcast(told, root=numpy.uint8(size - 1))
+    assert told == b"\0"
 
 frozen = numpy.ones(4, "f4")
 frozen.flags.writeable = False
@@ -91,12 +99,43 @@ for thing in None, 3, [1.0], "text":
     assert said.startswith("buffer has to be something with a buffer, and is of type "), said
 assert "does not give its buffer" in refused(comm.all_reduce, numpy.ones(2, "M8[s]"))
 assert "is no type here" in refused(comm.all_reduce, numpy.ones(2, "c8"))
+assert "is no type here" in refused(comm.all_reduce, numbers, dtype=["f4"])
 assert "these are: sum, prod," in refused(comm.all_reduce, numbers, "add")
+assert "these are: sum, prod," in refused(comm.all_reduce, numbers, ["sum"])
+objects = numpy.array([(None, 1.0)], [("one", "O"), ("Other", "f8")])
+for thing in objects, objects["one"].copy():
+    assert "references to" in refused(comm.broadcast, thing, dtype="uint8")
+comm.all_reduce(objects["Other"].copy().view([("Other", "f8")]), dtype="float64")
 assert "do not fit" in refused(comm.all_gather, mine, numpy.empty(4 * size + 1, "f4"))
 assert "types" in refused(comm.all_gather, mine, numpy.empty(4 * size))
 assert "received is [9" in refused(comm.all_to_all, out, out, received, [9] * size)
+odd = numpy.ones(size + 1, "f4")
+assert size == 1 or "are no equal parts for" in refused(comm.all_to_all, odd, odd.copy())
+wide, narrow = numpy.ones(size), numpy.ones(size, "f4")
+assert "types" in refused(comm.all_to_all, wide, narrow, [1] * size, [1] * size)
+assert "types" in refused(comm.scatter, narrow, wide[:1], rank)
 assert "not {0} times the 4".format(size) in refused(comm.scatter, mine[1:], part, comm.rank)
 assert "without `received`" in refused(comm.all_to_all, out, out, sent)
+assert "without `sent`" in refused(comm.all_to_all, out, out, None, sent)
+
+numbered = [
+    (comm.broadcast, [mine], "root"), (comm.reduce, [mine], "root"),
+    (comm.gather, [mine, None], "root"), (comm.scatter, [None, mine], "root"),
+    (comm.send, [mine], "peer"), (comm.recv, [mine], "peer"), (comm.split, [], "color"),
+    (comm.split, [0], "key"), (brigade.Communicator.from_id, [bytes(128)], "rank"),
+    (brigade.Communicator.from_id, [bytes(128), 0], "size"),
+]
+for function, arguments, name in numbered:
+    rest = [0] if (function, name) == (brigade.Communicator.from_id, "rank") else []
+    for wrong in 1.0, "0", None, [0], numpy.float64(0):
+        said = refused(function, *arguments, wrong, *rest, kind=TypeError)
+        assert said.startswith(f"{name} has to be a whole number, and is of type "), said
+    said = refused(function, *arguments, 2**32, *rest, kind=brigade.Error)
+    assert said == f"{name} 4294967296 is more than C can count to", said
+said = refused(comm.all_to_all, out, out, [1.0] * size, received, kind=TypeError)
+assert said == "a count of sent has to be a whole number, and is of type float", said
+assert f": root -1 of {size} ranks" in refused(comm.broadcast, mine, -1, kind=brigade.Error)
+assert f": rank -1 of {size} ranks" in refused(comm.send, mine, -1, kind=brigade.Error)
 assert comm.stats()["calls"] > 30
 assert len(brigade.unique_id()) == 128 and brigade.version() >= (0, 1, 0)
 comm.barrier()
