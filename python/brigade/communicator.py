@@ -5,12 +5,17 @@ that buffers cannot ("bfloat16" over two-byte items, say). With wait=False a cal
 once. Results are written to the buffers that are passed.
 """
 
+import math
+import time
 from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
 
 from .library import (
     IN_PROGRESS, INVALID_ARGUMENT, LIBRARY, Config, Error, Id, Setting, Span, Stats, check, operator,
     small, whole,
 )
+
+# Python handles signals between two waits, so none is longer. [seconds]
+SIGNALS_AFTER = 0.1
 
 
 def version():
@@ -37,13 +42,20 @@ class Work:
         return LIBRARY.brigade_work_test(self._handle) != IN_PROGRESS
 
     def wait(self, timeout=None):
-        """Wait for the end, at most `timeout` seconds; whether it has come. Raises its error."""
-        limit = -1 if timeout is None else int(timeout * 1000)
-        result = LIBRARY.brigade_work_wait(self._handle, limit)
-        if result == IN_PROGRESS:
-            return False
-        check(result)
-        return True
+        """Wait for the end, at most `timeout` seconds; whether it has come. Raises its error.
+
+        Signals are handled meanwhile: Ctrl-C is a KeyboardInterrupt, and the call goes on.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            left = max(deadline - time.monotonic(), 0)
+            limit = math.ceil(min(left, SIGNALS_AFTER) * 1000)
+            result = LIBRARY.brigade_work_wait(self._handle, limit)
+            if result != IN_PROGRESS:
+                check(result)
+                return True
+            if left == 0:
+                return False
 
     def __del__(self):
         LIBRARY.brigade_work_wait(self._handle, -1)

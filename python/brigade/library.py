@@ -31,6 +31,10 @@ class Error(Exception):
         super().__init__(sentence)
         self.result = result
 
+    def __reduce__(self):
+        # Pools of processes bring exceptions home pickled, and hang on one that cannot be.
+        return type(self), (self.result, str(self))
+
 
 class Id(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * 128)]

@@ -4,6 +4,8 @@
 """
 
 import array
+import pickle
+import signal
 
 import brigade
 import numpy
@@ -83,6 +85,22 @@ with comm.split(numpy.int32(0), key=-rank) as turned_round:
     told = bytearray([rank])
     turned_round.broadcast(told, root=numpy.uint8(size - 1))
     assert told == b"\0"
+    if rank == 1:
+        # Nothing comes before this rank says, elsewhere, that its wait was cut short.
+        work = comm.recv(hello, 0, wait=False)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+        def cut_short():
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            work.wait()
+
+        refused(cut_short, kind=KeyboardInterrupt)
+        assert not work.wait(0) and not work.wait(-1) and not work.wait(0.01)
+        turned_round.send(b"cut", turned_round.size - 1)
+        assert work.wait() and hello == b"again"
+    if size > 1 and rank == 0:
+        turned_round.recv(bytearray(3), turned_round.size - 2)
+        comm.send(b"again", 1)
 
 frozen = numpy.ones(4, "f4")
 frozen.flags.writeable = False
@@ -136,6 +154,8 @@ said = refused(comm.all_to_all, out, out, [1.0] * size, received, kind=TypeError
 assert said == "a count of sent has to be a whole number, and is of type float", said
 assert f": root -1 of {size} ranks" in refused(comm.broadcast, mine, -1, kind=brigade.Error)
 assert f": rank -1 of {size} ranks" in refused(comm.send, mine, -1, kind=brigade.Error)
+error = pickle.loads(pickle.dumps(brigade.Error(4, "a sentence")))
+assert error.result == 4 and str(error) == "a sentence"
 assert comm.stats()["calls"] > 30
 assert len(brigade.unique_id()) == 128 and brigade.version() >= (0, 1, 0)
 comm.barrier()
