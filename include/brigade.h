@@ -18,7 +18,9 @@
  * - Functions named brigade_device_* are the same calls on memory of devices, in the order of a
  *   stream: they take a brigade_device_group_t and a stream where NCCL's take a communicator and a
  *   stream. All others are for memory of the host.
- * - Nothing here installs signal handlers, ends the process, or runs before it is called.
+ * - Nothing here installs signal handlers, ends the process, or runs before it is called. Signals
+ *   interrupt no call. A thread that is inside one must not be cancelled (pthread_cancel): glibc
+ *   then ends the process.
  */
 
 #ifndef BRIGADE_H
