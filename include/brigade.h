@@ -1091,8 +1091,8 @@ brigade_result_t brigade_device_scatter_v(const void *sendbuf,
                                           brigade_device_group_t group,
                                           void *stream);
 
-// Take `bytes` bytes of memory, all of them now, on the best pages the machine has. `arena` is
-// NULL after an error.
+// Take `bytes` bytes of memory, all of them now, on the best pages the machine has. A forked child
+// has none of it, and must not touch it. `arena` is NULL after an error.
 //
 // Threads: from any thread.
 brigade_result_t brigade_arena_create(brigade_arena_t *arena,

@@ -1,5 +1,9 @@
-//! Processor time used and room on drives, which the standard library does not tell.
+//! Processor time used, room on drives, and children that die with their parent: what the standard
+//! library does not have.
 
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 /// Whose processor time is counted.
@@ -34,6 +38,29 @@ pub fn free_bytes(folder: &std::path::Path) -> Option<u64> {
     // SAFETY: the path ends with a zero, and `found` is a live value of the type that is filled.
     let code = unsafe { libc::statvfs(path.as_ptr(), &mut found) };
     (code == 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Have the system kill the child when the calling thread ends, however it ends. It stays in our
+/// process group, so that a terminal interrupts and stops it with us.
+pub(crate) fn die_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    let prepare = move || {
+        // SAFETY: this runs in the forked child, where only async-signal-safe calls are allowed:
+        // both are plain system calls that touch no memory.
+        let (code, now) = unsafe {
+            (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), libc::getppid().cast_unsigned())
+        };
+        match (code, now) {
+            (0, now) if now == parent => Ok(()),
+            // The parent died before the system knew that the child is to follow it.
+            (0, _) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: `prepare` allocates nothing and takes no lock, as its own note says.
+    unsafe {
+        command.pre_exec(prepare);
+    }
 }
 
 /// The name of the processor, as the system gives it.

@@ -35,8 +35,8 @@ impl Noun for Tiers {
     const NAME: &'static str = "arena";
 }
 
-/// Take `bytes` bytes of memory, all of them now, on the best pages the machine has. `arena` is
-/// NULL after an error.
+/// Take `bytes` bytes of memory, all of them now, on the best pages the machine has. A forked child
+/// has none of it, and must not touch it. `arena` is NULL after an error.
 ///
 /// Threads: from any thread.
 #[unsafe(no_mangle)]

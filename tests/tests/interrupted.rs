@@ -101,16 +101,17 @@ fn files_that_are_written_at_the_end_are_not_there_before() {
     }
 }
 
-/// What takes the place of fio: it tells how long the file is that it is given, and goes on.
+/// What takes the place of fio: it tells how long the file is that it is given, and its own number,
+/// and goes on.
 const FIO: &str = "#!/bin/sh
 if [ \"$1\" = --version ]; then echo fio-0; exit; fi
 for flag; do case $flag in --filename=*) file=${flag#*=};; esac; done
-stat -L -c %s \"$file\" > \"$TOLD.part\" && mv \"$TOLD.part\" \"$TOLD\"
-exec sleep 3\n";
+echo $(stat -L -c %s \"$file\") $$ > \"$TOLD.part\" && mv \"$TOLD.part\" \"$TOLD\"
+exec sleep 30\n";
 
-#[test]
-fn a_bench_beside_fio_leaves_no_file_when_it_is_interrupted() {
-    let folder = Folder::new("beside-fio");
+/// Interrupt a bench beside fio: nothing of it is left, and nobody.
+fn interrupt_beside_fio(name: &str, number: i32) {
+    let folder = Folder::new(&format!("beside-fio-{name}"));
     let at = |name: &str| folder.0.join(name);
     std::fs::write(at("fio"), FIO).unwrap();
     std::fs::set_permissions(at("fio"), PermissionsExt::from_mode(0o755)).unwrap();
@@ -120,9 +121,25 @@ fn a_bench_beside_fio_leaves_no_file_when_it_is_interrupted() {
     bench.args(["--fio", "--path"]).arg(at("drive")).env("PATH", path).env("TOLD", at("told"));
     let mut child = Running::start(&mut bench).unwrap();
     wait_until(&mut child, || at("told").exists());
-    assert_eq!(std::fs::read_to_string(at("told")).unwrap().trim(), "4194304");
-    end(child, "TERM", libc::SIGTERM);
+    let told = std::fs::read_to_string(at("told")).unwrap();
+    let (bytes, fio) = told.trim().split_once(' ').unwrap();
+    assert_eq!(bytes, "4194304");
+    end(child, name, number);
     assert_eq!(names(&at("drive")), [""; 0]);
+    // Who has ended and was not waited for has no command any more. The pretended one ends by
+    // itself, but later.
+    let command = format!("/proc/{fio}/cmdline");
+    let due = Instant::now() + Duration::from_secs(20);
+    while std::fs::read(&command).is_ok_and(|words| !words.is_empty()) {
+        assert!(Instant::now() < due, "SIG{name} has left fio, process {fio}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_bench_beside_fio_leaves_neither_file_nor_fio_when_it_is_interrupted_or_killed() {
+    interrupt_beside_fio("TERM", libc::SIGTERM);
+    interrupt_beside_fio("KILL", libc::SIGKILL);
 }
 
 #[test]

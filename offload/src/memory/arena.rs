@@ -91,7 +91,8 @@ impl std::fmt::Debug for OverBudget {
 }
 
 /// One mapping with a hard budget, out of which buffers are taken. Cheap to clone; it is unmapped
-/// when the last clone, the last buffer and the last engine that transfers into it are gone.
+/// when the last clone, the last buffer and the last engine that transfers into it are gone. A
+/// forked child has none of it: it would be copied, whole, and the budget be taken twice.
 #[derive(Debug, Clone)]
 pub struct Arena {
     inner: Arc<Inner>,

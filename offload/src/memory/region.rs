@@ -190,11 +190,17 @@ fn map(bytes: usize, flags: i32) -> io::Result<NonNull<u8>> {
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))
+    let start = NonNull::new(start.cast());
+    let start = start.ok_or_else(|| io::Error::other("mapped at address zero"))?;
+    // Memory that is registered for transfers is copied at a fork, all of it and at once, for a
+    // child that mostly needs none of it. Should the kernel decline, it is; no more than that.
+    let _ = advise(start, bytes, libc::MADV_DONTFORK);
+    Ok(start)
 }
 
 fn advise(start: NonNull<u8>, bytes: usize, advice: i32) -> io::Result<()> {
-    // SAFETY: the range lies within a mapping of ours, and no advice given here drops contents.
+    // SAFETY: the range lies within a mapping of ours, and no advice given here drops contents that
+    // this process has.
     match unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -247,6 +253,23 @@ mod tests {
             assert_eq!(region.bytes(), 6 << 20);
             assert!(region.pages() <= best, "{region:?}");
             assert!(!region.note().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_fork_does_not_copy_it() {
+        for best in [Pages::Small, Pages::Huge] {
+            let region = Region::map(4 << 20, best).unwrap();
+            let list = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let address = region.base().as_ptr().addr();
+            let has = |line: &str| {
+                let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+                let hex = |text| usize::from_str_radix(text, 16).ok();
+                Some((hex(from)?..hex(to)?).contains(&address))
+            };
+            let mut lines = list.lines().skip_while(|line| has(line) != Some(true));
+            let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+            assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
         }
     }
 

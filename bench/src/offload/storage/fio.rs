@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::offload::Failure;
 use crate::offload::rig::Direction;
+use crate::sys;
 
 /// An installed fio.
 pub(super) struct Fio {
@@ -56,6 +57,8 @@ impl Fio {
         command
             .args(["--name=peer", "--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1"])
             .args(["--time_based", "--output-format=json"])
+            // Else it starts processes of its own, which would outlive it.
+            .arg("--thread=1")
             // Else it changes its buffers before each write, which takes thrice the processor time.
             .arg("--scramble_buffers=0")
             // A colon would begin the name of another file.
@@ -71,6 +74,8 @@ impl Fio {
             // Its buffers come from malloc, which glibc puts on huge pages when it is told to.
             false => command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
         };
+        // Else it would load the drive long after whoever measures was killed.
+        sys::die_with_parent(&mut command);
         let output = command
             .output()
             .map_err(|error| Failure::Usage(format!("fio cannot be run: {error}")))?;
