@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use brigade_offload::storage::Partial;
 use brigade_trainer::Output;
 
 /// Refuse what cannot be written, naming it and the reason.
@@ -43,9 +44,7 @@ fn file(path: &Path) -> io::Result<()> {
 
 /// What takes its name at the end needs none of it before, only room beside it.
 fn renamed(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Err(ErrorKind::IsADirectory.into());
-    }
+    Partial::may_replace(path)?;
     make_and_remove(&beside(path))
 }
 
@@ -110,6 +109,8 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("file"), "kept").unwrap();
         fs::create_dir(folder.join("folder")).unwrap();
+        // It stays when nobody listens any more.
+        drop(std::os::unix::net::UnixListener::bind(folder.join("socket")).unwrap());
         std::os::unix::fs::symlink("new", folder.join("link")).unwrap();
         std::os::unix::fs::symlink("none/new", folder.join("lost")).unwrap();
         Folder(folder)
@@ -147,6 +148,7 @@ mod tests {
             (file, "lost", "No such file"),
             (file, "file/new", "Not a directory"),
             (beside, "folder", "is a directory"),
+            (beside, "socket", "a file would take its place"),
             (beside, "none/new", "there is no folder "),
             (folder, "file", "not a directory"),
             (folder, "file/new", "not a directory"),

@@ -41,8 +41,9 @@ impl Partial {
     /// Begin a file that will be `path`. What a dead process left of one is removed.
     ///
     /// Errors: the folder cannot be written; `ResourceBusy` if a living process writes `path`, as
-    /// far as its file has a name.
+    /// far as its file has a name; those of `may_replace`.
     pub fn create(path: &Path) -> io::Result<Self> {
+        Self::may_replace(path)?;
         clear(path)?;
         let (file, is_named) = match without_name(path)? {
             Some(file) => (file, false),
@@ -51,13 +52,26 @@ impl Partial {
         Ok(Self { path: path.to_owned(), file, is_named })
     }
 
+    /// Refuse a path where there is something whose place no file shall take: who is allowed to
+    /// replaces `/dev/null` for the whole machine.
+    ///
+    /// Errors: `IsADirectory`; `InvalidInput` for a device, a pipe or a socket.
+    pub fn may_replace(path: &Path) -> io::Result<()> {
+        match fs::metadata(path) {
+            Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
+            Ok(found) if !found.is_file() => {
+                let problem = "it is a device or a pipe, and a file would take its place";
+                Err(io::Error::new(ErrorKind::InvalidInput, problem))
+            }
+            // Nothing, a file, or what cannot be looked at: what follows tells.
+            _ => Ok(()),
+        }
+    }
+
     /// Find out whether one can be made there, and be given a name.
     ///
-    /// Errors: as those of `create`, and `IsADirectory`.
+    /// Errors: as those of `create`.
     pub fn probe(path: &Path) -> io::Result<()> {
-        if path.is_dir() {
-            return Err(ErrorKind::IsADirectory.into());
-        }
         let mut partial = Self::create(path)?;
         let named = partial.show()?;
         drop(named);
@@ -326,6 +340,14 @@ mod tests {
         assert_eq!(folder.names(), ["file.partial", "other"]);
         assert_eq!(Partial::probe(&folder.0).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert!(Partial::create(&folder.0.join("none/file")).is_err());
+        // As a device is, but anybody may make one.
+        let socket = folder.0.join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for refused in [Partial::probe(&socket), Partial::create(&socket).map(drop)] {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        assert_eq!(folder.names(), ["file.partial", "other", "socket"]);
+        assert!(!fs::metadata(&socket).unwrap().is_file());
     }
 
     #[test]
