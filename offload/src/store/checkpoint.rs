@@ -4,14 +4,15 @@
 //! between, some ranks are one generation ahead, but they still have the one before, so the newest
 //! generation that *all* have is whole. It is found by looking, not by agreement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::carrier::Carrier;
 use super::error::StoreError;
 use super::gather::gather;
 use super::state::{StateFile, Which};
-use crate::layout::{Dtype, Held, Placed, Tensor, pieces};
+use crate::layout::{Dtype, Held, Placed, Tensor, Unrecoverable, pieces};
+use crate::storage::StorageError;
 
 /// What a file of a checkpoint is called: `rank-00003-of-00008.brigade`.
 const ENDING: &str = ".brigade";
@@ -38,24 +39,47 @@ impl Checkpoint {
     }
 
     /// Open the checkpoint in these folders, which [`rank_paths`] has named the files of. Where
-    /// there are several, of different numbers of ranks, the one with the highest label.
+    /// there are several, of different numbers of ranks, the one with the highest label. What a
+    /// writer left that was killed at its start, or while it removed an older one, is passed over.
+    ///
+    /// Errors: there is none; one that is not whole has something newer.
     pub fn find(carrier: &Carrier, folders: &[impl AsRef<Path>]) -> Result<Self, StoreError> {
         let Some(folder) = folders.first().map(AsRef::as_ref) else {
             let (folder, what) = (PathBuf::new(), String::from("no folder to look in"));
             return Err(StoreError::Incomplete { folder, what });
         };
+        let incomplete = |what| StoreError::Incomplete { folder: folder.into(), what };
         let mut best: Option<Self> = None;
-        for ranks in complete(folder)? {
-            let paths: Vec<_> = (0..ranks).map(|rank| rank_paths(folders, rank, ranks)).collect();
-            let found = Self::open(carrier, &paths)?;
-            if best.as_ref().is_none_or(|best| best.label() < found.label()) {
-                best = Some(found);
+        let mut broken = Vec::new();
+        for (ranks, there) in sets(folder)? {
+            let paths: Vec<_> =
+                there.iter().map(|rank| rank_paths(folders, *rank, ranks)).collect();
+            let is_whole = there.len() == ranks;
+            let opened = match is_whole {
+                true => Self::open(carrier, &paths),
+                false => {
+                    let files = there.len();
+                    Err(incomplete(format!("{files} files of a checkpoint of {ranks} ranks")))
+                }
+            };
+            match opened {
+                Err(why) if !is_whole || is_empty(&why) => {
+                    broken.push((newest(carrier, &paths)?, why));
+                }
+                opened => {
+                    let found = opened?;
+                    if best.as_ref().is_none_or(|best| best.label() < found.label()) {
+                        best = Some(found);
+                    }
+                }
             }
         }
-        best.ok_or_else(|| {
-            let what = String::from("no file of a checkpoint");
-            StoreError::Incomplete { folder: folder.into(), what }
-        })
+        // An older, complete one beside it would be taken without a word: better to say so.
+        let label = best.as_ref().map(Self::label);
+        match broken.into_iter().find(|(newest, _)| label.is_none() || *newest > label) {
+            Some((_, why)) => Err(why),
+            None => best.ok_or_else(|| incomplete(String::from("no file of a checkpoint"))),
+        }
     }
 
     /// How many ranks wrote it.
@@ -135,27 +159,43 @@ pub(super) fn open_common(
     Ok(states)
 }
 
-/// The numbers of ranks of which all files are in the folder.
-fn complete(folder: &Path) -> Result<Vec<usize>, StoreError> {
+/// The highest label that these states had; none if nothing was ever committed to them.
+///
+/// Errors: what is there cannot be read.
+fn newest(carrier: &Carrier, ranks: &[Vec<PathBuf>]) -> Result<Option<u64>, StoreError> {
+    let mut labels =
+        ranks.iter().map(|paths| match StateFile::open(carrier, paths, Which::Newest) {
+            Ok(state) => Ok(state.generation().map(|found| found.label)),
+            Err(why) if is_empty(&why) => Ok(None),
+            Err(why) => Err(why),
+        });
+    labels.try_fold(None, |newest, label| Ok(label?.max(newest)))
+}
+
+/// Whether nothing was ever committed to a state: its files may not even have their lengths yet.
+fn is_empty(why: &StoreError) -> bool {
+    match why {
+        StoreError::Unrecoverable { why, .. } => *why == Unrecoverable::Empty,
+        StoreError::Storage(StorageError::Truncated { offset, got_bytes, .. }) => {
+            (*offset, *got_bytes) == (0, 0)
+        }
+        _ => false,
+    }
+}
+
+/// By number of ranks: which of their files are in the folder.
+fn sets(folder: &Path) -> Result<BTreeMap<usize, BTreeSet<usize>>, StoreError> {
     let foreign =
         |e: std::io::Error| StoreError::Foreign { path: folder.to_path_buf(), what: e.to_string() };
-    let mut found: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut found: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     for entry in std::fs::read_dir(folder).map_err(foreign)? {
         let name = entry.map_err(foreign)?.file_name();
         let Some((rank, ranks)) = name.to_str().and_then(parse) else { continue };
         if rank < ranks && ranks <= RANKS_MAX {
-            *found.entry(ranks).or_default() += 1;
+            found.entry(ranks).or_default().insert(rank);
         }
     }
-    let missing = found.iter().find(|(ranks, files)| ranks != files);
-    match missing {
-        // An older, complete one beside it would be taken without a word: better to say so.
-        Some((ranks, files)) => {
-            let what = format!("{files} files of a checkpoint of {ranks} ranks");
-            Err(StoreError::Incomplete { folder: folder.to_path_buf(), what })
-        }
-        None => Ok(found.into_keys().collect()),
-    }
+    Ok(found)
 }
 
 fn parse(name: &str) -> Option<(usize, usize)> {

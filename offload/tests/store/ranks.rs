@@ -133,11 +133,50 @@ fn the_folder_is_searched_for_the_newest_whole_checkpoint() {
     let found = find().unwrap();
     assert_eq!((found.ranks(), found.label()), (3, 9));
     check(&found, 9);
-    for folder in folders(&place) {
-        std::fs::remove_file(folder.join("rank-00002-of-00004.brigade")).unwrap();
-    }
+    let remove = |name: &str| {
+        folders(&place).iter().for_each(|it| std::fs::remove_file(it.join(name)).unwrap());
+    };
+    remove("rank-00002-of-00003.brigade");
     let error = find().unwrap_err().to_string();
-    assert!(error.ends_with("3 files of a checkpoint of 4 ranks"), "{error}");
+    assert!(error.ends_with("2 files of a checkpoint of 3 ranks"), "{error}");
+}
+
+#[test]
+fn what_a_writer_left_that_was_killed_hides_no_checkpoint() {
+    let place = Place::new("killed", Default::default());
+    let find = || Checkpoint::find(&place.carrier, &folders(&place));
+    let begin = |rank: usize, ranks: usize| {
+        let directory = Directory::pack([part(0, rank as u64, ranks as u64)], 64).unwrap();
+        let paths = rank_paths(&folders(&place), rank, ranks);
+        StateFile::create(&place.carrier, &paths, directory, 4096).unwrap();
+    };
+    // At its start, with nothing beside it: there is nothing to be had.
+    begin(0, 1);
+    assert!(find().unwrap_err().to_string().contains("nothing was ever committed"));
+    (0..4).for_each(|rank| save(&place, 2, rank, 4, 8));
+    let check = |ranks: usize, label: u64| {
+        let found = find().unwrap();
+        assert_eq!((found.ranks(), found.label()), (ranks, label));
+        check(&found, label);
+    };
+    check(4, 8);
+    // While ranks make their files, one after the other, of which the last has no length yet.
+    begin(0, 3);
+    check(4, 8);
+    begin(1, 3);
+    let last = rank_paths(&folders(&place), 2, 3);
+    last.iter().for_each(|path| std::fs::write(path, "").unwrap());
+    check(4, 8);
+    // One of them has committed, and the others have not.
+    save(&place, 0, 0, 3, 8);
+    check(4, 8);
+    // While it removes what it has gone on from.
+    (0..3).for_each(|rank| save(&place, 0, rank, 3, 8));
+    for rank in 0..4 {
+        let paths = rank_paths(&folders(&place), rank, 4);
+        paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        check(3, 8);
+    }
 }
 
 #[test]
