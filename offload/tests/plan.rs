@@ -331,6 +331,32 @@ fn nonsense_is_refused_by_name() {
     rates = Rates::assumed(true);
     budgets.drives[0].write = Rate::given(0.0);
     assert!(refusal(&model, &budgets, &rates).contains("/mnt/nvme write: 0"));
+    budgets.drives = vec![drive(1e308, 1e308); 2];
+    assert!(refusal(&model, &budgets, &rates).contains("/mnt/nvme read: 1"));
+    budgets.drives.clear();
+    budgets.host_bytes = u64::MAX;
+    assert!(refusal(&model, &budgets, &rates).contains("host: 18446744073709551615 bytes"));
+}
+
+/// At the largest numbers that are taken, what is counted is a number still.
+#[test]
+fn the_largest_numbers_overflow_nothing() {
+    let model = Model { tokens: 1 << 40, ..Model::of_size(1 << 50) };
+    for (device_bytes, host_bytes) in [(0, 1 << 60), (1 << 60, 1 << 60), (1 << 40, 1 << 60)] {
+        for drives in [vec![], vec![drive(1e12, 1e-6), drive(1e-6, 1e12)]] {
+            for context in [1, 2048, 1 << 32] {
+                let budgets = Budgets { device_bytes, host_bytes, drives: drives.clone() };
+                let model = Model { context, ..model.clone() };
+                match plan(&model, &budgets, &Rates::assumed(device_bytes > 0)) {
+                    Ok(plan) => {
+                        assert!(plan.step.seconds().is_finite() && plan.host_bytes() <= host_bytes);
+                        println!("{plan}");
+                    }
+                    Err(refusal) => println!("{refusal}"),
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -45,6 +45,15 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("bench all-reduce --algorithm ring --ordered", "leave one of the two out"),
         ("schedule check all-reduce -n 4 --algorithm bruck", "names those that do"),
         ("offload bench step", "provided:\n  <--path <DIR>|--simulate <READ/WRITE>>"),
+        (
+            "offload bench storage --path / --bytes 17179869183G --tensors 8589934591G --batch 2",
+            "--bytes 18446744072635809792: no drive has so many",
+        ),
+        ("offload plan --params 1B --device 0 --host 17179869183G", "host: 18446744072635809792 "),
+        (
+            "offload plan --params 1B --device 0 --host 6G --path /a=1e308/1 --path /b=1e308/1e308",
+            "/a read: 1e308 is no rate",
+        ),
         ("offload plan --device 0 --host 1G", "provided:\n  <--params <N>|--layers <N>>"),
         ("tune barrier -n 2", "barrier has nothing to choose"),
         ("tune -n 2 --transport cuda", "rules are for memory of the host"),

@@ -114,6 +114,9 @@ struct Line {
     over_fio: Option<f64>,
 }
 
+/// The longest file, so that what is counted from it stays a number.
+const BYTES_MAX: usize = 1 << 60;
+
 const PANELS: [&str; 2] = ["time of a request or batch, median (us)", "bandwidth (GB/s)"];
 
 /// Measure, and print.
@@ -166,6 +169,9 @@ fn cases(args: &Args) -> Result<Vec<Case>, Failure> {
     }
     if args.bytes < 4 * args.block {
         return usage(format!("--bytes {}: at least four blocks are wanted", args.bytes));
+    }
+    if args.bytes > BYTES_MAX {
+        return usage(format!("--bytes {}: no drive has so many", args.bytes));
     }
     let batch_bytes = |tensor: usize| tensor.saturating_mul(args.batch as usize);
     let wrong = args.tensors.iter().find(|&&tensor| {

@@ -21,6 +21,13 @@ pub struct Rate {
     pub source: Source,
 }
 
+/// Bytes of memory that are far more than any machine has, and far from overflow.
+pub(super) const PLENTY: u64 = 1 << 60;
+
+/// Rates for which times are numbers, whatever is moved.
+const RATE_LEAST: f64 = 1e-6;
+const RATE_MOST: f64 = 1e12;
+
 /// A folder on a drive that may hold state.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Drive {
@@ -77,8 +84,10 @@ impl Rate {
     }
 
     fn problem(self, name: &str) -> Option<String> {
-        let fine = self.value.is_finite() && self.value > 0.0;
-        (!fine).then(|| format!("{name}: {} is no rate; it must be above zero", self.value))
+        let Self { value, .. } = self;
+        // Not-a-number is in no range.
+        let is_rate = (RATE_LEAST..=RATE_MOST).contains(&value);
+        (!is_rate).then(|| format!("{name}: {value:?} is no rate; it must be 1e-6 to 1e12"))
     }
 }
 
@@ -87,6 +96,12 @@ impl Drive {
     pub fn new(path: impl Into<String>, read: Rate, write: Rate) -> Self {
         let path = path.into();
         Self { path, read, write, both: None, capacity_bytes: u64::MAX, endurance_tb: None }
+    }
+
+    fn problem(&self) -> Option<String> {
+        let both = self.both.map(|both| ("read and write at once", Rate::given(both)));
+        let mut rates = [("read", self.read), ("write", self.write)].into_iter().chain(both);
+        rates.find_map(|(name, rate)| rate.problem(&format!("{} {name}", self.path)))
     }
 }
 
@@ -98,12 +113,10 @@ impl Budgets {
 
     /// What is wrong with them, if anything is.
     pub(super) fn problem(&self) -> Option<String> {
-        self.drives.iter().find_map(|drive| {
-            let rates = [("read", drive.read), ("write", drive.write)];
-            let both = drive.both.map(|both| ("read and write at once", Rate::given(both)));
-            let mut rates = rates.into_iter().chain(both);
-            rates.find_map(|(name, rate)| rate.problem(&format!("{} {name}", drive.path)))
-        })
+        let bytes = [("device", self.device_bytes), ("host", self.host_bytes)];
+        let too_many = bytes.into_iter().find(|(_, bytes)| *bytes > PLENTY);
+        let too_many = too_many.map(|(name, bytes)| format!("{name}: {bytes} bytes are too many"));
+        too_many.or_else(|| self.drives.iter().find_map(Drive::problem))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Whether a model fits is monotonic in each budget, so the least budget that is enough is found by
 //! halving; what is said to be enough has been planned.
 
-use super::budget::{Budgets, Drive, Rate};
+use super::budget::{Budgets, Drive, PLENTY, Rate};
 use super::model::Model;
 use super::place::{Part, Tier, placements};
 
@@ -43,8 +43,6 @@ pub struct Row {
     pub holds: Vec<Part>,
 }
 
-/// Far more than any machine has, and far from overflow.
-const PLENTY: u64 = 1 << 60;
 /// Shards that are worth suggesting.
 const SHARDS_MAX: u64 = 1 << 14;
 

@@ -172,7 +172,7 @@ fn moves(plan: &Plan) -> Table {
     let link = plan.rates.link;
     let (passes, update) = (plan.step.passes.traffic, plan.step.update.traffic);
     let mut add = |name: String, passes: u64, update: u64, rate: Rate| {
-        let seconds = (passes + update) as f64 / (rate.value * 1e9);
+        let seconds = passes.saturating_add(update) as f64 / (rate.value * 1e9);
         let cells = [name, gb(passes), gb(update), said(rate), time(seconds)];
         table.row(cells);
     };
