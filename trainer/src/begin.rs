@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::kernels::Cpu;
 use crate::layout::Layout;
 use crate::model::Gpt;
-use crate::offload::{DiskUse, Kept, Offload, Tier};
+use crate::offload::{DiskUse, Kept, Offload};
 use crate::optim::{Hyper, Optimizer};
 use crate::parallel::device::on_device;
 use crate::parallel::pipeline::Pipeline;
@@ -35,6 +35,7 @@ pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
     args.validate(ranks)?;
     args.check_room(ranks)?;
     args.check_folders()?;
+    args.check_kept()?;
     plan::check(args, ranks)?;
     Corpus::open(args.text.as_deref())?.require(args.context)
 }
@@ -125,28 +126,6 @@ fn require_steps(args: &Args, steps: usize) -> Result<(), Error> {
     }
     let problem = format!("the checkpoint has {steps} behind it: ask for more");
     Err(Error::setting("steps", problem))
-}
-
-/// Files that a run goes on from without ever having the whole state: those of all ranks that left
-/// them. Collective: afterwards ranks may make files of their own beside them.
-pub(crate) fn kept(args: &Args, world: Option<&Communicator>) -> Result<Vec<PathBuf>, Error> {
-    let ranks = world.map_or(1, Communicator::size);
-    let Some(folder) = args.kept(ranks) else { return Ok(Vec::new()) };
-    let paths = Kept::find(folder)?.paths().to_vec();
-    world.map_or(Ok(()), Communicator::barrier)?;
-    Ok(paths)
-}
-
-/// Once this run's own files are a checkpoint: remove those of another number of ranks that it has
-/// gone on from, if they are in the same folder.
-pub(crate) fn outlive(args: &Args, ranks: usize, kept: &[PathBuf]) -> Result<(), Error> {
-    let Some(Tier::Nvme(here)) = args.offload.as_ref().filter(|_| kept.len() != ranks) else {
-        return Ok(());
-    };
-    for path in kept.iter().filter(|path| path.parent() == Some(here)) {
-        std::fs::remove_file(path).map_err(Error::file("remove", path))?;
-    }
-    Ok(())
 }
 
 /// The communicators of this rank's groups. Collective.

@@ -4,11 +4,12 @@
 use crate::args::Args;
 use crate::checkpoint::{Header, Writer};
 use crate::error::Error;
-use crate::offload::{Offload, Tier};
+use crate::offload::{Kept, Offload, Tier, is_same_folder};
 use crate::parallel::{Axis, Stage, Ways};
 use crate::precision::Precision;
 use crate::train::Run;
-use std::path::Path;
+use brigade_comm::Communicator;
+use std::path::{Path, PathBuf};
 
 impl Args {
     /// What is kept in cheaper memory.
@@ -68,13 +69,61 @@ impl Args {
             return Err(Error::setting("checkpoint-every", problem));
         }
         match (&self.offload, &self.resume) {
-            (Some(Tier::Nvme(folder)), Some(resume)) if folder == resume && !self.keep => {
+            (Some(Tier::Nvme(folder)), Some(resume))
+                if is_same_folder(folder, resume) && !self.keep =>
+            {
                 let problem = "the files there would be gone with this run: --keep keeps them";
                 Err(Error::setting("resume", problem.to_string()))
             }
             _ => Ok(()),
         }
     }
+
+    /// Refuse to write over what another run has kept: it would be gone long before this one has
+    /// anything to keep in its place.
+    ///
+    /// Cost: a look into the folder of `--keep`.
+    pub(crate) fn check_kept(&self) -> Result<(), Error> {
+        let Some(Tier::Nvme(folder)) = self.offload.as_ref().filter(|_| self.keep) else {
+            return Ok(());
+        };
+        if self.resume.as_deref().is_some_and(|from| is_same_folder(from, folder)) {
+            return Ok(());
+        }
+        // What cannot be gone on from is nobody's loss.
+        let Ok(Kept { header, .. }) = Kept::find(folder) else { return Ok(()) };
+        let (name, step) = (folder.display(), header.step);
+        let problem = format!(
+            "it is what a run has kept after step {step}: --resume {name} goes on from that; else \
+             remove its files, or let --offload name another folder"
+        );
+        Err(Error::checkpoint(folder, problem))
+    }
+}
+
+/// Files that a run goes on from without ever having the whole state: those of all ranks that left
+/// them. Collective: afterwards ranks may make files of their own beside them.
+pub(crate) fn kept(args: &Args, world: Option<&Communicator>) -> Result<Vec<PathBuf>, Error> {
+    args.check_kept()?;
+    let folder = args.kept(world.map_or(1, Communicator::size));
+    let kept = folder.map(Kept::find).transpose()?;
+    if args.keep || kept.is_some() {
+        world.map_or(Ok(()), Communicator::barrier)?;
+    }
+    Ok(kept.map_or(Vec::new(), |kept| kept.paths().to_vec()))
+}
+
+/// Once this run's own files are a checkpoint: remove those of another number of ranks that it has
+/// gone on from, if they are in the same folder.
+pub(crate) fn outlive(args: &Args, ranks: usize, kept: &[PathBuf]) -> Result<(), Error> {
+    let Some(Tier::Nvme(here)) = args.offload.as_ref().filter(|_| kept.len() != ranks) else {
+        return Ok(());
+    };
+    let is_here = |path: &&PathBuf| path.parent().is_some_and(|it| is_same_folder(it, here));
+    for path in kept.iter().filter(is_here) {
+        std::fs::remove_file(path).map_err(Error::file("remove", path))?;
+    }
+    Ok(())
 }
 
 impl Run<'_> {

@@ -5,6 +5,7 @@ use crate::begin;
 use crate::checkpoint::Course;
 use crate::data::{Corpus, fill};
 use crate::error::Error;
+use crate::keep;
 use crate::kernels::{Cpu, packed_bytes};
 use crate::model::Gpt;
 use crate::offload::DiskUse;
@@ -90,7 +91,7 @@ fn run(
     out: &mut (dyn Write + Send),
 ) -> Result<Outcome, Error> {
     let model = Gpt::new(args.config(), Cpu)?;
-    let kept = begin::kept(args, world)?;
+    let kept = keep::kept(args, world)?;
     let mut groups = begin::groups(args, world)?;
     // What every thread's products pack into is the same whatever the strategy: it is taken now.
     Cpu.prepare();
@@ -112,7 +113,7 @@ fn run(
         comm.barrier()?;
     }
     if run.is_first && args.keep {
-        begin::outlive(args, world.map_or(1, Communicator::size), &kept)?;
+        keep::outlive(args, world.map_or(1, Communicator::size), &kept)?;
     }
     run.announce()?;
     if args.trace.is_some() {

@@ -24,7 +24,8 @@ use brigade_offload::step::{Pipeline, Shape};
 use brigade_offload::storage::{Priority, Settings, Storage};
 use brigade_offload::store::{Carrier, Draft, Run, StateFile, rank_paths};
 use std::collections::VecDeque;
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long one transfer may take.
@@ -135,6 +136,7 @@ impl Disk {
         let names = ["params", "mean", "square"];
         let names = &names[usize::from(!has_params)..][..arrays];
         let path = rank_paths(&[folder], rank, ranks).remove(0);
+        let path = if stays { path } else { passing(&path) };
         let kept = if from.is_empty() { None } else { Some(Kept::open(from)?) };
         let block = sizes.block as u64;
         let mut state = open(&carrier, (rank, &path), names, units, kept, (block, stays))?;
@@ -327,6 +329,13 @@ fn open(
     });
     saved.map_err(Error::offload)?;
     Ok(state)
+}
+
+/// The name that a file has for a moment which is not to stay: no checkpoint's, which may be there.
+fn passing(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().expect("a file in a folder"));
+    path.with_file_name(name)
 }
 
 /// Where each unit's part lies in arrays of whole chunks, the last unit first, and their length.

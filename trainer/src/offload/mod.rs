@@ -21,7 +21,8 @@ use crate::optim::{Moments, Numbers};
 use brigade_offload::memory::{Arena, Budget, Category, Pages, span_bytes};
 use serde::Serialize;
 use std::fmt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -150,6 +151,12 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let number = digits.parse::<usize>().ok();
     let bytes = number.and_then(|number| number.checked_mul(1 << shift));
     bytes.ok_or_else(|| "must be a number of bytes, such as 4096 or 64M".to_string())
+}
+
+/// Whether both names lead to one folder.
+pub(crate) fn is_same_folder(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Move moments to an arena of the host, with room for nothing else.

@@ -1,5 +1,7 @@
 //! Files that a run streamed its state through are the checkpoint that another goes on from.
 
+use std::path::PathBuf;
+
 use brigade_trainer::Args;
 
 use crate::world::{Folder, bits, ends, train, world};
@@ -50,6 +52,43 @@ fn masters_and_a_loss_scale_stay_too() {
     }
 }
 
+/// The same folder by another name.
+fn another_name(folder: &Folder) -> PathBuf {
+    folder.0.join("..").join(folder.0.file_name().unwrap())
+}
+
+#[test]
+fn what_was_kept_is_gone_on_with_by_any_name_of_its_folder() {
+    let whole = train(&args(""), None).unwrap();
+    let folder = Folder::new();
+    let kept = args(&format!("--strategy fsdp --keep {}", folder.nvme()));
+    world(2, &Args { stop_at: Some(3), ..kept.clone() });
+    let mut from = 3;
+    for (ranks, until) in [(2, 4), (1, 6), (3, 8)] {
+        let resume = Some(another_name(&folder));
+        for outcome in world(ranks, &Args { stop_at: Some(until), resume, ..kept.clone() }) {
+            assert_eq!(bits(&outcome.losses), bits(&whole.losses[from..until]), "{ranks} ranks");
+        }
+        assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), ranks);
+        from = until;
+    }
+}
+
+#[test]
+fn a_run_that_keeps_nothing_leaves_what_another_has_kept_beside_it() {
+    let whole = train(&args(""), None).unwrap();
+    let folder = Folder::new();
+    let nvme = folder.nvme();
+    world(2, &Args { stop_at: Some(5), ..args(&format!("--strategy fsdp --keep {nvme}")) });
+    for flags in ["--strategy fsdp", "--strategy zero1"] {
+        world(2, &args(&format!("{flags} {nvme} --stop-at 1")));
+    }
+    for outcome in world(2, &Args { resume: Some(folder.0.clone()), ..args("") }) {
+        assert_eq!(bits(&outcome.losses), bits(&whole.losses[5..]));
+    }
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
+}
+
 #[test]
 fn what_would_be_lost_or_is_not_there_is_refused() {
     let folder = Folder::new();
@@ -57,9 +96,12 @@ fn what_would_be_lost_or_is_not_there_is_refused() {
     let kept = args(&format!("--strategy fsdp --keep {nvme}"));
     world(2, &Args { stop_at: Some(2), ..kept });
     let resume = format!("--resume {}", folder.0.display());
+    let by_another = format!("--resume {}", another_name(&folder).display());
     for (flags, problem) in [
         (format!("--strategy zero2 --keep {nvme}"), "--keep: keeps what is all in files"),
         (format!("--strategy fsdp {nvme} {resume}"), "--resume: the files there would be gone"),
+        (format!("--strategy fsdp {nvme} {by_another}"), "--resume: the files there would be gone"),
+        (format!("--strategy fsdp --keep {nvme}"), "it is what a run has kept after step 2"),
         (format!("{resume} --layers 3"), "is of "),
         (format!("{resume} --optimizer lion"), "--optimizer: the checkpoint has the moments"),
     ] {

@@ -5,7 +5,7 @@ use super::{LIMIT, Unit, name_of};
 use crate::checkpoint::Header;
 use crate::error::Error;
 use crate::layout::Layout;
-use crate::offload::arena;
+use crate::offload::{arena, is_same_folder};
 use crate::state::State;
 use brigade_offload::layout::{Directory, Dtype, Tensor};
 use brigade_offload::storage::{Settings, Storage};
@@ -43,6 +43,10 @@ impl Kept {
 
     fn of(checkpoint: Checkpoint, paths: Vec<PathBuf>) -> Result<Kept, Error> {
         let note = checkpoint.state(0).generation().map_or(&[][..], |newest| &newest.note);
+        if note.is_empty() {
+            let problem = "its run ended before it had kept anything";
+            return Err(Error::checkpoint(&paths[0], problem));
+        }
         let header = Header::parse(&String::from_utf8_lossy(note), &paths[0])?;
         Ok(Kept { checkpoint, header, paths })
     }
@@ -54,7 +58,11 @@ impl Kept {
 
     /// Whether this is where a rank of a run keeps its own.
     pub(super) fn is_of(&self, path: &Path) -> bool {
-        self.paths.iter().any(|kept| kept == path)
+        self.paths.iter().any(|kept| {
+            let folders = kept.parent().zip(path.parent());
+            kept.file_name() == path.file_name()
+                && folders.is_some_and(|(one, other)| is_same_folder(one, other))
+        })
     }
 
     /// A rank's own file, to go on with.
