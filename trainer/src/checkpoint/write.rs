@@ -65,6 +65,9 @@ impl<'l> Writer<'l> {
     }
 
     /// Numbers of an array, from one of them on.
+    ///
+    /// Errors: `File`; `Checkpoint` for what is no number any more, which would take the place of
+    /// what another run could go on from.
     pub(crate) fn put(&self, array: &str, first: usize, values: &[f32]) -> Result<(), Error> {
         let array = PREFIXES.iter().position(|(name, _)| *name == array);
         let array = array.expect("a state has three arrays");
@@ -75,6 +78,13 @@ impl<'l> Writer<'l> {
             if from < to {
                 let place = self.places[array][at] + 4 * (from - tensor.range.start) as u64;
                 let values = &values[from - first..to - first];
+                if let Some(lost) = values.iter().find(|value| !value.is_finite()) {
+                    let problem = format!(
+                        "{}{} would be {lost}: try a smaller --lr; what was there before still is",
+                        PREFIXES[array].1, tensor.name
+                    );
+                    return Err(Error::checkpoint(&self.path, problem));
+                }
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 self.file(|mut file| {
                     file.seek(SeekFrom::Start(place))?;
@@ -135,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_is_gone() {
+    fn what_is_not_finished_or_no_number_is_gone() {
         let config =
             Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
         let layout = Layout::new(config);
@@ -147,6 +157,11 @@ mod tests {
         let writer = Writer::create(&path, &layout, &header).unwrap();
         writer.put("params", 0, &[1.0]).unwrap();
         drop(writer);
+        for lost in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let writer = Writer::create(&path, &layout, &header).unwrap();
+            let refused = writer.put("square", 7 * 4, &[1.0, lost]).unwrap_err().to_string();
+            assert!(refused.contains("adam.v/wpe would be "), "{refused}");
+        }
         // Fails if there is anything in it.
         std::fs::remove_dir(&folder).unwrap();
     }

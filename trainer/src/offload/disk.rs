@@ -83,6 +83,8 @@ pub(crate) struct Disk {
     /// Parameters if they are here, then the moments.
     arrays: Vec<Placed>,
     has_params: bool,
+    /// Whether all of them are numbers, if they are here.
+    is_finite: bool,
     /// Whether passes want them.
     is_fetched: bool,
     /// Of each unit, in elements of every array.
@@ -165,6 +167,7 @@ impl Disk {
             state,
             draft,
             has_params,
+            is_finite: true,
             is_fetched,
             spans,
             buffers,
@@ -251,7 +254,14 @@ impl Disk {
     }
 
     /// Make what is here a generation that whoever comes after finds, after so many steps.
+    ///
+    /// Errors: `Offload`, also for parameters that are no numbers any more: nobody could go on from
+    /// them, as from those of the last generation.
     pub(crate) fn commit(&mut self, step: usize, note: &str) -> Result<(), Error> {
+        if !self.is_finite {
+            let problem = "parameters are no numbers: try a smaller --lr; what was kept last stays";
+            return Err(Error::offload(problem));
+        }
         self.forget()?;
         let draft = self.draft.take().expect("one commit at a time");
         let done = self.state.commit(draft, step as u64, note.as_bytes());

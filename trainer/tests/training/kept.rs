@@ -75,6 +75,26 @@ fn what_was_kept_is_gone_on_with_by_any_name_of_its_folder() {
 }
 
 #[test]
+fn parameters_that_are_no_numbers_take_nobodys_place() {
+    let whole = train(&args(""), None).unwrap();
+    let (folder, file) = (Folder::new(), Folder::new());
+    let nvme = format!("--strategy fsdp --keep --checkpoint-every 1 {}", folder.nvme());
+    let path = file.0.join("saved");
+    let saved = format!("--checkpoint-every 1 --checkpoint {}", path.display());
+    for (from, flags) in [(folder.0.clone(), nvme), (path, saved)] {
+        world(2, &Args { stop_at: Some(3), ..args(&flags) });
+        let resume = Some(from);
+        let high = Args { lr: 3e38, resume: resume.clone(), ..args(&flags) };
+        let ends: Vec<_> = ends(2, &high).into_iter().map(Result::unwrap_err).collect();
+        let told = ends.iter().any(|end| end.to_string().contains("try a smaller --lr"));
+        assert!(told, "{ends:?}");
+        for outcome in world(2, &Args { resume, ..args("") }) {
+            assert_eq!(bits(&outcome.losses), bits(&whole.losses[3..]), "{flags}");
+        }
+    }
+}
+
+#[test]
 fn a_run_that_keeps_nothing_leaves_what_another_has_kept_beside_it() {
     let whole = train(&args(""), None).unwrap();
     let folder = Folder::new();

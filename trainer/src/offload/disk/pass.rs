@@ -6,7 +6,7 @@ use crate::offload::DiskUse;
 use crate::optim::{Moments, Optimizer};
 use crate::trace::{self, Lane};
 use brigade_offload::layout::Placed;
-use brigade_offload::optimizer::{Gradients, Moment, Narrowed, Weights};
+use brigade_offload::optimizer::{Gradients, Moment, Narrowed, Weights, square_sum};
 use brigade_offload::step::{Drafted, Format, Optimize, Running, State, Tier as Place};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ struct Stream<'a, 'b> {
     running: Running<'a, Drafted<'b>>,
     spans: &'a [Span],
     has_params: bool,
+    is_finite: &'a mut bool,
     used: &'a mut DiskUse,
 }
 
@@ -77,6 +78,11 @@ impl Pass<'_, '_> {
             let mut arrays: Vec<&mut [u8]> = cut.collect();
             let grads = Gradients::F32(&grads[here.clone()]);
             optimize.part(here.clone(), &mut arrays, grads, narrowed.part(here))?;
+            if stream.has_params {
+                // They are in the cache still.
+                let params = Gradients::F32(bytemuck::cast_slice(&*arrays[0]));
+                *stream.is_finite &= square_sum(optimize.crew, params).is_finite();
+            }
             computing += from.elapsed();
             waiting = wait();
             Ok(())
@@ -97,12 +103,13 @@ impl Disk {
         lr: f32,
         work: impl FnOnce(&mut Pass<'_, '_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Disk { carrier, state, draft, pipeline, arrays, spans, has_params, used, .. } = self;
+        let Disk { carrier, state, draft, pipeline, arrays, spans, .. } = self;
+        let Disk { has_params, is_finite, used, .. } = self;
         let (arrays, step): (Vec<&Placed>, usize) = (arrays.iter().collect(), optimizer.steps + 1);
         let draft = draft.as_mut().expect("nothing is being committed");
         let mut home = Drafted::new(carrier, state, draft, &arrays).map_err(Error::offload)?;
         let running = pipeline.begin(&mut home).map_err(Error::offload)?;
-        let stream = Stream { running, spans, has_params: *has_params, used };
+        let stream = Stream { running, spans, has_params: *has_params, is_finite, used };
         let mut pass = Pass { optimizer, lr, stream: Some(stream) };
         work(&mut pass)?;
         if let Some(Stream { running, used, .. }) = pass.stream {
