@@ -113,6 +113,7 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     fn layout(layers: usize) -> Layout {
         Layout::new(Config { vocab: 7, context: 5, layers, heads: 2, width: 4, experts: 0, top: 0 })
@@ -149,6 +150,20 @@ mod tests {
         let read = load(&path, &layout);
         std::fs::remove_file(&path).unwrap();
         assert!(read.unwrap() == written);
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let (tell, told) = std::sync::mpsc::channel();
+        let load = move || tell.send(load(Path::new(&path), &layout(1)).map(drop));
+        let waiting = std::thread::spawn(load);
+        let told = told.recv_timeout(std::time::Duration::from_secs(10));
+        drop(writer);
+        let refused = told.expect("it waits for who writes").unwrap_err().to_string();
+        assert!(refused.contains("a device or a pipe"), "{refused}");
+        waiting.join().unwrap().unwrap();
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Files that users name and that are read whole: regular ones, and no more of them than a bound. A
-//! device or a pipe may never end, or be empty for whoever reads it second.
+//! Files that users name: regular ones, and no more of them than a bound where they are read whole.
+//! A device or a pipe may never end, or be empty for whoever reads it second.
 
 use crate::error::Error;
 use std::fs::File;
@@ -13,7 +13,10 @@ pub(crate) fn read(path: &Path, most_bytes: u64) -> Result<Vec<u8>, Error> {
     bounded(path, most_bytes).map_err(Error::file("read", path))
 }
 
-fn bounded(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
+/// Open a file to read it.
+///
+/// Errors: the system's; what is no file.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     // Asked of the path, since to open a pipe is to wait for whoever writes to it.
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() {
@@ -21,9 +24,13 @@ fn bounded(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
         let problem = format!("it is {what}, and may have no end; copy what it says to a file");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
     }
+    File::open(path)
+}
+
+fn bounded(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // Files of the system say that they are empty, and may be endless.
-    File::open(path)?.take(most_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    open(path)?.take(most_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most_bytes {
         let problem = format!("it has more than {most_bytes} bytes; cut it, as `head -c` does");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));

@@ -93,7 +93,9 @@ impl LossScale {
 
     /// Whether it can have come about.
     pub(crate) fn is_sound(self) -> bool {
-        self.scale.log2().fract() == 0.0 && (1.0..=LossScale::LARGEST).contains(&self.scale)
+        let is_power = self.scale.log2().fract() == 0.0;
+        let is_within = (1.0..=LossScale::LARGEST).contains(&self.scale);
+        is_power && is_within && self.steps < LossScale::PATIENCE
     }
 
     /// Now.
@@ -146,5 +148,14 @@ mod tests {
         assert_eq!(scale.scale(), 32768.0);
         assert_eq!(scale.after(true).scale(), 65536.0);
         assert_eq!((0..99).fold(scale, |scale, _| scale.after(false)).scale(), 1.0);
+        assert!(scale.is_sound() && scale.after(true).is_sound());
+    }
+
+    #[test]
+    fn a_scale_that_no_run_comes_to_is_not_sound() {
+        let odd = [(0.0, 0), (0.5, 0), (3.0, 0), (f32::NAN, 0), (f32::INFINITY, 0), (1.0, 200)];
+        for (scale, steps) in odd.into_iter().chain([(1.0, u32::MAX)]) {
+            assert!(!LossScale { scale, steps }.is_sound(), "{scale} since {steps}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{HEADER, Header, PREFIXES};
 use crate::error::Error;
+use crate::intake;
 use crate::layout::Layout;
 use safetensors::tensor::{Dtype, Metadata};
 use std::fs::File;
@@ -32,7 +33,7 @@ impl<'l> Reader<'l> {
         let damaged = |what: &dyn std::fmt::Display| {
             wrong(format!("damaged, cut short or no safetensors file: {what}"))
         };
-        let mut file = File::open(path).map_err(failed())?;
+        let mut file = intake::open(path).map_err(failed())?;
         let len = file.metadata().map_err(failed())?.len();
         let mut size = [0; 8];
         file.read_exact(&mut size).map_err(|e| damaged(&e))?;
