@@ -786,7 +786,8 @@ brigade_result_t brigade_group_start(void);
 // and then its messages, all at once; different communicators at the same time. With `work` NULL
 // it returns when all are done; else `work` is one handle for all of them. Calls on memory of
 // devices come first and are only enqueued; a group that has some has no work. If a call in the
-// group failed when it was listed, none is carried out.
+// group failed when it was listed, or one on memory of the host makes no sense by itself, none is
+// carried out. A child that was forked inside a group can only end it: its calls are the parent's.
 //
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_end(brigade_work_t *work);

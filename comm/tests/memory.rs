@@ -3,17 +3,18 @@
 //! Times are the best of several tries, because the machine may have other things to do; what a
 //! machine can do once it can do.
 
+mod best;
+
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use best::best;
 use brigade_comm::{Communicator, Op, Settings};
 
 const RANKS: usize = 64;
 const WORLD: Duration = Duration::from_millis(500);
 const SPLIT: Duration = Duration::from_millis(5);
 const RANK_KB: u64 = 8 << 10;
-/// How long a machine that is busy with other things may take to show what it can do.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Times and memory of one process belong to one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -31,20 +32,6 @@ fn resident_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("the state of this process");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line of memory");
     line.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
-}
-
-/// Try until one try is quick enough; panics with the best of them if none is.
-fn best(what: &str, limit: Duration, mut attempt: impl FnMut() -> Duration) {
-    let mut least = Duration::MAX;
-    let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
-        least = least.min(attempt());
-        if least < limit {
-            return eprintln!("{what}: {least:?}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("{what}: {least:?} at best, not {limit:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::device::OnDevice;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::thread::{is_plain, open_groups, refuse_in_operator, set_open_groups};
 use crate::work::{brigade_work_t, register};
+use brigade_wall::fork;
 use brigade_wall::handle::Pinned;
 use brigade_wall::listed::{Listed, What};
 use brigade_wall::pointer::Out;
@@ -35,7 +36,8 @@ pub extern "C" fn brigade_group_start() -> brigade_result_t {
 /// and then its messages, all at once; different communicators at the same time. With `work` NULL
 /// it returns when all are done; else `work` is one handle for all of them. Calls on memory of
 /// devices come first and are only enqueued; a group that has some has no work. If a call in the
-/// group failed when it was listed, none is carried out.
+/// group failed when it was listed, or one on memory of the host makes no sense by itself, none is
+/// carried out. A child that was forked inside a group can only end it: its calls are the parent's.
 ///
 /// Threads: each thread has its own groups.
 #[unsafe(no_mangle)]
@@ -46,7 +48,8 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
             0 => Err(Failure::usage("brigade_group_end without brigade_group_start")),
             1 => {
                 set_open_groups(0);
-                let group = GROUP.with(RefCell::take).of_this_process()?;
+                let group = GROUP.with(RefCell::take);
+                let group = fork::own_group(group.process, group)?;
                 // SAFETY: the caller's promise.
                 unsafe {
                     group.check()?;
@@ -155,20 +158,6 @@ pub(crate) unsafe fn enqueue(device: &Pinned<OnDevice>, what: What, stream: usiz
 }
 
 impl Group {
-    /// Refuse calls that the parent of this process has listed: they are on its communicators.
-    fn of_this_process(self) -> Outcome<Self> {
-        let (opened, here) = (self.process, std::process::id());
-        if opened == here {
-            return Ok(self);
-        }
-        // What only the group keeps alive belongs to the parent, and must not end here.
-        std::mem::forget(self);
-        Err(Failure::usage(format!(
-            "the group was begun in process {opened}, of which this one ({here}) was forked: \
-             nothing of it was carried out here"
-        )))
-    }
-
     /// Refuse all of it for the sake of one call.
     ///
     /// # Safety

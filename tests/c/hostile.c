@@ -210,57 +210,6 @@ static void handles(void) {
     REFUSED(brigade_all_reduce(&one, &two, 1, BRIGADE_FLOAT32, op, comm, NULL));
 }
 
-static void groups(void) {
-    brigade_work_t work;
-    brigade_comm_t made;
-    CHECK(brigade_group_start());
-    MISUSED(brigade_comm_init_from_env(&made, NULL));
-    MISUSED(brigade_group_end(NULL));
-    CHECK(brigade_group_start());
-    CHECK(reduce_one(comm));
-    REFUSED(brigade_broadcast(&one, NULL, 1, BRIGADE_FLOAT32, 0, comm, NULL));
-    two = 7;
-    MISUSED(brigade_group_end(NULL));
-    REQUIRE(two == 7 && strstr(brigade_last_error(), "recvbuf is NULL") != NULL);
-    CHECK(brigade_group_start());
-    MISUSED(brigade_all_reduce(&one, &two, 1, BRIGADE_FLOAT32, BRIGADE_SUM, comm, &work));
-    MISUSED(brigade_group_end(&work));
-    CHECK(brigade_group_start());
-    CHECK(brigade_group_start());
-    CHECK(reduce_one(comm));
-    CHECK(brigade_group_end(NULL));
-    REQUIRE(two == 7);
-    CHECK(brigade_group_end(&work));
-    CHECK(brigade_work_wait(work, -1));
-    CHECK(brigade_work_free(work));
-    REQUIRE(two == 1);
-    CHECK(brigade_group_start());
-    CHECK(brigade_group_end(NULL));
-    /* An inner group has no work, but it has ended. */
-    two = 7;
-    CHECK(brigade_group_start());
-    CHECK(brigade_group_start());
-    CHECK(reduce_one(comm));
-    MISUSED(brigade_group_end(&work));
-    MISUSED(brigade_group_end(NULL));
-    REQUIRE(two == 7 && strstr(brigade_last_error(), "outermost") != NULL);
-    MISUSED(brigade_group_end(NULL));
-    CHECK(reduce_one(comm));
-    REQUIRE(two == 1);
-    /* What is wrong with the last call, or with all messages together, is seen before the first. */
-    two = 7;
-    CHECK(brigade_group_start());
-    CHECK(reduce_one(comm));
-    CHECK(brigade_all_reduce(&one, &one, 1, BRIGADE_FLOAT32, BRIGADE_BAND, comm, NULL));
-    REFUSED(brigade_group_end(NULL));
-    REQUIRE(two == 7);
-    CHECK(brigade_group_start());
-    CHECK(reduce_one(comm));
-    CHECK(brigade_send(&one, 1, BRIGADE_FLOAT32, 0, comm, NULL));
-    REFUSED(brigade_group_end(&work));
-    REQUIRE(two == 7);
-}
-
 /* An operator that calls what it must not call. */
 static void meddle(const void *arriving, void *accumulator, size_t count, brigade_dtype_t dtype,
                    void *user) {
@@ -339,38 +288,14 @@ static void endings(int destroy_first) {
     CHECK(brigade_comm_destroy(comms[1]));
 }
 
-/* Calls of all ranks of this process in one group need no threads. */
-static void whole_world_in_a_group(void) {
-    brigade_comm_t comms[3];
-    float sums[3] = {1, 2, 3}, sent = 5, got = 0;
-    int rank;
-    CHECK(brigade_comm_init_all(comms, 3, NULL));
-    CHECK(brigade_group_start());
-    CHECK(brigade_send(&sent, 1, BRIGADE_FLOAT32, 2, comms[0], NULL));
-    CHECK(brigade_recv(&got, 1, BRIGADE_FLOAT32, 0, comms[2], NULL));
-    for (rank = 0; rank < 3; rank++)
-        CHECK(brigade_all_reduce(&sums[rank], &sums[rank], 1, BRIGADE_FLOAT32, BRIGADE_SUM,
-                                 comms[rank], NULL));
-    CHECK(brigade_group_end(NULL));
-    REQUIRE(sums[0] == 6 && sums[1] == 6 && sums[2] == 6 && got == 5);
-    for (rank = 0; rank < 3; rank++)
-        CHECK(brigade_comm_destroy(comms[rank]));
-}
-
 /* What a child inherits is refused, and what it makes is its own. */
 static void forks(void) {
     brigade_comm_t own;
     int rank, status;
     pid_t child;
-    CHECK(brigade_group_start());
-    CHECK(reduce_one(comm));
-    two = 7;
     child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-        /* The group is open here, too, but what was listed is the parent's. */
-        MISUSED(brigade_group_end(NULL));
-        REQUIRE(two == 7 && strstr(brigade_last_error(), "forked") != NULL);
         REFUSED(brigade_comm_rank(comm, &rank));
         REQUIRE(strstr(brigade_last_error(), "forked") != NULL);
         REFUSED(reduce_one(comm));
@@ -383,8 +308,6 @@ static void forks(void) {
         _exit(0);
     }
     REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK(brigade_group_end(NULL));
-    REQUIRE(two == 1);
     CHECK(reduce_one(comm));
 }
 
@@ -399,11 +322,9 @@ int main(int argc, char **argv) {
     ids();
     configs();
     handles();
-    groups();
     operators();
     endings(0);
     endings(1);
-    whole_world_in_a_group();
     if (argc == 1)
         forks();
     CHECK(brigade_comm_destroy(comm));

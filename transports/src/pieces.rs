@@ -73,11 +73,7 @@ impl Stream {
         pieces: &mut P,
         target: &mut [u8],
     ) -> Result<usize, TransportError> {
-        let mut filled = 0;
-        self.pull(pieces, (target.len(), 1), &mut |bytes| {
-            target[filled..filled + bytes.len()].copy_from_slice(bytes);
-            filled += bytes.len();
-        })
+        self.fill(pieces, target, |bytes, place| place.copy_from_slice(bytes))
     }
 
     /// [`crate::RecvWire::pull_past_caches`], from these pieces.
@@ -87,9 +83,19 @@ impl Stream {
         pieces: &mut P,
         target: &mut [u8],
     ) -> Result<usize, TransportError> {
+        self.fill(pieces, target, copy_past_caches)
+    }
+
+    #[inline]
+    fn fill<P: Pieces>(
+        &mut self,
+        pieces: &mut P,
+        target: &mut [u8],
+        copy: impl Fn(&[u8], &mut [u8]),
+    ) -> Result<usize, TransportError> {
         let mut filled = 0;
         self.pull(pieces, (target.len(), 1), &mut |bytes| {
-            copy_past_caches(bytes, &mut target[filled..filled + bytes.len()]);
+            copy(bytes, &mut target[filled..filled + bytes.len()]);
             filled += bytes.len();
         })
     }

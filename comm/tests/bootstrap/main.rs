@@ -1,5 +1,7 @@
 //! Worlds of threads that find each other, or are told why they do not.
 
+#[path = "../best/mod.rs"]
+mod best;
 mod control;
 mod refusals;
 mod strangers;
@@ -10,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use best::best;
 use brigade_comm::bootstrap::{JoinError, Joined, UniqueId, rendezvous};
 use brigade_comm::launch::{JobSecret, Launch, RootAddress, RootSpec};
 
@@ -46,20 +49,6 @@ fn check(ranks: usize, root: &RootSpec) -> Vec<Joined> {
         assert_eq!(world.control.verdict(), None);
     }
     joined
-}
-
-/// Try until one try is quick enough, for the machine may have other things to do: what it can do
-/// once it can do. Panics with the best of them if none is.
-fn best(what: &str, limit: Duration, mut attempt: impl FnMut() -> Duration) {
-    let (begin, mut least) = (Instant::now(), Duration::MAX);
-    while begin.elapsed() < PATIENCE {
-        least = least.min(attempt());
-        if least < limit {
-            return println!("{what}: {least:?}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("{what}: {least:?} at best, not {limit:?}");
 }
 
 fn by_address(host: &str) -> RootAddress {

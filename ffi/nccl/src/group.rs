@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use brigade_comm::{Call, Dtype, Work};
 use brigade_schedule::Collective;
+use brigade_wall::fork;
 use brigade_wall::handle::Pinned;
 use brigade_wall::listed::{Listed, What};
 use brigade_wall::memory::{Lengths, Memory};
@@ -63,7 +64,8 @@ pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
         0 => Err(Failure::usage("ncclGroupEnd without ncclGroupStart")),
         1 => {
             OPEN.set(0);
-            let group = GROUP.with(RefCell::take).of_this_process()?;
+            let group = GROUP.with(RefCell::take);
+            let group = fork::own_group(group.process, group)?;
             // SAFETY: whoever listed the calls has promised to leave their memory alone.
             unsafe {
                 group.check()?;
@@ -186,20 +188,6 @@ pub(crate) unsafe fn later(
 }
 
 impl Group {
-    /// Refuse calls that the parent of this process has listed: they are on its communicators.
-    fn of_this_process(self) -> Outcome<Self> {
-        let (opened, here) = (self.process, std::process::id());
-        if opened == here {
-            return Ok(self);
-        }
-        // What only the group keeps alive belongs to the parent, and must not end here.
-        std::mem::forget(self);
-        Err(Failure::usage(format!(
-            "the group was begun in process {opened}, of which this one ({here}) was forked: \
-             nothing of it was carried out here"
-        )))
-    }
-
     /// Wait for communicators that are being made, and refuse all of it for the sake of one call.
     ///
     /// # Safety

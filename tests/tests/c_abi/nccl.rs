@@ -37,11 +37,11 @@ impl Nccl {
         self.0.join("libnccl.so.2")
     }
 
-    fn link(&self, flags: &[&str]) -> PathBuf {
-        let binary = self.0.join("program");
+    fn link(&self, program: &str) -> PathBuf {
+        let binary = self.0.join(program).with_extension("");
         let mut compiler = Command::new("gcc");
-        compiler.args(["-std=c99", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(flags);
-        compiler.arg(source("nccl.c")).arg("-L").arg(&self.0).args(["-lnccl", "-lpthread"]);
+        compiler.args(["-std=c99", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
+        compiler.arg(source(program)).arg("-L").arg(&self.0).args(["-lnccl", "-lpthread"]);
         let rpath = format!("-Wl,-rpath,{}", self.0.display());
         run(compiler.arg(rpath).arg("-o").arg(&binary));
         binary
@@ -81,8 +81,10 @@ fn a_program_in_c_makes_every_call_and_every_mistake() {
         return;
     }
     let nccl = Nccl::install("program");
-    let binary = nccl.link(&[]);
+    let binary = nccl.link("nccl.c");
     assert_eq!(run(&mut bounded(&binary)), "NCCL's calls did what they should\n");
+    let binary = nccl.link("nccl_groups.c");
+    assert_eq!(run(&mut bounded(&binary)), "groups went as they should\n");
 }
 
 /// A Python that has a module; says so if there is none.

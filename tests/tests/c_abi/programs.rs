@@ -6,12 +6,13 @@ use std::process::Command;
 use crate::library::{Installed, bounded, brigade, has, run, source};
 
 /// All that is written in C against brigade.h.
-const C_PROGRAMS: [&str; 12] = [
+const C_PROGRAMS: [&str; 13] = [
     "layout.c",
     "collectives.c",
     "device.c",
     "device_hostile.c",
     "fuzz.c",
+    "groups.c",
     "hostile.c",
     "ids.c",
     "latency.c",
@@ -126,6 +127,8 @@ fn whatever_a_program_gets_wrong_it_is_told_so() {
     let library = Installed::get();
     let binary = link(&library, "gcc", "hostile.c", "plain", &[]);
     assert_eq!(run(&mut bounded(&binary)), "all refused as it should be\n");
+    let binary = link(&library, "gcc", "groups.c", "plain", &[]);
+    assert_eq!(run(&mut bounded(&binary)), "groups went as they should\n");
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn address_and_undefined_behaviour_sanitizers_have_nothing_to_say() {
         println!("skipped: gcc has no sanitizers here");
         return;
     }
-    for alone in ["hostile.c", "fuzz.c"] {
+    for alone in ["hostile.c", "groups.c", "fuzz.c"] {
         run(&mut bounded(link(&library, "gcc", alone, "sanitized", &flags)));
     }
     for (compiler, program) in [("gcc", "works.c"), ("gcc", "windows.c"), ("g++", "gradients.cpp")]
@@ -220,8 +223,10 @@ fn valgrind_has_nothing_to_say() {
     let library = Installed::get();
     let valgrind =
         ["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
-    let hostile = link(&library, "gcc", "hostile.c", "valgrind", &["-g"]);
-    run(bounded("valgrind").args(valgrind).arg(&hostile).arg("without-fork"));
+    for alone in ["hostile.c", "groups.c"] {
+        let binary = link(&library, "gcc", alone, "valgrind", &["-g"]);
+        run(bounded("valgrind").args(valgrind).arg(&binary).arg("without-fork"));
+    }
     let binary = link(&library, "gcc", "collectives.c", "valgrind", &["-g"]);
     let mut launch = bounded(brigade());
     launch.args(["run", "-n", "2", "--", "valgrind"]).args(valgrind).arg(&binary);
