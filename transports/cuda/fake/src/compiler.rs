@@ -77,7 +77,7 @@ impl Drop for Folder {
 
 /// Operations as they stand: a device rounds each of them, and so do tests' references.
 const OPTIONS: [&str; 6] =
-    ["-O2", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
+    ["-O3", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
 
 /// The image, or what the compiler wrote.
 fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {

@@ -6,12 +6,14 @@
 #define BRIGADE_CPU 1
 
 // The C++ library comes first: it uses some of the words that the language below redefines.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <mutex>
 #include <new>
 #include <sched.h>
 #include <sys/mman.h>

@@ -4,19 +4,24 @@
 
 namespace brigade_cpu {
 
-// A fiber's first and last function.
-[[noreturn]] static void main_of_fiber() {
+// What runs on a stack: a thread of the block to its end, and then, while the next in turn has not
+// begun, that one too. So a block whose threads wait for nobody needs one stack.
+[[noreturn]] static void main_of_stack() {
     Block &b = *block;
-    b.kernel(b.arguments);
-    Fiber &me = fiber();
-    me.is_done = true;
-    me.warp->live &= ~(1u << me.lane);
-    b.live--;
-    if (b.live == 0) {
-        void *gone;
-        brigade_cpu_switch(&gone, b.home);
-    }
-    yield();
+    char *stack = fiber().stack;
+    Fiber *next;
+    do {
+        b.kernel(b.arguments);
+        Fiber &me = fiber();
+        me.is_done = true;
+        me.warp->live &= ~(1u << me.lane);
+        b.live--;
+        next = &take_turn();
+    } while (b.live > 0 && !next->stack_pointer);
+    // Nobody takes this stack before the switch has left it.
+    stacks.kept.push_back(stack);
+    void *gone;
+    brigade_cpu_switch(&gone, b.live == 0 ? b.home : next->stack_pointer);
     __builtin_unreachable();
 }
 
@@ -24,20 +29,14 @@ namespace brigade_cpu {
 // cache side by side.
 constexpr size_t COLOURS = 256, COLOUR_BYTES = 256;
 
-static inline void prepare(Fiber &f, unsigned number) {
-    if (stacks.kept.empty()) {
-        void *fresh = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (fresh == MAP_FAILED) abort();
-        stacks.kept.push_back((char *)fresh);
-    }
-    f.stack = stacks.kept.back();
-    stacks.kept.pop_back();
+static void begin(Fiber &f, unsigned number) {
+    f.stack = stacks.take();
     const size_t colour = number % COLOURS * COLOUR_BYTES;
     void **top = (void **)(f.stack + STACK_BYTES - 64 - colour);
-    *--top = nullptr;  // Where main_of_fiber would return to; it aligns the stack, too.
-    *--top = (void *)main_of_fiber;
-    for (int saved = 0; saved < 6; saved++) *--top = nullptr;
+    *--top = nullptr;  // Where main_of_stack would return to; it aligns the stack, too.
+    *--top = (void *)main_of_stack;
+    for (int saved = 0; saved < 5; saved++) *--top = nullptr;
+    *--top = block;  // The register that it may have.
     f.stack_pointer = top;
 }
 
@@ -62,13 +61,12 @@ static void run(const unsigned *grid, const unsigned *size, const unsigned *inde
         f.lane = at % WARP;
         f.warp = &b.warps[at / WARP];
         f.warp->live |= 1u << f.lane;
-        prepare(f, at);
     }
     Block *before = block;
     block = &b;
+    begin(b.fibers[0], 0);
     brigade_cpu_switch(&b.home, b.fibers[0].stack_pointer);
     block = before;
-    for (Fiber &f : b.fibers) stacks.kept.push_back(f.stack);
 }
 
 static inline void *dynamic_shared() {

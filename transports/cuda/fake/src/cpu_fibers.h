@@ -34,8 +34,8 @@ constexpr unsigned WARP = 32;
 constexpr unsigned GLANCES = 64;
 
 struct Fiber {
-    void *stack_pointer;
-    char *stack;
+    void *stack_pointer;  // Null until it began, or waited for the first time.
+    char *stack;          // Where it began one.
     uint3 thread;
     unsigned lane;
     struct Warp *warp;
@@ -63,29 +63,74 @@ struct Block {
     void *on_stall_data;
 };
 
+// The block that this thread of the system runs. Kernels ask for it wherever they ask who they are,
+// so with GCC it has a register, which functions of other libraries leave as it is.
+#if defined(__clang__)
 inline thread_local Block *block = nullptr;
+#else
+register Block *block __asm__("r15");
+#endif
 
-// Stacks of fibers that have ended, for the next ones of this thread.
+// Stacks of fibers that have ended, for the next ones of this thread; and of threads that have
+// ended, for the next of those, but for so many that a crowd would keep too much memory.
+constexpr size_t SPARE_STACKS = 8192;
+inline std::mutex spare_lock;
+inline std::vector<char *> spare;
+
 struct Stacks {
     std::vector<char *> kept;
+
+    char *take() {
+        if (kept.empty()) refill();
+        char *stack = kept.back();
+        kept.pop_back();
+        return stack;
+    }
+
+    void refill() {
+        std::lock_guard<std::mutex> guard(spare_lock);
+        const size_t some = std::min(spare.size(), size_t(256));
+        kept.assign(spare.end() - some, spare.end());
+        spare.resize(spare.size() - some);
+        if (some > 0) return;
+        void *fresh = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (fresh == MAP_FAILED) abort();
+        kept.push_back((char *)fresh);
+    }
+
     ~Stacks() {
-        for (char *stack : kept) munmap(stack, STACK_BYTES);
+        std::lock_guard<std::mutex> guard(spare_lock);
+        for (char *stack : kept) {
+            if (spare.size() < SPARE_STACKS) spare.push_back(stack);
+            else munmap(stack, STACK_BYTES);
+        }
     }
 };
 inline thread_local Stacks stacks;
 
 static inline Fiber &fiber() { return block->fibers[block->current]; }
 
-// The next fiber that is not done runs; a round ends where the first one is met again.
-static inline void yield() {
+static void begin(Fiber &f, unsigned number);
+
+// The next fiber that is not done becomes the one that runs; a round ends where the first one is met
+// again.
+static inline Fiber &take_turn() {
     Block &b = *block;
-    unsigned from = b.current, next = from;
+    const unsigned from = b.current;
+    unsigned next = from;
     do {
         if (++next == b.fibers.size()) next = 0;
     } while (b.fibers[next].is_done && next != from);
-    if (next == from) return;
     b.current = next;
-    brigade_cpu_switch(&b.fibers[from].stack_pointer, b.fibers[next].stack_pointer);
+    return b.fibers[next];
+}
+
+static inline void yield() {
+    Fiber &me = fiber(), &other = take_turn();
+    if (&me == &other) return;
+    if (!other.stack_pointer) begin(other, block->current);
+    brigade_cpu_switch(&me.stack_pointer, other.stack_pointer);
 }
 
 // Somebody outside of the block is waited for.
