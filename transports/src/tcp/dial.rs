@@ -1,5 +1,7 @@
 //! Making a link: try the peer's addresses, best first and overlapping in time, until one answers
-//! that proves to be the peer; then open the other sockets to the same address.
+//! that proves to be the peer; then open the other sockets to the same address. What fails may
+//! pass, as where a listener is full or its process was stopped in the middle of a proof, so all of
+//! it is tried again for a while; whichever link the peer makes meanwhile will do, too.
 //!
 //! Source for the overlapping: RFC 8305, Happy Eyeballs.
 
@@ -24,6 +26,13 @@ use crate::{TransportError, opened};
 const HEAD_START: Duration = Duration::from_millis(150);
 /// How long one that answered may take to prove itself while there are others to try.
 const PROOF_PATIENCE: Duration = Duration::from_secs(3);
+/// For how long after the first failure it is tried again: what stands longer, like another secret
+/// or a missing route, is worth being told.
+const PASSING: Duration = Duration::from_secs(3);
+/// The same where all addresses refuse: mostly the peer is gone, and others wait to hear of it.
+const REFUSED: Duration = Duration::from_millis(300);
+/// Between two tries, at first and at the most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 /// Sockets to a peer on another machine: one flow rarely fills a fast network, and a lost packet
 /// holds up only its own flow.
 const SOCKETS_APART: usize = 4;
@@ -51,6 +60,7 @@ impl Call<'_> {
     /// Have the link stand by the deadline.
     pub(super) fn link(&self) -> Result<Arc<Link>, TransportError> {
         let started = Instant::now();
+        let mut tries = Tries::default();
         let mut turn = self.pair.turn(None, self.deadline);
         loop {
             match turn {
@@ -63,14 +73,22 @@ impl Call<'_> {
                 }
                 Turn::Dial => {}
             }
-            let dialled = self.dial(started);
+            let dialled = self.dial();
             if let Ok(Dialled::Linked(sockets)) = dialled {
                 return self.finish(sockets);
             }
             self.pair.gave_up();
-            if let Dialled::Crossing(socket) = dialled? {
-                turn = self.pair.turn(Some(&socket), self.deadline);
-            }
+            turn = match dialled {
+                Ok(Dialled::Crossing(socket)) => self.pair.turn(Some(&socket), self.deadline),
+                Ok(Dialled::Linked(_)) => unreachable!("it has returned"),
+                Err(failures) => match tries.pause(&failures, self.deadline) {
+                    Some(pause) => {
+                        std::thread::sleep(pause);
+                        self.pair.turn(None, self.deadline)
+                    }
+                    None => return Err(self.explain(&failures, started)),
+                },
+            };
         }
     }
 
@@ -82,10 +100,11 @@ impl Call<'_> {
         Ok(link)
     }
 
-    fn dial(&self, started: Instant) -> Result<Dialled, TransportError> {
+    /// Try every address once.
+    fn dial(&self) -> Result<Dialled, Box<Failures>> {
         let mut left = candidates(&self.shared.card, &self.shared.interfaces, self.theirs);
         self.shared.routes.prefer(&self.theirs.id, &mut left);
-        let mut failures = Failures::default();
+        let mut failures = Box::<Failures>::default();
         while !left.is_empty() {
             let Some((socket, candidate)) = self.connect(&mut left, &mut failures) else { break };
             match self.complete(socket, candidate, left.is_empty()) {
@@ -95,11 +114,14 @@ impl Call<'_> {
                     }
                     return Ok(dialled);
                 }
-                Err(gone @ TransportError::PeerGone { .. }) => return Err(gone),
+                Err(gone @ TransportError::PeerGone { .. }) => {
+                    failures.gone = Some(gone);
+                    return Err(failures);
+                }
                 Err(error) => failures.note(candidate.address, &error.to_string()),
             }
         }
-        Err(self.explain(failures, started))
+        Err(failures)
     }
 
     /// Have one socket connected to an address of `left`, and strike out those that were tried.
@@ -217,14 +239,16 @@ impl Call<'_> {
     }
 
     /// Why there is no link.
-    fn explain(&self, failures: Failures, started: Instant) -> TransportError {
-        let Failures { text, late, tried, refused } = failures;
-        if Instant::now() >= self.deadline {
+    fn explain(&self, failures: &Failures, started: Instant) -> TransportError {
+        let Failures { text, late, tried, refused, gone } = failures;
+        if let Some(gone) = gone {
+            gone.clone()
+        } else if Instant::now() >= self.deadline {
             let late: Vec<String> = late.iter().map(SocketAddr::to_string).collect();
             let what = format!("connecting to {} at {} {text}", self.whom(), late.join(", "));
             let waited_ms = started.elapsed().as_millis() as u64;
             TransportError::Timeout { what: what.trim_end().into(), waited_ms }
-        } else if !tried.is_empty() && refused == tried.len() {
+        } else if !tried.is_empty() && *refused == tried.len() {
             let how = format!("nobody listens any more where its card says: {text}");
             TransportError::PeerGone { peer: self.to, how }
         } else if tried.is_empty() {
@@ -244,6 +268,8 @@ struct Failures {
     tried: Vec<SocketAddr>,
     refused: usize,
     late: Vec<SocketAddr>,
+    /// The peer has answered, and nothing will change that.
+    gone: Option<TransportError>,
 }
 
 impl Failures {
@@ -260,5 +286,109 @@ impl Failures {
 
     fn has(&self, address: SocketAddr) -> bool {
         self.tried.contains(&address)
+    }
+}
+
+/// When to try again.
+#[derive(Default)]
+struct Tries {
+    first: Option<Instant>,
+    pause: Duration,
+}
+
+impl Tries {
+    /// How long to wait before the next try; `None` if there is no point in one.
+    fn pause(&mut self, failures: &Failures, deadline: Instant) -> Option<Duration> {
+        let now = Instant::now();
+        let first = *self.first.get_or_insert(now);
+        let patience = match failures.tried.len() {
+            tried if tried == failures.refused => REFUSED,
+            _ => PASSING,
+        };
+        let is_final = failures.gone.is_some() || failures.tried.is_empty();
+        self.pause = (2 * self.pause).clamp(PAUSES.0, PAUSES.1);
+        let next = now + self.pause;
+        (!is_final && next < deadline.min(first + patience)).then_some(self.pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
+    use std::thread;
+
+    use super::*;
+    use crate::tcp::{Settings, Tcp};
+    use crate::{Group, Port, Transport};
+
+    const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn open() -> Box<dyn Port> {
+        Tcp::new(Settings::default()).open([7; 32]).unwrap()
+    }
+
+    /// A socket that has a port, and whether it listens there already.
+    fn bound(listens: bool) -> (Socket, u16) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        socket.bind(&SockAddr::from(SocketAddr::new(LOOPBACK, 0))).unwrap();
+        if listens {
+            socket.listen(8).unwrap();
+        }
+        let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+        (socket, port)
+    }
+
+    /// Pass bytes on, both ways, until both ends have hung up.
+    fn pass_on(caller: TcpStream, port: u16) {
+        let listener = TcpStream::connect((LOOPBACK, port)).unwrap();
+        let way = |mut from: TcpStream, mut to: TcpStream| {
+            thread::spawn(move || {
+                // Either end may hang up whenever it likes.
+                let _ = io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            })
+        };
+        way(caller.try_clone().unwrap(), listener.try_clone().unwrap());
+        way(listener, caller);
+    }
+
+    /// Dial a rank whose card names the port of `between`, which `serve` does what it likes with.
+    fn check(listens: bool, serve: impl FnOnce(Socket, u16) + Send + 'static) {
+        let ports = [open(), open()];
+        let own = ports[0].card();
+        let mut theirs = Card::parse(&ports[1].card()).unwrap();
+        let (between, port) = bound(listens);
+        let real = std::mem::replace(&mut theirs.port4, port);
+        (theirs.port6, theirs.addresses) = (0, vec![LOOPBACK]);
+        thread::spawn(move || serve(between, real));
+        let theirs = theirs.serialise();
+        let cards = [Some(&own[..]), Some(&theirs[..])];
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut endpoint = ports[0].join(&Group { id: 1, me: 0, cards: &cards, deadline }).unwrap();
+        let mut wire = endpoint.sender(1, deadline).expect("what has passed is forgotten");
+        assert!(wire.push(&[1; 64]).unwrap() > 0);
+    }
+
+    #[test]
+    fn who_is_refused_in_passing_dials_again() {
+        check(false, |between, real| {
+            thread::sleep(REFUSED / 3);
+            between.listen(8).unwrap();
+            pass_on(TcpListener::from(between).accept().unwrap().0, real);
+        });
+    }
+
+    #[test]
+    fn who_is_cut_off_in_passing_dials_again() {
+        check(true, |between, real| {
+            let listener = TcpListener::from(between);
+            for _ in 0..5 {
+                // In the middle of the proof.
+                let (mut caller, _) = listener.accept().unwrap();
+                caller.write_all(b"brigade1").unwrap();
+            }
+            pass_on(listener.accept().unwrap().0, real);
+        });
     }
 }
