@@ -12,7 +12,7 @@
 //! * `path`: opening a queue pair between two addresses
 //! * `lane`, `stripe`: the sending end: pieces, credit, memory that is lent, and sending again over
 //!   another queue pair; `mend`: replacing one that has failed
-//! * `ring`, `inlets`: the receiving end: arrivals put in order
+//! * `ring`, `inlets`: the receiving end; `arrived`: pieces put in order
 //! * `silence`: queue pairs that forget what they were asked for
 //! * `wire`: both ends as wires, the hot path
 //! * `window`: memory that peers reach on their own
@@ -26,6 +26,7 @@
 //! sent again over another one: so no byte is lost, and no late packet lands in a later piece. It
 //! is replaced as well: a link that was gone for a moment does not end a job that has no other.
 
+mod arrived;
 mod bell;
 mod cache;
 mod card;
@@ -38,6 +39,7 @@ mod lane;
 mod link;
 mod mend;
 mod path;
+
 mod port;
 mod ring;
 mod shared;

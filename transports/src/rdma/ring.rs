@@ -1,15 +1,16 @@
-//! The receiving end of a wire: a ring that the peer's device writes into, and the numbers of what
-//! has arrived, put in order.
+//! The receiving end of a wire: a ring that the peer's device writes into, the queue pairs that
+//! tell what has arrived, and the words that tell the peer what was read.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use brigade_verbs::{Completion, Memory, Status};
 
+use super::arrived::Arrived;
 use super::exchange::{Hand, Request};
 use super::frame::Turn;
 use super::inlets::{FRESH_MAX, Incoming, Inlet, LIMITS};
-use super::lane::{CREDITS, PIECES, piece_bytes};
+use super::lane::{CREDITS, PIECES};
 use super::path::also;
 use super::port::Local;
 use super::silence::{self, Silence};
@@ -36,13 +37,7 @@ pub(super) struct Ring {
     known: u32,
     /// Whose successors are in use. What has arrived through them counts.
     retired: Vec<Mouth>,
-    /// Lengths of pieces that have arrived, by number modulo their count; 0 for those that have
-    /// not.
-    lengths: [u32; PIECES],
-    /// The number of the piece that is read.
-    next: u32,
-    /// Where it lies.
-    offset: usize,
+    arrived: Arrived,
     /// Lines and pieces that were consumed, in all, and those that the sender was told.
     consumed: u32,
     told: u32,
@@ -77,6 +72,7 @@ impl Mouth {
 
 impl Ring {
     pub(super) fn new(incoming: Arc<Incoming>, local: Arc<Local>, peer: usize, hand: Hand) -> Ring {
+        let arrived = Arrived::new(incoming.ring_bytes);
         let mut ring = Ring {
             incoming,
             local,
@@ -85,9 +81,7 @@ impl Ring {
             mouths: Vec::new(),
             known: 0,
             retired: Vec::new(),
-            lengths: [0; PIECES],
-            next: 0,
-            offset: 0,
+            arrived,
             consumed: 0,
             told: 0,
             pieces_untold: 0,
@@ -102,14 +96,18 @@ impl Ring {
     /// Where the piece that is read lies and how long it is, once it has arrived.
     #[inline]
     pub(super) fn piece(&mut self) -> Result<Option<(usize, usize)>, TransportError> {
-        let slot = self.next as usize % PIECES;
-        if self.lengths[slot] == 0 {
-            self.look()?;
-        }
-        match self.lengths[slot] as usize {
-            0 => Ok(None),
-            bytes => Ok(Some((self.offset, bytes))),
-        }
+        let first = match self.arrived.first() {
+            Ok(None) => {
+                self.look()?;
+                self.arrived.first()
+            }
+            known => known,
+        };
+        first.map_err(|what| self.corrupt(what))
+    }
+
+    fn corrupt(&self, what: String) -> TransportError {
+        TransportError::Corrupt { peer: self.peer, what }
     }
 
     /// The memory that pieces lie in.
@@ -120,16 +118,12 @@ impl Ring {
 
     /// The number of the piece that is read.
     pub(super) fn next(&self) -> u32 {
-        self.next
+        self.arrived.next()
     }
 
     /// The piece has been read: its place may be written again.
     pub(super) fn release(&mut self) {
-        let length = &mut self.lengths[self.next as usize % PIECES];
-        let lines = (*length as usize).div_ceil(LINE_BYTES);
-        *length = 0;
-        self.next = self.next.wrapping_add(1);
-        self.offset = (self.offset + lines * LINE_BYTES) % self.incoming.ring_bytes;
+        let lines = self.arrived.release();
         self.consumed = self.consumed.wrapping_add(lines as u32);
         self.pieces_untold += 1;
         if self.has_news() {
@@ -233,17 +227,7 @@ impl Ring {
     #[inline]
     fn note(&mut self, completion: &Completion) -> Result<(), TransportError> {
         let Some(number) = completion.immediate() else { return Ok(()) };
-        // A piece that was sent again although it had arrived is one that is here or was read.
-        if number.wrapping_sub(self.next) as usize >= PIECES {
-            return Ok(());
-        }
-        let bytes = completion.bytes();
-        if bytes == 0 || bytes as usize > piece_bytes(self.incoming.ring_bytes) {
-            let what = format!("a piece of {bytes} bytes");
-            return Err(TransportError::Corrupt { peer: self.peer, what });
-        }
-        self.lengths[number as usize % PIECES] = bytes;
-        Ok(())
+        self.arrived.note(number, completion.bytes()).map_err(|what| self.corrupt(what))
     }
 
     /// Take inlets that are new.
