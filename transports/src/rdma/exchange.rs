@@ -188,7 +188,12 @@ impl Talk {
                 self.shared.chimes.strike();
                 self.say(peer, &Frame::Lost { why });
             }
-            Request::Knock { peer } => self.say(peer, &Frame::Knock),
+            Request::Knock { peer } => {
+                // A window's door was opened over the connection, so it stands.
+                let link = self.link(peer);
+                link.knocks = link.to.is_some();
+                link.flush();
+            }
             Request::Leave => unreachable!("taken by the loop"),
         }
     }
@@ -255,6 +260,7 @@ impl Talk {
         let link = self.link(peer);
         (link.from, link.to) = (None, None);
         link.outbox.clear();
+        link.knocks = false;
         if let Some(answer) = link.answer.take() {
             // Whoever asked may have given up meanwhile.
             let _heard = answer.send(Err(gone));
@@ -361,7 +367,7 @@ impl Talk {
         let until = Instant::now() + FAREWELL;
         while self.links.iter_mut().flatten().any(|link| {
             link.flush();
-            !link.outbox.is_empty()
+            link.has_unsent()
         }) && Instant::now() < until
         {
             std::thread::sleep(Duration::from_millis(1));
