@@ -134,7 +134,7 @@ impl Doorbell for Bell {
 
 /// What one member knocks with at the doors of all others, made when it is first needed.
 #[derive(Default)]
-pub(super) struct Knocker(OnceLock<Option<Socket>>);
+pub(super) struct Knocker(OnceLock<Socket>);
 
 impl Knocker {
     fn knock(&self, door: &Door) {
@@ -142,11 +142,21 @@ impl Knocker {
             let socket = opened(|| Socket::new(Domain::UNIX, Type::DGRAM, None)).ok()?;
             socket.set_nonblocking(true).ok().map(|()| socket)
         };
-        if let (Some(socket), Some(address)) = (self.0.get_or_init(make), door.address()) {
+        if let (Some(socket), Some(address)) = (self.socket(make), door.address()) {
             // A door that is full of knocks has been heard, and one that has gone needs none.
             // Without a socket to send from the sleeper sleeps until its timeout.
             let _sent = socket.send_to(&[1], &address);
         }
+    }
+
+    /// What to knock with. Where none could be made, as when a process has as many files open as it
+    /// may, the next knock tries again.
+    fn socket(&self, make: impl FnOnce() -> Option<Socket>) -> Option<&Socket> {
+        if self.0.get().is_none() {
+            // Two threads may make one each; the first one's is kept.
+            let _kept = self.0.set(make()?);
+        }
+        self.0.get()
     }
 }
 
@@ -195,6 +205,15 @@ impl Ringer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_had_nothing_to_knock_with_once_tries_again() {
+        let knocker = Knocker::default();
+        let make = || Socket::new(Domain::UNIX, Type::DGRAM, None).ok();
+        assert!(knocker.socket(|| None).is_none());
+        assert!(knocker.socket(make).is_some());
+        assert!(knocker.socket(|| panic!("there is one")).is_some());
+    }
 
     #[test]
     fn who_knocks_without_end_does_not_keep_the_owner_at_the_door() {
