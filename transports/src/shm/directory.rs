@@ -15,7 +15,9 @@
 //! it, so that groups that follow each other do not use the directory up. A key may be in the
 //! entries of one *bucket* only, whose word says which of them are claimed and counts the changes.
 //! Whoever has not found the key claims an entry by changing the word that it read before it
-//! looked: then nobody else has claimed one meanwhile, and no key is there twice.
+//! looked: then nobody else has claimed one meanwhile, and no key is there twice (`claims`).
+
+mod claims;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -38,6 +40,7 @@ const AREAS_FROM: u64 = (PAGE_BYTES + ENTRIES * size_of::<Entry>()) as u64;
 const LENGTHS: [u64; 3] = [1 << 40, 1 << 36, 1 << 32];
 /// How long whoever needs an entry for itself waits for others to fill in theirs.
 const SETTLING: Duration = Duration::from_secs(1);
+const _: () = assert!(claims::PATIENCE.as_nanos() < SETTLING.as_nanos());
 /// Areas are rounded up to a power of two, so that what one group leaves another can take.
 const CLASSES: usize = 64;
 
@@ -72,15 +75,6 @@ const UNSETTLED: u64 = 0;
 const NAMELESS: u64 = 1;
 /// Keys of groups are no less.
 pub(super) const KEY_MIN: u64 = 2;
-
-/// What looking for a key came to.
-enum Look {
-    Found(usize),
-    /// Somebody fills an entry in, whose key is not known yet.
-    Unsettled,
-    /// It is not there, as long as the bucket's word is this.
-    Absent(u64),
-}
 
 /// The file that some ranks of a host share.
 pub(super) struct Region {
@@ -166,80 +160,6 @@ impl Region {
         Shared::new(&self.head, PAGE_BYTES)
     }
 
-    /// The entry of `key`, made by us or by whoever came first.
-    pub(super) fn find(
-        &self,
-        key: u64,
-        bytes: usize,
-        deadline: Instant,
-    ) -> Result<usize, TransportError> {
-        assert!(key >= KEY_MIN);
-        let first = key as usize % (ENTRIES / BUCKET) * BUCKET;
-        let start = Instant::now();
-        for turn in 0_u32.. {
-            match self.look(first, key) {
-                Look::Found(index) => return Ok(index),
-                Look::Absent(seen) => {
-                    if let Some(index) = self.claim(first, seen)? {
-                        return self.reserve(index, key, rounded(bytes)).map(|()| index);
-                    }
-                    // Another one was claimed meanwhile.
-                    continue;
-                }
-                Look::Unsettled if Instant::now() >= deadline => break,
-                // It takes microseconds, unless that rank died.
-                Look::Unsettled => match turn {
-                    0..100 => std::hint::spin_loop(),
-                    100..1000 => std::thread::yield_now(),
-                    _ => std::thread::sleep(Duration::from_micros(200)),
-                },
-            }
-        }
-        Err(TransportError::Timeout {
-            what: "the first member's reservation of a group's memory".into(),
-            waited_ms: start.elapsed().as_millis() as u64,
-        })
-    }
-
-    /// Look for a key in the bucket that begins at `first`.
-    fn look(&self, first: usize, key: u64) -> Look {
-        let directory = self.directory();
-        let seen = directory[first].claims.load(Ordering::Acquire);
-        let mut is_settled = true;
-        for at in (0..BUCKET).filter(|at| seen >> at & 1 == 1) {
-            match directory[first + at].key.load(Ordering::Acquire) {
-                found if found == key => return Look::Found(first + at),
-                found => is_settled &= found != UNSETTLED,
-            }
-        }
-        if is_settled { Look::Absent(seen) } else { Look::Unsettled }
-    }
-
-    /// Claim an entry of a bucket whose word is still `seen`.
-    fn claim(&self, first: usize, seen: u64) -> Result<Option<usize>, TransportError> {
-        let at = (seen as u32).trailing_ones();
-        if at as usize == BUCKET {
-            let why = "too many communicators and windows of this host are in use; no more fit";
-            return Err(TransportError::Refused { why: why.into() });
-        }
-        let changed = ((seen >> 32) + 1) << 32 | u64::from(seen as u32) | 1 << at;
-        let claims = &self.directory()[first].claims;
-        let ours = claims.compare_exchange(seen, changed, Ordering::AcqRel, Ordering::Relaxed);
-        Ok(ours.is_ok().then_some(first + at as usize))
-    }
-
-    /// Let go of entry `index`, which has no area any more.
-    fn unclaim(&self, index: usize) {
-        let directory = self.directory();
-        directory[index].key.store(UNSETTLED, Ordering::Relaxed);
-        let (first, at) = (index / BUCKET * BUCKET, index % BUCKET);
-        let change =
-            |seen: u64| Some(((seen >> 32) + 1) << 32 | u64::from(seen as u32) & !(1 << at));
-        let claims = &directory[first].claims;
-        let changed = claims.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
-        assert!(changed.is_ok(), "the update always has a next value");
-    }
-
     /// An entry that nobody else looks for, with an area at least `bytes` long, zeroed: one that
     /// was given back, or a fresh one. So windows that follow each other do not use them up.
     pub(super) fn take(&self, bytes: usize) -> Result<usize, TransportError> {
@@ -253,30 +173,6 @@ impl Region {
         // Nobody else asks for this key, so there is nobody to wait for but those who are at
         // others of its bucket.
         self.find(u64::from_le_bytes(key).max(KEY_MIN), bytes, Instant::now() + SETTLING)
-    }
-
-    /// Fill in an entry that is ours to fill: from the free list, else from the unused rest.
-    fn reserve(&self, index: usize, key: u64, bytes: u64) -> Result<(), TransportError> {
-        let recycled = self.recycled(bytes).map(|spare| {
-            let offset = self.offset(spare);
-            self.unclaim(spare);
-            offset
-        });
-        let offset = recycled.or_else(|| {
-            let next = &self.head().next.0;
-            let rest = |next: u64| next.checked_add(bytes).filter(|end| *end <= self.bytes);
-            next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).ok()
-        });
-        let Some(offset) = offset else {
-            self.unclaim(index);
-            let why = "the host's shared region has no room for this group".into();
-            return Err(TransportError::Refused { why });
-        };
-        let entry = &self.directory()[index];
-        entry.offset.store(offset, Ordering::Relaxed);
-        entry.bytes.store(bytes, Ordering::Relaxed);
-        entry.key.store(key, Ordering::Release);
-        Ok(())
     }
 
     /// Take an entry with an area of exactly `bytes` off the free list.
