@@ -252,6 +252,12 @@ pub trait Doorbell {
 /// descriptor that its owner sends to whoever may use it, over any channel. Transports without it
 /// need nothing: communicators make windows of messages over their wires.
 pub trait Windows {
+    /// Whether all members that this transport serves can import what is exposed. Where some lack
+    /// what that takes, its owner exposes nothing, and still imports what others expose.
+    fn is_for_all(&self) -> bool {
+        true
+    }
+
     /// Expose `bytes` of zeroed memory with `signals` counters to all members. The memory belongs
     /// to the transport (registered, shared, pinned) and is freed with the endpoint.
     fn expose(&mut self, bytes: usize, signals: usize) -> Result<LocalWindow, TransportError>;

@@ -90,7 +90,8 @@ struct Exposed {
     said: Vec<u8>,
 }
 
-/// Expose memory of the first transport that has such, or have memory that nobody else reaches.
+/// Expose memory of the first transport that has such for all whom it joins to us, or have memory
+/// that nobody else reaches.
 /// Errors: why that cannot be.
 fn expose(links: &mut Links, size: WindowSize) -> Result<Exposed, String> {
     let WindowSize { bytes, signals } = size;
@@ -101,7 +102,7 @@ fn expose(links: &mut Links, size: WindowSize) -> Result<Exposed, String> {
     // given back, but the compiler shall not leave it out.
     drop(black_box(room(bytes + signals * SIGNAL_BYTES_MAX)?));
     for (at, endpoint) in links.endpoints.iter_mut().enumerate() {
-        let Some(windows) = endpoint.windows() else { continue };
+        let Some(windows) = endpoint.windows().filter(|it| it.is_for_all()) else { continue };
         let window = windows.expose(bytes, signals).map_err(|error| error.to_string())?;
         let name = links.names[at];
         let said = [&[name.len() as u8][..], name.as_bytes(), &window.descriptor].concat();

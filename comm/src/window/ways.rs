@@ -1,8 +1,9 @@
 //! How a rank reaches the windows of the others, and how the others reach its own.
 //!
-//! An owner's memory is that of its first transport which has memory that peers reach. Whoever is
-//! joined to it by that transport reaches it; all others ask, and the owner serves them. Both sides
-//! judge that alike, from what the owner has said and from the transport that joins the two.
+//! An owner's memory is that of its first transport which has memory that all whom it joins to the
+//! owner reach. Whoever is joined to it by that transport reaches it; all others ask, and the owner
+//! serves them. Both sides judge that alike, from what the owner has said and from the transport
+//! that joins the two.
 //!
 //! Requests of a rank and the answers to it share a link, on which nothing else travels, so a rank
 //! that closes its side has read everything that came there, and what it sent last still arrives.

@@ -1,13 +1,13 @@
-//! A transport that reaches only some of the ranks, lacks windows, or fails to join a group: what
-//! other hosts would have.
+//! A transport that reaches only some of the ranks, lacks windows, fails to join a group, or opens
+//! no wires: what other hosts would have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use brigade_transports::{
-    Caps, Doorbell, Endpoint, Group, Port, RecvWire, SendWire, Transport, TransportError,
-    Unavailable, Windows,
+    Caps, Doorbell, Endpoint, Group, LocalWindow, Port, RecvWire, RemoteWindow, SendWire,
+    Transport, TransportError, Unavailable, Windows,
 };
 
 /// Another transport, on so many hosts: the first rank that opens it is on the first, and so on,
@@ -15,10 +15,22 @@ use brigade_transports::{
 pub(crate) struct Hosted {
     inner: Arc<dyn Transport>,
     hosts: usize,
-    has_windows: bool,
-    /// The group that the first port does not join: its second one, say.
-    refused: Option<usize>,
+    /// What the first port lacks, and what all others do.
+    first: Lacks,
+    others: Lacks,
     opened: AtomicUsize,
+}
+
+/// What a port does not have.
+#[derive(Clone, Copy, Default)]
+struct Lacks {
+    windows: bool,
+    /// Another one has none.
+    windows_of_all: bool,
+    /// Whoever it dials does not answer.
+    wires: bool,
+    /// The group that it does not join: its second one, say.
+    group: Option<usize>,
 }
 
 impl Hosted {
@@ -27,13 +39,35 @@ impl Hosted {
         hosts: usize,
         has_windows: bool,
     ) -> Arc<dyn Transport> {
-        Arc::new(Self { inner, hosts, has_windows, refused: None, opened: AtomicUsize::new(0) })
+        let lacks = Lacks { windows: !has_windows, ..Lacks::default() };
+        Self::lacking(inner, hosts, lacks, lacks)
+    }
+
+    /// The first rank that opens it neither has windows nor reaches those of others.
+    pub(crate) fn without_windows_on_one(inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        let first = Lacks { windows: true, ..Lacks::default() };
+        Self::lacking(inner, 1, first, Lacks { windows_of_all: true, ..Lacks::default() })
+    }
+
+    /// Whoever is dialled does not answer.
+    pub(crate) fn without_wires(inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        let lacks = Lacks { wires: true, ..Lacks::default() };
+        Self::lacking(inner, 1, lacks, lacks)
     }
 
     /// The first rank that opens it cannot join the group after that of the world.
     pub(crate) fn refusing_once(inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
-        let opened = AtomicUsize::new(0);
-        Arc::new(Self { inner, hosts: 1, has_windows: true, refused: Some(1), opened })
+        let first = Lacks { group: Some(1), ..Lacks::default() };
+        Self::lacking(inner, 1, first, Lacks::default())
+    }
+
+    fn lacking(
+        inner: Arc<dyn Transport>,
+        hosts: usize,
+        first: Lacks,
+        others: Lacks,
+    ) -> Arc<dyn Transport> {
+        Arc::new(Self { inner, hosts, first, others, opened: AtomicUsize::new(0) })
     }
 }
 
@@ -49,17 +83,16 @@ impl Transport for Hosted {
     fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {
         let inner = self.inner.open(secret)?;
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
-        let (host, refused) = ((number % self.hosts) as u8, self.refused.filter(|_| number == 0));
-        let joined = AtomicUsize::new(0);
-        Ok(Box::new(HostedPort { inner, host, has_windows: self.has_windows, refused, joined }))
+        let host = (number % self.hosts) as u8;
+        let lacks = if number == 0 { self.first } else { self.others };
+        Ok(Box::new(HostedPort { inner, host, lacks, joined: AtomicUsize::new(0) }))
     }
 }
 
 struct HostedPort {
     inner: Box<dyn Port>,
     host: u8,
-    has_windows: bool,
-    refused: Option<usize>,
+    lacks: Lacks,
     joined: AtomicUsize,
 }
 
@@ -74,18 +107,18 @@ impl Port for HostedPort {
     }
 
     fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
-        if self.refused == Some(self.joined.fetch_add(1, Ordering::Relaxed)) {
+        if self.lacks.group == Some(self.joined.fetch_add(1, Ordering::Relaxed)) {
             return Err(TransportError::Refused { why: "this test wants it so".into() });
         }
         let cards: Vec<_> = group.cards.iter().map(|card| card.map(|card| &card[1..])).collect();
         let inner = self.inner.join(&Group { cards: &cards, ..*group })?;
-        Ok(Box::new(HostedEndpoint { inner, has_windows: self.has_windows }))
+        Ok(Box::new(HostedEndpoint { inner, lacks: self.lacks }))
     }
 }
 
 struct HostedEndpoint {
     inner: Box<dyn Endpoint>,
-    has_windows: bool,
+    lacks: Lacks,
 }
 
 impl Endpoint for HostedEndpoint {
@@ -98,6 +131,12 @@ impl Endpoint for HostedEndpoint {
         to: usize,
         deadline: Instant,
     ) -> Result<Box<dyn SendWire>, TransportError> {
+        if self.lacks.wires {
+            let left = deadline.saturating_duration_since(Instant::now());
+            std::thread::sleep(left);
+            let (what, waited_ms) = (format!("member {to}"), left.as_millis() as u64);
+            return Err(TransportError::Timeout { what, waited_ms });
+        }
         self.inner.sender(to, deadline)
     }
 
@@ -114,6 +153,25 @@ impl Endpoint for HostedEndpoint {
     }
 
     fn windows(&mut self) -> Option<&mut dyn Windows> {
-        self.inner.windows().filter(|_| self.has_windows)
+        let has_windows = !self.lacks.windows && self.inner.windows().is_some();
+        has_windows.then_some(self)
+    }
+}
+
+impl Windows for HostedEndpoint {
+    fn is_for_all(&self) -> bool {
+        !self.lacks.windows_of_all
+    }
+
+    fn expose(&mut self, bytes: usize, signals: usize) -> Result<LocalWindow, TransportError> {
+        self.inner.windows().expect("it has some").expose(bytes, signals)
+    }
+
+    fn import(
+        &mut self,
+        peer: usize,
+        descriptor: &[u8],
+    ) -> Result<Box<dyn RemoteWindow>, TransportError> {
+        self.inner.windows().expect("it has some").import(peer, descriptor)
     }
 }

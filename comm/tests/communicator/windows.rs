@@ -8,12 +8,13 @@ use crate::world::{each_rank, over};
 
 /// Worlds by whose transports ranks reach each other's memory by themselves, and those where all or
 /// some of them ask.
-const WORLDS: [&str; 6] = [
+const WORLDS: [&str; 7] = [
     "loopback",
     "shm",
     "tcp",
     "loopback without windows",
     "shm without windows",
+    "shm without windows on one",
     "shm in two hosts",
 ];
 

@@ -74,7 +74,12 @@ fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn Transport>>>
             let memory = World::new(ranks).clock(Clock::Real).transport();
             vec![Hosted::transport(Arc::new(memory), 1, false)]
         }
+        "loopback without wires" => {
+            let memory = World::new(ranks).clock(Clock::Real).transport();
+            vec![Hosted::without_wires(Arc::new(memory))]
+        }
         "shm without windows" => vec![Hosted::transport(shm(), 1, false)],
+        "shm without windows on one" => vec![Hosted::without_windows_on_one(shm())],
         "shm in two hosts" => {
             let mut all = vec![Hosted::transport(shm(), 2, true)];
             all.extend(tcp().expect("a name"));

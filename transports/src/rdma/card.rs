@@ -2,7 +2,7 @@
 //! over which queue pairs are agreed on.
 //!
 //! ```text
-//! "BRD1"  count 1  count x address 22  the inner card      all integers little-endian
+//! "BRD2"  atomics 1  count 1  count x address 22  the inner card      all integers little-endian
 //! address: device 1  layer 1  mtu 1  prefix_bits 1  lid 2  gid 16
 //! ```
 
@@ -10,14 +10,14 @@ use brigade_verbs::{Gid, LinkLayer};
 
 use crate::CARD_BYTES_MAX;
 
-const MAGIC: [u8; 4] = *b"BRD1";
+const MAGIC: [u8; 4] = *b"BRD2";
 const ADDRESS_BYTES: usize = 22;
 /// What the inner card may need.
 const INNER_BYTES_MAX: usize = 660;
 
 /// The most addresses that a card lists.
 pub(super) const ADDRESSES_MAX: usize = 16;
-const _: () = assert!(5 + ADDRESS_BYTES * ADDRESSES_MAX + INNER_BYTES_MAX <= CARD_BYTES_MAX);
+const _: () = assert!(6 + ADDRESS_BYTES * ADDRESSES_MAX + INNER_BYTES_MAX <= CARD_BYTES_MAX);
 
 /// Where a port of a device can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub(super) struct Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card {
     pub(super) addresses: Vec<Address>,
+    /// Whether all its devices have atomic operations, which windows take at both ends.
+    pub(super) has_atomics: bool,
     /// The card of the connection that carries the agreement.
     pub(super) inner: Vec<u8>,
 }
@@ -47,7 +49,7 @@ impl Card {
         assert!(self.addresses.len() <= ADDRESSES_MAX && self.inner.len() <= INNER_BYTES_MAX);
         let mut bytes = Vec::with_capacity(CARD_BYTES_MAX);
         bytes.extend(MAGIC);
-        bytes.push(self.addresses.len() as u8);
+        bytes.extend([u8::from(self.has_atomics), self.addresses.len() as u8]);
         for address in &self.addresses {
             let layer = match address.layer {
                 LinkLayer::InfiniBand => 1,
@@ -68,7 +70,10 @@ impl Card {
         if *magic != MAGIC {
             return Err("the card does not start as an rdma card does");
         }
-        let (&[count], rest) = rest.split_first_chunk().ok_or(short)?;
+        let (&[atomics, count], rest) = rest.split_first_chunk().ok_or(short)?;
+        if atomics > 1 {
+            return Err("the card neither has atomics nor lacks them");
+        }
         if count == 0 || usize::from(count) > ADDRESSES_MAX {
             return Err("the card has an impossible number of addresses");
         }
@@ -79,7 +84,7 @@ impl Card {
         }
         let (rows, _) = rows.as_chunks::<ADDRESS_BYTES>();
         let addresses = rows.iter().map(Address::parse).collect::<Result<_, _>>()?;
-        Ok(Card { addresses, inner: inner.to_vec() })
+        Ok(Card { addresses, has_atomics: atomics == 1, inner: inner.to_vec() })
     }
 
     /// How many devices it lists.
@@ -196,15 +201,20 @@ mod tests {
 
     fn card(ips: &[(u8, &str)]) -> Card {
         let addresses = ips.iter().map(|(device, ip)| address(*device, ip, 24)).collect();
-        Card { addresses, inner: vec![1, 2, 3] }
+        Card { addresses, has_atomics: true, inner: vec![1, 2, 3] }
     }
 
     #[test]
     fn a_card_reads_back_and_its_beginnings_do_not() {
-        let card = card(&[(0, "::ffff:10.0.0.1"), (1, "fe80::1")]);
-        let bytes = card.serialise();
-        assert_eq!(Card::parse(&bytes), Ok(card));
-        for length in 0..5 + 2 * ADDRESS_BYTES {
+        let mut card = card(&[(0, "::ffff:10.0.0.1"), (1, "fe80::1")]);
+        for has_atomics in [true, false] {
+            card.has_atomics = has_atomics;
+            assert_eq!(Card::parse(&card.serialise()).as_ref(), Ok(&card));
+        }
+        let mut bytes = card.serialise();
+        bytes[4] = 2;
+        assert!(Card::parse(&bytes).is_err());
+        for length in 0..6 + 2 * ADDRESS_BYTES {
             assert!(Card::parse(&bytes[..length]).is_err(), "{length} bytes");
         }
     }

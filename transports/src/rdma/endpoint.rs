@@ -154,12 +154,15 @@ impl Endpoint for RdmaEndpoint {
     }
 
     fn windows(&mut self) -> Option<&mut dyn Windows> {
-        let has_atomics = |place: &super::port::Place| place.device.has_atomics();
-        self.shared.local.places.iter().all(has_atomics).then_some(self)
+        self.shared.local.card.has_atomics.then_some(self)
     }
 }
 
 impl Windows for RdmaEndpoint {
+    fn is_for_all(&self) -> bool {
+        self.shared.peers.iter().flatten().all(|peer| peer.card.has_atomics)
+    }
+
     fn expose(&mut self, bytes: usize, signals: usize) -> Result<LocalWindow, TransportError> {
         window::expose(&self.shared.local, bytes, signals)
     }

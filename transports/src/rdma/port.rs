@@ -232,7 +232,8 @@ impl RdmaPort {
         let domains = devices.iter().map(ProtectionDomain::new).collect::<Result<_, _>>();
         let domains = domains.map_err(super::failed)?;
         let addresses = places.iter().map(|place| place.address).collect();
-        let card = Card { addresses, inner: tcp.card() };
+        let has_atomics = places.iter().all(|place| place.device.has_atomics());
+        let card = Card { addresses, has_atomics, inner: tcp.card() };
         let cache = Cache::new(settings.cache_bytes);
         let local = Arc::new(Local { settings, places, domains, gbit, card, cache });
         Ok(RdmaPort { local, tcp })

@@ -20,7 +20,7 @@ const RECEIVES: u32 = 2;
 const DEVICE: &str = "rxe1";
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// Of a card: what comes before its addresses, and each of them.
-const CARD_HEADER_BYTES: usize = 5;
+const CARD_HEADER_BYTES: usize = 6;
 const CARD_ROW_BYTES: usize = 22;
 /// Of a frame.
 const FRAME_HEADER_BYTES: usize = 3;
@@ -37,7 +37,7 @@ impl Miser {
     }
 
     fn card(&self) -> Vec<u8> {
-        let mut card = b"BRD1\x01".to_vec();
+        let mut card = b"BRD2\x01\x01".to_vec();
         card.extend([0, 2, 5, 24, 0, 0]);
         card.extend(ADDRESS.to_ipv6_mapped().octets());
         card.extend(self.tcp.card());
