@@ -54,13 +54,14 @@ impl Driver {
         Self { endpoints, routes, watch, bells, waiting, wires, run: Run::default() }
     }
 
-    /// Open the wires that a plan needs and that are not open yet.
+    /// Open the wires that a plan needs and that are not open yet: for as long as joining may take,
+    /// and no longer than the call may.
     pub(crate) fn open_wires(
         &mut self,
         prepared: &Prepared,
-        timeout: Duration,
+        join_timeout: Duration,
     ) -> Result<(), Box<Error>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + join_timeout.min(self.watch.timeout);
         for pump in &prepared.plan.pumps {
             let (Channel::To(peer) | Channel::From(peer)) = pump.channel else { continue };
             self.open(pump.channel, deadline)

@@ -30,7 +30,8 @@ pub struct Settings {
     /// Fold strictly in rank order: the same bits whatever the sizes, transports and placement.
     /// `BRIGADE_ORDERED`.
     pub ordered: bool,
-    /// How long the ranks may take to come together, at most a day. `BRIGADE_JOIN_TIMEOUT_MS`.
+    /// How long the ranks may take to come together, at most a day, and two of them to connect
+    /// when a call first needs it, if that call has so long. `BRIGADE_JOIN_TIMEOUT_MS`.
     pub join_timeout: Duration,
     /// How long a call may stand still before it is reported. Ranks that come together are reported
     /// to be late after a sixth of it. `BRIGADE_REPORT_MS`.

@@ -274,8 +274,16 @@ impl Watch {
         if let TransportError::PeerGone { peer, how } = error {
             return self.judge_gone(self.members[peer], how, during);
         }
-        self.hear_about(self.members[peer as usize], PASSED_ON_WAIT, during)
-            .unwrap_or_else(|| self.judge(Stop::Wire(error), during))
+        let to = self.members[peer as usize];
+        if let Some(heard) = self.hear_about(to, PASSED_ON_WAIT, during) {
+            return heard;
+        }
+        let TransportError::Timeout { what, waited_ms } = error else {
+            return self.judge(Stop::Wire(error), during);
+        };
+        let rank = self.world_rank();
+        let place = format!("rank {rank}, {during}: no wire to rank {to}: {what}");
+        self.give_up(Error::Timeout { place, waited_ms, others: self.others() })
     }
 
     fn judge_gone(&self, rank: u32, how: String, during: &str) -> Error {

@@ -104,6 +104,16 @@ fn work_in_flight_and_messages_end_at_the_deadline_too() {
 }
 
 #[test]
+fn a_wire_that_does_not_open_ends_its_call_when_the_call_is_due_and_not_when_joining_is() {
+    let settings = impatient("loopback without wires", None);
+    assert!(settings.join_timeout > Duration::from_secs(20));
+    check(&settings, "wires that do not open", all_reduce(1000));
+    check(&settings, "messages", |member| {
+        member.messages().recv(&mut [0u8; 9], ABSENT).send(&[1u8; 9], ABSENT).run()
+    });
+}
+
+#[test]
 fn who_would_wait_for_ever_joins_like_everybody() {
     let ever = Duration::MAX;
     for transport in TRANSPORTS {
