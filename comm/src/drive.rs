@@ -95,7 +95,7 @@ impl Driver {
     pub(crate) unsafe fn drive(
         &mut self,
         prepared: &Prepared,
-        sequence: u32,
+        sequence: u64,
         memory: &Memory,
         functions: &mut Functions<'_>,
     ) -> Result<(), Box<Error>> {
@@ -118,7 +118,7 @@ impl Driver {
     unsafe fn run_to_end(
         &mut self,
         prepared: &Prepared,
-        sequence: u32,
+        sequence: u64,
         memory: &Memory,
         functions: &mut Functions<'_>,
     ) -> Result<(), Box<Error>> {

@@ -46,7 +46,7 @@ pub(crate) struct Engine {
     next_message_plan: usize,
     /// From whom the last message came that could have been anybody's.
     last_source: u32,
-    sequence: u32,
+    sequence: u64,
     scratch: Vec<u64>,
     staging: Vec<u8>,
     pub(crate) sent_bytes: u64,
@@ -168,7 +168,7 @@ impl Engine {
             // SAFETY: the memory was checked against the call.
             unsafe { self.stage(call, &mut memory) };
         }
-        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence += 1;
         let Shape { prepared, in_place, .. } = &self.plans[index];
         let run_memory = Memory {
             input: memory.input,

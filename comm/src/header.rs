@@ -93,9 +93,10 @@ impl Header {
         self
     }
 
-    /// The same header with the call's number in the group.
-    pub(crate) fn numbered(mut self, sequence: u32) -> Self {
-        self.0[8..12].copy_from_slice(&sequence.to_le_bytes());
+    /// The same header with the call's number in the group, of which the lower half travels: two
+    /// ends of a wire are never so many calls apart.
+    pub(crate) fn numbered(mut self, sequence: u64) -> Self {
+        self.0[8..12].copy_from_slice(&(sequence as u32).to_le_bytes());
         self
     }
 
@@ -114,10 +115,16 @@ impl Header {
         Self(bytes)
     }
 
-    /// The call's number in its group; messages between two ranks have none.
+    /// The call's number in its group, as it travels; messages between two ranks have none.
     pub(crate) fn sequence_if_collective(&self) -> Option<u32> {
         let number = u32::from_le_bytes([self.0[8], self.0[9], self.0[10], self.0[11]]);
         (self.0[2] != SEND_RECV).then_some(number)
+    }
+
+    /// By how many calls of the group this one is ahead of another, if both are collectives.
+    pub(crate) fn lead_over(&self, other: &Self) -> Option<i32> {
+        let (ours, theirs) = (self.sequence_if_collective()?, other.sequence_if_collective()?);
+        Some(ours.wrapping_sub(theirs).cast_signed())
     }
 
     /// Whether this opens a wire of a collective; what is no header at all does not.
@@ -257,6 +264,17 @@ mod tests {
         let want = "all-reduce reduce-scatter all-gather broadcast reduce all-to-all gather \
                     scatter barrier";
         assert_eq!(names, want);
+    }
+
+    #[test]
+    fn who_is_ahead_is_told_across_the_end_of_the_numbers_that_travel() {
+        let call = Call::moving(Collective::AllGather, Dtype::U8, 40);
+        let header = Header::of_call(&call, code(Algorithm::Ring), 1, Window::at_most(4096));
+        let last = u64::from(u32::MAX);
+        let lead = |ours, theirs| header.numbered(ours).lead_over(&header.numbered(theirs));
+        assert_eq!((lead(9, 7), lead(7, 7), lead(7, 9)), (Some(2), Some(0), Some(-2)));
+        assert_eq!((lead(last + 2, last), lead(last, last + 2)), (Some(2), Some(-2)));
+        assert_eq!(Header::of_message(1).lead_over(&header), None);
     }
 
     #[test]

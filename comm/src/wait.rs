@@ -149,13 +149,12 @@ impl Watch {
     /// Tell the root which call we stand in, and which ones we made before. Messages between two
     /// ranks stand between two calls and are compared with nothing.
     fn tell(&self, header: &Header, name: &str) {
-        let number = header.sequence_if_collective();
-        let (sequence, signature, description) = match number {
-            Some(number) => (number, *header.for_wire(0).bytes(), format!("#{number} {name}")),
-            None => (self.history.next(), NO_SIGNATURE, name.to_owned()),
+        let last = self.history.last();
+        let (sequence, signature, description) = match header.sequence_if_collective() {
+            Some(_) => (last, *header.for_wire(0).bytes(), format!("#{last} {name}")),
+            None => (last + 1, NO_SIGNATURE, name.to_owned()),
         };
         let past = self.history.before(sequence);
-        let sequence = u64::from(sequence);
         self.control.report_waiting(self.group, sequence, signature, past, &description);
     }
 
@@ -234,7 +233,8 @@ impl Watch {
         };
         let (number, peer_number) =
             (ours.sequence_if_collective(), theirs.sequence_if_collective());
-        if peer_number > number && number.is_some() {
+        let lead = ours.lead_over(theirs);
+        if lead.is_some_and(|lead| lead < 0) {
             // The peer left our call behind in the belief that it had nothing to send to us. What
             // it called instead it will tell when it stands still.
             self.tell(ours, during);
@@ -242,7 +242,7 @@ impl Watch {
                 return error_of(verdict, during);
             }
         }
-        let past = peer_number.filter(|_| peer_number < number).and_then(|n| self.history.at(n));
+        let past = lead.filter(|lead| *lead > 0).and_then(|lead| self.history.back(lead as u64));
         let (number, mut call) = match past.and_then(|past| Some((past, past.describe()?))) {
             Some((past, call)) => (past.sequence_if_collective(), call),
             None => (number, during.to_owned()),

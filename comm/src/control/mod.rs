@@ -136,10 +136,10 @@ impl Control {
     /// Say that this rank is done with `group`, and hear from now on of all others that are or will
     /// be. `description` is what it does meanwhile.
     pub(crate) fn part(&self, group: u64, description: &str) {
-        // Who stands there is told, also of what the root knew before.
-        self.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), description);
         // Without a root there is nobody to tell.
         let _sent = self.say(&Frame::LeaveGroup { group });
+        // Who stands there is told, also of what the root knew before.
+        self.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), description);
     }
 
     /// Nobody waits in `group` any more.
@@ -237,7 +237,9 @@ impl Control {
         };
         let left = self.left_ranks();
         let line = |rank: &usize| match reports.iter().find(|report| report.rank == *rank) {
-            _ if left.contains(rank) => format!("rank {rank} left the communicator"),
+            _ if left.contains(rank) || self.has_parted(*rank, group) => {
+                format!("rank {rank} left the communicator")
+            }
             Some(WaitingReport { age_ms, description, .. }) => {
                 format!("rank {rank} last reported {description}, {age_ms} ms ago")
             }

@@ -140,7 +140,7 @@ impl Engine {
             // SAFETY: so many elements, which are ours for the length of the call.
             unsafe { scale(gradients, shards.elems, factor) };
         }
-        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence += 1;
         let UpdateShape { reduction, prepared, .. } = &self.updates[index];
         let scratch = enough(&mut self.scratch, &prepared.plan);
         let memory = Memory { input: gradients, output: weights, scratch };

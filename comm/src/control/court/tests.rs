@@ -1,0 +1,158 @@
+//! What the root hears, and what it says to whom.
+
+use super::*;
+
+fn waiting(seq: u64, signature: u8, past: &[u8]) -> Frame {
+    Frame::Waiting(Waiting {
+        group: 7,
+        seq,
+        signature: [signature; 32],
+        past: past.iter().map(|&signature| [signature; 32]).collect(),
+        description: format!("call {signature}"),
+    })
+}
+
+fn verdict(orders: &[Order]) -> Option<&Verdict> {
+    orders.iter().find_map(|(audience, frame)| match frame {
+        Frame::Verdict(verdict) if *audience == Audience::All => Some(verdict),
+        _ => None,
+    })
+}
+
+#[test]
+fn the_first_loss_stands() {
+    let mut court = Court::new(4);
+    let first = court.ended(2, "reset");
+    assert!(matches!(verdict(&first), Some(Verdict::Lost { rank: 2, .. })));
+    assert!(court.ended(3, "reset").is_empty());
+    let abort = Frame::Abort { why: "late".into() };
+    assert!(court.hear(0, abort, Instant::now()).is_empty());
+}
+
+#[test]
+fn a_farewell_within_the_grace_clears_the_accused() {
+    let now = Instant::now();
+    let mut court = Court::new(3);
+    let report = Frame::ReportLost { rank: 2, how: "reset".into() };
+    assert!(court.hear(0, report.clone(), now).is_empty());
+    assert_eq!(court.hear(2, Frame::Leave, now).len(), 1);
+    assert!(court.tick(now + 2 * GRACE).is_empty());
+    assert!(court.hear(0, report, now).is_empty(), "nobody is accused after a farewell");
+    assert!(court.due().is_none());
+}
+
+#[test]
+fn an_accused_who_says_nothing_is_lost_for_all() {
+    let now = Instant::now();
+    let mut court = Court::new(3);
+    court.hear(1, Frame::ReportLost { rank: 2, how: "timed out".into() }, now);
+    assert!(court.tick(now).is_empty());
+    let orders = court.tick(now + GRACE);
+    let Some(Verdict::Lost { rank: 2, how }) = verdict(&orders) else {
+        panic!("rank 2 is lost: {orders:?}");
+    };
+    assert_eq!(how, "timed out (seen by rank 1)");
+}
+
+#[test]
+fn only_equal_numbers_with_other_signatures_are_a_mismatch() {
+    let now = Instant::now();
+    let mut court = Court::new(3);
+    assert!(court.hear(0, waiting(5, 1, &[]), now).is_empty());
+    assert!(court.hear(1, waiting(5, 1, &[]), now).is_empty());
+    assert!(court.hear(2, waiting(6, 2, &[]), now).is_empty());
+    let orders = court.hear(2, waiting(5, 2, &[]), now);
+    let Some(Verdict::Mismatch { rank_a: 0, rank_b: 2, seq: 5, group: 7, call_a, call_b }) =
+        verdict(&orders)
+    else {
+        panic!("ranks 0 and 2 disagree: {orders:?}");
+    };
+    assert_eq!((call_a.as_str(), call_b.as_str()), ("call 1", "call 2"));
+}
+
+#[test]
+fn a_rank_that_is_ahead_is_judged_by_what_it_called_before() {
+    let now = Instant::now();
+    let mut court = Court::new(4);
+    // Ranks 0 and 1 are two calls ahead of rank 2, and all made the same fifth call.
+    assert!(court.hear(0, waiting(7, 9, &[8, 1, 3]), now).is_empty());
+    assert!(court.hear(2, waiting(5, 1, &[3]), now).is_empty());
+    assert!(court.hear(1, waiting(7, 9, &[8, 1]), now).is_empty());
+    // Between its calls a rank has made none that could differ.
+    assert!(court.hear(3, waiting(5, 0, &[3, 4]), now).is_empty());
+    // Too far ahead to remember: nothing can be said.
+    assert!(court.hear(3, waiting(99, 4, &[4, 4]), now).is_empty());
+    let orders = court.hear(3, waiting(6, 8, &[2]), now);
+    let Some(Verdict::Mismatch { rank_a: 2, rank_b: 3, seq: 5, call_a, call_b, .. }) =
+        verdict(&orders)
+    else {
+        panic!("ranks 2 and 3 disagree about the fifth call: {orders:?}");
+    };
+    assert_eq!((call_a.as_str(), call_b.as_str()), ("call 1", "#5 another one"));
+}
+
+#[test]
+fn nonsense_from_a_rank_is_its_own_loss_and_wild_ranks_are_ignored() {
+    let now = Instant::now();
+    let mut court = Court::new(2);
+    let wild = Frame::ReportLost { rank: u32::MAX, how: String::new() };
+    assert!(court.hear(0, wild, now).is_empty() && court.due().is_none());
+    let orders = court.hear(1, Frame::RootEnds, now);
+    assert!(matches!(verdict(&orders), Some(Verdict::Lost { rank: 1, .. })));
+}
+
+#[test]
+fn who_waits_in_a_group_hears_of_those_who_leave_it() {
+    let now = Instant::now();
+    let mut court = Court::new(4);
+    let left = |rank, group| Frame::LeftGroup { rank, group };
+    assert!(court.hear(1, Frame::LeaveGroup { group: 7 }, now).is_empty(), "nobody waits");
+    let orders = court.hear(0, waiting(5, 1, &[]), now);
+    assert_eq!(orders, [(Audience::One(0), left(1, 7))]);
+    let orders = court.hear(2, Frame::LeaveGroup { group: 7 }, now);
+    assert_eq!(orders, [(Audience::One(0), left(2, 7))]);
+    assert!(court.hear(2, Frame::LeaveGroup { group: 8 }, now).is_empty(), "another group");
+    let orders = court.hear(3, Frame::Ask { token: 1, group: 7 }, now);
+    assert_eq!(orders.len(), 3, "both partings, and the answer: {orders:?}");
+    // Numbers of groups are in no order.
+    for group in (0..2 * GROUPS_MAX as u64).rev() {
+        court.hear(1, Frame::LeaveGroup { group }, now);
+    }
+    assert_eq!(court.partings.len(), GROUPS_MAX);
+    assert_eq!(court.partings_for(0, 0), [(Audience::One(0), left(1, 0))], "the latest");
+}
+
+#[test]
+fn of_groups_that_come_and_go_no_stands_are_kept() {
+    let now = Instant::now();
+    let mut court = Court::new(3);
+    for group in 0..2 * GROUPS_MAX as u64 {
+        for rank in 0..2 {
+            let Frame::Waiting(said) = waiting(5, 1, &[2, 3]) else { unreachable!() };
+            assert!(court.hear(rank, Frame::Waiting(Waiting { group, ..said }), now).is_empty());
+        }
+        court.hear(0, Frame::LeaveGroup { group }, now);
+        assert_eq!(court.groups[&group].len(), 1, "rank 1 is still there");
+        court.hear(1, Frame::LeaveGroup { group }, now);
+        assert!(court.groups.is_empty());
+    }
+    // Who has left and says so, to hear of the others, does hear of them.
+    court.hear(0, Frame::LeaveGroup { group: 7 }, now);
+    court.hear(0, waiting(0, 0, &[]), now);
+    let left = Frame::LeftGroup { rank: 1, group: 7 };
+    let orders = court.hear(1, Frame::LeaveGroup { group: 7 }, now);
+    assert_eq!(orders, [(Audience::One(0), left)]);
+}
+
+#[test]
+fn remembered_groups_are_bounded() {
+    let start = Instant::now();
+    let mut court = Court::new(2);
+    for group in 0..2 * GROUPS_MAX as u64 {
+        let Frame::Waiting(said) = waiting(0, 0, &[]) else { unreachable!() };
+        let frame = Frame::Waiting(Waiting { group, ..said });
+        court.hear(0, frame, start + Duration::from_millis(group));
+    }
+    assert_eq!(court.groups.len(), GROUPS_MAX);
+    assert!(court.groups.contains_key(&(2 * GROUPS_MAX as u64 - 1)));
+}
