@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use brigade_transports::opened;
+
 use super::super::sys::{Watch, poll};
 use super::book::{Answers, Book, Client};
 use super::request::Request;
@@ -117,7 +119,7 @@ impl Service {
 
     /// Let one client in.
     fn admit(&mut self) {
-        let stream = match self.listener.accept() {
+        let stream = match opened(|| self.listener.accept()) {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(_) => return std::thread::sleep(PAUSE),
