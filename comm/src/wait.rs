@@ -128,8 +128,7 @@ impl Watch {
         let Some(since) = waiting.since else { return Ok(()) };
         let stood = since.elapsed();
         if stood > TELL_AFTER && !waiting.told {
-            waiting.told = true;
-            self.tell(still.header, still.name);
+            waiting.told = self.tell(still.header, still.name);
         }
         self.look_for_leavers(waiting, still)?;
         let world_rank = self.world_rank();
@@ -147,15 +146,15 @@ impl Watch {
     }
 
     /// Tell the root which call we stand in, and which ones we made before. Messages between two
-    /// ranks stand between two calls and are compared with nothing.
-    fn tell(&self, header: &Header, name: &str) {
+    /// ranks stand between two calls and are compared with nothing. Returns whether it was said.
+    fn tell(&self, header: &Header, name: &str) -> bool {
         let last = self.history.last();
         let (sequence, signature, description) = match header.sequence_if_collective() {
             Some(_) => (last, *header.for_wire(0).bytes(), format!("#{last} {name}")),
             None => (last + 1, NO_SIGNATURE, name.to_owned()),
         };
         let past = self.history.before(sequence);
-        self.control.report_waiting(self.group, sequence, signature, past, &description);
+        self.control.report_waiting(self.group, sequence, signature, past, &description)
     }
 
     /// A rank that left will send nothing more; give what it sent time to arrive.

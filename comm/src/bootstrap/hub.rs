@@ -173,6 +173,9 @@ impl Hub {
             (Phase::Proven, Frame::Join(join)) => self.seat(index, join, now),
             (Phase::Seated(rank), frame) => match &mut self.stage {
                 Stage::Sitting(court) => {
+                    if matches!(frame, Frame::Waiting(_)) {
+                        self.conns[index].say(Frame::Noted.encode().into());
+                    }
                     let orders = court.hear(rank, frame, now);
                     let gone = court.is_gone(rank);
                     self.dispatch(orders);

@@ -11,7 +11,7 @@ use super::codec::{Fields, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// The longest text in a frame; longer ones are cut.
 pub(crate) const TEXT_BYTES_MAX: usize = 512;
 /// The most bytes a rank may hand to all others when it joins.
@@ -124,6 +124,8 @@ pub(crate) enum Frame {
     Abort { why: String },
     /// A call has been waiting for a while.
     Waiting(Waiting),
+    /// The root has read one of these.
+    Noted,
     /// What do you know of this group?
     Ask { token: u32, group: u64 },
     /// This.
@@ -165,6 +167,7 @@ impl Frame {
             Frame::Verdict(_) => 17,
             Frame::LeaveGroup { .. } => 18,
             Frame::LeftGroup { .. } => 19,
+            Frame::Noted => 20,
         }
     }
 
@@ -183,7 +186,7 @@ impl Frame {
                 parts.u8(*kind as u8);
                 parts.text(why);
             }
-            Frame::Leave | Frame::RootEnds => {}
+            Frame::Leave | Frame::RootEnds | Frame::Noted => {}
             Frame::Left { rank } => parts.u32(*rank),
             Frame::LeaveGroup { group } => parts.u64(*group),
             Frame::LeftGroup { rank, group } => {
@@ -244,6 +247,7 @@ impl Frame {
             17 => Frame::Verdict(Verdict::decode(&mut fields)?),
             18 => Frame::LeaveGroup { group: fields.u64()? },
             19 => Frame::LeftGroup { rank: fields.u32()?, group: fields.u64()? },
+            20 => Frame::Noted,
             _ => return Err(Malformed { what: "a frame of an unknown kind" }),
         };
         fields.end()?;

@@ -35,6 +35,10 @@ pub use verdict::{Refusal, Verdict, WaitingReport};
 
 /// How long a report may take to leave this process.
 const SAY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many reports of waiting may be on their way to the root at a time, some 1.6 KB each. More
+/// than its socket takes unread would end the connection, as if it were gone: a root that is
+/// stopped or slow is not, and a world may have hundreds of groups.
+const UNREAD_MAX: u32 = 16;
 /// How long a question to the root may stay without an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the root may take to let us go.
@@ -138,8 +142,14 @@ impl Control {
     pub(crate) fn part(&self, group: u64, description: &str) {
         // Without a root there is nobody to tell.
         let _sent = self.say(&Frame::LeaveGroup { group });
-        // Who stands there is told, also of what the root knew before.
-        self.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), description);
+        // Who stands there is told, also of what the root knew before. A short one, without which
+        // we would hear of nobody, so it is said in any case.
+        self.heard.ask_about(group);
+        let (seq, signature, past) = (0, NO_SIGNATURE, Vec::new());
+        let description = description.to_owned();
+        let said = Waiting { group, seq, signature, past, description };
+        let _counted = self.heard.may_report(u32::MAX);
+        let _sent = self.say(&Frame::Waiting(said));
     }
 
     /// Nobody waits in `group` any more.
@@ -193,6 +203,8 @@ impl Control {
     /// and all. The root compares the `signature` with those of other ranks that wait in the same
     /// call, and those of the calls before in `past`, the latest first, with ranks that are not as
     /// far yet; it decides on a mismatch where they differ. For the slow path: costs a system call.
+    /// Returns whether that is done: while the root reads nothing, only the first few of all calls
+    /// are told, and the others are to try again.
     pub fn report_waiting(
         &self,
         group: u64,
@@ -200,11 +212,18 @@ impl Control {
         signature: [u8; 32],
         past: Vec<[u8; 32]>,
         description: &str,
-    ) {
-        let description = description.to_owned();
+    ) -> bool {
         self.heard.ask_about(group);
         // Without a root there is nobody to compare with, and nothing else to do about it.
+        if !self.hears() {
+            return true;
+        }
+        if !self.heard.may_report(UNREAD_MAX) {
+            return false;
+        }
+        let description = description.to_owned();
         let _sent = self.say(&Frame::Waiting(Waiting { group, seq, signature, past, description }));
+        true
     }
 
     /// Wait for the root to decide, for at most so long.
@@ -304,3 +323,6 @@ impl Drop for Control {
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

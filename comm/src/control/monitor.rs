@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub(super) struct Heard {
     /// Who has left each communicator that we asked about and are still in: the root goes on
     /// telling of those that we have left.
     partings: Mutex<BTreeMap<u64, Vec<usize>>>,
+    /// How often we have said that we wait, and the root has not read it yet.
+    unread: AtomicU32,
     /// Whether the root still listens to us and speaks to us.
     listening: AtomicBool,
     leaving: AtomicBool,
@@ -44,6 +46,7 @@ impl Heard {
             verdict: OnceLock::new(),
             left: Mutex::new(Vec::new()),
             partings: Mutex::default(),
+            unread: AtomicU32::new(0),
             listening: AtomicBool::new(true),
             leaving: AtomicBool::new(false),
             paper: Mutex::new(Paper::default()),
@@ -95,6 +98,12 @@ impl Heard {
     /// Nobody waits there any more.
     pub(super) fn forget_group(&self, group: u64) {
         locked(&self.partings).remove(&group);
+    }
+
+    /// Count one more report of waiting, unless `most` are unread.
+    pub(super) fn may_report(&self, most: u32) -> bool {
+        let more = |unread| (unread < most).then_some(unread + 1);
+        self.unread.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     pub(super) fn is_listening(&self) -> bool {
@@ -178,6 +187,12 @@ impl Heard {
                 {
                     parted.push(rank as usize);
                 }
+            }
+            Frame::Noted => {
+                let less = |unread: u32| unread.checked_sub(1);
+                self.unread
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+                    .map_err(|_| "it notes what was not said")?;
             }
             Frame::RootEnds => self.stop_listening(),
             Frame::Answer { token, reports } => {

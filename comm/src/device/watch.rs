@@ -122,11 +122,12 @@ impl Watched {
         format!("rank {rank}, {name}, #{sequence} of the device, step {step}: {doing} rank {peer}")
     }
 
-    /// Tell the others where this rank stands: they may be in calls of the host.
-    fn tell(&self, still: &Still) {
+    /// Tell the others where this rank stands: they may be in calls of the host. Returns whether it
+    /// was said.
+    fn tell(&self, still: &Still) -> bool {
         // Calls on devices have numbers of their own, so it is compared with nothing.
         let (group, place) = (self.shared.group, self.place(still));
-        self.shared.world.control.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), &place);
+        self.shared.world.control.report_waiting(group, 0, NO_SIGNATURE, Vec::new(), &place)
     }
 
     /// What the others last said that they wait for.
@@ -197,8 +198,7 @@ fn watch(watched: &Watched) {
                     let (place, others) = (watched.place(&still), watched.others());
                     warn(&format!("{place} since {} ms{others}", stood.as_millis()));
                 } else if stood > settings.report_after / 2 && !told {
-                    told = true;
-                    watched.tell(&still);
+                    told = watched.tell(&still);
                 }
             }
             (still, _) => {

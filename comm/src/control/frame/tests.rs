@@ -52,6 +52,7 @@ fn one_of_each() -> Vec<Frame> {
             past: vec![[8; 32], [7; 32]],
             description: "barrier".into(),
         }),
+        Frame::Noted,
         Frame::Ask { token: 1, group: 2 },
         Frame::Answer {
             token: 1,
