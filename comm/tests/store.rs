@@ -103,6 +103,22 @@ fn strangers_are_sent_away_and_disturb_nobody() {
 }
 
 #[test]
+fn who_is_hung_up_on_before_the_store_is_there_tries_again() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let later = std::thread::spawn(move || {
+        for _ in 0..3 {
+            listener.accept().unwrap();
+        }
+        StoreServer::start(listener).unwrap()
+    });
+    let mut client = client(port);
+    client.set("key", b"value", self::later()).unwrap();
+    assert_eq!(client.get("key", self::later()).unwrap(), b"value");
+    drop(later.join().unwrap());
+}
+
+#[test]
 fn something_else_that_listens_is_no_store() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

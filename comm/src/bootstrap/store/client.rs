@@ -36,7 +36,8 @@ pub struct StoreError {
 }
 
 impl StoreClient {
-    /// Connect, again and again until the deadline: the server may come later.
+    /// Connect, again and again until the deadline: the server may come later, and somebody else
+    /// who is about to end may have its port until then.
     ///
     /// # Errors
     ///
@@ -57,9 +58,13 @@ impl StoreClient {
         loop {
             match Self::attempt((host, port), &mut names, vigil) {
                 Ok(stream) => {
-                    let mut client = StoreClient { stream, place };
-                    client.introduce(deadline)?;
-                    return Ok(client);
+                    let mut client = StoreClient { stream, place: place.clone() };
+                    match client.introduce(deadline) {
+                        Ok(true) => return Ok(client),
+                        Ok(false) => return Err(client.error("is none: it answers something else")),
+                        Err(gone) if Instant::now() + RETRY >= deadline => return Err(gone),
+                        Err(gone) => vigil.look(Outlook::Open, || gone.to_string()),
+                    }
                 }
                 Err((error, _)) if Instant::now() + RETRY >= deadline => {
                     let why = format!("cannot be reached: {error}");
@@ -101,18 +106,15 @@ impl StoreClient {
         Err(open(last))
     }
 
-    /// Say who we are, and have it answered once, so that it is a store and not only a listener.
-    fn introduce(&mut self, deadline: Instant) -> Result<(), StoreError> {
+    /// Say who we are, and have it answered once; whether it is a store and not only a listener.
+    fn introduce(&mut self, deadline: Instant) -> Result<bool, StoreError> {
         let nonce: u32 = 0x4252_4744;
         let mut words = vec![number::VALIDATE];
         words.extend(MAGIC.to_le_bytes());
         words.push(number::PING);
         words.extend(nonce.to_le_bytes());
         self.say(&words, deadline)?;
-        if u32::from_le_bytes(self.hear(deadline)?) != nonce {
-            return Err(self.error("is none: it answers something else"));
-        }
-        Ok(())
+        Ok(u32::from_le_bytes(self.hear(deadline)?) == nonce)
     }
 
     /// Store a value.
