@@ -5,7 +5,6 @@
 //!
 //! Source for the overlapping: RFC 8305, Happy Eyeballs.
 
-use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -19,6 +18,7 @@ use super::handshake::{self, Answer, Hello};
 use super::link::{Link, Pair, Turn};
 use super::port::Shared;
 use super::route::{Candidate, candidates};
+use super::tries::{Failures, Tries};
 use super::{options, sys};
 use crate::{TransportError, opened};
 
@@ -26,13 +26,6 @@ use crate::{TransportError, opened};
 const HEAD_START: Duration = Duration::from_millis(150);
 /// How long one that answered may take to prove itself while there are others to try.
 const PROOF_PATIENCE: Duration = Duration::from_secs(3);
-/// For how long after the first failure it is tried again: what stands longer, like another secret
-/// or a missing route, is worth being told.
-const PASSING: Duration = Duration::from_secs(3);
-/// The same where all addresses refuse: mostly the peer is gone, and others wait to hear of it.
-const REFUSED: Duration = Duration::from_millis(300);
-/// Between two tries, at first and at the most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 /// Sockets to a peer on another machine: one flow rarely fills a fast network, and a lost packet
 /// holds up only its own flow.
 const SOCKETS_APART: usize = 4;
@@ -261,63 +254,13 @@ impl Call<'_> {
     }
 }
 
-/// What went wrong with which address.
-#[derive(Default)]
-struct Failures {
-    text: String,
-    tried: Vec<SocketAddr>,
-    refused: usize,
-    late: Vec<SocketAddr>,
-    /// The peer has answered, and nothing will change that.
-    gone: Option<TransportError>,
-}
-
-impl Failures {
-    fn note_io(&mut self, address: SocketAddr, error: &io::Error) {
-        self.refused += usize::from(error.kind() == io::ErrorKind::ConnectionRefused);
-        self.note(address, &error.to_string());
-    }
-
-    fn note(&mut self, address: SocketAddr, why: &str) {
-        let comma = if self.text.is_empty() { "" } else { "; " };
-        write!(self.text, "{comma}{address}: {why}").expect("a string takes what is written");
-        self.tried.push(address);
-    }
-
-    fn has(&self, address: SocketAddr) -> bool {
-        self.tried.contains(&address)
-    }
-}
-
-/// When to try again.
-#[derive(Default)]
-struct Tries {
-    first: Option<Instant>,
-    pause: Duration,
-}
-
-impl Tries {
-    /// How long to wait before the next try; `None` if there is no point in one.
-    fn pause(&mut self, failures: &Failures, deadline: Instant) -> Option<Duration> {
-        let now = Instant::now();
-        let first = *self.first.get_or_insert(now);
-        let patience = match failures.tried.len() {
-            tried if tried == failures.refused => REFUSED,
-            _ => PASSING,
-        };
-        let is_final = failures.gone.is_some() || failures.tried.is_empty();
-        self.pause = (2 * self.pause).clamp(PAUSES.0, PAUSES.1);
-        let next = now + self.pause;
-        (!is_final && next < deadline.min(first + patience)).then_some(self.pause)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
     use std::thread;
 
+    use super::super::tries::REFUSED;
     use super::*;
     use crate::tcp::{Settings, Tcp};
     use crate::{Group, Port, Transport};

@@ -9,7 +9,8 @@
 //!
 //! * `address`, `route`: which addresses there are and in which order to try them
 //! * `card`, `handshake`, `frame`: bytes from the network, read as hostile
-//! * `listen`, `dial`, `link`: how a link comes to stand; `options`: what its sockets are told
+//! * `listen`, `dial`, `tries`, `link`: how a link comes to stand; `options`: what its sockets are
+//!   told
 //! * `wire`, `stripe`, `gather`: the hot path, over one socket and over several; `bell`: sleeping
 //!
 //! TCP does not protect the bytes that travel: the proof keeps strangers out, not listeners-in.
@@ -29,6 +30,7 @@ mod probe;
 mod route;
 mod stripe;
 mod sys;
+mod tries;
 mod wire;
 
 use std::fmt::Write;

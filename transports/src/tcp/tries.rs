@@ -1,0 +1,67 @@
+//! What came of dialling a peer's addresses, and when to do it again.
+
+use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::TransportError;
+
+/// For how long after the first failure it is tried again: what stands longer, like another secret
+/// or a missing route, is worth being told.
+const PASSING: Duration = Duration::from_secs(3);
+/// The same where all addresses refuse: mostly the peer is gone, and others wait to hear of it.
+pub(super) const REFUSED: Duration = Duration::from_millis(300);
+/// Between two tries, at first and at the most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+
+/// What went wrong with which address.
+#[derive(Default)]
+pub(super) struct Failures {
+    pub(super) text: String,
+    pub(super) tried: Vec<SocketAddr>,
+    pub(super) refused: usize,
+    pub(super) late: Vec<SocketAddr>,
+    /// The peer has answered, and nothing will change that.
+    pub(super) gone: Option<TransportError>,
+}
+
+impl Failures {
+    pub(super) fn note_io(&mut self, address: SocketAddr, error: &io::Error) {
+        self.refused += usize::from(error.kind() == io::ErrorKind::ConnectionRefused);
+        self.note(address, &error.to_string());
+    }
+
+    pub(super) fn note(&mut self, address: SocketAddr, why: &str) {
+        let comma = if self.text.is_empty() { "" } else { "; " };
+        write!(self.text, "{comma}{address}: {why}").expect("a string takes what is written");
+        self.tried.push(address);
+    }
+
+    pub(super) fn has(&self, address: SocketAddr) -> bool {
+        self.tried.contains(&address)
+    }
+}
+
+/// When to try again.
+#[derive(Default)]
+pub(super) struct Tries {
+    first: Option<Instant>,
+    pause: Duration,
+}
+
+impl Tries {
+    /// How long to wait before the next try; `None` if there is no point in one.
+    pub(super) fn pause(&mut self, failures: &Failures, deadline: Instant) -> Option<Duration> {
+        let now = Instant::now();
+        let first = *self.first.get_or_insert(now);
+        let patience = match failures.tried.len() {
+            tried if tried == failures.refused => REFUSED,
+            _ => PASSING,
+        };
+        let is_final = failures.gone.is_some() || failures.tried.is_empty();
+        self.pause = (2 * self.pause).clamp(PAUSES.0, PAUSES.1);
+        let next = now + self.pause;
+        (!is_final && next < deadline.min(first + patience)).then_some(self.pause)
+    }
+}
