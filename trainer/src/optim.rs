@@ -263,8 +263,7 @@ impl Optimizer {
         assert_eq!(self.rule, Rule::Adamw, "the only rule that devices have");
         let Hyper { beta1, beta2, eps, decay } = self.hyper;
         let decay = if decays { decay } else { 0.0 };
-        let step = i32::try_from(self.steps + 1).unwrap_or(i32::MAX);
-        let bias = |beta: f32| (1.0 - f64::from(beta).powi(step)) as f32;
+        let bias = |beta: f32| debt(beta, self.steps as u64 + 1) as f32;
         let (rate, root) = (lr / bias(beta1), 1.0 / bias(beta2).sqrt());
         AdamWStep { scale: self.scale, beta1, beta2, eps, rate, root, shrink: 1.0 - lr * decay }
     }
@@ -288,8 +287,8 @@ impl Optimizer {
                     let shard = moments.shard(group.clone(), params, grads);
                     let moved = rule.measure(&mut self.crew, step, self.scale, shard);
                     moved.expect("equal parts of arrays that LAMB has");
-                    let root = |beta: f32| 1.0 - f64::from(beta).powi(step as i32);
-                    let (rate, root) = (root(beta1).recip() as f32, root(beta2).sqrt() as f32);
+                    let (rate, root) = (debt(beta1, step).recip(), debt(beta2, step).sqrt());
+                    let (rate, root) = (rate as f32, root as f32);
                     let (mean, square) = (&moments.mean[group.clone()], &moments.square);
                     let (square, params) = (&square[group.clone()], &params[group.clone()]);
                     ExactSum::of(group.len(), |at| {
@@ -312,6 +311,12 @@ impl Optimizer {
     pub(crate) fn take_norms(&mut self, sums: &Sums) {
         self.norms = sums.norms();
     }
+}
+
+/// 1 − betaᵗ: how much of a mean that began at nothing is there after `step` steps. From some step
+/// on it is 1 for every beta, so what no i32 holds is the largest one.
+fn debt(beta: f32, step: u64) -> f64 {
+    1.0 - f64::from(beta).powi(i32::try_from(step).unwrap_or(i32::MAX))
 }
 
 /// Linear warm-up over the first 5 % of `steps`, then a half cosine down to a tenth of `peak`.
@@ -337,6 +342,14 @@ mod tests {
         assert_eq!(rates[4], 1.0);
         assert!(rates[..5].is_sorted() && rates[5..].is_sorted_by(|a, b| a >= b));
         assert!((rates[99] - 0.1).abs() < 1e-2);
+    }
+
+    #[test]
+    fn more_steps_than_an_i32_holds_are_as_many() {
+        assert_eq!(debt(0.9, 1), 1.0 - f64::from(0.9_f32));
+        for step in [1 << 31, (1 << 32) + 1, u64::MAX] {
+            assert_eq!(debt(0.999, step), 1.0, "{step}");
+        }
     }
 
     #[test]
