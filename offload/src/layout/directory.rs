@@ -1,6 +1,6 @@
 //! The directory: which tensors a state holds, and where each begins among the state's bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use thiserror::Error;
@@ -35,6 +35,10 @@ pub struct Directory {
     /// Which of `tensors` bear a name.
     named: BTreeMap<String, Vec<usize>>,
 }
+
+/// The parts of a directory that is being made, each beside the first one of its name: a tensor may
+/// lie in millions of them, of which each is to be compared with all.
+type Seen = HashSet<(usize, Hold)>;
 
 /// Tensors that make no directory.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -73,7 +77,7 @@ impl Directory {
         alignment: u64,
     ) -> Result<Self, Unplaceable> {
         assert!(alignment.is_power_of_two(), "an alignment of {alignment} bytes");
-        let mut directory = Self::default();
+        let (mut directory, mut seen) = (Self::default(), Seen::default());
         let mut offset = 0_u64;
         for tensor in tensors {
             tensor.check()?;
@@ -88,7 +92,7 @@ impl Directory {
                 return Err(Unplaceable::TooMany { tensors: known, bytes: offset });
             };
             let name = tensor.name.clone();
-            if !directory.push(Placed { tensor, offset: begin }) {
+            if !directory.push(Placed { tensor, offset: begin }, &mut seen) {
                 return Err(Unplaceable::Twice { name });
             }
             offset = end;
@@ -129,12 +133,14 @@ impl Directory {
     }
 
     /// False if the same part is there already.
-    fn push(&mut self, placed: Placed) -> bool {
+    fn push(&mut self, placed: Placed, seen: &mut Seen) -> bool {
+        let index = self.tensors.len();
         let known = self.named.entry(placed.tensor.name.clone()).or_default();
-        if known.iter().any(|index| self.tensors[*index].tensor.hold == placed.tensor.hold) {
+        let first = known.first().map_or(index, |first| *first);
+        if !seen.insert((first, placed.tensor.hold.clone())) {
             return false;
         }
-        known.push(self.tensors.len());
+        known.push(index);
         self.tensors.push(placed);
         true
     }
@@ -167,7 +173,7 @@ impl Directory {
     pub(super) fn parse(bytes: &[u8], offset: u64, state_bytes: u64) -> Result<Self, Fault> {
         let mut reader = Reader::new(bytes, offset);
         let count = reader.within("tensors", (0, TENSORS_MAX))?;
-        let mut directory = Self::default();
+        let (mut directory, mut seen) = (Self::default(), Seen::default());
         for _ in 0..count {
             let at = reader.offset();
             let placed = parse_placed(&mut reader)?;
@@ -178,7 +184,7 @@ impl Directory {
                 let field = "place of a tensor";
                 return Err(Fault::new(at, Wrong::Value { field, least, most, found }));
             }
-            if !directory.push(placed) {
+            if !directory.push(placed, &mut seen) {
                 let field = "further parts equal to this one";
                 return Err(Fault::new(at, Wrong::Value { field, least: 0, most: 0, found: 1 }));
             }

@@ -5,3 +5,4 @@ mod cuts;
 mod disk;
 mod hostile;
 mod overlaps;
+mod parts;
