@@ -31,16 +31,29 @@ inline void check(brigade_result_t result) {
     if (result != BRIGADE_SUCCESS) throw Error(result);
 }
 
-// The element type that a C++ type stands for. Give narrow floats of your own one like this.
+// The element type that a C++ type stands for. Give narrow floats of your own one like this. Whole
+// numbers are named as the language does: std::int64_t is one of long and long long, and programs
+// have both.
 template <typename T>
 struct Dtype;
-template <> struct Dtype<std::int8_t> { static constexpr brigade_dtype_t value = BRIGADE_INT8; };
-template <> struct Dtype<std::uint8_t> { static constexpr brigade_dtype_t value = BRIGADE_UINT8; };
-template <> struct Dtype<std::int16_t> { static constexpr brigade_dtype_t value = BRIGADE_INT16; };
-template <> struct Dtype<std::int32_t> { static constexpr brigade_dtype_t value = BRIGADE_INT32; };
-template <> struct Dtype<std::uint32_t> { static constexpr brigade_dtype_t value = BRIGADE_UINT32; };
-template <> struct Dtype<std::int64_t> { static constexpr brigade_dtype_t value = BRIGADE_INT64; };
-template <> struct Dtype<std::uint64_t> { static constexpr brigade_dtype_t value = BRIGADE_UINT64; };
+template <> struct Dtype<char> {
+    static constexpr brigade_dtype_t value = char(-1) < 0 ? BRIGADE_INT8 : BRIGADE_UINT8;
+};
+template <> struct Dtype<signed char> { static constexpr brigade_dtype_t value = BRIGADE_INT8; };
+template <> struct Dtype<unsigned char> { static constexpr brigade_dtype_t value = BRIGADE_UINT8; };
+template <> struct Dtype<short> { static constexpr brigade_dtype_t value = BRIGADE_INT16; };
+template <> struct Dtype<int> { static constexpr brigade_dtype_t value = BRIGADE_INT32; };
+template <> struct Dtype<unsigned> { static constexpr brigade_dtype_t value = BRIGADE_UINT32; };
+template <> struct Dtype<long> {
+    static constexpr brigade_dtype_t value = sizeof(long) == 8 ? BRIGADE_INT64 : BRIGADE_INT32;
+};
+template <> struct Dtype<unsigned long> {
+    static constexpr brigade_dtype_t value = sizeof(long) == 8 ? BRIGADE_UINT64 : BRIGADE_UINT32;
+};
+template <> struct Dtype<long long> { static constexpr brigade_dtype_t value = BRIGADE_INT64; };
+template <> struct Dtype<unsigned long long> {
+    static constexpr brigade_dtype_t value = BRIGADE_UINT64;
+};
 template <> struct Dtype<float> { static constexpr brigade_dtype_t value = BRIGADE_FLOAT32; };
 template <> struct Dtype<double> { static constexpr brigade_dtype_t value = BRIGADE_FLOAT64; };
 template <> struct Dtype<bool> { static constexpr brigade_dtype_t value = BRIGADE_BOOL; };

@@ -39,6 +39,14 @@ void ring(const brigade::Communicator &world) {
     world.barrier();
 }
 
+// Whatever the language calls a number, its size is what counts.
+template <typename T>
+void sums(const brigade::Communicator &world) {
+    T one = 1, sum = 0;
+    world.all_reduce(&one, &sum, 1);
+    require(sum == T(world.size()), "a sum of ones");
+}
+
 // A tensor goes to a file and comes back, in memory that is borrowed and by copies.
 void swap(const brigade::Arena &arena, const std::string &path) {
     const std::size_t count = 5000;
@@ -89,6 +97,12 @@ int main(int count, char **arguments) {
         require(count == 2, "a folder for files");
         brigade::Communicator world = brigade::Communicator::from_env();
         ring(world);
+        sums<char>(world);
+        sums<std::int64_t>(world);
+        sums<long>(world);
+        sums<unsigned long>(world);
+        sums<long long>(world);
+        sums<unsigned long long>(world);
         const std::string base = std::string(arguments[1]) + "/" + std::to_string(world.rank());
         brigade::Arena arena(32 << 20);
         const std::size_t free_bytes = arena.free_bytes();
