@@ -176,6 +176,32 @@ fn jobs_one_after_another_may_use_one_path() {
 }
 
 #[test]
+fn what_no_job_has_left_keeps_its_place() {
+    let folder = Folder::new("taken");
+    let (thesis, pipe) = (folder.0.join("thesis.txt"), folder.0.join("pipe"));
+    let pages = "chapter one\n".repeat(100);
+    fs::write(&thesis, &pages).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (path, why) in [
+        (&thesis, "too long for an id; remove it, or name another"),
+        (&pipe, "it is a device or a pipe"),
+        (&folder.0, "is a directory"),
+    ] {
+        let said = error_of(join(path, (0, 2), 10_000));
+        assert!(said.contains(&path.display().to_string()) && said.contains(why), "{said}");
+        // Who would read it does not wait for the writer of a pipe either.
+        let start = Instant::now();
+        let said = error_of(join(path, (1, 2), 300));
+        assert!(start.elapsed() < Duration::from_secs(5), "{said}");
+    }
+    assert_eq!(fs::read_to_string(&thesis).unwrap(), pages);
+    assert!(!fs::metadata(&pipe).unwrap().is_file());
+    let mut left = folder.entries();
+    left.sort();
+    assert_eq!(left, ["pipe", "thesis.txt"]);
+}
+
+#[test]
 fn the_file_is_for_its_owner_alone_and_goes_when_the_job_fails() {
     let folder = Folder::new("mode");
     let path = folder.id();

@@ -8,7 +8,7 @@
 //! Whoever sees an id can join: hand it on as one hands on a password.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,6 +26,8 @@ const MAGIC: &[u8; 7] = b"BRIGADE";
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 9;
 const SECRET_BYTES: usize = 32;
+/// The most that is read of an id file, which has half of that and a byte.
+const FILE_BYTES_MAX: u64 = 4 * ID_BYTES as u64;
 /// How often a missing id file is looked for.
 pub(super) const FILE_POLL: Duration = Duration::from_millis(5);
 
@@ -143,9 +145,11 @@ impl UniqueId {
     }
 
     /// Write the id, as text, to a file that only its owner can read. Whoever reads `path` finds
-    /// either the whole id or what was there before. Errors: `File`.
+    /// either the whole id or what was there before. Errors: `File`, also where there is something
+    /// that no job has left: it stays.
     pub fn write_file(&self, path: &Path) -> Result<(), IdError> {
         let failed = |source| IdError::File { path: path.to_owned(), source };
+        may_replace(path).map_err(failed)?;
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
         let tag = u64::from_le_bytes(random().map_err(failed)?);
         let draft = path.with_file_name(format!(".{}.{tag:016x}", name.to_string_lossy()));
@@ -167,7 +171,9 @@ impl UniqueId {
     pub fn read_file(path: &Path) -> Result<Self, IdError> {
         let failed = |source| IdError::File { path: path.to_owned(), source };
         let mut text = String::new();
-        let mut file = io::Read::take(File::open(path).map_err(failed)?, 4 * ID_BYTES as u64);
+        // To open a pipe would be to wait for its writer, without a deadline.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let mut file = io::Read::take(file.map_err(failed)?, FILE_BYTES_MAX);
         io::Read::read_to_string(&mut file, &mut text).map_err(failed)?;
         text.trim().parse()
     }
@@ -184,6 +190,23 @@ impl UniqueId {
                 done => return done,
             }
         }
+    }
+}
+
+/// Refuse to take the place of what is no id, as far as one can see without reading it: the file
+/// of an earlier job goes, damaged ones too, but a path may be mistyped.
+fn may_replace(path: &Path) -> io::Result<()> {
+    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => {
+            refused("it is a device or a pipe, and a file would take its place")
+        }
+        Ok(found) if found.len() > FILE_BYTES_MAX => {
+            refused("a file is there that is too long for an id; remove it, or name another")
+        }
+        // Nothing, or what cannot be looked at: what follows tells.
+        _ => Ok(()),
     }
 }
 
