@@ -21,7 +21,7 @@ pub(crate) mod sys;
 mod target;
 mod vigil;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -96,6 +96,15 @@ pub enum JoinError {
     /// A store of PyTorch's that does not help.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The id has led this rank to its world before.
+    #[error(
+        "this process has joined as rank {rank} by this unique id before, and an id leads to one \
+         world: keep the communicator that it gave, split it, or draw another id"
+    )]
+    Spent {
+        /// The rank.
+        rank: usize,
+    },
     /// A card longer than [`CARD_BYTES_MAX`].
     #[error("a card of {bytes} bytes; at most {CARD_BYTES_MAX} are carried")]
     CardTooLong {
@@ -213,7 +222,7 @@ pub(crate) fn rendezvous_with(
     let vigil = &mut vigil;
     match (&me.root, rank) {
         (RootSpec::Alone, _) => contradiction("nothing says where its root is"),
-        (RootSpec::Id(id), _) => join(&Target::Id(id), wish, None, vigil),
+        (RootSpec::Id(id), _) => join_once(id, wish, vigil),
         (RootSpec::IdFile(path), 0) => {
             let (id, root) = UniqueId::create(None)?;
             id.write_file(path)?;
@@ -235,6 +244,21 @@ pub(crate) fn rendezvous_with(
         (RootSpec::Address(address), _) => join(&Target::Address(address), wish, None, vigil),
         (RootSpec::Store(store), rank) => join_by_store(store, rank, wish, vigil),
     }
+}
+
+/// Meet at the root of an id. A root serves one world, and is gone with it: who comes again would
+/// look for it until the deadline.
+fn join_once(id: &UniqueId, wish: Wish<'_>, vigil: &mut Vigil) -> Result<Joined, JoinError> {
+    static JOINED: Mutex<BTreeSet<(u32, usize, [u8; ID_BYTES])>> = Mutex::new(BTreeSet::new());
+    let joined = || JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+    // A child of a fork is another process.
+    let (rank, me) = (wish.rank, (std::process::id(), wish.rank, id.to_bytes()));
+    if joined().contains(&me) {
+        return Err(JoinError::Spent { rank });
+    }
+    let world = join(&Target::Id(id), wish, None, vigil)?;
+    joined().insert(me);
+    Ok(world)
 }
 
 /// Meet through a store of PyTorch's. Ranks that meet there several times look for each world under

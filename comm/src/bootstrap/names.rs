@@ -12,7 +12,11 @@ type Found = io::Result<Vec<SocketAddr>>;
 /// A name that is looked up again and again. A thread asks for it; when the time is over it goes on
 /// asking, and the next time its answer is waited for.
 #[derive(Debug, Default)]
-pub(super) struct Lookup(Option<Receiver<Found>>);
+pub(super) struct Lookup {
+    asked: Option<Receiver<Found>>,
+    /// What was wrong at last, which says more than that the next answer has not come.
+    wrong: Option<(io::ErrorKind, String)>,
+}
 
 impl Lookup {
     /// The addresses of `host`, without a port, waiting for them at most until `until`.
@@ -25,7 +29,7 @@ impl Lookup {
     }
 
     fn ask(&mut self, until: Instant, resolve: impl FnOnce() -> Found + Send + 'static) -> Found {
-        let answer = match self.0.take() {
+        let answer = match self.asked.take() {
             Some(pending) => pending,
             None => {
                 let (tell, answer) = channel();
@@ -36,10 +40,14 @@ impl Lookup {
             }
         };
         match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(found) => found,
+            Ok(found) => found.inspect_err(|error| {
+                self.wrong = Some((error.kind(), error.to_string()));
+            }),
             Err(RecvTimeoutError::Timeout) => {
-                self.0 = Some(answer);
-                Err(io::Error::new(io::ErrorKind::TimedOut, "no name server has answered so far"))
+                self.asked = Some(answer);
+                let silent = "no name server has answered so far".to_owned();
+                let (kind, wrong) = self.wrong.clone().unwrap_or((io::ErrorKind::TimedOut, silent));
+                Err(io::Error::new(kind, wrong))
             }
             Err(RecvTimeoutError::Disconnected) => Err(io::ErrorKind::Other.into()),
         }
@@ -79,6 +87,11 @@ mod tests {
         assert_eq!(lookup.ask(later, again).expect("an answer"), found);
         let failed = || Err(io::ErrorKind::NotFound.into());
         assert_eq!(lookup.ask(later, failed).unwrap_err().kind(), io::ErrorKind::NotFound);
+        // What an answer said is not forgotten while the next one is waited for.
+        let (_server, asked) = channel::<()>();
+        let resolve = move || asked.recv().map(|()| Vec::new()).map_err(io::Error::other);
+        let error = lookup.ask(Instant::now(), resolve).expect_err("no answer");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

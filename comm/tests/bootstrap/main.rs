@@ -139,7 +139,10 @@ fn a_complete_world_no_longer_listens() {
     let (id, _root) = UniqueId::create(Some(IpAddr::from([127, 0, 0, 1]))).unwrap();
     let joined = check(2, &RootSpec::Id(id.clone()));
     assert!(TcpStream::connect(id.addresses()[0]).is_err());
-    let late = join(&[launch(1, 2, &RootSpec::Id(id))], Duration::from_millis(200));
+    let late = join(&[launch(2, 3, &RootSpec::Id(id.clone()))], Duration::from_millis(200));
     assert!(matches!(late[0], Err(JoinError::Unreachable { .. })), "{late:?}");
+    // Who was there knows so without looking.
+    let again = join(&[launch(1, 2, &RootSpec::Id(id))], Duration::from_secs(3600));
+    assert!(matches!(again[0], Err(JoinError::Spent { rank: 1 })), "{again:?}");
     assert!(joined.iter().all(|world| world.control.verdict().is_none()));
 }
