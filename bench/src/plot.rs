@@ -137,12 +137,18 @@ fn panel(svg: &mut String, left: f64, title: &str, series: &[Line], which: usize
     );
     for (index, line) in series.iter().enumerate() {
         let drawable = line.points.iter().filter(|(_, values)| values[which] > 0.0);
-        let points: Vec<_> = drawable
-            .map(|(bytes, values)| {
-                format!("{:.1},{:.1}", x.place(*bytes as f64), y.place(values[which]))
-            })
+        let places: Vec<_> = drawable
+            .map(|(bytes, values)| (x.place(*bytes as f64), y.place(values[which])))
             .collect();
         let colour = COLOURS[index % COLOURS.len()];
+        let points: Vec<_> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        // Of one size there is no line.
+        for (x, y) in places {
+            put(
+                svg,
+                format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>"),
+            );
+        }
         put(
             svg,
             format_args!(
@@ -225,6 +231,8 @@ mod tests {
             .collect();
         let svg = draw("a < b", &records);
         assert_eq!(svg.matches("<polyline").count(), 4);
+        // Three sizes of each, and the legend.
+        assert_eq!(svg.matches("<circle").count(), 3 * 4 + 2);
         assert!(svg.contains("a &lt; b") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
 

@@ -12,6 +12,17 @@ const PANEL: f64 = 170.0;
 /// Points of a curve: more than this many steps are drawn as means of neighbours.
 const POINTS: usize = 390;
 
+/// A kind of time, and how much of it a step took.
+type Kind = (&'static str, fn(&StepRecord) -> f64);
+/// What a step's time goes to; the last one where state is in files.
+const KINDS: [Kind; 5] = [
+    ("forward", |step| step.forward_ms),
+    ("backward", |step| step.backward_ms),
+    ("optimizer", |step| step.optimizer_ms),
+    ("waiting for ranks", |step| step.exposed_ms),
+    ("waiting for files", |step| step.disk_ms),
+];
+
 /// Draw a run. `title`: model and strategy.
 pub(crate) fn draw(title: &str, steps: &[StepRecord], memory: Memory, ranks: &[RankEnd]) -> String {
     let mut svg = Svg::new(WIDTH, 640.0);
@@ -46,13 +57,8 @@ fn loss(svg: &mut Svg, top: f64, steps: &[StepRecord]) {
 
 /// Bars of the kinds of time on top of each other.
 fn time(svg: &mut Svg, top: f64, steps: &[StepRecord]) {
-    type Kind = (&'static str, fn(&StepRecord) -> f64);
-    let kinds: [Kind; 4] = [
-        ("forward", |step| step.forward_ms),
-        ("backward", |step| step.backward_ms),
-        ("optimizer", |step| step.optimizer_ms),
-        ("waiting for ranks", |step| step.exposed_ms),
-    ];
+    let has_files = steps.iter().any(|step| step.disk_ms > 0.0);
+    let kinds = &KINDS[..if has_files { KINDS.len() } else { KINDS.len() - 1 }];
     let curves: Vec<Vec<f64>> = kinds.iter().map(|(_, of)| thinned(steps, of)).collect();
     let points = curves[0].len();
     let sum = |at: usize| curves.iter().map(|curve| curve[at]).sum::<f64>();
@@ -60,8 +66,9 @@ fn time(svg: &mut Svg, top: f64, steps: &[StepRecord]) {
     let mut sums: Vec<f64> = (0..points).map(sum).collect();
     sums.sort_by(f64::total_cmp);
     let most = sums[(points - 1) * 95 / 100].max(f64::MIN_POSITIVE);
-    svg.text(LEFT, top - 12.0, Anchor::Start, "milliseconds of a step on rank 0");
-    svg.text(LEFT - 8.0, top + 4.0, Anchor::End, &format!("{most:.0}"));
+    svg.text(LEFT, top - 32.0, Anchor::Start, "milliseconds of a step on rank 0");
+    let digits = if most < 10.0 { 2 } else { 0 };
+    svg.text(LEFT - 8.0, top + 4.0, Anchor::End, &format!("{most:.digits$}"));
     let width = ACROSS / points as f64;
     for at in 0..points {
         let mut floor = top + PANEL;
@@ -73,12 +80,18 @@ fn time(svg: &mut Svg, top: f64, steps: &[StepRecord]) {
     }
     svg.line(&[(LEFT, top), (LEFT, top + PANEL), (LEFT + ACROSS, top + PANEL)], "#444444");
     let whole: f64 = steps.iter().map(|step| step.step_ms).sum();
-    for (at, ((name, of), colour)) in kinds.iter().zip(COLOURS).enumerate() {
+    let mut legend = LEFT;
+    for ((name, of), colour) in kinds.iter().zip(COLOURS) {
         let part = 100.0 * steps.iter().map(of).sum::<f64>() / whole.max(f64::MIN_POSITIVE);
-        let x = LEFT + 200.0 + 150.0 * at as f64;
-        svg.bar(x, top - 22.0, 10.0, 10.0, colour);
-        svg.text(x + 15.0, top - 12.0, Anchor::Start, &format!("{name} {part:.1} %"));
+        legend = entry(svg, legend, top - 22.0, colour, &format!("{name} {part:.1} %"));
     }
+}
+
+/// A colour and what it means; where the next one goes.
+fn entry(svg: &mut Svg, left: f64, top: f64, colour: &str, text: &str) -> f64 {
+    svg.bar(left, top, 10.0, 10.0, colour);
+    svg.text(left + 15.0, top + 10.0, Anchor::Start, text);
+    left + 35.0 + 7.0 * text.len() as f64
 }
 
 /// One bar of all that rank 0 holds, and what the ranks sent and held in sentences.
@@ -91,10 +104,8 @@ fn held(svg: &mut Svg, top: f64, memory: Memory, ranks: &[RankEnd]) {
         let width = ACROSS * bytes as f64 / memory.total().max(1) as f64;
         svg.bar(left, top, width, 24.0, colour);
         left += width;
-        svg.bar(legend, top + 34.0, 10.0, 10.0, colour);
         let text = format!("{name} {}", megabytes(bytes));
-        svg.text(legend + 15.0, top + 44.0, Anchor::Start, &text);
-        legend += 35.0 + 7.0 * text.len() as f64;
+        legend = entry(svg, legend, top + 34.0, colour, &text);
     }
     let sent: u64 = ranks.iter().map(|rank| rank.sent_bytes).sum();
     let peak = ranks.iter().map(|rank| rank.peak_bytes).max().unwrap_or(0);
@@ -135,7 +146,16 @@ mod tests {
             assert!(text.contains("a &lt; b &amp; c") && text.contains("parameters 1.5 MB"));
             assert!(!text.contains("NaN") && !text.contains("inf"), "{length} steps: {text}");
             assert_eq!(text.contains("waiting for ranks 33.3 %"), length > 0);
+            assert!(!text.contains("waiting for files"));
             assert!(text.len() < 300_000);
         }
+    }
+
+    #[test]
+    fn time_that_files_take_is_drawn_as_well() {
+        let times = StepRecord { step: 1, loss: 3.0, forward_ms: 1.0, ..Default::default() };
+        let step = StepRecord { disk_ms: 3.0, step_ms: 4.0, ..times };
+        let text = draw("", &[step, times], Memory::default(), &[]);
+        assert!(text.contains("waiting for files 75.0 %"), "{text}");
     }
 }

@@ -21,7 +21,22 @@ pub enum Output<'a> {
     Folder(&'a Path),
 }
 
+impl<'a> Output<'a> {
+    /// What it is called in the end.
+    pub fn path(&self) -> &'a Path {
+        let (Self::File(path) | Self::Renamed(path) | Self::Folder(path)) = *self;
+        path
+    }
+}
+
 impl Args {
+    /// What a run reads, by the flags that name it.
+    pub fn read_files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let Args { text, resume, schedule, .. } = self;
+        let named = [("--text", text), ("--resume", resume), ("--schedule", schedule)];
+        named.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?)))
+    }
+
     /// Everything that rank 0 will write.
     pub fn outputs(&self) -> impl Iterator<Item = Output<'_>> {
         let Args { log, trace, draw, report, checkpoint, tensorboard, .. } = self;
@@ -74,6 +89,7 @@ impl Records {
                     ("ms/backward", ms(record.backward_ms)),
                     ("ms/optimizer", ms(record.optimizer_ms)),
                     ("ms/exposed communication", ms(record.exposed_ms)),
+                    ("ms/waiting for files", ms(record.disk_ms)),
                     ("bytes sent", record.sent_bytes as f32),
                 ],
             )?;
