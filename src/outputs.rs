@@ -1,27 +1,59 @@
 //! Whether files can be written that a command will write, found out before anything is started:
 //! what is there stays as it is, and what is not there is not there afterwards either.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use brigade_offload::storage::Partial;
 use brigade_trainer::Output;
 
-/// Refuse what cannot be written, naming it and the reason.
+/// Refuse what cannot be written, naming it and the reason; and two outputs of one name.
 pub(crate) fn check<'a>(outputs: impl IntoIterator<Item = Output<'a>>) -> Result<(), String> {
+    let mut taken = BTreeSet::new();
     outputs.into_iter().try_for_each(|output| {
-        let (path, tried) = match output {
-            Output::File(path) => (path, file(path)),
-            Output::Renamed(path) => (path, renamed(path)),
-            Output::Folder(path) => (path, folder(path)),
+        let path = output.path();
+        let tried = match output {
+            Output::File(path) => file(path),
+            Output::Renamed(path) => renamed(path),
+            Output::Folder(path) => folder(path),
         };
+        if identity(path).is_some_and(|identity| !taken.insert(identity)) {
+            let path = path.display();
+            return Err(format!(
+                "cannot write {path}: two flags name it, and one would write over the other"
+            ));
+        }
         tried.map_err(|error| match missing_folder(path) {
             Some(folder) if error.kind() == ErrorKind::NotFound => {
                 format!("cannot write {}: there is no folder {}", path.display(), folder.display())
             }
             _ => format!("cannot write {}: {error}", path.display()),
         })
+    })
+}
+
+/// Refuse to write to what flags name that read it. A checkpoint takes the place of the one that a
+/// run goes on from only once it is whole.
+pub(crate) fn check_apart<'a>(
+    outputs: impl IntoIterator<Item = Output<'a>>,
+    inputs: impl IntoIterator<Item = (&'static str, &'a Path)>,
+) -> Result<(), String> {
+    let inputs: Vec<_> = inputs.into_iter().map(|(flag, path)| (flag, identity(path))).collect();
+    outputs.into_iter().try_for_each(|output| {
+        let place = identity(output.path());
+        let is_read = |(flag, read): &&(&str, Option<Identity>)| {
+            let takes_over = *flag == "--resume" && matches!(output, Output::Renamed(_));
+            place.is_some() && place == *read && !takes_over
+        };
+        match inputs.iter().find(is_read) {
+            Some((flag, _)) => {
+                Err(format!("cannot write {}: {flag} reads it", output.path().display()))
+            }
+            None => Ok(()),
+        }
     })
 }
 
@@ -39,6 +71,30 @@ fn file(path: &Path) -> io::Result<()> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => make_and_remove(&target(path)?),
         Err(error) => Err(error),
+    }
+}
+
+/// What tells a file from all others: its number, where it is there, or the path it will have.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    There(u64, u64),
+    New(PathBuf),
+}
+
+/// Of what is written over; a device or a pipe takes what several write.
+fn identity(path: &Path) -> Option<Identity> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() || found.is_dir() => {
+            Some(Identity::There(found.dev(), found.ino()))
+        }
+        Ok(_) => None,
+        // What cannot be made is refused as such.
+        Err(_) => {
+            let path = target(path).ok()?;
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
+            Some(Identity::New(folder.join(path.file_name()?)))
+        }
     }
 }
 
@@ -164,5 +220,36 @@ mod tests {
         assert_eq!(names(&place.0), before);
         assert_eq!(fs::read_to_string(at("file")).unwrap(), "kept");
         assert_eq!(check_files([&PathBuf::from("-"), &PathBuf::from("/dev/null")]), Ok(()));
+    }
+    #[test]
+    fn what_another_flag_names_is_not_written_over() {
+        let place = place();
+        let at = |name: &str| place.0.join(name);
+        std::os::unix::fs::symlink("file", at("alias")).unwrap();
+        fs::hard_link(at("file"), at("twin")).unwrap();
+        for (one, other) in [
+            ("file", "file"),
+            ("file", "alias"),
+            ("twin", "file"),
+            ("new", "new"),
+            ("new", "folder/../new"),
+            ("new", "link"),
+        ] {
+            let (one, other) = (at(one), at(other));
+            let refused = check([Output::File(&one), Output::Renamed(&other)]).unwrap_err();
+            assert!(refused.contains("two flags name it"), "{refused}");
+            let refused = check_files([&one, &other]).unwrap_err();
+            assert!(refused.contains("two flags name it"), "{refused}");
+            let read = [("--text", one.as_path())];
+            let refused = check_apart([Output::Renamed(&other)], read).unwrap_err();
+            assert!(refused.ends_with(": --text reads it"), "{refused}");
+            let read = [("--resume", one.as_path())];
+            assert_eq!(check_apart([Output::Renamed(&other)], read), Ok(()));
+            let refused = check_apart([Output::File(&other)], read).unwrap_err();
+            assert!(refused.ends_with(": --resume reads it"), "{refused}");
+        }
+        let (null, new) = (PathBuf::from("/dev/null"), at("new"));
+        assert_eq!(check_files([&null, &null, &new]), Ok(()));
+        assert_eq!(check_apart([Output::File(&new)], [("--text", at("file").as_path())]), Ok(()));
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn train(args: &Args) -> ExitCode {
         say(error);
         return ExitCode::from(2);
     }
-    if let Err(problem) = outputs::check(args.outputs()) {
+    if let Err(problem) = check_outputs(args) {
         say(problem);
         return ExitCode::from(2);
     }
@@ -73,6 +73,12 @@ fn check(args: &Args) -> Result<(), String> {
     }
 }
 
+/// Refuse files that cannot be written, or that another flag names, too.
+fn check_outputs(args: &Args) -> Result<(), String> {
+    outputs::check(args.outputs())
+        .and_then(|()| outputs::check_apart(args.outputs(), args.read_files()))
+}
+
 /// Train as the rank that the environment says we are.
 fn train_in_world(args: &Args) -> ExitCode {
     if let Err(error) = take_checkpoint_along(args) {
@@ -94,7 +100,7 @@ fn train_in_world(args: &Args) -> ExitCode {
             false => fail(&error, &format!("rank {rank}: ")),
         };
     }
-    if let Err(problem) = if rank == 0 { outputs::check(args.outputs()) } else { Ok(()) } {
+    if let Err(problem) = if rank == 0 { check_outputs(args) } else { Ok(()) } {
         comm.abort(&problem);
         say(format!("rank {rank}: {problem}"));
         return ExitCode::FAILURE;

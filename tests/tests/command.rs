@@ -118,14 +118,22 @@ fn refuse_once(line: &str, wanted: &str) {
 fn what_is_refused_leaves_files_as_they_were() {
     let folder = Folder::new("refused");
     let kept = folder.0.join("kept");
-    std::fs::write(&kept, "kept").unwrap();
+    let words_kept = "kept ".repeat(400);
+    std::fs::write(&kept, &words_kept).unwrap();
     for (line, wanted) in [
-        ("compare --only ddp --json OLD --plot OLD -- --bad", "refuses its flags"),
-        ("compare --only ddp --json NEW --plot NEW -- --bad", "refuses its flags"),
+        ("compare --only ddp --json OLD --plot NEW -- --bad", "refuses its flags"),
+        ("compare --only ddp --json NEW --plot OLD -- --bad", "refuses its flags"),
         ("train --log OLD --report OLD --draw OLD --strategy 1f1b -n 2 --batch 3", "--batch"),
-        ("train --log NEW --trace NEW --tensorboard NEW --checkpoint NEW --resume /none", "/none"),
-        ("train -n 2 --log OLD --trace OLD --checkpoint OLD --resume /none", "/none"),
-        ("bench all-reduce --json OLD --plot OLD --transport loopback,shm", "processes have shm"),
+        (
+            "train --log NEW1 --trace NEW2 --tensorboard NEW3 --checkpoint NEW --resume /none",
+            "/none",
+        ),
+        ("train -n 2 --log OLD --trace NEW1 --checkpoint NEW --resume /none", "/none"),
+        ("train --text OLD --checkpoint OLD --steps 1", ": --text reads it"),
+        ("train --text OLD --log OLD --steps 1", ": --text reads it"),
+        ("train --log OLD --checkpoint OLD --steps 1", "two flags name it"),
+        ("bench all-reduce --json OLD --plot OLD", "two flags name it"),
+        ("bench all-reduce --json OLD --plot NEW --transport loopback,shm", "processes have shm"),
         ("bench all-reduce --json NEW --plot /nonexistent/x", "cannot write /nonexistent/x"),
         ("tune -n 2 --output NEW --transport cuda", "rules are for memory"),
         ("offload bench step --simulate 1/1 --json OLD --plot /nonexistent/x", "/nonexistent/x"),
@@ -137,7 +145,7 @@ fn what_is_refused_leaves_files_as_they_were() {
         assert!(text(&output.stderr).contains(wanted), "{line}: {}", words(&output));
         let names = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(names.collect::<Vec<_>>(), ["kept"], "{line}");
-        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "kept", "{line}");
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), words_kept, "{line}");
     }
 }
 
