@@ -1,6 +1,7 @@
 //! Which algorithm is the fastest at which size: every one is timed in a communicator of its own,
 //! all of them in turn, several times over.
 
+mod progress;
 mod rounds;
 
 use std::fs;
@@ -17,6 +18,7 @@ use crate::measure::{Bench, Method, Place};
 use crate::session::{Failure, Verdict, cannot_write};
 use crate::sys::{Cpu, processor};
 use crate::{size, table};
+use progress::Progress;
 use rounds::{Timed, enough};
 
 /// What is tuned unless some are named.
@@ -139,9 +141,15 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
     let method = Method { calls, budget, warmup: 1, in_a_row: 1, check: false, cpu, place };
     let mut report = (comm.rank() == 0).then(|| Report::new(args, comm)).transpose()?;
     for cases in cases.chunk_by(|one, next| one.kind == next.kind) {
-        let timed = time_all(comm, args.rounds, method, cases)?;
+        let kind = cases[0].kind;
         if let Some(report) = &mut report {
-            report.add(cases[0].kind, &timed)?;
+            report.begin(kind)?;
+        }
+        let progress = Progress { kind, rounds: args.rounds, is_shown: report.is_some() };
+        let timed = time_all(comm, &progress, method, cases)?;
+        drop(progress);
+        if let Some(report) = &mut report {
+            report.add(kind, &timed)?;
         }
     }
     report.map_or(Ok(()), |report| report.finish(args))?;
@@ -151,7 +159,7 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
 /// All algorithms at all sizes of one collective. Every rank finds the same.
 fn time_all(
     comm: &Communicator,
-    rounds: u32,
+    progress: &Progress,
     method: Method,
     cases: &[Case],
 ) -> Result<Vec<Timed>, Failure> {
@@ -166,7 +174,8 @@ fn time_all(
     };
     let algorithms = Algorithm::all_for(collective, ranks);
     let mut us = vec![vec![Vec::new(); algorithms.len()]; cases.len()];
-    for round in 0..rounds as usize {
+    for round in 0..progress.rounds as usize {
+        progress.round(round);
         for place in (0..algorithms.len()).map(|step| (round + step) % algorithms.len()) {
             let own = with(Some(algorithms[place]))?;
             let mut bench = Bench::new(&own, method, cases)?;
@@ -229,10 +238,8 @@ impl Report {
         Ok(Self { head, ranks, rounds, rules, unsure, has_begun: false })
     }
 
-    /// Print what was found of one collective.
-    fn add(&mut self, kind: Kind, timed: &[Timed]) -> Result<(), Failure> {
-        let collective = kind.collective(0).expect("what is tuned is a collective");
-        self.rules.extend(rules(collective, self.ranks, timed));
+    /// Print what is being timed, before that takes its time.
+    fn begin(&mut self, kind: Kind) -> Result<(), Failure> {
         let mut text = String::new();
         if !std::mem::replace(&mut self.has_begun, true) {
             self.head.iter().for_each(|line| text.push_str(&format!("# {line}\n")));
@@ -246,6 +253,14 @@ impl Report {
             "ratio",
             "won"
         ));
+        print(&text)
+    }
+
+    /// Print what was found of it.
+    fn add(&mut self, kind: Kind, timed: &[Timed]) -> Result<(), Failure> {
+        let collective = kind.collective(0).expect("what is tuned is a collective");
+        self.rules.extend(rules(collective, self.ranks, timed));
+        let mut text = String::new();
         timed.iter().for_each(|one| text.push_str(&self.row(one)));
         let unsure: Vec<String> = timed
             .iter()

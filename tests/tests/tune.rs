@@ -2,8 +2,9 @@
 //! should be, or cannot be written.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use brigade_tests::command::{Folder, bounded, brigade, text, words};
@@ -45,6 +46,18 @@ fn rules_that_were_tuned_are_what_calls_go_by() {
     assert!(!output.status.success());
     let said = text(&output.stderr);
     assert!(said.contains("BRIGADE_TUNING=") && said.contains("line 1: "), "{said}");
+}
+
+#[test]
+fn what_is_being_timed_is_told_before_it_has_been() {
+    let mut tune = told("tune all-gather -n 2 --transport shm -e 16M --rounds 99");
+    let mut tune = tune.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(tune.stdout.take().unwrap()).lines();
+    let told: Vec<String> = lines.take(6).map(Result::unwrap).collect();
+    assert!(told.contains(&"# all-gather".into()) && told[5].contains("fastest"), "{told:?}");
+    // Asked to, it ends its ranks before itself.
+    assert!(Command::new("kill").arg(tune.id().to_string()).status().unwrap().success());
+    tune.wait().unwrap();
 }
 
 /// What a bench of two threads says of a file of rules.

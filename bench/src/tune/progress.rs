@@ -1,0 +1,32 @@
+//! How far a measurement is, for whoever looks at the terminal meanwhile.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::kind::Kind;
+
+/// Which round it is, on a terminal: a table may take a minute.
+pub(super) struct Progress {
+    pub(super) kind: Kind,
+    pub(super) rounds: u32,
+    pub(super) is_shown: bool,
+}
+
+impl Progress {
+    fn show(&self, line: &str) {
+        let mut terminal = io::stderr();
+        if self.is_shown && terminal.is_terminal() {
+            // The table counts, and not this.
+            let _shown = write!(terminal, "\r\x1b[K{line}").and_then(|()| terminal.flush());
+        }
+    }
+
+    pub(super) fn round(&self, round: usize) {
+        self.show(&format!("{}: round {} of {}", self.kind.name(), round + 1, self.rounds));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.show("");
+    }
+}
