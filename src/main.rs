@@ -149,6 +149,9 @@ mod tests {
             ("bench all-reduce -n -99999999999999999999", "that is too small"),
             ("offload plan --params 7B --device -1G --host 1G", "'-1G' is negative, or no flag"),
             ("bench all-reduce -b -1K", "'-1K' is negative, or no flag"),
+            ("launch -n 2 -- true", "a similar subcommand exists: 'run'"),
+            ("plan --params 7B", "a similar subcommand exists: 'offload plan'"),
+            ("bnech all-reduce", "a similar subcommand exists: 'bench'"),
         ] {
             let words = ["brigade"].into_iter().chain(line.split(' '));
             let refused = command().try_get_matches_from(words.clone()).expect_err(line);

@@ -1,4 +1,4 @@
-//! What is wrong with a number on the command line, in words for whoever typed it.
+//! What is wrong with a number or a name on the command line, in words for whoever typed it.
 
 use std::error::Error as _;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
@@ -6,14 +6,31 @@ use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+/// What people call commands that have another name here, which no resemblance tells.
+const ELSEWHERE: [(&str, &str); 6] = [
+    ("launch", "run"),
+    ("exec", "run"),
+    ("plan", "offload plan"),
+    ("show", "schedule show"),
+    ("check", "schedule check"),
+    ("info", "doctor"),
+];
+
 /// The same refusal, in clearer words where there are any.
 pub(crate) fn clearer(error: Error) -> Error {
     clearer_of(error, std::env::args_os().map(|word| word.to_string_lossy().into_owned()))
 }
 
 /// The same of a command line of these words.
-pub(crate) fn clearer_of(error: Error, words: impl Iterator<Item = String>) -> Error {
+pub(crate) fn clearer_of(mut error: Error, words: impl Iterator<Item = String>) -> Error {
     let told = match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            if let Some(name) = elsewhere(&error) {
+                let names = ContextValue::Strings(vec![name.to_owned()]);
+                error.insert(ContextKind::SuggestedSubcommand, names);
+            }
+            None
+        }
         ErrorKind::ValueValidation => wrong_number(&error),
         ErrorKind::UnknownArgument => negative(&error, words),
         _ => None,
@@ -49,6 +66,11 @@ fn negative(error: &Error, mut words: impl Iterator<Item = String>) -> Option<St
     }
     let word = words.find(|word| word.starts_with(flag))?;
     Some(format!("'{word}' is negative, or no flag; sizes and counts are written as 8, 64K or 1G"))
+}
+
+fn elsewhere(error: &Error) -> Option<&'static str> {
+    let asked = word(error, ContextKind::InvalidSubcommand)?;
+    ELSEWHERE.iter().find(|(theirs, _)| *theirs == asked).map(|(_, ours)| *ours)
 }
 
 fn word(error: &Error, kind: ContextKind) -> Option<&str> {
