@@ -17,6 +17,16 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// What the help has flags under.
+const RANKS: &str = "Ranks, and what is whose";
+const TRAVEL: &str = "How gradients and parameters travel";
+const TRAINING: &str = "Training";
+const MODEL: &str = "Model";
+const MEMORY: &str = "Memory and devices";
+const FILES: &str = "Files";
+const PLANNING: &str = "Planning";
+const OUTPUT: &str = "What is printed";
+
 /// Train a small GPT on text, byte by byte.
 ///
 /// The samples of a step depend on --seed and --batch only: any number of ranks sees the same ones.
@@ -34,153 +44,165 @@ Examples:
   brigade train --text notes/ --checkpoint notes.gpt --resume notes.gpt --steps 3000")]
 pub struct Args {
     /// Processes to train with
-    #[arg(short = 'n', long, default_value_t = 1)]
+    #[arg(short = 'n', long, default_value_t = 1, help_heading = RANKS)]
     pub ranks: usize,
     /// Steps in all, counting those before --resume; the learning rate falls over all of them
-    #[arg(long, default_value_t = 1500)]
+    #[arg(long, default_value_t = 1500, help_heading = TRAINING)]
     pub steps: usize,
     /// End after this step already, as if interrupted there; at most --steps
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", help_heading = TRAINING)]
     pub stop_at: Option<usize>,
     /// Ways to train, separated by commas: at most one of each kind
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "ddp", value_name = "WAYS")]
+    #[arg(
+        long, value_enum, value_delimiter = ',', default_value = "ddp", value_name = "WAYS",
+        help_heading = RANKS
+    )]
     pub strategy: Vec<Way>,
     /// Ranks along each axis (dp, shard, pp, tp), of which the last runs fastest, such as
     /// dp=2,pp=2; replicate=2,shard=2 are two states, each in two parts
-    #[arg(long, value_name = "AXES")]
+    #[arg(long, value_name = "AXES", help_heading = RANKS)]
     pub mesh: Option<Mesh>,
     /// How gradients and parameters travel.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = TRAVEL)]
     #[serde(flatten)]
     pub travel: Travel,
     /// Stages on each rank of an interleaved pipeline; 2 if not given
-    #[arg(long, value_name = "STAGES")]
+    #[arg(long, value_name = "STAGES", help_heading = RANKS)]
     pub chunks: Option<usize>,
     /// Carry out this schedule of a pipeline, a CSV file as torch.distributed.pipelining has it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = RANKS)]
     pub schedule: Option<PathBuf>,
     /// Draw when the ranks of a pipeline did what in the last step, and when they should have: SVG
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
     pub draw: Option<PathBuf>,
     /// What carries the bytes; without it, what the environment asks for.
-    #[arg(long, value_name = "NAMES", help = transport_help())]
+    #[arg(long, value_name = "NAMES", help = transport_help(), help_heading = RANKS)]
     pub transport: Option<String>,
     /// Print the same digits with any number of ranks: gradients are gathered, which sends more,
     /// and added in one order
-    #[arg(long)]
+    #[arg(long, help_heading = RANKS)]
     pub ordered: bool,
     /// Parts of a batch whose gradients --ordered adds in order; --ranks must divide it
-    #[arg(long, default_value_t = 4, requires = "ordered")]
+    #[arg(long, default_value_t = 4, requires = "ordered", help_heading = RANKS)]
     pub lanes: usize,
     /// Parts of a rank's share of a batch that are computed one after the other, in less memory;
     /// in a pipeline the micro-batches, 4 if not given
-    #[arg(long, visible_alias = "micro-batches", value_name = "PARTS", conflicts_with = "ordered")]
+    #[arg(
+        long, visible_alias = "micro-batches", value_name = "PARTS", conflicts_with = "ordered",
+        help_heading = TRAINING
+    )]
     pub accumulate: Option<usize>,
     /// What the model computes with; updates are made in 32 bits
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = TRAINING)]
     pub precision: Precision,
     /// How gradients become steps
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = TRAINING)]
     pub optimizer: Rule,
     /// Whether a GPU computes
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = MEMORY)]
     #[serde(flatten)]
     pub device: DeviceArgs,
     /// Keep moments, and parameters that are held in parts, in cheaper memory: cpu (an arena with
     /// a budget) or nvme:FOLDER (a file, through which the update streams)
-    #[arg(long, value_name = "TIER")]
+    #[arg(long, value_name = "TIER", help_heading = MEMORY)]
     pub offload: Option<Tier>,
     /// Keep only what goes into blocks, and compute their forward again in backward
-    #[arg(long)]
+    #[arg(long, help_heading = MEMORY)]
     pub recompute: bool,
     /// As --recompute, and what goes into blocks is kept in files, too: nvme:FOLDER
-    #[arg(long, value_name = "TIER")]
+    #[arg(long, value_name = "TIER", help_heading = MEMORY)]
     pub offload_activations: Option<Tier>,
     /// Cut each linear layer into so many parts, which are fetched and let go of one by one
-    #[arg(long, value_name = "TILES")]
+    #[arg(long, value_name = "TILES", help_heading = MEMORY)]
     pub tile: Option<usize>,
     /// Bytes of host memory that a rank may use for --offload, such as 64M
-    #[arg(long, value_name = "BYTES", requires = "offload", value_parser = offload::parse_bytes)]
+    #[arg(
+        long, value_name = "BYTES", requires = "offload", value_parser = offload::parse_bytes,
+        help_heading = MEMORY
+    )]
     pub host_budget: Option<usize>,
     /// Text to train on, a file or a folder (without hidden files), up to 1 GiB; Moby-Dick if not
     /// given
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = TRAINING)]
     pub text: Option<PathBuf>,
     /// Samples per step over all ranks
-    #[arg(long, default_value_t = 48)]
+    #[arg(long, default_value_t = 48, help_heading = TRAINING)]
     pub batch: usize,
     /// Bytes per sample
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, help_heading = MODEL)]
     pub context: usize,
     /// Blocks
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, help_heading = MODEL)]
     pub layers: usize,
     /// Numbers per token between blocks
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, help_heading = MODEL)]
     pub width: usize,
     /// Attention heads per block
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, help_heading = MODEL)]
     pub heads: usize,
     /// Experts in place of each block's perceptron; ranks with the same samples divide them
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, help_heading = MODEL)]
     pub experts: usize,
     /// Experts that a token goes to
-    #[arg(long, default_value_t = 1, requires = "experts")]
+    #[arg(long, default_value_t = 1, requires = "experts", help_heading = MODEL)]
     pub top: usize,
     /// Highest learning rate; it warms up over 5 % of the steps and falls to a tenth
-    #[arg(long, default_value_t = 5e-3)]
+    #[arg(long, default_value_t = 5e-3, help_heading = TRAINING)]
     pub lr: f32,
     /// Chooses weights and samples
-    #[arg(long, default_value_t = 1851)]
+    #[arg(long, default_value_t = 1851, help_heading = TRAINING)]
     pub seed: u64,
     /// Threads per rank, up to 512; all cores shared evenly if not given
-    #[arg(long)]
+    #[arg(long, help_heading = RANKS)]
     pub threads: Option<usize>,
     /// Write the training state to this file (safetensors) at the end
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
     pub checkpoint: Option<PathBuf>,
     /// Also write it after every so many steps
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, value_name = "STEPS", help_heading = FILES)]
     pub checkpoint_every: Option<usize>,
     /// Leave the files of --offload: with --strategy fsdp they are a checkpoint themselves, made
     /// one at the end and after every --checkpoint-every steps at the cost of an index
-    #[arg(long, requires = "offload")]
+    #[arg(long, requires = "offload", help_heading = MEMORY)]
     pub keep: bool,
     /// Go on from this checkpoint, or from the files that --keep has left in this folder
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = FILES)]
     pub resume: Option<PathBuf>,
     /// Append one JSON object per step to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
     pub log: Option<PathBuf>,
     /// Print what the run would need and take, and do not train
-    #[arg(long)]
+    #[arg(long, help_heading = PLANNING)]
     pub plan: bool,
     /// Refuse, before anything is started, what needs more memory a rank, such as 512M or 4G
-    #[arg(long, value_name = "BYTES", value_parser = offload::parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = offload::parse_bytes, help_heading = PLANNING)]
     pub budget: Option<usize>,
     /// For --plan: billions of operations that a rank does in a second; measured if not given
-    #[arg(long, value_name = "GFLOPS", requires = "plan")]
+    #[arg(long, value_name = "GFLOPS", requires = "plan", help_heading = PLANNING)]
     pub rate: Option<f64>,
     /// For --plan: GB that a rank sends in a second
-    #[arg(long, value_name = "GB", default_value_t = 4.0, requires = "plan")]
+    #[arg(
+        long, value_name = "GB", default_value_t = 4.0, requires = "plan",
+        help_heading = PLANNING
+    )]
     pub link: f64,
     /// Write what each rank did when to this file, for Perfetto or Chrome's about:tracing
-    #[arg(long, value_name = "FILE.json")]
+    #[arg(long, value_name = "FILE.json", help_heading = FILES)]
     pub trace: Option<PathBuf>,
     /// Write event files for tensorboard to this folder
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", help_heading = FILES)]
     pub tensorboard: Option<PathBuf>,
     /// Draw loss, time and memory of the run to this file at the end
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", help_heading = FILES)]
     pub report: Option<PathBuf>,
     /// Bytes of text to write at the end
-    #[arg(long, default_value_t = 400, value_name = "BYTES")]
+    #[arg(long, default_value_t = 400, value_name = "BYTES", help_heading = OUTPUT)]
     pub sample: usize,
     /// How that text begins
-    #[arg(long, default_value = "The whale ", value_name = "TEXT")]
+    #[arg(long, default_value = "The whale ", value_name = "TEXT", help_heading = OUTPUT)]
     pub prompt: String,
     /// Print nothing but the step lines
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub quiet: bool,
 }
 
