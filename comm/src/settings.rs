@@ -211,7 +211,11 @@ impl Settings {
             }
             "BRIGADE_SOCKETS" => self.sockets = number()? as usize,
             _ if self.rdma.set(name, value)? => {}
-            _ => return Err(Error::invalid(format!("{name} is not a setting of Brigade"))),
+            _ => {
+                return Err(Error::invalid(format!(
+                    "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
+                )));
+            }
         }
         Ok(())
     }

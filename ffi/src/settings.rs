@@ -88,7 +88,9 @@ pub(crate) unsafe fn settings_over(
         if !value.is_empty() {
             settings.set(name, value)?;
         } else if !settings.table().iter().any(|row| row.name == name) {
-            return Err(Failure::argument(format!("{name} is not a setting of Brigade")));
+            return Err(Failure::argument(format!(
+                "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
+            )));
         }
     }
     Ok(settings)
@@ -147,7 +149,9 @@ pub unsafe extern "C" fn brigade_comm_setting(
         let name = unsafe { text(name, "name") }?;
         let row = comm.communicator.settings().table().into_iter().find(|row| row.name == name);
         let Some(row) = row else {
-            return Err(Failure::argument(format!("{name} is not a setting of Brigade")));
+            return Err(Failure::argument(format!(
+                "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
+            )));
         };
         let text = row.current.as_bytes();
         if bytes <= text.len() {
