@@ -19,8 +19,8 @@
  *   stream: they take a brigade_device_group_t and a stream where NCCL's take a communicator and a
  *   stream. All others are for memory of the host.
  * - Nothing here installs signal handlers, ends the process, or runs before it is called. Signals
- *   interrupt no call. A thread that is inside one must not be cancelled (pthread_cancel): glibc
- *   then ends the process.
+ *   interrupt no call, but brigade_interrupt_by does. A thread that is inside a call must not be
+ *   cancelled (pthread_cancel): glibc then ends the process.
  */
 
 #ifndef BRIGADE_H
@@ -246,6 +246,10 @@ typedef brigade_work *brigade_work_t;
 typedef void (*brigade_done_t)(brigade_result_t result,
                                const char *sentence,
                                void *user);
+
+// A function that tells whether a call that waits shall end, by any number but 0. It runs inside
+// the call: it may make none itself but brigade_last_error, and must neither throw nor jump out.
+typedef int (*brigade_interrupt_t)(void *user);
 
 // A handle of windows: memory of every rank of a group, with counters beside it, that all of them
 // write and read while its owner does something else.
@@ -791,6 +795,16 @@ brigade_result_t brigade_group_start(void);
 //
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_end(brigade_work_t *work);
+
+// Have the calls that this thread makes from now on ask `interrupt`, some 50 times a second while
+// they wait for other ranks and nothing moves; NULL asks nobody. For interpreters, which handle
+// signals between calls only. Once it says so, the call ends, and with it the world, as by
+// brigade_comm_abort: BRIGADE_ABORTED on all ranks, with this rank's number. Joining, and
+// waiting for works, which takes a limit, ask nobody.
+//
+// Threads: each thread has its own.
+brigade_result_t brigade_interrupt_by(brigade_interrupt_t interrupt,
+                                      void *user);
 
 // Allocate `bytes` bytes of zeros that begin on a page, as transports like their buffers best; any
 // other memory will do as well, and none has to be registered: what devices need to know of it

@@ -38,7 +38,7 @@ pub use brigade_comm::launch::Launch;
 pub use brigade_comm::{
     Buffers, Call, Communicator, Counts, CustomOp, Dtype, Element, Error, F8e4m3, F8e5m2,
     LendingStats, Messages, Op, Received, Scope, Settings, ShardUpdate, Stats, Window, WindowSize,
-    Work,
+    Work, interrupt_by,
 };
 
 /// Collectives as data: algorithms, their proofs, prices and pictures.

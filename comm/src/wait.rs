@@ -9,6 +9,7 @@ use brigade_transports::{Endpoint, TransportError};
 use crate::Error;
 use crate::control::{Control, History, NO_SIGNATURE, Verdict};
 use crate::header::Header;
+use crate::interrupt;
 use crate::plan::{Channel, Plan};
 use crate::run::{Run, Stop};
 use crate::say::warn;
@@ -124,6 +125,9 @@ impl Watch {
         }
         for endpoint in endpoints {
             endpoint.check().map_err(|error| self.judge(Stop::Wire(error), still.name))?;
+        }
+        if interrupt::is_wanted() {
+            return Err(self.abort(&format!("interrupted during {}", still.name)));
         }
         let Some(since) = waiting.since else { return Ok(()) };
         let stood = since.elapsed();

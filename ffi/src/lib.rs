@@ -20,6 +20,7 @@ pub mod dtype;
 pub mod error;
 pub mod group;
 pub mod id;
+pub mod interrupt;
 pub mod memory;
 pub mod message;
 pub mod op;

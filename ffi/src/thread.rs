@@ -10,7 +10,7 @@ thread_local! {
     static MODE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Set while an operator of the user's runs; the bits below count open groups.
+/// Set while a function of the user's runs inside a call; the bits below count open groups.
 const FOLDING: u32 = 1 << 31;
 
 /// Whether calls are carried out at once.
@@ -29,10 +29,13 @@ pub(crate) fn set_open_groups(count: u32) {
     MODE.set(MODE.get() & FOLDING | count & !FOLDING);
 }
 
-/// Refuse what an operator may not do: it runs inside a call, and would wait for itself.
+/// Refuse what an operator may not do, or who is asked by a call that waits: it runs inside the
+/// call, and would wait for itself.
 pub(crate) fn refuse_in_operator() -> Outcome {
     if MODE.get() & FOLDING != 0 {
-        return Err(Failure::usage("an operator called a function that may wait"));
+        return Err(Failure::usage(
+            "a function that runs inside a call, as operators do, called one that may wait",
+        ));
     }
     Ok(())
 }
@@ -47,7 +50,7 @@ pub(crate) fn refuse_in_group(what: &str) -> Outcome {
     Ok(())
 }
 
-/// The stretch during which an operator of the user's runs on this thread.
+/// The stretch during which such a function runs on this thread.
 pub(crate) struct Folding(u32);
 
 impl Folding {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 21] = [
+const SOURCES: [&str; 22] = [
     "version",
     "error",
     "id",
@@ -17,6 +17,7 @@ const SOURCES: [&str; 21] = [
     "rooted",
     "message",
     "group",
+    "interrupt",
     "memory",
     "window",
     "device",

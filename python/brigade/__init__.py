@@ -14,4 +14,7 @@ brigade.torch, which init_process_group("brigade") finds by itself.
 from .communicator import Communicator, Work, unique_id, version
 from .library import Error
 
+# What tracebacks call it, as programs do.
+Error.__module__ = __name__
+
 __all__ = ["Communicator", "Error", "Work", "unique_id", "version"]

@@ -9,6 +9,7 @@ import math
 import time
 from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
 
+from . import signals
 from .library import (
     IN_PROGRESS, INVALID_ARGUMENT, LIBRARY, Config, Error, Id, Setting, Span, Stats, check, operator,
     small, whole,
@@ -57,6 +58,9 @@ class Work:
             if left == 0:
                 return False
 
+    def __reduce__(self):
+        raise TypeError("a call in flight is of its process")
+
     def __del__(self):
         LIBRARY.brigade_work_wait(self._handle, -1)
         LIBRARY.brigade_work_free(self._handle)
@@ -77,6 +81,7 @@ class Communicator:
 
     def __init__(self, handle):
         self._handle = handle
+        signals.hear()
         rank, size = c_int(), c_int()
         check(LIBRARY.brigade_comm_rank(handle, byref(rank)))
         check(LIBRARY.brigade_comm_size(handle, byref(size)))
@@ -86,7 +91,7 @@ class Communicator:
     def from_env(cls, **settings):
         """Join the world of brigade run, torchrun, mpirun or srun; alone without any of them."""
         handle, (config, _held) = c_void_p(), config_of(settings)
-        check(LIBRARY.brigade_comm_init_from_env(byref(handle), byref(config)))
+        signals.join(LIBRARY.brigade_comm_init_from_env, handle, byref(config))
         return cls(handle)
 
     @classmethod
@@ -94,15 +99,27 @@ class Communicator:
         """Join those who have the same unique id."""
         rank, size = small(rank, "rank"), small(size, "size")
         handle, (config, _held) = c_void_p(), config_of(settings)
+        with memoryview(unique) as view:
+            if view.nbytes != sizeof(Id):
+                raise ValueError(f"unique has {view.nbytes} bytes, and a unique id {sizeof(Id)}")
         drawn = Id.from_buffer_copy(unique)
         function = LIBRARY.brigade_comm_init_rank_config
-        check(function(byref(handle), size, drawn, rank, byref(config)))
+        signals.join(function, handle, size, drawn, rank, byref(config))
         return cls(handle)
+
+    def __repr__(self):
+        state = "closed" if self._handle is None else f"rank {self.rank} of {self.size}"
+        return f"<brigade.Communicator: {state}>"
+
+    def __reduce__(self):
+        raise TypeError(
+            "a communicator is of its process: another one makes its own, by from_env or from_id"
+        )
 
     def split(self, color, key=0):
         """The communicator of those with the same color, in the order of `key`; None for -1."""
         color, key, handle = small(color, "color"), small(key, "key"), c_void_p()
-        check(LIBRARY.brigade_comm_split(self._open(), color, key, byref(handle)))
+        signals.call(LIBRARY.brigade_comm_split, self._open(), color, key, byref(handle))
         return Communicator(handle) if handle else None
 
     def all_reduce(self, buffer, op="sum", **more):
@@ -226,11 +243,12 @@ class Communicator:
             raise Error(INVALID_ARGUMENT, "this communicator has been closed")
         return self._handle
 
-    def _run(self, name, spans, *arguments, wait=True):
+    def _run(self, name, spans, *arguments, wait=True, **unknown):
+        if unknown:
+            raise TypeError(f"{name}() has no argument {', '.join(unknown)}")
         function = getattr(LIBRARY, "brigade_" + name)
         if wait:
-            check(function(*arguments, self._open(), None))
-            return None
+            return signals.call(function, *arguments, self._open(), None)
         handle = c_void_p()
         check(function(*arguments, self._open(), byref(handle)))
         return Work(handle, spans)

@@ -89,6 +89,7 @@ def load():
         "get_unique_id": [POINTER(Id)],
         "comm_init_rank_config": [c_void_p, c_int, Id, c_int, POINTER(Config)],
         "comm_init_from_env": [c_void_p, POINTER(Config)],
+        "interrupt_by": [c_void_p, c_void_p],
         "comm_split": [comm, c_int, c_int, c_void_p],
         "comm_abort": [comm, c_char_p],
         "comm_destroy": [comm],
@@ -130,10 +131,15 @@ def load():
 LIBRARY = load()
 
 
+def last_error():
+    """The sentence of this thread's last failure."""
+    return LIBRARY.brigade_last_error().decode()
+
+
 def check(result):
     """Raise what a call failed with."""
     if result != SUCCESS:
-        raise Error(result, LIBRARY.brigade_last_error().decode())
+        raise Error(result, last_error())
 
 
 def whole(number, argument):
@@ -183,7 +189,10 @@ def refusal(thing, argument, writable, error):
         with memoryview(thing) as view:
             readonly, contiguous = view.readonly, view.c_contiguous
     except TypeError:
-        return TypeError(f"{argument} has to be something with a buffer, and is of type {kind}")
+        hint = "; its numpy() has one" if hasattr(thing, "numpy") else ""
+        return TypeError(
+            f"{argument} has to be something with a buffer, and is of type {kind}{hint}"
+        )
     except (BufferError, ValueError):
         # Its elements are of a type that buffers do not have, or it has steps that they cannot say.
         return ValueError(f"{argument}, of type {kind}, does not give its buffer: {error}")

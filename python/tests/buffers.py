@@ -4,8 +4,11 @@
 """
 
 import array
+import os
 import pickle
 import signal
+import threading
+import time
 
 import brigade
 import numpy
@@ -154,11 +157,55 @@ said = refused(comm.all_to_all, out, out, [1.0] * size, received, kind=TypeError
 assert said == "a count of sent has to be a whole number, and is of type float", said
 assert f": root -1 of {size} ranks" in refused(comm.broadcast, mine, -1, kind=brigade.Error)
 assert f": rank -1 of {size} ranks" in refused(comm.send, mine, -1, kind=brigade.Error)
+for wrong in b"short", bytes(129):
+    said = refused(brigade.Communicator.from_id, wrong, 0, 2)
+    assert said == f"unique has {len(wrong)} bytes, and a unique id 128", said
+for kept in comm, comm.all_reduce(mine, wait=False):
+    assert "of its process" in refused(pickle.dumps, kept, kind=TypeError)
+assert refused(comm.barrier, until=3, kind=TypeError) == "barrier() has no argument until"
+assert repr(comm) == f"<brigade.Communicator: rank {rank} of {size}>"
 error = pickle.loads(pickle.dumps(brigade.Error(4, "a sentence")))
 assert error.result == 4 and str(error) == "a sentence"
 assert comm.stats()["calls"] > 30
 assert len(brigade.unique_id()) == 128 and brigade.version() >= (0, 1, 0)
 comm.barrier()
+
+
+def interrupted(function, *arguments, **more):
+    """What a handler's KeyboardInterrupt came from, which is heard long before the call would end."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    start = time.monotonic()
+    try:
+        function(*arguments, **more)
+    except KeyboardInterrupt as error:
+        assert time.monotonic() - start < 10
+        return error.__cause__
+    raise AssertionError(f"{function.__name__} heard no signal")
+
+
+if rank == 0:
+    # Others join for longer than this takes, and nobody comes.
+    assert interrupted(brigade.Communicator.from_id, brigade.unique_id(), 0, 2) is None
+if size > 1:
+    heard = []
+    if rank == 0:
+        def handler(*_):
+            heard.append(refused(comm.barrier, kind=brigade.Error))
+
+        signal.signal(signal.SIGUSR1, handler)
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGUSR1]).start()
+        cause = interrupted(comm.barrier)
+        # The handler that raises nothing ran, and the call went on.
+        assert len(heard) == 1 and "runs inside a call" in heard[0], heard
+    else:
+        time.sleep(1)
+        cause = AssertionError()
+        try:
+            comm.barrier()
+        except brigade.Error as error:
+            cause = error
+    assert cause.result == 11 and "rank 0 aborted: interrupted during barrier" in str(cause), cause
 comm.close()
 assert "has been closed" in refused(comm.barrier, kind=brigade.Error)
 print(f"rank {rank} of {size}: all is well")

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::library::{Installed, bounded, brigade, has, run, source};
 
 /// All that is written in C against brigade.h.
-const C_PROGRAMS: [&str; 13] = [
+const C_PROGRAMS: [&str; 14] = [
     "layout.c",
     "collectives.c",
     "device.c",
@@ -15,6 +15,7 @@ const C_PROGRAMS: [&str; 13] = [
     "groups.c",
     "hostile.c",
     "ids.c",
+    "interrupts.c",
     "latency.c",
     "offload.c",
     "survivors.c",
@@ -139,6 +140,20 @@ fn unique_ids_lead_threads_and_forked_processes_together() {
     let library = Installed::get();
     let binary = link(&library, "gcc", "ids.c", "plain", &[]);
     assert_eq!(run(&mut bounded(&binary)), "ids led where they should\n");
+}
+
+#[test]
+fn a_call_that_waits_asks_whether_to_go_on() {
+    if !has("gcc") {
+        return;
+    }
+    let library = Installed::get();
+    let binary = link(&library, "gcc", "interrupts.c", "plain", &[]);
+    for transport in ["shm", "tcp"] {
+        let mut launch = bounded(brigade());
+        launch.args(["run", "-n", "2", "--"]).arg(&binary);
+        expect_ranks(&run(launch.env("BRIGADE_TRANSPORT", transport)), 2);
+    }
 }
 
 #[test]
