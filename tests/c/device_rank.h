@@ -64,6 +64,8 @@ static void begin(struct rank *me) {
     size_t at;
     for (at = 0; at < ROOM; at++)
         me->got[at] = -1;
+    /* Who copies memory that is not pinned behind a call may hold up the ranks that it waits for. */
+    settle(me);
     copy(me, me->in, (uintptr_t)me->brought, ROOM);
     copy(me, me->out, (uintptr_t)me->got, ROOM);
     settle(me);

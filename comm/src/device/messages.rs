@@ -167,6 +167,8 @@ impl Inner {
         stream: &Stream,
     ) -> Result<(), Error> {
         let failed = |error| self.give_up(&A_MESSAGE, &error, stream);
+        // Copies of memory that is not pinned hold up others who use the device while they wait.
+        self.settle(stream)?;
         let mut buffers: Vec<Vec<u8>> = messages.iter().map(|one| vec![0; one.bytes]).collect();
         for (message, buffer) in messages.iter().zip(&mut buffers).filter(|(one, _)| one.sends) {
             let target = buffer.as_mut_ptr() as u64;

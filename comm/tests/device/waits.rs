@@ -68,6 +68,26 @@ fn room_for_a_call_waits_for_no_stream_that_waits_for_the_call() {
     });
 }
 
+/// A rank looks at what comes of a call as soon as it has made it, before the others make theirs.
+#[test]
+fn who_reads_behind_a_call_holds_up_no_rank_that_it_waits_for() {
+    hasty(2, |rank| {
+        let own = rank.comm.rank();
+        for elems in [100, 20_000] {
+            let memory = rank.memory_of_each(&vec![own as u8; elems]);
+            let call = Call::moving(Collective::Broadcast { root: 1 }, Dtype::U8, elems);
+            if own == 1 {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            let at = memory.address();
+            // SAFETY: the memory is as long as the call, and outlives its end.
+            unsafe { rank.group.enqueue(&call, at, at, &rank.stream) }.expect("a call");
+            assert!(rank.bytes(&memory) == vec![1; elems], "rank {own}, {elems} bytes");
+            rank.free(vec![memory]);
+        }
+    });
+}
+
 /// Who sends its part of a reduction goes on, before the root has pinned room for the result.
 #[test]
 fn calls_of_the_host_pin_memory_while_no_kernel_waits() {

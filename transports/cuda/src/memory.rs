@@ -69,13 +69,15 @@ impl DeviceMemory {
         self.bytes
     }
 
-    /// Write `source` at `offset`, and wait until it is there. `stream` says what comes before.
+    /// Write `source` at `offset`, and wait until it is there. `stream` says what comes before,
+    /// which is waited for first: see [`Stream::copy`].
     ///
     /// # Errors
     ///
     /// [`CudaError::Refused`] where it does not fit, and what the driver says.
     pub fn write(&mut self, stream: &Stream, offset: usize, source: &[u8]) -> Result<()> {
         self.check(offset, source.len())?;
+        stream.synchronize()?;
         let target = self.address + offset as u64;
         // SAFETY: the range is ours, the slice is borrowed until the copy is done.
         unsafe { stream.copy(target, source.as_ptr() as u64, source.len()) }?;
@@ -83,13 +85,14 @@ impl DeviceMemory {
     }
 
     /// Read into `target` from `offset`, and wait until it is there. `stream` says what comes
-    /// before.
+    /// before, which is waited for first: see [`Stream::copy`].
     ///
     /// # Errors
     ///
     /// [`CudaError::Refused`] beyond the end, and what the driver says.
     pub fn read(&self, stream: &Stream, offset: usize, target: &mut [u8]) -> Result<()> {
         self.check(offset, target.len())?;
+        stream.synchronize()?;
         let source = self.address + offset as u64;
         // SAFETY: the range is ours, the slice is borrowed until the copy is done.
         unsafe { stream.copy(target.as_mut_ptr() as u64, source, target.len()) }?;

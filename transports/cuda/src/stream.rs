@@ -197,7 +197,9 @@ impl Stream {
     }
 
     /// Copy `bytes` from `source` to `target`, either of them on any device or on the host. Host
-    /// memory that is not pinned is copied too, but may make the call wait.
+    /// memory that is not pinned is copied too, but may make the call wait for what the stream has,
+    /// and hold up other threads that give the device something meanwhile: so wait for the stream
+    /// before, where it may wait for one of them.
     ///
     /// # Safety
     ///

@@ -2,6 +2,8 @@
 //! missing, old or failing. Each child is this program again, told its part by a variable.
 
 use std::process::{Command, Output};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use brigade_cuda::{
     CaptureMode, Context, Cuda, DeviceMemory, Event, EventHandle, IpcHandle, Opened, Result, Stream,
@@ -40,6 +42,7 @@ fn the_part_of_a_child() {
             "allocate" => format!("{:?}", allocate()),
             "stick" => stick(),
             "look" => format!("{:?}", look()),
+            "behind" => format!("{:?}", behind()),
             _ => panic!("{part}"),
         },
     };
@@ -96,6 +99,44 @@ fn look() -> Result<[bool; 2]> {
     is_done
 }
 
+/// Read and write memory behind what waits in a stream for another thread to give the device
+/// something; and whether that came in time.
+fn behind() -> Result<[bool; 2]> {
+    let context = context()?;
+    let [waiting, other] = [Stream::new(&context)?, Stream::new(&context)?];
+    let mut memory = DeviceMemory::new(&context, 1 << 20)?;
+    let filled = DeviceMemory::new(&context, 1 << 20)?;
+    let mut came_in_time = [false; 2];
+    for (turn, in_time) in came_in_time.iter_mut().enumerate() {
+        let (came, has_come) = channel();
+        let (said, is_said) = channel();
+        waiting.call(move || {
+            let in_time = has_come.recv_timeout(Duration::from_secs(5)).is_ok();
+            said.send(in_time).expect("it is listened to");
+        })?;
+        std::thread::scope(|scope| {
+            let giving = scope.spawn(|| -> Result<()> {
+                // The copy has begun by then.
+                std::thread::sleep(Duration::from_millis(100));
+                // SAFETY: ours, and waited for.
+                unsafe { other.fill(filled.address(), 1, filled.bytes()) }?;
+                other.synchronize()?;
+                // Who has waited for too long hears it no more.
+                let _ = came.send(());
+                Ok(())
+            });
+            let mut bytes = vec![7; 1 << 20];
+            match turn {
+                0 => memory.read(&waiting, 0, &mut bytes)?,
+                _ => memory.write(&waiting, 0, &bytes)?,
+            }
+            giving.join().expect("it does not panic")
+        })?;
+        *in_time = is_said.recv().expect("it is said");
+    }
+    Ok(came_in_time)
+}
+
 /// What memory of this process holds after a child has written it.
 fn written_by_a_child(offset: u64, variables: &[(&str, &str)]) -> (String, Vec<u8>) {
     brigade_cuda_fake::install();
@@ -126,6 +167,14 @@ fn another_process_writes_our_memory() {
 fn who_looks_and_waits_disturbs_no_capture_of_another_thread() {
     brigade_cuda_fake::install();
     assert_eq!(said(&child("look", &[])), "Ok([true, true])");
+}
+
+/// A driver may hold up all who give the device something while it copies memory that is not pinned
+/// and waits for what comes before: so that is waited for by other means.
+#[test]
+fn who_reads_and_writes_behind_a_wait_holds_up_no_thread_that_it_waits_for() {
+    brigade_cuda_fake::install();
+    assert_eq!(said(&child("behind", &[])), "Ok([true, true])");
 }
 
 #[test]

@@ -171,7 +171,9 @@ fn copy(target: u64, source: u64, bytes: usize, stream: &Stream) -> Answer {
     })?;
     let waits = is_pageable(target) || is_pageable(source);
     if waits && !stream.is_captured() {
-        stream.wait();
+        // A driver may hold up whoever else gives the device something until the copy is done, and
+        // all that comes before it in the stream.
+        while_all_wait(|| stream.wait());
     }
     Ok(())
 }
