@@ -227,7 +227,8 @@ fn captured(stream: &Stream, enqueue: impl Fn() -> Result<(), Error>) -> Result<
     let enqueued = enqueue();
     let graph = stream.end_capture().map_err(failed("capturing a call"))?;
     enqueued?;
-    graph.instantiate().map_err(failed("capturing a call"))
+    let made = graph.instantiate().and_then(|mut graph| graph.upload(stream).map(|()| graph));
+    made.map_err(failed("capturing a call"))
 }
 
 fn failed<E: Display>(what: &str) -> impl Fn(E) -> Error {

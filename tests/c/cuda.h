@@ -22,6 +22,7 @@
     X(cuStreamBeginCapture_v2, (void *stream, unsigned mode))                                   \
     X(cuStreamEndCapture, (void *stream, void **graph))                                         \
     X(cuGraphInstantiateWithFlags, (void **executable, void *graph, uint64_t flags))            \
+    X(cuGraphUpload, (void *executable, void *stream))                                          \
     X(cuGraphLaunch, (void *executable, void *stream))                                          \
     X(cuGraphDestroy, (void *graph))                                                            \
     X(cuGraphExecDestroy, (void *executable))

@@ -175,6 +175,8 @@ static void graphs(struct rank *me) {
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_device_mark(me->group, me->stream, &work));
     CU(cuStreamEndCapture(me->stream, &graph));
     CU(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    CU(cuGraphUpload(executable, me->stream));
+    CU(cuStreamSynchronize(me->stream));
     /* It may wait for the device, where nobody's launch may wait for us yet. */
     CHECK(brigade_barrier(me->comm, NULL));
     for (launch = 0; launch < 3; launch++) {

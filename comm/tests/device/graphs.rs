@@ -33,6 +33,7 @@ fn calls_are_captured_and_replayed_among_others() {
             let graph = rank.stream.end_capture().unwrap();
             assert_eq!(graph.nodes().unwrap(), 2);
             let mut graph = graph.instantiate().unwrap();
+            graph.upload(&rank.stream).unwrap();
             // It may wait for the device, where nobody's replay may wait for us yet.
             rank.comm.barrier().unwrap();
             for _ in 0..3 {

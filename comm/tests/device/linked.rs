@@ -127,7 +127,8 @@ fn begin_capture(rank: &Rank, enqueue: impl Fn()) {
 /// What was captured, once all ranks have theirs: making a graph launchable may wait for the
 /// device, where nobody's replay may wait for this rank yet.
 fn captured(rank: &Rank) -> Executable {
-    let graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
+    let mut graph = rank.stream.end_capture().unwrap().instantiate().unwrap();
+    graph.upload(&rank.stream).unwrap();
     rank.comm.barrier().unwrap();
     graph
 }

@@ -138,6 +138,21 @@ impl Graph {
 }
 
 impl Executable {
+    /// Bring it to the device, and wait until it is there. The first launch does so otherwise, and
+    /// takes memory of the device for it, for which it may wait.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn upload(&mut self, stream: &Stream) -> Result<()> {
+        let here = self.context.enter()?;
+        // SAFETY: both are alive.
+        unsafe { self.context.driver().graph_upload(self.raw, stream.raw()) }
+            .ok("bringing a graph to the device")?;
+        drop(here);
+        stream.synchronize()
+    }
+
     /// Launch all of it: it begins when the stream gets here. Launches of one graph run one after
     /// the other.
     ///

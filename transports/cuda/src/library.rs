@@ -263,6 +263,7 @@ functions! {
     module_unload = "cuModuleUnload"(module: Handle);
     module_get_function = "cuModuleGetFunction"(
         function: *mut Handle, module: Handle, name: *const c_char);
+    func_load = "cuFuncLoad"(function: Handle);
     func_get_attribute = "cuFuncGetAttribute"(
         value: *mut c_int, attribute: c_int, function: Handle);
     func_set_attribute = "cuFuncSetAttribute"(function: Handle, attribute: c_int, value: c_int);
@@ -278,6 +279,7 @@ functions! {
         arguments: *mut *mut c_void);
     graph_instantiate = "cuGraphInstantiateWithFlags"(
         executable: *mut Handle, graph: Handle, flags: u64);
+    graph_upload = "cuGraphUpload"(executable: Handle, stream: Handle);
     graph_launch = "cuGraphLaunch"(executable: Handle, stream: Handle);
     graph_destroy = "cuGraphDestroy"(graph: Handle);
     graph_exec_destroy = "cuGraphExecDestroy"(executable: Handle);

@@ -10,7 +10,7 @@ use crate::sys::{
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
     CU_FUNC_ATTRIBUTE_NUM_REGS, Handle,
 };
-use crate::{Context, CudaError, Result, Stream};
+use crate::{Code, Context, CudaError, Result, Stream};
 
 /// Code for a device, loaded. Cloning it is cheap.
 #[derive(Clone)]
@@ -57,7 +57,8 @@ impl Module {
         Ok(Self { inner: Arc::new(Inner { context: context.clone(), raw }) })
     }
 
-    /// The kernel with this name (`extern "C"`, so the name is what the source says).
+    /// The kernel with this name (`extern "C"`, so the name is what the source says), loaded as a
+    /// whole: what is left to its first launch might wait for the device then.
     ///
     /// # Errors
     ///
@@ -70,6 +71,12 @@ impl Module {
         // SAFETY: the pointers are to a handle and a C string that outlive the call.
         unsafe { context.driver().module_get_function(&mut raw, self.inner.raw, c_name.as_ptr()) }
             .ok(format_args!("looking up kernel {name}"))?;
+        // SAFETY: the function is its module's, which is alive.
+        match unsafe { context.driver().func_load(raw) }.ok(format_args!("loading kernel {name}")) {
+            // Before CUDA 12.4 there is no such call, and looking it up has loaded it.
+            Ok(()) | Err(CudaError::Call { code: Code::NOT_SUPPORTED, .. }) => {}
+            Err(error) => return Err(error),
+        }
         Ok(Function { module: self.clone(), raw })
     }
 

@@ -21,6 +21,7 @@ fn replay(rank: &mut Rank, all: &Barrier, calls: impl Fn(&Rank)) -> usize {
     let graph = rank.stream.end_capture().expect("nothing spoilt it");
     let nodes = graph.nodes().expect("a number");
     let mut graph = graph.instantiate().expect("a graph");
+    graph.upload(&rank.stream).expect("it is there");
     // It may wait for the device, where nobody's replay may wait for us yet.
     all.wait();
     for _ in 0..3 {

@@ -26,13 +26,20 @@ pub(crate) struct Capture {
 const GLOBAL: c_uint = 0;
 const RELAXED: c_uint = 2;
 
+/// What can be launched.
+struct Executable {
+    jobs: Vec<Job>,
+    /// Whether it was brought to the device.
+    is_there: AtomicBool,
+}
+
 thread_local! {
     /// Which captures forbid something to this thread.
     static MODE: Cell<c_uint> = const { Cell::new(GLOBAL) };
 }
 
 static GRAPHS: Table<Vec<Job>> = Table::new();
-static EXECUTABLES: Table<Vec<Job>> = Table::new();
+static EXECUTABLES: Table<Executable> = Table::new();
 /// Captures that are going on.
 static OPEN: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 
@@ -106,6 +113,13 @@ pub(crate) fn end(handle: Handle, every: &[Arc<Stream>]) -> Result<Handle, Code>
     Ok(GRAPHS.add(jobs))
 }
 
+/// Bring a graph to the device, once: that takes memory, for which a driver may wait.
+fn bring(executable: &Executable) {
+    if !executable.is_there.swap(true, Ordering::Relaxed) {
+        stream::settle();
+    }
+}
+
 export! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
         if mode.is_null() {
@@ -119,11 +133,17 @@ export! {
     }
     fn cuGraphInstantiateWithFlags(target: *mut Handle, graph: Handle, _flags: u64) {
         stream::settle();
-        put(target, EXECUTABLES.add(GRAPHS.find(graph)?.to_vec()))
+        let (jobs, is_there) = (GRAPHS.find(graph)?.to_vec(), AtomicBool::new(false));
+        put(target, EXECUTABLES.add(Executable { jobs, is_there }))
+    }
+    fn cuGraphUpload(executable: Handle, _stream: Handle) {
+        bring(&*EXECUTABLES.find(executable)?);
+        Ok(())
     }
     fn cuGraphLaunch(executable: Handle, handle: Handle) {
-        let jobs = EXECUTABLES.find(executable)?;
-        stream::find(handle)?.submit(move || jobs.iter().for_each(|job| job()))
+        let executable = EXECUTABLES.find(executable)?;
+        bring(&executable);
+        stream::find(handle)?.submit(move || executable.jobs.iter().for_each(|job| job()))
     }
     fn cuGraphDestroy(graph: Handle) {
         GRAPHS.remove(graph).map(drop)

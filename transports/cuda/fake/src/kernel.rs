@@ -45,6 +45,8 @@ struct Function {
     call: Call,
     sizes: Vec<usize>,
     shared_bytes_max: AtomicU64,
+    /// What is not loaded as a whole is so at its first launch.
+    is_loaded: AtomicBool,
 }
 
 /// A kernel that was launched, with a copy of its arguments.
@@ -119,7 +121,16 @@ fn function(module: Arc<Module>, name: &CStr) -> Result<Function, Code> {
     let sizes = room.get(..count).ok_or(INVALID_IMAGE)?;
     let sizes = sizes.iter().map(|size| *size as usize).collect();
     let shared_bytes_max = AtomicU64::new(u64::from(SHARED_BYTES_USUAL));
-    Ok(Function { module, call, sizes, shared_bytes_max })
+    Ok(Function { module, call, sizes, shared_bytes_max, is_loaded: AtomicBool::new(false) })
+}
+
+/// As a driver may load code: once the device has done all that it was given.
+fn load_whole(function: &Function) -> Answer {
+    let device = current()?;
+    if !function.is_loaded.swap(true, Ordering::Relaxed) {
+        while_all_wait(|| stream::wait_for_device(device));
+    }
+    Ok(())
 }
 
 fn launch(
@@ -131,6 +142,7 @@ fn launch(
     is_cooperative: bool,
 ) -> Answer {
     let function = FUNCTIONS.find(function)?;
+    load_whole(&function)?;
     let product = |of: [u32; 3]| of.iter().map(|one| u64::from(*one)).product::<u64>();
     let (blocks, threads) = (product(grid), product(block));
     let shared_max = function.shared_bytes_max.load(Ordering::Relaxed);
@@ -223,6 +235,9 @@ export! {
         // SAFETY: the caller owes a C string.
         let name = unsafe { CStr::from_ptr(name) };
         put(target, FUNCTIONS.add(function(MODULES.find(module)?, name)?))
+    }
+    fn cuFuncLoad(handle: Handle) {
+        load_whole(&*FUNCTIONS.find(handle)?)
     }
     fn cuFuncGetAttribute(target: *mut c_int, which: c_int, handle: Handle) {
         FUNCTIONS.find(handle)?;
