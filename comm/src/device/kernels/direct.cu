@@ -111,18 +111,44 @@ DEVICE u64 fold_many(const Places& places, u64 vectors, const Scale& scale) {
     return threadIdx.x;
 }
 
+// What does not lie as vectors do: elements from `first` on, `AHEAD` of each rank's on their way in
+// each thread; the first that is left.
+template <class F, int AHEAD>
+DEVICE u64 fold_elements(const Places& places, u64 first, u64 count, const Scale& scale) {
+    u64 lanes = blockDim.x;
+    for (; first + (AHEAD - 1) * lanes < count; first += AHEAD * lanes) {
+        typename F::Held held[AHEAD];
+        ONE_BY_ONE for (u32 rank = 0; rank < scale.ranks; rank++) {
+            const Stored* from = (const Stored*)(places.in[rank] + places.from) + first;
+            Stored flying[AHEAD];
+            UNROLL for (int k = 0; k < AHEAD; k++) flying[k] = from[k * lanes];
+            UNROLL for (int k = 0; k < AHEAD; k++) {
+                held[k] = rank == 0 ? F::first(flying[k], scale)
+                                    : F::more(held[k], flying[k], scale);
+            }
+        }
+        Stored result[AHEAD];
+        UNROLL for (int k = 0; k < AHEAD; k++) result[k] = F::last(held[k], scale);
+        ONE_BY_ONE for (u32 to = places.to_first; to < places.to_last; to++) {
+            Stored* into = (Stored*)(places.out[to] + places.into) + first;
+            UNROLL for (int k = 0; k < AHEAD; k++) into[k * lanes] = result[k];
+        }
+    }
+    return first;
+}
+
 template <class F>
 DEVICE void fold_step(const u64* in, const u64* out, u32 to_first, u32 to_last, const Step& step,
                       const Scale& scale) {
     u64 begin, end;
     share_of_block(step.bytes, begin, end);
     u64 from = step.source + begin, into = step.target + begin, done = 0;
+    Places places = {in, out, from, into, to_first, to_last};
     u64 bits = 0;
     for (u32 rank = 0; rank < scale.ranks; rank++) bits |= in[rank] + from;
     for (u32 to = to_first; to < to_last; to++) bits |= out[to] + into;
     if ((bits & 15) == 0) {
         u64 vectors = (end - begin) / 16;
-        Places places = {in, out, from, into, to_first, to_last};
         u64 first = fold_many<F>(places, vectors, scale);
         for (; first < vectors; first += blockDim.x) {
             Vector result = fold_ranks<F, WIDTH>(in, from + 16 * first, scale);
@@ -132,14 +158,9 @@ DEVICE void fold_step(const u64* in, const u64* out, u32 to_first, u32 to_last, 
         }
         done = vectors * 16 / sizeof(Stored);
     }
-    for (u64 at = done + threadIdx.x; at < (end - begin) / sizeof(Stored); at += blockDim.x) {
-        typename F::Held held = F::first(((const Stored*)(in[0] + from))[at], scale);
-        for (u32 rank = 1; rank < scale.ranks; rank++) {
-            held = F::more(held, ((const Stored*)(in[rank] + from))[at], scale);
-        }
-        Stored result = F::last(held, scale);
-        for (u32 to = to_first; to < to_last; to++) ((Stored*)(out[to] + into))[at] = result;
-    }
+    u64 count = (end - begin) / sizeof(Stored);
+    u64 first = fold_elements<F, 8>(places, done + threadIdx.x, count, scale);
+    fold_elements<F, 1>(places, first, count, scale);
 }
 
 // Tell a rank that all that this block has written is there.

@@ -301,8 +301,17 @@ struct Scaling {
 template <class F>
 DEVICE void scale_all(const Scaling& call) {
     Scale scale = {call.factor, call.ranks};
-    u64 lanes = (u64)gridDim.x * blockDim.x;
-    for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < call.elems; at += lanes) {
+    u64 lanes = (u64)gridDim.x * blockDim.x, first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    u64 at = first;
+    if (((call.to | call.from) & 15) == 0) {
+        u64 vectors = call.elems / LANES;
+        for (u64 one = first; one < vectors; one += lanes) {
+            Vector vector = load_vector(call.from + 16 * one);
+            store_vector(call.to + 16 * one, fold_vector<F, 1>(&vector, scale));
+        }
+        at += vectors * LANES;
+    }
+    for (; at < call.elems; at += lanes) {
         Stored stored = ((const Stored*)call.from)[at];
         ((Stored*)call.to)[at] = F::last(F::first(stored, scale), scale);
     }

@@ -35,35 +35,34 @@ struct Packets {
     Part part[RANKS];
 };
 
+// Halves of eight bytes are whole in a device's model of memory: a vector of four words is four
+// stores there, of which any may be seen first.
 DEVICE void store_packet(Packet* at, u64 data, u32 flag) {
-    u32 low = (u32)data, high = (u32)(data >> 32);
+    u64 first = (u64)flag << 32 | (u32)data, second = (u64)flag << 32 | data >> 32;
 #ifndef BRIGADE_CPU
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(low),
-                 "r"(flag), "r"(high), "r"(flag)
+    asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(first), "l"(second)
                  : "memory");
 #else
     u64* words = (u64*)at;
-    __atomic_store_n(words, (u64)flag << 32 | low, __ATOMIC_RELEASE);
-    __atomic_store_n(words + 1, (u64)flag << 32 | high, __ATOMIC_RELEASE);
+    __atomic_store_n(words, first, __ATOMIC_RELEASE);
+    __atomic_store_n(words + 1, second, __ATOMIC_RELEASE);
 #endif
 }
 
 DEVICE bool load_packet(const Packet* at, u32 flag, u64& data) {
-    u32 low, low_flag, high, high_flag;
+    u64 first, second;
 #ifndef BRIGADE_CPU
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(low), "=r"(low_flag), "=r"(high), "=r"(high_flag)
+    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(first), "=l"(second)
                  : "l"(at)
                  : "memory");
 #else
     const u64* words = (const u64*)at;
-    u64 first = __atomic_load_n(words, __ATOMIC_ACQUIRE);
-    u64 second = __atomic_load_n(words + 1, __ATOMIC_ACQUIRE);
-    low = (u32)first, low_flag = (u32)(first >> 32);
-    high = (u32)second, high_flag = (u32)(second >> 32);
+    first = __atomic_load_n(words, __ATOMIC_ACQUIRE);
+    second = __atomic_load_n(words + 1, __ATOMIC_ACQUIRE);
 #endif
-    data = (u64)high << 32 | low;
-    return low_flag == flag && high_flag == flag;
+    data = second << 32 | (u32)first;
+    return (u32)(first >> 32) == flag && (u32)(second >> 32) == flag;
 }
 
 union Eight {

@@ -11,10 +11,12 @@
 #define DEVICE static __device__ __forceinline__
 #define KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
 #define UNROLL _Pragma("unroll")
+#define ONE_BY_ONE _Pragma("unroll 1")
 #else
 #define DEVICE static inline
 #define KERNEL extern "C" __global__ void
 #define UNROLL
+#define ONE_BY_ONE
 #endif
 
 typedef unsigned char u8;
@@ -194,6 +196,24 @@ DEVICE bool await_flag(const Group& g, const u32* at, u32 want, Place place) {
     return good;
 }
 
+// What lies in buffers, by addresses that are known to be global: an instruction that has to find
+// that out first might mean shared memory, so what lies there would be read again after it.
+#ifndef BRIGADE_CPU
+DEVICE Vector load_vector(u64 at) {
+    Vector vector;
+    asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(vector.half[0]), "=l"(vector.half[1])
+                 : "l"(at)
+                 : "memory");
+    return vector;
+}
+
+DEVICE void store_vector(u64 at, Vector vector) {
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(vector.half[0]),
+                 "l"(vector.half[1])
+                 : "memory");
+}
+#else
 DEVICE Vector load_vector(u64 at) {
     return *(const Vector*)at;
 }
@@ -201,35 +221,58 @@ DEVICE Vector load_vector(u64 at) {
 DEVICE void store_vector(u64 at, Vector vector) {
     *(Vector*)at = vector;
 }
+#endif
+
+DEVICE void load_to(Vector& value, u64 at) {
+    value = load_vector(at);
+}
+
+DEVICE void store_at(u64 at, const Vector& value) {
+    store_vector(at, value);
+}
+
+template <class T>
+DEVICE void load_to(T& value, u64 at) {
+    value = *(const T*)at;
+}
+
+template <class T>
+DEVICE void store_at(u64 at, const T& value) {
+    *(T*)at = value;
+}
+
+// Copy as many whole T as there are bytes for, with all threads of the block, each of which has
+// eight loads on their way; how many bytes those are.
+template <class T>
+DEVICE u64 copy_each(u64 to, u64 from, u64 bytes) {
+    u64 count = bytes / sizeof(T), lanes = blockDim.x, first = threadIdx.x;
+    for (; first + 7 * lanes < count; first += 8 * lanes) {
+        T flying[8];
+        UNROLL for (int k = 0; k < 8; k++) {
+            load_to(flying[k], from + sizeof(T) * (first + k * lanes));
+        }
+        UNROLL for (int k = 0; k < 8; k++) {
+            store_at(to + sizeof(T) * (first + k * lanes), flying[k]);
+        }
+    }
+    for (; first < count; first += lanes) {
+        T one;
+        load_to(one, from + sizeof(T) * first);
+        store_at(to + sizeof(T) * first, one);
+    }
+    return count * sizeof(T);
+}
 
 // Copy bytes with all threads of the block.
 DEVICE void copy(u64 to, u64 from, u64 bytes) {
-    u64 done = 0, lanes = blockDim.x, lane = threadIdx.x;
+    u64 done = 0;
     if (to == from) return;
     if (((to | from) & 15) == 0) {
-        u64 vectors = bytes / 16, first = lane;
-        for (; first + 7 * lanes < vectors; first += 8 * lanes) {
-            Vector flying[8];
-            UNROLL for (int k = 0; k < 8; k++) {
-                flying[k] = load_vector(from + 16 * (first + k * lanes));
-            }
-            UNROLL for (int k = 0; k < 8; k++) {
-                store_vector(to + 16 * (first + k * lanes), flying[k]);
-            }
-        }
-        for (; first < vectors; first += lanes) {
-            store_vector(to + 16 * first, load_vector(from + 16 * first));
-        }
-        done = vectors * 16;
+        done = copy_each<Vector>(to, from, bytes);
     } else if (((to | from) & 3) == 0) {
-        for (u64 word = lane; word < bytes / 4; word += lanes) {
-            ((u32*)to)[word] = ((const u32*)from)[word];
-        }
-        done = bytes / 4 * 4;
+        done = copy_each<u32>(to, from, bytes);
     }
-    for (u64 byte = done + lane; byte < bytes; byte += lanes) {
-        ((u8*)to)[byte] = ((const u8*)from)[byte];
-    }
+    copy_each<u8>(to + done, from + done, bytes - done);
 }
 
 // The part of `bytes` that belongs to this block, whole vectors but for the last one.
