@@ -7,11 +7,11 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use brigade_bench::cuda::{self, Effort, Row};
-use brigade_cuda::nvrtc::{self, Compiler, Source};
+use brigade_cuda::nvrtc::{self, Compiler, Source, Usage};
 use brigade_cuda::{Cuda, Result};
 
 use crate::outputs;
@@ -36,7 +36,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// Compile every kernel for these architectures; needs NVRTC, but no GPU
+    /// Compile every kernel for these architectures; needs NVRTC, but no GPU. One that has local
+    /// memory is a failure
     Compile {
         /// Such as sm_80,sm_90
         #[arg(long, value_delimiter = ',', default_value = "sm_80,sm_90")]
@@ -155,27 +156,48 @@ fn compile(archs: &[String], only: &str, keep: bool) -> ExitCode {
     sources.retain(|(name, _)| name.starts_with(only));
     // What is kept is read again rather than compiled; else that it compiles is the point.
     let made = |source: &Source, arch: &str| match keep {
-        true => nvrtc::image(source, arch).map(drop),
-        false => compiler.compile(source, arch).map(drop),
+        true => nvrtc::image(source, arch),
+        false => compiler.compile(source, arch).map(Into::into),
     };
     let all: Vec<_> = sources.iter().flat_map(|one| archs.iter().map(move |a| (one, a))).collect();
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let most = AtomicU32::new(0);
+    let fail = |why: String| {
+        failed.fetch_add(1, Relaxed);
+        println!("{why}");
+    };
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(((name, source), arch)) = all.get(next.fetch_add(1, Relaxed)) {
-                    if let Err(error) = made(source, arch) {
-                        failed.fetch_add(1, Relaxed);
-                        println!("{name}: {error}");
+                    let usage = match made(source, arch) {
+                        Ok(image) => nvrtc::usage(&image),
+                        Err(error) => {
+                            fail(format!("{name}: {error}"));
+                            continue;
+                        }
+                    };
+                    let registers = usage.iter().map(|usage| usage.registers).max();
+                    most.fetch_max(registers.unwrap_or(0), Relaxed);
+                    if let Some(astray) = usage.iter().find(|usage| usage.local_bytes > 0) {
+                        fail(format!("{name} for {arch}: {}", in_local_memory(astray)));
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner();
-    println!("{} compiled, {failed} failed ({})", all.len() - failed, archs.join(", "));
+    let (failed, most) = (failed.into_inner(), most.into_inner());
+    let (good, archs) = (all.len() - failed, archs.join(", "));
+    println!("{good} compiled, {failed} failed ({archs}); at most {most} registers");
     if failed == 0 && !all.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Why a kernel will not do: the first launch of one with more local memory than any before makes a
+/// driver wait for all kernels, of which some may wait for the rank that launches.
+fn in_local_memory(usage: &Usage) -> String {
+    let Usage { kernel, registers, local_bytes } = usage;
+    format!("{kernel} has {local_bytes} bytes of local memory beside {registers} registers")
 }
 
 fn end(result: Result<()>) -> ExitCode {

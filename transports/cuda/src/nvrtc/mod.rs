@@ -7,6 +7,7 @@
 //! processors takes as well; the headers of the toolkit are not there.
 
 mod cache;
+mod cubin;
 mod library;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use crate::{Context, CudaError, Missing, Module, Result, Version};
 
 pub use cache::{CACHE_VARIABLE, folder};
+pub use cubin::{Usage, usage};
 pub use library::LIBRARY_VARIABLE;
 
 /// What every source may include, as `brigade.cuh`.
