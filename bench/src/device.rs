@@ -113,6 +113,14 @@ impl Device {
         memory.read(&self.stream, 0, image).map_err(failed("copying from the device"))
     }
 
+    /// Zeros in the first bytes of a buffer.
+    pub(crate) fn clear(&self, side: Side, bytes: usize) -> Result<(), Error> {
+        // SAFETY: the buffer is as long as the longest case, and waited for.
+        unsafe { self.stream.fill(self.address((side, 0)), 0, bytes) }
+            .and_then(|()| self.stream.synchronize())
+            .map_err(failed("clearing a buffer"))
+    }
+
     /// Microseconds of one copy of so many bytes within rank 0's device, by its engines, while no
     /// rank does anything else; none for too few. Every rank takes part.
     pub(crate) fn copy_us(&self, comm: &Communicator, bytes: usize) -> Result<Option<f64>, Error> {

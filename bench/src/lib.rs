@@ -17,6 +17,7 @@ mod plot;
 mod record;
 mod reference;
 mod room;
+mod run;
 mod session;
 pub mod size;
 mod sys;

@@ -4,18 +4,17 @@
 //! in a row, of which only the last is waited for where calls can be enqueued. Ranks tell each
 //! other their samples through the communicator itself; all end up with the same record.
 
-use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use brigade_comm::{Buffers, Call, Communicator, Error};
+use brigade_comm::{Communicator, Error};
 use brigade_schedule::Algorithm;
 
-use crate::arena::Arena;
-use crate::device::{Device, Side, copies};
+use crate::device::{Device, copies};
 use crate::kind::Case;
 use crate::news::news;
 use crate::record::Record;
-use crate::reference::{Reference, in_place, lengths};
+use crate::reference::{Reference, lengths};
+use crate::run::{Rooms, Run};
 use crate::sys::Cpu;
 
 /// How long the samples of one case take in all for `brigade bench`, when their number was not
@@ -25,8 +24,6 @@ pub(crate) const BUDGET: Duration = Duration::from_millis(40);
 const CALLS_MIN: u64 = 5;
 /// At most so many, however short they are.
 const CALLS_MAX: u64 = 2000;
-/// What lies in the output before a checked call, so that what was never written shows.
-const STALE: u8 = 0xa5;
 
 /// How samples are taken.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +61,7 @@ pub(crate) enum Place {
 pub(crate) struct Bench<'a> {
     comm: &'a Communicator,
     method: Method,
-    input: Arena,
-    output: Arena,
-    device: Option<Device>,
+    rooms: Rooms,
 }
 
 impl<'a> Bench<'a> {
@@ -88,13 +83,13 @@ impl<'a> Bench<'a> {
             Place::Host => None,
             place => Some(Device::open(comm, (input, output), place)?),
         };
-        Ok(Self { comm, method, input: Arena::new(input), output: Arena::new(output), device })
+        Ok(Self { comm, method, rooms: Rooms::new((input, output), device, method.check) })
     }
 
     /// What part of a long case's time the device needs to move its bytes at all, in words: where
     /// buffers lie on devices. Every rank takes part.
     pub(crate) fn beside_copies(&self, record: &Record) -> Result<Option<String>, Error> {
-        let Some(device) = &self.device else { return Ok(None) };
+        let Some(device) = &self.rooms.device else { return Ok(None) };
         let (bytes, ranks) = (record.bytes(), record.ranks);
         let Some(copies) = copies(record.case.kind, ranks) else { return Ok(None) };
         let copy_us = device.copy_us(self.comm, bytes)?;
@@ -111,14 +106,14 @@ impl<'a> Bench<'a> {
 
     /// What carries the bytes, for tables.
     pub(crate) fn transport(&self) -> String {
-        let of_device = self.device.as_ref().map(|device| device.transport().to_owned());
+        let of_device = self.rooms.device.as_ref().map(|device| device.transport().to_owned());
         of_device.unwrap_or_else(|| transport(self.comm))
     }
 
     /// The algorithm by which a case's calls go, if they go by one.
     pub(crate) fn algorithm_for(&self, case: &Case) -> Result<Option<Algorithm>, Error> {
         let call = case.call(self.comm.size(), self.comm.rank());
-        match (&call, &self.device) {
+        match (&call, &self.rooms.device) {
             (Some(call), None) => self.comm.algorithm_for(call).map(Some),
             (Some(call), Some(device)) => device.algorithm_for(call),
             (None, _) => Ok(None),
@@ -149,7 +144,7 @@ impl<'a> Bench<'a> {
     ) -> Result<Record, Error> {
         let (comm, method) = (self.comm, self.method);
         let in_a_row = method.in_a_row;
-        let mut run = Run::new(self, case, in_place);
+        let mut run = Run::new(comm, &mut self.rooms, case, in_place);
         let wrong = reference.map(|reference| run.check(reference)).transpose()?;
         run.clear()?;
         let sent_before = comm.stats().sent_bytes;
@@ -204,7 +199,7 @@ impl<'a> Bench<'a> {
             case: case.clone(),
             ranks: all.len(),
             in_place,
-            algorithm: match (algorithm, &self.device) {
+            algorithm: match (algorithm, &self.rooms.device) {
                 (Some(algorithm), _) => algorithm.to_string(),
                 (None, Some(_)) => String::from("device"),
                 (None, None) => String::from("none"),
@@ -219,171 +214,9 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// One case in one placement, with its memory.
-struct Run<'a> {
-    comm: &'a Communicator,
-    /// What is called; none for send-recv.
-    call: Option<Call>,
-    memory: Memory<'a>,
-    /// Where the buffers themselves lie, if `memory` has only their images.
-    device: Option<&'a mut Device>,
-}
-
-/// Where input and output lie.
-enum Memory<'a> {
-    /// Each in a buffer of its own.
-    Apart { input: &'a mut [u8], output: &'a mut [u8] },
-    /// In one buffer, at these bytes of it.
-    Together { whole: &'a mut [u8], input: Range<usize>, output: Range<usize> },
-}
-
-impl<'a> Run<'a> {
-    fn new(bench: &'a mut Bench<'_>, case: &'a Case, is_in_place: bool) -> Self {
-        let (ranks, rank) = (bench.comm.size(), bench.comm.rank());
-        let bytes = case.dtype.size();
-        let memory = match is_in_place {
-            true => {
-                let (input, output) = in_place(case, ranks, rank);
-                let whole = bench.output.bytes(input.end.max(output.end) * bytes);
-                let scaled = |range: Range<usize>| range.start * bytes..range.end * bytes;
-                Memory::Together { whole, input: scaled(input), output: scaled(output) }
-            }
-            false => {
-                let (input, output) = lengths(case, ranks, rank);
-                Memory::Apart {
-                    input: bench.input.bytes(input * bytes),
-                    output: bench.output.bytes(output * bytes),
-                }
-            }
-        };
-        let device = bench.device.as_mut();
-        Self { comm: bench.comm, call: case.call(ranks, rank), memory, device }
-    }
-
-    fn forget(&mut self) {
-        self.device.iter_mut().for_each(|device| device.forget());
-    }
-
-    /// So many calls, and how long each took here.
-    fn timed(&mut self, in_a_row: u32) -> Result<Duration, Error> {
-        let start = Instant::now();
-        for _ in 0..in_a_row {
-            self.start()?;
-        }
-        self.wait()?;
-        Ok(start.elapsed() / in_a_row)
-    }
-
-    fn wait(&self) -> Result<(), Error> {
-        self.device.as_ref().map_or(Ok(()), |device| device.wait())
-    }
-
-    /// Make the call; one on the host is done then.
-    fn start(&mut self) -> Result<(), Error> {
-        if let Some(device) = &mut self.device {
-            return match (&self.call, &self.memory) {
-                (Some(call), Memory::Apart { .. }) => {
-                    device.start(self.comm, call, (Side::Input, 0), (Side::Output, 0))
-                }
-                (Some(call), Memory::Together { input, output, .. }) => {
-                    let at = |range: &Range<usize>| (Side::Output, range.start);
-                    device.start(self.comm, call, at(input), at(output))
-                }
-                (None, memory) => device.start_send_recv(self.comm, memory.input_bytes()),
-            };
-        }
-        match (&self.call, &mut self.memory) {
-            (Some(call), Memory::Apart { input, output }) => {
-                self.comm.run(call, Buffers::OutOfPlace { input, output })
-            }
-            (Some(call), Memory::Together { whole, .. }) => {
-                self.comm.run(call, Buffers::InPlace(whole))
-            }
-            (None, Memory::Apart { input, output }) => send_recv(self.comm, input, output),
-            (None, Memory::Together { .. }) => unreachable!("send-recv has no such placement"),
-        }
-    }
-
-    /// Make the call on known data and count the wrong elements.
-    fn check(&mut self, reference: &Reference) -> Result<u64, Error> {
-        match &mut self.memory {
-            Memory::Apart { input, output } => {
-                input.copy_from_slice(&reference.input);
-                output.fill(STALE);
-            }
-            Memory::Together { whole, input, .. } => {
-                whole.fill(STALE);
-                whole[input.clone()].copy_from_slice(&reference.input);
-            }
-        }
-        self.upload()?;
-        self.start()?;
-        self.wait()?;
-        self.download()?;
-        Ok(match &self.memory {
-            Memory::Apart { input, output } => {
-                reference.wrong_in(output) + reference.changed_in(input)
-            }
-            Memory::Together { whole, output, .. } => reference.wrong_in(&whole[output.clone()]),
-        })
-    }
-
-    /// Zeros everywhere: the one value that no operator makes slow or strange by repetition.
-    fn clear(&mut self) -> Result<(), Error> {
-        match &mut self.memory {
-            Memory::Apart { input, output } => {
-                input.fill(0);
-                output.fill(0);
-            }
-            Memory::Together { whole, .. } => whole.fill(0),
-        }
-        self.upload()
-    }
-
-    /// Images to the device.
-    fn upload(&mut self) -> Result<(), Error> {
-        let Some(device) = &mut self.device else { return Ok(()) };
-        match &self.memory {
-            Memory::Apart { input, output } => {
-                device.upload(Side::Input, input)?;
-                device.upload(Side::Output, output)
-            }
-            Memory::Together { whole, .. } => device.upload(Side::Output, whole),
-        }
-    }
-
-    /// Images from the device.
-    fn download(&mut self) -> Result<(), Error> {
-        let Some(device) = &self.device else { return Ok(()) };
-        match &mut self.memory {
-            Memory::Apart { input, output } => {
-                device.download(Side::Input, input)?;
-                device.download(Side::Output, output)
-            }
-            Memory::Together { whole, .. } => device.download(Side::Output, whole),
-        }
-    }
-}
-
-impl Memory<'_> {
-    fn input_bytes(&self) -> usize {
-        match self {
-            Self::Apart { input, .. } => input.len(),
-            Self::Together { input, .. } => input.len(),
-        }
-    }
-}
-
 /// The names of the transports in use; `none` for a rank alone.
 pub(crate) fn transport(comm: &Communicator) -> String {
     let served = comm.transports().into_iter().filter(|(_, members)| *members > 0);
     let names: Vec<_> = served.map(|(name, _)| name).collect();
     if names.is_empty() { String::from("none") } else { names.join("+") }
-}
-
-/// Send to the right neighbour while receiving from the left one.
-fn send_recv(comm: &Communicator, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
-    let (ranks, rank) = (comm.size(), comm.rank());
-    let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
-    comm.messages().send(input, right).recv(output, left).run()
 }

@@ -16,7 +16,7 @@ use crate::sys::{Cpu, processor};
 use crate::{plot, size, table};
 
 /// What asks for buffers in memory of devices.
-const DEVICES: &str = "cuda";
+pub(crate) const DEVICES: &str = "cuda";
 
 /// How a run ended, on every rank alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
