@@ -154,6 +154,19 @@ fn failures_are_told_and_tests_that_did_nothing_are_failures() {
     ends(&packed.check(&["--only", "limits"], &[]), 0, "0 failed");
 }
 
+/// Asking about the device takes a second on some machines, and the record is written often.
+#[test]
+fn the_record_tells_of_device_and_host_and_asks_once() {
+    let packed = Packed::new("told");
+    packed.program("nvidia-smi", "#!/bin/sh\necho asked >>\"$0.log\"\necho 'Stub One, 580.1'\n");
+    let path = format!("{}:/usr/bin:/bin", packed.0.display());
+    ends(&packed.check(&["--only", "doctor,limits"], &[("PATH", &path)]), 0, "0 failed");
+    let text = fs::read_to_string(packed.record("md")).expect("the record");
+    assert!(text.contains("clocks.max.memory): Stub One, 580.1.\nHost: Linux "), "{text}");
+    let asked = fs::read_to_string(packed.0.join("nvidia-smi.log")).expect("it was asked");
+    assert_eq!(asked, "asked\n");
+}
+
 #[test]
 fn no_device_and_wrong_words_have_statuses_of_their_own() {
     let packed = Packed::new("none");
