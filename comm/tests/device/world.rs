@@ -1,6 +1,6 @@
 //! Ranks with devices, and one way to check a call on all of them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use brigade_comm::device::{DeviceGroup, DeviceMessage, Way};
@@ -29,10 +29,15 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The context of a rank: ranks take the devices in turn.
+/// The context of a rank: ranks take the devices in turn. All of them stay, as in most programs:
+/// the last one that goes ends it, and to make it anew takes a device as long as many a test.
 pub(crate) fn context(rank: usize) -> Context {
-    let devices = Cuda::load().expect("the fake driver").devices().expect("devices");
-    Context::new(&devices[rank % devices.len()]).expect("a context")
+    static KEPT: OnceLock<Vec<Context>> = OnceLock::new();
+    let all = KEPT.get_or_init(|| {
+        let devices = Cuda::load().expect("the fake driver").devices().expect("devices");
+        devices.iter().map(|device| Context::new(device).expect("a context")).collect()
+    });
+    all[rank % all.len()].clone()
 }
 
 /// Run `body` on so many ranks, which are threads.
