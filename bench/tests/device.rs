@@ -2,6 +2,14 @@
 
 use brigade_bench::{Args, Verdict, run_threads};
 use clap::Parser;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One world at a time: who allocates waits for the device, on which calls of another world may
+/// wait for a rank that is held up by that.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[derive(Parser)]
 struct Command {
@@ -14,6 +22,7 @@ fn args(flags: &str) -> Args {
 }
 
 fn check(flags: &str) {
+    let _turn = turn();
     if brigade_cuda_fake::has_device() {
         assert_eq!(run_threads(&args(flags)).unwrap(), Verdict::Passed, "{flags}");
     }
@@ -33,6 +42,7 @@ fn every_collective_is_checked_on_devices() {
 /// Threads open nothing of each other's.
 #[test]
 fn buffers_stay_open_only_where_calls_open_some() {
+    let _turn = turn();
     if brigade_cuda_fake::has_device() {
         let refused = run_threads(&args("all-reduce -n 2 --transport cuda --keep-open"));
         let why = refused.expect_err("calls of threads").to_string();
