@@ -89,7 +89,7 @@ fn files_that_are_written_at_the_end_are_not_there_before() {
     for line in [
         "tune --transport loopback -n 2 -b 64 -e 1K --rounds 99 --iters 200 --output NEW",
         "bench all-reduce --transport loopback -n 2 -e 16M --iters 20000 --plot NEW",
-        "offload bench step --simulate 1/1 --params 1M --turns 1000 --json NEW --plot NEW",
+        "offload bench step --simulate 1/1 --params 1M --turns 1000 --json NEW --plot NEW.svg",
         "train --steps 1000000 --layers 1 --width 16 --heads 2 --context 8 --report NEW",
     ] {
         let folder = Folder::new("not-yet");

@@ -75,9 +75,10 @@ impl Drop for Folder {
     }
 }
 
-/// Operations as they stand: a device rounds each of them, and so do tests' references.
-const OPTIONS: [&str; 6] =
-    ["-O3", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
+/// Operations as they stand: a device rounds each of them, and so do tests' references. Short loops
+/// are unrolled, as NVRTC does it: products take half the time, and compiling no longer.
+const OPTIONS: [&str; 7] =
+    ["-O2", "-fpeel-loops", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing"];
 
 /// The image, or what the compiler wrote.
 fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
