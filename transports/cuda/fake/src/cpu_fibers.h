@@ -72,10 +72,11 @@ register Block *block __asm__("r15");
 #endif
 
 // Stacks of fibers that have ended, for the next ones of this thread; and of threads that have
-// ended, for the next of those, but for so many that a crowd would keep too much memory.
+// ended, for the next of those, but for so many that a crowd would keep too much memory. Threads may
+// end behind whatever a program does as it ends, so these are never taken down.
 constexpr size_t SPARE_STACKS = 8192;
 inline std::mutex spare_lock;
-inline std::vector<char *> spare;
+inline std::vector<char *> &spare = *new std::vector<char *>;
 
 struct Stacks {
     std::vector<char *> kept;
