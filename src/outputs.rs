@@ -221,6 +221,7 @@ mod tests {
         assert_eq!(fs::read_to_string(at("file")).unwrap(), "kept");
         assert_eq!(check_files([&PathBuf::from("-"), &PathBuf::from("/dev/null")]), Ok(()));
     }
+
     #[test]
     fn what_another_flag_names_is_not_written_over() {
         let place = place();

@@ -43,19 +43,20 @@ pub(crate) struct Run<'a> {
     comm: &'a Communicator,
     /// What is called; none for send-recv.
     pub(crate) call: Option<Call>,
-    memory: Memory<'a>,
-    /// Where the buffers themselves lie, if `memory` has only their images, or none.
+    /// The bytes of the input in its buffer, which is that of the output if they are in place.
+    input: (Side, Range<usize>),
+    output: Range<usize>,
+    /// The buffers, or what is seen of those on a device, if anything is.
+    images: Option<Images<'a>>,
     pub(crate) device: Option<&'a mut Device>,
 }
 
-/// Where input and output lie.
-enum Memory<'a> {
+/// Input and output in memory of the host.
+enum Images<'a> {
     /// Each in a buffer of its own.
     Apart { input: &'a mut [u8], output: &'a mut [u8] },
-    /// In one buffer, at these bytes of it.
-    Together { whole: &'a mut [u8], input: Range<usize>, output: Range<usize> },
-    /// On a device only, at these bytes of its buffers: in the same one if they are in place.
-    Unseen { input: (Side, Range<usize>), output: Range<usize> },
+    /// Both in one.
+    Together(&'a mut [u8]),
 }
 
 impl<'a> Run<'a> {
@@ -75,18 +76,15 @@ impl<'a> Run<'a> {
         };
         let bytes = case.dtype.size();
         let [input, output] = [input, output].map(|range| range.start * bytes..range.end * bytes);
-        let memory = match (rooms.has_images, is_in_place) {
-            (false, _) => Memory::Unseen { input: (side, input), output },
-            (true, true) => {
-                let whole = rooms.output.bytes(input.end.max(output.end));
-                Memory::Together { whole, input, output }
-            }
-            (true, false) => Memory::Apart {
+        let images = rooms.has_images.then(|| match is_in_place {
+            true => Images::Together(rooms.output.bytes(input.end.max(output.end))),
+            false => Images::Apart {
                 input: rooms.input.bytes(input.end),
                 output: rooms.output.bytes(output.end),
             },
-        };
-        Self { comm, call: case.call(ranks, rank), memory, device: rooms.device.as_mut() }
+        });
+        let (call, device) = (case.call(ranks, rank), rooms.device.as_mut());
+        Self { comm, call, input: (side, input), output, images, device }
     }
 
     pub(crate) fn forget(&mut self) {
@@ -110,108 +108,92 @@ impl<'a> Run<'a> {
     /// Make the call; one on the host is done then.
     fn start(&mut self) -> Result<(), Error> {
         if let Some(device) = &mut self.device {
-            let Some(call) = &self.call else {
-                return device.start_send_recv(self.comm, self.memory.input_bytes());
-            };
-            let (from, to) = match &self.memory {
-                Memory::Apart { .. } => ((Side::Input, 0), (Side::Output, 0)),
-                Memory::Together { input, output, .. } => {
-                    ((Side::Output, input.start), (Side::Output, output.start))
+            let (side, input) = &self.input;
+            return match &self.call {
+                Some(call) => {
+                    let to = (Side::Output, self.output.start);
+                    device.start(self.comm, call, (*side, input.start), to)
                 }
-                Memory::Unseen { input: (side, input), output } => {
-                    ((*side, input.start), (Side::Output, output.start))
-                }
+                None => device.start_send_recv(self.comm, input.len()),
             };
-            return device.start(self.comm, call, from, to);
         }
-        match (&self.call, &mut self.memory) {
-            (Some(call), Memory::Apart { input, output }) => {
+        match (&self.call, self.images.as_mut().expect("the host sees what it has")) {
+            (Some(call), Images::Apart { input, output }) => {
                 self.comm.run(call, Buffers::OutOfPlace { input, output })
             }
-            (Some(call), Memory::Together { whole, .. }) => {
-                self.comm.run(call, Buffers::InPlace(whole))
-            }
-            (None, Memory::Apart { input, output }) => send_recv(self.comm, input, output),
-            (None, Memory::Together { .. }) => unreachable!("send-recv has no such placement"),
-            (_, Memory::Unseen { .. }) => unreachable!("the host sees what it has"),
+            (Some(call), Images::Together(whole)) => self.comm.run(call, Buffers::InPlace(whole)),
+            (None, Images::Apart { input, output }) => send_recv(self.comm, input, output),
+            (None, Images::Together(_)) => unreachable!("send-recv has no such placement"),
         }
     }
 
     /// Make the call on known data and count the wrong elements.
+    ///
+    /// # Panics
+    ///
+    /// If the rooms were not made to be checked.
     pub(crate) fn check(&mut self, reference: &Reference) -> Result<u64, Error> {
-        match &mut self.memory {
-            Memory::Apart { input, output } => {
+        const CHECKED: &str = "what is checked has images";
+        match self.images.as_mut().expect(CHECKED) {
+            Images::Apart { input, output } => {
                 input.copy_from_slice(&reference.input);
                 output.fill(STALE);
             }
-            Memory::Together { whole, input, .. } => {
+            Images::Together(whole) => {
                 whole.fill(STALE);
-                whole[input.clone()].copy_from_slice(&reference.input);
+                whole[self.input.1.clone()].copy_from_slice(&reference.input);
             }
-            Memory::Unseen { .. } => unreachable!("what is checked has images"),
         }
         self.upload()?;
         self.start()?;
         self.wait()?;
         self.download()?;
-        Ok(match &self.memory {
-            Memory::Apart { input, output } => {
+        Ok(match self.images.as_ref().expect(CHECKED) {
+            Images::Apart { input, output } => {
                 reference.wrong_in(output) + reference.changed_in(input)
             }
-            Memory::Together { whole, output, .. } => reference.wrong_in(&whole[output.clone()]),
-            Memory::Unseen { .. } => unreachable!("what is checked has images"),
+            Images::Together(whole) => reference.wrong_in(&whole[self.output.clone()]),
         })
     }
 
     /// Zeros everywhere: the one value that no operator makes slow or strange by repetition.
     pub(crate) fn clear(&mut self) -> Result<(), Error> {
-        match &mut self.memory {
-            Memory::Apart { input, output } => {
+        match &mut self.images {
+            Some(Images::Apart { input, output }) => {
                 input.fill(0);
                 output.fill(0);
             }
-            Memory::Together { whole, .. } => whole.fill(0),
-            Memory::Unseen { input: (side, input), output } => {
-                let device = self.device.as_ref().expect("it lies there");
-                device.clear(*side, input.end)?;
-                return device.clear(Side::Output, output.end);
+            Some(Images::Together(whole)) => whole.fill(0),
+            None => {
+                let device = self.device.as_ref().expect("they lie on the host or there");
+                device.clear(self.input.0, self.input.1.end)?;
+                return device.clear(Side::Output, self.output.end);
             }
         }
         self.upload()
     }
 
-    /// Images to the device.
+    /// Images to the device, where there are both.
     fn upload(&mut self) -> Result<(), Error> {
-        let Some(device) = &mut self.device else { return Ok(()) };
-        match &self.memory {
-            Memory::Apart { input, output } => {
+        let (Some(device), Some(images)) = (&mut self.device, &self.images) else { return Ok(()) };
+        match images {
+            Images::Apart { input, output } => {
                 device.upload(Side::Input, input)?;
                 device.upload(Side::Output, output)
             }
-            Memory::Together { whole, .. } => device.upload(Side::Output, whole),
-            Memory::Unseen { .. } => unreachable!("there are none"),
+            Images::Together(whole) => device.upload(Side::Output, whole),
         }
     }
 
-    /// Images from the device.
+    /// Images from the device, where there are both.
     fn download(&mut self) -> Result<(), Error> {
-        let Some(device) = &self.device else { return Ok(()) };
-        match &mut self.memory {
-            Memory::Apart { input, output } => {
+        let (Some(device), Some(images)) = (&self.device, &mut self.images) else { return Ok(()) };
+        match images {
+            Images::Apart { input, output } => {
                 device.download(Side::Input, input)?;
                 device.download(Side::Output, output)
             }
-            Memory::Together { whole, .. } => device.download(Side::Output, whole),
-            Memory::Unseen { .. } => unreachable!("there are none"),
-        }
-    }
-}
-
-impl Memory<'_> {
-    fn input_bytes(&self) -> usize {
-        match self {
-            Self::Apart { input, .. } => input.len(),
-            Self::Together { input, .. } | Self::Unseen { input: (_, input), .. } => input.len(),
+            Images::Together(whole) => device.download(Side::Output, whole),
         }
     }
 }

@@ -123,9 +123,7 @@ impl Settings {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
             for name in Self::unknown_variables() {
-                say::warn(&format!(
-                    "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
-                ));
+                say::warn(&unknown(&name));
             }
         });
     }
@@ -211,11 +209,7 @@ impl Settings {
             }
             "BRIGADE_SOCKETS" => self.sockets = number()? as usize,
             _ if self.rdma.set(name, value)? => {}
-            _ => {
-                return Err(Error::invalid(format!(
-                    "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
-                )));
-            }
+            _ => return Err(Error::invalid(unknown(name))),
         }
         Ok(())
     }
@@ -231,6 +225,16 @@ impl Settings {
             current,
         })
         .collect()
+    }
+
+    /// One row of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no setting has this name.
+    pub fn row(&self, name: &str) -> Result<SettingRow, Error> {
+        let row = self.table().into_iter().find(|row| row.name == name);
+        row.ok_or_else(|| Error::invalid(unknown(name)))
     }
 
     /// The values in the order of the table.
@@ -252,6 +256,11 @@ impl Settings {
         values.extend(self.rdma.values());
         values
     }
+}
+
+/// What is said of a name that no setting has.
+fn unknown(name: &str) -> String {
+    format!("{name} is not a setting of Brigade; `brigade doctor --settings` lists them")
 }
 
 /// All variables with their meanings.

@@ -85,12 +85,9 @@ pub(crate) unsafe fn settings_over(
         let name = unsafe { text(pair.name, "config: the name of a setting") }?;
         // SAFETY: as above.
         let value = unsafe { text(pair.value, name) }?.trim();
-        if !value.is_empty() {
-            settings.set(name, value)?;
-        } else if !settings.table().iter().any(|row| row.name == name) {
-            return Err(Failure::argument(format!(
-                "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
-            )));
+        match value.is_empty() {
+            true => drop(settings.row(name)?),
+            false => settings.set(name, value)?,
         }
     }
     Ok(settings)
@@ -147,12 +144,7 @@ pub unsafe extern "C" fn brigade_comm_setting(
         Out::new(value, "value")?;
         // SAFETY: C passes text.
         let name = unsafe { text(name, "name") }?;
-        let row = comm.communicator.settings().table().into_iter().find(|row| row.name == name);
-        let Some(row) = row else {
-            return Err(Failure::argument(format!(
-                "{name} is not a setting of Brigade; `brigade doctor --settings` lists them"
-            )));
-        };
+        let row = comm.communicator.settings().row(name)?;
         let text = row.current.as_bytes();
         if bytes <= text.len() {
             let needed = text.len() + 1;

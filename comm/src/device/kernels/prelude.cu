@@ -27,8 +27,12 @@ typedef unsigned long long u64;
 // At most so many ranks, and blocks of one rank. The host has the same numbers.
 #define RANKS 32
 #define BLOCKS 64
-// Looks between two looks at the abort word.
+// Looks between two looks at the abort word. On a processor each may be a turn of everybody else.
+#ifndef BRIGADE_CPU
 #define PATIENCE 4096u
+#else
+#define PATIENCE 64u
+#endif
 
 struct alignas(16) Vector {
     u64 half[2];
