@@ -10,7 +10,6 @@ use brigade_cuda::{
 use brigade_schedule::Algorithm;
 
 use crate::kind::Kind;
-use crate::measure::Place;
 
 /// Copies of fewer bytes say nothing about how fast bytes can be moved.
 const COPY_MIN: usize = 1 << 20;
@@ -18,6 +17,19 @@ const COPY_MIN: usize = 1 << 20;
 const COPIED_CACHES: usize = 4;
 /// So many copies are timed together.
 const COPIES: u32 = 8;
+
+/// Where buffers lie, and what is timed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In memory of the host.
+    Host,
+    /// In memory of devices.
+    Device,
+    /// There, and kept until the end: other processes may leave them open.
+    Kept,
+    /// There, with calls that were captured once and are replayed.
+    Graph,
+}
 
 /// Buffers on a device, as long as the longest case, and what calls are enqueued into.
 pub(crate) struct Device {

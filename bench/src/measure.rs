@@ -9,7 +9,7 @@ use std::time::Duration;
 use brigade_comm::{Communicator, Error};
 use brigade_schedule::Algorithm;
 
-use crate::device::{Device, copies};
+use crate::device::{Device, Place, copies};
 use crate::kind::Case;
 use crate::news::news;
 use crate::record::Record;
@@ -42,19 +42,6 @@ pub(crate) struct Method {
     pub(crate) cpu: Cpu,
     /// Where buffers lie.
     pub(crate) place: Place,
-}
-
-/// Where buffers lie, and what is timed there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In memory of the host.
-    Host,
-    /// In memory of devices.
-    Device,
-    /// There, and kept until the end: other processes may leave them open.
-    Kept,
-    /// There, with calls that were captured once and are replayed.
-    Graph,
 }
 
 /// One rank, ready to measure.

@@ -8,8 +8,9 @@ use brigade_comm::{Communicator, LendingStats, Settings};
 use brigade_schedule::Algorithm;
 
 use crate::args::Args;
+use crate::device::Place;
 use crate::kind::Case;
-use crate::measure::{BUDGET, Bench, Method, Place};
+use crate::measure::{BUDGET, Bench, Method};
 use crate::record::Record;
 use crate::reference::SEED;
 use crate::sys::{Cpu, processor};

@@ -13,8 +13,9 @@ use brigade_comm::{Communicator, Rule, Settings, Tuning};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::args::{Args, Sweep};
+use crate::device::Place;
 use crate::kind::{Case, Kind};
-use crate::measure::{Bench, Method, Place};
+use crate::measure::{Bench, Method};
 use crate::session::{Failure, Verdict, cannot_write};
 use crate::sys::{Cpu, processor};
 use crate::{size, table};

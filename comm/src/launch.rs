@@ -33,7 +33,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::bootstrap::{IdError, UniqueId};
+use crate::bootstrap::id::{IdError, UniqueId};
 use launchers::{LAUNCHERS, Launcher, OTHERS};
 pub use secret::JobSecret;
 use slurm::first_host;

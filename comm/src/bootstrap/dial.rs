@@ -13,7 +13,7 @@ use brigade_transports::opened;
 use super::conn::tune;
 use super::names::Lookup;
 use super::proof::{self, Nonces, Side, random};
-use super::target::{Found, Target};
+use super::target::{Found, Setback, Target};
 use super::{CardMaker, JoinError, Outlook, Vigil, draw};
 use crate::control::frame::{Decoder, Frame, Join, NEVER, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::control::frame::{Table, VERSION, root_bytes_max};
@@ -51,16 +51,6 @@ pub(super) struct Seat {
     pub(super) decoder: Decoder,
     pub(super) table: Table,
     pub(super) secret: [u8; 32],
-}
-
-/// Why one attempt did not lead to a seat.
-pub(super) enum Setback {
-    /// Worth another attempt.
-    Passing(String, Outlook),
-    /// The other end is no root of ours, or says so without proof.
-    Doubtful { kind: Refusal, why: String },
-    /// The root itself has spoken.
-    Final(JoinError),
 }
 
 /// Join the world whose root is at `target`, until the deadline.

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::opened;
 
+use super::bell::Bell;
 use super::conn::{Conn, Phase};
 use super::listen;
 use super::proof::{self, Nonces, Side, random};
-use super::root::Bell;
 use super::roster::{Failure, Roster};
 use super::sys::{Watch, poll};
 use crate::control::Refusal;

@@ -7,10 +7,11 @@
 //!
 //! Bootstrap knows ranks, hosts and processes. It does not know what is on the cards.
 
+mod bell;
 mod conn;
 mod dial;
 mod hub;
-mod id;
+pub(crate) mod id;
 mod listen;
 mod names;
 mod proof;

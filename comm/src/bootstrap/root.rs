@@ -1,15 +1,11 @@
 //! The root, as its owner sees it.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
-use brigade_transports::opened;
-
+use super::bell::Bell;
 use super::hub::Hub;
 
 /// A root at work. Dropping it ends it: ranks that are waiting to join are told so, and ranks that
@@ -50,36 +46,5 @@ impl Drop for Root {
             // A hub that panicked has printed why, and a destructor must not.
             let _ended = thread.join();
         }
-    }
-}
-
-/// How the owner tells the thread to end, once. It holds both ends of the pair, so that ringing
-/// never meets a closed end, whoever ends first.
-#[derive(Debug)]
-pub(super) struct Bell {
-    rung: AtomicBool,
-    mouth: UnixStream,
-    ear: UnixStream,
-}
-
-impl Bell {
-    fn new() -> io::Result<Self> {
-        let (mouth, ear) = opened(UnixStream::pair)?;
-        Ok(Self { rung: AtomicBool::new(false), mouth, ear })
-    }
-
-    fn ring(&self) {
-        self.rung.store(true, Ordering::Release);
-        // One byte always fits, and only the flag counts.
-        let _sent = (&self.mouth).write(&[1]);
-    }
-
-    pub(super) fn has_rung(&self) -> bool {
-        self.rung.load(Ordering::Acquire)
-    }
-
-    /// What becomes readable by ringing.
-    pub(super) fn ear(&self) -> BorrowedFd<'_> {
-        self.ear.as_fd()
     }
 }

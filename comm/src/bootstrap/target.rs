@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::dial::Setback;
 use super::id::FILE_POLL;
 use super::names::{Lookup, at_port};
 use super::{JoinError, Outlook, UniqueId};
+use crate::control::Refusal;
 use crate::launch::RootAddress;
 
 /// Where the root is looked for.
@@ -24,6 +24,16 @@ pub(super) enum Target<'a> {
 pub(super) struct Found {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) secret: [u8; 32],
+}
+
+/// Why one attempt did not lead to a seat.
+pub(super) enum Setback {
+    /// Worth another attempt.
+    Passing(String, Outlook),
+    /// The other end is no root of ours, or says so without proof.
+    Doubtful { kind: Refusal, why: String },
+    /// The root itself has spoken.
+    Final(JoinError),
 }
 
 impl Target<'_> {

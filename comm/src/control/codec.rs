@@ -1,6 +1,16 @@
 //! Numbers, texts and byte strings, written to and read from a frame.
 
-use super::frame::{Malformed, TEXT_BYTES_MAX};
+use thiserror::Error;
+
+/// The longest text in a frame; longer ones are cut.
+pub(crate) const TEXT_BYTES_MAX: usize = 512;
+
+/// Bytes that nobody of ours would send.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{what}")]
+pub(crate) struct Malformed {
+    pub(crate) what: &'static str,
+}
 
 /// A frame being written.
 pub(crate) struct Parts(pub(crate) Vec<u8>);

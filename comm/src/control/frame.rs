@@ -5,15 +5,12 @@
 //! [`Decoder`], a text by [`TEXT_BYTES_MAX`], a table by the bytes it really has. A frame that is
 //! too long, too short, of an unknown kind or with anything left over ends the connection.
 
-use thiserror::Error;
-
-use super::codec::{Fields, Parts};
+pub(crate) use super::codec::TEXT_BYTES_MAX;
+use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
 pub(crate) const VERSION: u16 = 3;
-/// The longest text in a frame; longer ones are cut.
-pub(crate) const TEXT_BYTES_MAX: usize = 512;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -34,13 +31,6 @@ const MAGIC: [u8; 8] = *b"brigroot";
 /// The longest frame that the root sends in a world of `ranks`: the table of all cards.
 pub(crate) fn root_bytes_max(ranks: usize) -> usize {
     ranks * (CARD_BYTES_MAX + 2 * TEXT_BYTES_MAX) + 1024
-}
-
-/// Bytes that nobody of ours would send.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{what}")]
-pub(crate) struct Malformed {
-    pub(crate) what: &'static str,
 }
 
 /// One process among those that joined.

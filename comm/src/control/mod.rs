@@ -15,6 +15,7 @@ mod history;
 mod monitor;
 mod verdict;
 
+use std::fmt::Debug;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,7 +28,6 @@ use court::wire;
 use frame::{Decoder, Frame, Waiting};
 use monitor::Heard;
 
-use crate::bootstrap::Root;
 pub(crate) use court::NO_SIGNATURE;
 pub use frame::{CARD_BYTES_MAX, Member, RANKS_MAX};
 pub(crate) use history::History;
@@ -53,8 +53,8 @@ pub struct Control {
     heard: std::sync::Arc<Heard>,
     line: Option<Line>,
     leaving: AtomicBool,
-    /// Rank 0 often runs the root; it ends after the rank has left.
-    root: Option<Root>,
+    /// What ends after the rank has left: the root, which rank 0 often runs.
+    kept: Option<Box<dyn Debug + Send + Sync>>,
 }
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Control {
     pub(crate) fn alone() -> Self {
         let heard = Heard::new(None);
         heard.stop_listening();
-        Self { rank: 0, ranks: 1, heard, line: None, leaving: AtomicBool::new(false), root: None }
+        Self { rank: 0, ranks: 1, heard, line: None, leaving: AtomicBool::new(false), kept: None }
     }
 
     /// Go on over the connection that brought us in. `decoder` holds what has already been read.
@@ -96,12 +96,12 @@ impl Control {
             token: AtomicU32::new(0),
         };
         let leaving = AtomicBool::new(false);
-        Ok(Self { rank, ranks, heard, line: Some(line), leaving, root: None })
+        Ok(Self { rank, ranks, heard, line: Some(line), leaving, kept: None })
     }
 
-    /// Keep `root` running until this rank has left.
-    pub(crate) fn keep(&mut self, root: Root) {
-        self.root = Some(root);
+    /// Drop `root` only after this rank has left.
+    pub(crate) fn keep(&mut self, root: impl Debug + Send + Sync + 'static) {
+        self.kept = Some(Box::new(root));
     }
 
     /// The caller's rank in the world.
@@ -315,7 +315,7 @@ impl Drop for Control {
                 let _ended = monitor.join();
             }
         }
-        drop(self.root.take());
+        drop(self.kept.take());
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::codec::{Fields, Parts};
-use super::frame::Malformed;
+use super::codec::{Fields, Malformed, Parts};
 
 /// Why a world cannot go on. The first one stands, and it is the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use brigade_cuda::Stream;
 
-use super::setup::Way;
+use super::way::Way;
 use super::{DeviceGroup, Inner, NAP, parties};
 use crate::Error;
 use crate::say::warn;

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use brigade_cuda::{Context, CudaError, DeviceMemory, IpcHandle, Opened, Stream};
 
 use super::card::Card;
+use super::exchange::{agree, exchange};
 use super::layout::{LANES, RANKS, inbox_bytes, lane_at};
 use super::parties;
-use super::setup::{self, agree, clear, exchange, pattern, reach, show, shown};
+use super::shown::{clear, pattern, reach, show, shown};
 use crate::Error;
 use crate::communicator::Shared;
 
@@ -35,11 +36,10 @@ pub(super) struct Inboxes {
 /// which says nothing of the others. Collective. `room` blocks of each rank run at the same time.
 pub(super) fn open(
     shared: &Shared,
-    own: &setup::Opened,
+    (context, stream, board): (&Context, &Stream, &Arc<DeviceMemory>),
     cards: &[Card],
     room: u32,
 ) -> Result<(Inboxes, bool), Error> {
-    let (context, stream, board) = (&own.context, &own.stream, &own.board);
     let (number, process) = (cards[0].number, cards[shared.rank as usize].process);
     let lanes = LANES.min(room).min(LANES_OF_ALL / cards.len() as u32);
     let own = make((context, stream), inbox_bytes(cards.len(), lanes));

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use brigade_cuda::nvrtc::{self, Source};
-use brigade_cuda::{Context, CudaError, Function};
+use brigade_cuda::{Arg, Context, CudaError, Function, Launch, Stream};
 
 use super::layout::THREADS;
 use crate::{Dtype, Op};
@@ -198,6 +198,21 @@ impl Kernels {
         self.loaded.push(Loaded { folding, direct, packets, linked, scale, messages, threads });
         Ok(())
     }
+}
+
+/// Enqueue a kernel.
+///
+/// # Safety
+///
+/// `argument` is the kernel's one parameter, and all that it names stays until the kernel is done.
+pub(super) unsafe fn launch<T: Copy>(
+    kernel: &Function,
+    stream: &Stream,
+    (blocks, threads): (u32, u32),
+    argument: &T,
+) -> Result<(), CudaError> {
+    // SAFETY: the caller's promise.
+    unsafe { kernel.launch(stream, &Launch::linear(blocks, threads), &[Arg::of(argument)]) }
 }
 
 #[cfg(test)]

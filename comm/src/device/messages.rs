@@ -2,9 +2,9 @@
 
 use brigade_cuda::Stream;
 
+use super::kernels::launch;
 use super::layout::{Letter, Messages, RANKS};
-use super::setup::Way;
-use super::ways::launch;
+use super::way::Way;
 use super::{Inner, State};
 use crate::plan::{Channel, Message, Place, Space};
 use crate::{Dtype, Error};

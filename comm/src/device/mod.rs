@@ -10,9 +10,11 @@
 //! | `lower` | a call as steps on everybody's buffers, or as packets: pure |
 //! | `link` | a call as hops of its schedule: pure |
 //! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
-//! | `card`, `setup`, `inbox`, `proof` | who reaches whom, proved with a pattern |
+//! | `card`, `exchange`, `shown` | what ranks tell and show each other |
+//! | `inbox`, `setup`, `way`, `proof` | who reaches whom, proved with a pattern |
 //! | `parties`, `ending` | what other processes have open, and how nobody frees it under them |
-//! | `plans`, `room` | calls made before, the memory that they name, and that they need beside it |
+//! | `facts`, `slotted`, `plans` | calls made before, and the memory that they name |
+//! | `room` | memory that they need beside it |
 //! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
 //! | `work` | waiting for what was enqueued |
 //!
@@ -26,6 +28,8 @@
 
 mod card;
 mod ending;
+mod exchange;
+mod facts;
 mod inbox;
 mod kernels;
 mod layout;
@@ -38,10 +42,13 @@ mod plans;
 mod proof;
 mod room;
 mod setup;
+mod shown;
 mod slots;
+mod slotted;
 mod staged;
 mod sys;
 mod watch;
+mod way;
 mod ways;
 mod work;
 
@@ -56,18 +63,19 @@ use brigade_schedule::Algorithm;
 pub use brigade_cuda as cuda;
 pub use kernels::sources;
 pub use messages::DeviceMessage;
-pub use setup::Way;
+pub use way::Way;
 pub use work::DeviceWork;
 
 use crate::Error;
 use crate::call::Call;
 use crate::communicator::{Communicator, Shared};
 use card::Card;
+use facts::Facts;
 use inbox::Inboxes;
 use kernels::Kernels;
 use layout::{Group, RANKS};
 use lent::{Imports, Staging};
-use plans::{Facts, Plan, Plans, Ranges, Ready};
+use plans::{Plan, Plans, Ranges, Ready};
 use room::Room;
 use setup::Met;
 use watch::{Watched, Watcher};

@@ -3,15 +3,16 @@
 use brigade_cuda::{Cuda, CudaError, Place, Whereabouts};
 use brigade_schedule::Collective;
 
-use super::inbox::Inboxes;
+use super::exchange::trouble;
+use super::facts::Facts;
 use super::kernels::Folding;
-use super::layout::{Direct, Group, Packets, Part, RANKS, Step};
+use super::layout::{Direct, Packets, Part, RANKS, Step};
 use super::lower::{DirectSteps, Lowered, lower, lower_direct, signature};
-use super::setup::Way;
-use super::slots::Slotted;
+use super::slotted::Slotted;
+use super::way::Way;
 use crate::call::{Call, Counts};
 use crate::extent::Extent;
-use crate::{Dtype, Error, Op, Settings};
+use crate::{Dtype, Error, Op};
 
 /// How many calls are kept; beyond that the oldest goes.
 const PLANS_MAX: usize = 64;
@@ -47,19 +48,6 @@ pub(super) enum Ready {
     Linked(Slotted),
     /// Nothing: the host does it.
     Staged,
-}
-
-/// What plans are made of.
-pub(super) struct Facts<'a> {
-    pub(super) rank: u32,
-    pub(super) ranks: u32,
-    pub(super) way: Way,
-    pub(super) group: &'a Group,
-    pub(super) packets: &'a [u64; RANKS],
-    pub(super) blocks: u32,
-    pub(super) is_one_device: bool,
-    pub(super) inboxes: &'a Inboxes,
-    pub(super) settings: &'a Settings,
 }
 
 /// The calls of one group.
@@ -256,7 +244,7 @@ impl Ranges {
         if let Some(range) = self.known.iter().find(around) {
             return Ok(*range);
         }
-        let asked = |error: CudaError| super::setup::trouble("asking where memory lies", &error);
+        let asked = |error: CudaError| trouble("asking where memory lies", &error);
         let range = cuda.where_is(address).map_err(asked)?;
         match range.place {
             Place::Host => Err(Error::invalid(format!(

@@ -5,16 +5,23 @@
 //! proof needs is there before any rank's first kernel, and goes after the last.
 
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use brigade_cuda::{CudaError, DeviceMemory, Stream};
 use brigade_schedule::Collective;
 
 use super::Inner;
+use super::exchange::{agree, trouble};
 use super::plans::{Plans, Ranges};
-use super::setup::{Way, agree, clear, ends_in_time, pattern, trouble, with_alarm};
+use super::shown::{clear, pattern};
+use super::sys::Desk;
+use super::way::Way;
 use crate::call::Call;
 use crate::{Dtype, Error};
 
+/// How long the proof may take, compilers and first launches included.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes that each rank shows the others before a way is trusted, in two calls.
 const PROOF_BYTES: [usize; 2] = [16, 20_000];
 
@@ -121,4 +128,32 @@ impl Inner {
         let wanted = (0..ranks).flat_map(|rank| pattern(rank, bytes));
         Ok(in_time && wanted.eq(arrived) && !self.watched.desk.has_fault())
     }
+}
+
+/// Do something that may not come back before kernels end, as launches under tools for debugging:
+/// no longer than a proof may take, after which kernels are told to.
+fn with_alarm<T>(desk: &Desk, body: impl FnOnce() -> T) -> T {
+    let (done, is_done) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(PROOF_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                desk.abort();
+            }
+        });
+        let outcome = body();
+        drop(done);
+        outcome
+    })
+}
+
+/// Wait until everything in `stream` is done; false when that takes longer than a proof may.
+fn ends_in_time(stream: &Stream) -> Result<bool, CudaError> {
+    let deadline = Instant::now() + PROOF_TIMEOUT;
+    while !stream.is_done()? {
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(true)
 }

@@ -3,7 +3,7 @@
 use brigade_cuda::{CudaError, Device, DeviceMemory, Shareable};
 
 use super::Inner;
-use super::setup::Way;
+use super::way::Way;
 
 /// Some of it, until the group ends.
 pub(super) enum Room {

@@ -2,9 +2,9 @@
 
 use brigade_cuda::Stream;
 
+use super::exchange::{agree, trouble};
 use super::lent::Staging;
 use super::plans::Plan;
-use super::setup::{agree, trouble};
 use super::{Inner, Looks};
 use crate::Error;
 use crate::call::{Buffers, Call};

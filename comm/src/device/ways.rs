@@ -5,14 +5,15 @@
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use brigade_cuda::{Arg, CudaError, Function, Launch, Stream};
+use brigade_cuda::{CudaError, Function, Stream};
 
-use super::kernels::Folding;
+use super::exchange::{agree, exchange, trouble};
+use super::kernels::{Folding, launch};
 use super::layout::{Direct, Kind};
 use super::lent::{Allocation, Imports, Offer, offer};
 use super::plans::{Plan, Ready};
 use super::room::Room;
-use super::setup::{Way, agree, exchange, trouble};
+use super::way::Way;
 use super::{Inner, State};
 use crate::Error;
 use crate::call::Call;
@@ -352,19 +353,6 @@ fn refuse_first_in_capture(call: &Call, stream: &Stream) -> Result<(), Error> {
     Err(Error::invalid(format!(
         "{call} is made for the first time, which cannot be captured: make one such call before"
     )))
-}
-
-/// # Safety
-///
-/// `argument` is the kernel's one parameter, and all that it names stays until the kernel is done.
-pub(super) unsafe fn launch<T: Copy>(
-    kernel: &Function,
-    stream: &Stream,
-    (blocks, threads): (u32, u32),
-    argument: &T,
-) -> Result<(), CudaError> {
-    // SAFETY: the caller's promise.
-    unsafe { kernel.launch(stream, &Launch::linear(blocks, threads), &[Arg::of(argument)]) }
 }
 
 /// The steps of a call that only moves, by the copy engines.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use brigade_cuda::{Event, Stream};
 
-use super::setup::trouble;
+use super::exchange::trouble;
 use super::{Inner, Looks};
 use crate::Error;
 

@@ -12,26 +12,8 @@ use thiserror::Error;
 use super::checksum::{Checksum, checksum};
 use super::geometry::{ALIGNMENT, Geometry, Place, Side};
 use super::index::{Blueprint, Entry, Generation};
+use super::step::Step;
 use super::superblock::{NOTE_BYTES_MAX, Superblock, digest};
-
-/// One step of a protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Write these bytes. Length and offset are multiples of [`ALIGNMENT`].
-    Write {
-        /// Which file.
-        stripe: u32,
-        /// Where in it. \[bytes\]
-        offset: u64,
-        /// What.
-        bytes: Vec<u8>,
-    },
-    /// Make everything that was written to this file before survive a power cut.
-    Sync {
-        /// Which file.
-        stripe: u32,
-    },
-}
 
 /// A generation in the making. Blocks that are not written keep their old copy.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
-use super::commit::Step;
 use super::fault::{Fault, Wrong};
 use super::geometry::{Geometry, SLOT_BYTES};
+use super::step::Step;
 use super::superblock::{Superblock, digest};
 
 /// A generation on which all stripes agree.

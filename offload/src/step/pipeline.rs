@@ -4,9 +4,6 @@ use std::error::Error;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::error::StepError;
-use super::home::Home;
-use super::running::Running;
 use super::shape::Shape;
 use crate::memory::{Arena, Buffer, Category, OverBudget};
 
@@ -105,35 +102,6 @@ impl Pipeline {
         &self.shape
     }
 
-    /// Pass every chunk from `home` through `middle` and back.
-    ///
-    /// When this returns, with or without an error, no transfer of this step is on its way, except
-    /// one that took longer than the limit. Every write has been seen to end well if it is `Ok`.
-    ///
-    /// Cost: what the home's transfers cost, and one small allocation for each chunk.
-    ///
-    /// # Errors
-    /// The first read, update or write that failed: [`StepError::Stopped`] says what that leaves.
-    pub fn run<H: Home>(
-        &mut self,
-        home: &mut H,
-        middle: &mut impl Middle,
-    ) -> Result<Moved, StepError> {
-        let elements = 0..self.shape.elements();
-        let mut running = self.begin(home)?;
-        running.update(elements, middle)?;
-        running.finish()
-    }
-
-    /// Begin to read, and leave it to the caller what is updated when.
-    ///
-    /// # Errors
-    /// Memory that an earlier step gave up on could not be replaced.
-    pub fn begin<'a, H: Home>(&'a mut self, home: &'a mut H) -> Result<Running<'a, H>, StepError> {
-        self.refill()?;
-        Ok(Running::new(self, home))
-    }
-
     /// How many chunks there is memory for.
     pub fn slots(&self) -> usize {
         self.buffers.len()
@@ -156,7 +124,7 @@ impl Pipeline {
     }
 
     /// Take memory for whatever slot has none.
-    fn refill(&mut self) -> Result<(), OverBudget> {
+    pub(super) fn refill(&mut self) -> Result<(), OverBudget> {
         let chunk_elements = self.shape.chunk_elements();
         for slot in &mut self.buffers {
             for (buffer, width) in slot.iter_mut().zip(self.shape.widths()) {

@@ -7,6 +7,37 @@ use super::home::Home;
 use super::pipeline::{Middle, Moved, Pipeline};
 use super::ring::{Cause, Slot, Trouble};
 
+impl Pipeline {
+    /// Pass every chunk from `home` through `middle` and back.
+    ///
+    /// When this returns, with or without an error, no transfer of this step is on its way, except
+    /// one that took longer than the limit. Every write has been seen to end well if it is `Ok`.
+    ///
+    /// Cost: what the home's transfers cost, and one small allocation for each chunk.
+    ///
+    /// # Errors
+    /// The first read, update or write that failed: [`StepError::Stopped`] says what that leaves.
+    pub fn run<H: Home>(
+        &mut self,
+        home: &mut H,
+        middle: &mut impl Middle,
+    ) -> Result<Moved, StepError> {
+        let elements = 0..self.shape().elements();
+        let mut running = self.begin(home)?;
+        running.update(elements, middle)?;
+        running.finish()
+    }
+
+    /// Begin to read, and leave it to the caller what is updated when.
+    ///
+    /// # Errors
+    /// Memory that an earlier step gave up on could not be replaced.
+    pub fn begin<'a, H: Home>(&'a mut self, home: &'a mut H) -> Result<Running<'a, H>, StepError> {
+        self.refill()?;
+        Ok(Running::new(self, home))
+    }
+}
+
 /// A step that has begun. Dropped before its end, it waits for what is on its way; what was updated
 /// of the last chunks is lost then, and the homes hold a mixture.
 pub struct Running<'a, H: Home> {
