@@ -9,7 +9,7 @@ UNAVAILABLE=69
 # is kept with the record, what it prints too; its last line stands in the table.
 checks() {
     check doctor                 5  40 doctor
-    check kernels               10 100 kernels
+    check kernels               30 100 kernels
     check wall-driver            8  40 device_test brigade-cuda driver time_passes
     check wall-kernels           8  40 needs_compiler device_test brigade-cuda kernels a_kernel_adds
     check wall-processes         8  40 device_test brigade-cuda processes ""
@@ -128,15 +128,15 @@ limits() {
 
 # What memory kernels touch beyond their own. Kernels of processes wait for nobody, so they are
 # looked at even if the sanitizer lets no kernel begin before another one ends. Errors of calls are
-# the tests' to judge, which make some on purpose.
-SANITIZER_WORDS=8
+# the tests' to judge, which make some on purpose; and a test that starts ranks touches no device.
+SANITIZER_WORDS=10
 sanitized() {
     local program
     command -v compute-sanitizer >/dev/null ||
         { echo "no compute-sanitizer here"; return $UNAVAILABLE; }
     program=$(test_program "$1" "$2") || return
     ran compute-sanitizer --tool memcheck --error-exitcode 9 --target-processes all \
-        --report-api-errors no "$program" --test-threads=1 \
+        --require-cuda-init no --report-api-errors no "$program" --test-threads=1 \
         $(sized "--nocapture $3" "${3:+two_ranks}")
 }
 
@@ -218,7 +218,7 @@ bench_processes() {
     local ranks
     for ranks in $(sized "2 4 8" 2); do
         "$BRIGADE" run -n $ranks -- "$BRIGADE" bench $ALL --transport cuda -b 8 \
-            -e "$(sized 8M 1K)" -f 1024 --check $(sized "" "--iters 1 --warmup 1") \
+            -e "$(sized 8M 1K)" -f 1024 --check $(sized "--iters 5" "--iters 1") --warmup 1 \
             --json "$JSON.$ranks" || return
         cat "$JSON.$ranks" >>"$JSON" && rm "$JSON.$ranks"
     done

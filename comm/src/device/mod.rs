@@ -79,6 +79,7 @@ use plans::{Plan, Plans, Ranges, Ready};
 use room::Room;
 use setup::Met;
 use watch::{Watched, Watcher};
+use work::Events;
 
 /// How often one who waits for the device looks before it lets others run between looks.
 const LOOKS: u32 = 4096;
@@ -149,6 +150,7 @@ struct Inner {
     blocks: u32,
     /// For what the group does by itself.
     stream: Stream,
+    events: Events,
     /// See [`DeviceGroup::keep_open`]; of the caller's memory only, not of scratch.
     keeps: AtomicBool,
     state: Mutex<State>,
@@ -355,6 +357,7 @@ impl Inner {
             inboxes,
             blocks,
             stream: opened.stream,
+            events: Events::default(),
             keeps: AtomicBool::new(false),
             state: Mutex::new(state),
         }

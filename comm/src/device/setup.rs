@@ -162,14 +162,43 @@ fn is_each_of_one_process(cards: &[Card]) -> bool {
 }
 
 /// How many blocks of each rank run at the same time where ranks share devices; zero if there is
-/// not one for each.
+/// not one for each. While all others of a device wait, a quarter of it is left to the last one, if
+/// it can be: products come in clusters, which want several neighbours free, and must end before
+/// the rank gets to its call.
 fn room_for_each(cards: &[Card]) -> u32 {
-    let sharing = |card: &Card| cards.iter().filter(|other| other.uuid == card.uuid).count();
-    cards.iter().map(|card| card.room / sharing(card) as u32).min().unwrap_or(0)
+    let room = |card: &Card| {
+        let sharing = cards.iter().filter(|other| other.uuid == card.uuid).count() as u32;
+        let alike = card.room / sharing;
+        match sharing {
+            1 => alike,
+            _ => alike.min(((card.room - card.room / 4) / (sharing - 1)).max(1)),
+        }
+    };
+    cards.iter().map(room).min().unwrap_or(0)
 }
 
 /// Whether the driver was told that launches return when their kernel has ended.
 fn launches_wait() -> bool {
     let told = std::env::var_os("CUDA_LAUNCH_BLOCKING").unwrap_or_default();
     !told.is_empty() && told != "0"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_wait_leave_a_quarter_of_their_device_to_the_last_one() {
+        let each = |room, ranks| {
+            let mut card = Card::NONE;
+            card.room = room;
+            room_for_each(&vec![card; ranks])
+        };
+        assert_eq!([1, 2, 4, 8, 16, 32].map(|ranks| each(132, ranks)), [132, 66, 33, 14, 6, 3]);
+        assert_eq!([1, 2, 7, 8, 9].map(|ranks| each(8, ranks)), [8, 4, 1, 1, 0]);
+        for (room, ranks) in (1..200).flat_map(|room| (1..40).map(move |ranks| (room, ranks))) {
+            let blocks = each(room, ranks) * ranks as u32;
+            assert!(blocks <= room && (blocks > 0) == (ranks as u32 <= room), "{room}, {ranks}");
+        }
+    }
 }

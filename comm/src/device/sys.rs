@@ -2,14 +2,21 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use brigade_cuda::{Context, CudaError, Pinned};
+use brigade_cuda::{Context, CudaError, Registered};
 
 use super::layout::{BLOCKS, DESK_BYTES, word};
 
 /// Where kernels say what they wait for and what went wrong, and where they are told to end.
 pub(super) struct Desk {
-    memory: Pinned,
+    /// In front of the memory.
+    pinned: Registered,
+    words: Box<Words>,
 }
+
+/// Ours and not the driver's, which frees what it has pinned as soon as the process begins to end,
+/// while the group's thread still looks at it. Whole pages.
+#[repr(C, align(4096))]
+struct Words([AtomicU32; DESK_BYTES / 4]);
 
 /// A block that stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,19 +49,21 @@ pub(super) struct Fault {
 
 impl Desk {
     pub(super) fn new(context: &Context) -> Result<Self, CudaError> {
-        Ok(Self { memory: Pinned::new(context, DESK_BYTES)? })
+        let words = Box::new(Words([const { AtomicU32::new(0) }; DESK_BYTES / 4]));
+        let (start, bytes) = (words.0.as_ptr().cast_mut().cast(), size_of::<Words>());
+        // SAFETY: the words lie in a box that goes behind what pins them, and kernels change them
+        // as atomic words, too.
+        let pinned = unsafe { Registered::new(context, start, bytes) }?;
+        Ok(Self { pinned, words })
     }
 
     /// As kernels name it.
     pub(super) fn address(&self) -> u64 {
-        self.memory.device_address()
+        self.pinned.device_address()
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        assert!(at < DESK_BYTES / 4);
-        // SAFETY: the word lies in memory that lives as long as we do, pinned memory is aligned to
-        // pages, and from its making on it is only used as atomic words, by kernels as well.
-        unsafe { AtomicU32::from_ptr(self.memory.as_ptr().cast_mut().cast::<u32>().add(at)) }
+        &self.words.0[at]
     }
 
     /// Whether a kernel has stopped or was told to. Costs a load.

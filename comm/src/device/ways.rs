@@ -110,6 +110,10 @@ impl Inner {
                 // SAFETY: as above.
                 match unsafe { self.meet_and_run(imports, (argument, buffers), kernel, stream)? } {
                     true => Ok(()),
+                    // A way that always goes through the host is no other than that.
+                    false if !self.is_proved => {
+                        Err(Error::invalid("ranks cannot open each other's buffers"))
+                    }
                     // SAFETY: as above.
                     false => unsafe { self.stage(staging, plan, call, (input, output), stream) },
                 }

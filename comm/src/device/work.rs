@@ -1,9 +1,9 @@
 //! Waiting for what was enqueued.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use brigade_cuda::{Event, Stream};
+use brigade_cuda::{Context, CudaError, Event, Stream};
 
 use super::exchange::trouble;
 use super::{Inner, Looks};
@@ -12,7 +12,30 @@ use crate::Error;
 /// A call that was enqueued. It is done when the device has done it.
 pub struct DeviceWork {
     inner: Arc<Inner>,
-    event: Event,
+    /// There until this is dropped.
+    event: Option<Event>,
+}
+
+/// Events whose works are gone, to be recorded again: making one and letting it go takes as long as
+/// asking for it a few times.
+#[derive(Default)]
+pub(super) struct Events(Mutex<Vec<Event>>);
+
+/// As many as works are seldom held at a time.
+const EVENTS_MAX: usize = 64;
+
+impl Events {
+    fn take(&self, context: &Context) -> Result<Event, CudaError> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.map_or_else(|| Event::new(context), Ok)
+    }
+
+    fn give_back(&self, event: Event) {
+        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.len() < EVENTS_MAX {
+            events.push(event);
+        }
+    }
 }
 
 impl DeviceWork {
@@ -23,9 +46,13 @@ impl DeviceWork {
                        the graph is launched in";
             return Err(Error::invalid(why));
         }
-        let event = Event::new(&inner.context).map_err(failed)?;
+        let event = inner.events.take(&inner.context).map_err(failed)?;
         stream.record(&event).map_err(failed)?;
-        Ok(Self { inner: Arc::clone(inner), event })
+        Ok(Self { inner: Arc::clone(inner), event: Some(event) })
+    }
+
+    fn event(&self) -> &Event {
+        self.event.as_ref().expect("there until this is dropped")
     }
 
     /// Whether the device has done it.
@@ -34,7 +61,7 @@ impl DeviceWork {
     ///
     /// Those of the call.
     pub fn is_done(&self) -> Result<bool, Error> {
-        let done = self.event.is_done().map_err(|error| trouble("a call on a device", &error))?;
+        let done = self.event().is_done().map_err(|error| trouble("a call on a device", &error))?;
         self.inner.watched.check().map(|()| done)
     }
 
@@ -60,7 +87,7 @@ impl DeviceWork {
     fn wait_until(&self, deadline: Option<Instant>) -> Result<bool, Error> {
         let mut looks = Looks::begin(self.inner.ranks_here());
         loop {
-            let done = self.event.is_done().map_err(|error| trouble("waiting for it", &error))?;
+            let done = self.event().is_done().map_err(|error| trouble("waiting for it", &error))?;
             if done {
                 return self.inner.watched.check().map(|()| true);
             }
@@ -69,5 +96,11 @@ impl DeviceWork {
             }
             looks.rest();
         }
+    }
+}
+
+impl Drop for DeviceWork {
+    fn drop(&mut self) {
+        self.event.take().into_iter().for_each(|event| self.inner.events.give_back(event));
     }
 }

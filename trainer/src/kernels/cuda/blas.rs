@@ -59,8 +59,6 @@ pub(super) struct Blas {
     gemm: Gemm,
     destroy: Destroy,
     compute: c_int,
-    /// What the functions are of; unloaded after the handle is gone.
-    _library: Library,
 }
 
 // SAFETY: a handle may be used by one thread after the other, which `&mut` or a lock of whoever
@@ -83,6 +81,8 @@ impl Blas {
                 *library.get::<Gemm>(b"cublasGemmStridedBatchedEx\0").map_err(missing)?,
             )
         };
+        // It stays: its runtime keeps something for every thread, and for the end of the process.
+        std::mem::forget(library);
         let _here = stream.context().enter().map_err(|error| error.to_string())?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is to a handle that outlives the call, and a context is current.
@@ -92,7 +92,7 @@ impl Blas {
         }
         let compute = if is_tf32 { CUBLAS_COMPUTE_32F_FAST_TF32 } else { CUBLAS_COMPUTE_32F };
         let stream = stream.clone();
-        let blas = Blas { handle, stream, gemm, destroy, compute, _library: library };
+        let blas = Blas { handle, stream, gemm, destroy, compute };
         // SAFETY: handle and stream are alive, and `blas` keeps both.
         match unsafe { set_stream(handle, blas.stream.raw()) } {
             0 => Ok(blas),

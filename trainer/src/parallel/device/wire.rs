@@ -34,6 +34,8 @@ impl<'a> Calls<'a> {
         if group.way() == Way::Staged {
             return Ok(None);
         }
+        // Calls are in front of the memory that they are on, which goes behind them.
+        group.keep_open();
         Ok(Some(Calls {
             stream: Stream::new(context)?,
             compute: compute.clone(),
