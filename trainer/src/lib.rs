@@ -13,6 +13,7 @@ pub mod device;
 mod drawing;
 mod error;
 mod events;
+mod extent;
 mod intake;
 mod keep;
 pub mod kernels;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::tiers::Held;
+use super::held::Held;
 use crate::layout::{BadGeometry, Fault, Missing, Unplaceable, Unrecoverable, Unsealable};
 use crate::memory::OverBudget;
 use crate::storage::StorageError;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::checkpoint::open_common;
 use super::error::StoreError;
+use super::held::Held;
 use super::run::{Broken, Run};
-use super::tiers::{Held, Shelf, Slot, Store, Tier};
+use super::tiers::{Shelf, Slot, Store, Tier};
 use crate::memory::Buffer;
 use crate::storage::Priority;
 

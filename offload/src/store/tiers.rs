@@ -16,6 +16,7 @@ use super::carrier::Carrier;
 use super::checkpoint::open_common;
 use super::draft::Draft;
 use super::error::StoreError;
+use super::held::Held;
 use super::order::Order;
 use super::run::Run;
 use super::state::StateFile;
@@ -89,21 +90,6 @@ pub struct Tally {
     pub read_bytes: u64,
     /// Bytes written to the files, those of the index and the superblocks left out.
     pub written_bytes: u64,
-}
-
-/// Bytes by tier, in whole pages. Those in memory are what the arena has lent to the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// In memory, the same as in the files.
-    pub clean: usize,
-    /// In memory alone.
-    pub changed: usize,
-    /// In memory, on its way in or out.
-    pub moving: usize,
-    /// With the caller.
-    pub lent: usize,
-    /// In files alone.
-    pub file: usize,
 }
 
 /// A tensor with the caller. It goes back with [`Store::put`] or [`Store::give_back`]; dropped, it

@@ -19,7 +19,7 @@ mod half;
 mod picks;
 
 use super::formula::call_bytes;
-use super::sums::LaneSums;
+use super::lane_sums::LaneSums;
 use super::travel::Compress;
 use crate::error::Error;
 use crate::kernels::Kernels;

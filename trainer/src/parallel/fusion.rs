@@ -20,7 +20,7 @@ mod cycle;
 
 use super::Travel;
 use super::formula::call_bytes;
-use super::sums::LaneSums;
+use super::lane_sums::LaneSums;
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::layout::Tensor;

@@ -14,16 +14,15 @@
 //! more, by which owners of the same part add theirs up; ordered, s (D − 1/S) · n.
 
 use super::Peers;
+use super::cut::Cut;
 use super::formula::call_bytes;
-use super::sums::LaneSums;
+use super::lane_sums::LaneSums;
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::trace::{self, Lane, Span};
-use brigade_comm::{Call, Communicator, Counts, Dtype, Op, Owned};
+use brigade_comm::{Call, Communicator, Dtype, Op, Owned};
 use brigade_schedule::Collective;
 use std::collections::VecDeque;
-use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What becomes of a unit's gradient.
@@ -39,50 +38,6 @@ pub(super) enum Reduction {
     Ordered,
     /// Added in lane order, and made whole after the last slot.
     OrderedWhole,
-}
-
-/// How one unit is cut into the ranks' parts.
-#[derive(Clone, Debug)]
-pub(super) struct Cut {
-    /// Elements of each rank's part.
-    pub(super) counts: Arc<[usize]>,
-    /// This rank's part.
-    pub(super) part: Range<usize>,
-}
-
-impl Cut {
-    /// As evenly as it goes, without padding.
-    pub(super) fn new(len: usize, rank: usize, ranks: usize) -> Cut {
-        let edge = |rank: usize| len * rank / ranks;
-        let counts = (0..ranks).map(|rank| edge(rank + 1) - edge(rank)).collect();
-        Cut { counts, part: edge(rank)..edge(rank + 1) }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.counts.iter().sum()
-    }
-
-    /// A call with these parts.
-    pub(super) fn call(&self, collective: Collective) -> Call {
-        let counts = Counts::PerRank(Arc::clone(&self.counts));
-        Call { counts, ..Call::new(collective, Dtype::F32, Op::Sum, 0) }
-    }
-
-    /// Each rank sends everyone their part of its lane, where so many copies of the state are
-    /// held.
-    fn exchange(&self, copies: usize) -> Call {
-        let from = vec![self.part.len(); copies * self.counts.len()].into();
-        let to = match copies {
-            1 => Arc::clone(&self.counts),
-            _ => self.counts.repeat(copies).into(),
-        };
-        let counts = Counts::PerPair { to, from };
-        Call { counts, ..Call::new(Collective::AllToAll, Dtype::F32, Op::Sum, 0) }
-    }
-
-    fn all_reduce(&self) -> Call {
-        Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, self.len())
-    }
 }
 
 struct Unit {

@@ -5,11 +5,13 @@
 //! predicts every byte that is sent.
 
 mod compress;
+mod cut;
 mod data;
 pub mod device;
 mod formula;
 mod fusion;
 mod gradients;
+mod lane_sums;
 mod lanes;
 mod mesh;
 mod narrow;

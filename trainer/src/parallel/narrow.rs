@@ -11,10 +11,10 @@
 //! state. Where a rank adds its own lanes up first, s is 1.
 
 use super::Peers;
+use super::cut::Cut;
 use super::formula::call_bytes;
-use super::gradients::Cut;
+use super::lane_sums::LaneSums;
 use super::packing::Packing;
-use super::sums::LaneSums;
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::trace::{self, Lane, Span};

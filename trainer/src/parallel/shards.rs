@@ -19,8 +19,9 @@ mod moments;
 mod rooms;
 mod tell;
 
-use super::gradients::Cut;
-use super::sums::{LaneSums, lane_sums};
+use super::cut::Cut;
+use super::lane_sums::LaneSums;
+use super::sums::lane_sums;
 use super::{Packing, Peers, Travel};
 use crate::error::Error;
 use crate::kernels::Kernels;

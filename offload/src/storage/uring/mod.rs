@@ -1,5 +1,6 @@
 //! The engine on io_uring: registered memory, registered files, one wait for all completions.
 
+mod command;
 mod passthrough;
 mod patience;
 mod polled;

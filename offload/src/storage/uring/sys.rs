@@ -8,7 +8,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::super::engine::{Kind, Transfer};
-use super::passthrough::Command;
+use super::command::Command;
 use super::patience::Patience;
 use crate::memory::{Arena, Window};
 

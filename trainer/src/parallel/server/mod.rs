@@ -20,7 +20,7 @@ mod together;
 pub use eventual::Eventual;
 pub use together::Together;
 
-use super::gradients::Cut;
+use super::cut::Cut;
 use super::{Batch, Lanes, Memory, Strategy, Travel};
 use crate::args::Args;
 use crate::data::fill;

@@ -4,7 +4,7 @@ use super::{Shards, Sharing, Stage, Unit};
 use crate::error::Error;
 use crate::offload::Disk;
 use crate::parallel::Packing;
-use crate::parallel::gradients::Cut;
+use crate::parallel::cut::Cut;
 use crate::precision::Precision;
 use crate::trace::{self, Lane};
 use brigade_comm::{Call, Communicator, Counts, Dtype, Owned};

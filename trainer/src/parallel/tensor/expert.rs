@@ -5,9 +5,9 @@
 
 use super::{Division, Group, Place};
 use crate::error::Error;
+use crate::extent::Extent;
 use crate::kernels::Heads;
 use crate::layout::{Config, Layout, Share, block_lens};
-use crate::tape::Extent;
 use brigade_schedule::Collective;
 
 /// Ranks with some experts and some samples each.

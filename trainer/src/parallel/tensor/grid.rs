@@ -9,9 +9,9 @@
 
 use super::{Division, Group, Linear, LinearGrads, Place};
 use crate::error::Error;
+use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout};
-use crate::tape::Extent;
 use brigade_schedule::Collective;
 use std::cell::RefCell;
 

@@ -9,9 +9,9 @@
 
 use super::{At, Division, Group, Linear, LinearGrads, Place};
 use crate::error::Error;
+use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, Share, block_lens};
-use crate::tape::Extent;
 use brigade_schedule::Collective;
 use std::cell::RefCell;
 

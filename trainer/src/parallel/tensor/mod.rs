@@ -37,9 +37,9 @@ pub use summa::Summa;
 
 use super::formula::call_bytes;
 use crate::error::Error;
+use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout};
-use crate::tape::Extent;
 use crate::trace::{self, Lane};
 use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_schedule::Collective;

@@ -11,9 +11,9 @@
 
 use super::{Attended, Division, Group};
 use crate::error::Error;
+use crate::extent::Extent;
 use crate::kernels::{Chunk, Heads, Kernels};
 use crate::layout::{Config, Layout};
-use crate::tape::Extent;
 use brigade_comm::{Call, Counts, Dtype, Owned};
 use brigade_schedule::Collective;
 use std::cell::RefCell;

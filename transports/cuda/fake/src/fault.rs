@@ -3,13 +3,11 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::table::Code;
-
 struct Fault {
     function: String,
     /// The call that fails; every one where it is 0.
     call: u32,
-    code: Code,
+    code: u32,
     calls: AtomicU32,
 }
 
@@ -17,7 +15,7 @@ struct Fault {
 static STICKY: AtomicU32 = AtomicU32::new(0);
 
 /// What this call of `function` is to fail with.
-pub(crate) fn of(function: &str) -> Option<Code> {
+pub(crate) fn of(function: &str) -> Option<u32> {
     for fault in faults().iter().filter(|fault| fault.function == function) {
         let call = fault.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if fault.call == 0 || fault.call == call {
