@@ -5,14 +5,14 @@ mod any;
 
 use std::time::{Duration, Instant};
 
-use brigade_transports::{Bells, Endpoint, TransportError};
+use brigade_transports::{Bells, Endpoint};
 
 use crate::Error;
 use crate::extent::Memory;
 use crate::middle::Functions;
 use crate::plan::{Channel, Plan};
 use crate::run::{Poll, Run, Wires};
-use crate::wait::{At, Standstill, Watch};
+use crate::wait::{At, Opening, Standstill, Watch};
 use crate::waiting::Waiting;
 
 /// The longest a rank sleeps before it looks around: a lost peer is noticed this much later.
@@ -63,28 +63,41 @@ impl Driver {
     ) -> Result<(), Box<Error>> {
         let deadline = Instant::now() + join_timeout.min(self.watch.timeout);
         for pump in &prepared.plan.pumps {
-            let (Channel::To(peer) | Channel::From(peer)) = pump.channel else { continue };
-            self.open(pump.channel, deadline)
-                .map_err(|error| self.watch.judge_opening(peer, error, &prepared.name))?;
+            match pump.channel {
+                Channel::To(peer) => self.open_to(peer, deadline, &prepared.name)?,
+                Channel::From(peer) => self.open_from(peer, &prepared.name)?,
+                Channel::Within => {}
+            }
         }
         Ok(())
     }
 
-    fn open(&mut self, channel: Channel, deadline: Instant) -> Result<(), TransportError> {
-        let (Channel::To(peer) | Channel::From(peer)) = channel else { return Ok(()) };
+    fn open_to(&mut self, peer: u32, deadline: Instant, name: &str) -> Result<(), Box<Error>> {
         let index = peer as usize;
-        let route = self.routes[index].expect("every member has a route");
-        let endpoint = &mut self.endpoints[route];
-        match channel {
-            Channel::To(_) if self.wires.to[index].is_none() => {
-                self.wires.to[index] = Some(endpoint.sender(index, deadline)?);
-            }
-            Channel::From(_) if self.wires.from[index].is_none() => {
-                self.wires.from[index] = Some(endpoint.receiver(index)?);
-            }
-            _ => {}
+        if self.wires.to[index].is_none() {
+            let opening = Opening { peer, route: self.route(index), what: "wire", name };
+            let connect = |endpoint: &mut dyn Endpoint| endpoint.connect(index, deadline);
+            let (waiting, endpoints) = (self.waiting.clone(), &mut self.endpoints);
+            let opened = self.watch.await_opening(waiting, endpoints, &opening, connect)?;
+            let judge = |error| self.watch.judge_opening(peer, error, name);
+            self.wires.to[index] = Some(opened.map_err(judge)?);
         }
         Ok(())
+    }
+
+    fn open_from(&mut self, peer: u32, name: &str) -> Result<(), Box<Error>> {
+        let index = peer as usize;
+        if self.wires.from[index].is_none() {
+            let route = self.route(index);
+            let opened = self.endpoints[route].receiver(index);
+            let judge = |error| self.watch.judge_opening(peer, error, name);
+            self.wires.from[index] = Some(opened.map_err(judge)?);
+        }
+        Ok(())
+    }
+
+    fn route(&self, peer: usize) -> usize {
+        self.routes[peer].expect("every member has a route")
     }
 
     /// Run a prepared plan to its end.

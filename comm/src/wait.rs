@@ -1,6 +1,8 @@
 //! What a waiting rank watches between its naps: the verdicts of others, members that have died,
 //! members that have left, and the deadline.
 
+mod opening;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,7 @@ use crate::plan::{Channel, Plan};
 use crate::run::{Run, Stop};
 use crate::say::warn;
 use crate::waiting::Waiting;
+pub(crate) use opening::Opening;
 
 /// A call that has stood still for so long tells the others which call it is in.
 const TELL_AFTER: Duration = Duration::from_millis(60);
@@ -120,6 +123,23 @@ impl Watch {
         endpoints: &mut [Box<dyn Endpoint>],
         still: &Standstill<'_>,
     ) -> Result<(), Error> {
+        self.listen(waiting, endpoints, still)?;
+        let stood = waiting.since.map_or(Duration::ZERO, |since| since.elapsed());
+        if stood > self.timeout {
+            let place = still.place(self.world_rank(), &self.members);
+            let waited_ms = stood.as_millis() as u64;
+            return Err(self.give_up(Error::Timeout { place, waited_ms, others: self.others() }));
+        }
+        Ok(())
+    }
+
+    /// The same but for the deadline: for a wait that has one of its own.
+    fn listen(
+        &self,
+        waiting: &mut Waiting,
+        endpoints: &mut [Box<dyn Endpoint>],
+        still: &Standstill<'_>,
+    ) -> Result<(), Error> {
         if let Some(verdict) = self.control.verdict() {
             return Err(error_of(verdict, still.name));
         }
@@ -135,16 +155,10 @@ impl Watch {
             waiting.told = self.tell(still.header, still.name);
         }
         self.look_for_leavers(waiting, still)?;
-        let world_rank = self.world_rank();
         if stood > self.report_after && !waiting.reported {
             waiting.reported = true;
-            let place = still.place(world_rank, &self.members);
+            let place = still.place(self.world_rank(), &self.members);
             warn(&format!("{place} since {} ms{}", stood.as_millis(), self.others()));
-        }
-        if stood > self.timeout {
-            let place = still.place(world_rank, &self.members);
-            let waited_ms = stood.as_millis() as u64;
-            return Err(self.give_up(Error::Timeout { place, waited_ms, others: self.others() }));
         }
         Ok(())
     }
@@ -269,24 +283,6 @@ impl Watch {
             Some(verdict) => error_of(verdict, during),
             None => Error::Mismatch { rank, call, peer: peer_rank, peer_call },
         }
-    }
-
-    /// Why a wire to or from a member could not be opened. One that dies or leaves at this moment
-    /// hangs up on us in whatever way.
-    pub(crate) fn judge_opening(&self, peer: u32, error: TransportError, during: &str) -> Error {
-        if let TransportError::PeerGone { peer, how } = error {
-            return self.judge_gone(self.members[peer], how, during);
-        }
-        let to = self.members[peer as usize];
-        if let Some(heard) = self.hear_about(to, PASSED_ON_WAIT, during) {
-            return heard;
-        }
-        let TransportError::Timeout { what, waited_ms } = error else {
-            return self.judge(Stop::Wire(error), during);
-        };
-        let rank = self.world_rank();
-        let place = format!("rank {rank}, {during}: no wire to rank {to}: {what}");
-        self.give_up(Error::Timeout { place, waited_ms, others: self.others() })
     }
 
     fn judge_gone(&self, rank: u32, how: String, during: &str) -> Error {

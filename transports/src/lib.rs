@@ -19,8 +19,8 @@
 //! * The caller has checked ranks, lengths and aliasing. An implementation asserts what it relies
 //!   on and does not check it again for the caller.
 //! * Nothing here waits, except [`Port::join`], [`Endpoint::sender`] (both until a deadline that
-//!   they are given) and [`Doorbell::wait`] (until a timeout). `push` and `pull` do what can be
-//!   done now and return.
+//!   they are given) and [`Doorbell::wait`] (until a timeout). `connect`, `import`, `push` and
+//!   `pull` do what can be done now and return.
 //! * Errors are what the caller could not know: a peer that went away, bytes that are not ours, a
 //!   system call that failed. A wire that has failed keeps failing in the same way.
 //! * A wire is used by one thread at a time, both directions of a pair independently.
@@ -128,14 +128,38 @@ pub struct Group<'a> {
     pub deadline: Instant,
 }
 
+/// What rings no bell, as an attempt that fails, is seen so much later.
+const CONNECT_NAP: Duration = Duration::from_millis(20);
+
 /// One communicator's share of a transport.
 pub trait Endpoint: Send {
     /// What the wires of this endpoint are good for.
     fn caps(&self) -> Caps;
 
-    /// The wire to member `to`. Each is asked for once at the most. May connect, until `deadline`.
-    fn sender(&mut self, to: usize, deadline: Instant)
-    -> Result<Box<dyn SendWire>, TransportError>;
+    /// The wire to member `to`, or `None` while it does not stand: to be asked again, at best when
+    /// the doorbell rings, with the same deadline, at which this is an error. Each wire is handed
+    /// out once, and nobody asks for it again.
+    fn connect(
+        &mut self,
+        to: usize,
+        deadline: Instant,
+    ) -> Result<Option<Box<dyn SendWire>>, TransportError>;
+
+    /// [`Endpoint::connect`] for those who have nothing else to do until the deadline.
+    fn sender(
+        &mut self,
+        to: usize,
+        deadline: Instant,
+    ) -> Result<Box<dyn SendWire>, TransportError> {
+        loop {
+            self.doorbell().arm();
+            if let Some(wire) = self.connect(to, deadline)? {
+                self.doorbell().disarm();
+                return Ok(wire);
+            }
+            self.doorbell().wait(CONNECT_NAP)?;
+        }
+    }
 
     /// The wire from member `from`. Each is asked for once at the most. Never waits: a peer that
     /// has not connected yet is a wire on which nothing has arrived.
@@ -262,12 +286,13 @@ pub trait Windows {
     /// to the transport (registered, shared, pinned) and is freed with the endpoint.
     fn expose(&mut self, bytes: usize, signals: usize) -> Result<LocalWindow, TransportError>;
 
-    /// Use the window that member `peer` described.
+    /// Use the window that member `peer` described; `None` while it cannot be reached yet, and then
+    /// this is to be asked again, as [`Endpoint::connect`] is, before another one of that member.
     fn import(
         &mut self,
         peer: usize,
         descriptor: &[u8],
-    ) -> Result<Box<dyn RemoteWindow>, TransportError>;
+    ) -> Result<Option<Box<dyn RemoteWindow>>, TransportError>;
 }
 
 /// Memory of ours that peers write.

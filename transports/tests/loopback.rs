@@ -178,7 +178,8 @@ fn remote_writes_land_in_order_after_a_while() {
         let world = World::new(2).clock(Clock::Virtual).seed(seed).delay(US..30 * US);
         let mut ends = endpoints(&world, 2);
         let local = ends[1].windows().unwrap().expose(64, 2).unwrap();
-        let mut remote = ends[0].windows().unwrap().import(1, &local.descriptor).unwrap();
+        let imported = ends[0].windows().unwrap().import(1, &local.descriptor).unwrap();
+        let mut remote = imported.expect("at once");
         for round in 1..=20_u64 {
             remote.put(8, &round.to_le_bytes()).unwrap();
             remote.signal(1, 1).unwrap();

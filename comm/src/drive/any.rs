@@ -1,13 +1,10 @@
 //! Waiting for a message from whichever member sends one first.
 
-use std::time::{Duration, Instant};
-
 use brigade_transports::TransportError;
 
 use super::{Driver, NAP};
 use crate::Error;
 use crate::header::Header;
-use crate::plan::Channel;
 use crate::run::Stop;
 use crate::wait::{At, Standstill};
 
@@ -22,9 +19,8 @@ impl Driver {
         &mut self,
         last: u32,
         ours: &Header,
-        timeout: Duration,
     ) -> Result<(u32, Header), Box<Error>> {
-        self.open_all(timeout)?;
+        self.open_all()?;
         self.waiting.moved();
         loop {
             if let Some(found) = self.front(last)? {
@@ -49,15 +45,14 @@ impl Driver {
     }
 
     /// Open the wires from all other members.
-    fn open_all(&mut self, timeout: Duration) -> Result<(), Box<Error>> {
+    fn open_all(&mut self) -> Result<(), Box<Error>> {
         let members = self.routes.len();
         if self.wires.peeked.len() == members {
             return Ok(());
         }
-        let (me, deadline) = (self.watch.me, Instant::now() + timeout);
+        let me = self.watch.me;
         for peer in (0..members as u32).filter(|&peer| peer != me) {
-            self.open(Channel::From(peer), deadline)
-                .map_err(|error| self.watch.judge_opening(peer, error, NAME))?;
+            self.open_from(peer, NAME)?;
         }
         self.wires.peeked.resize_with(members, Default::default);
         Ok(())

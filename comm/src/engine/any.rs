@@ -17,8 +17,7 @@ impl Engine {
         }
         self.admit()?;
         let ours = Header::of_message(self.group).of_type(dtype);
-        let patience = self.settings.join_timeout;
-        let found = self.driver.await_any(self.last_source, &ours, patience);
+        let found = self.driver.await_any(self.last_source, &ours);
         let (peer, theirs) = match found {
             Ok(found) => found,
             Err(error) => return self.remember(Err(error)).map(|()| unreachable!("it failed")),

@@ -13,14 +13,20 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use brigade_transports::{Bells, Endpoint, RemoteWindow};
+use brigade_transports::{Bells, Endpoint, RecvWire, RemoteWindow, SendWire, TransportError};
 
 use super::asker::Asker;
 use super::clerk::{Clerk, Desk};
 use super::held::Held;
 use super::{Ends, WindowSize};
+use crate::aside::Aside;
 use crate::communicator::Shared;
+use crate::wait::Opening as Waited;
+use crate::waiting::Waiting;
 use crate::world::Links;
+
+/// Both directions between two ranks.
+type Wires = (Box<dyn SendWire>, Box<dyn RecvWire>);
 
 /// How this rank reaches one window.
 pub(super) enum Way {
@@ -116,17 +122,40 @@ impl Opening<'_> {
 
     /// The group in which `asker` asks `asked`, and the endpoint that joins us to `rank` there.
     fn way_of(
-        &mut self,
+        &self,
         (asker, asked): (usize, usize),
         rank: usize,
         downward: &[Option<usize>],
-    ) -> (u64, &mut dyn Endpoint) {
+    ) -> (u64, usize) {
         let (group, routes) = match asker < asked {
             true => (self.groups[0], &self.links.routes[..]),
             false => (self.groups[1], downward),
         };
-        let route = routes[rank].expect("both groups were joined with it");
-        (group, &mut *self.links.endpoints[route])
+        (group, routes[rank].expect("both groups were joined with it"))
+    }
+
+    /// Both wires between us and `rank`.
+    fn wires(&mut self, rank: usize, route: usize) -> Result<Wires, String> {
+        let deadline = Instant::now() + self.shared.settings.join_timeout;
+        let to =
+            self.await_from(rank, route, "wire", |endpoint| endpoint.connect(rank, deadline))?;
+        let from = self.links.endpoints[route].receiver(rank);
+        Ok((to, from.map_err(|error| error.to_string())?))
+    }
+
+    /// Ask `open` until it gives something.
+    fn await_from<T>(
+        &mut self,
+        rank: usize,
+        route: usize,
+        what: &str,
+        open: impl FnMut(&mut dyn Endpoint) -> Result<Option<T>, TransportError>,
+    ) -> Result<T, String> {
+        let waiting = Waiting::among(self.links.share, Aside::never());
+        let opening = Waited { peer: rank as u32, route, what, name: "making a window" };
+        let endpoints = &mut self.links.endpoints;
+        let opened = self.held.watch.await_opening(waiting, endpoints, &opening, open);
+        opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
     fn asker(
@@ -134,24 +163,16 @@ impl Opening<'_> {
         rank: usize,
         downward: &[Option<usize>],
     ) -> Result<Box<Mutex<Asker>>, String> {
-        let deadline = self.deadline();
         let share = self.links.share;
-        let (group, endpoint) = self.way_of((self.me, rank), rank, downward);
-        let requests = endpoint.sender(rank, deadline).map_err(|error| error.to_string())?;
-        let answers = endpoint.receiver(rank).map_err(|error| error.to_string())?;
+        let (group, route) = self.way_of((self.me, rank), rank, downward);
+        let (requests, answers) = self.wires(rank, route)?;
         Ok(Box::new(Mutex::new(Asker::new((rank, group), requests, answers, share))))
     }
 
     fn desk(&mut self, rank: usize, downward: &[Option<usize>]) -> Result<Desk, String> {
-        let deadline = self.deadline();
-        let (group, endpoint) = self.way_of((rank, self.me), rank, downward);
-        let answers = endpoint.sender(rank, deadline).map_err(|error| error.to_string())?;
-        let requests = endpoint.receiver(rank).map_err(|error| error.to_string())?;
+        let (group, route) = self.way_of((rank, self.me), rank, downward);
+        let (answers, requests) = self.wires(rank, route)?;
         Ok(Desk::new((rank, group), requests, answers))
-    }
-
-    fn deadline(&self) -> Instant {
-        Instant::now() + self.shared.settings.join_timeout
     }
 
     fn import(
@@ -161,15 +182,17 @@ impl Opening<'_> {
     ) -> Result<Mutex<Box<dyn RemoteWindow>>, String> {
         let (stated, said) = self.told[rank];
         let (_, descriptor) = parts(said).expect("its transport's name was read before");
-        let windows = self.links.endpoints[route].windows();
-        let windows = windows.ok_or_else(|| {
+        if self.links.endpoints[route].windows().is_none() {
             let name = self.links.names[route];
-            format!(
+            return Err(format!(
                 "the window of rank {rank} is memory of {name}, which has none for windows here; \
                  over transports without {name} (BRIGADE_TRANSPORT) there are windows by messages"
-            )
-        })?;
-        let imported = windows.import(rank, descriptor);
+            ));
+        }
+        let import = |endpoint: &mut dyn Endpoint| {
+            endpoint.windows().expect("asked before").import(rank, descriptor)
+        };
+        let imported = self.await_from(rank, route, "way", import);
         let imported = imported.map_err(|error| format!("the window of rank {rank}: {error}"))?;
         // Later calls are held against what was stated, and the transport trusts them.
         let (bytes, signals) = imported.size();

@@ -53,13 +53,13 @@ impl Endpoint for LoopbackEndpoint {
         self.shared.caps()
     }
 
-    fn sender(
+    fn connect(
         &mut self,
         to: usize,
         _deadline: Instant,
-    ) -> Result<Box<dyn SendWire>, TransportError> {
+    ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
         self.give(0, to);
-        Ok(Box::new(Sender::new(self.link(self.me, to))))
+        Ok(Some(Box::new(Sender::new(self.link(self.me, to)))))
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {
@@ -104,7 +104,7 @@ impl Windows for LoopbackEndpoint {
         &mut self,
         peer: usize,
         descriptor: &[u8],
-    ) -> Result<Box<dyn RemoteWindow>, TransportError> {
+    ) -> Result<Option<Box<dyn RemoteWindow>>, TransportError> {
         assert_ne!(peer, self.me, "our own windows need no import");
         let windows = lock(&self.members.windows);
         let found = windows[peer]
@@ -113,7 +113,8 @@ impl Windows for LoopbackEndpoint {
             .find(|(number, window)| window.descriptor(self.group, peer, *number) == descriptor);
         match found {
             Some((number, window)) => {
-                Ok(Box::new(Imported::new(self.link(self.me, peer), window.clone(), number)))
+                let link = self.link(self.me, peer);
+                Ok(Some(Box::new(Imported::new(link, window.clone(), number))))
             }
             None => Err(TransportError::Corrupt {
                 peer,

@@ -1,6 +1,7 @@
 //! Sleeping until a wire may have moved. The plugins' interface has nothing to sleep at, so the
 //! sleeper looks at its wires every so often, and the less often the longer it has slept.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ const LONG_NAP: Duration = Duration::from_millis(1);
 pub(super) struct Bell {
     pub(super) outlets: Vec<Arc<Mutex<Outlet>>>,
     pub(super) inlets: Vec<Arc<Mutex<Inlet>>>,
+    /// How often the steward has answered.
+    pub(super) answers: Arc<AtomicU64>,
     /// How often anything had moved when it was armed.
     armed_at: u64,
 }
@@ -34,12 +37,13 @@ impl Bell {
             inlet.tend();
             inlet.moves()
         });
-        outlets.chain(inlets).sum()
+        self.answers.load(Ordering::Acquire) + outlets.chain(inlets).sum::<u64>()
     }
 
     fn moves(&self) -> u64 {
         let outlets = self.outlets.iter().map(|outlet| lock(outlet).moves());
-        outlets.chain(self.inlets.iter().map(|inlet| lock(inlet).moves())).sum()
+        let inlets = self.inlets.iter().map(|inlet| lock(inlet).moves());
+        self.answers.load(Ordering::Acquire) + outlets.chain(inlets).sum::<u64>()
     }
 }
 

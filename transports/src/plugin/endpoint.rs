@@ -1,13 +1,17 @@
 //! One communicator's share: its peers, its wires and its bell.
 
+use std::collections::HashMap;
+use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use super::bell::Bell;
+use super::hand::{Hand, Request};
 use super::inlet::{Inlet, Receiver};
 use super::net::Net;
 use super::outlet::{Sender, lock};
-use super::steward::{Deaths, Hand, Request, Steward};
+use super::peer::{Calling, Connected};
+use super::steward::{Deaths, Steward};
 use crate::{Caps, Doorbell, Endpoint, Port, RecvWire, SendWire, TransportError, Windows};
 
 /// How long an answer may take beyond the time that its asker has.
@@ -20,6 +24,15 @@ pub(super) struct PluginEndpoint {
     bell: Bell,
     deaths: Deaths,
     steward: Steward,
+    /// Wires that the steward was asked for, by member.
+    asked: HashMap<usize, Asked>,
+}
+
+/// A wire that the steward was asked for.
+struct Asked {
+    answers: mpsc::Receiver<Connected>,
+    since: Instant,
+    deadline: Instant,
 }
 
 impl PluginEndpoint {
@@ -35,11 +48,21 @@ impl PluginEndpoint {
         let inlets: Vec<_> = served.iter().enumerate().map(inlet).collect();
         let deaths = Deaths::default();
         let steward = Steward::start(net, tcp, &inlets, Arc::clone(&deaths))?;
-        Ok(PluginEndpoint { net, inlets, bell: Bell::default(), deaths, steward })
+        let (bell, asked) = (Bell::default(), HashMap::new());
+        Ok(PluginEndpoint { net, inlets, bell, deaths, steward, asked })
     }
 
     fn hand(&self) -> Hand {
         self.steward.hand.clone()
+    }
+
+    fn ask(&self, peer: usize, deadline: Instant) -> Asked {
+        let since = Instant::now();
+        let (answer, answers) = mpsc::channel();
+        let answers_given = Arc::clone(&self.bell.answers);
+        let calling = Calling { deadline, since, answer, answers: answers_given, handle: None };
+        self.steward.hand.ask(Request::Connect { peer, calling });
+        Asked { answers, since, deadline }
     }
 }
 
@@ -48,22 +71,26 @@ impl Endpoint for PluginEndpoint {
         self.net.caps()
     }
 
-    fn sender(
+    fn connect(
         &mut self,
         to: usize,
         deadline: Instant,
-    ) -> Result<Box<dyn SendWire>, TransportError> {
-        let started = Instant::now();
-        let (answer, answers) = mpsc::channel();
-        self.steward.hand.ask(Request::Connect { peer: to, deadline, answer });
-        let left = deadline.saturating_duration_since(started) + ANSWER;
-        let outlet = answers.recv_timeout(left).unwrap_or_else(|_| {
-            let what = format!("the wire to member {to}");
-            let waited_ms = started.elapsed().as_millis() as u64;
-            Err(TransportError::Timeout { what, waited_ms })
-        })?;
+    ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
+        let asked = self.asked.remove(&to).unwrap_or_else(|| self.ask(to, deadline));
+        let outlet = match asked.answers.try_recv() {
+            Err(TryRecvError::Empty) if Instant::now() < asked.deadline + ANSWER => {
+                self.asked.insert(to, asked);
+                return Ok(None);
+            }
+            Ok(answer) => answer?,
+            Err(_) => {
+                let what = format!("the wire to member {to}");
+                let waited_ms = asked.since.elapsed().as_millis() as u64;
+                return Err(TransportError::Timeout { what, waited_ms });
+            }
+        };
         self.bell.outlets.push(Arc::clone(&outlet));
-        Ok(Box::new(Sender::new(outlet, self.hand())))
+        Ok(Some(Box::new(Sender::new(outlet, self.hand()))))
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {

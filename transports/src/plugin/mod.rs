@@ -12,7 +12,8 @@
 //! * `card`, `frame`: bytes from the network, read as hostile
 //! * `region`, `outlet`, `inlet`: slots, and the two ends of a wire
 //! * `port`, `endpoint`, `bell`: the rooms that every transport has; `steward`: the thread that
-//!   meets peers (`peer`), and looks after what is on its way while nobody else does
+//!   meets peers (`peer`) when it is asked to (`hand`), and looks after what is on its way while
+//!   nobody else does
 //!
 //! The interface has nothing to sleep at, so the bell looks at the wires every so often.
 
@@ -21,6 +22,7 @@ mod calls;
 mod card;
 mod endpoint;
 mod frame;
+mod hand;
 mod inlet;
 mod library;
 mod net;

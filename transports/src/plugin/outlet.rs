@@ -10,9 +10,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::hand::Hand;
 use super::net::{Net, Thing};
 use super::region::Slots;
-use super::steward::Hand;
 use super::{FLYING_MAX, SLOT_BYTES, SLOTS};
 use crate::{SendWire, TransportError};
 

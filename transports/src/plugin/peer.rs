@@ -1,5 +1,6 @@
 //! What is between us and one peer, as the steward sees it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Instant;
 
@@ -30,6 +31,8 @@ pub(super) struct Peer {
     pub(super) is_done: bool,
     /// Whether it has said that it leaves.
     pub(super) has_left: bool,
+    /// Why nothing more comes from it.
+    pub(super) gone: Option<TransportError>,
 }
 
 /// A connection that we make.
@@ -37,6 +40,8 @@ pub(super) struct Calling {
     pub(super) deadline: Instant,
     pub(super) since: Instant,
     pub(super) answer: mpsc::Sender<Connected>,
+    /// Counts the answers, for those who sleep until one comes.
+    pub(super) answers: Arc<AtomicU64>,
     pub(super) handle: Option<Box<[u8; HANDLE_BYTES]>>,
 }
 
@@ -55,6 +60,7 @@ impl Peer {
             told: false,
             is_done: false,
             has_left: false,
+            gone: None,
         }
     }
 
@@ -73,6 +79,7 @@ impl Peer {
         if let Some(calling) = self.calling.take() {
             // Whoever asked may have given up meanwhile.
             let _heard = calling.answer.send(outcome);
+            calling.answers.fetch_add(1, Ordering::Release);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The thread of an endpoint: it meets peers, hears what becomes of them, and looks after what is
 //! on its way while nobody else does.
 //!
-//! It owns the endpoint of TCP. It never waits for a peer's thread, only for listeners, so two of
-//! them cannot wait for each other.
+//! It owns the endpoint of TCP. It waits for nobody in particular: what is to be said to a peer
+//! lies there until the connection stands, and all else goes on meanwhile.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, mpsc};
@@ -12,10 +12,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::frame::Frame;
+use super::hand::{Hand, Request};
 use super::inlet::Inlet;
 use super::net::Net;
 use super::outlet::lock;
-use super::peer::{Calling, Connected, Peer, left};
+use super::peer::{Calling, Peer, left};
 use crate::{Endpoint, Port, TransportError};
 
 /// How often anything that cannot ring is looked at.
@@ -24,41 +25,10 @@ const LOOK: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(250);
 /// How long one who leaves waits for what it has sent to arrive.
 const LANDING: Duration = Duration::from_secs(5);
-/// How long it may take to say something on a connection that stands.
-const SAYING: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 2048;
 
 /// The first peer that ended without having left.
 pub(super) type Deaths = Arc<Mutex<Option<TransportError>>>;
-
-/// What the steward is asked.
-pub(super) enum Request {
-    /// Connect to a peer.
-    Connect { peer: usize, deadline: Instant, answer: mpsc::Sender<Connected> },
-    /// Leave.
-    Leave,
-}
-
-/// How the steward is asked.
-#[derive(Clone)]
-pub(super) struct Hand {
-    requests: mpsc::Sender<Request>,
-    mouth: Arc<UnixStream>,
-}
-
-impl Hand {
-    /// Ask; one that has ended is asked in vain.
-    pub(super) fn ask(&self, request: Request) {
-        if self.requests.send(request).is_ok() {
-            self.ring();
-        }
-    }
-
-    /// There is something to look after. A byte that does not fit is one of many that do.
-    pub(super) fn ring(&self) {
-        let _ = (&*self.mouth).write(&[1]);
-    }
-}
 
 /// The running thread. Dropping it leaves the communicator.
 pub(super) struct Steward {
@@ -130,9 +100,7 @@ impl Work {
             while let Ok(1..) = self.ear.read(&mut [0; 64]) {}
             while let Ok(request) = self.requests.try_recv() {
                 match request {
-                    Request::Connect { peer, deadline, answer } => {
-                        self.connect(peer, deadline, answer);
-                    }
+                    Request::Connect { peer, calling } => self.connect(peer, calling),
                     Request::Leave => {
                         leaving = Some(Instant::now() + LANDING);
                         self.say_farewell();
@@ -161,31 +129,46 @@ impl Work {
         self.peers[peer].as_mut().expect("only peers that are served are talked with")
     }
 
-    fn connect(&mut self, peer: usize, deadline: Instant, answer: mpsc::Sender<Connected>) {
-        let since = Instant::now();
-        self.peer(peer).calling = Some(Calling { deadline, since, answer, handle: None });
-        match self.dial(peer, deadline) {
-            Ok(()) => self.say(peer, &Frame::Want),
-            Err(error) => self.peer(peer).answer(Err(error)),
+    fn connect(&mut self, peer: usize, calling: Calling) {
+        let it = self.peer(peer);
+        it.calling = Some(calling);
+        match &it.gone {
+            Some(gone) => {
+                let gone = gone.clone();
+                it.answer(Err(gone));
+            }
+            None => self.say(peer, &Frame::Want),
         }
     }
 
-    /// Have the connection of TCP with a peer stand.
-    fn dial(&mut self, peer: usize, deadline: Instant) -> Result<(), TransportError> {
-        if self.peer(peer).to.is_none() {
-            let to = self.tcp.sender(peer, deadline)?;
-            self.peer(peer).to = Some(to);
-        }
-        Ok(())
-    }
-
-    /// Say something to a peer that has a connection with us, so that this does not wait.
+    /// Say something to a peer, as soon as there is a connection.
     fn say(&mut self, peer: usize, frame: &Frame) {
-        if self.dial(peer, Instant::now() + SAYING).is_ok() {
-            let it = self.peer(peer);
+        let it = self.peer(peer);
+        // To one that has hung up there is nothing to say.
+        if it.from.is_some() {
             frame.serialise(&mut it.outbox);
-            it.flush();
+            self.dial(peer);
+            self.peer(peer).flush();
         }
+    }
+
+    /// Go on with making the connection of TCP with a peer to which something is to be said.
+    /// Returns whether it does not stand yet.
+    fn dial(&mut self, peer: usize) -> bool {
+        let it = self.peers[peer].as_mut().expect("only peers that are served are talked with");
+        if it.to.is_some() || it.outbox.is_empty() {
+            return false;
+        }
+        let deadline = it.calling.as_ref().map_or_else(Instant::now, |calling| calling.deadline);
+        match self.tcp.connect(peer, deadline) {
+            Ok(to) => it.to = to,
+            Err(error) => {
+                it.outbox.clear();
+                it.answer(Err(error));
+                return false;
+            }
+        }
+        it.to.is_none()
     }
 
     /// Hear what a peer says.
@@ -247,8 +230,8 @@ impl Work {
                 if let Some(outlet) = &it.outlet {
                     lock(outlet).end(gone.clone());
                 }
-                it.answer(Err(gone));
-                (it.is_done, it.has_left) = (true, true);
+                it.answer(Err(gone.clone()));
+                (it.is_done, it.has_left, it.gone) = (true, true, Some(gone));
             }
             Frame::Had => it.is_done = true,
         }
@@ -261,6 +244,7 @@ impl Work {
         let it = self.peer(peer);
         (it.from, it.to, it.is_done) = (None, None, true);
         it.outbox.clear();
+        it.gone.get_or_insert_with(|| error.clone());
         if let Some(listener) = it.listener.take() {
             // Nothing is left to do about a listener that does not close.
             let _ = net.close_listen(listener);
@@ -280,9 +264,9 @@ impl Work {
     /// Go on with everything between us and a peer; whether it must be looked at again soon.
     fn tend(&mut self, peer: usize) -> bool {
         let net = self.net;
+        let mut is_busy = self.dial(peer);
         let it = self.peer(peer);
         it.flush();
-        let mut is_busy = false;
         if let Some(listener) = it.listener {
             is_busy = true;
             let accepted = net.accept(listener).map_err(|failure| failure.on_wire(peer));
@@ -299,7 +283,9 @@ impl Work {
                 lock(&it.inlet).end(error, None);
             }
         }
-        if let Some(calling) = &mut it.calling {
+        if it.to.is_some()
+            && let Some(calling) = &mut it.calling
+        {
             is_busy = true;
             if let Some(connected) = calling.go_on(net, peer) {
                 it.outlet = connected.as_ref().ok().cloned();

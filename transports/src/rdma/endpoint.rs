@@ -1,12 +1,14 @@
 //! One communicator's share: its peers, its wires and its bell.
 
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use brigade_verbs::{Access, CompletionQueue, Memory, MemoryRegion, Remote};
 
 use super::bell::{Bell, Chimes};
-use super::card::{Card, choose};
+use super::card::{Address, Card, choose};
 use super::exchange::{Accepted, Exchange, Hand, Request};
 use super::frame::{Frame, OfferedStripe, RING_BYTES_MIN, STRIPES_MAX};
 use super::lane::Lane;
@@ -35,6 +37,9 @@ pub(super) struct RdmaEndpoint {
     shared: Arc<Shared>,
     bell: Bell,
     exchange: Exchange,
+    /// Wires and doors that members were asked for and have not answered about.
+    wires: HashMap<usize, Asked<PreparedWire>>,
+    doors: HashMap<usize, Asked<Door>>,
 }
 
 impl RdmaEndpoint {
@@ -56,7 +61,8 @@ impl RdmaEndpoint {
         let ring_bytes = (1 << fair.max(1).ilog2()).clamp(least, local.settings.ring_bytes);
         let shared = Arc::new(Shared::new(local, me, peers, Arc::clone(&chimes)));
         let exchange = Exchange::start(tcp, &shared)?;
-        Ok(RdmaEndpoint { me, ring_bytes, shared, bell: Bell(chimes), exchange })
+        let (bell, wires, doors) = (Bell(chimes), HashMap::new(), HashMap::new());
+        Ok(RdmaEndpoint { me, ring_bytes, shared, bell, exchange, wires, doors })
     }
 
     fn hand(&self) -> Hand {
@@ -72,43 +78,33 @@ impl RdmaEndpoint {
         }
     }
 
-    /// Offer something to a peer and wait for its answer.
-    fn ask(
-        &self,
-        peer: usize,
-        frame: Frame,
-        deadline: Instant,
-    ) -> Result<Accepted, TransportError> {
-        let started = Instant::now();
+    /// Offer something that was `prepared` to a peer.
+    fn ask<T>(&self, peer: usize, prepared: T, frame: Frame, deadline: Instant) -> Asked<T> {
+        let since = Instant::now();
         let (answer, answers) = mpsc::channel();
         self.exchange.hand.ask(Request::Offer { peer, frame, deadline, answer });
-        let left = deadline.saturating_duration_since(started) + ANSWER;
-        answers.recv_timeout(left).unwrap_or_else(|_| {
-            let what = format!("the answer of member {peer}, which is asked for queue pairs,");
-            let waited_ms = started.elapsed().as_millis() as u64;
-            Err(TransportError::Timeout { what, waited_ms })
-        })
-    }
-}
-
-impl Endpoint for RdmaEndpoint {
-    fn caps(&self) -> Caps {
-        caps(self.shared.local.gbit, self.ring_bytes)
+        Asked { peer, prepared, answers, since, deadline }
     }
 
-    fn sender(
-        &mut self,
-        to: usize,
-        deadline: Instant,
-    ) -> Result<Box<dyn SendWire>, TransportError> {
-        let peer = Arc::clone(self.shared.peer(to));
+    /// Offer a wire to a peer.
+    fn offer(&self, to: usize, deadline: Instant) -> Result<Asked<PreparedWire>, TransportError> {
+        let peer = self.shared.peer(to);
         let has_lent = Arc::default();
         let stripes = 0..self.stripes(&peer.card);
-        let prepare = |stripe| Prepared::new(&self.shared, &peer, &has_lent, stripe);
+        let prepare = |stripe| Prepared::new(&self.shared, peer, &has_lent, stripe);
         let prepared: Vec<Prepared> = stripes.map(prepare).collect::<Result<_, _>>()?;
         let offered = prepared.iter().map(|it| it.offered).collect();
         let frame = Frame::Offer { ring_bytes: self.ring_bytes as u32, stripes: offered };
-        let (address, accepted) = self.ask(to, frame, deadline)?;
+        Ok(self.ask(to, (has_lent, prepared), frame, deadline))
+    }
+
+    /// The wire that a peer has accepted.
+    fn wire(
+        &self,
+        to: usize,
+        (has_lent, prepared): PreparedWire,
+        (address, accepted): Accepted,
+    ) -> Result<Sender, TransportError> {
         if accepted.len() != prepared.len() {
             let what = "it accepts another number of queue pairs than it was offered".into();
             return Err(TransportError::Corrupt { peer: to, what });
@@ -127,7 +123,57 @@ impl Endpoint for RdmaEndpoint {
         let lane = Lane::new(local, to, self.ring_bytes, stripes, hand, has_lent);
         let lane = Arc::new(lane);
         self.exchange.hand.ask(Request::Tend { peer: to, lane: Arc::clone(&lane) });
-        Ok(Box::new(Sender::new(lane, peer)))
+        Ok(Sender::new(lane, Arc::clone(self.shared.peer(to))))
+    }
+}
+
+/// The queue pairs of a wire, and whether anything is lent to it.
+type PreparedWire = (Arc<AtomicBool>, Vec<Prepared>);
+
+/// What a peer was asked for, and what was prepared for its answer.
+struct Asked<T> {
+    peer: usize,
+    prepared: T,
+    answers: mpsc::Receiver<Result<Accepted, TransportError>>,
+    since: Instant,
+    deadline: Instant,
+}
+
+impl<T> Asked<T> {
+    /// The answer, if it has come.
+    fn answer(&self) -> Result<Option<Accepted>, TransportError> {
+        match self.answers.try_recv() {
+            Ok(answer) => answer.map(Some),
+            Err(mpsc::TryRecvError::Empty) if Instant::now() < self.deadline + ANSWER => Ok(None),
+            Err(_) => {
+                let peer = self.peer;
+                let what = format!("the answer of member {peer}, which is asked for queue pairs,");
+                let waited_ms = self.since.elapsed().as_millis() as u64;
+                Err(TransportError::Timeout { what, waited_ms })
+            }
+        }
+    }
+}
+
+impl Endpoint for RdmaEndpoint {
+    fn caps(&self) -> Caps {
+        caps(self.shared.local.gbit, self.ring_bytes)
+    }
+
+    fn connect(
+        &mut self,
+        to: usize,
+        deadline: Instant,
+    ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
+        let asked = match self.wires.remove(&to) {
+            Some(asked) => asked,
+            None => self.offer(to, deadline)?,
+        };
+        let Some(accepted) = asked.answer()? else {
+            self.wires.insert(to, asked);
+            return Ok(None);
+        };
+        Ok(Some(Box::new(self.wire(to, asked.prepared, accepted)?)))
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {
@@ -171,7 +217,40 @@ impl Windows for RdmaEndpoint {
         &mut self,
         peer: usize,
         descriptor: &[u8],
-    ) -> Result<Box<dyn RemoteWindow>, TransportError> {
+    ) -> Result<Option<Box<dyn RemoteWindow>>, TransportError> {
+        let asked = match self.doors.remove(&peer) {
+            Some(asked) => asked,
+            None => self.ask_for_door(peer, descriptor)?,
+        };
+        let Some((_, accepted)) = asked.answer()? else {
+            self.doors.insert(peer, asked);
+            return Ok(None);
+        };
+        let Door { descriptor, key, place, theirs, mut end } = asked.prepared;
+        let corrupt = |what: &str| TransportError::Corrupt { peer, what: what.into() };
+        let [accepted] = accepted[..] else { return Err(corrupt("a door of several")) };
+        let local = &self.shared.local;
+        end.connect(local, &theirs, &accepted.half)?;
+        let staging = MemoryRegion::new(domain(local, place), &Imported::staging(), Access::Local);
+        let staging = staging.map_err(failed)?;
+        let whom = (Arc::clone(local), peer, theirs);
+        let (what, how) = ((descriptor, key), (end, staging, self.hand()));
+        Ok(Some(Box::new(Imported::new(whom, what, how))))
+    }
+}
+
+/// One end of a queue pair to a peer's window.
+struct Door {
+    descriptor: Descriptor,
+    key: u32,
+    place: usize,
+    theirs: Address,
+    end: End,
+}
+
+impl RdmaEndpoint {
+    /// Ask a peer to open the door to the window that it described.
+    fn ask_for_door(&self, peer: usize, descriptor: &[u8]) -> Result<Asked<Door>, TransportError> {
         let corrupt = |what: &str| TransportError::Corrupt { peer, what: what.into() };
         let descriptor = Descriptor::parse(descriptor)
             .ok_or_else(|| corrupt("a window descriptor that is not ours"))?;
@@ -185,15 +264,9 @@ impl Windows for RdmaEndpoint {
         let device = &local.places[place].device;
         let arrivals =
             CompletionQueue::new(device, window::LIMITS.receives, None).map_err(failed)?;
-        let mut end = End::open(local, place, window::LIMITS, arrivals)?;
+        let end = End::open(local, place, window::LIMITS, arrivals)?;
         let stripe = OfferedStripe { ours: place as u8, theirs: row as u8, half: end.half() };
-        let (_, accepted) = self.ask(peer, Frame::Door { stripe }, Instant::now() + DOOR)?;
-        let [accepted] = accepted[..] else { return Err(corrupt("a door of several")) };
-        end.connect(local, &theirs, &accepted.half)?;
-        let staging = MemoryRegion::new(domain(local, place), &Imported::staging(), Access::Local);
-        let staging = staging.map_err(failed)?;
-        let whom = (Arc::clone(local), peer, theirs);
-        let (what, how) = ((descriptor, key), (end, staging, self.hand()));
-        Ok(Box::new(Imported::new(whom, what, how)))
+        let door = Door { descriptor, key, place, theirs, end };
+        Ok(self.ask(peer, door, Frame::Door { stripe }, Instant::now() + DOOR))
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! It owns the endpoint of TCP. It dials when one of our wires is wanted, answers when a peer wants
 //! one of its own, carries news of failed queue pairs and has them replaced, and learns from a
-//! connection's end that the peer has left or died. It never waits for a peer's thread, only for
-//! listeners, so two of them cannot wait for each other.
+//! connection's end that the peer has left or died. It waits for nobody in particular: what is to
+//! be said to a peer lies there until the connection stands, and all else goes on meanwhile.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -23,6 +23,8 @@ use crate::{Endpoint, TransportError};
 const LOOK: Duration = Duration::from_millis(50);
 /// How often it is found out whether anything is.
 const IDLE: Duration = Duration::from_millis(250);
+/// How often a connection is looked at that does not stand yet; that it does rings.
+const DIALLING: Duration = Duration::from_millis(10);
 /// How long one who leaves waits for what it has sent to land.
 const LANDING: Duration = Duration::from_secs(5);
 /// And for its farewells to go out.
@@ -141,6 +143,7 @@ impl Talk {
                 }
             }
             for peer in 0..self.links.len() {
+                has_moved |= self.dial(peer);
                 has_moved |= self.listen(peer);
                 has_moved |= self.links[peer].as_mut().is_some_and(Link::flush);
             }
@@ -157,6 +160,7 @@ impl Talk {
             }
             let nap = match leaving {
                 Some(_) => Duration::from_millis(1),
+                None if self.links.iter().flatten().any(Link::is_dialling) => DIALLING,
                 None if all_settled && self.mender.is_idle() => IDLE,
                 None => LOOK,
             };
@@ -169,17 +173,13 @@ impl Talk {
     fn serve(&mut self, request: Request) {
         match request {
             Request::Offer { peer, frame, deadline, answer } => {
-                let dialled = self.dial(peer, deadline);
-                let refused = match (dialled, self.shared.gone(peer)) {
-                    (Err(error), _) => error,
-                    (Ok(()), Some(gone)) => gone.error(peer),
-                    (Ok(()), None) => {
-                        self.link(peer).answer = Some(answer);
-                        return self.say(peer, &frame);
-                    }
-                };
-                // Whoever asked may have given up meanwhile.
-                let _heard = answer.send(Err(refused));
+                let gone = self.shared.gone(peer).map(|gone| gone.error(peer));
+                let link = self.link(peer);
+                (link.answer, link.deadline) = (Some(answer), deadline);
+                match gone {
+                    Some(gone) => _ = self.answered(peer, Err(gone)),
+                    None => self.say(peer, &frame),
+                }
             }
             Request::Tend { peer, lane } => self.lanes.push((peer, lane)),
             Request::Stop { peer, turn } => self.say(peer, &Frame::Stop(turn)),
@@ -202,23 +202,45 @@ impl Talk {
         self.links[peer].as_mut().expect("only peers that are served are talked with")
     }
 
-    /// Have the connection to a peer stand.
-    fn dial(&mut self, peer: usize, deadline: Instant) -> Result<(), TransportError> {
-        if self.link(peer).to.is_none() {
-            let to = self.tcp.sender(peer, deadline)?;
-            self.link(peer).to = Some(to);
+    /// Say something to a peer, as soon as there is a connection.
+    fn say(&mut self, peer: usize, frame: &Frame) {
+        let link = self.link(peer);
+        // To one that has hung up there is nothing to say.
+        if link.from.is_some() {
+            frame.serialise(&mut link.outbox);
+            self.dial(peer);
+            self.link(peer).flush();
         }
-        Ok(())
     }
 
-    /// Say something to a peer that has a connection with us.
-    fn say(&mut self, peer: usize, frame: &Frame) {
-        // It stands already, so this does not wait.
-        if self.dial(peer, Instant::now() + FAREWELL).is_ok() {
-            let link = self.link(peer);
-            frame.serialise(&mut link.outbox);
-            link.flush();
+    /// Go on with making the connection to a peer, if there is something to be said to it. Returns
+    /// whether that has come to an end.
+    fn dial(&mut self, peer: usize) -> bool {
+        let waits = self.links[peer].as_mut().filter(|link| link.is_dialling());
+        let Some(link) = waits else { return false };
+        match self.tcp.connect(peer, link.deadline) {
+            Ok(None) => return false,
+            Ok(to) => link.to = to,
+            Err(error) => {
+                link.outbox.clear();
+                // Mostly somebody waits for the answer to what was to be said.
+                let _heard = self.answered(peer, Err(error));
+            }
         }
+        true
+    }
+
+    /// Pass on what became of our offer to a peer. Errors: there was none.
+    fn answered(
+        &mut self,
+        peer: usize,
+        outcome: Result<Accepted, TransportError>,
+    ) -> Result<(), &'static str> {
+        let answer = self.link(peer).answer.take().ok_or("an answer to no offer")?;
+        // Whoever asked may have given up meanwhile.
+        let _heard = answer.send(outcome);
+        self.shared.chimes.strike();
+        Ok(())
     }
 
     /// Hear what a peer says. Returns whether it said anything.
@@ -261,10 +283,8 @@ impl Talk {
         (link.from, link.to) = (None, None);
         link.outbox.clear();
         link.knocks = false;
-        if let Some(answer) = link.answer.take() {
-            // Whoever asked may have given up meanwhile.
-            let _heard = answer.send(Err(gone));
-        }
+        // Somebody may wait for an answer.
+        let _heard = self.answered(peer, Err(gone));
     }
 
     /// Do what a peer says. Errors: it makes no sense.
@@ -279,15 +299,10 @@ impl Talk {
                 self.answer(peer, accepted);
             }
             Frame::Knock => self.shared.chimes.strike(),
-            Frame::Accept { address, stripes } => {
-                let answer = self.link(peer).answer.take().ok_or("an answer to no offer")?;
-                // Whoever asked may have given up meanwhile.
-                let _heard = answer.send(Ok((address, stripes)));
-            }
+            Frame::Accept { address, stripes } => self.answered(peer, Ok((address, stripes)))?,
             Frame::Refuse { why } => {
-                let answer = self.link(peer).answer.take().ok_or("a refusal of no offer")?;
                 let why = format!("member {peer} cannot take a wire or a door: {why}");
-                let _heard = answer.send(Err(TransportError::Refused { why }));
+                self.answered(peer, Err(TransportError::Refused { why }))?;
             }
             Frame::Stop(turn) => {
                 self.shared.stop(peer, turn);

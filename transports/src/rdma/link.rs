@@ -1,6 +1,7 @@
 //! The connection to one peer, over which the exchange talks with it.
 
 use std::sync::mpsc;
+use std::time::Instant;
 
 use super::exchange::Accepted;
 use super::frame::Frame;
@@ -16,14 +17,16 @@ pub(super) struct Link {
     /// A knock is to go out behind all that. One wakes as well as many, and a peer that is stopped
     /// reads none.
     pub(super) knocks: bool,
+    /// Until when to try to connect.
+    pub(super) deadline: Instant,
     /// Who waits for the answer to our offer.
     pub(super) answer: Option<mpsc::Sender<Result<Accepted, TransportError>>>,
 }
 
 impl Link {
     pub(super) fn new(from: Box<dyn RecvWire>) -> Link {
-        let (inbox, outbox) = (Vec::new(), Vec::new());
-        Link { from: Some(from), to: None, inbox, outbox, knocks: false, answer: None }
+        let (inbox, outbox, deadline) = (Vec::new(), Vec::new(), Instant::now());
+        Link { from: Some(from), to: None, inbox, outbox, knocks: false, deadline, answer: None }
     }
 
     /// Send what can be sent now. Returns whether that was anything.
@@ -48,9 +51,14 @@ impl Link {
         }
     }
 
-    /// Whether there is more to be sent.
+    /// Whether more is to be sent, on a connection that stands.
     pub(super) fn has_unsent(&self) -> bool {
-        !self.outbox.is_empty() || self.knocks
+        self.to.is_some() && (!self.outbox.is_empty() || self.knocks)
+    }
+
+    /// Whether something is to be sent as soon as the connection stands.
+    pub(super) fn is_dialling(&self) -> bool {
+        self.to.is_none() && !self.outbox.is_empty()
     }
 }
 

@@ -135,9 +135,13 @@ impl Endpoint for ShmEndpoint {
         caps(&self.layout)
     }
 
-    fn sender(&mut self, to: usize, _: Instant) -> Result<Box<dyn SendWire>, TransportError> {
+    fn connect(
+        &mut self,
+        to: usize,
+        _: Instant,
+    ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
         let seat = self.seats.of(to);
-        Ok(Box::new(Sender::new(self.parts(self.seats.ours, seat, to))))
+        Ok(Some(Box::new(Sender::new(self.parts(self.seats.ours, seat, to)))))
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {
@@ -192,7 +196,7 @@ impl Windows for ShmEndpoint {
         &mut self,
         peer: usize,
         descriptor: &[u8],
-    ) -> Result<Box<dyn RemoteWindow>, TransportError> {
+    ) -> Result<Option<Box<dyn RemoteWindow>>, TransportError> {
         let corrupt = |what: String| TransportError::Corrupt { peer, what };
         let place = Place::parse(descriptor)
             .ok_or_else(|| corrupt("a window descriptor that is not ours".into()))?;
@@ -201,6 +205,6 @@ impl Windows for ShmEndpoint {
             .ok_or_else(|| corrupt(format!("a window of impossible size: {place:?}")))?;
         let stretch = self.area.import(place.offset, whole)?;
         let bell = self.ringer(self.seats.of(peer));
-        Ok(Box::new(Imported { view: View::new(stretch, place), bell }))
+        Ok(Some(Box::new(Imported { view: View::new(stretch, place), bell })))
     }
 }

@@ -235,10 +235,10 @@ fn a_window_of_impossible_size_is_refused_and_one_of_many_counters_takes_no_memo
     // Where the region is long, so many counters lie within it. Their owner's word is compared
     // with this size later.
     let many = window::Place { bytes: 1, signals: u32::MAX, ..place }.to_bytes();
-    if let Ok(imported) = end.import(0, &many) {
+    if let Ok(Some(imported)) = end.import(0, &many) {
         assert_eq!(imported.size(), (1, u32::MAX as usize));
     }
-    let mut window = end.import(0, &descriptor).unwrap();
+    let mut window = end.import(0, &descriptor).unwrap().expect("at once");
     window.signal(2, 5).unwrap();
     assert_eq!([0, 1, 2].map(|index| memory.signal(index)), [0, 0, 5]);
 }

@@ -15,7 +15,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::card::Card;
 use super::handshake::{self, Answer, Hello};
-use super::link::{Link, Pair, Turn};
+use super::link::{Pair, Turn};
+use super::patience::Patience;
 use super::port::Shared;
 use super::route::{Candidate, candidates};
 use super::tries::{Failures, Tries};
@@ -38,26 +39,26 @@ enum Dialled {
     Crossing(Socket),
 }
 
-/// Which link is wanted, by whom, until when.
-pub(super) struct Call<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) pair: &'a Pair,
+/// Which link is wanted, by whom, for how long.
+pub(super) struct Call {
+    pub(super) shared: Arc<Shared>,
+    pub(super) pair: Arc<Pair>,
     pub(super) group: u64,
     pub(super) me: usize,
     pub(super) to: usize,
-    pub(super) theirs: &'a Card,
-    pub(super) deadline: Instant,
+    pub(super) theirs: Card,
+    pub(super) patience: Patience,
 }
 
-impl Call<'_> {
-    /// Have the link stand by the deadline.
-    pub(super) fn link(&self) -> Result<Arc<Link>, TransportError> {
+impl Call {
+    /// Have the link stand.
+    pub(super) fn link(&self) -> Result<(), TransportError> {
         let started = Instant::now();
         let mut tries = Tries::default();
-        let mut turn = self.pair.turn(None, self.deadline);
+        let mut turn = self.pair.turn(None, &self.patience);
         loop {
             match turn {
-                Turn::Linked(link) => return Ok(link),
+                Turn::Linked => return Ok(()),
                 Turn::TooLate => {
                     return Err(TransportError::Timeout {
                         what: format!("the connection that {} began to make", self.whom()),
@@ -72,12 +73,12 @@ impl Call<'_> {
             }
             self.pair.gave_up();
             turn = match dialled {
-                Ok(Dialled::Crossing(socket)) => self.pair.turn(Some(&socket), self.deadline),
+                Ok(Dialled::Crossing(socket)) => self.pair.turn(Some(&socket), &self.patience),
                 Ok(Dialled::Linked(_)) => unreachable!("it has returned"),
-                Err(failures) => match tries.pause(&failures, self.deadline) {
+                Err(failures) => match tries.pause(&failures, self.patience.deadline()) {
                     Some(pause) => {
-                        std::thread::sleep(pause);
-                        self.pair.turn(None, self.deadline)
+                        self.patience.sleep(pause);
+                        self.pair.turn(None, &self.patience)
                     }
                     None => return Err(self.explain(&failures, started)),
                 },
@@ -85,17 +86,16 @@ impl Call<'_> {
         }
     }
 
-    fn finish(&self, sockets: Vec<Socket>) -> Result<Arc<Link>, TransportError> {
+    fn finish(&self, sockets: Vec<Socket>) -> Result<(), TransportError> {
         let failed = |call, error| TransportError::from_io(call, &error, "finishing a link");
         let link = self.pair.dialled(sockets).map_err(|error| failed("fcntl", error))?;
         let stands = self.shared.links.stands(self.group, &link);
-        stands.map_err(|error| failed("epoll_ctl", error))?;
-        Ok(link)
+        stands.map_err(|error| failed("epoll_ctl", error))
     }
 
     /// Try every address once.
     fn dial(&self) -> Result<Dialled, Box<Failures>> {
-        let mut left = candidates(&self.shared.card, &self.shared.interfaces, self.theirs);
+        let mut left = candidates(&self.shared.card, &self.shared.interfaces, &self.theirs);
         self.shared.routes.prefer(&self.theirs.id, &mut left);
         let mut failures = Box::<Failures>::default();
         while !left.is_empty() {
@@ -103,7 +103,7 @@ impl Call<'_> {
             match self.complete(socket, candidate, left.is_empty()) {
                 Ok(dialled) => {
                     if let Dialled::Linked(sockets) = &dialled {
-                        self.shared.routes.remember(self.theirs, candidate, sockets.len());
+                        self.shared.routes.remember(&self.theirs, candidate, sockets.len());
                     }
                     return Ok(dialled);
                 }
@@ -128,7 +128,7 @@ impl Call<'_> {
         let mut next_start = Instant::now();
         loop {
             let now = Instant::now();
-            if now >= self.deadline || waiting.is_empty() && untried.len() == 0 {
+            if self.patience.left().is_zero() || waiting.is_empty() && untried.len() == 0 {
                 failures.late.extend(waiting.iter().map(|(_, candidate)| candidate.address));
                 left.clear();
                 return None;
@@ -143,7 +143,10 @@ impl Call<'_> {
                 }
                 continue;
             }
-            let pause = if untried.len() > 0 { next_start } else { self.deadline } - now;
+            let mut pause = self.patience.nap();
+            if untried.len() > 0 {
+                pause = pause.min(next_start - now);
+            }
             let fds: Vec<_> = waiting.iter().map(|(socket, _)| socket.as_raw_fd()).collect();
             let ready = sys::poll(&fds, libc::POLLOUT, pause.as_millis() as i32 + 1);
             let Some(index) = ready.ok()?.iter().position(|ready| *ready) else { continue };
@@ -193,7 +196,10 @@ impl Call<'_> {
             socket: 0,
             sockets: count.clamp(1, handshake::SOCKETS_MAX.into()) as u16,
         };
-        let patience = if is_last { self.deadline } else { Instant::now() + PROOF_PATIENCE };
+        let patience = match is_last {
+            true => self.patience.clone(),
+            false => self.patience.at_most(Instant::now() + PROOF_PATIENCE),
+        };
         let mut sockets = Vec::with_capacity(hello.sockets.into());
         let mut next = Some(first);
         for index in 0..hello.sockets {
@@ -205,8 +211,7 @@ impl Call<'_> {
             socket.set_nonblocking(false).map_err(failed)?;
             options::tune(&socket, &self.shared.settings, options::is_local(&socket))?;
             hello.socket = index;
-            let until = self.deadline.min(patience);
-            match handshake::call(&socket, &hello, &self.shared.secret, until)? {
+            match handshake::call(&socket, &hello, &self.shared.secret, &patience)? {
                 Answer::Linked => sockets.push(socket),
                 Answer::Crossing => return Ok(Dialled::Crossing(socket)),
                 Answer::GroupLeft => {
@@ -236,7 +241,7 @@ impl Call<'_> {
         let Failures { text, late, tried, refused, gone } = failures;
         if let Some(gone) = gone {
             gone.clone()
-        } else if Instant::now() >= self.deadline {
+        } else if self.patience.left().is_zero() {
             let late: Vec<String> = late.iter().map(SocketAddr::to_string).collect();
             let what = format!("connecting to {} at {} {text}", self.whom(), late.join(", "));
             let waited_ms = started.elapsed().as_millis() as u64;

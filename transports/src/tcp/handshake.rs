@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
+use super::patience::Patience;
 use crate::TransportError;
 use crate::proof::{Role, prove};
 
@@ -98,9 +99,9 @@ pub(super) fn call(
     socket: &Socket,
     hello: &Hello,
     secret: &[u8; 32],
-    until: Instant,
+    patience: &Patience,
 ) -> Result<Answer, TransportError> {
-    let mut stream = Timed { socket, until };
+    let mut stream = Timed { socket, patience };
     let bytes = hello.serialise();
     stream.write_all(&bytes).map_err(|error| refused("saying hello", &error))?;
     prove(&mut stream, secret, Role::Connecting, &bytes)?;
@@ -121,7 +122,7 @@ pub(super) fn hear(
     secret: &[u8; 32],
     until: Instant,
 ) -> Result<Hello, TransportError> {
-    let mut stream = Timed { socket, until };
+    let mut stream = Timed { socket, patience: &Patience::until(until) };
     let mut bytes = [0; HELLO_BYTES];
     stream.read_exact(&mut bytes).map_err(|error| refused("waiting for a hello", &error))?;
     let hello = Hello::parse(&bytes).map_err(|why| TransportError::Refused { why: why.into() })?;
@@ -134,39 +135,55 @@ pub(super) fn hear(
 
 /// The accepting side's last word.
 pub(super) fn answer(socket: &Socket, answer: Answer, until: Instant) -> io::Result<()> {
-    Timed { socket, until }.write_all(&[answer as u8])
+    Timed { socket, patience: &Patience::until(until) }.write_all(&[answer as u8])
 }
 
 fn refused(doing: &str, error: &io::Error) -> TransportError {
     TransportError::Refused { why: format!("{doing}: {error}") }
 }
 
-/// A stream on which everything together must be done by a point in time, so that someone who
+/// A stream on which everything together must be done while patience lasts, so that someone who
 /// sends a byte now and then does not hold us up.
 struct Timed<'a> {
     socket: &'a Socket,
-    until: Instant,
+    patience: &'a Patience,
 }
 
 impl Timed<'_> {
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    /// Do `step`, which waits for as long as it is told, until that gives something.
+    fn go_on(
+        &self,
+        mut step: impl FnMut(Option<Duration>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            let nap = self.patience.nap();
+            if nap.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match step(Some(nap)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+        }
     }
 }
 
 impl Read for Timed<'_> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(self.left()?)?;
         let mut socket = self.socket;
-        socket.read(target)
+        self.go_on(|nap| {
+            socket.set_read_timeout(nap)?;
+            socket.read(target)
+        })
     }
 }
 
 impl Write for Timed<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.set_write_timeout(self.left()?)?;
-        self.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
+        self.go_on(|nap| {
+            self.socket.set_write_timeout(nap)?;
+            self.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {

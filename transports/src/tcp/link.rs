@@ -12,15 +12,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use socket2::Socket;
 
 use super::handshake::{self, Answer, Hello};
+use super::patience::{LOOK, Patience};
 use crate::sys::{Changes, Epoll};
-
-/// How often a rank that waits for a link looks whether the other one still makes it.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The sockets of a pair of ranks, in non-blocking mode.
 pub(super) struct Link {
@@ -59,8 +57,8 @@ struct Arriving {
 
 /// What a rank that needs a link is to do.
 pub(super) enum Turn {
-    /// Nothing: here it is.
-    Linked(Arc<Link>),
+    /// Nothing: it stands.
+    Linked,
     /// Dial, and report to [`Pair::dialled`] or [`Pair::gave_up`].
     Dial,
     /// The other rank is making it, and it did not come in time.
@@ -80,11 +78,11 @@ impl Pair {
 
     /// Settle who makes the link. Waits where the other rank has begun, be it that some of its
     /// sockets have come in, or that it has told us so on `crossing`, until it hangs up.
-    pub(super) fn turn(&self, crossing: Option<&Socket>, deadline: Instant) -> Turn {
+    pub(super) fn turn(&self, crossing: Option<&Socket>, patience: &Patience) -> Turn {
         let mut making = self.lock();
         loop {
-            if let Some(link) = self.link.get() {
-                return Turn::Linked(link.clone());
+            if self.link.get().is_some() {
+                return Turn::Linked;
             }
             let arriving = making.arriving.iter().flat_map(|it| it.sockets.iter().flatten());
             let mut signs = arriving.chain(crossing).peekable();
@@ -94,10 +92,11 @@ impl Pair {
                 *making = Making { is_dialling: true, ..Making::default() };
                 return Turn::Dial;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = patience.left();
             if left.is_zero() {
                 return Turn::TooLate;
             }
+            // Now and then it is looked whether the other rank still makes it.
             let woken = self.changed.wait_timeout(making, left.min(LOOK));
             making = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -269,6 +268,7 @@ fn has_hung_up(socket: &Socket) -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
 
     use super::*;
 
@@ -302,15 +302,16 @@ mod tests {
     fn a_rank_whose_crossing_peer_dies_dials() {
         let (lower, higher) = (Pair::new(), Pair::new());
         let deadline = Instant::now() + PATIENCE;
-        assert!(matches!(lower.turn(None, deadline), Turn::Dial));
+        assert!(matches!(lower.turn(None, &Patience::until(deadline)), Turn::Dial));
         let (ours, theirs) = sockets();
         assert!(lower.arrive(&HELLO, theirs, deadline).unwrap().is_none());
         let mut answer = [0];
         io::Read::read_exact(&mut &ours, &mut answer).unwrap();
         assert_eq!(answer, [Answer::Crossing as u8]);
-        assert!(matches!(higher.turn(Some(&ours), Instant::now() + 3 * LOOK), Turn::TooLate));
+        let briefly = Patience::until(Instant::now() + 3 * LOOK);
+        assert!(matches!(higher.turn(Some(&ours), &briefly), Turn::TooLate));
         drop(lower);
-        assert!(matches!(higher.turn(Some(&ours), deadline), Turn::Dial));
+        assert!(matches!(higher.turn(Some(&ours), &Patience::until(deadline)), Turn::Dial));
         assert!(Instant::now() < deadline);
     }
 
@@ -320,9 +321,10 @@ mod tests {
         let deadline = Instant::now() + PATIENCE;
         let (theirs, ours) = sockets();
         assert!(pair.arrive(&HELLO, ours, deadline).unwrap().is_none());
-        assert!(matches!(pair.turn(None, Instant::now() + 3 * LOOK), Turn::TooLate));
+        let briefly = Patience::until(Instant::now() + 3 * LOOK);
+        assert!(matches!(pair.turn(None, &briefly), Turn::TooLate));
         drop(theirs);
-        assert!(matches!(pair.turn(None, deadline), Turn::Dial));
+        assert!(matches!(pair.turn(None, &Patience::until(deadline)), Turn::Dial));
         assert!(Instant::now() < deadline);
     }
 }

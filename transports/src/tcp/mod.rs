@@ -9,8 +9,8 @@
 //!
 //! * `address`, `route`: which addresses there are and in which order to try them
 //! * `card`, `handshake`, `frame`: bytes from the network, read as hostile
-//! * `listen`, `dial`, `tries`, `link`: how a link comes to stand; `options`: what its sockets are
-//!   told
+//! * `listen`, `dial`, `tries`, `link`: how a link comes to stand; `dialler`, `patience`: beside
+//!   whom, and for how long; `options`: what its sockets are told
 //! * `wire`, `stripe`, `gather`: the hot path, over one socket and over several; `bell`: sleeping
 //!
 //! TCP does not protect the bytes that travel: the proof keeps strangers out, not listeners-in.
@@ -19,12 +19,14 @@ mod address;
 mod bell;
 mod card;
 mod dial;
+mod dialler;
 mod frame;
 mod gather;
 mod handshake;
 mod link;
 mod listen;
 mod options;
+mod patience;
 mod port;
 mod probe;
 mod route;

@@ -1,5 +1,6 @@
 //! One rank's listener and card, and what it has in each communicator.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,7 +8,8 @@ use super::address::Interface;
 use super::bell::Bell;
 use super::card::Card;
 use super::dial::Call;
-use super::link::Links;
+use super::dialler::Dialler;
+use super::link::{Links, Pair};
 use super::listen::{Bound, Listener};
 use super::route::Routes;
 use super::wire::{Receiver, Sender};
@@ -69,7 +71,8 @@ impl Port for TcpPort {
         joined.map_err(|error| TransportError::from_io("epoll_ctl", &error, "joining"))?;
         let caps = probe::endpoint_caps(&self.shared, cards.iter().flatten());
         let shared = self.shared.clone();
-        Ok(Box::new(TcpEndpoint { shared, group: group.id, me: group.me, cards, bell, caps }))
+        let (group, me, diallers) = (group.id, group.me, HashMap::new());
+        Ok(Box::new(TcpEndpoint { shared, group, me, cards, bell, caps, diallers }))
     }
 }
 
@@ -81,6 +84,22 @@ struct TcpEndpoint {
     cards: Vec<Option<Card>>,
     bell: Bell,
     caps: Caps,
+    /// By member.
+    diallers: HashMap<usize, Dialler>,
+}
+
+impl TcpEndpoint {
+    fn dial(
+        &self,
+        to: usize,
+        pair: &Arc<Pair>,
+        deadline: Instant,
+    ) -> Result<Dialler, TransportError> {
+        let theirs = self.cards[to].clone().expect("the caller asks for members with cards");
+        let (shared, pair) = (Arc::clone(&self.shared), Arc::clone(pair));
+        let (group, me) = (self.group, self.me);
+        Dialler::start(deadline, |patience| Call { shared, pair, group, me, to, theirs, patience })
+    }
 }
 
 impl Endpoint for TcpEndpoint {
@@ -88,16 +107,32 @@ impl Endpoint for TcpEndpoint {
         self.caps
     }
 
-    fn sender(
+    fn connect(
         &mut self,
         to: usize,
         deadline: Instant,
-    ) -> Result<Box<dyn SendWire>, TransportError> {
-        let theirs = self.cards[to].as_ref().expect("the caller asks for members with cards");
+    ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
         let pair = self.shared.links.pair(self.group, to as u32).expect("we have not left");
-        let (shared, pair, group, me) = (&*self.shared, &*pair, self.group, self.me);
-        let link = Call { shared, pair, group, me, to, theirs, deadline }.link()?;
-        Ok(Box::new(Sender::new(to, link, self.shared.settings.segment_bytes)?))
+        if pair.link().is_none() {
+            match self.diallers.remove(&to) {
+                None => {
+                    let dialler = self.dial(to, &pair, deadline)?;
+                    self.diallers.insert(to, dialler);
+                    return Ok(None);
+                }
+                Some(dialler) if !dialler.has_ended() => {
+                    self.diallers.insert(to, dialler);
+                    return Ok(None);
+                }
+                Some(dialler) => dialler.outcome()?,
+            }
+        }
+        // Whoever made it, what is still under way about it is over now.
+        self.diallers.remove(&to);
+        let link = Arc::clone(pair.link().expect("dialling has ended well"));
+        let rings = self.shared.links.stands(self.group, &link);
+        rings.map_err(|error| TransportError::from_io("epoll_ctl", &error, "taking a link"))?;
+        Ok(Some(Box::new(Sender::new(to, link, self.shared.settings.segment_bytes)?)))
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {
@@ -123,6 +158,8 @@ impl Endpoint for TcpEndpoint {
 
 impl Drop for TcpEndpoint {
     fn drop(&mut self) {
+        self.diallers.values().for_each(Dialler::call_off);
+        self.diallers.clear();
         self.shared.links.leave(self.group);
     }
 }

@@ -12,7 +12,7 @@ mod foreign;
 mod groups;
 mod harness;
 mod joining;
-
+mod stopped;
 mod streams;
 mod windows;
 

@@ -52,8 +52,14 @@ fn window(
             member.receive(&mut *receiver, &mut length);
             let mut descriptor = vec![0; u64::from_le_bytes(length) as usize];
             member.receive(&mut *receiver, &mut descriptor);
-            let windows = member.endpoint.windows().expect("asked before");
-            let window = windows.import(1, &descriptor).expect("import");
+            let window = loop {
+                let windows = member.endpoint.windows().expect("asked before");
+                if let Some(window) = windows.import(1, &descriptor).expect("import") {
+                    break window;
+                }
+                assert!(Instant::now() < member.deadline, "the window does not come");
+                std::thread::sleep(Duration::from_millis(1));
+            };
             assert_eq!(window.size(), (bytes, signals), "it is as large as it was exposed");
             writer(Side { window, sender, receiver, member });
         }

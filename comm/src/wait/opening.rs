@@ -1,0 +1,85 @@
+//! Waiting for what a transport opens to a member, a wire or a window: it hears all that a wait in
+//! the middle of a call hears. Only the deadline is the transport's, which knows better what did
+//! not come.
+
+use std::time::{Duration, Instant};
+
+use brigade_transports::{Endpoint, TransportError};
+
+use super::{At, PASSED_ON_WAIT, Standstill, Watch};
+use crate::Error;
+use crate::header::Header;
+use crate::run::Stop;
+use crate::waiting::Waiting;
+
+/// The longest sleep of one who waits for a wire.
+const NAP: Duration = Duration::from_millis(20);
+
+/// What is waited for.
+pub(crate) struct Opening<'a> {
+    /// The member to whom it leads.
+    pub(crate) peer: u32,
+    /// Which endpoint serves it.
+    pub(crate) route: usize,
+    /// `wire`, say.
+    pub(crate) what: &'a str,
+    /// What it is for.
+    pub(crate) name: &'a str,
+}
+
+impl Watch {
+    /// Ask `open` until it gives something or fails.
+    ///
+    /// # Errors
+    ///
+    /// The outer one: why to wait no longer. The inner one: the transport's.
+    pub(crate) fn await_opening<T>(
+        &self,
+        mut waiting: Waiting,
+        endpoints: &mut [Box<dyn Endpoint>],
+        opening: &Opening<'_>,
+        mut open: impl FnMut(&mut dyn Endpoint) -> Result<Option<T>, TransportError>,
+    ) -> Result<Result<T, TransportError>, Error> {
+        let &Opening { peer, route, what, name } = opening;
+        if let Some(opened) = open(&mut *endpoints[route]).transpose() {
+            return Ok(opened);
+        }
+        let doing = format!("waiting for a {what} to rank {}", self.members[peer as usize]);
+        // The call has sent nothing yet, so there is nothing to compare with the others' calls.
+        let header = &Header::of_message(self.group);
+        let still = Standstill { at: At::Member(peer, &doing), name, header };
+        waiting.moved();
+        waiting.since = Some(Instant::now());
+        loop {
+            endpoints[route].doorbell().arm();
+            if let Some(opened) = open(&mut *endpoints[route]).transpose() {
+                endpoints[route].doorbell().disarm();
+                return Ok(opened);
+            }
+            // A bell that fails is one that does not ring: we look again after the nap.
+            let _ = endpoints[route].doorbell().wait(NAP);
+            if let Some(opened) = open(&mut *endpoints[route]).transpose() {
+                return Ok(opened);
+            }
+            self.listen(&mut waiting, endpoints, &still)?;
+        }
+    }
+
+    /// Why a wire to or from a member could not be opened. One that dies or leaves at this moment
+    /// hangs up on us in whatever way.
+    pub(crate) fn judge_opening(&self, peer: u32, error: TransportError, during: &str) -> Error {
+        if let TransportError::PeerGone { peer, how } = error {
+            return self.judge_gone(self.members[peer], how, during);
+        }
+        let to = self.members[peer as usize];
+        if let Some(heard) = self.hear_about(to, PASSED_ON_WAIT, during) {
+            return heard;
+        }
+        let TransportError::Timeout { what, waited_ms } = error else {
+            return self.judge(Stop::Wire(error), during);
+        };
+        let rank = self.world_rank();
+        let place = format!("rank {rank}, {during}: no wire to rank {to}: {what}");
+        self.give_up(Error::Timeout { place, waited_ms, others: self.others() })
+    }
+}
