@@ -11,7 +11,7 @@
 //! | [`Transport`] | the program | the user: `Shm::new()`, `Tcp::new(settings)` |
 //! | [`Port`] | one rank in a world | [`Transport::open`]; its card travels by bootstrap |
 //! | [`Endpoint`] | one communicator | [`Port::join`] |
-//! | [`SendWire`] | one communicator, one peer | [`Endpoint::sender`] |
+//! | [`SendWire`] | one communicator, one peer | [`Endpoint::connect`] |
 //! | [`RecvWire`] | one communicator, one peer | [`Endpoint::receiver`] |
 //!
 //! # The contract

@@ -38,7 +38,8 @@ pub enum Role {
 const MAGIC: [u8; 8] = *b"brigade1";
 const NONCE_BYTES: usize = 32;
 const MAC_BYTES: usize = 32;
-const HELLO_BYTES: usize = MAGIC.len() + NONCE_BYTES;
+/// What either end says first.
+pub(crate) const HELLO_BYTES: usize = MAGIC.len() + NONCE_BYTES;
 
 /// Prove to the other end of `stream` that we know `secret`, and have it prove the same.
 ///

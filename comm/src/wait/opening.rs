@@ -58,6 +58,7 @@ impl Watch {
             }
             // A bell that fails is one that does not ring: we look again after the nap.
             let _ = endpoints[route].doorbell().wait(NAP);
+            // What has opened counts before anything that may be heard of others.
             if let Some(opened) = open(&mut *endpoints[route]).transpose() {
                 return Ok(opened);
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::card::Card;
-use super::handshake::{self, Answer, Hello};
+use super::handshake::{self, Answer, Failed, Hello};
 use super::link::{Pair, Turn};
 use super::patience::Patience;
 use super::port::Shared;
@@ -107,11 +107,14 @@ impl Call {
                     }
                     return Ok(dialled);
                 }
-                Err(gone @ TransportError::PeerGone { .. }) => {
+                Err(Failed { error: gone @ TransportError::PeerGone { .. }, .. }) => {
                     failures.gone = Some(gone);
                     return Err(failures);
                 }
-                Err(error) => failures.note(candidate.address, &error.to_string()),
+                Err(Failed { error, is_denied }) => {
+                    failures.is_denied |= is_denied;
+                    failures.note(candidate.address, &error.to_string());
+                }
             }
         }
         Err(failures)
@@ -183,7 +186,7 @@ impl Call {
         first: Socket,
         candidate: Candidate,
         is_last: bool,
-    ) -> Result<Dialled, TransportError> {
+    ) -> Result<Dialled, Failed> {
         let wanted = self.shared.settings.sockets_per_peer;
         let automatic = if options::is_local(&first) { 1 } else { SOCKETS_APART };
         let count = if wanted == 0 { automatic } else { wanted };
@@ -216,7 +219,7 @@ impl Call {
                 Answer::Crossing => return Ok(Dialled::Crossing(socket)),
                 Answer::GroupLeft => {
                     let how = "it has left the communicator".into();
-                    return Err(TransportError::PeerGone { peer: self.to, how });
+                    return Err(TransportError::PeerGone { peer: self.to, how }.into());
                 }
             }
         }
@@ -238,7 +241,7 @@ impl Call {
 
     /// Why there is no link.
     fn explain(&self, failures: &Failures, started: Instant) -> TransportError {
-        let Failures { text, late, tried, refused, gone } = failures;
+        let Failures { text, late, tried, refused, gone, .. } = failures;
         if let Some(gone) = gone {
             gone.clone()
         } else if self.patience.left().is_zero() {

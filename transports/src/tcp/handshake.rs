@@ -14,7 +14,7 @@ use socket2::Socket;
 
 use super::patience::Patience;
 use crate::TransportError;
-use crate::proof::{Role, prove};
+use crate::proof::{self, Role, prove};
 
 const MAGIC: [u8; 8] = *b"brgtcp 1";
 const HELLO_BYTES: usize = 52;
@@ -94,24 +94,41 @@ pub(super) enum Answer {
     GroupLeft = 3,
 }
 
+/// Why a call came to nothing.
+pub(super) struct Failed {
+    pub(super) error: TransportError,
+    /// The other end had our proof and did not show its own.
+    pub(super) is_denied: bool,
+}
+
+impl From<TransportError> for Failed {
+    fn from(error: TransportError) -> Failed {
+        Failed { error, is_denied: false }
+    }
+}
+
 /// The dialling side. Returns the answer; the socket is still in blocking mode.
 pub(super) fn call(
     socket: &Socket,
     hello: &Hello,
     secret: &[u8; 32],
     patience: &Patience,
-) -> Result<Answer, TransportError> {
-    let mut stream = Timed { socket, patience };
+) -> Result<Answer, Failed> {
+    let mut stream = Timed { socket, patience, heard: 0 };
     let bytes = hello.serialise();
     stream.write_all(&bytes).map_err(|error| refused("saying hello", &error))?;
-    prove(&mut stream, secret, Role::Connecting, &bytes)?;
+    prove(&mut stream, secret, Role::Connecting, &bytes).map_err(|error| {
+        // Whoever has shown a nonce listens, knows our protocol and is who we called.
+        let is_denied = stream.heard >= proof::HELLO_BYTES && !patience.left().is_zero();
+        Failed { error, is_denied }
+    })?;
     let mut answer = [0];
     stream.read_exact(&mut answer).map_err(|error| refused("waiting for an answer", &error))?;
     match answer {
         [1] => Ok(Answer::Linked),
         [2] => Ok(Answer::Crossing),
         [3] => Ok(Answer::GroupLeft),
-        [other] => Err(TransportError::Refused { why: format!("an answer of {other}") }),
+        [other] => Err(TransportError::Refused { why: format!("an answer of {other}") }.into()),
     }
 }
 
@@ -122,7 +139,7 @@ pub(super) fn hear(
     secret: &[u8; 32],
     until: Instant,
 ) -> Result<Hello, TransportError> {
-    let mut stream = Timed { socket, patience: &Patience::until(until) };
+    let mut stream = Timed { socket, patience: &Patience::until(until), heard: 0 };
     let mut bytes = [0; HELLO_BYTES];
     stream.read_exact(&mut bytes).map_err(|error| refused("waiting for a hello", &error))?;
     let hello = Hello::parse(&bytes).map_err(|why| TransportError::Refused { why: why.into() })?;
@@ -135,7 +152,7 @@ pub(super) fn hear(
 
 /// The accepting side's last word.
 pub(super) fn answer(socket: &Socket, answer: Answer, until: Instant) -> io::Result<()> {
-    Timed { socket, patience: &Patience::until(until) }.write_all(&[answer as u8])
+    Timed { socket, patience: &Patience::until(until), heard: 0 }.write_all(&[answer as u8])
 }
 
 fn refused(doing: &str, error: &io::Error) -> TransportError {
@@ -147,6 +164,8 @@ fn refused(doing: &str, error: &io::Error) -> TransportError {
 struct Timed<'a> {
     socket: &'a Socket,
     patience: &'a Patience,
+    /// How many bytes have come.
+    heard: usize,
 }
 
 impl Timed<'_> {
@@ -171,10 +190,12 @@ impl Timed<'_> {
 impl Read for Timed<'_> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut socket = self.socket;
-        self.go_on(|nap| {
+        let count = self.go_on(|nap| {
             socket.set_read_timeout(nap)?;
             socket.read(target)
-        })
+        })?;
+        self.heard += count;
+        Ok(count)
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::TransportError;
 
-/// For how long after the first failure it is tried again: what stands longer, like another secret
-/// or a missing route, is worth being told.
+/// For how long after the first failure it is tried again: what stands longer, like a missing
+/// route, is worth being told.
 const PASSING: Duration = Duration::from_secs(3);
 /// The same where all addresses refuse: mostly the peer is gone, and others wait to hear of it.
 pub(super) const REFUSED: Duration = Duration::from_millis(300);
@@ -22,6 +22,9 @@ pub(super) struct Failures {
     pub(super) tried: Vec<SocketAddr>,
     pub(super) refused: usize,
     pub(super) late: Vec<SocketAddr>,
+    /// One that is the peer had our proof, and hung up. It may have ended at that very moment, or
+    /// cut us off because we took too long; whoever does it twice knows another secret.
+    pub(super) is_denied: bool,
     /// The peer has answered, and nothing will change that.
     pub(super) gone: Option<TransportError>,
 }
@@ -48,6 +51,8 @@ impl Failures {
 pub(super) struct Tries {
     first: Option<Instant>,
     pause: Duration,
+    /// The last one was denied.
+    was_denied: bool,
 }
 
 impl Tries {
@@ -59,7 +64,9 @@ impl Tries {
             tried if tried == failures.refused => REFUSED,
             _ => PASSING,
         };
-        let is_final = failures.gone.is_some() || failures.tried.is_empty();
+        let was_denied = std::mem::replace(&mut self.was_denied, failures.is_denied);
+        let is_denied = was_denied && failures.is_denied;
+        let is_final = is_denied || failures.gone.is_some() || failures.tried.is_empty();
         self.pause = (2 * self.pause).clamp(PAUSES.0, PAUSES.1);
         let next = now + self.pause;
         (!is_final && next < deadline.min(first + patience)).then_some(self.pause)

@@ -113,12 +113,15 @@ fn another_secret_is_refused_with_a_hint() {
         [[1; 32], [2; 32]].map(|secret| Tcp::new(Settings::default()).open(secret).unwrap());
     let cards = ports.each_ref().map(|port| port.card());
     let cards = [Some(&cards[0][..]), Some(&cards[1][..])];
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let started = Instant::now();
+    let deadline = started + Duration::from_secs(5);
     let mut endpoint = ports[0].join(&Group { id: 1, me: 0, cards: &cards, deadline }).unwrap();
     match endpoint.sender(1, deadline).err() {
         Some(TransportError::Refused { why }) => assert!(why.contains("secret"), "{why}"),
         other => panic!("another secret, but: {other:?}"),
     }
+    // That stands, so it is tried no longer.
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
 #[test]
