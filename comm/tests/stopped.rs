@@ -16,7 +16,7 @@ const RANKS: usize = 3;
 /// How long anything may take that is not measured.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a rank may take to hear that it waits in vain.
-const HEARD_WITHIN: Duration = Duration::from_millis(500);
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
 /// How long the wire may take to stand: long beyond that.
 const WIRE_MS: u64 = 15_000;
 
