@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use brigade_offload::storage::Partial;
+use brigade_offload::storage::{Partial, target};
 use brigade_trainer::Output;
 
 /// Refuse what cannot be written, naming it and the reason; and two outputs of one name.
@@ -69,7 +69,11 @@ fn file(path: &Path) -> io::Result<()> {
         Ok(found) if found.is_file() => OpenOptions::new().append(true).open(path).map(drop),
         // To open a pipe is to wait for its reader, who would take its closing for the end.
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => make_and_remove(&target(path)?),
+        // Links may lead to nothing yet.
+        Err(error) if error.kind() == ErrorKind::NotFound => match target(path)? {
+            Some(path) => make_and_remove(&path),
+            None => Err(error),
+        },
         Err(error) => Err(error),
     }
 }
@@ -90,7 +94,7 @@ fn identity(path: &Path) -> Option<Identity> {
         Ok(_) => None,
         // What cannot be made is refused as such.
         Err(_) => {
-            let path = target(path).ok()?;
+            let path = target(path).ok()??;
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
             Some(Identity::New(folder.join(path.file_name()?)))
@@ -129,16 +133,6 @@ fn make_and_remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }
-}
-
-/// What would be made by this name: links may lead to nothing yet.
-fn target(path: &Path) -> io::Result<PathBuf> {
-    let mut path = path.to_owned();
-    while path.is_symlink() {
-        let to = fs::read_link(&path)?;
-        path = path.parent().unwrap_or(Path::new("")).join(to);
-    }
-    Ok(path)
 }
 
 /// The folder of a file, if it is not there.

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use brigade_comm::{Communicator, LendingStats, Settings};
+use brigade_offload::storage::write_whole;
 use brigade_schedule::Algorithm;
 
 use crate::args::Args;
@@ -267,7 +268,7 @@ impl Report {
         table::write_lending(&mut self.table, lending).map_err(cannot_write("the table"))?;
         if let Some(path) = &self.plot {
             let svg = plot::draw(&self.title, &self.records);
-            std::fs::write(path, svg).map_err(cannot_write(&path.display().to_string()))?;
+            write_whole(path, svg).map_err(cannot_write(&path.display().to_string()))?;
         }
         Ok(())
     }

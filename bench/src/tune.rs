@@ -4,12 +4,12 @@
 mod progress;
 mod rounds;
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use brigade_comm::{Communicator, Rule, Settings, Tuning};
+use brigade_offload::storage::write_whole;
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::args::{Args, Sweep};
@@ -324,7 +324,7 @@ impl Report {
         text.push_str(&format!("{doubts}{}\n", Tuning::HEADS));
         self.rules.iter().for_each(|rule| text.push_str(&format!("{rule}\n")));
         let name = path.display().to_string();
-        fs::write(path, text).map_err(cannot_write(&name))?;
+        write_whole(path, text).map_err(cannot_write(&name))?;
         let count = self.rules.len();
         let kept = format!("{count} rules in {name}; BRIGADE_TUNING={name} takes them");
         print(&format!("#\n{doubts}# {kept}\n"))

@@ -1,6 +1,5 @@
 //! `brigade offload plan`: from a model and three budgets to what lives where, or what is missing.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,6 +8,7 @@ use brigade_bench::{offload, size};
 use brigade_offload::plan::{
     Budgets, Drive, Model, Number, Optimizer, Plan, Rate, Rates, Refusal, plan as planned,
 };
+use brigade_offload::storage::write_whole;
 use serde_json::{Value, json};
 
 use crate::outputs;
@@ -231,7 +231,7 @@ fn write(target: Option<&Path>, text: &str, value: &Value) -> io::Result<()> {
             writeln!(io::stdout(), "{value}")
         }
         Some(path) => {
-            writeln!(File::create(path)?, "{value}")?;
+            write_whole(path, format!("{value}\n"))?;
             writeln!(io::stdout(), "{text}")
         }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use brigade_bench::size;
+use brigade_offload::storage::write_whole;
 use brigade_schedule::{Algorithm, Collective, check, cost, program};
 
 use super::effort::{Effort, Proofs, Schedule};
@@ -149,7 +150,8 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
     );
     if let Some(path) = &args.svg {
         let svg = brigade_schedule::draw::svg(&programs);
-        std::fs::write(path, svg).map_err(|error| format!("{}: {error}", path.display()))?;
+        write_whole(path, svg)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         println!("drawn  {}", path.display());
     }
     Ok(())

@@ -7,6 +7,7 @@ use crate::events::Events;
 use crate::parallel::Memory;
 use crate::runlog::{RunLog, StepRecord};
 use crate::train::Outcome;
+use brigade_offload::storage::write_whole;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -110,6 +111,6 @@ impl Records {
         self.log.write("end", outcome)?;
         let Some(path) = &self.picture else { return Ok(()) };
         let picture = drawing::draw(title, &self.steps, memory, &outcome.ranks);
-        std::fs::write(path, picture).map_err(Error::file("write", path))
+        write_whole(path, picture).map_err(Error::file("write", path))
     }
 }

@@ -8,6 +8,7 @@
 
 use crate::error::Error;
 use brigade_comm::Communicator;
+use brigade_offload::storage::write_whole;
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::path::Path;
@@ -122,7 +123,7 @@ pub(crate) fn end(world: Option<&Communicator>, path: &Path) -> Result<(), Error
     let mut text = b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n".to_vec();
     text.extend_from_slice(all.strip_suffix(b",\n").unwrap_or(&all));
     text.extend_from_slice(b"\n]}\n");
-    std::fs::write(path, text).map_err(Error::file("write", path))
+    write_whole(path, text).map_err(Error::file("write", path))
 }
 
 /// The Trace Event Format's lines of one rank, each with a comma behind it. Calls may overlap, so

@@ -19,6 +19,7 @@ use crate::sys;
 use crate::tape::Tape;
 use crate::trace::{self, Lane};
 use brigade_comm::{Communicator, Op};
+use brigade_offload::storage::write_whole;
 use serde::Serialize;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -295,7 +296,7 @@ impl Run<'_> {
             && let Some(picture) = self.strategy.draw()?
             && self.is_first
         {
-            std::fs::write(path, picture).map_err(Error::file("write", path))?;
+            write_whole(path, picture).map_err(Error::file("write", path))?;
         }
         outcome.held_out = match self.held_out_on_device()? {
             Some(loss) => loss,

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use brigade_offload::storage::write_whole;
 use serde::Serialize;
 
 use super::Failure;
@@ -96,7 +97,7 @@ impl Report {
     pub(super) fn finish(self) -> Result<(), Failure> {
         let Some(path) = &self.plot else { return Ok(()) };
         let svg = picture(&self.title, self.panels, &self.lines);
-        Ok(std::fs::write(path, svg).map_err(cannot_write(&path.display().to_string()))?)
+        Ok(write_whole(path, svg).map_err(cannot_write(&path.display().to_string()))?)
     }
 }
 

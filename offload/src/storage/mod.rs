@@ -11,7 +11,7 @@
 //! file's bytes mean is not known here; [`crate::layout`] knows.
 //!
 //! Beside all that, a [`Partial`] is written as any file is, and bears its name only once it is
-//! whole.
+//! whole; [`write_whole`] does that with what is written in one go, wherever that is to go.
 
 mod engine;
 mod error;
@@ -31,6 +31,7 @@ mod store;
 mod sys;
 mod threads;
 mod uring;
+mod whole;
 
 pub use error::{Operation, StorageError};
 pub use file::File;
@@ -38,3 +39,4 @@ pub use mapped::Mapped;
 pub use partial::{Abandoned, Partial, abandon, clear};
 pub use request::{Outcome, Pending, Priority, wait_all};
 pub use store::{EngineChoice, Settings, Storage};
+pub use whole::{target, write_whole};

@@ -86,8 +86,17 @@ impl Partial {
     /// It is whole: have it survive a loss of power, and take the place of what had its name.
     ///
     /// Errors: those of the file system; then nothing is left of it.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish(self) -> io::Result<()> {
         self.file.sync_all()?;
+        let path = self.path.clone();
+        self.take_name()?;
+        place::sync_folder(&path)
+    }
+
+    /// Take the place of what had its name.
+    ///
+    /// Errors: those of the file system; then nothing is left of it.
+    pub(super) fn take_name(mut self) -> io::Result<()> {
         // In one go, where nothing has the name yet. Else it takes two, and who is killed between
         // them leaves a name for the next to remove.
         if self.is_named || sys::link(&self.file, &self.path).is_err() {
@@ -96,7 +105,7 @@ impl Partial {
             named.retain(|path| *path != self.path);
             self.is_named = false;
         }
-        place::sync_folder(&self.path)
+        Ok(())
     }
 
     /// Give it a name, which it keeps at least as long as the list of names is held.

@@ -4,6 +4,7 @@
 use super::row::Verdict;
 use super::{Args, picture, table};
 use crate::error::Error;
+use brigade_offload::storage::write_whole;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -39,7 +40,7 @@ impl<'a> Told<'a> {
             }
         }
         let Some(path) = &self.args.plot else { return Ok(()) };
-        std::fs::write(path, picture::draw(verdicts)).map_err(Error::file("write", path))
+        write_whole(path, picture::draw(verdicts)).map_err(Error::file("write", path))
     }
 
     /// All have ended.
