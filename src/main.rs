@@ -107,6 +107,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::error::ErrorKind;
 
     #[test]
     fn commands_are_put_together_well() {
@@ -122,6 +123,35 @@ mod tests {
                 }
             }
             command.get_subcommands_mut().for_each(check);
+        }
+        let mut all = command();
+        all.build();
+        check(&mut all);
+    }
+
+    #[test]
+    fn every_help_has_examples_that_are_understood() {
+        fn check(command: &mut clap::Command) {
+            let help = command.render_long_help().to_string();
+            let found = help.split_once("Examples:\n").or(help.split_once("First steps:\n"));
+            let (_, examples) = found.unwrap_or_else(|| panic!("no examples: {help}"));
+            let examples = examples.replace(" \\\n      ", " ");
+            let examples: Vec<_> =
+                examples.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+            assert!(examples.len() > 1, "one example is not many: {help}");
+            for example in examples {
+                // What stands in front of the command is a launcher or a setting, what stands apart
+                // behind it a remark.
+                let (_, line) = example.split_at(example.find("brigade ").expect(example));
+                let line = line.split("  ").next().unwrap_or_default();
+                let wrong = super::command().try_get_matches_from(line.split(' ')).err();
+                let wrong = wrong.filter(|error| error.kind() != ErrorKind::DisplayHelp);
+                assert!(wrong.is_none(), "{example}: {wrong:?}");
+            }
+            let is_told = |command: &&mut clap::Command| {
+                !command.is_hide_set() && command.get_name() != "help"
+            };
+            command.get_subcommands_mut().filter(is_told).for_each(check);
         }
         let mut all = command();
         all.build();

@@ -12,6 +12,11 @@ use crate::outputs;
 
 /// Train what does not fit: plan the tiers of memory, measure drives and updates.
 #[derive(clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  brigade offload plan --params 7B --device 24G --host 64G --path /mnt/nvme
+  brigade offload bench storage --path /mnt/nvme
+  brigade offload bench step --simulate 6.5/4.5 --format mixed")]
 pub(crate) enum Command {
     Plan(Box<plan::Args>),
     /// Measure what a plan rests on: drives and updates

@@ -11,6 +11,11 @@ use brigade_schedule::Link;
 
 /// Print, draw and verify the schedules that collectives run by.
 #[derive(clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  brigade schedule show all-reduce -n 8
+  brigade schedule show all-reduce -n 4 --algorithm ring --svg ring.svg
+  brigade schedule check all -n 1..16")]
 pub(crate) enum Command {
     Show(show::Args),
     Check(check::Args),

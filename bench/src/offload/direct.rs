@@ -23,8 +23,9 @@ under GPU is needed for `direct`, and a drive and file system that cuFile takes;
 column is empty and the reason is told. cuFile's compatibility mode, which goes through the host as
 well, is never timed as direct. Sizes are in powers of 1024.
 
-Example:
-  brigade offload bench direct --path /mnt/nvme --bytes 1M,4M,16M")]
+Examples:
+  brigade offload bench direct --path /mnt/nvme --bytes 64K,1M --depth 32
+  brigade offload bench direct --path /mnt/nvme --json direct.jsonl --plot direct.svg")]
 pub struct Args {
     /// A folder on the drive; two files of --file bytes without a name are made there
     #[arg(long, value_name = "DIR")]

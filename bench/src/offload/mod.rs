@@ -27,6 +27,13 @@ use rig::{Direction, Rig};
 
 /// Measure what a plan rests on: drives, updates, and both at once.
 #[derive(clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  brigade offload bench storage --path /mnt/nvme
+  brigade offload bench optimizer --threads 1,8
+  brigade offload bench step --path /mnt/nvme
+  brigade offload bench transfers
+  brigade offload bench direct --path /mnt/nvme")]
 pub enum Command {
     /// Reads and writes of a drive
     Storage(storage::Args),

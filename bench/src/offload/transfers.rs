@@ -17,8 +17,9 @@ Buffers lie in an arena that is pinned where it is, three on their way in each d
 what long copies of pinned memory reach on the same link, taken in turn; `of limit` the median over
 the turns. Of both directions at once, rates are sums. Sizes are in powers of 1024.
 
-Example:
-  brigade offload bench transfers --bytes 1M,16M,64M")]
+Examples:
+  brigade offload bench transfers --bytes 1M,16M,64M
+  brigade offload bench transfers --device 1 --json transfers.jsonl --plot transfers.svg")]
 pub struct Args {
     /// Bytes of a buffer, separated by commas
     #[arg(long, value_name = "SIZES", default_value = "1M,16M", value_delimiter = ',',
