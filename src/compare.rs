@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use brigade_trainer::compare::{self, Broken};
 
-use crate::interrupt::{Interruption, say};
+use crate::interrupt::Interruption;
 use crate::{outputs, run, sys};
 
 /// Lines of a failed training's errors that are worth repeating.
@@ -37,7 +37,7 @@ pub(crate) fn compare(args: &compare::Args) -> ExitCode {
 }
 
 fn refused(error: &dyn std::fmt::Display) -> ExitCode {
-    say(&format!("brigade compare: {error}"));
+    eprintln!("brigade compare: {error}");
     ExitCode::from(2)
 }
 
@@ -110,7 +110,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            say(&format!("brigade compare: cannot remove {}: {error}", self.0.display()));
+            eprintln!("brigade compare: cannot remove {}: {error}", self.0.display());
         }
     }
 }

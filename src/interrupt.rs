@@ -3,7 +3,7 @@
 //! takes its files with it, and only then ends as by the signal. One that works by itself ends at
 //! once, and takes its files with it.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -88,11 +88,6 @@ pub(crate) fn take_along<T>(files: impl FnOnce() -> T + Send + 'static) -> io::R
     std::thread::Builder::new().spawn(watch).map(drop)
 }
 
-/// Tell the user, whose terminal may be gone.
-pub(crate) fn say(what: &str) {
-    let _gone = writeln!(io::stderr(), "{what}");
-}
-
 /// Pass the first signal on, and let nobody outlive it for long, or a second one at all.
 fn watch(signals: &Signals, state: &Mutex<State>) {
     let mut due: Option<Instant> = None;
@@ -112,7 +107,7 @@ fn watch(signals: &Signals, state: &Mutex<State>) {
         if let Some(leader) = lock(state).leader
             && let Err(error) = sys::signal_group(leader, sent)
         {
-            say(&format!("brigade: signal {sent} did not reach what runs: {error}"));
+            eprintln!("brigade: signal {sent} did not reach what runs: {error}");
         }
     }
 }

@@ -1,5 +1,9 @@
 //! The `brigade` command: flags in, exit code out. What it does lies in the library crates.
 
+// In front of all others, which print by its macros.
+#[macro_use]
+mod terminal;
+
 mod bench;
 mod compare;
 mod cores;

@@ -59,6 +59,8 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("tune -n 2 --transport cuda", "rules are for memory of the host"),
         ("bench all-reduce -n 2 --keep-open", "--keep-open is for buffers on devices"),
         ("tune -n 2 --output /nonexistent/x", "cannot write /nonexistent/x"),
+        ("offload bench transfers --device 4096", "offload bench: "),
+        ("offload bench direct --path / --device 4096", "offload bench: "),
         ("offload bench step --simulate 1e-300/1 --params 1K", "from 0.001 to 1e6"),
         ("run -n 2 --grace-s 18446744073709551615 false", "is not in"),
     ] {

@@ -1,6 +1,7 @@
 //! What `brigade` writes in one go: a disk that is full leaves the file that was there, and what
 //! is no file, or cannot have another beside it, is written as ever.
 
+use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
@@ -142,6 +143,33 @@ fn what_is_no_file_takes_what_is_written() {
     assert!(reader.wait().unwrap().success() && output.status.success(), "{}", words(&output));
     assert!(read.starts_with("<svg") && read.trim_end().ends_with("</svg>"), "{read}");
     assert_eq!(names(&folder), ["pipe"]);
+}
+
+#[test]
+fn where_nothing_can_be_printed_that_is_told_and_where_nothing_can_be_told_the_rest_goes_on() {
+    let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for line in ["schedule show all-reduce -n 4", "schedule check reduce -n 4", "doctor --settings"]
+    {
+        let mut command = bounded(brigade());
+        let output = command.args(line.split(' ')).stdout(full()).stderr(Stdio::piped());
+        let output = output.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {}", words(&output));
+        let wanted = "brigade: cannot print: No space left";
+        assert!(text(&output.stderr).starts_with(wanted), "{line}: {}", words(&output));
+    }
+    for (line, code) in [
+        ("schedule show all-reduce -n 4 --svg /nonexistent/x", 2),
+        ("train --report /nonexistent/x", 2),
+        ("run -n 1 -- sh -c exit\u{a0}3", 3),
+        // That a variable is not known is told by the library.
+        ("bench all-reduce -n 2 --transport loopback -e 1K --iters 1", 0),
+    ] {
+        let mut command = bounded(brigade());
+        command.args(line.split(' ').map(|word| word.replace('\u{a0}', " ")));
+        command.env("BRIGADE_XYZZY", "1").stderr(full());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{line}: {}", words(&output));
+    }
 }
 
 #[test]

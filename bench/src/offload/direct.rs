@@ -98,7 +98,8 @@ struct Side {
 
 impl Side {
     fn new(args: &Args, piece_bytes: usize, direct: bool) -> Result<Side, Failure> {
-        let context = context(args.device).map_err(FileProblem::from)?;
+        let context =
+            context(args.device).map_err(|problem| Failure::Usage(problem.to_string()))?;
         let settings = FileSettings { piece_bytes, pieces: args.depth as usize, direct };
         let files = DeviceFiles::new(&context, settings)?;
         let (file, _) = create(files.storage(), &args.path, args.file as u64)?;

@@ -1,0 +1,33 @@
+//! What the command prints goes to a terminal, a file or a pipe, of which any may be full or gone.
+//! The standard library's macros panic there; these take their place in all of the command.
+
+use std::fmt::Arguments;
+use std::io::{self, Write};
+
+/// As that of the standard library, but where it cannot be printed that is told, and the end.
+macro_rules! print {
+    ($($words:tt)*) => { $crate::terminal::print(format_args!($($words)*)) };
+}
+
+/// The same with the end of a line.
+macro_rules! println {
+    ($($words:tt)*) => { print!("{}\n", format_args!($($words)*)) };
+}
+
+/// As that of the standard library, but who cannot be told is not.
+macro_rules! eprintln {
+    ($($words:tt)*) => { $crate::terminal::say(format_args!($($words)*)) };
+}
+
+/// Print it; the command ends where that cannot be.
+pub(crate) fn print(words: Arguments<'_>) {
+    if let Err(error) = io::stdout().write_fmt(words) {
+        say(format_args!("brigade: cannot print: {error}"));
+        std::process::exit(1);
+    }
+}
+
+/// Tell the user, whose terminal may be gone.
+pub(crate) fn say(words: Arguments<'_>) {
+    let _gone = writeln!(io::stderr(), "{words}");
+}
