@@ -40,7 +40,7 @@ pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
     if !brigade_bench::are_threads(&settings) {
         transports::probe(&settings).map_err(Failure::Usage)?;
     }
-    outputs::check_files(args.json.iter().chain(&args.plot)).map_err(Failure::Usage)?;
+    outputs::check_files(args.json.as_ref(), &args.plot).map_err(Failure::Usage)?;
     Ok(settings)
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
 fn bench_in_world(args: &Args) -> ExitCode {
     match join(args) {
         Ok(comm) => {
-            let checked = check_outputs(&comm, args.json.iter().chain(&args.plot));
+            let checked = check_outputs(&comm, args.json.as_ref(), &args.plot);
             end(NAME, checked.and_then(|()| brigade_bench::run_rank(args, &comm)), comm.rank())
         }
         Err(error) => {
@@ -62,13 +62,14 @@ fn bench_in_world(args: &Args) -> ExitCode {
 /// launcher than ours has not been asked yet.
 pub(crate) fn check_outputs<'a>(
     comm: &Communicator,
+    json: Option<&'a PathBuf>,
     files: impl IntoIterator<Item = &'a PathBuf>,
 ) -> Result<(), Failure> {
     if comm.rank() > 0 {
         return Ok(());
     }
     // The others shall not wait for it.
-    let checked = outputs::check_files(files).inspect_err(|problem| comm.abort(problem));
+    let checked = outputs::check_files(json, files).inspect_err(|problem| comm.abort(problem));
     checked.map_err(Failure::Usage)
 }
 

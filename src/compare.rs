@@ -21,7 +21,7 @@ pub(crate) fn compare(args: &compare::Args) -> ExitCode {
         eprintln!("brigade compare: starts its ranks itself, and cannot be a rank");
         return ExitCode::from(2);
     }
-    if let Err(problem) = outputs::check_files(args.json.iter().chain(&args.plot)) {
+    if let Err(problem) = outputs::check_files(args.json.as_ref(), &args.plot) {
         return refused(&problem);
     }
     // Before any thread is started.

@@ -79,7 +79,7 @@ fn sources() -> Vec<(String, Source)> {
 }
 
 fn limits(device: u32, quick: bool, json: Option<&PathBuf>) -> ExitCode {
-    if let Err(problem) = outputs::check_files(json) {
+    if let Err(problem) = outputs::check_files(None, json) {
         eprintln!("brigade: {problem}");
         return ExitCode::FAILURE;
     }

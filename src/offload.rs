@@ -47,7 +47,8 @@ pub(crate) fn print_memory_and_storage() {
 }
 
 fn measure(command: &bench::Command) -> ExitCode {
-    if let Err(problem) = outputs::check_files(command.outputs()) {
+    let (json, plot) = command.outputs();
+    if let Err(problem) = outputs::check_files(json, plot) {
         eprintln!("brigade offload bench: {problem}");
         return ExitCode::from(2);
     }

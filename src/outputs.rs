@@ -10,11 +10,20 @@ use std::path::{Path, PathBuf};
 use brigade_offload::storage::{Partial, target};
 use brigade_trainer::Output;
 
+/// How people call standard output. Whoever does that wants no file of this name.
+const STDOUT: &str = "-";
+
 /// Refuse what cannot be written, naming it and the reason; and two outputs of one name.
 pub(crate) fn check<'a>(outputs: impl IntoIterator<Item = Output<'a>>) -> Result<(), String> {
     let mut taken = BTreeSet::new();
     outputs.into_iter().try_for_each(|output| {
         let path = output.path();
+        if path == Path::new(STDOUT) {
+            return Err(String::from(
+                "cannot write -: that is standard output for --json only; /dev/stdout is for every \
+                 flag, and ./- is a file of this name",
+            ));
+        }
         let tried = match output {
             Output::File(path) => file(path),
             Output::Renamed(path) => renamed(path),
@@ -57,10 +66,13 @@ pub(crate) fn check_apart<'a>(
     })
 }
 
-/// The same of files by their paths, of which `-` is standard output.
-pub(crate) fn check_files<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), String> {
-    let files = paths.into_iter().filter(|path| *path != Path::new("-"));
-    check(files.map(|path| Output::File(path)))
+/// The same of files by their paths. That for JSON may be `-`, standard output.
+pub(crate) fn check_files<'a>(
+    json: Option<&'a PathBuf>,
+    files: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), String> {
+    let json = json.filter(|path| *path != Path::new(STDOUT));
+    check(json.into_iter().chain(files).map(|path| Output::File(path)))
 }
 
 fn file(path: &Path) -> io::Result<()> {
@@ -213,7 +225,14 @@ mod tests {
         }
         assert_eq!(names(&place.0), before);
         assert_eq!(fs::read_to_string(at("file")).unwrap(), "kept");
-        assert_eq!(check_files([&PathBuf::from("-"), &PathBuf::from("/dev/null")]), Ok(()));
+        let (stdout, null) = (PathBuf::from("-"), PathBuf::from("/dev/null"));
+        assert_eq!(check_files(Some(&stdout), [&null]), Ok(()));
+        for file in [file, beside, folder] {
+            let refused = check([file(&stdout)]).unwrap_err();
+            assert!(refused.contains("/dev/stdout"), "{refused}");
+        }
+        assert!(check_files(None, [&stdout]).is_err());
+        assert_eq!(check_files(None, [&PathBuf::from("./-")]), Ok(()));
     }
 
     #[test]
@@ -233,7 +252,7 @@ mod tests {
             let (one, other) = (at(one), at(other));
             let refused = check([Output::File(&one), Output::Renamed(&other)]).unwrap_err();
             assert!(refused.contains("two flags name it"), "{refused}");
-            let refused = check_files([&one, &other]).unwrap_err();
+            let refused = check_files(Some(&one), [&other]).unwrap_err();
             assert!(refused.contains("two flags name it"), "{refused}");
             let read = [("--text", one.as_path())];
             let refused = check_apart([Output::Renamed(&other)], read).unwrap_err();
@@ -244,7 +263,7 @@ mod tests {
             assert!(refused.ends_with(": --resume reads it"), "{refused}");
         }
         let (null, new) = (PathBuf::from("/dev/null"), at("new"));
-        assert_eq!(check_files([&null, &null, &new]), Ok(()));
+        assert_eq!(check_files(Some(&null), [&null, &new]), Ok(()));
         assert_eq!(check_apart([Output::File(&new)], [("--text", at("file").as_path())]), Ok(()));
     }
 }

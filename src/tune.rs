@@ -20,7 +20,7 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
     if run::in_a_world() {
         return match bench::join(&flags) {
             Ok(comm) => {
-                let checked = bench::check_outputs(&comm, &args.output);
+                let checked = bench::check_outputs(&comm, None, &args.output);
                 let tuned = checked.and_then(|()| brigade_bench::tune_rank(args, &comm));
                 bench::end(NAME, tuned, comm.rank())
             }
@@ -31,7 +31,7 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
         };
     }
     // What all ranks would refuse is refused once, before there are any.
-    let written = || outputs::check_files(&args.output).map_err(Failure::Usage);
+    let written = || outputs::check_files(None, &args.output).map_err(Failure::Usage);
     let checked = bench::check(&flags).and_then(|settings| written().map(|()| settings));
     let settings = match checked {
         Ok(settings) => settings,

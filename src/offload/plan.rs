@@ -115,7 +115,7 @@ const ASSUMED_WRITE: f64 = 2.5;
 
 /// Plan, and print what came of it.
 pub(crate) fn plan(args: &Args) -> ExitCode {
-    if let Err(problem) = outputs::check_files(&args.json) {
+    if let Err(problem) = outputs::check_files(args.json.as_ref(), []) {
         return refuse(&problem);
     }
     let drives = match args.places.iter().map(|place| drive(place, args.tbw)).collect() {

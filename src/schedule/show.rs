@@ -54,7 +54,7 @@ pub(crate) fn show(args: &Args) -> ExitCode {
         None => show_all(args),
         Some(algorithm) => show_one(args, algorithm),
     };
-    match outputs::check_files(&args.svg).and_then(|()| shown()) {
+    match outputs::check_files(None, &args.svg).and_then(|()| shown()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("brigade schedule show: {error}");
@@ -74,9 +74,8 @@ fn show_all(args: &Args) -> Result<(), String> {
     let effort = all.iter().map(|schedule| schedule.effort()).fold(Effort::default(), Effort::then);
     // Each is proved and priced.
     let proofs = Proofs::begin(Effort { seconds: 2.0 * effort.seconds, ..effort })?;
-    let bytes = size::show(args.bytes);
     let ranks = size::ranks(args.ranks as usize);
-    println!("{} of {bytes} among {ranks}", collective.name());
+    println!("{} {}among {ranks}", collective.name(), of(args, collective));
     println!(
         "{:<16} {:>8} {:>7} {:>11} {:>8} {:>10}  bits",
         "algorithm", "moves", "steps", "sent (B)", "of size", "time"
@@ -92,7 +91,7 @@ fn row(args: &Args, Schedule { collective, algorithm, ranks }: Schedule) -> Resu
     let proof = check(collective, algorithm, ranks).map_err(|fault| fault.to_string())?;
     let price = cost(collective, algorithm, ranks, args.bytes as u64, |_, _| LINK)
         .ok_or_else(|| format!("{algorithm} has no price"))?;
-    Ok(format!(
+    let row = format!(
         "{:<16} {:>8} {:>7} {:>11} {:>8.2} {:>10}  {}",
         algorithm.name(),
         proof.moves,
@@ -101,7 +100,8 @@ fn row(args: &Args, Schedule { collective, algorithm, ranks }: Schedule) -> Resu
         price.sent_bytes_max as f64 / args.bytes.max(1) as f64,
         time(price.seconds),
         if proof.in_rank_order && collective.folds() { "in rank order" } else { "" }
-    ))
+    );
+    Ok(row.trim_end().to_owned())
 }
 
 /// One algorithm: its moves, its price, its proof, its picture.
@@ -137,9 +137,9 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
     drop(proofs);
     let price = price.ok_or_else(|| format!("{algorithm} has no price"))?;
     println!(
-        "cost   {} steps; of {} the busiest rank sends {} B; about {} on links of 5 us and 10 GB/s",
+        "cost   {} steps; {}the busiest rank sends {} B; about {} on links of 5 us and 10 GB/s",
         price.steps,
-        size::show(args.bytes),
+        of(args, collective),
         price.sent_bytes_max,
         time(price.seconds)
     );
@@ -155,6 +155,14 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
         println!("drawn  {}", path.display());
     }
     Ok(())
+}
+
+/// The size that costs are told for; a barrier has none.
+fn of(args: &Args, collective: Collective) -> String {
+    match collective {
+        Collective::Barrier => String::new(),
+        _ => format!("of {} ", size::show(args.bytes)),
+    }
 }
 
 fn collective(args: &Args) -> Result<Collective, String> {

@@ -97,6 +97,9 @@ fn what_cannot_be_written_is_refused_before_anything_is_started() {
             "schedule show all-reduce -n 2 --algorithm ring --svg /nonexistent/x",
             "cannot write /non",
         ),
+        ("schedule show all-reduce -n 2 --algorithm ring --svg -", "cannot write -: that is stand"),
+        ("bench all-reduce -n 2 --json - --plot -", "cannot write -: that is standard output for"),
+        ("train -n 2 --log -", "cannot write -: that is standard output for --json only"),
     ] {
         refuse_once(line, wanted);
     }

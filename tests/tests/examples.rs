@@ -30,10 +30,22 @@ fn what_helps_show_of_plans_and_schedules_runs() {
             // What does not fit is a plan, too.
             let is_answer = output.status.code().is_some_and(|code| code < 2);
             assert!(is_answer, "{example}: {}", words(&output));
+            let text = text(&output.stdout);
+            assert!(text.lines().all(|line| line == line.trim_end()), "{example}: {text:?}");
             count += 1;
         }
     }
     assert!(count > 10, "{count}");
     let names: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|e| e.unwrap().path()).collect();
     assert!(names.iter().all(|path| path.extension().is_some_and(|at| at == "svg")), "{names:?}");
+}
+
+#[test]
+fn a_barrier_is_shown_without_a_size() {
+    for flags in ["", "--algorithm doubling"] {
+        let mut show = bounded(brigade());
+        show.args("schedule show barrier -n 4".split(' ')).args(flags.split_whitespace());
+        let output = show.output().unwrap();
+        assert!(output.status.success() && !text(&output.stdout).contains("1M"), "{flags}");
+    }
 }

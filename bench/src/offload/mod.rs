@@ -48,8 +48,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// The files that it writes; `-` is standard output.
-    pub fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
+    /// The files that it writes: that for JSON, where `-` is standard output, and the picture.
+    pub fn outputs(&self) -> (Option<&PathBuf>, Option<&PathBuf>) {
         let (json, plot) = match self {
             Command::Storage(args) => (&args.json, &args.plot),
             Command::Optimizer(args) => (&args.json, &args.plot),
@@ -57,7 +57,7 @@ impl Command {
             Command::Transfers(args) => (&args.json, &args.plot),
             Command::Direct(args) => (&args.json, &args.plot),
         };
-        json.iter().chain(plot)
+        (json.as_ref(), plot.as_ref())
     }
 }
 
