@@ -125,6 +125,9 @@ impl World {
                     if !program.contains('/') && Path::new(&self.program).is_file() {
                         what.push_str(&format!("; for the file in this folder, say ./{program}"));
                     }
+                    if program.starts_with('-') {
+                        what.push_str("; it is no flag of this command, which --help lists");
+                    }
                     return Err(io::Error::new(error.kind(), what));
                 }
             }

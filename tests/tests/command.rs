@@ -105,6 +105,15 @@ fn what_cannot_be_written_is_refused_before_anything_is_started() {
     }
 }
 
+#[test]
+fn a_flag_that_run_does_not_have_is_told_from_a_program() {
+    for line in ["run -n 2 --prefx true", "run -n 2 -- --prefx true"] {
+        let output = bounded(brigade()).args(line.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(127), "{}", words(&output));
+        assert!(text(&output.stderr).contains("it is no flag of this"), "{}", words(&output));
+    }
+}
+
 /// A line that is refused at once, with these words.
 fn refuse_once(line: &str, wanted: &str) {
     // It may have to be built first, which takes minutes.

@@ -38,7 +38,7 @@ impl Corpus {
         for file in files(path)? {
             let room = TEXT_BYTES_MAX.saturating_sub(bytes.len() as u64);
             bytes.extend(intake::read(&file, room)?);
-            if !bytes.ends_with(b"\n") {
+            if !bytes.is_empty() && !bytes.ends_with(b"\n") {
                 bytes.push(b'\n');
             }
         }
@@ -186,6 +186,16 @@ mod tests {
         let problem = text.require(16).unwrap_err().to_string();
         assert!(problem.contains("10 bytes") && problem.contains("340"), "{problem}");
         assert!(Corpus::embedded().require(1024).is_ok());
+    }
+
+    #[test]
+    fn an_empty_file_has_no_bytes() {
+        let path = std::env::temp_dir().join(format!("brigade-empty-{}", std::process::id()));
+        std::fs::write(&path, "").unwrap();
+        let text = Corpus::read(&path);
+        std::fs::remove_file(&path).unwrap();
+        let problem = text.unwrap().require(8).unwrap_err().to_string();
+        assert!(problem.contains(" has 0 bytes"), "{problem}");
     }
 
     #[test]
