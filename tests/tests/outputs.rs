@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -197,4 +197,20 @@ fn a_link_stays_and_what_is_mounted_by_itself_is_written_over() {
     let mut mounted = bounded("unshare");
     show(mounted.args(["-rm", "sh", "-ec", script]).arg(&file).arg(brigade()));
     assert_eq!(file.metadata().unwrap().ino(), number);
+}
+
+#[test]
+fn a_file_whose_owner_no_other_can_be_given_is_written_over() {
+    let folder = Folder::new("theirs");
+    let file = folder.0.join("file");
+    std::fs::write(&file, "old").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+    if !may_mount() || chown(&file, Some(1), Some(1)).is_err() {
+        return println!("skipped: files can be given to nobody here, or nobody be left out");
+    }
+    // There is nobody but root in there.
+    let output = told(bounded("unshare").arg("-r").arg(brigade()), SHOW, &file);
+    assert!(output.status.success(), "{}", words(&output));
+    assert!(std::fs::read_to_string(&file).unwrap().starts_with("<svg"));
+    assert_eq!((names(&folder), file.metadata().unwrap().uid()), (vec!["file".into()], 1));
 }

@@ -12,9 +12,9 @@ use super::place;
 /// or all of it. What was there passes its owner and its mode on; of a link, what it leads to is
 /// written. Another name of the same file (a hard link) stays with the old bytes.
 ///
-/// It is written as it stands where nothing can take its place: a device, a pipe, what another
-/// program has open (`/dev/stdout`), a file in a folder that cannot be written, or that is mounted
-/// by itself. That may be cut.
+/// It is written as it stands where nothing can take its place: a device, a pipe, what a program
+/// has open (`/dev/stdout`), a file in a folder that cannot be written, or that is mounted
+/// by itself, or whose owner no file can be given. That may be cut.
 ///
 /// Errors: those of the file system, those too that it keeps for the end; nothing is left beside
 /// the file then. A file that may not be written is not replaced either.
@@ -75,12 +75,14 @@ fn replace(path: &Path, old: Option<&Metadata>, bytes: &[u8]) -> io::Result<()> 
 /// Whether no other file may be here, though this one may be ours to write. If it is not, that is
 /// found out next.
 fn is_about_the_place(error: &io::Error) -> bool {
-    // The last is what a mount is, and a file that another process is just giving its name.
-    const KINDS: [ErrorKind; 4] = [
+    // Busy is a mount, and a name that another process is just giving a file; invalid an owner whom
+    // nobody may be here, as in a container.
+    const KINDS: [ErrorKind; 5] = [
         ErrorKind::PermissionDenied,
         ErrorKind::ReadOnlyFilesystem,
         ErrorKind::InvalidFilename,
         ErrorKind::ResourceBusy,
+        ErrorKind::InvalidInput,
     ];
     KINDS.contains(&error.kind())
 }
