@@ -1,5 +1,5 @@
-//! How the ranks of a group open their devices to each other: cards, boards, inboxes, and which ways
-//! all of them can try.
+//! How the ranks of a group open their devices to each other: cards, boards, inboxes, and which
+//! ways all of them can try.
 
 use std::sync::Arc;
 

@@ -110,10 +110,6 @@ impl Inner {
                 // SAFETY: as above.
                 match unsafe { self.meet_and_run(imports, (argument, buffers), kernel, stream)? } {
                     true => Ok(()),
-                    // A way that always goes through the host is no other than that.
-                    false if !self.is_proved => {
-                        Err(Error::invalid("ranks cannot open each other's buffers"))
-                    }
                     // SAFETY: as above.
                     false => unsafe { self.stage(staging, plan, call, (input, output), stream) },
                 }
@@ -269,7 +265,12 @@ impl Inner {
         let reached = self.reach(imports, &argument, &offers);
         if !agree(shared, reached.is_some())? {
             imports.let_go();
-            return agree(shared, true).map(|_| false);
+            agree(shared, true)?;
+            // A way that always goes through the host is not this one.
+            return match self.is_proved {
+                true => Ok(false),
+                false => Err(Error::invalid("ranks cannot open each other's buffers")),
+            };
         }
         let argument = reached.expect("all ranks have agreed that they have");
         let moves = argument.step[..argument.steps as usize]

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use super::partial::Partial;
 use super::place;
 
+/// As many links as Linux follows, too.
+const LINKS_MAX: usize = 40;
+
 /// Write a file of these bytes, in the place of what was there: whoever opens it finds what it was,
 /// or all of it. What was there passes its owner and its mode on; of a link, what it leads to is
 /// written. Another name of the same file (a hard link) stays with the old bytes.
@@ -45,14 +48,17 @@ pub fn write_whole(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 /// Errors: those of the file system, about the folders on the way.
 pub fn target(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut path = path.to_owned();
-    while path.is_symlink() {
+    for _ in 0..LINKS_MAX {
+        if !path.is_symlink() {
+            return Ok(Some(path));
+        }
         let folder = fs::canonicalize(place::folder(&path))?;
         if folder.starts_with("/proc") {
             return Ok(None);
         }
         path = folder.join(fs::read_link(&path)?);
     }
-    Ok(Some(path))
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
 /// Put a new file where the old one is, if there is one.
@@ -163,6 +169,7 @@ mod tests {
         }
         assert_eq!(folder.names(), ["file", "first", "inner"]);
         symlink("round", at("round")).unwrap();
+        assert!(target(&at("round")).is_err());
         assert!(write_whole(&at("round"), "").is_err());
         assert!(write_whole(&at("inner"), "").is_err_and(|e| e.kind() == ErrorKind::IsADirectory));
         assert!(write_whole(&at("none/file"), "").is_err_and(|e| e.kind() == ErrorKind::NotFound));

@@ -83,8 +83,8 @@ impl fmt::Debug for Opened {
 
 impl Opened {
     /// Map the memory that `handle` names, for the device of `context`, which may be another one
-    /// than the memory's if they reach each other. Costs 0.1 to 1.3 ms by what others have measured,
-    /// and half of that to let go of it.
+    /// than the memory's if they reach each other. Costs 0.1 to 1.3 ms by what others have
+    /// measured, and half of that to let go of it.
     ///
     /// # Safety
     ///
