@@ -153,9 +153,9 @@ pub trait Endpoint: Send {
     ) -> Result<Box<dyn SendWire>, TransportError> {
         loop {
             self.doorbell().arm();
-            if let Some(wire) = self.connect(to, deadline)? {
+            if let Some(outcome) = self.connect(to, deadline).transpose() {
                 self.doorbell().disarm();
-                return Ok(wire);
+                return outcome;
             }
             self.doorbell().wait(CONNECT_NAP)?;
         }

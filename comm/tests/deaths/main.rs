@@ -7,6 +7,7 @@
 
 mod mix;
 mod process;
+mod stopped;
 mod traces;
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! One rank as a process, and what it says.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime};
@@ -34,8 +34,10 @@ pub(crate) enum Said {
         /// The error.
         text: String,
     },
-    /// Anything else, or nothing at all.
+    /// Anything else.
     Other(String),
+    /// It has ended, or the time has passed.
+    Nothing,
 }
 
 impl Process {
@@ -44,7 +46,7 @@ impl Process {
         let mut child = Command::new(std::env::current_exe().expect("our own path"))
             .args(["--exact", test, "--ignored", "--nocapture"])
             .envs(variables)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("a process");
@@ -65,12 +67,29 @@ impl Process {
         self.child.id()
     }
 
+    /// Have it read a line.
+    pub(crate) fn order(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().expect("it is piped");
+        writeln!(stdin, "{line}").expect("it listens");
+    }
+
+    /// Stop it; it goes on when somebody says so, or ends with this value.
+    pub(crate) fn stop(&self) {
+        let stop = format!("kill -STOP {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &stop]).status().expect("a shell").success());
+    }
+
     /// The next thing that it says.
     pub(crate) fn said(&self, timeout: Duration) -> Said {
-        match self.lines.recv_timeout(timeout) {
-            Ok(line) => parse(&line).unwrap_or(Said::Other(line)),
-            Err(error) => Said::Other(error.to_string()),
+        match self.line(timeout) {
+            Some(line) => parse(&line).unwrap_or(Said::Other(line)),
+            None => Said::Nothing,
         }
+    }
+
+    /// The next thing that it says, word for word, if it says something in time.
+    pub(crate) fn line(&self, timeout: Duration) -> Option<String> {
+        self.lines.recv_timeout(timeout).ok()
     }
 
     /// End it as `kill -9` does.
@@ -93,7 +112,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has mostly ended already; a failed test must not leave it behind.
+        // It has mostly ended already; a failed test must not leave it behind, and one that is
+        // stopped ends in no other way.
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
     }

@@ -16,6 +16,8 @@
 mod engine;
 mod error;
 mod file;
+#[cfg(test)]
+mod folder;
 mod inbox;
 mod mapped;
 mod namespace;

@@ -245,33 +245,9 @@ fn named() -> MutexGuard<'static, Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::folder::Folder;
     use super::*;
     use std::io::Write;
-
-    /// A folder that is removed with everything in it.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
-            fs::create_dir(&path).unwrap();
-            Self(path)
-        }
-
-        fn names(&self) -> Vec<String> {
-            let entries = fs::read_dir(&self.0).unwrap();
-            let mut names: Vec<_> =
-                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-            names.sort();
-            names
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
 
     /// As where the file system has no files without names.
     fn create_named(path: &Path) -> io::Result<Partial> {

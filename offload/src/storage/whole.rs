@@ -101,35 +101,10 @@ fn fill(mut file: &File, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::folder::Folder;
     use super::*;
     use std::io::Read;
     use std::os::unix::fs::{PermissionsExt, symlink};
-
-    /// A folder that is removed with everything in it.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()));
-            fs::create_dir(&path).unwrap();
-            Self(path)
-        }
-
-        fn names(&self) -> Vec<String> {
-            let entries = fs::read_dir(&self.0).unwrap();
-            let mut names: Vec<_> =
-                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-            names.sort();
-            names
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _writable = fs::set_permissions(&self.0, PermissionsExt::from_mode(0o700));
-            fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
 
     #[test]
     fn another_file_takes_the_place_of_the_old_one_and_is_like_it() {
