@@ -232,7 +232,7 @@ impl Environment<'_> {
 
     fn number(&self, name: &'static str) -> Result<Option<usize>, LaunchError> {
         let parse = |value: String| {
-            let want = "a whole number";
+            let want = "a whole number from 0 to 18446744073709551615";
             value.trim().parse().map_err(|_| LaunchError::Malformed { name, value, want })
         };
         self.text(name).map(parse).transpose()

@@ -16,6 +16,9 @@ use crate::{Error, Tuning, say};
 pub use rdma::RdmaSettings;
 pub use variables::Variable;
 
+/// What variables that count or measure are.
+const NUMBER: &str = "a whole number from 0 to 18446744073709551615";
+
 /// What a communicator is asked to be. Everything has a default that is right for most.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -166,7 +169,7 @@ impl Settings {
     /// [`Error::Invalid`] if there is no such setting or the value cannot be read.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
         let wrong = |wanted: &str| Error::invalid(format!("{name}={value:?} is not {wanted}"));
-        let number = || value.parse::<u64>().map_err(|_| wrong("a whole number"));
+        let number = || value.parse::<u64>().map_err(|_| wrong(NUMBER));
         let time = || number().map(Duration::from_millis);
         match name {
             "BRIGADE_TRANSPORT" => self.transport = value.to_owned(),

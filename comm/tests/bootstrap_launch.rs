@@ -169,13 +169,15 @@ fn half_an_environment_is_never_taken_for_one_process() {
     check_error("RANK=1 WORLD_SIZE=2", &["torchrun", "BRIGADE_ROOT is not set"]);
     check_error("BRIGADE_WORLD_SIZE=2", &["BRIGADE_RANK is not set"]);
     check_error("WORLD_SIZE=2", &["torchrun", "RANK is not set"]);
-    check_error("BRIGADE_ROOT=a:1", &["BRIGADE_ROOT=a:1", "BRIGADE_RANK is not set"]);
+    for place in ["BRIGADE_ROOT=a:1", "BRIGADE_STORE=a:1", "BRIGADE_ID_FILE=a"] {
+        check_error(place, &[&format!("brigade set {place}, but"), "BRIGADE_RANK is not set"]);
+    }
 }
 
 #[test]
 fn values_without_meaning_are_named() {
     check_error("RANK=two WORLD_SIZE=4", &["RANK=\"two\"", "a whole number"]);
-    check_error("RANK=-1 WORLD_SIZE=4", &["RANK=\"-1\""]);
+    check_error("RANK=-1 WORLD_SIZE=4", &["RANK=\"-1\"", "a whole number from 0 to"]);
     check_error("RANK=4 WORLD_SIZE=4", &["rank 4 of 4", "from 0"]);
     for root in ["host", "host:", ":1", "host:0", "host:70000", "fd00::1:4000"] {
         let environment = format!("BRIGADE_RANK=0 BRIGADE_WORLD_SIZE=2 BRIGADE_ROOT={root}");
@@ -204,6 +206,8 @@ fn secrets_come_from_text_or_file_or_are_a_guard_against_mix_ups() {
     check_error(&format!("{job} {from_file}"), &["BRIGADE_SECRET_FILE", "empty"]);
     std::fs::remove_file(&path).unwrap();
     check_error(&format!("{job} {from_file}"), &["BRIGADE_SECRET_FILE", "No such file"]);
+    let endless = format!("{job} BRIGADE_SECRET_FILE=/dev/zero");
+    check_error(&endless, &["BRIGADE_SECRET_FILE=/dev/zero: more than 65536 bytes"]);
     assert_eq!(secret(""), secret(""));
     assert_ne!(secret(""), secret("TORCHELASTIC_RUN_ID=9"));
     assert_ne!(secret("SLURM_JOB_ID=1"), secret("SLURM_JOB_ID=2"));

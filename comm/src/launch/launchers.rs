@@ -65,9 +65,10 @@ pub(super) const LAUNCHERS: [Launcher; 6] = [
 ];
 
 /// Further variables that error messages repeat when they are set. Secrets are not among them.
-pub(super) const OTHERS: [&str; 7] = [
+pub(super) const OTHERS: [&str; 8] = [
     "BRIGADE_ROOT",
     "BRIGADE_ID_FILE",
+    "BRIGADE_STORE",
     "MASTER_ADDR",
     "MASTER_PORT",
     "SLURM_JOB_ID",

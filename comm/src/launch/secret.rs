@@ -1,6 +1,8 @@
 //! The job's secret, when it does not come with an id.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Once;
 
@@ -8,6 +10,9 @@ use sha2::{Digest, Sha256};
 
 use super::LaunchError;
 use crate::say;
+
+/// The longest file of a secret.
+const BYTES_MAX: u64 = 1 << 16;
 
 /// What everyone who joins has to know. Prints as nothing.
 #[derive(Clone, PartialEq, Eq)]
@@ -50,13 +55,17 @@ pub(super) fn warn_of_guard() {
 
 /// The secret in the file at `path`, without the white space around it.
 pub(super) fn read_file(path: PathBuf) -> Result<JobSecret, LaunchError> {
-    match std::fs::read_to_string(&path) {
-        Ok(text) if text.trim().is_empty() => {
-            Err(LaunchError::SecretFile { path, why: "the file is empty".into() })
-        }
-        Ok(text) => Ok(JobSecret::from_text(text.trim())),
-        Err(error) => Err(LaunchError::SecretFile { path, why: error.to_string() }),
-    }
+    let mut text = String::new();
+    // A pipe is as good as a file, but a device may have no end.
+    let read =
+        File::open(&path).and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
+    let why = match read {
+        Ok(read) if read as u64 > BYTES_MAX => format!("more than {BYTES_MAX} bytes are no secret"),
+        Ok(_) if text.trim().is_empty() => "the file is empty".into(),
+        Ok(_) => return Ok(JobSecret::from_text(text.trim())),
+        Err(error) => error.to_string(),
+    };
+    Err(LaunchError::SecretFile { path, why })
 }
 
 /// A port for the root of the job with this identity: below the range that Linux hands out for

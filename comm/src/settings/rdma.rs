@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::NUMBER;
 use crate::Error;
 
 /// How RDMA is used. The defaults are right where one network joins all devices and no switch asks
@@ -95,15 +96,15 @@ impl RdmaSettings {
             "BRIGADE_RDMA_TIMEOUT" => self.timeout = within(TIMEOUTS)?,
             "BRIGADE_RDMA_RETRIES" => self.retries = within(RETRIES)?,
             "BRIGADE_RDMA_RECONNECT_MS" => {
-                let millis = value.parse().map_err(|_| {
-                    Error::invalid(format!("{name}={value:?} is not a whole number"))
-                })?;
+                let millis = value
+                    .parse()
+                    .map_err(|_| Error::invalid(format!("{name}={value:?} is not {NUMBER}")))?;
                 self.reconnect = Duration::from_millis(millis);
             }
             "BRIGADE_RDMA_CACHE_BYTES" => {
-                self.cache_bytes = value.parse().map_err(|_| {
-                    Error::invalid(format!("{name}={value:?} is not a whole number"))
-                })?;
+                self.cache_bytes = value
+                    .parse()
+                    .map_err(|_| Error::invalid(format!("{name}={value:?} is not {NUMBER}")))?;
             }
             _ => return Ok(false),
         }
