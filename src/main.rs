@@ -96,7 +96,12 @@ fn main() -> ExitCode {
 const COLUMNS: usize = 100;
 
 fn command() -> clap::Command {
-    with_negative_numbers(Cli::command()).max_term_width(COLUMNS)
+    let command = with_negative_numbers(Cli::command()).max_term_width(COLUMNS);
+    // The parser would take that for a width, and break the help after every word.
+    match terminal::is_of_no_width() {
+        true => command.term_width(COLUMNS),
+        false => command,
+    }
 }
 
 /// Flags that take a value take negative numbers, too: then whoever reads the value says what is
@@ -112,6 +117,8 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 mod tests {
     use super::*;
     use clap::error::ErrorKind;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
 
     #[test]
     fn commands_are_put_together_well() {
@@ -189,9 +196,25 @@ mod tests {
         ] {
             let words = ["brigade"].into_iter().chain(line.split(' '));
             let refused = command().try_get_matches_from(words.clone()).expect_err(line);
-            let said = refusal::clearer_of(refused, words.map(String::from)).to_string();
+            let said = refusal::clearer_of(refused, words.map(OsString::from)).to_string();
             assert!(said.contains(wanted), "{line}: {said}");
             assert!(said.contains("--help"), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_is_named() {
+        let bytes = |word: &[u8]| OsString::from_vec(word.to_vec());
+        for (line, wanted) in [
+            (&[&b"train"[..], b"--prompt", b"a\xff"][..], r#""a\xFF" is no UTF-8"#),
+            (&[b"train", b"--text=\xfe", b"--lr=\xff"], r#"one of "--text=\xFE", "--lr=\xFF" is "#),
+            (&[b"schedule", b"show", b"\xff", b"-n2"], "only paths, and what `brigade run` starts"),
+        ] {
+            let words: Vec<OsString> =
+                [&b"brigade"[..]].iter().chain(line).map(|w| bytes(w)).collect();
+            let refused = command().try_get_matches_from(&words).expect_err("no UTF-8");
+            let said = refusal::clearer_of(refused, words.into_iter()).to_string();
+            assert!(said.contains(wanted) && said.contains("--help"), "{line:?}: {said}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is wrong with a number or a name on the command line, in words for whoever typed it.
 
 use std::error::Error as _;
+use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
 use clap::Error;
@@ -18,11 +19,11 @@ const ELSEWHERE: [(&str, &str); 6] = [
 
 /// The same refusal, in clearer words where there are any.
 pub(crate) fn clearer(error: Error) -> Error {
-    clearer_of(error, std::env::args_os().map(|word| word.to_string_lossy().into_owned()))
+    clearer_of(error, std::env::args_os())
 }
 
 /// The same of a command line of these words.
-pub(crate) fn clearer_of(mut error: Error, words: impl Iterator<Item = String>) -> Error {
+pub(crate) fn clearer_of(mut error: Error, words: impl Iterator<Item = OsString>) -> Error {
     let told = match error.kind() {
         ErrorKind::InvalidSubcommand => {
             if let Some(name) = elsewhere(&error) {
@@ -33,6 +34,7 @@ pub(crate) fn clearer_of(mut error: Error, words: impl Iterator<Item = String>) 
         }
         ErrorKind::ValueValidation => wrong_number(&error),
         ErrorKind::UnknownArgument => negative(&error, words),
+        ErrorKind::InvalidUtf8 => Some(no_text(words)),
         _ => None,
     };
     let Some(told) = told else { return error };
@@ -59,13 +61,23 @@ fn wrong_number(error: &Error) -> Option<String> {
 }
 
 /// `-1G` is taken for flags, of which there is none `-1`.
-fn negative(error: &Error, mut words: impl Iterator<Item = String>) -> Option<String> {
+fn negative(error: &Error, words: impl Iterator<Item = OsString>) -> Option<String> {
     let flag = word(error, ContextKind::InvalidArg)?;
     if !flag.strip_prefix('-')?.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
     }
+    let mut words = words.filter_map(|word| word.into_string().ok());
     let word = words.find(|word| word.starts_with(flag))?;
     Some(format!("'{word}' is negative, or no flag; sizes and counts are written as 8, 64K or 1G"))
+}
+
+/// Which of these it is, as far as that is known: a path may have any bytes.
+fn no_text(words: impl Iterator<Item = OsString>) -> String {
+    let strange = words.filter(|word| word.to_str().is_none());
+    let strange: Vec<String> = strange.map(|word| format!("{word:?}")).collect();
+    let one_of = if strange.len() > 1 { "one of " } else { "" };
+    let strange = strange.join(", ");
+    format!("{one_of}{strange} is no UTF-8; only paths, and what `brigade run` starts, may be so")
 }
 
 fn elsewhere(error: &Error) -> Option<&'static str> {

@@ -1,6 +1,7 @@
 //! What a launcher needs of the system and the standard library does not offer: children that die
 //! with their parent and keep to some cores, signals to process groups, and waiting for
-//! signals with a timeout; and what drivers read from the environment, before they do.
+//! signals with a timeout; the size of a terminal; and what drivers read from the environment,
+//! before they do.
 //!
 //! Nothing here knows what a rank is.
 
@@ -188,6 +189,16 @@ pub(crate) fn signal_name(signal: i32) -> &'static str {
         libc::SIGTERM => "SIGTERM",
         _ => "a signal of the system",
     }
+}
+
+/// Whether standard output, error or input is a terminal that knows its size.
+pub(crate) fn is_terminal_with_width() -> bool {
+    [libc::STDOUT_FILENO, libc::STDERR_FILENO, libc::STDIN_FILENO].into_iter().any(|file| {
+        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the pointer is to a live value of the type that this request fills.
+        let code = unsafe { libc::ioctl(file, libc::TIOCGWINSZ, &raw mut size) };
+        code == 0 && size.ws_row > 0 && size.ws_col > 0
+    })
 }
 
 /// The limit on memory that may be locked in place, in bytes; `None` when there is no limit.

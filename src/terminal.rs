@@ -4,6 +4,8 @@
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
+use crate::sys;
+
 /// As that of the standard library, but where it cannot be printed that is told, and the end.
 macro_rules! print {
     ($($words:tt)*) => { $crate::terminal::print(format_args!($($words)*)) };
@@ -25,6 +27,12 @@ pub(crate) fn print(words: Arguments<'_>) {
         say(format_args!("brigade: cannot print: {error}"));
         std::process::exit(1);
     }
+}
+
+/// Whether `COLUMNS` is 0, as where nobody knows the width, and no terminal says better.
+pub(crate) fn is_of_no_width() -> bool {
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    columns == Some(0) && !sys::is_terminal_with_width()
 }
 
 /// Tell the user, whose terminal may be gone.

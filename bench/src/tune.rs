@@ -11,6 +11,7 @@ use std::time::Duration;
 use brigade_comm::{Communicator, Rule, Settings, Tuning};
 use brigade_offload::storage::write_whole;
 use brigade_schedule::{Algorithm, Collective};
+use clap::ValueEnum;
 
 use crate::args::{Args, Sweep};
 use crate::device::Place;
@@ -68,8 +69,8 @@ Examples:
 )]
 pub struct TuneArgs {
     /// What to tune; without it, all that can be.
-    #[arg(value_enum, value_name = "COLLECTIVE", value_delimiter = ',', help = kinds_help(),
-          hide_possible_values = true)]
+    #[arg(value_name = "COLLECTIVE", value_delimiter = ',', value_parser = parse_kind,
+          help = kinds_help())]
     pub kinds: Vec<Kind>,
     /// Among how many ranks, at which sizes, over what.
     #[command(flatten)]
@@ -113,6 +114,12 @@ impl TuneArgs {
 
 fn tuned() -> String {
     KINDS.map(Kind::name).join(", ")
+}
+
+/// Any collective: whoever names one that has nothing to choose is told so, and not that there is
+/// none.
+fn parse_kind(text: &str) -> Result<Kind, String> {
+    Kind::from_str(text, false).map_err(|_| format!("what can be tuned is {}", tuned()))
 }
 
 fn kinds_help() -> String {

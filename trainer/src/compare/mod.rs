@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, default_value_t = 10)]
     pub steps: usize,
     /// Only rows whose names begin with one of these
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = rows::parse_beginning)]
     pub only: Vec<String>,
     /// Numbers of ranks to try; rows that need another number keep theirs
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', default_value = "2,4")]

@@ -151,6 +151,14 @@ fn common(one: usize, other: usize) -> usize {
     if other == 0 { one } else { common(other, one % other) }
 }
 
+/// How names of rows begin. All of them begin with nothing, which is hardly what was meant.
+pub(super) fn parse_beginning(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("name rows, as in --only ddp,fsdp; without --only all are compared".into()),
+        false => Ok(text.to_string()),
+    }
+}
+
 /// The rows that were asked for; the first is one process.
 ///
 /// Errors: `Setting` if only one is left, or steps cannot be cut in two.
