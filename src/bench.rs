@@ -52,8 +52,8 @@ fn bench_in_world(args: &Args) -> ExitCode {
             end(NAME, checked.and_then(|()| brigade_bench::run_rank(args, &comm)), comm.rank())
         }
         Err(error) => {
-            say(NAME, error);
-            ExitCode::FAILURE
+            say(NAME, &error);
+            code_of(&error)
         }
     }
 }
@@ -75,7 +75,8 @@ pub(crate) fn check_outputs<'a>(
 
 pub(crate) fn join(args: &Args) -> Result<Communicator, Failure> {
     let launch = Launch::discover().map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok(Communicator::join(launch, brigade_bench::world_settings(args, false)?)?)
+    let settings = brigade_bench::world_settings(args, false)?;
+    Communicator::join(launch, settings).map_err(Failure::before)
 }
 
 /// What `rank` exits with.
@@ -85,11 +86,16 @@ pub(crate) fn end(name: &str, result: Result<Verdict, Failure>, rank: usize) -> 
         Ok(Verdict::Wrong(_)) => ExitCode::FAILURE,
         Err(error) => {
             if !error.is_told_elsewhere(rank) && !error.is_closed_pipe() {
-                say(name, error);
+                say(name, &error);
             }
-            ExitCode::FAILURE
+            code_of(&error)
         }
     }
+}
+
+/// What a measurement that came to this exits with.
+pub(crate) fn code_of(error: &Failure) -> ExitCode {
+    if error.is_refusal() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 /// Tell an error.

@@ -1,6 +1,5 @@
 //! `brigade compare`: starts this very program again as `train`, once a leg of each row.
 
-use std::error::Error;
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdout};
 use std::path::{Path, PathBuf};
@@ -14,8 +13,8 @@ use crate::{outputs, run, sys};
 /// Lines of a failed training's errors that are worth repeating.
 const LAST_LINES: usize = 6;
 
-/// Compare; 1 says that a row is not as it must be, 2 that nothing could be compared. Interrupted,
-/// it ends as by the signal.
+/// Compare; 1 says that a row is not as it must be, or what came of it cannot be written, 2 that
+/// nothing could be compared. Interrupted, it ends as by the signal.
 pub(crate) fn compare(args: &compare::Args) -> ExitCode {
     if run::in_a_world() {
         eprintln!("brigade compare: starts its ranks itself, and cannot be a rank");
@@ -30,8 +29,13 @@ pub(crate) fn compare(args: &compare::Args) -> ExitCode {
         Err(error) => return refused(&error),
     };
     interruption.end(|| match in_folder(args, &interruption) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(Ok(true)) => ExitCode::SUCCESS,
+        Ok(Ok(false)) => ExitCode::FAILURE,
+        Ok(Err(error)) if !error.is_refusal() => {
+            eprintln!("brigade compare: {error}");
+            ExitCode::FAILURE
+        }
+        Ok(Err(error)) => refused(&error),
         Err(error) => refused(&error),
     })
 }
@@ -41,14 +45,18 @@ fn refused(error: &dyn std::fmt::Display) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Compare in a folder that is gone afterwards.
-fn in_folder(args: &compare::Args, interruption: &Interruption) -> Result<bool, Box<dyn Error>> {
+/// Compare in a folder that is gone afterwards; the error is that there is none, or no program.
+fn in_folder(
+    args: &compare::Args,
+    interruption: &Interruption,
+) -> Result<Result<bool, brigade_trainer::Error>, String> {
     let folder = Folder::make()?;
-    let program = std::env::current_exe()?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("cannot find the file of this program to train: {error}"))?;
     let mut train = |flags: &[String], step: &mut dyn FnMut()| {
         train(&program, flags, &folder.0.join("errors"), step, interruption)
     };
-    Ok(compare::compare(args, &folder.0, &mut train, &mut stdout())?)
+    Ok(compare::compare(args, &folder.0, &mut train, &mut stdout()))
 }
 
 /// One `brigade train`, each of whose steps is told.
@@ -100,10 +108,14 @@ fn why(status: ExitStatus, said: &str, flags: &[String]) -> String {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn make() -> std::io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("brigade-compare-{}", std::process::id()));
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
+    fn make() -> Result<Self, String> {
+        let above = std::env::temp_dir();
+        let path = above.join(format!("brigade-compare-{}", std::process::id()));
+        let made = std::fs::create_dir(&path).map(|()| Self(path));
+        made.map_err(|error| {
+            let above = above.display();
+            format!("cannot make a folder for logs in {above}: {error}; TMPDIR names another place")
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use brigade_comm::launch::Launch;
 use brigade_comm::transports::{NAMES, details, transports};
 use brigade_comm::{Settings, Variable};
 
@@ -10,8 +11,8 @@ use crate::{gpu, machine, offload, sys};
 /// Say what this machine has, which transports work, and why the others do not.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The exit code is 1 when none of the transports that BRIGADE_TRANSPORT asks for works, or a setting
-cannot be read.
+The exit code is 1 when none of the transports that BRIGADE_TRANSPORT asks for works, a setting
+cannot be read, or variables contradict each other about who this rank is.
 
 Examples:
   brigade doctor
@@ -144,7 +145,7 @@ fn speed_mbit(interface: &str) -> Option<u32> {
     speed.trim().parse().ok()
 }
 
-/// Whether all settings could be read.
+/// Whether all settings could be read, and who this rank is.
 fn print_settings() -> bool {
     for name in Settings::unknown_variables() {
         println!("\nwarning: {name} is set but is not a setting of Brigade; see the table below");
@@ -169,12 +170,17 @@ fn print_settings() -> bool {
         );
     }
     print_variables();
+    let launch = Launch::discover();
+    if let Err(error) = &launch {
+        println!("\nerror: {error}");
+        println!("       correct or unset the variables: no program can join a world before");
+    }
     if let Some(error) = problem {
         println!("\nerror: {error}");
         println!("       the table shows the defaults; correct or unset the variable");
         return false;
     }
-    true
+    launch.is_ok()
 }
 
 /// Who a rank is and where things are, from the environment of this process.

@@ -33,6 +33,14 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
     version,
     propagate_version = true,
     after_help = "\
+Exit codes:
+  0    all is well
+  1    it failed on the way, or what was found is wrong, or does not fit
+  2    nothing came of it: what is asked for cannot be, or what it takes is missing here
+  126  `brigade run` cannot start the program; 127: there is none of that name
+  128  and the number of a signal that ended the command or a rank: 130 of Ctrl-C
+Of ranks that are processes, as with `brigade run`, it is that of the first that failed.
+
 First steps:
   brigade train --ranks 2                 train a small GPT on two processes of this machine
   brigade compare                         the same model by every strategy, in one table

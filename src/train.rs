@@ -1,13 +1,12 @@
 //! `brigade train`: decide who the ranks are, and leave the rest to `brigade_trainer`.
 
-use std::error::Error;
 use std::fmt::Display;
 use std::io::stdout;
 use std::process::ExitCode;
 
 use brigade_comm::launch::Launch;
 use brigade_comm::transports::transports;
-use brigade_comm::{Communicator, Settings};
+use brigade_comm::{Communicator, Error, Settings};
 use brigade_trainer::Args;
 
 use crate::transports::probe;
@@ -23,16 +22,8 @@ pub(crate) fn train(args: &Args) -> ExitCode {
         return train_in_world(args);
     }
     // What all ranks would refuse is refused once, before there are any.
-    if let Err(error) = brigade_trainer::check(args, args.ranks) {
-        say(error);
-        return ExitCode::from(2);
-    }
-    if let Err(error) = check(args) {
-        say(error);
-        return ExitCode::from(2);
-    }
-    if let Err(problem) = check_outputs(args) {
-        say(problem);
+    if let Err(why) = check(args).and_then(|()| check_outputs(args)) {
+        say(why);
         return ExitCode::from(2);
     }
     if args.ranks > 1 {
@@ -64,8 +55,12 @@ fn plan(args: &Args) -> ExitCode {
     }
 }
 
-/// Refuse transports that are none, and such as cannot be used where they would be.
+/// Refuse what no rank could do or go on from, and transports that are none, or cannot be used
+/// where they would be.
 fn check(args: &Args) -> Result<(), String> {
+    let checked = brigade_trainer::check(args, args.ranks);
+    let checked = checked.and_then(|()| brigade_trainer::check_resumed(args));
+    checked.map_err(|error| error.to_string())?;
     let settings = settings(args).map_err(|error| error.to_string())?;
     match args.ranks {
         1 => transports(&settings).map(drop).map_err(|error| error.to_string()),
@@ -87,27 +82,24 @@ fn train_in_world(args: &Args) -> ExitCode {
     }
     let comm = match join(args) {
         Ok(comm) => comm,
-        Err(error) => {
-            say(error);
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return fail(&error.into(), ""),
     };
     let rank = comm.rank();
     // Whoever was started by another launcher than ours has not been asked yet.
     if let Err(error) = brigade_trainer::check(args, comm.size()) {
         return match error.is_told_elsewhere(rank) {
-            true => ExitCode::FAILURE,
+            true => code_of(&error),
             false => fail(&error, &format!("rank {rank}: ")),
         };
     }
     if let Err(problem) = if rank == 0 { check_outputs(args) } else { Ok(()) } {
         comm.abort(&problem);
         say(format!("rank {rank}: {problem}"));
-        return ExitCode::FAILURE;
+        return ExitCode::from(2);
     }
     match brigade_trainer::train(args, Some(comm), &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,
-        Err(error) if error.is_told_elsewhere(rank) => ExitCode::FAILURE,
+        Err(error) if error.is_told_elsewhere(rank) => code_of(&error),
         Err(error) => fail(&error, &format!("rank {rank}: ")),
     }
 }
@@ -121,11 +113,12 @@ fn take_checkpoint_along(args: &Args) -> std::io::Result<()> {
     }
 }
 
-fn join(args: &Args) -> Result<Communicator, Box<dyn Error>> {
-    Ok(Communicator::join(Launch::discover()?, settings(args)?)?)
+fn join(args: &Args) -> Result<Communicator, Error> {
+    let launch = Launch::discover().map_err(|error| Error::Invalid { what: error.to_string() })?;
+    Communicator::join(launch, settings(args)?)
 }
 
-fn settings(args: &Args) -> Result<Settings, brigade_comm::Error> {
+fn settings(args: &Args) -> Result<Settings, Error> {
     let mut settings = Settings::from_env()?;
     if let Some(transport) = &args.transport {
         settings.set("BRIGADE_TRANSPORT", transport)?;
@@ -139,7 +132,12 @@ fn fail(error: &brigade_trainer::Error, who: &str) -> ExitCode {
     if !matches!(error, brigade_trainer::Error::Output(error) if closed(error)) {
         say(format!("{who}{error}"));
     }
-    ExitCode::FAILURE
+    code_of(error)
+}
+
+/// What a training that came to this exits with.
+fn code_of(error: &brigade_trainer::Error) -> ExitCode {
+    if error.is_refusal() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 fn say(error: impl Display) {

@@ -25,8 +25,8 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
                 bench::end(NAME, tuned, comm.rank())
             }
             Err(error) => {
-                bench::say(NAME, error);
-                ExitCode::FAILURE
+                bench::say(NAME, &error);
+                bench::code_of(&error)
             }
         };
     }

@@ -35,6 +35,9 @@ pub enum Failure {
     /// The flags contradict each other or the world.
     #[error("{0}")]
     Usage(String),
+    /// This rank cannot begin: a setting means nothing, or the machine lacks what is asked for.
+    #[error("{0}")]
+    Refused(String),
     /// A collective failed.
     #[error(transparent)]
     Comm(#[from] brigade_comm::Error),
@@ -56,13 +59,26 @@ impl std::fmt::Debug for Failure {
 }
 
 impl Failure {
+    /// Of an error before anything was measured.
+    pub fn before(error: brigade_comm::Error) -> Self {
+        match error {
+            brigade_comm::Error::Invalid { what } => Self::Refused(what),
+            error => Self::Comm(error),
+        }
+    }
+
+    /// Whether nothing was begun, since what is asked for cannot be, or not here.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Usage(_) | Self::Refused(_))
+    }
+
     /// Whether another rank than `rank` says it: the one that aborted, or rank 0 where all ranks
     /// find the same.
     pub fn is_told_elsewhere(&self, rank: usize) -> bool {
         match self {
             Self::Usage(_) => rank > 0,
             Self::Comm(error) => matches!(error, brigade_comm::Error::Aborted { .. }),
-            Self::Write { .. } => false,
+            Self::Refused(_) | Self::Write { .. } => false,
         }
     }
 
@@ -74,7 +90,7 @@ impl Failure {
 
 /// The settings of the environment with the flags on top.
 pub fn settings(args: &Args) -> Result<Settings, Failure> {
-    let mut settings = Settings::from_env()?;
+    let mut settings = Settings::from_env().map_err(Failure::before)?;
     if let Some(transport) = &args.sweep.transport {
         settings.transport.clone_from(transport);
     }
@@ -115,7 +131,8 @@ pub fn run_rank(args: &Args, comm: &Communicator) -> Result<Verdict, Failure> {
 
 /// Run all ranks as threads of this process.
 pub fn run_threads(args: &Args) -> Result<Verdict, Failure> {
-    let world = Communicator::local_world(args.sweep.ranks as usize, &world_settings(args, true)?)?;
+    let (ranks, settings) = (args.sweep.ranks as usize, world_settings(args, true)?);
+    let world = Communicator::local_world(ranks, &settings).map_err(Failure::before)?;
     in_threads(world, |comm| run(args, comm, Cpu::Thread))
 }
 
@@ -154,7 +171,7 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
     };
     let Args { iters: calls, warmup, in_a_row, check, .. } = *args;
     let method = Method { calls, budget: BUDGET, warmup, in_a_row, check, cpu, place };
-    let mut bench = Bench::new(comm, method, &cases)?;
+    let mut bench = Bench::new(comm, method, &cases).map_err(Failure::before)?;
     let mut report = (comm.rank() == 0).then(|| Report::new(args));
     let mut wrong = 0;
     for table in cases.chunk_by(|one, next| one.kind == next.kind) {

@@ -40,6 +40,15 @@ pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
     Corpus::open(args.text.as_deref())?.require(args.context)
 }
 
+/// Refuse to go on from what is missing, damaged, or of another run: for who starts ranks, the
+/// first of which will read it.
+///
+/// Errors: `File` or `Offload` if it cannot be read, `Checkpoint` if it is damaged or of another
+/// model, `Setting` if it is of other settings.
+pub fn check_resumed(args: &Args) -> Result<(), Error> {
+    resumed(args).map(drop)
+}
+
 /// The state that a run starts from, the same on every rank, or where each rank's part of it comes
 /// from; and the settings of the run that wrote it if that was another. Collective.
 pub(crate) fn state(

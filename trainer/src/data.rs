@@ -74,7 +74,8 @@ impl Corpus {
         }
         let need = 20 * (context + 1);
         let problem = format!(
-            "{} has {} bytes, but a context of {context} needs {need}",
+            "{} has {} bytes, but a context of {context} needs {need}; a longer text, or a smaller \
+             --context",
             self.name,
             self.len()
         );

@@ -85,6 +85,17 @@ impl Error {
         }
     }
 
+    /// Whether nothing was trained, since what is asked for cannot be, is missing or is damaged.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Error::Setting { .. } | Error::Checkpoint { .. } | Error::Alone(_) => true,
+            // Everything is read before the first step.
+            Error::File { action, .. } => *action == "read",
+            Error::Comm(error) => matches!(error, brigade_comm::Error::Invalid { .. }),
+            _ => false,
+        }
+    }
+
     pub(crate) fn setting(name: &'static str, problem: String) -> Error {
         Error::Setting { name, problem }
     }

@@ -9,6 +9,8 @@ use crate::parallel::{Axis, Stage, Ways};
 use crate::precision::Precision;
 use crate::train::Run;
 use brigade_comm::Communicator;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 impl Args {
@@ -27,7 +29,7 @@ impl Args {
         tier.map(|tier| Offload { tier, host_budget, place, stays, from })
     }
 
-    /// Refuse folders for files that are not there.
+    /// Refuse folders for files that are not there, or take none.
     pub(crate) fn check_folders(&self) -> Result<(), Error> {
         for (flag, tier) in
             [("offload", &self.offload), ("offload-activations", &self.offload_activations)]
@@ -37,6 +39,15 @@ impl Args {
                 return Err(Error::offload(format!(
                     "there is no folder {folder} here; make it (mkdir -p {folder}), or let \
                      --{flag} nvme:FOLDER name another"
+                )));
+            }
+            if let Some(Tier::Nvme(folder)) = tier
+                && let Err(error) = probe(folder)
+            {
+                let folder = folder.display();
+                return Err(Error::offload(format!(
+                    "no file can be made in {folder}: {error}; let --{flag} nvme:FOLDER name \
+                     another folder"
                 )));
             }
         }
@@ -98,6 +109,17 @@ impl Args {
              remove its files, or let --offload name another folder"
         );
         Err(Error::checkpoint(folder, problem))
+    }
+}
+
+/// Make a file in a folder, and take it away.
+fn probe(folder: &Path) -> io::Result<()> {
+    let path = folder.join(format!(".brigade-{}", std::process::id()));
+    match File::create_new(&path) {
+        Ok(_) => fs::remove_file(path),
+        // Another rank looks at the same time.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

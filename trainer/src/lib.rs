@@ -38,7 +38,7 @@ pub mod trace;
 mod train;
 
 pub use args::Args;
-pub use begin::check;
+pub use begin::{check, check_resumed};
 pub use error::Error;
 pub use plan::plan;
 pub use records::Output;

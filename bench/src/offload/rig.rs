@@ -206,8 +206,12 @@ pub(super) fn create(
     bytes: u64,
 ) -> Result<(File, fs::File), Failure> {
     if !folder.is_dir() {
+        let next = match folder.exists() {
+            true => "it is a file; name the folder that files shall be in",
+            false => "make it first",
+        };
         let folder = folder.display();
-        return Err(Failure::Usage(format!("--path: there is no folder {folder}; make it first")));
+        return Err(Failure::Usage(format!("--path: there is no folder {folder}; {next}")));
     }
     if free_bytes(folder).is_some_and(|free| free < bytes) {
         let folder = folder.display();
@@ -215,11 +219,21 @@ pub(super) fn create(
     }
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!(".brigade-bench-{}-{number}", std::process::id()));
+    if let Err(error) = probe(&path) {
+        let folder = folder.display();
+        let why = format!("--path: no file can be made in {folder}: {error}; name another folder");
+        return Err(Failure::Usage(why));
+    }
     let file = storage.create(&path, bytes)?;
     let shown = fs::File::open(&path);
     let removed = fs::remove_file(&path);
     let shown = removed.and(shown).map_err(cannot_write(&path.display().to_string()))?;
     Ok((file, shown))
+}
+
+/// Make a file and take it away.
+fn probe(path: &Path) -> std::io::Result<()> {
+    fs::File::create_new(path).map(drop).and_then(|()| fs::remove_file(path))
 }
 
 /// Requests of a stream that are handed in at once, each way: twice what is in flight.

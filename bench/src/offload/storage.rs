@@ -168,7 +168,8 @@ fn cases(args: &Args) -> Result<Vec<Case>, Failure> {
         return usage(format!("--block {}: a multiple of 4K up to 4M is wanted", args.block));
     }
     if args.bytes < 4 * args.block {
-        return usage(format!("--bytes {}: at least four blocks are wanted", args.bytes));
+        let least = size::show(4 * args.block);
+        return usage(format!("--bytes {}: four blocks are the least, {least}", args.bytes));
     }
     if args.bytes > BYTES_MAX {
         return usage(format!("--bytes {}: no drive has so many", args.bytes));

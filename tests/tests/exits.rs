@@ -1,0 +1,227 @@
+//! What the `brigade` command exits with, as its help says: 2 where nothing came of it, 1 where it
+//! failed on the way. And words that are to be clear to whoever has no terminal, no driver, or an
+//! environment that contradicts itself.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use brigade_tests::command::{Folder, bounded, brigade, text, words};
+
+/// A training of next to nothing.
+const SMALL: &str = "train --steps 1 --sample 0 --layers 1 --width 16 --heads 2 --context 8 \
+                     --threads 1 --quiet";
+
+/// `brigade` told this, with these variables.
+fn told(line: &str, variables: &[(&str, &str)]) -> Output {
+    let mut command = bounded(brigade());
+    command.args(line.split_whitespace()).envs(variables.iter().copied());
+    command.output().unwrap()
+}
+
+/// That it exits with `code` after saying so, once.
+fn check(line: &str, variables: &[(&str, &str)], code: i32, wanted: &str) {
+    let output = told(line, variables);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{line} {variables:?}: {}", words(&output));
+    assert_eq!(said.matches(wanted).count(), 1, "{line} {variables:?}: {wanted:?} once: {said}");
+    assert!(!said.contains("panicked"), "{line} {variables:?}: {said}");
+}
+
+#[test]
+fn the_help_says_what_exit_codes_mean() {
+    let output = told("--help", &[]);
+    let help = text(&output.stdout);
+    let (_, codes) = help.split_once("Exit codes:\n").expect("a list of them");
+    let (codes, _) = codes.split_once("\n\n").expect("its end");
+    for code in ["  0 ", "  1 ", "  2 ", "  126 ", "  128 "] {
+        assert!(codes.contains(code), "{code}: {codes}");
+    }
+}
+
+#[test]
+fn help_is_as_wide_as_ever_where_columns_are_none() {
+    for line in ["--help", "bench --help", "offload bench step --help"] {
+        let help = |columns: &str| text(&told(line, &[("COLUMNS", columns)]).stdout);
+        assert_eq!(help("0"), help(""), "{line}");
+        assert_ne!(help("0"), help("60"), "{line}");
+    }
+}
+
+#[test]
+fn lists_without_a_word_in_them_are_refused() {
+    for line in ["compare --only=", "compare --only ,", "compare --only ddp,"] {
+        check(line, &[], 2, "without --only all are compared");
+    }
+}
+
+#[test]
+fn what_cannot_be_tuned_is_told_by_what_can() {
+    for line in ["tune foo", "tune all-reduce,", "tune all-gather-v,foo"] {
+        let output = told(line, &[]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", words(&output));
+        assert!(said.contains("all-reduce, reduce-scatter, all-gather, broadcast"), "{said}");
+        assert!(!said.contains("barrier") && !said.contains("send-recv"), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_driver_that_is_missing_is_the_same_to_every_command() {
+    let nowhere = [("BRIGADE_CUDA_LIBRARY", "/nonexistent/libcuda.so.1")];
+    for line in [
+        &format!("{SMALL} --device cuda"),
+        &format!("{SMALL} --device cuda -n 2"),
+        &format!("run -n 2 -- {} {SMALL} --device cuda", brigade().display()),
+        "bench all-reduce -n 2 --transport cuda",
+        "offload bench transfers",
+        "offload bench direct --path /",
+    ] {
+        check(line, &nowhere, 2, "unset BRIGADE_CUDA_LIBRARY, or name the driver's");
+    }
+}
+
+#[test]
+fn ranks_that_cannot_begin_exit_as_the_command_that_starts_them_would() {
+    let alone = [("BRIGADE_RANK", "0"), ("BRIGADE_WORLD_SIZE", "1")];
+    for (line, wanted) in [
+        ("train --lr -1", "rank 0: --lr: must be a number above 0"),
+        ("train --transport nope", "no transport is named \"nope\""),
+        ("train --log /nonexistent/x", "there is no folder /nonexistent"),
+        (&format!("{SMALL} --resume /nonexistent"), "rank 0: cannot read /nonexistent"),
+        ("bench all-reduce --root 7", "--root 7 is no rank of 1"),
+        ("bench all-reduce --transport nope", "no transport is named \"nope\""),
+        ("bench all-reduce --json /nonexistent/x", "there is no folder /nonexistent"),
+        ("tune barrier", "barrier has nothing to choose"),
+        ("tune --output /nonexistent/x", "there is no folder /nonexistent"),
+        ("compare", "cannot be a rank"),
+    ] {
+        check(line, &alone, 2, wanted);
+    }
+    for line in [SMALL, "bench all-reduce -n 2", "tune -n 2"] {
+        for (name, value, wanted) in [
+            ("BRIGADE_RANK", "-1", "BRIGADE_RANK=\"-1\" is not a whole number from 0 to"),
+            ("BRIGADE_WORLD_SIZE", "many", "\"many\" is not a whole number from 0 to"),
+            ("BRIGADE_STORE", "a:1", "brigade set BRIGADE_STORE=a:1, but BRIGADE_RANK is not set"),
+            ("BRIGADE_TIMEOUT_MS", "-1", "\"-1\" is not a whole number from 0 to"),
+            ("BRIGADE_ORDERED", "maybe", "BRIGADE_ORDERED=\"maybe\" is not 1 or 0"),
+        ] {
+            check(line, &[(name, value)], 2, wanted);
+        }
+    }
+    // They began, and waited in vain.
+    let first = [
+        ("BRIGADE_RANK", "0"),
+        ("BRIGADE_WORLD_SIZE", "2"),
+        ("BRIGADE_JOIN_TIMEOUT_MS", "300"),
+        ("BRIGADE_ROOT", "127.0.0.1:0"),
+    ];
+    let folder = Folder::new("in-vain");
+    let id = folder.0.join("id").display().to_string();
+    let first = [&first[..3], &[("BRIGADE_ID_FILE", id.as_str())]].concat();
+    for line in [SMALL, "bench all-reduce", "tune"] {
+        check(line, &first, 1, "rank 1 of 2 never came");
+    }
+}
+
+#[test]
+fn what_a_run_cannot_go_on_from_is_refused_before_any_rank_starts() {
+    let folder = Folder::new("resumed-from");
+    let file = |name: &str, bytes: &[u8]| {
+        std::fs::write(folder.0.join(name), bytes).unwrap();
+        folder.0.join(name).display().to_string()
+    };
+    let nothing = folder.0.join("nothing").display().to_string();
+    let (empty, garbage) = (file("empty", b""), file("garbage", &[0xa5; 5000]));
+    let folder = folder.0.display().to_string();
+    let model = file_of_a_model(Path::new(&folder));
+    for ranks in ["1", "2"] {
+        for (path, flags, wanted) in [
+            (&nothing, "", "brigade train: cannot read "),
+            (&empty, "", "damaged, cut short or no safetensors file"),
+            (&garbage, "", "damaged, cut short or no safetensors file"),
+            (&folder, "", "no file of a checkpoint"),
+            (&model, "", "the checkpoint has 1 behind it: ask for more"),
+            (&model, "--optimizer lion", "the checkpoint has the moments of adamw"),
+        ] {
+            check(&format!("{SMALL} -n {ranks} --resume {path} {flags}"), &[], 2, wanted);
+        }
+    }
+}
+
+/// The checkpoint of a small model after a step.
+fn file_of_a_model(folder: &Path) -> String {
+    let path = folder.join("model.gpt").display().to_string();
+    let output = told(&format!("{SMALL} --checkpoint {path}"), &[]);
+    assert!(output.status.success(), "{}", words(&output));
+    path
+}
+
+#[test]
+fn places_that_take_no_file_are_named_with_what_to_do() {
+    let folder = Folder::new("no-files");
+    let file = folder.0.join("file");
+    std::fs::write(&file, "").unwrap();
+    let (file, name) = (file.display(), folder.0.display());
+    for (line, wanted) in [
+        (format!("offload bench storage --path {file}"), "it is a file; name the folder"),
+        (format!("offload bench storage --path {name} --bytes 1"), "four blocks are the least, "),
+        (format!("{SMALL} --text {file}"), "a longer text, or a smaller --context"),
+    ] {
+        check(&line, &[], 2, wanted);
+    }
+    let nowhere = [("TMPDIR", "/nonexistent")];
+    check("compare --only ddp --steps 2", &nowhere, 2, "TMPDIR names another place");
+
+    std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o555)).unwrap();
+    let is_root = std::fs::write(folder.0.join("new"), "").is_ok();
+    if is_root && !nobody().arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return println!("skipped: root may write anywhere, and nobody else can be asked here");
+    }
+    for line in [
+        format!("offload bench storage --path {name}"),
+        format!("{SMALL} --offload nvme:{name}"),
+        format!("{SMALL} -n 2 --offload-activations nvme:{name}"),
+    ] {
+        let mut command = if is_root { nobody() } else { bounded(brigade()) };
+        let output = command.args(line.split_whitespace()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", words(&output));
+        let wanted = format!("no file can be made in {name}: Permission denied");
+        assert_eq!(text(&output.stderr).matches(&wanted).count(), 1, "{}", words(&output));
+    }
+}
+
+/// `brigade` of a user who may write nowhere that root has made.
+fn nobody() -> Command {
+    let mut command = bounded("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(brigade());
+    command
+}
+
+#[test]
+fn a_table_that_cannot_be_printed_is_no_refusal() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = bounded(brigade());
+    command
+        .args("compare --only ddp -n 2 --steps 2 -- --layers 1 --width 16 --context 8".split(' '));
+    let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", words(&output));
+    assert!(text(&output.stderr).contains("cannot print: No space left"), "{}", words(&output));
+}
+
+#[test]
+fn the_doctor_says_that_an_environment_contradicts_itself() {
+    for (variables, wanted) in [
+        (&[("BRIGADE_RANK", "x")][..], "error: BRIGADE_RANK=\"x\" is not a whole number"),
+        (&[("RANK", "5"), ("WORLD_SIZE", "2")], "error: torchrun says rank 5 of 2 ranks"),
+        (&[("BRIGADE_STORE", "a:1")], "error: brigade set BRIGADE_STORE=a:1, but BRIGADE_RANK"),
+    ] {
+        for line in ["doctor", "doctor --settings"] {
+            let output = told(line, variables);
+            assert_eq!(output.status.code(), Some(1), "{line} {variables:?}: {}", words(&output));
+            assert!(text(&output.stdout).contains(wanted), "{variables:?}: {}", words(&output));
+        }
+    }
+    let rank = [("BRIGADE_RANK", "0"), ("BRIGADE_WORLD_SIZE", "1")];
+    assert!(told("doctor --settings", &rank).status.success());
+}
