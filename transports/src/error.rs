@@ -36,6 +36,14 @@ pub enum TransportError {
         /// For how long.
         waited_ms: u64,
     },
+    /// Whoever had us wait wants us to wait no longer.
+    #[error("{what} was called off after {waited_ms} ms")]
+    CalledOff {
+        /// What was waited for.
+        what: String,
+        /// For how long.
+        waited_ms: u64,
+    },
     /// A system call failed.
     #[error("{call} failed ({}): {what}", std::io::Error::from_raw_os_error(*errno))]
     System {

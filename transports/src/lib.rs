@@ -18,9 +18,10 @@
 //!
 //! * The caller has checked ranks, lengths and aliasing. An implementation asserts what it relies
 //!   on and does not check it again for the caller.
-//! * Nothing here waits, except [`Port::join`], [`Endpoint::sender`] (both until a deadline that
-//!   they are given) and [`Doorbell::wait`] (until a timeout). `connect`, `import`, `push` and
-//!   `pull` do what can be done now and return.
+//! * Nothing here waits, except [`Port::join_while`] (until a deadline, or as long as its caller
+//!   wants), [`Port::join`], [`Endpoint::sender`] (both until a deadline that they are given) and
+//!   [`Doorbell::wait`] (until a timeout). `connect`, `import`, `push` and `pull` do what can be
+//!   done now and return.
 //! * Errors are what the caller could not know: a peer that went away, bytes that are not ours, a
 //!   system call that failed. A wire that has failed keeps failing in the same way.
 //! * A wire is used by one thread at a time, both directions of a pair independently.
@@ -108,8 +109,19 @@ pub trait Port: Send + Sync {
     fn reaches(&self, card: &[u8]) -> bool;
 
     /// Join a communicator. Every member of the group calls this with the same `id`, members and
-    /// order. May wait for the others until the deadline.
-    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError>;
+    /// order. May wait for the others until the deadline, and asks `go_on` meanwhile, some fifty
+    /// times a second, with the member that it waits for: once that says no, this is
+    /// [`TransportError::CalledOff`].
+    fn join_while(
+        &self,
+        group: &Group<'_>,
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Box<dyn Endpoint>, TransportError>;
+
+    /// [`Port::join_while`] for those who have nothing else to hear until the deadline.
+    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+        self.join_while(group, &mut |_| true)
+    }
 }
 
 /// The most bytes a card may have.
@@ -128,8 +140,9 @@ pub struct Group<'a> {
     pub deadline: Instant,
 }
 
-/// What rings no bell, as an attempt that fails, is seen so much later.
-const CONNECT_NAP: Duration = Duration::from_millis(20);
+/// The longest sleep of one who waits for others to come: what rings no bell, as an attempt that
+/// fails, is seen so much later.
+const NAP: Duration = Duration::from_millis(20);
 
 /// One communicator's share of a transport.
 pub trait Endpoint: Send {
@@ -157,7 +170,7 @@ pub trait Endpoint: Send {
                 self.doorbell().disarm();
                 return outcome;
             }
-            self.doorbell().wait(CONNECT_NAP)?;
+            self.doorbell().wait(NAP)?;
         }
     }
 

@@ -106,12 +106,16 @@ impl Port for HostedPort {
         *host == self.host && self.inner.reaches(card)
     }
 
-    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+    fn join_while(
+        &self,
+        group: &Group<'_>,
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Box<dyn Endpoint>, TransportError> {
         if self.lacks.group == Some(self.joined.fetch_add(1, Ordering::Relaxed)) {
             return Err(TransportError::Refused { why: "this test wants it so".into() });
         }
         let cards: Vec<_> = group.cards.iter().map(|card| card.map(|card| &card[1..])).collect();
-        let inner = self.inner.join(&Group { cards: &cards, ..*group })?;
+        let inner = self.inner.join_while(&Group { cards: &cards, ..*group }, go_on)?;
         Ok(Box::new(HostedEndpoint { inner, lacks: self.lacks }))
     }
 }

@@ -36,7 +36,11 @@ impl Port for LoopbackPort {
     }
 
     /// Never waits: the wires of a group are there as soon as one member is.
-    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+    fn join_while(
+        &self,
+        group: &Group<'_>,
+        _: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Box<dyn Endpoint>, TransportError> {
         assert!(group.me < group.cards.len(), "member {} of {}", group.me, group.cards.len());
         let mut ranks = Vec::with_capacity(group.cards.len());
         for (member, card) in group.cards.iter().enumerate() {

@@ -28,7 +28,11 @@ impl Port for PluginPort {
         card::parse(self.net.name(), card).is_some_and(|tcp| self.tcp.reaches(tcp))
     }
 
-    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+    fn join_while(
+        &self,
+        group: &Group<'_>,
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Box<dyn Endpoint>, TransportError> {
         let parse = |(peer, card): (usize, &Option<&'_ [u8]>)| match card {
             None => Ok(None),
             Some(card) => match card::parse(self.net.name(), card) {
@@ -43,7 +47,7 @@ impl Port for PluginPort {
         let cards: Vec<_> = group.cards.iter().enumerate().map(parse).collect::<Result<_, _>>()?;
         let served: Vec<bool> = cards.iter().map(Option::is_some).collect();
         let cards: Vec<Option<&[u8]>> = cards.iter().map(Option::as_deref).collect();
-        let tcp = self.tcp.join(&Group { cards: &cards, ..*group })?;
+        let tcp = self.tcp.join_while(&Group { cards: &cards, ..*group }, go_on)?;
         let tcp_port = Arc::clone(&self.tcp);
         Ok(Box::new(PluginEndpoint::start(self.net, (tcp, tcp_port), group.me, &served)?))
     }

@@ -250,7 +250,11 @@ impl Port for RdmaPort {
             .is_ok_and(|card| self.local.card.reaches(&card) && self.tcp.reaches(&card.inner))
     }
 
-    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+    fn join_while(
+        &self,
+        group: &Group<'_>,
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Box<dyn Endpoint>, TransportError> {
         let corrupt = |peer, what: &str| TransportError::Corrupt { peer, what: what.into() };
         let parse = |(peer, card): (usize, &Option<&[u8]>)| {
             card.map(|card| Card::parse(card).map_err(|what| corrupt(peer, what))).transpose()
@@ -258,7 +262,7 @@ impl Port for RdmaPort {
         let cards: Vec<_> = group.cards.iter().enumerate().map(parse).collect::<Result<_, _>>()?;
         let inner: Vec<Option<&[u8]>> =
             cards.iter().map(|card| card.as_ref().map(|card| &card.inner[..])).collect();
-        let tcp = self.tcp.join(&Group { cards: &inner, ..*group })?;
+        let tcp = self.tcp.join_while(&Group { cards: &inner, ..*group }, go_on)?;
         Ok(Box::new(RdmaEndpoint::start(Arc::clone(&self.local), tcp, group.me, cards)?))
     }
 }

@@ -20,10 +20,11 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::directory::Region;
 use super::held::Held;
+use super::patience::{Line, Patience};
 use super::probe::{Card, Name};
 use super::sys;
 use crate::proof::{Role, prove};
-use crate::{TransportError, opened};
+use crate::{NAP, TransportError, opened};
 
 /// What both ends of the hand-over believe it is about.
 const CONTEXT: &[u8] = b"shm region";
@@ -180,52 +181,56 @@ pub(super) fn fetch(
     card: &Card,
     first: usize,
     secret: &[u8; 32],
-    deadline: Instant,
+    mut patience: Patience<impl FnMut() -> bool>,
 ) -> Result<Arc<Region>, TransportError> {
-    let (start, mut pause, mut refusals) = (Instant::now(), RETRY_FIRST, 0);
-    let mut last = String::new();
+    let (mut pause, mut refusals) = (RETRY_FIRST, 0);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            let of = format!("member {first} (process {}){last}", card.pid);
-            let what = format!("getting shared memory from {of}");
-            let waited_ms = start.elapsed().as_millis() as u64;
-            return Err(TransportError::Timeout { what, waited_ms });
-        }
-        match attempt(card, secret, left) {
+        let last = match attempt(card, secret, &mut patience) {
             Ok(fd) => return OF_THIS_PROCESS.get_or(card.name, || Region::adopt(fd, first)),
-            Err(TransportError::Refused { why }) => {
-                refusals += 1;
-                if refusals == REFUSALS_MAX {
-                    let why = format!("member {first} (process {}): {why}", card.pid);
-                    return Err(TransportError::Refused { why });
-                }
-            }
             // A port listens before its card goes out and for as long as it lives.
             Err(TransportError::System { errno: libc::ECONNREFUSED, .. }) => {
                 let how = format!("process {} listens no more", card.pid);
                 return Err(TransportError::PeerGone { peer: first, how });
             }
             // It ended in the middle, or the system is short of something for now.
-            Err(error) => last = format!(", at last because {error},"),
+            Err(error) => error,
+        };
+        if !patience.is_over()
+            && let TransportError::Refused { why } = &last
+        {
+            refusals += 1;
+            if refusals == REFUSALS_MAX {
+                let why = format!("member {first} (process {}): {why}", card.pid);
+                return Err(TransportError::Refused { why });
+            }
         }
-        std::thread::sleep(pause.min(left));
+        if !patience.lasts() {
+            let of = format!("member {first} (process {}; is it stopped?)", card.pid);
+            let what = format!("getting shared memory from {of}, at last because {last},");
+            return Err(patience.error(what));
+        }
+        std::thread::sleep(pause.min(patience.left()));
         pause = (pause * 2).min(RETRY_LAST);
     }
 }
 
-fn attempt(card: &Card, secret: &[u8; 32], left: Duration) -> Result<OwnedFd, TransportError> {
+fn attempt(
+    card: &Card,
+    secret: &[u8; 32],
+    patience: &mut Patience<impl FnMut() -> bool>,
+) -> Result<OwnedFd, TransportError> {
     let failed = |e: io::Error| TransportError::from_io("connect", &e, "asking for shared memory");
     let socket = opened(|| Socket::new(Domain::UNIX, Type::STREAM, None)).map_err(failed)?;
-    socket.set_write_timeout(Some(left)).map_err(failed)?;
-    socket.set_read_timeout(Some(left)).map_err(failed)?;
+    // For connecting, too: where the port's queue is full that ends as well, and is tried again.
+    socket.set_write_timeout(Some(NAP)).map_err(failed)?;
+    socket.set_read_timeout(Some(NAP)).map_err(failed)?;
     let address = SockAddr::unix(card.socket_name()).map_err(failed)?;
     socket.connect(&address).map_err(failed)?;
     if sys::peer_user(&socket).map_err(failed)? != sys::own_user() {
         return Err(TransportError::Refused { why: "its socket is another user's".into() });
     }
-    let mut first = UnixStream::from(OwnedFd::from(socket));
-    prove(&mut first, secret, Role::Connecting, CONTEXT)?;
-    let received = sys::receive_descriptor(&first).map_err(failed)?;
+    let mut line = Line::over(UnixStream::from(OwnedFd::from(socket)), patience);
+    prove(&mut line, secret, Role::Connecting, CONTEXT)?;
+    let received = line.call(sys::receive_descriptor).map_err(failed)?;
     received.ok_or_else(|| TransportError::Refused { why: "it made no shared memory".into() })
 }

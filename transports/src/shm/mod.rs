@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `probe`    | which host this is, and what a card says |
 //! | `link`     | how the region's descriptor gets from one rank to the others |
+//! | `patience` | for how long a rank waits for it |
 //! | `area`     | one group's memory: who has left, and what is given back then |
 //! | `directory`| what the region holds: areas, found by a key |
 //! | `held`     | what ranks of one process hold together |
@@ -30,6 +31,7 @@ mod layout;
 mod link;
 mod order;
 mod pace;
+mod patience;
 mod probe;
 mod region;
 mod sys;
@@ -54,6 +56,7 @@ use directory::{KEY_MIN, Region};
 use endpoint::{Seats, ShmEndpoint};
 use layout::Layout;
 use link::{Listener, Made};
+use patience::Patience;
 use probe::{Card, Name};
 
 const NAME: &str = "shm";
@@ -164,9 +167,13 @@ impl Port for ShmPort {
         Card::parse(card).is_some_and(|card| card.host == self.card.host)
     }
 
-    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+    fn join_while(
+        &self,
+        group: &Group<'_>,
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Box<dyn Endpoint>, TransportError> {
         let seats = self.seats(group)?;
-        let region = self.region(&seats, group.deadline)?;
+        let region = self.region(&seats, group.deadline, go_on)?;
         let layout = Layout::new(seats.count(), &self.settings);
         let place = (seats.ours, seats.count());
         let area = region.area(seats.key, layout.bytes(), place, group.deadline)?;
@@ -199,7 +206,12 @@ impl ShmPort {
     /// The region that the members of a group use: that of the member with the least name. So the
     /// choice depends on nothing but the cards: not on the members' order, nor on what each of them
     /// joined before, or is joining meanwhile on another thread.
-    fn region(&self, seats: &Seats, deadline: Instant) -> Result<Arc<Region>, TransportError> {
+    fn region(
+        &self,
+        seats: &Seats,
+        deadline: Instant,
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Arc<Region>, TransportError> {
         let host = seats.taken.iter().min_by_key(|(_, card)| card.name);
         let (index, card) = host.expect("the caller at least is a member");
         if card.name == self.card.name {
@@ -210,7 +222,8 @@ impl ShmPort {
             return Ok(region.clone());
         }
         // Two threads may fetch the same region; both get the same.
-        let region = link::fetch(card, *index, &self.secret, deadline)?;
+        let patience = Patience::until(deadline, || go_on(*index));
+        let region = link::fetch(card, *index, &self.secret, patience)?;
         Ok(held().entry(card.name).or_insert(region).clone())
     }
 }

@@ -141,6 +141,43 @@ fn a_host_that_leaves_at_once_leaves_nobody_behind() {
     });
 }
 
+/// A stopped process: its kernel takes the calls for which there is room, and nobody answers.
+#[test]
+fn who_waits_for_a_stopped_member_is_asked_whether_to_go_on() {
+    use socket2::{Domain, SockAddr, Socket, Type};
+    let mut stopped = Card::draw().unwrap();
+    stopped.name[0] = 0;
+    let mut ports = (0..).map(|_| Shm::new().port(SECRET).unwrap());
+    let port = ports.find(|port| port.card.name > stopped.name).expect("it has the lesser name");
+    let cards = [port.card(), stopped.to_bytes()];
+    let cards = [Some(&cards[0][..]), Some(&cards[1][..])];
+    let address = SockAddr::unix(stopped.socket_name()).unwrap();
+    let socket = || Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    let listens = socket();
+    listens.bind(&address).unwrap();
+    listens.listen(0).unwrap();
+    let join = |patience: Duration, answers: usize| {
+        let group = Group { id: 1, me: 0, cards: &cards, deadline: Instant::now() + patience };
+        let (start, mut asked) = (Instant::now(), 0);
+        let joined = port.join_while(&group, &mut |member| {
+            asked += 1;
+            assert_eq!(member, 1);
+            asked < answers
+        });
+        (joined.err().expect("nobody answers"), asked, start.elapsed())
+    };
+    // The call that is left behind takes the room of the next one.
+    for _ in ["a call is taken", "none is"] {
+        let (error, asked, took) = join(PATIENCE, 3);
+        assert!(matches!(&error, TransportError::CalledOff { .. }), "{error}");
+        assert!(error.to_string().contains("member 1"), "{error}");
+        assert!(asked == 3 && took < PATIENCE / 4, "{asked} times in {took:?}");
+        let (error, asked, took) = join(PATIENCE / 50, usize::MAX);
+        assert!(matches!(&error, TransportError::Timeout { .. }), "{error}");
+        assert!(asked > 3 && took < PATIENCE / 4, "{asked} times in {took:?}");
+    }
+}
+
 /// Two ends of one group, without ports, and a view of its area.
 fn two_ends(pids: [u32; 2]) -> ([ShmEndpoint; 2], area::Area, Layout) {
     let region = Arc::new(Region::create().unwrap());

@@ -59,7 +59,11 @@ impl Port for TcpPort {
         Card::parse(card).is_ok_and(|theirs| self.shared.card.reaches(&theirs))
     }
 
-    fn join(&self, group: &Group<'_>) -> Result<Box<dyn Endpoint>, TransportError> {
+    fn join_while(
+        &self,
+        group: &Group<'_>,
+        _: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Box<dyn Endpoint>, TransportError> {
         assert!(group.me < group.cards.len());
         let corrupt = |peer, what: &str| TransportError::Corrupt { peer, what: what.into() };
         let parse = |(peer, card): (usize, &Option<&[u8]>)| {
