@@ -799,8 +799,9 @@ brigade_result_t brigade_group_end(brigade_work_t *work);
 // Have the calls that this thread makes from now on ask `interrupt`, some 50 times a second while
 // they wait for other ranks and nothing moves; NULL asks nobody. For interpreters, which handle
 // signals between calls only. Once it says so, the call ends, and with it the world, as by
-// brigade_comm_abort: BRIGADE_ABORTED on all ranks, with this rank's number. Joining, and
-// waiting for works, which takes a limit, ask nobody.
+// brigade_comm_abort: BRIGADE_ABORTED on all ranks, with this rank's number. Finding the others,
+// with which a world and what is left of one begin, and waiting for works ask nobody: both take a
+// limit.
 //
 // Threads: each thread has its own.
 brigade_result_t brigade_interrupt_by(brigade_interrupt_t interrupt,

@@ -65,15 +65,16 @@ pub struct Stats {
 
 impl Communicator {
     /// The communicator of `members` of a world; each of them calls this with the same arguments.
+    /// `name` says in errors what it is made for.
     pub(crate) fn of_members(
         world: &Arc<World>,
         members: Arc<[u32]>,
         group: u64,
         settings: Arc<Settings>,
+        name: &str,
     ) -> Result<Self, Error> {
         let me = members.iter().position(|&rank| rank == world.rank).expect("we are a member");
         let ranks = members.len() as u32;
-        let links = world.join(&members, me, group, &settings)?;
         let watch = Watch {
             control: Arc::clone(&world.control),
             members: Arc::clone(&members),
@@ -83,6 +84,7 @@ impl Communicator {
             report_after: settings.report_after,
             timeout: settings.timeout,
         };
+        let links = world.join(&watch, &settings, name)?;
         let waiting = Waiting::among(links.share, Aside::of(me, members.len(), links.share));
         let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
         let selector = Selector { small_bytes: SMALL_BYTES };
@@ -300,7 +302,8 @@ impl Communicator {
         chosen.sort_by_key(|&(key, _)| key);
         let members: Arc<[u32]> = chosen.into_iter().map(|(_, rank)| rank).collect();
         let group = derive_group(self.shared.group, number, u64::from(color));
-        Self::of_members(&self.shared.world, members, group, Arc::new(settings)).map(Some)
+        let (world, settings) = (&self.shared.world, Arc::new(settings));
+        Self::of_members(world, members, group, settings, "split: joining").map(Some)
     }
 }
 

@@ -15,7 +15,7 @@ thread_local! {
 /// Have the calls of this thread ask `check`, some fifty times a second while they wait for other
 /// ranks and nothing moves; `None` asks nobody. Once it says true, the call ends the world: an
 /// [`Error::Aborted`](crate::Error) on all ranks, which names this one and the call. It must make
-/// no call itself.
+/// no call itself. Finding the others, with which a world begins, asks nobody.
 pub fn interrupt_by(check: Option<Box<dyn FnMut() -> bool>>) {
     CHECK.set(check);
 }

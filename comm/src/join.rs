@@ -93,7 +93,7 @@ impl Communicator {
         let world = World::new(rank as u32, ports, &joined.cards, joined.control, root);
         let world = Arc::new(world);
         let members: Arc<[u32]> = (0..ranks as u32).collect();
-        Self::of_members(&world, members, WORLD_GROUP, Arc::new(settings))
+        Self::of_members(&world, members, WORLD_GROUP, Arc::new(settings), "joining")
     }
 
     /// `ranks` communicators of one group, for as many threads of this process. Over the transport

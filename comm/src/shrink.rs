@@ -12,6 +12,9 @@ use crate::communicator::{Communicator, derive_group};
 use crate::launch::{Launch, RootSpec};
 use crate::{Error, Settings};
 
+/// What survivors do when they join a group.
+const JOINING: &str = "shrink: joining";
+
 impl Communicator {
     /// A communicator of this group's ranks but those in `excluded`, in a world of their own: what
     /// becomes of the excluded ranks, or has become of them, does not concern it. All ranks that
@@ -66,7 +69,7 @@ impl Communicator {
 
         let unjudged = Arc::new(shared.world.unjudged());
         let patience = Settings { timeout: settings.join_timeout, ..settings.clone() };
-        let meeting = Self::of_members(&unjudged, members, group, Arc::new(patience))?;
+        let meeting = Self::of_members(&unjudged, members, group, Arc::new(patience), JOINING)?;
         let (root, spec) = meeting.share_root()?;
         let (rank, ranks) = (meeting.rank(), meeting.size());
         let launch = Launch { rank, ranks, local_rank: None, root: spec };
@@ -76,7 +79,7 @@ impl Communicator {
         let world = shared.world.anew(rank as u32, &joined.cards, joined.control, root);
         let everybody: Arc<[u32]> = (0..ranks as u32).collect();
         let anew = derive_group(group, number, digest);
-        Self::of_members(&Arc::new(world), everybody, anew, Arc::new(settings))
+        Self::of_members(&Arc::new(world), everybody, anew, Arc::new(settings), JOINING)
     }
 
     /// The first rank opens a root; all learn where it is.

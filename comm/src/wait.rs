@@ -16,7 +16,7 @@ use crate::plan::{Channel, Plan};
 use crate::run::{Run, Stop};
 use crate::say::warn;
 use crate::waiting::Waiting;
-pub(crate) use opening::Opening;
+pub(crate) use opening::{Joining, Opening};
 
 /// A call that has stood still for so long tells the others which call it is in.
 const TELL_AFTER: Duration = Duration::from_millis(60);
@@ -140,27 +140,39 @@ impl Watch {
         endpoints: &mut [Box<dyn Endpoint>],
         still: &Standstill<'_>,
     ) -> Result<(), Error> {
+        self.hear(endpoints, still.name)?;
+        self.report(waiting, still);
+        match waiting.since {
+            Some(_) => self.look_for_leavers(waiting, still),
+            None => Ok(()),
+        }
+    }
+
+    /// Why to stop, whatever is waited for.
+    fn hear(&self, endpoints: &mut [Box<dyn Endpoint>], name: &str) -> Result<(), Error> {
         if let Some(verdict) = self.control.verdict() {
-            return Err(error_of(verdict, still.name));
+            return Err(error_of(verdict, name));
         }
         for endpoint in endpoints {
-            endpoint.check().map_err(|error| self.judge(Stop::Wire(error), still.name))?;
+            endpoint.check().map_err(|error| self.judge(Stop::Wire(error), name))?;
         }
         if interrupt::is_wanted() {
-            return Err(self.abort(&format!("interrupted during {}", still.name)));
+            return Err(self.abort(&format!("interrupted during {name}")));
         }
-        let Some(since) = waiting.since else { return Ok(()) };
-        let stood = since.elapsed();
+        Ok(())
+    }
+
+    /// Say that this rank stands still, to the root soon, to people late.
+    fn report(&self, waiting: &mut Waiting, still: &Standstill<'_>) {
+        let Some(stood) = waiting.since.map(|since| since.elapsed()) else { return };
         if stood > TELL_AFTER && !waiting.told {
             waiting.told = self.tell(still.header, still.name);
         }
-        self.look_for_leavers(waiting, still)?;
         if stood > self.report_after && !waiting.reported {
             waiting.reported = true;
             let place = still.place(self.world_rank(), &self.members);
             warn(&format!("{place} since {} ms{}", stood.as_millis(), self.others()));
         }
-        Ok(())
     }
 
     /// Tell the root which call we stand in, and which ones we made before. Messages between two
@@ -318,16 +330,6 @@ impl Watch {
             std::thread::sleep(Duration::from_millis(1));
         }
         None
-    }
-}
-
-/// Why a group could not be joined over the transport with this name. Whoever of its members died
-/// meanwhile is named as in a call.
-pub(crate) fn judge_joining(control: &Control, error: &TransportError, name: &str) -> Error {
-    let during = format!("joining over {name}");
-    match control.await_verdict(PASSED_ON_WAIT) {
-        Some(verdict) => error_of(verdict, &during),
-        None => Error::join(format!("{during}: {error}")),
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, TransportError, opened};
 
+use crate::aside::Aside;
 use crate::bootstrap::Root;
 use crate::control::Control;
-use crate::wait::judge_joining;
+use crate::wait::{Joining, Watch};
+use crate::waiting::Waiting;
 use crate::{Error, Settings, say};
 
 /// What all communicators of one rank share.
@@ -167,25 +169,27 @@ impl World {
         Self::with_ports(rank, Arc::clone(&self.ports), all_cards, control, root)
     }
 
-    /// Join a group: each member by the first transport that reaches it.
+    /// Join the group of `watch`, for what `name` says: each member by the first transport that
+    /// reaches it.
     pub(crate) fn join(
         &self,
-        members: &[u32],
-        me: usize,
-        group: u64,
+        watch: &Watch,
         settings: &Settings,
+        name: &str,
     ) -> Result<Links, Error> {
-        self.join_some((members, me), group, settings, &|_| true)
+        self.join_some((watch, watch.group), settings, name, &|_| true)
     }
 
-    /// Join a group in which this rank has to do with the wanted members only. They want it, too.
+    /// Join a group of the members of `watch` in which this rank has to do with the wanted ones
+    /// only. They want it, too.
     pub(crate) fn join_some(
         &self,
-        (members, me): (&[u32], usize),
-        group: u64,
+        (watch, group): (&Watch, u64),
         settings: &Settings,
+        name: &str,
         wanted: &dyn Fn(usize) -> bool,
     ) -> Result<Links, Error> {
+        let (members, me) = (&watch.members[..], watch.me as usize);
         // All routes are known from the cards. Whoever lacks one says so before it joins anything,
         // or the others would wait for it.
         let mut ports = self.ports_to(members, me, &settings.transport)?;
@@ -196,7 +200,7 @@ impl World {
         let (endpoints, names, routes) = (Vec::new(), Vec::new(), vec![None; members.len()]);
         let mut links = Links { endpoints, names, routes, share };
         let deadline = Instant::now() + settings.join_timeout;
-        for (index, (name, port)) in self.ports.open.iter().enumerate() {
+        for (index, (transport, port)) in self.ports.open.iter().enumerate() {
             if !ports.contains(&Some(index)) {
                 continue;
             }
@@ -205,15 +209,17 @@ impl World {
             let cards: Vec<Option<&[u8]>> =
                 (0..members.len()).map(|member| card(member).filter(|_| served(member))).collect();
             let wanted = Group { id: group, me, cards: &cards, deadline };
-            let endpoint =
-                port.join(&wanted).map_err(|error| judge_joining(&self.control, &error, name))?;
+            let joining = Joining { port: &**port, transport, name };
+            let (waiting, endpoints) =
+                (Waiting::among(share, Aside::never()), &mut links.endpoints);
+            let endpoint = watch.await_joining(waiting, endpoints, &joining, &wanted)?;
             for (route, port) in links.routes.iter_mut().zip(&ports) {
                 if *port == Some(index) {
                     *route = Some(links.endpoints.len());
                 }
             }
             links.endpoints.push(endpoint);
-            links.names.push(*name);
+            links.names.push(*transport);
         }
         Ok(links)
     }

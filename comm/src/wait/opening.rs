@@ -1,12 +1,12 @@
-//! Waiting for what a transport opens to a member, a wire or a window: it hears all that a wait in
-//! the middle of a call hears. Only the deadline is the transport's, which knows better what did
-//! not come.
+//! Waiting for what a transport opens to a member, a wire or a window, and for members of a group
+//! that it joins: it hears all that a wait in the middle of a call hears. Only the deadline is the
+//! transport's, which knows better what did not come.
 
 use std::time::{Duration, Instant};
 
-use brigade_transports::{Endpoint, TransportError};
+use brigade_transports::{Endpoint, Group, Port, TransportError};
 
-use super::{At, PASSED_ON_WAIT, Standstill, Watch};
+use super::{At, PASSED_ON_WAIT, Standstill, Watch, error_of};
 use crate::Error;
 use crate::header::Header;
 use crate::run::Stop;
@@ -27,7 +27,61 @@ pub(crate) struct Opening<'a> {
     pub(crate) name: &'a str,
 }
 
+/// What a group is joined over.
+pub(crate) struct Joining<'a> {
+    pub(crate) port: &'a dyn Port,
+    pub(crate) transport: &'a str,
+    /// What it is for: `split: joining`, say.
+    pub(crate) name: &'a str,
+}
+
 impl Watch {
+    /// Join a group, whose members are those of this watch. Whoever waits for one that is late
+    /// hears of the others. Who has left is no reason to stop: what a group meets in stays open for
+    /// those who come late, for a while.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Join`] if the transport cannot; otherwise why to wait no longer.
+    pub(crate) fn await_joining(
+        &self,
+        mut waiting: Waiting,
+        endpoints: &mut [Box<dyn Endpoint>],
+        joining: &Joining<'_>,
+        group: &Group<'_>,
+    ) -> Result<Box<dyn Endpoint>, Error> {
+        let name = format!("{} over {}", joining.name, joining.transport);
+        let (mut heard, mut late) = (None, None);
+        let header = &Header::of_message(self.group);
+        waiting.moved();
+        waiting.since = Some(Instant::now());
+        let joined = joining.port.join_while(group, &mut |member| {
+            late = Some(member);
+            let doing = format!("waiting for rank {}", self.members[member]);
+            let at = At::Member(member as u32, &doing);
+            heard = self.hear(endpoints, &name).err();
+            self.report(&mut waiting, &Standstill { at, name: &name, header });
+            heard.is_none()
+        });
+        joined.map_err(|error| heard.unwrap_or_else(|| self.judge_joining(late, &error, &name)))
+    }
+
+    /// Why a group could not be joined. Whoever of its members died meanwhile is named as in a
+    /// call.
+    fn judge_joining(&self, late: Option<usize>, error: &TransportError, during: &str) -> Error {
+        if let Some(verdict) = self.control.await_verdict(PASSED_ON_WAIT) {
+            return error_of(verdict, during);
+        }
+        let member = match error {
+            TransportError::PeerGone { peer, .. } | TransportError::Corrupt { peer, .. } => {
+                Some(*peer)
+            }
+            _ => late,
+        };
+        let with = member.map(|member| format!(" with rank {}", self.members[member]));
+        Error::join(format!("{during}{}: {error}", with.unwrap_or_default()))
+    }
+
     /// Ask `open` until it gives something or fails.
     ///
     /// # Errors

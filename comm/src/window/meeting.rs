@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use brigade_transports::WindowMemory;
 
 use super::held::{Held, Plain, room};
-use super::ways::Opening;
+use super::ways::{MAKING, Opening};
 use super::{Window, WindowSize};
 use crate::aside::Aside;
 use crate::communicator::derive_group;
@@ -51,7 +51,16 @@ fn meet_stating(
     let group_of = |kind| derive_group(shared.group, number, kind);
     let groups = [GROUPS_OF_WINDOWS, GROUPS_OF_DOWNWARD].map(group_of);
     let me = communicator.rank();
-    let mut links = match shared.world.join(&shared.members, me, groups[0], &shared.settings) {
+    let watch = Watch {
+        control: Arc::clone(&shared.world.control),
+        members: Arc::clone(&shared.members),
+        me: me as u32,
+        group: groups[0],
+        history: History::default(),
+        report_after: shared.settings.report_after,
+        timeout: shared.settings.timeout,
+    };
+    let mut links = match shared.world.join(&watch, &shared.settings, MAKING) {
         // The others hear of it as of all that a rank cannot.
         Err(Error::Join { what }) => Err(what),
         joined => Ok(joined?),
@@ -63,18 +72,13 @@ fn meet_stating(
     let links = links.map_err(Error::invalid)?;
     let share = links.share;
     let sizes = told.iter().map(|(size, _)| *size).collect();
-    let watch = Watch {
-        control: Arc::clone(&shared.world.control),
-        members: Arc::clone(&shared.members),
-        me: me as u32,
-        group: groups[0],
-        history: History::default(),
-        report_after: shared.settings.report_after,
-        timeout: shared.settings.timeout,
-    };
     let held = Arc::new(Held::new(memory, native.is_some(), size, watch));
     let mut opening = Opening { shared, me, groups, links, native, told: &told, held: &held };
-    let opened = opening.open();
+    // What has ended the world the others hear anyway.
+    let opened = match opening.open() {
+        Err(error) if !error.is_recoverable() => return Err(error),
+        opened => opened.map_err(|refusal| refusal.to_string()),
+    };
     parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
     let waiting = Waiting::among(share, Aside::of(me, shared.members.len(), share));

@@ -19,11 +19,15 @@ use super::asker::Asker;
 use super::clerk::{Clerk, Desk};
 use super::held::Held;
 use super::{Ends, WindowSize};
+use crate::Error;
 use crate::aside::Aside;
 use crate::communicator::Shared;
 use crate::wait::Opening as Waited;
 use crate::waiting::Waiting;
 use crate::world::Links;
+
+/// What a rank does when it joins the groups of a window.
+pub(super) const MAKING: &str = "making a window: joining";
 
 /// Both directions between two ranks.
 type Wires = (Box<dyn SendWire>, Box<dyn RecvWire>);
@@ -62,9 +66,13 @@ pub(super) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Open the way to every window, and begin to serve. Errors: what could not be done; then the
-    /// links are still there, and with them what the others may be about to open.
-    pub(super) fn open(&mut self) -> Result<(Vec<Way>, Rest), String> {
+    /// Open the way to every window, and begin to serve.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for what could not be done; then the links are still there, and with them
+    /// what the others may be about to open. Otherwise what has ended the world.
+    pub(super) fn open(&mut self) -> Result<(Vec<Way>, Rest), Error> {
         let ranks = self.told.len();
         let asks: Vec<bool> = (0..ranks).map(|rank| self.asks(rank)).collect();
         let serves: Vec<bool> = (0..ranks).map(|rank| self.serves(rank)).collect();
@@ -91,7 +99,8 @@ impl Opening<'_> {
             return Ok((ways, Rest::Bells(Mutex::new(ends))));
         }
         let clerk = Clerk::start(Arc::clone(self.held), desks, ends, self.links.share);
-        let clerk = clerk.map_err(|error| format!("cannot start a thread: {error}"))?;
+        let refused = |error| Error::invalid(format!("cannot start a thread: {error}"));
+        let clerk = clerk.map_err(refused)?;
         Ok((ways, Rest::Clerk { _serves: clerk }))
     }
 
@@ -111,10 +120,14 @@ impl Opening<'_> {
     fn join_downward(
         &mut self,
         wanted: &dyn Fn(usize) -> bool,
-    ) -> Result<Vec<Option<usize>>, String> {
-        let Shared { world, members, settings, .. } = self.shared;
-        let joined = world.join_some((members, self.me), self.groups[1], settings, wanted);
-        let Links { endpoints, routes, .. } = joined.map_err(|error| error.to_string())?;
+    ) -> Result<Vec<Option<usize>>, Error> {
+        let Shared { world, settings, .. } = self.shared;
+        let group = (&self.held.watch, self.groups[1]);
+        let joined = world.join_some(group, settings, MAKING, wanted);
+        let Links { endpoints, routes, .. } = joined.map_err(|error| match error {
+            Error::Join { what } => Error::invalid(what),
+            ended => ended,
+        })?;
         let before = self.links.endpoints.len();
         self.links.endpoints.extend(endpoints);
         Ok(routes.into_iter().map(|route| route.map(|at| before + at)).collect())
@@ -135,12 +148,12 @@ impl Opening<'_> {
     }
 
     /// Both wires between us and `rank`.
-    fn wires(&mut self, rank: usize, route: usize) -> Result<Wires, String> {
+    fn wires(&mut self, rank: usize, route: usize) -> Result<Wires, Error> {
         let deadline = Instant::now() + self.shared.settings.join_timeout;
         let to =
             self.await_from(rank, route, "wire", |endpoint| endpoint.connect(rank, deadline))?;
         let from = self.links.endpoints[route].receiver(rank);
-        Ok((to, from.map_err(|error| error.to_string())?))
+        Ok((to, from.map_err(refused)?))
     }
 
     /// Ask `open` until it gives something.
@@ -150,58 +163,57 @@ impl Opening<'_> {
         route: usize,
         what: &str,
         open: impl FnMut(&mut dyn Endpoint) -> Result<Option<T>, TransportError>,
-    ) -> Result<T, String> {
+    ) -> Result<T, Error> {
         let waiting = Waiting::among(self.links.share, Aside::never());
         let opening = Waited { peer: rank as u32, route, what, name: "making a window" };
         let endpoints = &mut self.links.endpoints;
         let opened = self.held.watch.await_opening(waiting, endpoints, &opening, open);
-        opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        opened?.map_err(refused)
     }
 
     fn asker(
         &mut self,
         rank: usize,
         downward: &[Option<usize>],
-    ) -> Result<Box<Mutex<Asker>>, String> {
+    ) -> Result<Box<Mutex<Asker>>, Error> {
         let share = self.links.share;
         let (group, route) = self.way_of((self.me, rank), rank, downward);
         let (requests, answers) = self.wires(rank, route)?;
         Ok(Box::new(Mutex::new(Asker::new((rank, group), requests, answers, share))))
     }
 
-    fn desk(&mut self, rank: usize, downward: &[Option<usize>]) -> Result<Desk, String> {
+    fn desk(&mut self, rank: usize, downward: &[Option<usize>]) -> Result<Desk, Error> {
         let (group, route) = self.way_of((rank, self.me), rank, downward);
         let (answers, requests) = self.wires(rank, route)?;
         Ok(Desk::new((rank, group), requests, answers))
     }
 
-    fn import(
-        &mut self,
-        rank: usize,
-        route: usize,
-    ) -> Result<Mutex<Box<dyn RemoteWindow>>, String> {
+    fn import(&mut self, rank: usize, route: usize) -> Result<Mutex<Box<dyn RemoteWindow>>, Error> {
         let (stated, said) = self.told[rank];
         let (_, descriptor) = parts(said).expect("its transport's name was read before");
         if self.links.endpoints[route].windows().is_none() {
             let name = self.links.names[route];
-            return Err(format!(
+            return Err(Error::invalid(format!(
                 "the window of rank {rank} is memory of {name}, which has none for windows here; \
                  over transports without {name} (BRIGADE_TRANSPORT) there are windows by messages"
-            ));
+            )));
         }
         let import = |endpoint: &mut dyn Endpoint| {
             endpoint.windows().expect("asked before").import(rank, descriptor)
         };
         let imported = self.await_from(rank, route, "way", import);
-        let imported = imported.map_err(|error| format!("the window of rank {rank}: {error}"))?;
+        let imported = imported.map_err(|error| match error {
+            Error::Invalid { what } => Error::invalid(format!("the window of rank {rank}: {what}")),
+            ended => ended,
+        })?;
         // Later calls are held against what was stated, and the transport trusts them.
         let (bytes, signals) = imported.size();
         if stated != (WindowSize { bytes, signals }) {
-            return Err(format!(
+            return Err(Error::invalid(format!(
                 "the window of rank {rank}: it states {} bytes and {} signals, but its descriptor \
                  has {bytes} bytes and {signals} signals",
                 stated.bytes, stated.signals
-            ));
+            )));
         }
         Ok(Mutex::new(imported))
     }
@@ -211,6 +223,11 @@ impl Opening<'_> {
 fn parts(said: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = said.split_first()?;
     rest.split_at_checked(usize::from(length))
+}
+
+/// What a transport cannot do.
+fn refused(error: TransportError) -> Error {
+    Error::invalid(error.to_string())
 }
 
 /// Whether a rank says that its window is memory of the transport with this name.

@@ -5,6 +5,7 @@
 //! another call than the others, all are told so, even when they end at once. The processes are
 //! this test binary again, at [`one_rank`]. `BRIGADE_TEST_SEED` repeats one trial.
 
+mod joining;
 mod mix;
 mod process;
 mod stopped;
