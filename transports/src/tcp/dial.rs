@@ -60,10 +60,14 @@ impl Call {
             match turn {
                 Turn::Linked => return Ok(()),
                 Turn::TooLate => {
-                    return Err(TransportError::Timeout {
-                        what: format!("the connection that {} began to make", self.whom()),
-                        waited_ms: started.elapsed().as_millis() as u64,
-                    });
+                    // It has heard from us, so what it sends is what does not come.
+                    let what = format!(
+                        "the connection that {} began to make (is it stopped, or does a firewall \
+                         drop its calls?)",
+                        self.whom()
+                    );
+                    let waited_ms = started.elapsed().as_millis() as u64;
+                    return Err(TransportError::Timeout { what, waited_ms });
                 }
                 Turn::Dial => {}
             }
@@ -245,10 +249,17 @@ impl Call {
         if let Some(gone) = gone {
             gone.clone()
         } else if self.patience.left().is_zero() {
-            let late: Vec<String> = late.iter().map(SocketAddr::to_string).collect();
-            let what = format!("connecting to {} at {} {text}", self.whom(), late.join(", "));
+            let mut what = format!("connecting to {}", self.whom());
+            if !late.is_empty() {
+                let late: Vec<String> = late.iter().map(SocketAddr::to_string).collect();
+                let late = late.join(", ");
+                what += &format!(" at {late} (no answer: does a firewall drop the call?)");
+            }
+            if !text.is_empty() {
+                what += &format!(" ({text}; is it stopped?)");
+            }
             let waited_ms = started.elapsed().as_millis() as u64;
-            TransportError::Timeout { what: what.trim_end().into(), waited_ms }
+            TransportError::Timeout { what, waited_ms }
         } else if !tried.is_empty() && *refused == tried.len() {
             let how = format!("nobody listens any more where its card says: {text}");
             TransportError::PeerGone { peer: self.to, how }
@@ -304,21 +315,51 @@ mod tests {
         way(listener, caller);
     }
 
-    /// Dial a rank whose card names the port of `between`, which `serve` does what it likes with.
-    fn check(listens: bool, serve: impl FnOnce(Socket, u16) + Send + 'static) {
+    /// Dial a rank whose card names the port of `between`, which `serve` does what it likes with,
+    /// and push something.
+    fn dial(
+        (between, port): (Socket, u16),
+        patience: Duration,
+        serve: impl FnOnce(Socket, u16) + Send + 'static,
+    ) -> Result<usize, TransportError> {
         let ports = [open(), open()];
         let own = ports[0].card();
         let mut theirs = Card::parse(&ports[1].card()).unwrap();
-        let (between, port) = bound(listens);
         let real = std::mem::replace(&mut theirs.port4, port);
         (theirs.port6, theirs.addresses) = (0, vec![LOOPBACK]);
         thread::spawn(move || serve(between, real));
         let theirs = theirs.serialise();
         let cards = [Some(&own[..]), Some(&theirs[..])];
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let mut endpoint = ports[0].join(&Group { id: 1, me: 0, cards: &cards, deadline }).unwrap();
-        let mut wire = endpoint.sender(1, deadline).expect("what has passed is forgotten");
-        assert!(wire.push(&[1; 64]).unwrap() > 0);
+        let deadline = Instant::now() + patience;
+        let mut endpoint = ports[0].join(&Group { id: 1, me: 0, cards: &cards, deadline })?;
+        endpoint.sender(1, deadline)?.push(&[1; 64])
+    }
+
+    fn check(listens: bool, serve: impl FnOnce(Socket, u16) + Send + 'static) {
+        let pushed = dial(bound(listens), Duration::from_secs(20), serve);
+        assert!(pushed.expect("what has passed is forgotten") > 0);
+    }
+
+    #[test]
+    fn who_calls_in_vain_says_whom_and_where_and_what_to_look_at() {
+        // Nobody accepts here, and where there is no room for one more call the kernel drops it.
+        for (fills, words) in [(0, "is it stopped?"), (2, "does a firewall drop the call?")] {
+            let (listener, port) = bound(false);
+            listener.listen(0).unwrap();
+            let address = SocketAddr::new(LOOPBACK, port);
+            let patience = Duration::from_millis(300);
+            let call = |_| TcpStream::connect_timeout(&address, patience);
+            let calls: Vec<_> = (0..fills).map(call).collect();
+            let (hold, held) = std::sync::mpsc::channel::<()>();
+            let error = dial((listener, port), patience, move |_listener, _| {
+                let _until_the_end = held.recv();
+            });
+            let error = error.expect_err("nobody answers").to_string();
+            for part in ["member 1", &address.to_string(), words] {
+                assert!(error.contains(part), "{part} is not in: {error}");
+            }
+            drop((calls, hold));
+        }
     }
 
     #[test]
