@@ -25,6 +25,11 @@ use crate::{TransportError, opened};
 
 /// How long an address has to answer before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(150);
+/// How long a peer that dials us is kept waiting while nobody answers us. The kernel has called a
+/// second time by then, a second after the first.
+const UNHEARD: Duration = Duration::from_millis(1500);
+/// How long such a peer then has to come to us.
+const YIELD: Duration = Duration::from_millis(500);
 /// How long one that answered may take to prove itself while there are others to try.
 const PROOF_PATIENCE: Duration = Duration::from_secs(3);
 /// Sockets to a peer on another machine: one flow rarely fills a fast network, and a lost packet
@@ -37,6 +42,8 @@ enum Dialled {
     Linked(Vec<Socket>),
     /// The peer is dialling us and its link counts. It keeps this open meanwhile.
     Crossing(Socket),
+    /// The peer is dialling us and ours counts, but nobody answers us: it shall make the link.
+    Yielding,
 }
 
 /// Which link is wanted, by whom, for how long.
@@ -78,6 +85,10 @@ impl Call {
             self.pair.gave_up();
             turn = match dialled {
                 Ok(Dialled::Crossing(socket)) => self.pair.turn(Some(&socket), &self.patience),
+                Ok(Dialled::Yielding) => {
+                    self.patience.sleep(YIELD);
+                    self.pair.turn(None, &self.patience)
+                }
                 Ok(Dialled::Linked(_)) => unreachable!("it has returned"),
                 Err(failures) => match tries.pause(&failures, self.patience.deadline()) {
                     Some(pause) => {
@@ -121,7 +132,7 @@ impl Call {
                 }
             }
         }
-        Err(failures)
+        if failures.yields { Ok(Dialled::Yielding) } else { Err(failures) }
     }
 
     /// Have one socket connected to an address of `left`, and strike out those that were tried.
@@ -132,10 +143,13 @@ impl Call {
     ) -> Option<(Socket, Candidate)> {
         let mut waiting: Vec<(Socket, Candidate)> = Vec::new();
         let mut untried = left.clone().into_iter();
-        let mut next_start = Instant::now();
+        let begun = Instant::now();
+        let mut next_start = begun;
         loop {
             let now = Instant::now();
-            if self.patience.left().is_zero() || waiting.is_empty() && untried.len() == 0 {
+            failures.yields = now - begun > UNHEARD && self.pair.keeps_waiting();
+            let is_over = failures.yields || self.patience.left().is_zero();
+            if is_over || waiting.is_empty() && untried.len() == 0 {
                 failures.late.extend(waiting.iter().map(|(_, candidate)| candidate.address));
                 left.clear();
                 return None;
@@ -212,7 +226,10 @@ impl Call {
         for index in 0..hello.sockets {
             let socket = match next.take() {
                 Some(socket) => socket,
-                None => self.another(candidate)?,
+                None => match self.another(candidate)? {
+                    Some(socket) => socket,
+                    None => return Ok(Dialled::Yielding),
+                },
             };
             let failed = |error| TransportError::from_io("fcntl", &error, "making a link");
             socket.set_nonblocking(false).map_err(failed)?;
@@ -230,11 +247,12 @@ impl Call {
         Ok(Dialled::Linked(sockets))
     }
 
-    /// One more socket to an address that worked.
-    fn another(&self, candidate: Candidate) -> Result<Socket, TransportError> {
+    /// One more socket to an address that worked; none where we are to yield.
+    fn another(&self, candidate: Candidate) -> Result<Option<Socket>, TransportError> {
         let mut failures = Failures::default();
         match self.connect(&mut vec![candidate], &mut failures) {
-            Some((socket, _)) => Ok(socket),
+            Some((socket, _)) => Ok(Some(socket)),
+            None if failures.yields => Ok(None),
             None => Err(TransportError::Refused { why: failures.text }),
         }
     }
@@ -274,113 +292,4 @@ impl Call {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
-    use std::thread;
-
-    use super::super::tries::REFUSED;
-    use super::*;
-    use crate::tcp::{Settings, Tcp};
-    use crate::{Group, Port, Transport};
-
-    const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-
-    fn open() -> Box<dyn Port> {
-        Tcp::new(Settings::default()).open([7; 32]).unwrap()
-    }
-
-    /// A socket that has a port, and whether it listens there already.
-    fn bound(listens: bool) -> (Socket, u16) {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
-        socket.bind(&SockAddr::from(SocketAddr::new(LOOPBACK, 0))).unwrap();
-        if listens {
-            socket.listen(8).unwrap();
-        }
-        let port = socket.local_addr().unwrap().as_socket().unwrap().port();
-        (socket, port)
-    }
-
-    /// Pass bytes on, both ways, until both ends have hung up.
-    fn pass_on(caller: TcpStream, port: u16) {
-        let listener = TcpStream::connect((LOOPBACK, port)).unwrap();
-        let way = |mut from: TcpStream, mut to: TcpStream| {
-            thread::spawn(move || {
-                // Either end may hang up whenever it likes.
-                let _ = io::copy(&mut from, &mut to);
-                let _ = to.shutdown(Shutdown::Write);
-            })
-        };
-        way(caller.try_clone().unwrap(), listener.try_clone().unwrap());
-        way(listener, caller);
-    }
-
-    /// Dial a rank whose card names the port of `between`, which `serve` does what it likes with,
-    /// and push something.
-    fn dial(
-        (between, port): (Socket, u16),
-        patience: Duration,
-        serve: impl FnOnce(Socket, u16) + Send + 'static,
-    ) -> Result<usize, TransportError> {
-        let ports = [open(), open()];
-        let own = ports[0].card();
-        let mut theirs = Card::parse(&ports[1].card()).unwrap();
-        let real = std::mem::replace(&mut theirs.port4, port);
-        (theirs.port6, theirs.addresses) = (0, vec![LOOPBACK]);
-        thread::spawn(move || serve(between, real));
-        let theirs = theirs.serialise();
-        let cards = [Some(&own[..]), Some(&theirs[..])];
-        let deadline = Instant::now() + patience;
-        let mut endpoint = ports[0].join(&Group { id: 1, me: 0, cards: &cards, deadline })?;
-        endpoint.sender(1, deadline)?.push(&[1; 64])
-    }
-
-    fn check(listens: bool, serve: impl FnOnce(Socket, u16) + Send + 'static) {
-        let pushed = dial(bound(listens), Duration::from_secs(20), serve);
-        assert!(pushed.expect("what has passed is forgotten") > 0);
-    }
-
-    #[test]
-    fn who_calls_in_vain_says_whom_and_where_and_what_to_look_at() {
-        // Nobody accepts here, and where there is no room for one more call the kernel drops it.
-        for (fills, words) in [(0, "is it stopped?"), (2, "does a firewall drop the call?")] {
-            let (listener, port) = bound(false);
-            listener.listen(0).unwrap();
-            let address = SocketAddr::new(LOOPBACK, port);
-            let patience = Duration::from_millis(300);
-            let call = |_| TcpStream::connect_timeout(&address, patience);
-            let calls: Vec<_> = (0..fills).map(call).collect();
-            let (hold, held) = std::sync::mpsc::channel::<()>();
-            let error = dial((listener, port), patience, move |_listener, _| {
-                let _until_the_end = held.recv();
-            });
-            let error = error.expect_err("nobody answers").to_string();
-            for part in ["member 1", &address.to_string(), words] {
-                assert!(error.contains(part), "{part} is not in: {error}");
-            }
-            drop((calls, hold));
-        }
-    }
-
-    #[test]
-    fn who_is_refused_in_passing_dials_again() {
-        check(false, |between, real| {
-            thread::sleep(REFUSED / 3);
-            between.listen(8).unwrap();
-            pass_on(TcpListener::from(between).accept().unwrap().0, real);
-        });
-    }
-
-    #[test]
-    fn who_is_cut_off_in_passing_dials_again() {
-        check(true, |between, real| {
-            let listener = TcpListener::from(between);
-            for _ in 0..5 {
-                // In the middle of the proof.
-                let (mut caller, _) = listener.accept().unwrap();
-                caller.write_all(b"brigade1").unwrap();
-            }
-            pass_on(listener.accept().unwrap().0, real);
-        });
-    }
-}
+mod tests;

@@ -4,8 +4,9 @@
 //! needs it first dials. When both dial at once the lower index wins: its listener answers
 //! `Crossing`, and the other rank takes the link that is on its way. The socket of that answer
 //! stays open until then, so that the end of a rank that was making a link ends the wait for it:
-//! whoever waited dials. A link may arrive before its owner has joined the communicator, so the
-//! listener files it here by group and peer.
+//! whoever waited dials. So it does where nobody answers the rank that was to make it, as where a
+//! firewall drops what goes one way. A link may arrive before its owner has joined the
+//! communicator, so the listener files it here by group and peer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -100,6 +101,11 @@ impl Pair {
             let woken = self.changed.wait_timeout(making, left.min(LOOK));
             making = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Whether the other rank has dialled, too, and waits for the link that we make.
+    pub(super) fn keeps_waiting(&self) -> bool {
+        self.lock().crossing.as_ref().is_some_and(|socket| !has_hung_up(socket))
     }
 
     /// We dialled, and these sockets were all answered with `Linked`.

@@ -25,6 +25,8 @@ pub(super) struct Failures {
     /// One that is the peer had our proof, and hung up. It may have ended at that very moment, or
     /// cut us off because we took too long; whoever does it twice knows another secret.
     pub(super) is_denied: bool,
+    /// Nobody answers, and the peer waits for us to be done with that.
+    pub(super) yields: bool,
     /// The peer has answered, and nothing will change that.
     pub(super) gone: Option<TransportError>,
 }
