@@ -6,18 +6,16 @@
 #define BRIGADE_CPU 1
 
 // The C++ library comes first: it uses some of the words that the language below redefines.
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <mutex>
 #include <new>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -75,8 +75,14 @@ register Block *block __asm__("r15");
 // ended, for the next of those, but for so many that a crowd would keep too much memory. Threads may
 // end behind whatever a program does as it ends, so these are never taken down.
 constexpr size_t SPARE_STACKS = 8192;
-inline std::mutex spare_lock;
+inline pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 inline std::vector<char *> &spare = *new std::vector<char *>;
+
+// Not the C++ library's, whose header is more than a third of all that is read for every kernel.
+struct Guard {
+    Guard() { pthread_mutex_lock(&spare_lock); }
+    ~Guard() { pthread_mutex_unlock(&spare_lock); }
+};
 
 struct Stacks {
     std::vector<char *> kept;
@@ -89,8 +95,8 @@ struct Stacks {
     }
 
     void refill() {
-        std::lock_guard<std::mutex> guard(spare_lock);
-        const size_t some = std::min(spare.size(), size_t(256));
+        Guard guard;
+        const size_t some = spare.size() < 256 ? spare.size() : 256;
         kept.assign(spare.end() - some, spare.end());
         spare.resize(spare.size() - some);
         if (some > 0) return;
@@ -101,7 +107,7 @@ struct Stacks {
     }
 
     ~Stacks() {
-        std::lock_guard<std::mutex> guard(spare_lock);
+        Guard guard;
         for (char *stack : kept) {
             if (spare.size() < SPARE_STACKS) spare.push_back(stack);
             else munmap(stack, STACK_BYTES);
