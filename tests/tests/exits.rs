@@ -110,15 +110,14 @@ fn ranks_that_cannot_begin_exit_as_the_command_that_starts_them_would() {
         }
     }
     // They began, and waited in vain.
+    let folder = Folder::new("in-vain");
+    let id = folder.0.join("id").display().to_string();
     let first = [
         ("BRIGADE_RANK", "0"),
         ("BRIGADE_WORLD_SIZE", "2"),
         ("BRIGADE_JOIN_TIMEOUT_MS", "300"),
-        ("BRIGADE_ROOT", "127.0.0.1:0"),
+        ("BRIGADE_ID_FILE", id.as_str()),
     ];
-    let folder = Folder::new("in-vain");
-    let id = folder.0.join("id").display().to_string();
-    let first = [&first[..3], &[("BRIGADE_ID_FILE", id.as_str())]].concat();
     for line in [SMALL, "bench all-reduce", "tune"] {
         check(line, &first, 1, "rank 1 of 2 never came");
     }

@@ -4,6 +4,8 @@
 //! itself, and nothing is left behind: no file, no shared memory, no process. When one rank makes
 //! another call than the others, all are told so, even when they end at once. The processes are
 //! this test binary again, at [`one_rank`]. `BRIGADE_TEST_SEED` repeats one trial.
+//!
+//! And ranks that are stopped (`stopped`, `joining`): whoever waits for one hears of the others.
 
 mod joining;
 mod mix;
