@@ -223,7 +223,10 @@ fn mutants_are_refused_or_harmless() {
 /// Lowering by torch's own passes, its generators and its checks; rows of CSV in, rows out.
 const TORCH: &str = r#"
 import sys, types, csv
-import torch.distributed.pipelining.schedules as s
+try:
+    import torch.distributed.pipelining.schedules as s
+except ModuleNotFoundError:
+    sys.exit(76)
 if not hasattr(s, "_add_wait_send"):
     sys.exit(77)
 def read(path):
@@ -234,36 +237,35 @@ def write(path, rows):
         w = csv.writer(f)
         for r in sorted(rows):
             w.writerow(rows[r])
-kind, ranks, chunks, micros, compute, comms, out = sys.argv[1:8]
-ranks, chunks, micros = int(ranks), int(chunks), int(micros)
-stages = ranks * chunks
-rows = read(compute)
-home = s._validate_schedule(rows, ranks, stages, micros)
-rounds = max(1, micros // ranks)
-me = types.SimpleNamespace(pp_group_size=ranks, n_local_stages=chunks, _n_microbatches=micros,
-    num_stages=stages, number_of_rounds=rounds, microbatches_per_round=micros // rounds)
-cls = {"Interleaved": s.ScheduleInterleaved1F1B, "Zb1p": s.ScheduleInterleavedZeroBubble,
-       "Zbv": s.ScheduleZBVZeroBubble, "DualPipeV": s.ScheduleDualPipeV}.get(kind)
-for r in range(ranks):
-    if cls is not None:
-        theirs = [a for a in cls._calculate_single_rank_operations(me, r) if a is not None]
-        assert theirs == rows[r], (kind, r, theirs, rows[r])
-low = {r: s._add_reduce_grad(s._add_unshard_reshard(rows[r]), micros) for r in rows}
-low = s._add_send_recv(low, stage_to_rank=lambda x: home[x], num_stages=stages)
-write(out, s._add_wait_send(low))
-s._validate_send_waits(read(comms))
+def check(kind, ranks, chunks, micros, folder):
+    compute, comms, out = (f"{folder}/{name}.csv" for name in ("compute", "comms", "out"))
+    stages = ranks * chunks
+    rows = read(compute)
+    home = s._validate_schedule(rows, ranks, stages, micros)
+    rounds = max(1, micros // ranks)
+    me = types.SimpleNamespace(pp_group_size=ranks, n_local_stages=chunks, _n_microbatches=micros,
+        num_stages=stages, number_of_rounds=rounds, microbatches_per_round=micros // rounds)
+    cls = {"Interleaved": s.ScheduleInterleaved1F1B, "Zb1p": s.ScheduleInterleavedZeroBubble,
+           "Zbv": s.ScheduleZBVZeroBubble, "DualPipeV": s.ScheduleDualPipeV}.get(kind)
+    for r in range(ranks):
+        if cls is not None:
+            theirs = [a for a in cls._calculate_single_rank_operations(me, r) if a is not None]
+            assert theirs == rows[r], (kind, r, theirs, rows[r])
+    low = {r: s._add_reduce_grad(s._add_unshard_reshard(rows[r]), micros) for r in rows}
+    low = s._add_send_recv(low, stage_to_rank=lambda x: home[x], num_stages=stages)
+    write(out, s._add_wait_send(low))
+    s._validate_send_waits(read(comms))
+for case in sys.argv[1:]:
+    kind, ranks, chunks, micros, folder = case.split(",", 4)
+    check(kind, int(ranks), int(chunks), int(micros), folder)
 "#;
 
 #[test]
 fn torch_reads_and_makes_the_same_files() {
     let python = std::env::var("TORCH_PYTHON").unwrap_or_else(|_| "python3".to_string());
-    let imports =
-        Command::new(&python).args(["-c", "import torch.distributed.pipelining"]).output();
-    if !imports.is_ok_and(|out| out.status.success()) {
-        println!("skipped: {python} has no torch; TORCH_PYTHON names one that has");
-        return;
-    }
     let folder = Folder::new();
+    let mut cases = Vec::new();
+    let mut plans = Vec::new();
     for (order, ranks, chunks, micros) in [
         (Order::Gpipe, 3, 1, 4),
         (Order::OneFOneB, 4, 1, 8),
@@ -277,26 +279,30 @@ fn torch_reads_and_makes_the_same_files() {
     ] {
         let schedule = generate(order, ranks, chunks, micros).unwrap();
         let plan = Plan::new(&schedule).unwrap();
-        let files = ["compute.csv", "comms.csv", "out.csv"].map(|name| folder.0.join(name));
-        std::fs::write(&files[0], schedule.to_string()).unwrap();
-        std::fs::write(&files[1], plan.schedule.to_string()).unwrap();
-        let numbers = [ranks, chunks, micros].map(|number| number.to_string());
-        let run = Command::new(&python)
-            .args(["-c", TORCH, &format!("{order:?}")])
-            .args(&numbers)
-            .args(&files)
-            .output()
-            .unwrap();
-        if run.status.code() == Some(77) {
-            println!("skipped: this torch has no explicit waits yet");
-            return;
-        }
-        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        let theirs = std::fs::read_to_string(&files[2]).unwrap();
-        assert_eq!(theirs, plan.schedule.to_string(), "{order:?}");
-        let overlap: Schedule = "0F0,(0F1;0B0)OVERLAP_F_B,0B1\r\n".parse().unwrap();
-        assert!(matches!(overlap.rows[0][1], Cell::Overlap(_)));
+        let place = folder.0.join(plans.len().to_string());
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("compute.csv"), schedule.to_string()).unwrap();
+        std::fs::write(place.join("comms.csv"), plan.schedule.to_string()).unwrap();
+        cases.push(format!("{order:?},{ranks},{chunks},{micros},{}", place.display()));
+        plans.push((place, plan));
     }
+    // One process for all: importing torch takes seconds.
+    let run = Command::new(&python).args(["-c", TORCH]).args(&cases).output();
+    let Some(run) = run.ok().filter(|run| run.status.code() != Some(76)) else {
+        println!("skipped: {python} has no torch; TORCH_PYTHON names one that has");
+        return;
+    };
+    if run.status.code() == Some(77) {
+        println!("skipped: this torch has no explicit waits yet");
+        return;
+    }
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    for (case, (place, plan)) in cases.iter().zip(plans) {
+        let theirs = std::fs::read_to_string(place.join("out.csv")).unwrap();
+        assert_eq!(theirs, plan.schedule.to_string(), "{case}");
+    }
+    let overlap: Schedule = "0F0,(0F1;0B0)OVERLAP_F_B,0B1\r\n".parse().unwrap();
+    assert!(matches!(overlap.rows[0][1], Cell::Overlap(_)));
 }
 
 /// A folder that is gone when the test ends, well or not.
