@@ -1,6 +1,6 @@
 //! Every interleaving of a small ring and its bells, by the model checker loom.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p brigade-transports --test loom_shm --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p brigade-transports --test loom_shm`
 //!
 //! The file under test is the one that the transport is built from. The payload is a relaxed
 //! atomic, so that loom shows readers every stale value that the order of the other words allows,
