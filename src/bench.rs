@@ -8,7 +8,7 @@ use brigade_bench::{Args, Failure, Verdict};
 use brigade_comm::launch::Launch;
 use brigade_comm::{Communicator, Settings};
 
-use crate::{outputs, run, transports};
+use crate::{outputs, run, terminal, transports};
 
 /// The name in front of errors.
 const NAME: &str = "brigade bench";
@@ -48,8 +48,11 @@ pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
 fn bench_in_world(args: &Args) -> ExitCode {
     match join(args) {
         Ok(comm) => {
-            let checked = check_outputs(&comm, args.json.as_ref(), &args.plot);
-            end(NAME, checked.and_then(|()| brigade_bench::run_rank(args, &comm)), comm.rank())
+            let (rank, checked) =
+                (comm.rank(), check_outputs(&comm, args.json.as_ref(), &args.plot));
+            let measured = checked.and_then(|()| brigade_bench::run_rank(args, &comm));
+            drop(comm);
+            end(NAME, measured, rank)
         }
         Err(error) => {
             say(NAME, &error);
@@ -79,13 +82,14 @@ pub(crate) fn join(args: &Args) -> Result<Communicator, Failure> {
     Communicator::join(launch, settings).map_err(Failure::before)
 }
 
-/// What `rank` exits with.
+/// What `rank` exits with, which has left its world.
 pub(crate) fn end(name: &str, result: Result<Verdict, Failure>, rank: usize) -> ExitCode {
     match result {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong(_)) => ExitCode::FAILURE,
+        Err(error) if error.is_closed_pipe() => terminal::end_unread(),
         Err(error) => {
-            if !error.is_told_elsewhere(rank) && !error.is_closed_pipe() {
+            if !error.is_told_elsewhere(rank) {
                 say(name, &error);
             }
             code_of(&error)

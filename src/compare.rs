@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use brigade_trainer::compare::{self, Broken};
 
 use crate::interrupt::Interruption;
-use crate::{outputs, run, sys};
+use crate::{outputs, run, sys, terminal};
 
 /// Lines of a failed training's errors that are worth repeating.
 const LAST_LINES: usize = 6;
@@ -31,6 +31,7 @@ pub(crate) fn compare(args: &compare::Args) -> ExitCode {
     interruption.end(|| match in_folder(args, &interruption) {
         Ok(Ok(true)) => ExitCode::SUCCESS,
         Ok(Ok(false)) => ExitCode::FAILURE,
+        Ok(Err(error)) if error.is_closed_pipe() => terminal::end_unread(),
         Ok(Err(error)) if !error.is_refusal() => {
             eprintln!("brigade compare: {error}");
             ExitCode::FAILURE

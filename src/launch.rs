@@ -192,7 +192,9 @@ impl Ranks {
                     Outcome::Interrupted(signal) => failure.status.signal() == Some(signal),
                     _ => false,
                 };
-                let explains = world.explains && failure.status.signal().is_none();
+                // Nor is it that nobody reads on what it prints.
+                let no_news = [None, Some(libc::SIGPIPE)].contains(&failure.status.signal());
+                let explains = world.explains && no_news;
                 if !told && !explains {
                     eprintln!("brigade: {failure}");
                 }

@@ -38,7 +38,8 @@ Exit codes:
   1    it failed on the way, or what was found is wrong, or does not fit
   2    nothing came of it: what is asked for cannot be, or what it takes is missing here
   126  `brigade run` cannot start the program; 127: there is none of that name
-  128  and the number of a signal that ended the command or a rank: 130 of Ctrl-C
+  128  and the number of a signal that ended the command or a rank: 130 of Ctrl-C, and 141 where
+       nobody reads on what is printed, as with `| head`, of which nothing more is said
 Of ranks that are processes, as with `brigade run`, it is that of the first that failed.
 
 First steps:
@@ -79,8 +80,9 @@ static HEAP: brigade_trainer::Counting = brigade_trainer::Counting;
 
 fn main() -> ExitCode {
     sys::ask_for_queues();
-    // Whoever reads what these print may stop reading. Ranks and their launcher must outlive that:
-    // theirs is an error like any other, and not every socket of theirs is told to raise no signal.
+    // Whoever reads what is printed may stop reading. That ends these at once. Ranks and their
+    // launcher must outlive the signal, as not every socket of theirs is told to raise none: theirs
+    // is an error like any other, after which they end by the signal, too.
     let matches =
         command().try_get_matches().unwrap_or_else(|error| refusal::clearer(error).exit());
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;

@@ -60,8 +60,11 @@ impl Relay {
         self.readers += 1;
         let ended = self.ended.0.clone();
         std::thread::spawn(move || {
-            if let Err(error) = copy_lines(BufReader::new(source), target, mark.as_bytes()) {
-                eprintln!("brigade: {mark}output lost: {error}");
+            match copy_lines(BufReader::new(source), target, mark.as_bytes()) {
+                // Nobody reads on, and so is the rank told that goes on printing.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                Err(error) => eprintln!("brigade: {mark}output lost: {error}"),
+                Ok(()) => {}
             }
             // The receiver is gone only when nobody waits for the last lines any more.
             let _ = ended.send(());

@@ -4,6 +4,7 @@ mod check;
 mod effort;
 mod show;
 
+use std::num::IntErrorKind;
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
@@ -47,15 +48,20 @@ const RANKS_MAX: u32 = 4096;
 /// `8`, or `1..64` with both ends meant.
 fn parse_ranks(text: &str) -> Result<RangeInclusive<u32>, String> {
     let wrong = || format!("{text:?} is no number of ranks; write 8, or 1..64 for all of them");
-    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+    let too_many = || format!("{text:?}: {RANKS_MAX} ranks are the most");
+    let number = |text: &str| {
+        let parsed = text.trim().parse::<u32>();
+        parsed.map_err(|error| match error.kind() {
+            IntErrorKind::PosOverflow => too_many(),
+            _ => wrong(),
+        })
+    };
     let range = match text.split_once("..") {
         None => number(text)?..=number(text)?,
         Some((first, last)) => number(first)?..=number(last.trim_start_matches('='))?,
     };
     match *range.start() >= 1 && range.start() <= range.end() {
-        true if *range.end() > RANKS_MAX => {
-            Err(format!("{text:?}: {RANKS_MAX} ranks are the most"))
-        }
+        true if *range.end() > RANKS_MAX => Err(too_many()),
         true => Ok(range),
         false => Err(wrong()),
     }
@@ -72,6 +78,12 @@ mod tests {
         assert_eq!(parse_ranks("1..=64"), Ok(1..=64));
         for wrong in ["0", "5..4", "", "a", "1..", "-1", "4097", "1..999999999"] {
             assert!(parse_ranks(wrong).is_err(), "{wrong}");
+        }
+        for large in ["4097", "1..4097", "99999999999999999999", "1..99999999999999999999"] {
+            assert!(
+                parse_ranks(large).unwrap_err().ends_with("4096 ranks are the most"),
+                "{large}"
+            );
         }
     }
 }

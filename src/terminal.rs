@@ -2,7 +2,7 @@
 //! The standard library's macros panic there; these take their place in all of the command.
 
 use std::fmt::Arguments;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 
 use crate::sys;
 
@@ -24,9 +24,18 @@ macro_rules! eprintln {
 /// Print it; the command ends where that cannot be.
 pub(crate) fn print(words: Arguments<'_>) {
     if let Err(error) = io::stdout().write_fmt(words) {
+        if error.kind() == ErrorKind::BrokenPipe {
+            end_unread();
+        }
         say(format_args!("brigade: cannot print: {error}"));
         std::process::exit(1);
     }
+}
+
+/// End where nobody reads on what is printed (`| head`), as what does not care for the signal of
+/// that does: whoever went away wants to hear no more of it, and whoever waits sees why.
+pub(crate) fn end_unread() -> ! {
+    sys::end_by(libc::SIGPIPE)
 }
 
 /// Whether `COLUMNS` is 0, as where nobody knows the width, and no terminal says better.

@@ -10,7 +10,7 @@ use brigade_comm::{Communicator, Error, Settings};
 use brigade_trainer::Args;
 
 use crate::transports::probe;
-use crate::{interrupt, outputs, run};
+use crate::{interrupt, outputs, run, terminal};
 
 /// Train; with more than one rank, start them first unless a launcher has. The exit code is 2 when
 /// nothing could be started.
@@ -48,6 +48,7 @@ fn plan(args: &Args) -> ExitCode {
     }
     match brigade_trainer::plan(args, ranks, &mut stdout()) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error @ brigade_trainer::Error::Output(_)) => fail(&error, ""),
         Err(error) => {
             fail(&error, "");
             ExitCode::from(2)
@@ -126,12 +127,12 @@ fn settings(args: &Args) -> Result<Settings, Error> {
     Ok(settings)
 }
 
-/// End a training with its error. Whoever went away (`| head`) wants to hear no more of it.
+/// End a training with its error.
 fn fail(error: &brigade_trainer::Error, who: &str) -> ExitCode {
-    let closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
-    if !matches!(error, brigade_trainer::Error::Output(error) if closed(error)) {
-        say(format!("{who}{error}"));
+    if error.is_closed_pipe() {
+        terminal::end_unread();
     }
+    say(format!("{who}{error}"));
     code_of(error)
 }
 

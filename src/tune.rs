@@ -20,9 +20,11 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
     if run::in_a_world() {
         return match bench::join(&flags) {
             Ok(comm) => {
-                let checked = bench::check_outputs(&comm, None, &args.output);
+                let (rank, checked) =
+                    (comm.rank(), bench::check_outputs(&comm, None, &args.output));
                 let tuned = checked.and_then(|()| brigade_bench::tune_rank(args, &comm));
-                bench::end(NAME, tuned, comm.rank())
+                drop(comm);
+                bench::end(NAME, tuned, rank)
             }
             Err(error) => {
                 bench::say(NAME, &error);

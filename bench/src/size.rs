@@ -1,5 +1,7 @@
 //! Sizes as people write them: `8`, `64K`, `4M`, `1G`, in powers of 1024.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 /// Bytes from text such as `4M`.
 pub fn parse(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.char_indices().next_back() {
@@ -8,10 +10,16 @@ pub fn parse(text: &str) -> Result<usize, String> {
         Some((at, 'g' | 'G')) => (&text[..at], 30),
         _ => (text, 0),
     };
-    let number: usize = digits
-        .parse()
-        .map_err(|_| format!("{text:?} is no size; write bytes such as 8, 64K, 4M or 1G"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than memory can be"))
+    let too_large = || {
+        let most = usize::MAX >> shift;
+        let unit = &text[digits.len()..];
+        format!("{text:?} is more than memory can be; {most}{unit} is the largest size")
+    };
+    let number: usize = digits.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow => too_large(),
+        _ => format!("{text:?} is no size; write bytes such as 8, 64K, 4M or 1G"),
+    })?;
+    number.checked_mul(1 << shift).ok_or_else(too_large)
 }
 
 /// Bytes as people read them: `4M` where that is exact, plain digits elsewhere.
@@ -40,8 +48,23 @@ mod tests {
         assert_eq!(parse("64K"), Ok(65536));
         assert_eq!(parse("4m"), Ok(4 << 20));
         assert_eq!(parse("3G"), Ok(3 << 30));
-        for wrong in ["", "K", "4MB", "-1", "1.5M", "99999999999G", "é"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+        for wrong in ["", "K", "4MB", "-1", "1.5M", "é"] {
+            assert!(parse(wrong).unwrap_err().contains("is no size"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_is_told_by_the_largest() {
+        for (wrong, most) in [
+            ("18446744073709551616", "18446744073709551615"),
+            ("99999999999999999999", "18446744073709551615"),
+            ("99999999999999999999k", "18014398509481983k"),
+            ("18014398509481984K", "18014398509481983K"),
+            ("99999999999G", "17179869183G"),
+        ] {
+            let refused = parse(wrong).unwrap_err();
+            assert!(refused.contains(&format!(" {most} is the largest")), "{refused}");
+            assert!(parse(most).is_ok(), "{most}");
         }
     }
 

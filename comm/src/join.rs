@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::Transport;
 
-use crate::bootstrap::{Root, UniqueId, rendezvous_with};
+use crate::bootstrap::{IdError, JoinError, Root, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
 use crate::launch::{Launch, RootSpec};
 use crate::transports::{refuse_unknown, transports, transports_in_process};
@@ -26,8 +26,9 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for an environment or setting that cannot be read; [`Error::Join`] if the
-    /// ranks cannot come together in time, naming those that are missing.
+    /// [`Error::Invalid`] for an environment or setting that cannot be read, and for an id's file
+    /// that cannot be used; [`Error::Join`] if the ranks cannot come together in time, naming those
+    /// that are missing.
     pub fn from_env() -> Result<Self, Error> {
         let launch = Launch::discover().map_err(|error| Error::invalid(error.to_string()))?;
         Self::join(launch, Settings::from_env()?)
@@ -88,7 +89,7 @@ impl Communicator {
         let transports = (ranks > 1).then_some(transports);
         let mut doors = Doors { transports, opened: None };
         let mut card = |secret: &[u8; 32]| doors.card(secret).map_err(|error| error.to_string());
-        let joined = rendezvous_with(&launch, &mut card, patience).map_err(Error::join)?;
+        let joined = rendezvous_with(&launch, &mut card, patience).map_err(not_joined)?;
         let (_, ports) = doors.opened.expect("nobody joins without a card");
         let world = World::new(rank as u32, ports, &joined.cards, joined.control, root);
         let world = Arc::new(world);
@@ -130,6 +131,14 @@ impl Communicator {
             let joined = threads.into_iter().map(|thread| thread.join().expect("joining panicked"));
             joined.collect()
         })
+    }
+}
+
+/// What a user makes of it: nobody was waited for where the file for the id cannot be used.
+fn not_joined(error: JoinError) -> Error {
+    match error {
+        JoinError::Id(IdError::File { .. }) => Error::invalid(error.to_string()),
+        error => Error::join(error),
     }
 }
 

@@ -172,6 +172,8 @@ impl std::fmt::Debug for LaunchError {
     }
 }
 
+/// What variables that count or measure are, settings too.
+pub(crate) const NUMBER: &str = "a whole number from 0 to 18446744073709551615";
 /// How many ports behind `MASTER_PORT` are tried.
 const PORTS_BEHIND: u16 = 8;
 const ROOT_ADVICE: &str = "set BRIGADE_ROOT=host:port, the same on all ranks and on a host where \
@@ -232,8 +234,7 @@ impl Environment<'_> {
 
     fn number(&self, name: &'static str) -> Result<Option<usize>, LaunchError> {
         let parse = |value: String| {
-            let want = "a whole number from 0 to 18446744073709551615";
-            value.trim().parse().map_err(|_| LaunchError::Malformed { name, value, want })
+            value.trim().parse().map_err(|_| LaunchError::Malformed { name, value, want: NUMBER })
         };
         self.text(name).map(parse).transpose()
     }

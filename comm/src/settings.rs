@@ -11,13 +11,11 @@ use brigade_schedule::Algorithm;
 
 use crate::bootstrap::Patience;
 use crate::header::Window;
+use crate::launch::NUMBER;
 use crate::{Error, Tuning, say};
 
 pub use rdma::RdmaSettings;
 pub use variables::Variable;
-
-/// What variables that count or measure are.
-const NUMBER: &str = "a whole number from 0 to 18446744073709551615";
 
 /// What a communicator is asked to be. Everything has a default that is right for most.
 #[derive(Clone, Debug)]
@@ -131,11 +129,13 @@ impl Settings {
         });
     }
 
-    /// Variables named `BRIGADE_*` that mean nothing.
+    /// Variables named `BRIGADE_*` that mean nothing; what is no text in quotes, with its bytes.
     pub fn unknown_variables() -> Vec<String> {
         let known = |name: &str| Variable::is_known(name) || rows().any(|row| row.0 == name);
-        let all = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        all.filter(|name| name.starts_with("BRIGADE_") && !known(name)).collect()
+        let all = std::env::vars_os().map(|(name, _)| name);
+        let ours = all.filter(|name| name.as_encoded_bytes().starts_with(b"BRIGADE_"));
+        let names = ours.map(|name| name.into_string().unwrap_or_else(|name| format!("{name:?}")));
+        names.filter(|name| !known(name)).collect()
     }
 
     /// The settings that a lookup of variables gives.

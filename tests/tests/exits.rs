@@ -2,7 +2,10 @@
 //! failed on the way. And words that are to be clear to whoever has no terminal, no driver, or an
 //! environment that contradicts itself.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -206,6 +209,82 @@ fn a_table_that_cannot_be_printed_is_no_refusal() {
     let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", words(&output));
     assert!(text(&output.stderr).contains("cannot print: No space left"), "{}", words(&output));
+}
+
+/// Next to no training, with a table.
+const SHORT: &str = "--steps 2 --sample 0 --layers 1 --width 16 --heads 2 --context 8 --threads 1";
+
+#[test]
+fn where_nobody_reads_on_all_end_as_by_the_signal_and_say_nothing() {
+    for line in [
+        "doctor --settings",
+        "schedule show all-reduce -n 4",
+        "offload plan --params 1B --device 0 --host 64G",
+        "offload bench step --simulate 1/1 --params 1K --turns 1",
+        "bench all-reduce -n 2 -e 1K --iters 1",
+        "bench all-reduce -n 2 --transport loopback -e 1K --iters 1",
+        "tune all-reduce -n 2 --transport loopback -b 64 -e 1K --rounds 1 --iters 2",
+        &format!("train {SHORT}"),
+        &format!("train -n 2 {SHORT}"),
+        &format!("train --plan {SHORT}"),
+        "compare --only ddp -n 2 --steps 2 -- --layers 1 --width 16 --context 8",
+    ] {
+        let (status, said) = unread(line);
+        assert_eq!(status, 128 + libc::SIGPIPE, "{line}: {said}");
+        assert_eq!(said, "", "{line}");
+    }
+    // What becomes of the program of a rank is told, but once.
+    let (status, said) = unread("run -n 1 --prefix -- yes");
+    assert_eq!(status, 128 + libc::SIGPIPE, "{said}");
+    assert!(said.contains("(SIGPIPE)") && said.lines().count() == 1, "{said}");
+}
+
+/// `brigade` told this, with nobody behind its output: how it ended, as a shell says it, and what
+/// it said.
+fn unread(line: &str) -> (i32, String) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = bounded(brigade());
+    let output = command.args(line.split_whitespace()).stdout(writer).stderr(Stdio::piped());
+    let output = output.output().unwrap();
+    let by_signal = output.status.signal().map(|signal| 128 + signal);
+    (by_signal.or(output.status.code()).unwrap(), text(&output.stderr))
+}
+
+#[test]
+fn a_file_for_the_id_that_cannot_be_used_is_refused_by_every_rank_at_once() {
+    let folder = Folder::new("no-id");
+    let folder = folder.0.display().to_string();
+    for (path, why, ranks) in [
+        (folder.as_str(), "irectory", &["0", "1"][..]),
+        ("/dev/null/id", "Not a directory", &["0", "1"]),
+        // Who waits for the file of another may see its folder come.
+        ("/nonexistent/id", "No such file", &["0"]),
+    ] {
+        for rank in ranks {
+            let variables =
+                [("BRIGADE_RANK", *rank), ("BRIGADE_WORLD_SIZE", "2"), ("BRIGADE_ID_FILE", path)];
+            for line in [SMALL, "bench all-reduce", "tune"] {
+                check(line, &variables, 2, &format!("the id file {path} cannot be used: "));
+                check(line, &variables, 2, why);
+            }
+        }
+    }
+}
+
+#[test]
+fn variables_whose_names_are_no_text_are_unknown_as_others_are() {
+    let strange = OsStr::from_bytes(b"BRIGADE_TIMEOUT\xff");
+    let named = r#""BRIGADE_TIMEOUT\xFF""#;
+    let mut command = bounded(brigade());
+    let output = command.args(["doctor", "--settings"]).env(strange, "1").output().unwrap();
+    let wanted = format!("warning: {named} is set but is not a setting");
+    assert!(text(&output.stdout).contains(&wanted), "{}", words(&output));
+    let mut command = bounded(brigade());
+    command.args("bench all-reduce -n 2 --transport loopback -e 8 --iters 1".split(' '));
+    let output = command.env(strange, "1").output().unwrap();
+    let wanted = format!("{named} is not a setting of Brigade");
+    assert!(text(&output.stderr).contains(&wanted), "{}", words(&output));
 }
 
 #[test]

@@ -85,6 +85,11 @@ impl Error {
         }
     }
 
+    /// Whether whoever read the output went away (`| head`), who wants to hear no more of it.
+    pub fn is_closed_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+
     /// Whether nothing was trained, since what is asked for cannot be, is missing or is damaged.
     pub fn is_refusal(&self) -> bool {
         match self {

@@ -68,10 +68,11 @@ impl std::fmt::Debug for IdError {
 }
 
 impl IdError {
-    /// Whether a file is there that we may not use, which waiting will not change.
-    pub(super) fn is_forbidden(&self) -> bool {
+    /// Whether there is what we may not use or what is no file, which waiting will not change.
+    pub(super) fn is_final(&self) -> bool {
+        use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied};
         matches!(self, Self::File { source, .. }
-            if source.kind() == io::ErrorKind::PermissionDenied)
+            if [PermissionDenied, IsADirectory, NotADirectory].contains(&source.kind()))
     }
 }
 

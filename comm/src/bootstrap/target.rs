@@ -49,15 +49,15 @@ impl Target<'_> {
     }
 
     /// Looked up anew for each attempt: names and files may come later, or be replaced. Waits for
-    /// a file that is not there yet, or for who knows a name, at most until `until`; a file that
-    /// may not be read is an error at once.
+    /// a file that is not there yet, or for who knows a name, at most until `until`; what may not
+    /// be read, or is no file, is an error at once.
     pub(super) fn find(&self, names: &mut Lookup, until: Instant) -> Result<Found, Setback> {
         let of_id = |id: &UniqueId| Found { addresses: id.addresses(), secret: id.secret() };
         match self {
             Target::Id(id) => Ok(of_id(id)),
             Target::File(path) => match UniqueId::wait_for_file(path, until) {
                 Ok(id) => Ok(of_id(&id)),
-                Err(error) if error.is_forbidden() => Err(Setback::Final(JoinError::Id(error))),
+                Err(error) if error.is_final() => Err(Setback::Final(JoinError::Id(error))),
                 Err(error) => Err(Setback::Passing(error.to_string(), Outlook::Open)),
             },
             Target::Address(address) => {

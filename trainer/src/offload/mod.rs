@@ -150,7 +150,10 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
     };
     let number = digits.parse::<usize>().ok();
     let bytes = number.and_then(|number| number.checked_mul(1 << shift));
-    bytes.ok_or_else(|| "must be a number of bytes, such as 4096 or 64M".to_string())
+    bytes.ok_or_else(|| {
+        let most = usize::MAX >> 30;
+        format!("must be a number of bytes, such as 4096 or 64M, and at most {most}G")
+    })
 }
 
 /// Whether both names lead to one folder.
@@ -205,7 +208,7 @@ mod tests {
             assert_eq!(parse_bytes(text), Ok(bytes));
         }
         for wrong in ["", "K", "1T", "-1", "99999999999G"] {
-            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+            assert!(parse_bytes(wrong).unwrap_err().contains(" at most 17179869183G"), "{wrong}");
         }
     }
 }
