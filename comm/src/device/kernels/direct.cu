@@ -172,9 +172,11 @@ DEVICE void tell(const Direct& call, u32* at, u32 sequence) {
     }
 }
 
-// Tell every rank our addresses for it, and hear theirs for us.
-DEVICE void greet(const Direct& call, u32 sequence, u64* in, u64* out, u32* stop) {
+// Tell every rank our addresses for it, and hear theirs for us; false for a thread that hears in
+// vain.
+DEVICE bool greet(const Direct& call, u32 sequence, u64* in, u64* out) {
     const Group& g = call.group;
+    bool good = true;
     for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
         Greeting* there = &g.board[peer]->greetings[blockIdx.x][g.rank];
         there->in = call.in[peer];
@@ -186,15 +188,16 @@ DEVICE void greet(const Direct& call, u32 sequence, u64* in, u64* out, u32* stop
         const Greeting* here = &g.board[g.rank]->greetings[blockIdx.x][peer];
         Place place = {GREET, peer, sequence, 0, call.signature};
         if (!await_flag(g, &here->flag, sequence, place)) {
-            *stop = 1;
+            good = false;
         } else if (here->signature != call.signature) {
             fault(g, FAULT_MISMATCH, peer, call.signature, here->signature, sequence);
-            *stop = 1;
+            good = false;
         } else {
             in[peer] = here->in;
             out[peer] = here->out;
         }
     }
+    return good;
 }
 
 DEVICE void leave(const Direct& call, u32 sequence) {
@@ -235,11 +238,9 @@ DEVICE void carry_out(const Direct& call, const Step& step, const u64* in, const
 KERNEL direct(Direct call) {
     __shared__ u64 in[RANKS];
     __shared__ u64 out[RANKS];
-    __shared__ u32 stop;
     const Group& g = call.group;
     u32 sequence = 0;
-    if (threadIdx.x == 0) stop = 0;
-    __syncthreads();
+    bool good = true;
     if (call.how & MET) {
         for (u32 peer = threadIdx.x; peer < g.ranks; peer += blockDim.x) {
             in[peer] = call.in[peer];
@@ -247,10 +248,9 @@ KERNEL direct(Direct call) {
         }
     } else {
         sequence = g.board[g.rank]->sequence[blockIdx.x] + 1;
-        greet(call, sequence, in, out, &stop);
+        good = greet(call, sequence, in, out);
     }
-    __syncthreads();
-    if (stop) return;
+    if (__syncthreads_or(!good)) return;
     for (u32 step = 0; step < call.steps; step++) carry_out(call, call.step[step], in, out);
     if (call.how & MET) return;
     __syncthreads();

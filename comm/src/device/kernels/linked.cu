@@ -231,7 +231,11 @@ DEVICE u64 slot_of(const u64* inbox, u32 lanes, const Group& g, u32 peer, bool s
     return slot_at(lane, sends ? counts.sent[peer] : counts.received[peer]) + sizeof(Slot);
 }
 
-// The part of one hop in one window. `filled` is what its move has carried before; what it has then.
+// What no move has carried.
+#define STOPPED (~0ull)
+
+// The part of one hop in one window. `filled` is what its move has carried before; what it has
+// then, or that all is over.
 DEVICE u64 carry_hop(const Linked& call, u32 number, u64 window, u64 filled, Counts& counts) {
     const Hop& hop = call.hop[number];
     u64 low = window * call.window, high = low + call.window;
@@ -247,7 +251,7 @@ DEVICE u64 carry_hop(const Linked& call, u32 number, u64 window, u64 filled, Cou
         if (hop.kind == MERGE) other = address_of(call, hop.other, first);
     } else if (bytes > 0) {
         if (filled == 0) begin_move(call, hop, counts, number);
-        if (counts.stop) return 0;
+        if (counts.stop) return STOPPED;
         const Group& g = call.group;
         u64 slot = slot_of(call.inbox, call.lanes, g, hop.peer, hop.kind == SEND, counts) + filled;
         if (hop.next) also = slot_of(call.inbox, call.lanes, g, hop.next - 1, true, counts);
@@ -280,9 +284,8 @@ KERNEL linked(Linked call) {
         u64 filled = 0;
         for (u32 number = 0; number < call.hops; number++) {
             filled = carry_hop(call, number, window, filled, counts);
+            if (filled == STOPPED) return;
         }
-        __syncthreads();
-        if (counts.stop) return;
     }
     Place place = {DRAIN, 0, call.call, call.hops, call.signature};
     store_counts(call.group, call.inbox, call.lanes, counts, place);

@@ -30,7 +30,8 @@ DEVICE void post(const Messages& call, const Letter& letter) {
     store_flag(&there->flag, g.board[g.rank]->sent[letter.peer] + 1);
 }
 
-DEVICE void take_letter(const Messages& call, const Letter& letter, u32 number, u32* stop) {
+// False where the bytes do not come.
+DEVICE bool take_letter(const Messages& call, const Letter& letter, u32 number, u32* stop) {
     const Group& g = call.group;
     Board* own = g.board[g.rank];
     u32 want = own->received[letter.peer] + 1;
@@ -45,17 +46,18 @@ DEVICE void take_letter(const Messages& call, const Letter& letter, u32 number, 
         }
     }
     __syncthreads();
-    if (*stop) return;
+    if (*stop) return false;
     u64 begin, end;
     share_of_block(letter.bytes, begin, end);
     copy(letter.at + begin, here->in + begin, end - begin);
     __syncthreads();
-    if (threadIdx.x != 0) return;
     // The last block of this rank answers.
-    if (take_ticket(&own->tickets[letter.peer]) + 1 != gridDim.x) return;
-    own->tickets[letter.peer] = 0;
-    own->received[letter.peer] = want;
-    store_flag(&g.board[letter.peer]->taken[g.rank], want);
+    if (threadIdx.x == 0 && take_ticket(&own->tickets[letter.peer]) + 1 == gridDim.x) {
+        own->tickets[letter.peer] = 0;
+        own->received[letter.peer] = want;
+        store_flag(&g.board[letter.peer]->taken[g.rank], want);
+    }
+    return true;
 }
 
 KERNEL messages(Messages call) {
@@ -69,10 +71,10 @@ KERNEL messages(Messages call) {
         }
     }
     __syncthreads();
-    for (u32 at = 0; at < call.count && !stop; at++) {
-        if (!call.letter[at].sends) take_letter(call, call.letter[at], at, &stop);
+    for (u32 at = 0; at < call.count; at++) {
+        if (!call.letter[at].sends && !take_letter(call, call.letter[at], at, &stop)) return;
     }
-    if (blockIdx.x != 0 || stop) return;
+    if (blockIdx.x != 0) return;
     for (u32 at = threadIdx.x; at < call.count; at += blockDim.x) {
         const Letter& letter = call.letter[at];
         if (!letter.sends) continue;

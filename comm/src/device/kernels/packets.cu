@@ -139,7 +139,7 @@ DEVICE bool is_same_call(const Packets& call, u32 sequence) {
 }
 
 template <class F>
-DEVICE void fold_packets(const Packets& call, u32 sequence, u32* stop) {
+DEVICE void fold_packets(const Packets& call, u32 sequence) {
     const Group& g = call.group;
     Scale scale = {call.factor, g.ranks};
     u32 own = call.part[g.rank].send_at, bytes = call.part[g.rank].take_bytes;
@@ -150,7 +150,6 @@ DEVICE void fold_packets(const Packets& call, u32 sequence, u32* stop) {
             if (rank == g.rank) {
                 eight.bits = load_eight(call.in + own + 8 * index, bytes - 8 * index);
             } else if (!take(call, rank, index + 1, sequence, eight.bits)) {
-                *stop = 1;
                 return;
             }
             UNROLL for (int lane = 0; lane < HALF_LANES; lane++) {
@@ -167,7 +166,7 @@ DEVICE void fold_packets(const Packets& call, u32 sequence, u32* stop) {
     }
 }
 
-DEVICE void place_packets(const Packets& call, u32 sequence, u32* stop) {
+DEVICE void place_packets(const Packets& call, u32 sequence) {
     const Group& g = call.group;
     const Part& own = call.part[g.rank];
     copy(call.out + own.take_at, call.in + own.send_at, own.take_bytes);
@@ -176,32 +175,25 @@ DEVICE void place_packets(const Packets& call, u32 sequence, u32* stop) {
         u64 to = call.out + call.part[peer].take_at;
         for (u32 index = threadIdx.x; index < (bytes + 7) / 8; index += blockDim.x) {
             u64 data = 0;
-            if (!take(call, peer, index + 1, sequence, data)) {
-                *stop = 1;
-                return;
-            }
+            if (!take(call, peer, index + 1, sequence, data)) return;
             store_eight(to + 8 * index, data, bytes - 8 * index);
         }
     }
 }
 
 KERNEL packets(Packets call) {
-    __shared__ u32 stop;
     const Group& g = call.group;
     u32 sequence = g.board[g.rank]->sequence[0] + 1;
-    if (threadIdx.x == 0) stop = 0;
     send_packets(call, sequence);
-    __syncthreads();
-    if (!is_same_call(call, sequence)) stop = 1;
-    __syncthreads();
-    if (!stop) {
+    // All has been sent before anything is written to what may be the same buffer.
+    bool is_same = is_same_call(call, sequence);
+    if (!__syncthreads_or(!is_same)) {
         if (call.folds) {
-            WITH_OPERATOR(call.op, fold_packets, call, sequence, &stop)
+            WITH_OPERATOR(call.op, fold_packets, call, sequence)
         } else {
-            place_packets(call, sequence, &stop);
+            place_packets(call, sequence);
         }
     }
-    __syncthreads();
     if (threadIdx.x == 0) g.board[g.rank]->sequence[0] = sequence;
 }
 

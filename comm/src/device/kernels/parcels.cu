@@ -75,8 +75,11 @@ KERNEL parcels(Parcels call) {
     __shared__ Counts counts;
     __shared__ u32 done[2 * RANKS];
     __shared__ u32 ready;
+    // Not `counts.stop`, which others may be looking at when the first thread waits in vain.
+    __shared__ u32 gives_up;
     const Group& g = call.group;
     for (u32 at = threadIdx.x; at < call.count; at += blockDim.x) done[at] = 0;
+    if (threadIdx.x == 0) gives_up = 0;
     load_counts(g, call.inbox, call.lanes, counts);
     Wait wait = begin_wait();
     Place place = {DRAIN, 0, call.call, 0, 0};
@@ -112,11 +115,11 @@ KERNEL parcels(Parcels call) {
                 end_wait(g, wait);
                 wait = begin_wait();
             } else if (!go_on(g, wait, place)) {
-                counts.stop = 1;
+                gives_up = 1;
             }
         }
         __syncthreads();
-        if (counts.stop) return;
+        if (gives_up) return;
     }
     if (threadIdx.x == 0) end_wait(g, wait);
     store_counts(g, call.inbox, call.lanes, counts, place);

@@ -121,6 +121,15 @@ DEVICE void store_flag_here(u32* at, u32 value) {
 #endif
 }
 
+// A word that threads may write at the same time. What is written next to it says when to look.
+DEVICE void store_word(u32* at, u32 value) {
+#ifndef BRIGADE_CPU
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#else
+    __atomic_store_n(at, value, __ATOMIC_RELAXED);
+#endif
+}
+
 // One more of a counter of this rank's own; what it was.
 DEVICE u32 take_ticket(u32* at) {
 #ifndef BRIGADE_CPU
@@ -148,10 +157,10 @@ DEVICE bool is_due(u32 value, u32 want) {
 DEVICE void fault(const Group& g, u32 what, u32 peer, u32 ours, u32 theirs, u32 sequence) {
     Desk* desk = g.desk;
     if (load_flag(&desk->fault) == 0) {
-        desk->peer = peer;
-        desk->ours = ours;
-        desk->theirs = theirs;
-        desk->sequence = sequence;
+        store_word(&desk->peer, peer);
+        store_word(&desk->ours, ours);
+        store_word(&desk->theirs, theirs);
+        store_word(&desk->sequence, sequence);
         store_flag(&desk->fault, what);
     }
     store_flag(&desk->abort, 1);
@@ -179,11 +188,11 @@ DEVICE bool go_on(const Group& g, Wait& wait, Place place) {
     // Again each time: another thread of the block, whose wait has ended, may have cleared it.
     wait.told = true;
     Place* at = &g.desk->places[blockIdx.x % BLOCKS];
-    at->peer = place.peer;
-    at->sequence = place.sequence;
-    at->step = place.step;
-    at->signature = place.signature;
-    at->turn = place.turn;
+    store_word(&at->peer, place.peer);
+    store_word(&at->sequence, place.sequence);
+    store_word(&at->step, place.step);
+    store_word(&at->signature, place.signature);
+    store_word(&at->turn, place.turn);
     store_flag(&at->phase, place.phase);
     return true;
 }
