@@ -10,5 +10,7 @@ mod graphs;
 mod lending;
 mod linked;
 mod processes;
+mod races;
+mod rows;
 mod waits;
 mod world;

@@ -92,7 +92,7 @@ pub(crate) fn even(
 }
 
 /// The call as `rank` makes it.
-fn call(case: &NaiveCall, ranks: usize, rank: usize) -> Call {
+pub(crate) fn call(case: &NaiveCall, ranks: usize, rank: usize) -> Call {
     let same = case.counts.windows(2).all(|pair| pair[0] == pair[1]);
     let counts = if same {
         Counts::Even(case.counts[0])

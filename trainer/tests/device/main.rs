@@ -2,6 +2,7 @@
 //! runs everywhere, or a real one with `BRIGADE_FAKE_CUDA=off`.
 
 mod operations;
+mod races;
 mod training;
 
 use brigade_cuda_fake::has_device;

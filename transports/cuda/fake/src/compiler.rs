@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use crate::races;
 use crate::rewrite::rewrite;
 use crate::table::{Handle, Table, lock, put};
 
@@ -15,9 +16,10 @@ use crate::table::{Handle, Table, lock, put};
 pub(crate) const IMAGE_MAGIC: &[u8] = b"\x7fbrigade-fake-cuda";
 
 /// What is put in front of kernels: the first of these takes in the others.
-const CPU: [(&str, &str); 5] = [
+const CPU: [(&str, &str); 6] = [
     ("cpu.h", include_str!("cpu.h")),
     ("cpu_types.h", include_str!("cpu_types.h")),
+    ("cpu_races.h", include_str!("cpu_races.h")),
     ("cpu_fibers.h", include_str!("cpu_fibers.h")),
     ("cpu_blocks.h", include_str!("cpu_blocks.h")),
     ("cpu_intrinsics.h", include_str!("cpu_intrinsics.h")),
@@ -95,10 +97,15 @@ fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
     let defines = options.iter().filter(|option| option.starts_with("-D"));
     let mut first = vec![String::from("-E"), String::from("-include"), String::from("cpu.h")];
     first.extend(defines.cloned());
+    let mut second = OPTIONS.map(String::from).to_vec();
+    if races::is_seen() {
+        first.extend(races::OPTIONS.map(String::from));
+        second.extend(races::OPTIONS.map(String::from));
+    }
     run(&folder.0, &first, "kernels.cpp", "kernels.ii")?;
     let text = fs::read_to_string(path("kernels.ii")).map_err(io)?;
     fs::write(path("rewritten.ii"), rewrite(&text)).map_err(io)?;
-    run(&folder.0, &OPTIONS.map(String::from), "rewritten.ii", "kernels.so")?;
+    run(&folder.0, &second, "rewritten.ii", "kernels.so")?;
     let code = fs::read(path("kernels.so")).map_err(io)?;
     let length = (code.len() as u64).to_le_bytes();
     Ok([IMAGE_MAGIC, &length, &code].concat())
@@ -108,6 +115,8 @@ fn run(folder: &Path, options: &[String], source: &str, target: &str) -> Result<
     let name = program().ok_or("neither g++ nor clang++ is here, and the fake needs one")?;
     let output = Command::new(name)
         .current_dir(folder)
+        // Whoever looks on here is not to look on there.
+        .env_remove("LD_PRELOAD")
         .args(["-std=c++17", "-I.", "-w"])
         .args(options)
         .args([source, "-o", target])
@@ -152,7 +161,7 @@ fn or_invalid(put: Result<(), u32>) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
     let mut hasher = DefaultHasher::new();
-    (CPU, OPTIONS).hash(&mut hasher);
+    (CPU, OPTIONS, races::OPTIONS, races::is_seen()).hash(&mut hasher);
     let ours = (hasher.finish() & 0xf_ffff) as c_int;
     or_invalid(put(major, 99).and_then(|()| put(minor, ours)))
 }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "cpu_types.h"
+#include "cpu_races.h"
 #include "cpu_fibers.h"
 #include "cpu_blocks.h"
 #include "cpu_intrinsics.h"

@@ -6,8 +6,9 @@ namespace brigade_cpu {
 
 // What runs on a stack: a thread of the block to its end, and then, while the next in turn has not
 // begun, that one too. So a block whose threads wait for nobody needs one stack.
-[[noreturn]] static void main_of_stack() {
+[[noreturn]] BRIGADE_UNSEEN static void main_of_stack() {
     Block &b = *block;
+    come_behind(&b.beginning);
     char *stack = fiber().stack;
     Fiber *next;
     do {
@@ -17,9 +18,12 @@ namespace brigade_cpu {
         me.warp->live &= ~(1u << me.lane);
         b.live--;
         next = &take_turn();
-    } while (b.live > 0 && !next->stack_pointer);
+    } while (b.live > 0 && !next->stack_pointer && !next->identity);
     // Nobody takes this stack before the switch has left it.
-    stacks.kept.push_back(stack);
+    if (!next->identity) stacks.kept.push_back(stack);
+    if (b.live > 0 && !next->stack_pointer) begin(*next, b.current);
+    go_before(&b.end);
+    become(b.live == 0 ? &b.identity : next->identity);
     void *gone;
     brigade_cpu_switch(&gone, b.live == 0 ? b.home : next->stack_pointer);
     __builtin_unreachable();
@@ -29,8 +33,8 @@ namespace brigade_cpu {
 // cache side by side.
 constexpr size_t COLOURS = 256, COLOUR_BYTES = 256;
 
-static void begin(Fiber &f, unsigned number) {
-    f.stack = stacks.take();
+BRIGADE_UNSEEN static void begin(Fiber &f, unsigned number) {
+    f.stack = f.identity ? f.identity->stack : stacks.take();
     const size_t colour = number % COLOURS * COLOUR_BYTES;
     void **top = (void **)(f.stack + STACK_BYTES - 64 - colour);
     *--top = nullptr;  // Where main_of_stack would return to; it aligns the stack, too.
@@ -38,6 +42,13 @@ static void begin(Fiber &f, unsigned number) {
     for (int saved = 0; saved < 5; saved++) *--top = nullptr;
     *--top = block;  // The register that it may have.
     f.stack_pointer = top;
+}
+
+// Leave the thread's own stack for that of the first one, until the last one ends.
+BRIGADE_UNSEEN static void enter(Block &b, Fiber &first) {
+    begin(first, 0);
+    become(first.identity);
+    brigade_cpu_switch(&b.home, first.stack_pointer);
 }
 
 // Run one block on this thread, to its end.
@@ -54,6 +65,7 @@ static void run(const unsigned *grid, const unsigned *size, const unsigned *inde
     b.shared.resize(shared_bytes + 128);
     b.live = threads;
     b.kernel = kernel, b.arguments = arguments;
+    b.identity = own_identity();
     b.on_stall = on_stall, b.on_stall_data = on_stall_data;
     for (unsigned at = 0; at < threads; at++) {
         Fiber &f = b.fibers[at];
@@ -61,12 +73,15 @@ static void run(const unsigned *grid, const unsigned *size, const unsigned *inde
         f.lane = at % WARP;
         f.warp = &b.warps[at / WARP];
         f.warp->live |= 1u << f.lane;
+        f.identity = take_identity();
     }
     Block *before = block;
     block = &b;
-    begin(b.fibers[0], 0);
-    brigade_cpu_switch(&b.home, b.fibers[0].stack_pointer);
+    go_before(&b.beginning);
+    enter(b, b.fibers[0]);
     block = before;
+    come_behind(&b.end);
+    for (const Fiber &f : b.fibers) give_identity(f.identity);
 }
 
 static inline void *dynamic_shared() {

@@ -29,7 +29,6 @@ brigade_cpu_switch:
 
 namespace brigade_cpu {
 
-constexpr size_t STACK_BYTES = 128 * 1024;
 constexpr unsigned WARP = 32;
 constexpr unsigned GLANCES = 64;
 
@@ -40,6 +39,7 @@ struct Fiber {
     unsigned lane;
     struct Warp *warp;
     bool is_done, vote;
+    Identity *identity;  // Null where nobody looks on.
 };
 
 struct Warp {
@@ -47,6 +47,8 @@ struct Warp {
     unsigned generation[WARP];
     unsigned live;
     unsigned arrived;
+    // Of each lane, by whether its barrier is an odd or an even one: where it arrived, and left.
+    char here[WARP][2], there[WARP][2];
 };
 
 struct Block {
@@ -56,7 +58,10 @@ struct Block {
     std::vector<Warp> warps;
     std::vector<char> shared;
     unsigned live, arrived, generation, current, glances;
+    // Where its threads begin, end, and meet at odd and even barriers.
+    char beginning, end, meeting[2];
     void *home;
+    Identity identity;
     void (*kernel)(void **);
     void **arguments;
     void (*on_stall)(void *);
@@ -87,23 +92,20 @@ struct Guard {
 struct Stacks {
     std::vector<char *> kept;
 
-    char *take() {
+    BRIGADE_UNSEEN char *take() {
         if (kept.empty()) refill();
         char *stack = kept.back();
         kept.pop_back();
         return stack;
     }
 
-    void refill() {
+    BRIGADE_UNSEEN void refill() {
         Guard guard;
         const size_t some = spare.size() < 256 ? spare.size() : 256;
         kept.assign(spare.end() - some, spare.end());
         spare.resize(spare.size() - some);
         if (some > 0) return;
-        void *fresh = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (fresh == MAP_FAILED) abort();
-        kept.push_back((char *)fresh);
+        kept.push_back(new_stack());
     }
 
     ~Stacks() {
@@ -118,11 +120,11 @@ inline thread_local Stacks stacks;
 
 static inline Fiber &fiber() { return block->fibers[block->current]; }
 
-static void begin(Fiber &f, unsigned number);
+BRIGADE_UNSEEN static void begin(Fiber &f, unsigned number);
 
 // The next fiber that is not done becomes the one that runs; a round ends where the first one is met
 // again.
-static inline Fiber &take_turn() {
+BRIGADE_UNSEEN static inline Fiber &take_turn() {
     Block &b = *block;
     const unsigned from = b.current;
     unsigned next = from;
@@ -133,88 +135,113 @@ static inline Fiber &take_turn() {
     return b.fibers[next];
 }
 
-static inline void yield() {
+BRIGADE_UNSEEN static inline void yield() {
     Fiber &me = fiber(), &other = take_turn();
     if (&me == &other) return;
     if (!other.stack_pointer) begin(other, block->current);
+    become(other.identity);
     brigade_cpu_switch(&me.stack_pointer, other.stack_pointer);
 }
 
 // Somebody outside of the block is waited for.
-static inline void stall() {
+BRIGADE_UNSEEN static inline void stall() {
     Block &b = *block;
-    if (b.on_stall) b.on_stall(b.on_stall_data);
+    if (b.on_stall) {
+        // A thread that is started comes after who starts it, but not after who waits here.
+        become(&b.identity);
+        b.on_stall(b.on_stall_data);
+        become(fiber().identity);
+    }
     yield();
     sched_yield();
 }
 
 // A load in a loop that may be waiting; seldom enough to cost nothing where it is not.
-static inline void glance() {
+BRIGADE_UNSEEN static inline void glance() {
     if (++block->glances % GLANCES == 0) stall();
 }
 
-static inline uint64_t now_ns() {
+BRIGADE_UNSEEN static inline uint64_t now_ns() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + now.tv_nsec;
 }
 
 // Threads that have ended count as arrived, as on devices.
-static inline void barrier() {
+BRIGADE_UNSEEN static inline void barrier() {
     Block &b = *block;
     unsigned mine = b.generation;
+    // Who is early at the next barrier tells nothing to who is late to leave this one.
+    char *meeting = &b.meeting[mine % 2];
+    go_before(meeting);
     b.arrived++;
     while (b.generation == mine) {
         if (b.arrived >= b.live) {
             b.arrived = 0;
             b.generation++;
-            return;
+            break;
         }
         yield();
     }
+    come_behind(meeting);
 }
 
-static inline void warp_barrier(unsigned mask) {
+// What all of these lanes did comes before what each of them goes on with.
+BRIGADE_UNSEEN static inline void put_in_order(Warp &w, unsigned lanes) {
+    for (unsigned lane = 0; lane < WARP; lane++)
+        if (lanes >> lane & 1) come_behind(&w.here[lane][w.generation[lane] % 2]);
+    for (unsigned lane = 0; lane < WARP; lane++)
+        if (lanes >> lane & 1) go_before(&w.there[lane][w.generation[lane] % 2]);
+}
+
+// Lanes meet, and nothing of what they did in memory comes before or after: so are shuffles.
+BRIGADE_UNSEEN static inline void warp_meeting(unsigned mask, bool orders) {
     Warp &w = *fiber().warp;
     unsigned lane = fiber().lane, mine = w.generation[lane];
+    if (orders) go_before(&w.here[lane][mine % 2]);
     w.arrived |= 1u << lane;
     while (w.generation[lane] == mine) {
         unsigned wanted = mask & w.live;
         if ((w.arrived & wanted) == wanted) {
             w.arrived &= ~wanted;
+            if (orders) put_in_order(w, wanted);
             for (unsigned other = 0; other < WARP; other++)
                 if (wanted >> other & 1) w.generation[other]++;
-            return;
+            break;
         }
         yield();
     }
+    if (orders) come_behind(&w.there[lane][mine % 2]);
 }
 
-template <typename T> static inline T exchange(unsigned mask, T value, unsigned source) {
+BRIGADE_UNSEEN static inline void warp_barrier(unsigned mask) { warp_meeting(mask, true); }
+
+template <typename T>
+BRIGADE_UNSEEN static inline T exchange(unsigned mask, T value, unsigned source) {
     static_assert(sizeof(T) <= 8, "warps exchange up to eight bytes");
     Warp &w = *fiber().warp;
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof(T));
     w.slots[fiber().lane] = bits;
-    warp_barrier(mask);
+    warp_meeting(mask, false);
     T result;
     memcpy(&result, &w.slots[source % WARP], sizeof(T));
-    warp_barrier(mask);
+    warp_meeting(mask, false);
     return result;
 }
 
-static inline unsigned ballot(unsigned mask, bool vote) {
+BRIGADE_UNSEEN static inline unsigned ballot(unsigned mask, bool vote) {
     Warp &w = *fiber().warp;
     w.slots[fiber().lane] = vote;
-    warp_barrier(mask);
+    warp_meeting(mask, false);
     unsigned votes = 0;
     for (unsigned lane = 0; lane < WARP; lane++)
         if ((mask & w.live) >> lane & 1) votes |= (unsigned)w.slots[lane] << lane;
-    warp_barrier(mask);
+    warp_meeting(mask, false);
     return votes;
 }
 
-static inline int count(bool vote) {
+BRIGADE_UNSEEN static inline int count(bool vote) {
     fiber().vote = vote;
     barrier();
     int votes = 0;

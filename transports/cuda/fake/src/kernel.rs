@@ -1,15 +1,20 @@
 //! Kernels: libraries that the fake compiler made, run block by block.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_uint, c_void};
-use std::fs;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use crate::compiler::IMAGE_MAGIC;
 use crate::device::{BLOCKS_PER_MULTIPROCESSOR, MULTIPROCESSORS, SHARED_BYTES_MAX, current};
+use crate::memory::new_file;
+use crate::races;
 use crate::stream;
 use crate::table::{
     Answer, Code, Handle, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, Table, export, lock, put,
@@ -37,6 +42,8 @@ const SHARED_BYTES_USUAL: u32 = 48 * 1024;
 struct Module {
     library: libloading::Library,
     run: Run,
+    /// Closed when the library is unloaded.
+    _file: File,
 }
 
 struct Function {
@@ -72,6 +79,9 @@ struct Waiting<'a> {
     has_called: AtomicBool,
 }
 
+/// What kernels that have ended come before.
+static ENDED: u8 = 0;
+
 static MODULES: Table<Module> = Table::new();
 static FUNCTIONS: Table<Function> = Table::new();
 
@@ -86,20 +96,16 @@ fn load(image: *const u8) -> Result<Module, Code> {
     let length = u64::from_le_bytes(length.try_into().map_err(|_| INVALID_IMAGE)?) as usize;
     // SAFETY: the fake compiler wrote how long it is.
     let code = unsafe { std::slice::from_raw_parts(image.add(header), length) };
-    // A name that was never used: the loader knows libraries by their names.
-    static LOADED: AtomicU64 = AtomicU64::new(0);
-    let number = LOADED.fetch_add(1, Ordering::Relaxed);
-    let name = format!("brigade-fake-cuda-{}-{number}.so", std::process::id());
-    let path = std::env::temp_dir().join(name);
-    fs::write(&path, code).map_err(|_| INVALID_IMAGE)?;
+    let file = File::from(new_file(0)?);
+    file.write_all_at(code, 0).map_err(|_| INVALID_IMAGE)?;
+    // The loader knows libraries by their names, and so does whoever says what failed where in one:
+    // this name is nobody else's while the file is open.
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     // SAFETY: what the fake compiler made of a test's own source.
-    let library = unsafe { libloading::Library::new(&path) };
-    // Loaded or not, the name is not needed any more.
-    let _ = fs::remove_file(&path);
-    let library = library.map_err(|_| INVALID_IMAGE)?;
+    let library = unsafe { libloading::Library::new(path) }.map_err(|_| INVALID_IMAGE)?;
     // SAFETY: `cpu_blocks.h` defines it so.
     let run = unsafe { library.get::<Run>(b"brigade_cpu_run\0") }.map(|found| *found);
-    Ok(Module { run: run.map_err(|_| INVALID_IMAGE)?, library })
+    Ok(Module { run: run.map_err(|_| INVALID_IMAGE)?, library, _file: file })
 }
 
 fn function(module: Arc<Module>, name: &CStr) -> Result<Function, Code> {
@@ -163,7 +169,10 @@ fn launch(
     };
     let arguments = function.sizes.iter().enumerate().map(copied).collect();
     let launch = Arc::new(Launch { function, grid, block, shared_bytes, arguments });
+    races::come_behind(&ENDED);
+    races::go_before(&*launch);
     stream::find(stream)?.submit(move || {
+        races::come_behind(&*launch);
         let (launch, next) = (launch.clone(), AtomicUsize::new(0));
         let going = Arc::new(Going { launch, next, threads: Mutex::new(Vec::new()) });
         going.take_blocks();
@@ -173,34 +182,58 @@ fn launch(
             // A panic of a block has ended that thread, and says so itself.
             let _ = thread.join();
         }
+        races::come_behind(&*going);
+        races::go_before(&ENDED);
     })
 }
 
 impl Going {
+    fn blocks(&self) -> usize {
+        self.launch.grid.iter().map(|one| *one as usize).product()
+    }
+
     fn take_blocks(self: &Arc<Self>) {
-        let launch = &self.launch;
-        let [wide, high, deep] = launch.grid.map(|one| one as usize);
-        let pointer = |copy: &Vec<[u64; 2]>| copy.as_ptr().cast_mut().cast::<c_void>();
-        let mut arguments: Vec<*mut c_void> = launch.arguments.iter().map(pointer).collect();
         loop {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
-            if at >= wide * high * deep {
+            if at >= self.blocks() {
                 return;
             }
-            let index = [at % wide, at / wide % high, at / wide / high].map(|one| one as u32);
-            let waiting = Waiting { going: self, has_called: AtomicBool::new(false) };
-            let data = ptr::from_ref(&waiting).cast_mut().cast();
-            (launch.function.module.run)(
-                launch.grid.as_ptr(),
-                launch.block.as_ptr(),
-                index.as_ptr(),
-                launch.shared_bytes,
-                launch.function.call,
-                arguments.as_mut_ptr(),
-                on_stall,
-                data,
-            );
+            if races::is_seen() { self.run_apart(at) } else { self.run(at) }
         }
+    }
+
+    /// That one block ends before the next begins is no order that a device has. So each has a
+    /// thread, and ends in a way that is not seen.
+    fn run_apart(self: &Arc<Self>, at: usize) {
+        let going = self.clone();
+        let (sender, end) = channel::<()>();
+        thread::spawn(move || {
+            going.run(at);
+            races::go_before(&*going);
+            drop(sender);
+        });
+        // Nothing is sent: it ends when the sender is gone.
+        let _ = end.recv();
+    }
+
+    fn run(self: &Arc<Self>, at: usize) {
+        let launch = &self.launch;
+        let [wide, high, _] = launch.grid.map(|one| one as usize);
+        let index = [at % wide, at / wide % high, at / wide / high].map(|one| one as u32);
+        let pointer = |copy: &Vec<[u64; 2]>| copy.as_ptr().cast_mut().cast::<c_void>();
+        let mut arguments: Vec<*mut c_void> = launch.arguments.iter().map(pointer).collect();
+        let waiting = Waiting { going: self, has_called: AtomicBool::new(false) };
+        let data = ptr::from_ref(&waiting).cast_mut().cast();
+        (launch.function.module.run)(
+            launch.grid.as_ptr(),
+            launch.block.as_ptr(),
+            index.as_ptr(),
+            launch.shared_bytes,
+            launch.function.call,
+            arguments.as_mut_ptr(),
+            on_stall,
+            data,
+        );
     }
 }
 
@@ -212,8 +245,7 @@ extern "C" fn on_stall(data: *mut c_void) {
         return;
     }
     let going = waiting.going.clone();
-    let total = going.launch.grid.iter().map(|one| *one as usize).product();
-    if going.next.load(Ordering::Relaxed) < total {
+    if going.next.load(Ordering::Relaxed) < going.blocks() {
         let more = going.clone();
         lock(&going.threads).push(thread::spawn(move || more.take_blocks()));
     }
@@ -242,6 +274,8 @@ export! {
     fn cuFuncGetAttribute(target: *mut c_int, which: c_int, handle: Handle) {
         FUNCTIONS.find(handle)?;
         put(target, match which {
+            // Barriers of many take long where somebody looks on.
+            0 if races::is_seen() => 32,
             0 => 1024,
             4 => 32,
             _ => 0,

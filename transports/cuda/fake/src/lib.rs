@@ -5,9 +5,10 @@
 //!
 //! Memory of "devices" is memory of the host that other processes can map; streams are threads, so
 //! what is given to them is done later and in order; kernels are compiled by g++ or clang++ from
-//! the same source (`cpu.h` says how). It is no measure of speed, and kinder than a device in two
-//! ways: the host can follow a device's address, and a kernel that goes astray ends the process, as
-//! does memory that is freed while another process has it open.
+//! the same source (`cpu.h` says how), and where ThreadSanitizer looks on it sees what they do in
+//! no order ([`races`]). It is no measure of speed, and kinder than a device in two ways: the host
+//! can follow a device's address, and a kernel that goes astray ends the process, as does memory
+//! that is freed while another process has it open.
 //!
 //! Variables that tests set:
 //!
@@ -37,6 +38,7 @@ mod fault;
 mod graph;
 mod kernel;
 mod memory;
+mod races;
 mod rewrite;
 mod share;
 mod stream;
@@ -44,6 +46,8 @@ mod table;
 
 use std::path::PathBuf;
 use std::sync::Once;
+
+pub use races::races;
 
 /// The library, built beside the test that asks. Tests get it by naming this crate among their
 /// `dev-dependencies`.
