@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::Transport;
 
-use crate::bootstrap::{IdError, JoinError, Root, UniqueId, rendezvous_with};
+use crate::bootstrap::{IdError, JoinError, Joined, Root, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
+use crate::control::Refusal;
 use crate::launch::{Launch, RootSpec};
 use crate::transports::{refuse_unknown, transports, transports_in_process};
 use crate::world::{Ports, World};
@@ -70,31 +71,12 @@ impl Communicator {
         settings: Settings,
         transports: &[Arc<dyn Transport>],
     ) -> Result<Self, Error> {
-        Self::join_with_root(launch, settings, transports, None)
-    }
-
-    fn join_with_root(
-        launch: Launch,
-        settings: Settings,
-        transports: &[Arc<dyn Transport>],
-        root: Option<Arc<Root>>,
-    ) -> Result<Self, Error> {
-        let join_timeout = settings.join_timeout.min(JOIN_TIMEOUT_MAX);
-        let settings = Settings { join_timeout, ..settings };
-        let patience = settings.patience_until(Instant::now() + settings.join_timeout);
         let (rank, ranks) = (launch.rank, launch.ranks);
         if ranks == 0 || rank >= ranks {
             return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
         }
-        let transports = (ranks > 1).then_some(transports);
-        let mut doors = Doors { transports, opened: None };
-        let mut card = |secret: &[u8; 32]| doors.card(secret).map_err(|error| error.to_string());
-        let joined = rendezvous_with(&launch, &mut card, patience).map_err(not_joined)?;
-        let (_, ports) = doors.opened.expect("nobody joins without a card");
-        let world = World::new(rank as u32, ports, &joined.cards, joined.control, root);
-        let world = Arc::new(world);
-        let members: Arc<[u32]> = (0..ranks as u32).collect();
-        Self::of_members(&world, members, WORLD_GROUP, Arc::new(settings), "joining")
+        let settings = bounded(settings);
+        Met::meet(&launch, &settings, transports).map_err(not_joined)?.join(settings, None)
     }
 
     /// `ranks` communicators of one group, for as many threads of this process. Over the transport
@@ -120,17 +102,93 @@ impl Communicator {
         let here = Some(std::net::Ipv4Addr::LOCALHOST.into());
         let (id, root) = UniqueId::create(here).map_err(Error::join)?;
         let root = Arc::new(root);
-        let join = |rank| {
+        let settings = &bounded(settings.clone());
+        let meet = |rank| {
             let spec = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id.clone()) };
-            let launch = Launch { rank, ranks, local_rank: Some(rank), root: spec };
-            Self::join_with_root(launch, settings.clone(), transports, Some(Arc::clone(&root)))
+            Met::meet(
+                &Launch { rank, ranks, local_rank: Some(rank), root: spec },
+                settings,
+                transports,
+            )
         };
-        std::thread::scope(|scope| {
-            let join = &join;
-            let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || join(rank))).collect();
-            let joined = threads.into_iter().map(|thread| thread.join().expect("joining panicked"));
-            joined.collect()
-        })
+        let met = all_met(at_once(0..ranks, meet))?;
+        let join = |met: Met| met.join(settings.clone(), Some(Arc::clone(&root)));
+        at_once(met, join).into_iter().collect()
+    }
+}
+
+/// What a rank has once all have come.
+struct Met {
+    rank: usize,
+    ranks: usize,
+    ports: Ports,
+    joined: Joined,
+}
+
+impl Met {
+    fn meet(
+        launch: &Launch,
+        settings: &Settings,
+        transports: &[Arc<dyn Transport>],
+    ) -> Result<Self, JoinError> {
+        let patience = settings.patience_until(Instant::now() + settings.join_timeout);
+        let (rank, ranks) = (launch.rank, launch.ranks);
+        let mut doors = Doors { transports: (ranks > 1).then_some(transports), opened: None };
+        let mut card = |secret: &[u8; 32]| doors.card(secret).map_err(|error| error.to_string());
+        let joined = rendezvous_with(launch, &mut card, patience)?;
+        let (_, ports) = doors.opened.expect("nobody joins without a card");
+        Ok(Self { rank, ranks, ports, joined })
+    }
+
+    fn join(self, settings: Settings, root: Option<Arc<Root>>) -> Result<Communicator, Error> {
+        let Self { rank, ranks, ports, joined } = self;
+        let world = World::new(rank as u32, ports, &joined.cards, joined.control, root);
+        let members: Arc<[u32]> = (0..ranks as u32).collect();
+        Communicator::of_members(
+            &Arc::new(world),
+            members,
+            WORLD_GROUP,
+            Arc::new(settings),
+            "joining",
+        )
+    }
+}
+
+fn bounded(settings: Settings) -> Settings {
+    Settings { join_timeout: settings.join_timeout.min(JOIN_TIMEOUT_MAX), ..settings }
+}
+
+/// Do it to all of them, each in a thread of its own.
+fn at_once<A: Send, B: Send>(
+    those: impl IntoIterator<Item = A>,
+    what: impl Fn(A) -> B + Sync,
+) -> Vec<B> {
+    std::thread::scope(|scope| {
+        let what = &what;
+        let threads: Vec<_> = those.into_iter().map(|one| scope.spawn(move || what(one))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("joining panicked")).collect()
+    })
+}
+
+/// All ranks of a process that is the whole world, or what kept one from coming. Those that did
+/// come know only who did not, and no other process's output would say why.
+fn all_met(outcomes: Vec<Result<Met, JoinError>>) -> Result<Vec<Met>, Error> {
+    let mut met = Vec::with_capacity(outcomes.len());
+    let (mut missing, mut cause) = (None, None);
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
+            Ok(rank) => met.push(rank),
+            Err(JoinError::Refused { kind: Refusal::RanksMissing, why }) => missing = Some(why),
+            Err(error) => cause = cause.or(Some((rank, error))),
+        }
+    }
+    match (missing, cause) {
+        (None, None) => Ok(met),
+        (Some(why), None) => Err(Error::join(why)),
+        (None, Some((_, error))) => Err(not_joined(error)),
+        (Some(why), Some((rank, error))) => {
+            Err(Error::join(format!("{why}; rank {rank} itself: {error}")))
+        }
     }
 }
 

@@ -84,6 +84,7 @@ fn a_world_that_may_not_have_the_files_it_needs_says_that_it_has_too_few() {
     for transport in ["shm", "tcp"] {
         let said = with_files("ulimit -n 60", transport, "2000");
         assert!(said.contains("Too many open files"), "{transport}: {said}");
+        assert!(!said.contains("missing processes"), "there are no others: {transport}: {said}");
     }
 }
 
