@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Communicator, Settings};
+use brigade_comm::Communicator;
+
+mod threads;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,56 +37,6 @@ fn one_rank() {
             eprintln!("end: joined");
         }
         Err(error) => eprintln!("end: {error}"),
-    }
-}
-
-#[test]
-#[ignore = "a process of worlds with few files, in this file"]
-fn many_threads() {
-    if std::env::var("BRIGADE_TRANSPORT").is_err() {
-        return;
-    }
-    let settings = Settings::from_env().unwrap();
-    let said = Communicator::local_world(40, &settings).and_then(|world| {
-        std::thread::scope(|scope| {
-            let ranks = world.iter().map(|rank| scope.spawn(|| rank.barrier()));
-            ranks.collect::<Vec<_>>().into_iter().try_for_each(|rank| rank.join().unwrap())
-        })
-    });
-    match said {
-        Ok(()) => println!("end: joined"),
-        Err(error) => println!("end: {error}"),
-    }
-}
-
-/// What a world of forty threads comes to in a process with this limit, in the words of a shell.
-fn with_files(limit: &str, transport: &str, timeout_ms: &str) -> String {
-    let command = Command::new("sh")
-        .args(["-c", &format!("{limit} && exec \"$0\" \"$@\"")])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "many_threads", "--ignored", "--nocapture"])
-        .env("BRIGADE_TRANSPORT", transport)
-        .env("BRIGADE_JOIN_TIMEOUT_MS", timeout_ms)
-        .stderr(Stdio::null())
-        .output();
-    let said = String::from_utf8(command.unwrap().stdout).unwrap();
-    said.lines().find(|line| line.starts_with("end: ")).expect("it says how it ended").into()
-}
-
-#[test]
-fn a_world_needs_more_files_than_it_may_open_at_first_and_allows_itself_more() {
-    for transport in ["shm", "tcp"] {
-        let said = with_files("ulimit -S -n 60", transport, "30000");
-        assert_eq!(said, "end: joined", "{transport}");
-    }
-}
-
-#[test]
-fn a_world_that_may_not_have_the_files_it_needs_says_that_it_has_too_few() {
-    for transport in ["shm", "tcp"] {
-        let said = with_files("ulimit -n 60", transport, "2000");
-        assert!(said.contains("Too many open files"), "{transport}: {said}");
-        assert!(!said.contains("missing processes"), "there are no others: {transport}: {said}");
     }
 }
 
