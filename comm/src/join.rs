@@ -84,7 +84,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// As for [`Communicator::from_env`].
+    /// As for [`Communicator::from_env`]; beside who is missing it says what kept one of them.
     pub fn local_world(ranks: usize, settings: &Settings) -> Result<Vec<Self>, Error> {
         Self::local_world_over(ranks, settings, &transports_in_process(ranks, settings)?)
     }
