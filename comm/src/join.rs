@@ -170,17 +170,22 @@ fn at_once<A: Send, B: Send>(
     })
 }
 
-/// All ranks of a process that is the whole world, or what kept one from coming. Those that did
-/// come know only who did not, and no other process's output would say why.
+/// All ranks of a process that is the whole world, or what kept one from coming. The root may have
+/// heard why; otherwise those that did come know only who did not, and no other process's output
+/// would say more.
 fn all_met(outcomes: Vec<Result<Met, JoinError>>) -> Result<Vec<Met>, Error> {
     let mut met = Vec::with_capacity(outcomes.len());
-    let (mut missing, mut cause) = (None, None);
+    let (mut unable, mut missing, mut cause) = (None, None, None);
     for (rank, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
             Ok(rank) => met.push(rank),
+            Err(JoinError::Refused { kind: Refusal::RankUnable, why }) => unable = Some(why),
             Err(JoinError::Refused { kind: Refusal::RanksMissing, why }) => missing = Some(why),
             Err(error) => cause = cause.or(Some((rank, error))),
         }
+    }
+    if let Some(why) = unable {
+        return Err(Error::join(why));
     }
     match (missing, cause) {
         (None, None) => Ok(met),

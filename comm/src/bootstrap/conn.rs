@@ -11,7 +11,8 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::proof::Nonces;
 use super::sys::Watch;
-use crate::control::frame::{Decoder, Frame, STRANGER_BYTES_MAX};
+use crate::control::decoder::Decoder;
+use crate::control::frame::{Frame, STRANGER_BYTES_MAX};
 
 /// How long a connection may take until it has its seat.
 const SEATING: Duration = Duration::from_secs(5);

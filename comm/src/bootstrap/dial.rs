@@ -15,8 +15,9 @@ use super::names::Lookup;
 use super::proof::{self, Nonces, Side, random};
 use super::target::{Found, Setback, Target};
 use super::{CardMaker, JoinError, Outlook, Vigil, draw};
-use crate::control::frame::{Decoder, Frame, Join, NEVER, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
-use crate::control::frame::{Table, VERSION, root_bytes_max};
+use crate::control::decoder::Decoder;
+use crate::control::frame::{Frame, Join, NEVER, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::control::frame::{Table, Unable, VERSION, root_bytes_max};
 use crate::control::{Member, Refusal};
 
 /// How long one address may take to connect, when others could be tried.
@@ -162,7 +163,13 @@ fn attempt(
     let mut line = Line { stream, decoder: Decoder::new(STRANGER_BYTES_MAX + TEXT_BYTES_MAX) };
     line.prove(secret, (Instant::now() + PROOF_TIMEOUT).min(deadline + GRACE))?;
     line.decoder.limit(root_bytes_max(wish.ranks));
-    let card = draw(wish.card, secret).map_err(Setback::Final)?;
+    let card = match draw(wish.card, secret) {
+        Ok(card) => card,
+        Err(error) => {
+            line.excuse(wish, error.to_string(), deadline);
+            return Err(Setback::Final(error));
+        }
+    };
     let patience = deadline.saturating_duration_since(Instant::now());
     line.say(
         &Frame::Join(Join {
@@ -209,6 +216,20 @@ impl Line {
             Frame::Proven { mac } if proof::check(secret, Side::Root, &nonces, &mac) => Ok(()),
             other => Err(doubtful(other)),
         }
+    }
+
+    /// Let the others know why this rank does not come, as far as that is possible. The root has
+    /// read it when this returns: with this rank's end it may end itself.
+    fn excuse(&mut self, wish: &Wish<'_>, why: String, deadline: Instant) {
+        let until = deadline.min(Instant::now() + GRACE);
+        let unable = Frame::Unable(Unable {
+            rank: crate::control::court::wire(wish.rank),
+            ranks: crate::control::court::wire(wish.ranks),
+            process: wish.process,
+            member: wish.member.clone(),
+            why,
+        });
+        let _heard = self.say(&unable, until).and_then(|()| self.hear(until));
     }
 
     fn say(&mut self, frame: &Frame, until: Instant) -> Result<(), Setback> {

@@ -21,7 +21,7 @@ use super::roster::{Failure, Roster};
 use super::sys::{Watch, poll};
 use crate::control::Refusal;
 use crate::control::court::{Audience, Court, Order};
-use crate::control::frame::{Frame, Join, RANK_BYTES_MAX, VERSION};
+use crate::control::frame::{Frame, Join, RANK_BYTES_MAX, Unable, VERSION};
 use crate::say::warn;
 
 /// The most connections that have not yet got a seat.
@@ -171,6 +171,7 @@ impl Hub {
             (Phase::Greeting, Frame::Hello { version, nonce }) => self.greet(index, version, nonce),
             (Phase::Proving(nonces), Frame::Proof { mac }) => self.verify(index, &nonces, &mac),
             (Phase::Proven, Frame::Join(join)) => self.seat(index, join, now),
+            (Phase::Proven, Frame::Unable(unable)) => self.excuse(index, unable, now),
             (Phase::Seated(rank), frame) => match &mut self.stage {
                 Stage::Sitting(court) => {
                     if matches!(frame, Frame::Waiting(_)) {
@@ -217,18 +218,11 @@ impl Hub {
     }
 
     fn seat(&mut self, index: usize, join: Join, now: Instant) {
-        let roster = match &mut self.stage {
-            Stage::Gathering(roster) => roster,
-            Stage::Sitting(_) => return self.part(index, "it came after all others"),
-            Stage::Failed { last_words, .. } => {
-                let last_words = Arc::clone(last_words);
-                self.conns[index].say(last_words);
-                return self.conns[index].close(now);
-            }
-        };
+        let (process, nonce) = (self.process, self.nonce);
+        let Some(roster) = self.roster(index, now) else { return };
         match roster.seat(join, now) {
             Ok(rank) => {
-                let complete = roster.complete(&self.process, self.nonce);
+                let complete = roster.complete(&process, nonce);
                 let old = self.conns.iter_mut().find(|conn| conn.rank() == Some(rank));
                 if let Some(old) = old {
                     old.dead = true;
@@ -244,6 +238,34 @@ impl Hub {
             }
             Err(failure) => self.fail(failure, now),
         }
+    }
+
+    fn excuse(&mut self, index: usize, unable: Unable, now: Instant) {
+        let is_own = unable.process == self.process;
+        let Some(roster) = self.roster(index, now) else { return };
+        match roster.excuse(unable, now) {
+            // When this process ends the root does, too: nobody can come instead.
+            Ok(why) if is_own => self.fail(Failure { kind: Refusal::RankUnable, why }, now),
+            Ok(_) => {
+                self.conns[index].say(Frame::Noted.encode().into());
+                self.conns[index].close(now);
+            }
+            Err(failure) => self.fail(failure, now),
+        }
+    }
+
+    /// The roster for one who has proved the secret, while there is one.
+    fn roster(&mut self, index: usize, now: Instant) -> Option<&mut Roster> {
+        match &self.stage {
+            Stage::Gathering(_) => {}
+            Stage::Sitting(_) => self.part(index, "it came after all others"),
+            Stage::Failed { last_words, .. } => {
+                let last_words = Arc::clone(last_words);
+                self.conns[index].say(last_words);
+                self.conns[index].close(now);
+            }
+        }
+        if let Stage::Gathering(roster) = &mut self.stage { Some(roster) } else { None }
     }
 
     /// Tell all who have proved the secret, with a seat or just asking for one.

@@ -152,7 +152,7 @@ fn hint(kind: Refusal) -> &'static str {
         Refusal::RanksMissing => ": look at the missing processes' own output",
         Refusal::Version => ": use one version of the library in the whole job",
         Refusal::Secret => ": give all processes the same id or BRIGADE_SECRET",
-        Refusal::RootClosed => "",
+        Refusal::RootClosed | Refusal::RankUnable => "",
     }
 }
 

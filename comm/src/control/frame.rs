@@ -2,15 +2,16 @@
 //!
 //! A frame is a length (u32), a kind (u8) and the fields of that kind; numbers are little-endian,
 //! texts and cards carry their length. Everything is bounded: a frame by the limit of its
-//! [`Decoder`], a text by [`TEXT_BYTES_MAX`], a table by the bytes it really has. A frame that is
-//! too long, too short, of an unknown kind or with anything left over ends the connection.
+//! [`super::decoder::Decoder`], a text by [`TEXT_BYTES_MAX`], a table by the bytes it really has. A
+//! frame that is too long, too short, of an unknown kind or with anything left over ends the
+//! connection.
 
 pub(crate) use super::codec::TEXT_BYTES_MAX;
 use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -24,7 +25,7 @@ pub(crate) const RANK_BYTES_MAX: usize = CARD_BYTES_MAX + 4 * TEXT_BYTES_MAX;
 /// The time of what shall not happen, in milliseconds.
 pub(crate) const NEVER: u32 = u32::MAX;
 /// The bytes in front of each frame's fields.
-const LENGTH_BYTES: usize = 4;
+pub(super) const LENGTH_BYTES: usize = 4;
 
 const MAGIC: [u8; 8] = *b"brigroot";
 
@@ -55,6 +56,16 @@ pub(crate) struct Join {
     pub(crate) process: [u8; 16],
     pub(crate) member: Member,
     pub(crate) card: Vec<u8>,
+}
+
+/// Who cannot take its seat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unable {
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) process: [u8; 16],
+    pub(crate) member: Member,
+    pub(crate) why: String,
 }
 
 /// A rank stands still in a call.
@@ -92,6 +103,8 @@ pub(crate) enum Frame {
     Proven { mac: [u8; 32] },
     /// A rank asks for its seat.
     Join(Join),
+    /// A rank has no card, so it cannot ask for one.
+    Unable(Unable),
     /// All seats are taken.
     Table(Table),
     /// There will be no seat.
@@ -158,6 +171,7 @@ impl Frame {
             Frame::LeaveGroup { .. } => 18,
             Frame::LeftGroup { .. } => 19,
             Frame::Noted => 20,
+            Frame::Unable(_) => 21,
         }
     }
 
@@ -171,6 +185,7 @@ impl Frame {
             Frame::Challenge { nonce } => parts.bytes(nonce),
             Frame::Proof { mac } | Frame::Proven { mac } => parts.bytes(mac),
             Frame::Join(join) => encode_join(join, parts),
+            Frame::Unable(unable) => encode_unable(unable, parts),
             Frame::Table(table) => encode_table(table, parts),
             Frame::Refused { kind, why } => {
                 parts.u8(*kind as u8);
@@ -205,7 +220,7 @@ impl Frame {
     }
 
     /// Read what stands behind a frame's length.
-    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(bytes);
         let frame = match fields.u8()? {
             1 => {
@@ -238,6 +253,7 @@ impl Frame {
             18 => Frame::LeaveGroup { group: fields.u64()? },
             19 => Frame::LeftGroup { rank: fields.u32()?, group: fields.u64()? },
             20 => Frame::Noted,
+            21 => Frame::Unable(decode_unable(&mut fields)?),
             _ => return Err(Malformed { what: "a frame of an unknown kind" }),
         };
         fields.end()?;
@@ -273,6 +289,24 @@ fn decode_join(fields: &mut Fields<'_>) -> Result<Join, Malformed> {
         process: fields.array()?,
         member: decode_member(fields)?,
         card: fields.long(CARD_BYTES_MAX)?.to_vec(),
+    })
+}
+
+fn encode_unable(unable: &Unable, parts: &mut Parts) {
+    parts.u32(unable.rank);
+    parts.u32(unable.ranks);
+    parts.bytes(&unable.process);
+    encode_member(&unable.member, parts);
+    parts.text(&unable.why);
+}
+
+fn decode_unable(fields: &mut Fields<'_>) -> Result<Unable, Malformed> {
+    Ok(Unable {
+        rank: fields.u32()?,
+        ranks: fields.u32()?,
+        process: fields.array()?,
+        member: decode_member(fields)?,
+        why: fields.text()?,
     })
 }
 
@@ -318,53 +352,3 @@ fn decode_table(fields: &mut Fields<'_>) -> Result<Table, Malformed> {
     }
     Ok(Table { hub_rank, nonce, seats })
 }
-
-/// Cuts a stream of bytes into frames. Holds less than one frame between calls.
-#[derive(Debug)]
-pub(crate) struct Decoder {
-    bytes: Vec<u8>,
-    done: usize,
-    frame_bytes_max: usize,
-}
-
-impl Decoder {
-    /// A decoder that takes frames of up to `frame_bytes_max` bytes.
-    pub(crate) fn new(frame_bytes_max: usize) -> Self {
-        Self { bytes: Vec::new(), done: 0, frame_bytes_max }
-    }
-
-    /// From now on take longer (or only shorter) frames.
-    pub(crate) fn limit(&mut self, frame_bytes_max: usize) {
-        self.frame_bytes_max = frame_bytes_max;
-    }
-
-    /// Take bytes as they came.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        if self.done > 0 {
-            self.bytes.drain(..self.done);
-            self.done = 0;
-        }
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next whole frame, or `None` until more bytes have come.
-    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
-        let waiting = &self.bytes[self.done..];
-        let Some((length, rest)) = waiting.split_first_chunk::<LENGTH_BYTES>() else {
-            return Ok(None);
-        };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > self.frame_bytes_max {
-            return Err(Malformed { what: "a frame longer than is allowed here" });
-        }
-        let Some(frame) = rest.get(..length) else {
-            return Ok(None);
-        };
-        let frame = Frame::decode(frame)?;
-        self.done += LENGTH_BYTES + length;
-        Ok(Some(frame))
-    }
-}
-
-#[cfg(test)]
-mod tests;

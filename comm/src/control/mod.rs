@@ -10,6 +10,7 @@
 
 mod codec;
 pub(crate) mod court;
+pub(crate) mod decoder;
 pub(crate) mod frame;
 mod history;
 mod monitor;
@@ -25,7 +26,8 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::opened;
 use court::wire;
-use frame::{Decoder, Frame, Waiting};
+use decoder::Decoder;
+use frame::{Frame, Waiting};
 use monitor::Heard;
 
 pub(crate) use court::NO_SIGNATURE;

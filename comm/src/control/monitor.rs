@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use super::frame::{Decoder, Frame};
+use super::decoder::Decoder;
+use super::frame::Frame;
 use super::locked;
 use super::verdict::{Verdict, WaitingReport};
 

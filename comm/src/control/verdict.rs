@@ -158,13 +158,16 @@ pub enum Refusal {
     Secret = 6,
     /// The root was closed before everybody had come.
     RootClosed = 7,
+    /// A rank of the root's own process cannot come: nobody else can in its place.
+    RankUnable = 8,
 }
 
 impl Refusal {
     pub(super) fn decode(byte: u8) -> Result<Self, Malformed> {
         use Refusal::*;
-        [DuplicateRank, RankOutOfRange, RanksDiffer, RanksMissing, Version, Secret, RootClosed]
-            .into_iter()
+        let mistakes = [DuplicateRank, RankOutOfRange, RanksDiffer, Version, Secret];
+        let absences = [RanksMissing, RootClosed, RankUnable];
+        (mistakes.into_iter().chain(absences))
             .find(|kind| *kind as u8 == byte)
             .ok_or(Malformed { what: "a refusal of an unknown kind" })
     }

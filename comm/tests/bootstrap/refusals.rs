@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use brigade_comm::bootstrap::{JoinError, Joined, UniqueId};
-use brigade_comm::control::Refusal;
+use brigade_comm::bootstrap::{JoinError, Joined, UniqueId, rendezvous};
+use brigade_comm::control::{CARD_BYTES_MAX, Refusal};
 use brigade_comm::launch::{JobSecret, RootAddress, RootSpec};
 
 use super::{PATIENCE, best, by_address, join, launch};
@@ -85,6 +85,25 @@ fn ranks_that_disagree_about_their_number_are_both_told() {
     for (kind, why) in refused {
         assert_eq!(kind, Refusal::RanksDiffer);
         assert!(why.contains("3") && why.contains("4") && why.contains("rank 0"), "{why}");
+    }
+}
+
+#[test]
+fn a_rank_of_the_roots_process_that_cannot_come_ends_the_wait_of_all_at_once() {
+    let (id, _root) = UniqueId::create(None).unwrap();
+    let root = RootSpec::Id(id);
+    let start = Instant::now();
+    let refused = std::thread::scope(|scope| {
+        let others = scope.spawn(|| join(&[0, 2, 3].map(|rank| launch(rank, 4, &root)), PATIENCE));
+        let card = vec![0; CARD_BYTES_MAX + 1];
+        let unable = rendezvous(&launch(1, 4, &root), card, start + PATIENCE);
+        assert!(matches!(unable, Err(JoinError::CardTooLong { .. })), "{unable:?}");
+        refusals(others.join().unwrap())
+    });
+    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+    for (kind, why) in refused {
+        assert_eq!(kind, Refusal::RankUnable);
+        assert!(why.starts_with("rank 1 on ") && why.contains(" cannot come: a card of "), "{why}");
     }
 }
 

@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use brigade_comm::Communicator;
+use brigade_comm::launch::Launch;
+use brigade_comm::{Communicator, Settings};
+use threads::Few;
 
 mod threads;
 
@@ -31,7 +33,14 @@ fn one_rank() {
     if std::env::var("BRIGADE_RANK").is_err() {
         return;
     }
-    match Communicator::from_env() {
+    let joined = match std::env::var("BRIGADE_TEST_UNABLE") {
+        Err(_) => Communicator::from_env(),
+        Ok(_) => {
+            let (launch, settings) = (Launch::discover().unwrap(), Settings::from_env().unwrap());
+            Communicator::join_over(launch, settings, &[Few::ports(0)])
+        }
+    };
+    match joined {
         Ok(comm) => {
             comm.barrier().unwrap();
             eprintln!("end: joined");
@@ -200,6 +209,35 @@ fn the_end_of_a_rank_that_waits_is_told_at_once_and_another_may_take_its_place()
     for rank in others.into_iter().chain([first]) {
         assert_eq!(rank.all().last().map(String::as_str), Some("end: joined"));
     }
+}
+
+#[test]
+fn a_rank_that_cannot_come_tells_the_others_why_at_once_and_another_may_take_its_place() {
+    let root = format!("127.0.0.1:{}", free_port());
+    let patient = [("BRIGADE_ROOT", root.as_str()), ("BRIGADE_JOIN_TIMEOUT_MS", "60000")];
+    let first = Rank::start(0, 3, &[&patient[..], &[SLOW[0]]].concat());
+    let unable = [&patient[..], &[("BRIGADE_TEST_UNABLE", "1")]].concat();
+    let ends = Rank::start(2, 3, &unable).all();
+    check(&ends[ends.len() - 1], &["end: no transport can be used", "this test has no more"]);
+    let (_, line) = first.line();
+    assert!(waited_s(&line) < SLOW_REPORT_S, "{line}");
+    let missing = ["ranks 1, 2 of 3 have not come; rank 2 on ", " cannot come: no transport"];
+    check(&line, &[&missing[..], &["this test has no more; it gives up in "]].concat());
+    let others = [1, 2].map(|rank| Rank::start(rank, 3, &patient));
+    for rank in others.into_iter().chain([first]) {
+        assert_eq!(rank.all().last().map(String::as_str), Some("end: joined"));
+    }
+}
+
+#[test]
+fn who_gives_up_names_the_ranks_that_could_not_come() {
+    let root = format!("127.0.0.1:{}", free_port());
+    let waits = Rank::start(0, 2, &[("BRIGADE_ROOT", &root)]);
+    let unable = [("BRIGADE_ROOT", root.as_str()), ("BRIGADE_TEST_UNABLE", "1")];
+    Rank::start(1, 2, &unable).all();
+    let ends = waits.all();
+    let why = ["rank 1 of 2 never came; rank 1 on ", " cannot come: no transport can be used: "];
+    check(&ends[ends.len() - 1], &[&["end: waited 2."], &why[..]].concat());
 }
 
 #[test]

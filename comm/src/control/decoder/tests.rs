@@ -1,6 +1,8 @@
 //! Every kind of frame there and back, and every kind of damage.
 
 use super::*;
+use crate::control::frame::*;
+use crate::control::{Refusal, Verdict, WaitingReport};
 
 fn member(pid: u32) -> Member {
     Member { host: "höst".into(), pid }
@@ -53,6 +55,13 @@ fn one_of_each() -> Vec<Frame> {
             description: "barrier".into(),
         }),
         Frame::Noted,
+        Frame::Unable(Unable {
+            rank: 1,
+            ranks: 2,
+            process: [5; 16],
+            member: member(7),
+            why: "no transport can be used".into(),
+        }),
         Frame::Ask { token: 1, group: 2 },
         Frame::Answer {
             token: 1,
