@@ -273,7 +273,7 @@ trainer_loss() {
     done
 }
 
-# Two ranks on the one device train as one does.
+# Two ranks on the one device train as one does, with the same units and with other ones.
 trainer_ranks() {
     local shape one two strategy
     shape="--device cuda $(sized "--steps 8" "$SMALL")"
@@ -281,6 +281,10 @@ trainer_ranks() {
     for strategy in $(sized "ddp zero1 zero2 fsdp" "ddp fsdp"); do
         two=$(losses $shape --ranks 2 --strategy $strategy | tail -n 1) || return
         near "last loss, one rank and two by $strategy" "$one" "$two" 0.02 || return
+    done
+    for strategy in $(sized "gpipe 1f1b zb1p" 1f1b); do
+        two=$(losses $shape --ranks 2 --strategy $strategy --micro-batches 2 | tail -n 1) || return
+        near "last loss, one rank and a pipeline of two, $strategy" "$one" "$two" 0.02 || return
     done
 }
 

@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::offload::{DiskUse, Kept, Offload};
 use crate::optim::{Hyper, Optimizer};
-use crate::parallel::device::on_device;
+use crate::parallel::device::{on_device, pipeline_on_device};
 use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
 use crate::parallel::{
@@ -200,12 +200,17 @@ pub(crate) fn strategy<'a>(
     let offload = offload.map(|offload| Offload { from, ..offload });
     let inputs = args.inputs(rank, ranks);
     let thrift = Thrift { keep, precision, offload, inputs, source };
+    let usage = args.device.usage(rank, thrift.precision);
     if let Some(plan) = args.pipeline(ranks)? {
+        if let Some(usage) = usage {
+            let (lanes, by) = (lanes, optimizer);
+            return pipeline_on_device(usage, model, groups, lanes, by, &thrift, state, plan);
+        }
         let pipeline =
             Pipeline::new(model, groups, lanes, sharing, optimizer, &thrift, state, plan)?;
         return Ok(Box::new(pipeline));
     }
-    if let Some(usage) = args.device.usage(rank, thrift.precision) {
+    if let Some(usage) = usage {
         let dp = groups.dp.as_ref();
         return on_device(usage, model, dp, lanes, sharing, optimizer, &thrift, state);
     }

@@ -224,7 +224,7 @@ impl Run<'_> {
 
     /// What this rank's threads pack matrices into, where the host computes.
     fn packed_bytes(&self) -> Result<u64, Error> {
-        if sys::held() == 0 || self.strategy.evaluates().is_some() {
+        if sys::held() == 0 || self.strategy.device().is_some() {
             return Ok(0);
         }
         let (rank, ranks) = self.world.map_or((0, 1), |world| (world.rank(), world.size()));

@@ -1,9 +1,11 @@
 //! Which settings are refused: numbers that no run has, and flags that do not go with each other.
 
 use super::Args;
+use crate::device::Machine;
 use crate::error::Error;
 use crate::offload::Tier;
-use crate::parallel::{Axis, Mesh, Ways};
+use crate::optim::Rule;
+use crate::parallel::{Axis, Mesh, Stage, Ways};
 use crate::precision::Precision;
 
 /// The most ranks that one command starts, as `brigade run` has it.
@@ -49,8 +51,9 @@ impl Args {
         }
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
-        let is_whole = !self.is_pipeline() && mesh.length(Axis::Tp) == 1 && self.tile.is_none();
+        let is_whole = mesh.length(Axis::Tp) == 1 && self.tile.is_none();
         self.device.check(is_whole && is_plain, self.plan)?;
+        self.check_stages_on_device(&ways, &mesh)?;
         self.share_of(0, ranks)?;
         self.check_inside(&mesh, &ways)?;
         self.pipeline(ranks).map(drop)
@@ -125,14 +128,42 @@ impl Args {
             let problem = format!("{tiles} tiles do not divide width {}", self.width);
             return Err(Error::setting("tile", problem));
         }
-        if self.precision != Precision::F32 && self.is_pipeline() {
-            return Err(Error::setting("precision", "does not go with a pipeline".to_string()));
+        let is_on_device = self.device.device == Machine::Cuda;
+        let goes = match self.precision {
+            Precision::F32 => true,
+            Precision::Bf16 => is_on_device,
+            Precision::F16 => false,
+        };
+        if self.is_pipeline() && !goes {
+            let problem = "does not go with a pipeline, but for bf16 on devices";
+            return Err(Error::setting("precision", problem.to_string()));
         }
         if self.offload_activations == Some(Tier::Cpu) {
             let problem = "they are in the host's memory already; nvme:FOLDER is elsewhere";
             return Err(Error::setting("offload-activations", problem.to_string()));
         }
         Ok(())
+    }
+
+    /// Refuse what the stages of a pipeline do not go with where devices have and update them.
+    fn check_stages_on_device(&self, ways: &Ways, mesh: &Mesh) -> Result<(), Error> {
+        if !self.is_pipeline() || self.device.device != Machine::Cuda {
+            return Ok(());
+        }
+        let sharers = mesh.length(Axis::Dp);
+        let refusals = [
+            ("strategy", ways.data != Stage::Ddp, "zero1, zero2 and fsdp hold in parts"),
+            ("optimizer", self.optimizer != Rule::Adamw, "only adamw updates there"),
+            ("offload", self.offload.is_some(), "it is for state that the host has"),
+            ("ordered", self.ordered && sharers > 1, "sums over ranks along dp are in no order"),
+        ];
+        match refusals.into_iter().find(|(_, is_refused, _)| *is_refused) {
+            None => Ok(()),
+            Some((name, _, why)) => {
+                let problem = format!("{why}: a device of a pipeline has its stages' state whole");
+                Err(Error::setting(name, problem))
+            }
+        }
     }
 }
 
@@ -166,7 +197,12 @@ mod tests {
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
             ("--strategy tp --device cuda", 2, "--device"),
-            ("--strategy 1f1b --device cuda", 2, "--device"),
+            ("--strategy 1f1b --precision bf16", 2, "--precision"),
+            ("--strategy 1f1b --precision f16 --device cuda", 2, "--precision"),
+            ("--strategy fsdp,1f1b --mesh dp=2,pp=2 --device cuda", 4, "--strategy"),
+            ("--strategy 1f1b --optimizer lion --device cuda", 2, "--optimizer"),
+            ("--strategy 1f1b --offload cpu --device cuda", 2, "--offload"),
+            ("--strategy 1f1b --ordered --mesh dp=2,pp=2 --device cuda", 4, "--ordered"),
             ("--tf32", 1, "--tf32"),
             ("--plan --device cuda", 1, "--plan"),
             ("--device-budget 1G", 1, "--device-budget"),

@@ -63,9 +63,10 @@ impl DeviceArgs {
     pub(crate) fn check(&self, is_whole: bool, is_plan: bool) -> Result<(), Error> {
         let refuse = |name, problem: &str| Err(Error::setting(name, problem.to_string()));
         match self.device {
-            Machine::Cuda if !is_whole => {
-                refuse("device", "cuda computes whole models: with ddp, zero1, zero2 or fsdp")
-            }
+            Machine::Cuda if !is_whole => refuse(
+                "device",
+                "cuda computes whole units: with ddp, zero1, zero2 or fsdp, or in a pipeline",
+            ),
             Machine::Cuda if is_plan => {
                 refuse("plan", "tells of the processor only: leave --device away")
             }

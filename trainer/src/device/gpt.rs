@@ -3,121 +3,110 @@
 //!
 //! Not here: where parameters and gradients are; whoever calls says so by their views.
 
-use super::tape::{BlockRooms, Rooms, Scratch};
+use super::tape::{DeviceTape, Scratch};
 use crate::error::Error;
 use crate::kernels::Heads;
 use crate::kernels::cuda::{Device, Norm, View};
 use crate::layout::{Config, Layout, block_lens, embed_lens, head_lens};
-use crate::tape::Keep;
 use brigade_cuda::DeviceMemory;
 
 /// A model, and memory for its passes over so many samples at a time.
 pub(crate) struct DeviceGpt {
     pub(crate) device: Device,
-    layout: Layout,
-    heads: Heads,
-    rooms: Rooms,
-    /// The block whose activations are there, where one room serves all of them.
-    held: Option<usize>,
-    /// What the rooms, and those of whoever opened this, are in.
+    pub(super) layout: Layout,
+    pub(super) heads: Heads,
+    pub(crate) scratch: Scratch,
+    /// What tapes and scratch, and the rooms of whoever opened this, are in.
     _memory: DeviceMemory,
 }
 
 impl DeviceGpt {
-    /// A model of this layout; `rooms` are in `memory`.
+    /// A model of this layout; `scratch` is in `memory`.
     pub(crate) fn new(
         device: Device,
         layout: &Layout,
-        keep: Keep,
-        rooms: Rooms,
+        scratch: Scratch,
         memory: DeviceMemory,
     ) -> DeviceGpt {
         let Config { context: time, heads, width, .. } = *layout.config();
-        let held = (keep != Keep::All).then_some(usize::MAX);
         let heads = Heads { time, heads, width };
-        DeviceGpt { device, layout: layout.clone(), heads, rooms, held, _memory: memory }
+        DeviceGpt { device, layout: layout.clone(), heads, scratch, _memory: memory }
     }
 
     /// One line: what computes, and how.
     pub(crate) fn describe(&self) -> String {
-        let has_tiles = self.rooms.scratch.scores.is_empty();
-        let attention = if has_tiles { ", attention in tiles" } else { "" };
+        let attention = if self.scratch.scores.is_empty() { ", attention in tiles" } else { "" };
         format!("{}{attention}", self.device.describe())
     }
 
-    /// Where tokens and targets of a pass are written: [2 × rows], tokens first.
-    pub(crate) fn text(&self) -> View {
-        self.rooms.text
-    }
-
-    /// Where the loss of a pass is: one f64.
-    pub(crate) fn loss_sum(&self) -> View {
-        self.rooms.scratch.loss
-    }
-
-    /// Where the loss of each token of a pass is.
-    pub(crate) fn losses(&self) -> View {
-        self.rooms.scratch.losses
-    }
-
     /// From the output of the unit before, or the tokens, to this unit's. params: the unit's.
-    pub(crate) fn forward(&mut self, unit: usize, params: View) -> Result<(), Error> {
-        let (d, rooms, config) = (&self.device, &self.rooms, *self.layout.config());
-        let t = &rooms.scratch;
+    pub(crate) fn forward(
+        &self,
+        tape: &mut DeviceTape,
+        unit: usize,
+        params: View,
+    ) -> Result<(), Error> {
+        let (d, config) = (&self.device, *self.layout.config());
         if unit == 0 {
             let tables = params.cut(embed_lens(&config));
-            return d.embed(rooms.stream[1], rooms.tokens(), tables, self.heads);
+            return d.embed(tape.output(0), tape.tokens(), tables, self.heads);
         }
         if unit > config.layers {
             let [gain, bias, head] = params.cut(head_lens(&config));
-            d.layernorm(t.lnf, Norm { x: rooms.stream[unit], stats: t.statsf, gain }, bias)?;
-            return d.project(t.logits, t.lnf, head, config.vocab);
+            let norm = Norm { x: tape.input(unit), stats: tape.statsf, gain };
+            d.layernorm(tape.lnf, norm, bias)?;
+            return d.project(self.logits(tape), tape.lnf, head, config.vocab);
         }
-        self.held = self.held.map(|_| unit);
-        self.block(unit, params)
+        tape.hold(unit);
+        self.block(tape, unit, params)
     }
 
-    /// Sum over all tokens of −log p(target), which `loss_sum` takes. Leaves `scale` times the
+    /// Sum over all tokens of −log p(target), which `scratch.loss` takes. Leaves `scale` times the
     /// gradient of the logits for backward.
-    pub(crate) fn loss(&self, scale: f32) -> Result<(), Error> {
-        let (d, t) = (&self.device, &self.rooms.scratch);
-        d.cross_entropy(t.dlogits, t.losses, t.logits, self.rooms.targets(), scale)?;
+    pub(crate) fn loss(&self, tape: &DeviceTape, scale: f32) -> Result<(), Error> {
+        let (d, t) = (&self.device, &self.scratch);
+        d.cross_entropy(tape.dlogits, t.losses, self.logits(tape), tape.targets(), scale)?;
         d.sum_losses(t.loss, t.losses)
     }
 
     /// From the gradient of the unit's output to those of its input, which stays here for the unit
     /// before, and of its parameters, which are written to `grads`, in f32.
-    pub(crate) fn backward(&mut self, unit: usize, params: View, grads: View) -> Result<(), Error> {
+    pub(crate) fn backward(
+        &self,
+        tape: &mut DeviceTape,
+        unit: usize,
+        params: View,
+        grads: View,
+    ) -> Result<(), Error> {
         let config = *self.layout.config();
         let is_block = (1..=config.layers).contains(&unit);
-        if is_block && self.held.is_some_and(|held| held != unit) {
-            self.forward(unit, params)?;
+        if is_block && tape.has_lost(unit) {
+            self.forward(tape, unit, params)?;
         }
-        let (d, rooms) = (&self.device, &self.rooms);
-        let t = &rooms.scratch;
+        let (d, t) = (&self.device, &self.scratch);
         if unit == 0 {
             let tables = grads.cut(embed_lens(&config));
-            return d.embed_backward(tables, t.residual, rooms.tokens(), t.partials, self.heads);
+            return d.embed_backward(tables, t.residual, tape.tokens(), t.partials, self.heads);
         }
         if is_block {
-            return self.block_backward(unit, params, grads);
+            return self.block_backward(tape, unit, params, grads);
         }
         let [gain, _, head] = params.cut(head_lens(&config));
         let [dgain, dbias, dhead] = grads.cut(head_lens(&config));
-        d.linear_backward(t.narrow, dhead, t.dlogits, t.lnf, head, config.vocab)?;
+        d.linear_backward(t.narrow, dhead, tape.dlogits, tape.lnf, head, config.vocab)?;
         d.clear(t.residual)?;
-        let norm = Norm { x: rooms.stream[unit], stats: t.statsf, gain };
+        let norm = Norm { x: tape.input(unit), stats: tape.statsf, gain };
         d.layernorm_backward(t.residual, [dgain, dbias], t.narrow, norm, t.partials)
     }
 
-    fn room(&self, unit: usize) -> &BlockRooms {
-        let at = if self.held.is_some() { 0 } else { unit - 1 };
-        &self.rooms.blocks[at]
+    /// Where logits are: where their gradient is, if that has as many bytes.
+    fn logits(&self, tape: &DeviceTape) -> View {
+        if self.scratch.logits.is_empty() { tape.dlogits } else { self.scratch.logits }
     }
 
-    fn block(&self, unit: usize, params: View) -> Result<(), Error> {
-        let (d, rooms, t) = (&self.device, &self.rooms, self.room(unit));
-        let (x, y) = (rooms.stream[unit], rooms.stream[unit + 1]);
+    fn block(&self, tape: &DeviceTape, unit: usize, params: View) -> Result<(), Error> {
+        let (d, t) = (&self.device, tape.block(unit));
+        let (x, y) = (tape.input(unit), tape.output(unit));
         let [gain1, bias1, qkv_w, qkv_b, proj_w, proj_b, gain2, bias2, fc_w, fc_b, out_w, out_b] =
             params.cut(block_lens(&self.layout));
         d.layernorm(t.ln1, Norm { x, stats: t.stats1, gain: gain1 }, bias1)?;
@@ -134,18 +123,23 @@ impl DeviceGpt {
     }
 
     /// The block's lines in reverse; `residual` is both ends.
-    fn block_backward(&self, unit: usize, params: View, grads: View) -> Result<(), Error> {
-        let (d, rooms, t) = (&self.device, &self.rooms, self.room(unit));
+    fn block_backward(
+        &self,
+        tape: &DeviceTape,
+        unit: usize,
+        params: View,
+        grads: View,
+    ) -> Result<(), Error> {
+        let (d, t, x) = (&self.device, tape.block(unit), tape.input(unit));
         let Scratch { residual, narrow, dy, dmixed, wide, scores, delta, partials, .. } =
-            rooms.scratch;
-        let x = rooms.stream[unit];
+            self.scratch;
         let c = self.heads.width;
         let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
             params.cut(block_lens(&self.layout));
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
             grads.cut(block_lens(&self.layout));
 
-        rooms.scratch.narrow_residual(d)?;
+        self.scratch.narrow_residual(d)?;
         d.linear_backward(wide, dout_w, dy, t.active, out_w, c)?;
         d.bias_backward(dout_b, dy, partials)?;
         d.gelu_backward(wide, t.hidden)?;
@@ -154,7 +148,7 @@ impl DeviceGpt {
         let norm = Norm { x: t.middle, stats: t.stats2, gain: gain2 };
         d.layernorm_backward(residual, [dg2, db2], narrow, norm, partials)?;
 
-        rooms.scratch.narrow_residual(d)?;
+        self.scratch.narrow_residual(d)?;
         let dqkv = wide.first(t.qkv.len());
         d.linear_backward(dmixed, dproj_w, dy, t.mixed, proj_w, c)?;
         d.bias_backward(dproj_b, dy, partials)?;

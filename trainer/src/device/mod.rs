@@ -5,16 +5,19 @@
 //! | `args` | its flags |
 //! | `tape` | memory of a pass on the device |
 //! | `gpt` | forward and backward, unit by unit |
+//! | `split` | backward in two parts |
 //! | `wire` | what crosses between host and device |
 //!
 //! Who holds parameters, gradients and moments, and where, is decided in `parallel::device`.
 
 mod args;
 mod gpt;
+mod split;
 mod tape;
 mod wire;
 
-pub use args::{DeviceArgs, DeviceUse};
+pub use args::{DeviceArgs, DeviceUse, Machine};
 pub(crate) use gpt::DeviceGpt;
-pub(crate) use tape::{Passes, Rooms};
+pub(crate) use split::DeviceOwed;
+pub(crate) use tape::{DeviceTape, Passes, Rooms, Scratch};
 pub(crate) use wire::{Results, Wire};

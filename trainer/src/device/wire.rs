@@ -46,10 +46,21 @@ impl Wire {
         (self.up.bytes() + self.down.bytes()) as u64
     }
 
+    /// Numbers to the device, after all that was given to it so far and before what comes next.
+    pub(crate) fn put(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
+        self.compute.record(&self.computed)?;
+        self.up.stream().wait(&self.computed)?;
+        self.upload(to, from)
+    }
+
     /// Numbers to the device, once `free` has been reached and before what comes next there.
     pub(crate) fn send(&mut self, to: View, from: &[f32], free: &Event) -> Result<(), Error> {
-        assert_eq!(to.len(), from.len(), "as many numbers as there is room for");
         self.up.stream().wait(free)?;
+        self.upload(to, from)
+    }
+
+    fn upload(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
+        assert_eq!(to.len(), from.len(), "as many numbers as there is room for");
         let fill = |start: usize, slot: &mut [u8]| match to.size() {
             4 => {
                 fill(bytemuck::cast_slice_mut(slot), &from[start / 4..], |to: &mut [f32], from| {

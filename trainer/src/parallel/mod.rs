@@ -197,6 +197,18 @@ impl Memory {
         self.kinds().iter().map(|(_, bytes)| bytes).sum()
     }
 
+    /// Both.
+    pub fn plus(self, other: Memory) -> Memory {
+        Memory {
+            params: self.params + other.params,
+            grads: self.grads + other.grads,
+            moments: self.moments + other.moments,
+            calls: self.calls + other.calls,
+            activations: self.activations + other.activations,
+            arena: self.arena + other.arena,
+        }
+    }
+
     /// Each kind by its name.
     pub fn kinds(&self) -> [(&'static str, u64); 6] {
         let Memory { params, grads, moments, calls, activations, arena } = *self;

@@ -2,8 +2,10 @@
 //! runs everywhere, or a real one with `BRIGADE_FAKE_CUDA=off`.
 
 mod operations;
+mod pipelines;
 mod races;
 mod training;
+mod world;
 
 use brigade_cuda_fake::has_device;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

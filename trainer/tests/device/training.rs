@@ -1,108 +1,13 @@
 //! A device trains the same model as the processor, whoever holds the state.
 
-use super::{alone, beside, has_device};
-use brigade_comm::{Communicator, Settings};
+use super::has_device;
+use super::world::{
+    Folder, TOLERANCE, args, check, is_child_with, outcomes, table, told, train, world,
+};
+use brigade_trainer::Args;
 use brigade_trainer::kernels::cuda::BLAS_VARIABLE;
-use brigade_trainer::{Args, Error, Outcome};
-use clap::Parser;
 use std::path::{Path, PathBuf};
-use std::process::Command as Program;
 use std::time::{Duration, Instant};
-
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    args: Args,
-}
-
-/// A model small enough for seconds, with a parameter count that no rank count divides; whatever is
-/// said of it is so.
-fn args(more: &str) -> Args {
-    let base = [
-        ["--batch", "4"],
-        ["--context", "10"],
-        ["--layers", "2"],
-        ["--width", "20"],
-        ["--heads", "2"],
-        ["--sample", "0"],
-        ["--threads", "1"],
-        ["--steps", "4"],
-        ["--lr", "2e-3"],
-    ];
-    let base = base.into_iter().filter(|[flag, _]| !more.contains(flag)).flatten();
-    let words = ["train", "--quiet"].into_iter().chain(base).chain(more.split_whitespace());
-    Command::parse_from(words).args
-}
-
-fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
-    let _beside = world.is_none().then(beside);
-    brigade_trainer::train(args, world, &mut std::io::sink())
-}
-
-/// The outcome of every rank of a world of threads.
-fn world(ranks: usize, args: &Args) -> Vec<Outcome> {
-    outcomes(ranks, args).into_iter().map(Result::unwrap).collect()
-}
-
-/// The same, however it ends.
-fn outcomes(ranks: usize, args: &Args) -> Vec<Result<Outcome, Error>> {
-    if ranks == 1 {
-        return vec![train(args, None)];
-    }
-    let _alone = alone();
-    let (transport, timeout) = ("loopback".to_string(), Duration::from_secs(60));
-    let settings = Settings { transport, timeout, ..Settings::default() };
-    let comms = Communicator::local_world(ranks, &settings).unwrap();
-    std::thread::scope(|scope| {
-        let run = |comm| scope.spawn(move || train(args, Some(comm)));
-        let threads: Vec<_> = comms.into_iter().map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// The outcome of a process alone, and what it prints.
-fn told(args: &Args) -> (Outcome, String) {
-    let _beside = beside();
-    let mut text = Vec::new();
-    let outcome = brigade_trainer::train(args, None, &mut text).unwrap();
-    (outcome, String::from_utf8(text).unwrap())
-}
-
-/// What the first rank of a world prints.
-fn table(ranks: usize, args: &Args) -> String {
-    let _alone = alone();
-    let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
-    let comms = Communicator::local_world(ranks, &settings).unwrap();
-    let run = |comm| {
-        let mut text = Vec::new();
-        brigade_trainer::train(args, Some(comm), &mut text).unwrap();
-        String::from_utf8(text).unwrap()
-    };
-    std::thread::scope(|scope| {
-        let run = |comm| scope.spawn(move || run(comm));
-        let threads: Vec<_> = comms.into_iter().map(run).collect();
-        let texts: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        texts.concat()
-    })
-}
-
-/// The device's losses, and those on text that was not trained on, are the processor's.
-fn check(ranks: usize, more: &str, tolerance: f64) {
-    let host = &world(ranks, &args(more))[0];
-    for (rank, device) in world(ranks, &args(&format!("{more} --device cuda"))).iter().enumerate() {
-        let what = format!("{more}: rank {rank} of {ranks}");
-        assert_eq!(device.sent_bytes, device.formula_bytes, "{what}");
-        assert_eq!(device.losses.len(), host.losses.len(), "{what}");
-        let pairs = device.losses.iter().zip(&host.losses);
-        for (step, (got, want)) in pairs.chain([(&device.held_out, &host.held_out)]).enumerate() {
-            let off = (got - want).abs() / want;
-            println!("{what}: step {step}, {got} for {want}, off by {off:.1e}");
-            assert!(off < tolerance, "{what}: step {step} has {got}, the processor {want}");
-        }
-    }
-}
-
-const TOLERANCE: f64 = 1e-5;
 
 #[test]
 fn one_process_has_the_losses_of_the_processor() {
@@ -266,30 +171,11 @@ fn a_checkpoint_of_parts_goes_to_other_ranks_and_back() {
     }
 }
 
-/// Whether this is a process with these variables; if not, one is started, which runs the test.
-fn is_child_with(variables: &[(&str, &Path)], test: &str) -> bool {
-    let is_set = |(name, value): &(&str, &Path)| {
-        std::env::var_os(name).is_some_and(|found| found == value.as_os_str())
-    };
-    if !has_device() || variables.iter().all(is_set) {
-        return has_device();
-    }
-    let program = std::env::current_exe().unwrap();
-    let test = format!("training::{test}");
-    let mut child = Program::new(program);
-    child.args(["--exact", &test, "--nocapture"]).envs(variables.iter().copied());
-    let output = child.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    println!("{text}");
-    false
-}
-
 /// cuBLAS loads code at each first product of a kind, which waits for the device: so must no call
 /// there that waits for the rank.
 #[test]
 fn products_by_cublas_have_the_losses_of_the_processor() {
-    let name = "products_by_cublas_have_the_losses_of_the_processor";
+    let name = "training::products_by_cublas_have_the_losses_of_the_processor";
     // A real device has the real one, and the fake need not be there.
     let (variable, library) = match brigade_cuda_fake::is_off() {
         true => ("NO_FAKE_HERE", PathBuf::from("none")),
@@ -312,7 +198,7 @@ fn products_by_cublas_have_the_losses_of_the_processor() {
 #[test]
 fn a_rank_that_fails_on_a_device_ends_the_others_at_once() {
     let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@700=1"));
-    let name = "a_rank_that_fails_on_a_device_ends_the_others_at_once";
+    let name = "training::a_rank_that_fails_on_a_device_ends_the_others_at_once";
     if brigade_cuda_fake::is_off() || !is_child_with(&[fault], name) {
         return;
     }
@@ -329,30 +215,10 @@ fn a_rank_that_fails_on_a_device_ends_the_others_at_once() {
 fn a_run_that_fails_waits_for_its_kernels_before_their_memory_goes() {
     let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@300=1"));
     let frees = ("BRIGADE_FAKE_CUDA_FREES", Path::new("at-once"));
-    let name = "a_run_that_fails_waits_for_its_kernels_before_their_memory_goes";
+    let name = "training::a_run_that_fails_waits_for_its_kernels_before_their_memory_goes";
     if brigade_cuda_fake::is_off() || !is_child_with(&[fault, frees], name) {
         return;
     }
     let error = train(&args("--batch 64 --device cuda"), None).unwrap_err().to_string();
     assert!(error.contains("CUDA_ERROR_INVALID_VALUE"), "{error}");
-}
-
-/// A folder that is gone when this is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        let name =
-            format!("brigade-device-{}-{:?}", std::process::id(), std::thread::current().id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is left to whoever cleans the folder for temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

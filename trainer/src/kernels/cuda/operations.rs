@@ -106,20 +106,40 @@ impl Device {
     pub fn layernorm_backward(
         &self,
         dx: View,
-        [dgain, dbias]: [View; 2],
+        params: [View; 2],
         dy: View,
         norm: Norm,
         partials: View,
     ) -> Result<(), Error> {
+        self.layernorm_input(dx, dy, norm)?;
+        self.layernorm_params(params, dy, [norm.x, norm.stats], partials)
+    }
+
+    /// The part of that which adds to `dx`.
+    pub fn layernorm_input(&self, dx: View, dy: View, norm: Norm) -> Result<(), Error> {
         let Norm { x, stats, gain } = norm;
         let width = gain.len();
         let rows = x.len() / width;
         assert!(dx.len() == x.len() && dy.len() == x.len() && stats.len() == 2 * rows);
-        let (columns, count, slices) = (narrow(width), narrow(rows), narrow(SLICES));
+        let (columns, count) = (narrow(width), narrow(rows));
         launch!(self.layernorm_backward(
             dx.address(), dy.address(), x.address(), stats.address(), gain.address(), columns,
             count,
-        ) as self.rows(rows, width))?;
+        ) as self.rows(rows, width))
+    }
+
+    /// The rest of it: gradients of gain and bias. `of`: what came in, and its stats.
+    pub fn layernorm_params(
+        &self,
+        [dgain, dbias]: [View; 2],
+        dy: View,
+        [x, stats]: [View; 2],
+        partials: View,
+    ) -> Result<(), Error> {
+        let width = dgain.len();
+        let rows = x.len() / width;
+        assert!(dy.len() == x.len() && stats.len() == 2 * rows && dbias.len() == width);
+        let (columns, count, slices) = (narrow(width), narrow(rows), narrow(SLICES));
         let partials = partials.first(2 * SLICES * width);
         launch!(self.norm_slices(
             partials.address(), dy.address(), x.address(), stats.address(), count, columns, slices,
@@ -167,11 +187,34 @@ impl Device {
         weight: View,
         outputs: usize,
     ) -> Result<(), Error> {
+        self.linear_input(dx, dy, weight, outputs)?;
+        self.linear_weight(dweight, dy, x, outputs)
+    }
+
+    /// dx = dy · weight.
+    pub fn linear_input(
+        &self,
+        dx: View,
+        dy: View,
+        weight: View,
+        outputs: usize,
+    ) -> Result<(), Error> {
         let (rows, inputs) = (dy.len() / outputs, weight.len() / outputs);
-        let dy = Matrix::rows(dy, outputs);
         let (dx, weight) = (Matrix::rows(dx, inputs), Matrix::rows(weight, inputs));
-        self.product(&Product::new(dx, dy, weight, [rows, inputs, outputs]))?;
+        self.product(&Product::new(dx, Matrix::rows(dy, outputs), weight, [rows, inputs, outputs]))
+    }
+
+    /// The weight's gradient, dyᵀ · x.
+    pub fn linear_weight(
+        &self,
+        dweight: View,
+        dy: View,
+        x: View,
+        outputs: usize,
+    ) -> Result<(), Error> {
+        let (rows, inputs) = (dy.len() / outputs, dweight.len() / outputs);
         let (dweight, x) = (Matrix::rows(dweight, inputs), Matrix::rows(x, inputs));
+        let dy = Matrix::rows(dy, outputs);
         self.product(&Product::new(dweight, dy.t(), x, [outputs, inputs, rows]))
     }
 

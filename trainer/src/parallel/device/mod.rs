@@ -1,27 +1,32 @@
-//! Data-parallel training with a device as what computes.
+//! Training with a device as what computes.
 //!
 //! | way | who has parameters, gradients and moments | who updates |
 //! |---|---|---|
 //! | `Resident` | the device, as do all ranks of DDP | the device |
 //! | `Parts` | the device, in parts: ZeRO and FSDP | the device |
+//! | `DeviceStages` | the device, of the stages of a pipeline that it has | the device |
 //! | `Streamed` | the host, as `Shards` holds them; units cross when needed | the host |
 //!
-//! The first two are what a run gets that asks for plain AdamW, and fits; the third is for all
+//! The first two are what a run gets that asks for plain AdamW, and fits; the last is for all
 //! others, `--offload` and `--ordered` among them, for models larger than `--device-budget`, and
-//! for parts on devices that do not reach each other.
+//! for parts on devices that do not reach each other. Pipelines have the third.
 
+mod held;
 mod parts;
 mod pass;
 mod resident;
+mod stages;
 mod streamed;
+mod sums;
 mod wire;
 
 pub use parts::Parts;
 pub use resident::Resident;
 pub use streamed::Streamed;
 
+use super::pipeline::{Home, Needs, Pipeline, Plan};
 use super::source::Passing;
-use super::{Lanes, Sharing, Stage, Strategy, Thrift};
+use super::{Groups, Lanes, Sharing, Stage, Strategy, Thrift};
 use crate::device::{DeviceUse, Passes};
 use crate::error::Error;
 use crate::kernels::Heads;
@@ -34,6 +39,7 @@ use crate::report::megabytes;
 use crate::state::State;
 use crate::tape::Keep;
 use brigade_comm::Communicator;
+use stages::DeviceStages;
 use std::ops::Range;
 use wire::Calls;
 
@@ -59,10 +65,8 @@ pub fn on_device<'a>(
         && thrift.offload.is_none();
     let (layout, budget) = (model.layout(), usage.budget);
     let passes = passes(usage.inside, layout, &lanes, thrift.keep);
-    let fitting = |bytes: &dyn Fn(Passes) -> usize| {
-        let fits = |way: &&Passes| budget.is_none_or(|budget| bytes(**way) <= budget);
-        passes.iter().find(fits).copied().filter(|_| is_plain)
-    };
+    let fitting =
+        |bytes: &dyn Fn(Passes) -> usize| fitting(&passes, budget, bytes).filter(|_| is_plain);
     let slots = lanes.slots();
     let untiled = Layout::new(*layout.config());
     let passing = || Passing::open(&thrift.source, state, (layout, &untiled), group);
@@ -96,6 +100,28 @@ fn passes(inside: Inside, layout: &Layout, lanes: &Lanes, keep: Keep) -> Vec<Pas
     std::iter::once(plain).chain(tiles).collect()
 }
 
+/// This rank's part of a pipeline whose stages are on devices. Collective.
+///
+/// Errors: as `on_device`.
+#[expect(clippy::too_many_arguments, reason = "what a run is made of")]
+pub fn pipeline_on_device<'a>(
+    usage: DeviceUse,
+    model: &'a Gpt,
+    groups: &'a Groups,
+    lanes: Lanes,
+    optimizer: Optimizer,
+    thrift: &Thrift,
+    state: &State,
+    plan: Plan,
+) -> Result<Box<dyn Strategy + 'a>, Error> {
+    check(model, thrift)?;
+    let home = |plan: &Plan, rank: usize, needs: &Needs| -> Result<Box<dyn Home + 'a>, Error> {
+        let place = (plan, rank);
+        Ok(Box::new(DeviceStages::new(usage, model, groups, lanes, thrift, state, place, needs)?))
+    };
+    Ok(Box::new(Pipeline::with_home(model, groups, optimizer, plan, home)?))
+}
+
 fn check(model: &Gpt, thrift: &Thrift) -> Result<(), Error> {
     let refuse = |problem: &str| Err(Error::setting("device", problem.to_string()));
     if model.layout().config().experts > 0 {
@@ -125,12 +151,23 @@ fn runs(layout: &Layout, range: Range<usize>) -> Vec<(Range<usize>, bool)> {
     runs
 }
 
-/// Refuse what is over the budget, with what would be enough.
-fn over(budget: usize, needed: usize, is_recomputed: bool) -> Error {
-    let hint = match is_recomputed {
+/// The first of these that a budget holds.
+fn fitting(
+    passes: &[Passes],
+    budget: Option<usize>,
+    bytes: &dyn Fn(Passes) -> usize,
+) -> Option<Passes> {
+    let fits = |way: &&Passes| budget.is_none_or(|budget| bytes(**way) <= budget);
+    passes.iter().find(fits).copied()
+}
+
+/// Refuse what is over the budget, with what would be enough; `what` needs it.
+fn over(budget: Option<usize>, needed: usize, what: &str, keep: Keep) -> Error {
+    let budget = budget.unwrap_or(usize::MAX);
+    let hint = match keep != Keep::All {
         true => "a smaller --batch, or more --accumulate, needs less",
         false => "--recompute, a smaller --batch or more --accumulate needs less",
     };
     let [needed, budget] = [needed, budget].map(|bytes| megabytes(bytes as u64));
-    Error::setting("device-budget", format!("a pass needs {needed}, {budget} are given: {hint}"))
+    Error::setting("device-budget", format!("{what} {needed}, {budget} are given: {hint}"))
 }

@@ -78,8 +78,8 @@ impl<'a> Parts<'a> {
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let mut flow = Flow::new(calls, device.stream())?;
-        let gpt = DeviceGpt::new(device, layout, passes.keep, rooms, memory);
-        let mut pass = Pass::new(gpt, lanes, layout.config().context, 0)?;
+        let gpt = DeviceGpt::new(device, layout, rooms.scratch, memory);
+        let mut pass = Pass::new(gpt, rooms.tape, lanes, layout.config().context, 0)?;
         flow.calls_mut().begin(|| {
             let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
             let views =
@@ -110,7 +110,7 @@ impl<'a> Parts<'a> {
         let Parts { layout, pass, held, flow, .. } = self;
         for unit in 0..layout.units() {
             let params = flow.params(held, unit)?.first(layout.unit(unit).len());
-            pass.gpt.forward(unit, params)?;
+            pass.forward(unit, params)?;
             flow.used(unit)?;
             if unit + 1 < layout.units() {
                 flow.ask(held, unit + 1)?;
@@ -134,7 +134,7 @@ impl<'a> Parts<'a> {
                 flow.settle(held, &pass.gpt.device, unit + 2, slot)?;
             }
             let lane = held.lane(unit, slot);
-            pass.gpt.backward(unit, params, lane.first(len))?;
+            pass.backward(unit, params, lane.first(len))?;
             flow.used(unit)?;
             if held.adds_up() && slot > 0 {
                 pass.gpt.device.add(held.outgoing(unit), lane)?;
@@ -202,14 +202,14 @@ fn fill(pass: &mut Pass, unit: &Unit, passing: &mut Passing<'_>) -> Result<(), E
     let Unit { range, own, .. } = unit;
     let part = own.start - range.start..own.end - range.start;
     for (array, to) in [("mean", unit.mean), ("square", unit.square)] {
-        pass.put(to.first(part.len()), &passing.unit(array, range)?[part.clone()])?;
+        pass.wire.put(to.first(part.len()), &passing.unit(array, range)?[part.clone()])?;
     }
     let params = passing.unit("params", range)?;
-    pass.put(unit.params.first(part.len()), &params[part.clone()])?;
+    pass.wire.put(unit.params.first(part.len()), &params[part.clone()])?;
     match unit.whole {
-        Some(whole) => pass.put(whole.first(range.len()), params),
+        Some(whole) => pass.wire.put(whole.first(range.len()), params),
         None if unit.inside == unit.params => Ok(()),
-        None => pass.put(unit.inside.first(part.len()), &params[part]),
+        None => pass.wire.put(unit.inside.first(part.len()), &params[part]),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One rank's passes: text to the device, losses back, and when which part of a step was done.
 
 use crate::data::fill;
-use crate::device::{DeviceGpt, Results, Wire};
+use crate::device::{DeviceGpt, DeviceTape, Results, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use crate::parallel::{Batch, Lanes, Spent};
@@ -10,6 +10,7 @@ use brigade_cuda::Event;
 /// What every way to train on a device has.
 pub(super) struct Pass {
     pub(super) gpt: DeviceGpt,
+    tape: DeviceTape,
     pub(super) wire: Wire,
     pub(super) lanes: Lanes,
     results: Results,
@@ -25,6 +26,7 @@ impl Pass {
     /// `down_bytes` is the most that comes down as one.
     pub(super) fn new(
         gpt: DeviceGpt,
+        tape: DeviceTape,
         lanes: Lanes,
         time: usize,
         down_bytes: usize,
@@ -40,6 +42,7 @@ impl Pass {
             targets: tokens.clone(),
             tokens,
             gpt,
+            tape,
             lanes,
         })
     }
@@ -50,16 +53,23 @@ impl Pass {
         let windows = self.lanes.range(slot);
         let windows = windows.map(|index| corpus.sample(batch.seed, batch.step, index, context));
         fill(windows, &mut self.tokens, &mut self.targets, context);
-        let text = self.gpt.text();
-        self.wire.send_text(text, &self.tokens, &self.targets, &self.read)?;
+        self.wire.send_text(self.tape.text, &self.tokens, &self.targets, &self.read)?;
         self.mark(0)
+    }
+
+    pub(super) fn forward(&mut self, unit: usize, params: View) -> Result<(), Error> {
+        self.gpt.forward(&mut self.tape, unit, params)
+    }
+
+    pub(super) fn backward(&mut self, unit: usize, params: View, grads: View) -> Result<(), Error> {
+        self.gpt.backward(&mut self.tape, unit, params, grads)
     }
 
     /// After the forward of the last unit.
     pub(super) fn turn(&mut self, slot: usize, scale: f32) -> Result<(), Error> {
-        self.gpt.loss(scale)?;
+        self.gpt.loss(&self.tape, scale)?;
         let stream = self.gpt.device.stream().clone();
-        self.results.fetch(&stream, slot, self.gpt.loss_sum())?;
+        self.results.fetch(&stream, slot, self.gpt.scratch.loss)?;
         self.mark(1)
     }
 
@@ -89,13 +99,13 @@ impl Pass {
         views: impl Fn(usize) -> [View; 2],
     ) -> Result<(), Error> {
         // Any text will do whose tokens there are.
-        self.gpt.device.clear(self.gpt.text())?;
-        (0..units).try_for_each(|unit| self.gpt.forward(unit, views(unit)[0]))?;
-        self.gpt.loss(1.0)?;
+        self.gpt.device.clear(self.tape.text)?;
+        (0..units).try_for_each(|unit| self.forward(unit, views(unit)[0]))?;
+        self.gpt.loss(&self.tape, 1.0)?;
         let mut units = (0..units).rev();
         units.try_for_each(|unit| {
             let [params, grads] = views(unit);
-            self.gpt.backward(unit, params, grads)
+            self.backward(unit, params, grads)
         })
     }
 
@@ -105,29 +115,15 @@ impl Pass {
         // What stands behind the text changes no loss of it.
         self.tokens[..len].copy_from_slice(text[0]);
         self.targets[..len].copy_from_slice(text[1]);
-        self.wire.send_text(self.gpt.text(), &self.tokens, &self.targets, &self.read)
+        self.wire.send_text(self.tape.text, &self.tokens, &self.targets, &self.read)
     }
 
     /// After its forward: the loss of each of its tokens.
     pub(super) fn take_losses(&mut self, losses: &mut [f32]) -> Result<(), Error> {
-        self.gpt.loss(0.0)?;
+        self.gpt.loss(&self.tape, 0.0)?;
         self.gpt.device.stream().record(&self.read)?;
-        let each = self.gpt.losses().first(losses.len());
+        let each = self.gpt.scratch.losses.first(losses.len());
         self.wire.read(each, losses)
-    }
-
-    /// The event after everything that was given to the device so far.
-    pub(super) fn now(&self) -> Result<Event, Error> {
-        let stream = self.gpt.device.stream();
-        let event = Event::new(stream.context())?;
-        stream.record(&event)?;
-        Ok(event)
-    }
-
-    /// Numbers to the device, after all that was given to it so far.
-    pub(super) fn put(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
-        let free = self.now()?;
-        self.wire.send(to, from, &free)
     }
 
     fn mark(&self, at: usize) -> Result<(), Error> {

@@ -17,7 +17,6 @@ use crate::parallel::{
     Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes,
 };
 use crate::state::State;
-use crate::tape::Keep;
 use brigade_comm::Communicator;
 use brigade_cuda::{DeviceMemory, Event};
 use std::time::Instant;
@@ -95,9 +94,7 @@ impl<'a> Streamed<'a> {
         let [plain, last] = [passes.first(), passes.last()].map(|passes| *passes.expect("a way"));
         let fits = |way: &(bool, Passes)| budget.is_none_or(|budget| bytes_of(*way) <= budget);
         let way = [(true, plain), (false, plain), (false, last)].into_iter().find(fits);
-        let way = way.ok_or_else(|| {
-            over(budget.unwrap_or(usize::MAX), bytes_of((false, last)), keep != Keep::All)
-        })?;
+        let way = way.ok_or_else(|| over(budget, bytes_of((false, last)), "a pass needs", keep))?;
         let bytes = bytes_of(way);
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let (views, grads, rooms) = plan(way, &mut Room::at(memory.address()));
@@ -114,9 +111,9 @@ impl<'a> Streamed<'a> {
         }
         let formula_bytes = shards.formula_bytes()? + loss_bytes(group, lanes.slots())?;
         let losses = vec![0.0; lanes.slots()];
-        let gpt = DeviceGpt::new(device, layout, keep, rooms, memory);
+        let gpt = DeviceGpt::new(device, layout, rooms.scratch, memory);
         let down_bytes = grads[0].crossing.bytes();
-        let pass = Pass::new(gpt, lanes, layout.config().context, down_bytes)?;
+        let pass = Pass::new(gpt, rooms.tape, lanes, layout.config().context, down_bytes)?;
         let device_bytes = [bytes as u64, pass.wire.bytes()];
         Ok(Streamed {
             model,
@@ -156,7 +153,7 @@ impl<'a> Streamed<'a> {
             self.shards.prefetch(unit)?;
             self.shards.prefetch(unit + 1)?;
             let (slot, view) = self.params(unit)?;
-            self.pass.gpt.forward(unit, view)?;
+            self.pass.forward(unit, view)?;
             self.used(slot)?;
             if unit + 1 < units {
                 self.release(unit)?;
@@ -180,7 +177,7 @@ impl<'a> Streamed<'a> {
                 // Its room was the unit's above the one above.
                 self.take(unit + 2, slot)?;
             }
-            self.pass.gpt.backward(unit, view, full)?;
+            self.pass.backward(unit, view, full)?;
             self.used(at)?;
             if crossing != full {
                 self.pass.gpt.device.to_bf16(crossing, full)?;

@@ -4,15 +4,18 @@
 //! A schedule says what each rank does in which order (`action`, `schedule`). It is made by
 //! `generate` or read from a file, checked by `shape`, completed by `lower`, carried out in no time
 //! by `dry` and counted up by `needs`, all of which have never seen a tensor. `run` carries it out,
-//! with messages over `wires` and computations by `stages`; `draw` shows what became of it.
+//! with messages over `wires` and computations by the stages' `home`: the host's are in `stages`
+//! and `pass`. `draw` shows what became of it.
 
 mod action;
 mod ask;
 mod draw;
 mod dry;
 mod generate;
+mod home;
 mod lower;
 mod needs;
+mod pass;
 mod run;
 mod schedule;
 mod shape;
@@ -24,6 +27,7 @@ pub use action::{Action, Kind};
 pub use draw::draw;
 pub use dry::{Span, Timeline};
 pub use generate::{Order, generate};
+pub(crate) use home::Home;
 pub use lower::lower;
 pub use needs::{Needs, StageNeeds, require_order};
 pub use run::{Stages, run};
@@ -41,7 +45,7 @@ use crate::optim::Optimizer;
 use crate::state::State;
 use brigade_comm::{Call, Communicator, Dtype};
 use brigade_schedule::Collective;
-use stages::{Chunk, Chunks, Pass, Site};
+use stages::{Chunks, Site};
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -93,10 +97,13 @@ pub fn stage_units(layers: usize, stages: usize, stage: usize) -> Result<Range<u
 
 /// One rank of a pipeline, or of several side by side.
 pub struct Pipeline<'a> {
+    model: &'a Gpt,
     groups: &'a Groups,
     plan: Plan,
     row: Vec<Action>,
-    chunks: Chunks<'a>,
+    /// Its stages.
+    mine: Vec<usize>,
+    home: Box<dyn Home + 'a>,
     wires: Wires,
     optimizer: Optimizer,
     formula_bytes: u64,
@@ -106,7 +113,8 @@ pub struct Pipeline<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// This rank's part, from `state`, which is the same on every rank. Collective.
+    /// This rank's part, which the host computes, from `state`, which is the same on every rank.
+    /// Collective.
     ///
     /// Errors: `Setting` for more stages than units and for budgets that are too small; those of
     /// calls that a group cannot do, and `Offload` for what a device says.
@@ -121,38 +129,43 @@ impl<'a> Pipeline<'a> {
         state: &State,
         plan: Plan,
     ) -> Result<Pipeline<'a>, Error> {
+        let (group, rule, state) = (groups.dp.as_ref(), optimizer.rule(), model.part(state));
+        let site = Site { model, group, lanes, sharing, rule, thrift, state: &state };
+        Pipeline::with_home(model, groups, optimizer, plan, |plan, rank, needs| {
+            Ok(Box::new(Chunks::new(&site, plan, rank, needs)?))
+        })
+    }
+
+    /// This rank's part, where its stages are at the home that is made for them. Collective.
+    pub(crate) fn with_home(
+        model: &'a Gpt,
+        groups: &'a Groups,
+        optimizer: Optimizer,
+        plan: Plan,
+        home: impl FnOnce(&Plan, usize, &Needs) -> Result<Box<dyn Home + 'a>, Error>,
+    ) -> Result<Pipeline<'a>, Error> {
         let Plan { schedule, shape } = &plan;
         let rank = groups.pp.as_ref().map_or(0, Communicator::rank);
-        let (needs, state) = (Needs::of(schedule, shape, rank), model.part(state));
-        let (group, rule) = (groups.dp.as_ref(), optimizer.rule());
-        let site = Site { model, group, lanes, sharing, rule, thrift, state: &state };
-        let mine: Vec<bool> = shape.rank_of.iter().map(|home| *home == rank).collect();
-        let parts = mine.iter().filter(|is_mine| **is_mine).count();
-        let chunk = |(stage, is_mine): (usize, &bool)| -> Result<Option<Chunk<'a>>, Error> {
-            let units = stage_units(model.layout().config().layers, shape.stages(), stage)?;
-            let part = mine[..stage].iter().filter(|is_mine| **is_mine).count();
-            let chunk = is_mine.then(|| site.chunk(units, needs.stages[stage], (part, parts)));
-            chunk.transpose()
-        };
-        let chunks = mine.iter().enumerate().map(chunk).collect::<Result<Vec<_>, _>>()?;
-        let chunks = Chunks::new(model, lanes, chunks);
-        let letter = chunks.scratch.residual.len();
+        let needs = Needs::of(schedule, shape, rank);
+        let home = home(&plan, rank, &needs)?;
+        let letter = home.letter();
         let wires = Wires::open(groups.pp.as_ref(), schedule, shape, needs.letters, letter)?;
         let row = plan.row(rank);
+        let is_mine = |stage: &usize| shape.rank_of[*stage] == rank;
         let mut pipeline = Pipeline {
-            spans: Vec::with_capacity(row.len() + plan.shape.stages()),
+            spans: Vec::with_capacity(row.len() + shape.stages()),
             begun: SystemTime::UNIX_EPOCH,
+            mine: (0..shape.stages()).filter(is_mine).collect(),
+            formula_bytes: (needs.sends * letter * size_of::<f32>()) as u64,
+            model,
             groups,
             row,
-            chunks,
+            home,
             wires,
             optimizer,
-            formula_bytes: (needs.sends * letter * size_of::<f32>()) as u64,
             plan,
         };
-        pipeline.formula_bytes += pipeline.loss_formula()?;
-        let inside = pipeline.chunks.chunks.iter().flatten().map(|chunk| chunk.formula_bytes);
-        pipeline.formula_bytes += inside.sum::<u64>();
+        pipeline.formula_bytes += pipeline.loss_formula()? + pipeline.home.formula_bytes();
         Ok(pipeline)
     }
 
@@ -169,7 +182,7 @@ impl<'a> Pipeline<'a> {
     fn loss(&self, batch: &Batch<'_>) -> Result<f64, Error> {
         let mut sum = [0.0];
         if self.is_last() {
-            sum[0] = gather_losses(self.groups.dp.as_ref(), &self.chunks.losses)?;
+            sum[0] = gather_losses(self.groups.dp.as_ref(), self.home.losses())?;
         }
         if let Some(group) = &self.groups.pp {
             group.broadcast(&mut sum, self.last())?;
@@ -181,7 +194,7 @@ impl<'a> Pipeline<'a> {
         let root = self.last() as u32;
         let call = Call::moving(Collective::Broadcast { root }, Dtype::F64, 1);
         let told = self.groups.pp.as_ref().map_or(Ok(0), |group| call_bytes(group, &call))?;
-        let slots = self.chunks.losses.len();
+        let slots = self.home.losses().len();
         let gathered = if self.is_last() { loss_bytes(self.groups.dp.as_ref(), slots)? } else { 0 };
         Ok(told + gathered)
     }
@@ -219,12 +232,14 @@ impl<'a> Pipeline<'a> {
 
 impl Strategy for Pipeline<'_> {
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
-        let (from, disk) = (Instant::now(), self.chunks.disk_use());
+        let (from, disk) = (Instant::now(), self.home.disk_use());
         self.begun = SystemTime::now();
-        let mut pass = Pass { chunks: &mut self.chunks, batch };
-        run(&self.row, &mut pass, &mut self.wires, from, &mut self.spans)?;
-        let mut spent =
-            Spent { exposed: std::mem::take(&mut self.wires.waited), ..Spent::default() };
+        let mut pass = self.home.pass(batch)?;
+        run(&self.row, &mut *pass, &mut self.wires, from, &mut self.spans)?;
+        drop(pass);
+        let waited = std::mem::take(&mut self.wires.waited);
+        let idle = self.home.measure(&mut self.spans)?;
+        let mut spent = Spent { exposed: idle.unwrap_or(waited), ..Spent::default() };
         for Span { action, begin, end } in &self.spans {
             let time = Duration::from_secs_f64(end - begin);
             match action.kind {
@@ -235,29 +250,24 @@ impl Strategy for Pipeline<'_> {
         let told = Instant::now();
         spent.loss = self.loss(batch)?;
         spent.exposed += told.elapsed();
-        for (stage, chunk) in self.chunks.chunks.iter_mut().enumerate() {
-            let Some(chunk) = chunk else { continue };
+        for stage in self.mine.iter().copied() {
             let begin = from.elapsed();
-            chunk.finish();
-            chunk.shards.update(&mut self.optimizer, lr)?;
-            let (end, waited) = (from.elapsed(), chunk.shards.take_waited());
-            let working = (end - begin).saturating_sub(waited);
-            spent.optimizer += working.saturating_sub(chunk.take_files_waited());
-            spent.exposed += waited;
+            let [ranks, files] = self.home.update(stage, &mut self.optimizer, lr)?;
+            let end = from.elapsed();
+            spent.optimizer += (end - begin).saturating_sub(ranks).saturating_sub(files);
+            spent.exposed += ranks;
             let action = Action { stage, kind: Kind::ReduceGrad, micro: 0 };
             self.spans.push(Span { action, begin: begin.as_secs_f64(), end: end.as_secs_f64() });
         }
         self.optimizer.steps += 1;
-        spent.disk = self.chunks.disk_use().since(disk);
+        spent.disk = self.home.disk_use().since(disk);
         Ok(spent)
     }
 
     fn gather(&mut self) -> Result<State, Error> {
-        let layout = self.chunks.model.layout();
+        let layout = self.model.layout();
         let mut state = State::room(layout);
-        for chunk in self.chunks.chunks.iter_mut().flatten() {
-            chunk.shards.gather(&mut state)?;
-        }
+        self.home.gather(&mut state)?;
         if let Some(group) = &self.groups.pp {
             let shape = &self.plan.shape;
             for (stage, rank) in shape.rank_of.iter().enumerate() {
@@ -269,7 +279,7 @@ impl Strategy for Pipeline<'_> {
             }
         }
         state.steps = self.optimizer.steps;
-        self.chunks.model.assemble(state)
+        self.model.assemble(state)
     }
 
     fn steps(&self) -> usize {
@@ -284,30 +294,25 @@ impl Strategy for Pipeline<'_> {
         let Groups { dp, pp, .. } = self.groups;
         let groups = [dp, pp].into_iter().flatten();
         let sent: u64 = groups.map(|group| group.stats().sent_bytes).sum();
-        sent + self.wires.sent_bytes() + self.chunks.model.sent_bytes()
+        let inside = self.model.sent_bytes();
+        sent + self.wires.sent_bytes() + inside - self.home.meeting_bytes()
     }
 
     fn memory(&self) -> Memory {
-        let mut memory = Memory {
-            activations: self.chunks.bytes(),
-            calls: self.wires.bytes() + self.chunks.model.room_bytes(),
-            ..Memory::default()
-        };
-        for chunk in self.chunks.chunks.iter().flatten() {
-            let [params, grads, moments, calls, arena] = chunk.shards.bytes();
-            memory.arena += arena + chunk.inputs_bytes();
-            memory.params += params;
-            memory.grads += grads;
-            memory.moments += moments;
-            memory.calls += calls;
-            memory.activations += chunk.bytes();
-        }
-        memory
+        let memory = self.home.memory();
+        Memory { calls: memory.calls + self.wires.bytes(), ..memory }
     }
 
     fn disk_formula(&self) -> DiskUse {
-        let chunks = self.chunks.chunks.iter().flatten();
-        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_formula))
+        self.home.disk_formula()
+    }
+
+    fn device(&self) -> Option<String> {
+        self.home.device()
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        self.home.close()
     }
 
     fn draw(&mut self) -> Result<Option<String>, Error> {

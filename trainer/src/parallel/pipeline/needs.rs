@@ -13,6 +13,8 @@ pub struct Needs {
     pub live: usize,
     /// Inputs and gradients that are on their way from one stage to another.
     pub letters: usize,
+    /// Of these, such as stay on this rank.
+    pub local: usize,
     /// Messages that this rank sends in a step.
     pub sends: usize,
 }
@@ -51,7 +53,7 @@ impl Needs {
     pub fn of(schedule: &Schedule, shape: &Shape, rank: usize) -> Needs {
         let none = vec![Level::default(); shape.stages()];
         let (mut live, mut owed) = (none.clone(), none);
-        let (mut all, mut letters) = (Level::default(), Level::default());
+        let [mut all, mut letters, mut local] = [Level::default(); 3];
         let mut whole = vec![false; shape.stages()];
         let mut gathers = vec![0; shape.stages()];
         let mut sends = 0;
@@ -85,13 +87,16 @@ impl Needs {
             // out leaves its place to something that was free.
             letters.add(-isize::from(shape.source(action).is_some() && action.kind.computes()));
             letters.add(isize::from(shape.target(action).is_some() && action.kind.computes()));
+            let stays = |other: Option<usize>| other.is_some_and(|it| shape.is_local(it, stage));
+            local.add(-isize::from(stays(shape.source(action)) && action.kind.computes()));
+            local.add(isize::from(stays(shape.target(action)) && action.kind.computes()));
         }
         let stage = |stage: usize| {
             let (live, owed) = (live[stage].most(), owed[stage].most());
             StageNeeds { live, owed, gathers: gathers[stage] }
         };
         let stages = (0..shape.stages()).map(stage).collect();
-        Needs { stages, live: all.most(), letters: letters.most(), sends }
+        Needs { stages, live: all.most(), letters: letters.most(), local: local.most(), sends }
     }
 }
 

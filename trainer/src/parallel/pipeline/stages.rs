@@ -1,15 +1,16 @@
-//! The stages of one rank, computed by a model.
+//! The stages of one rank, which the host has and computes.
 
-use super::action::{Action, Kind};
-use super::needs::StageNeeds;
+use super::home::Home;
+use super::needs::{Needs, StageNeeds};
+use super::pass::Pass;
 use super::run::Stages;
-use super::wires::Wires;
-use crate::data::fill;
+use super::{Plan, stage_units};
 use crate::error::Error;
+use crate::layout::Config;
 use crate::model::{Gpt, Owed};
 use crate::offload::{DiskUse, Inputs, Offload};
-use crate::optim::Rule;
-use crate::parallel::{Batch, Lanes, Shards, Sharing, Thrift};
+use crate::optim::{Optimizer, Rule};
+use crate::parallel::{Batch, Lanes, Memory, Shards, Sharing, Thrift};
 use crate::state::State;
 use crate::tape::{Scratch, Tape};
 use brigade_comm::Communicator;
@@ -21,19 +22,19 @@ pub(super) struct Chunk<'a> {
     pub(super) units: Range<usize>,
     pub(super) shards: Shards<'a>,
     /// What goes into its blocks, if that is kept in a file.
-    inputs: Option<Inputs>,
+    pub(super) inputs: Option<Inputs>,
     /// How long files had been waited for when this was asked last.
     files_waited: Duration,
     /// Whether all its parameters are here, where they are held in parts.
     is_whole: bool,
     /// Of micro-batches that are between forward and backward, or between the backward's parts.
-    live: Vec<Option<Tape>>,
-    owed: Vec<Option<Owed>>,
+    pub(super) live: Vec<Option<Tape>>,
+    pub(super) owed: Vec<Option<Owed>>,
     /// Those that nothing is in.
-    free_tapes: Vec<Tape>,
-    free_owed: Vec<Owed>,
+    pub(super) free_tapes: Vec<Tape>,
+    pub(super) free_owed: Vec<Owed>,
     /// Backwards of this step.
-    done: usize,
+    pub(super) done: usize,
     /// What a step sends and moves, by formula.
     pub(super) formula_bytes: u64,
     pub(super) disk_formula: DiskUse,
@@ -47,8 +48,8 @@ pub(super) struct Chunks<'a> {
     pub(super) chunks: Vec<Option<Chunk<'a>>>,
     pub(super) scratch: Scratch,
     /// [samples of a micro-batch × context], and the byte after each.
-    tokens: Vec<u32>,
-    targets: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
+    pub(super) targets: Vec<u32>,
     /// Summed loss of each micro-batch, on the rank that has the last stage.
     pub(super) losses: Vec<f64>,
 }
@@ -136,16 +137,16 @@ impl Chunk<'_> {
     }
 
     /// Before the update, which may want parameters in parts.
-    pub(super) fn finish(&mut self) {
+    fn finish(&mut self) {
         self.reshard();
         self.done = 0;
     }
 
-    fn unshard(&mut self) -> Result<(), Error> {
+    pub(super) fn unshard(&mut self) -> Result<(), Error> {
         if std::mem::replace(&mut self.is_whole, true) { Ok(()) } else { self.shards.summon() }
     }
 
-    fn reshard(&mut self) {
+    pub(super) fn reshard(&mut self) {
         if std::mem::take(&mut self.is_whole) {
             for unit in self.units.clone() {
                 self.shards.release(unit);
@@ -155,28 +156,39 @@ impl Chunk<'_> {
 }
 
 impl<'a> Chunks<'a> {
-    pub(super) fn new(model: &'a Gpt, lanes: Lanes, chunks: Vec<Option<Chunk<'a>>>) -> Chunks<'a> {
-        let (samples, time) = (lanes.samples(), model.layout().config().context);
-        let tokens = vec![0; samples * time];
-        Chunks {
-            scratch: model.scratch(samples, time),
+    /// Those of `rank`, which needs so much.
+    pub(super) fn new(
+        site: &Site<'a, '_>,
+        plan: &Plan,
+        rank: usize,
+        needs: &Needs,
+    ) -> Result<Chunks<'a>, Error> {
+        let Site { model, lanes, .. } = *site;
+        let Config { layers, context: time, .. } = *model.layout().config();
+        let shape = &plan.shape;
+        let mine: Vec<bool> = shape.rank_of.iter().map(|home| *home == rank).collect();
+        let parts = mine.iter().filter(|is_mine| **is_mine).count();
+        let chunk = |(stage, is_mine): (usize, &bool)| -> Result<Option<Chunk<'a>>, Error> {
+            let units = stage_units(layers, shape.stages(), stage)?;
+            let part = mine[..stage].iter().filter(|is_mine| **is_mine).count();
+            let chunk = is_mine.then(|| site.chunk(units, needs.stages[stage], (part, parts)));
+            chunk.transpose()
+        };
+        let chunks = mine.iter().enumerate().map(chunk).collect::<Result<Vec<_>, _>>()?;
+        let tokens = vec![0; lanes.samples() * time];
+        Ok(Chunks {
+            scratch: model.scratch(lanes.samples(), time),
             targets: tokens.clone(),
             losses: vec![0.0; lanes.slots()],
             tokens,
             model,
             lanes,
             chunks,
-        }
-    }
-
-    /// What files have cost so far.
-    pub(super) fn disk_use(&self) -> DiskUse {
-        let chunks = self.chunks.iter().flatten();
-        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_use()))
+        })
     }
 
     /// Bytes of what all stages of this rank share.
-    pub(super) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         let text = 4 * (self.tokens.len() + self.targets.len()) as u64;
         self.scratch.bytes() + self.model.gated_bytes() + text
     }
@@ -187,132 +199,64 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// One step of them.
-pub(super) struct Pass<'s, 'a> {
-    pub(super) chunks: &'s mut Chunks<'a>,
-    pub(super) batch: &'s Batch<'s>,
-}
-
-impl Stages for Pass<'_, '_> {
-    fn act(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
-        match action.kind {
-            Kind::Forward => self.forward(action, wires),
-            Kind::Backward => self.backward(action, wires),
-            Kind::Input => self.backward_input(action, wires),
-            Kind::Weight => self.backward_weight(action),
-            Kind::Unshard => self.chunk(action).unshard(),
-            Kind::Reshard => {
-                // What is let go of has arrived, or else nobody can be sure that it was asked for.
-                let chunk = self.chunk(action);
-                for unit in chunk.units.clone() {
-                    chunk.shards.fetch(unit)?;
-                }
-                chunk.reshard();
-                Ok(())
-            }
-            // A gradient is on its way as soon as the last micro-batch has been added to it.
-            _ => Ok(()),
-        }
+impl Home for Chunks<'_> {
+    fn letter(&self) -> usize {
+        self.scratch.residual.len()
     }
 
-    fn take_waited(&mut self) -> [Duration; 2] {
-        let ranks: Duration = self.chunks.mine().map(|chunk| chunk.shards.take_waited()).sum();
-        let files = self.chunks.mine().map(Chunk::take_files_waited).sum();
-        [ranks + self.chunks.model.take_waited(), files]
-    }
-}
-
-impl<'a> Pass<'_, 'a> {
-    fn forward(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
-        let (stage, last) = (action.stage, self.chunks.chunks.len() - 1);
-        self.fill(action);
-        let batch = self.batch;
-        let Chunks { model, chunks, tokens, targets, losses, .. } = &mut *self.chunks;
-        let chunk = chunks[stage].as_mut().expect("a checked schedule");
-        let mut tape = chunk.free_tapes.pop().expect("as many as the schedule needs");
-        wires.take(action, &mut tape.stream[0]);
-        chunk.unshard()?;
-        for unit in chunk.units.clone() {
-            model.forward(unit, chunk.shards.fetch(unit)?, &mut tape, tokens)?;
-            let inputs = chunk.inputs.as_mut();
-            inputs.map_or(Ok(()), |inputs| inputs.leave(action.micro, unit, &mut tape))?;
-        }
-        if stage == last {
-            losses[action.micro] = model.loss(&mut tape, targets, batch.scale())?;
-        }
-        wires.put(action, tape.stream.last_mut().expect("every tape has a stream"));
-        chunk.live[action.micro] = Some(tape);
-        Ok(())
+    fn pass<'s>(&'s mut self, batch: &'s Batch<'s>) -> Result<Box<dyn Stages + 's>, Error> {
+        Ok(Box::new(Pass { chunks: self, batch }))
     }
 
-    fn backward(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
-        self.fill(action);
-        let Chunks { model, chunks, scratch, tokens, .. } = &mut *self.chunks;
-        let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
-        let mut tape = chunk.live[action.micro].take().expect("forward came before");
-        wires.take(action, &mut scratch.residual);
-        chunk.unshard()?;
-        for unit in chunk.units.clone().rev() {
-            let inputs = chunk.inputs.as_mut();
-            inputs.map_or(Ok(()), |inputs| inputs.come_back(action.micro, unit, &mut tape))?;
-            let (params, grads) = chunk.shards.open(unit, chunk.done)?;
-            if tape.has_lost(unit) {
-                model.forward(unit, params, &mut tape, tokens)?;
-            }
-            model.backward(unit, params, grads, &tape, scratch, tokens)?;
-            chunk.shards.close(unit, chunk.done)?;
-        }
-        wires.put(action, &mut scratch.residual);
-        chunk.done += 1;
-        chunk.free_tapes.push(tape);
-        Ok(())
+    fn losses(&self) -> &[f64] {
+        &self.losses
     }
 
-    fn backward_input(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
-        let Chunks { model, chunks, scratch, .. } = &mut *self.chunks;
-        let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
-        chunk.unshard()?;
-        let tape = chunk.live[action.micro].as_mut().expect("forward came before");
-        let mut owed = chunk.free_owed.pop().expect("as many as the schedule needs");
-        wires.take(action, &mut scratch.residual);
-        for unit in chunk.units.clone().rev() {
-            model.backward_input(unit, chunk.shards.fetch(unit)?, tape, scratch, &mut owed);
-        }
-        wires.put(action, &mut scratch.residual);
-        chunk.owed[action.micro] = Some(owed);
-        Ok(())
+    fn update(
+        &mut self,
+        stage: usize,
+        optimizer: &mut Optimizer,
+        lr: f32,
+    ) -> Result<[Duration; 2], Error> {
+        let chunk = self.chunks[stage].as_mut().expect("a stage of this rank");
+        chunk.finish();
+        chunk.shards.update(optimizer, lr)?;
+        Ok([chunk.shards.take_waited(), chunk.take_files_waited()])
     }
 
-    fn backward_weight(&mut self, action: Action) -> Result<(), Error> {
-        self.fill(action);
-        let Chunks { model, chunks, tokens, .. } = &mut *self.chunks;
-        let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
-        let tape = chunk.live[action.micro].take().expect("forward came before");
-        let owed = chunk.owed[action.micro].take().expect("the other part came before");
-        chunk.unshard()?;
-        for unit in chunk.units.clone().rev() {
-            let grads = chunk.shards.open_gradient(unit, chunk.done)?;
-            model.backward_weight(unit, grads, &tape, &owed, tokens);
-            chunk.shards.close(unit, chunk.done)?;
-        }
-        chunk.done += 1;
-        chunk.free_tapes.push(tape);
-        chunk.free_owed.push(owed);
-        Ok(())
+    fn gather(&mut self, state: &mut State) -> Result<(), Error> {
+        self.mine().try_for_each(|chunk| chunk.shards.gather(state))
     }
 
-    fn chunk(&mut self, action: Action) -> &mut Chunk<'a> {
-        self.chunks.chunks[action.stage].as_mut().expect("a checked schedule")
+    fn formula_bytes(&self) -> u64 {
+        self.chunks.iter().flatten().map(|chunk| chunk.formula_bytes).sum()
     }
 
-    /// Have the micro-batch's text here, which the first and the last stage look at.
-    fn fill(&mut self, action: Action) {
-        let Chunks { lanes, chunks, tokens, targets, .. } = &mut *self.chunks;
-        if action.stage == 0 || action.stage + 1 == chunks.len() {
-            let Batch { corpus, seed, step, context, .. } = *self.batch;
-            let windows = lanes.range(action.micro);
-            let windows = windows.map(|index| corpus.sample(seed, step, index, context));
-            fill(windows, tokens, targets, context);
+    fn memory(&self) -> Memory {
+        let mut memory = Memory {
+            activations: self.bytes(),
+            calls: self.model.room_bytes(),
+            ..Memory::default()
+        };
+        for chunk in self.chunks.iter().flatten() {
+            let [params, grads, moments, calls, arena] = chunk.shards.bytes();
+            memory.arena += arena + chunk.inputs_bytes();
+            memory.params += params;
+            memory.grads += grads;
+            memory.moments += moments;
+            memory.calls += calls;
+            memory.activations += chunk.bytes();
         }
+        memory
+    }
+
+    fn disk_use(&self) -> DiskUse {
+        let chunks = self.chunks.iter().flatten();
+        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_use()))
+    }
+
+    fn disk_formula(&self) -> DiskUse {
+        let chunks = self.chunks.iter().flatten();
+        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk_formula))
     }
 }

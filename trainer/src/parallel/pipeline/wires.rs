@@ -113,6 +113,13 @@ impl Wires {
         Ok(())
     }
 
+    /// Whether what `action` needs is still on its way.
+    pub fn lacks(&self, action: Action) -> bool {
+        let letter = &self.inbox[back(action)][self.place(action.stage, action.micro)];
+        let is_coming = matches!(letter, Some(Letter::Coming(coming)) if !coming.is_done());
+        self.shape.source(action).is_some() && is_coming
+    }
+
     /// Wait until what `action` needs is here.
     pub fn expect(&mut self, action: Action) -> Result<(), Error> {
         if self.shape.source(action).is_none() {

@@ -1,0 +1,50 @@
+//! `brigade train --device cuda` on ranks that are processes, on a fake device or a real one
+//! (`BRIGADE_FAKE_CUDA=off`): the processor's losses, and the devices do what they are said to.
+
+use brigade_cuda_fake::{environment, has_device, is_off};
+use brigade_tests::command::{bounded, brigade, text, words};
+
+/// A model for seconds.
+const MODEL: &str = "train --batch 16 --layers 4 --width 20 --heads 2 --context 10 --steps 3 \
+                     --threads 1 --sample 0";
+
+/// Pipelines side by side, each rank with a device and a process of its own: the devices add up the
+/// gradients of those who share a stage.
+#[test]
+fn pipelines_on_devices_of_their_own_have_the_losses_of_the_processor() {
+    if is_off() || !has_device() {
+        return;
+    }
+    let alone = losses(&run("--quiet", 1));
+    for order in ["1f1b", "zbv"] {
+        let flags = format!("--ranks 4 --strategy ddp,{order} --mesh pp=2,dp=2 --device cuda");
+        let output = run(&flags, 4);
+        let how = "which has its stages' state too, gradients summed by the devices";
+        assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
+        near(&losses(&output), &alone, &flags);
+    }
+}
+
+/// What the command prints with these flags, on a machine with so many fake devices.
+fn run(flags: &str, devices: usize) -> String {
+    let mut command = bounded(brigade());
+    command.args(MODEL.split_whitespace()).args(flags.split_whitespace());
+    command.envs(environment()).env("BRIGADE_FAKE_CUDA_DEVICES", devices.to_string());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{flags}: {}", words(&output));
+    text(&output.stdout)
+}
+
+fn losses(output: &str) -> Vec<f64> {
+    let steps = output.lines().filter_map(|line| line.split_once("loss ").map(|(_, rest)| rest));
+    let losses = steps.filter_map(|rest| rest.split_whitespace().next()?.parse().ok());
+    losses.take(3).collect()
+}
+
+/// As near as numbers are that were added in another order.
+fn near(got: &[f64], want: &[f64], what: &str) {
+    assert_eq!((got.len(), want.len()), (3, 3), "{what}: {got:?}");
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() / want < 1e-5, "{what}: {got}, the processor {want}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Everything that a rank's stages have on their device, and where it lies.
+
+use super::mail::Letters;
+use crate::device::{DeviceOwed, DeviceTape, Passes, Scratch};
+use crate::error::Error;
+use crate::kernels::cuda::Room;
+use crate::layout::Layout;
+use crate::parallel::device::held::Held;
+use crate::parallel::pipeline::{Needs, Plan, stage_units};
+use brigade_cuda::{Context, Event};
+use std::ops::Range;
+
+/// What a rank has of a pipeline.
+pub(super) struct Part<'p> {
+    pub(super) layout: &'p Layout,
+    /// The stages, and their units.
+    pub(super) stages: Vec<(usize, Range<usize>)>,
+    pub(super) needs: &'p Needs,
+    /// Micro-batches of a step.
+    pub(super) slots: usize,
+}
+
+/// One stage: its state, and the micro-batches that are on their way through it.
+pub(super) struct Chunk {
+    pub(super) held: Held,
+    /// Of micro-batches that are between forward and backward, or between the backward's parts.
+    pub(super) live: Vec<Option<Place>>,
+    pub(super) owed: Vec<Option<DeviceOwed>>,
+    /// Those that nothing is in.
+    pub(super) free: Vec<Place>,
+    pub(super) free_owed: Vec<DeviceOwed>,
+    /// Backwards of this step.
+    pub(super) done: usize,
+}
+
+/// Room for a micro-batch, and the last use of it.
+pub(super) struct Place {
+    pub(super) tape: DeviceTape,
+    pub(super) used: Event,
+}
+
+/// A stage's state, and room for its micro-batches.
+type StageRooms = (Held, Vec<DeviceTape>, Vec<DeviceOwed>);
+
+/// All of it.
+pub(super) struct Rooms {
+    /// By stage of the part.
+    pub(super) stages: Vec<StageRooms>,
+    pub(super) letters: Letters,
+    pub(super) scratch: Scratch,
+}
+
+impl<'p> Part<'p> {
+    /// That of `rank`.
+    ///
+    /// Errors: `Setting` for more stages than units.
+    pub(super) fn new(
+        layout: &'p Layout,
+        (plan, rank): (&Plan, usize),
+        needs: &'p Needs,
+        slots: usize,
+    ) -> Result<Part<'p>, Error> {
+        let (layers, shape) = (layout.config().layers, &plan.shape);
+        let mine = (0..shape.stages()).filter(|stage| shape.rank_of[*stage] == rank);
+        let units = |stage| Ok((stage, stage_units(layers, shape.stages(), stage)?));
+        Ok(Part { layout, stages: mine.map(units).collect::<Result<_, Error>>()?, needs, slots })
+    }
+
+    /// Numbers of each unit's parameters.
+    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
+        let units = self.stages.iter().flat_map(|(_, units)| units.clone());
+        units.map(|unit| self.layout.unit(unit).len())
+    }
+
+    /// Numbers that go from stage to stage for each micro-batch.
+    pub(super) fn letter(&self, passes: Passes) -> usize {
+        let config = self.layout.config();
+        passes.samples * config.context * config.width
+    }
+
+    /// Bytes of the device.
+    pub(super) fn bytes(&self, passes: Passes) -> usize {
+        let mut room = Room::default();
+        self.take(&mut room, passes);
+        room.taken()
+    }
+
+    pub(super) fn take(&self, room: &mut Room, passes: Passes) -> Rooms {
+        let (layout, config) = (self.layout, self.layout.config());
+        let stage = |(stage, units): &(usize, Range<usize>)| {
+            let need = self.needs.stages[*stage];
+            let held = Held::take(room, layout, units.clone(), self.slots, passes.inside);
+            let tape = |_| DeviceTape::take(room, config, units.clone(), passes);
+            let tapes = (0..need.live).map(tape).collect();
+            let owed = |_| DeviceOwed::take(room, config, units.clone(), passes);
+            (held, tapes, (0..need.owed).map(owed).collect())
+        };
+        let has_head = self.stages.iter().any(|(_, units)| units.end == layout.units());
+        Rooms {
+            stages: self.stages.iter().map(stage).collect(),
+            letters: Letters::take(room, self.letter(passes), self.needs),
+            scratch: Scratch::take(room, config, has_head, passes),
+        }
+    }
+
+    /// By stage; none where another rank has it.
+    pub(super) fn chunks(
+        &self,
+        rooms: Vec<StageRooms>,
+        context: &Context,
+    ) -> Result<Vec<Option<Chunk>>, Error> {
+        let place = |tape| Ok(Place { tape, used: Event::new(context)? });
+        let mut chunks: Vec<_> = self.needs.stages.iter().map(|_| None).collect();
+        for ((stage, _), (held, tapes, owed)) in self.stages.iter().zip(rooms) {
+            chunks[*stage] = Some(Chunk {
+                held,
+                live: (0..self.slots).map(|_| None).collect(),
+                owed: (0..self.slots).map(|_| None).collect(),
+                free: tapes.into_iter().map(place).collect::<Result<_, Error>>()?,
+                free_owed: owed,
+                done: 0,
+            });
+        }
+        Ok(chunks)
+    }
+}

@@ -1,0 +1,135 @@
+//! Pipelines whose stages are on devices train the same model as the processor.
+
+use super::has_device;
+use super::world::{Folder, TOLERANCE, args, check, is_child_with, outcomes, train, world};
+use brigade_trainer::Args;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const SHAPE: &str = "--batch 16 --layers 4 --steps 3";
+
+#[test]
+fn every_order_has_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for order in ["gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipev"] {
+        check(2, &format!("{SHAPE} --strategy {order}"), TOLERANCE);
+    }
+}
+
+#[test]
+fn any_number_of_ranks_has_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    // All stages on one rank, which keep their mail; and fewer blocks than stages.
+    check(1, &format!("{SHAPE} --strategy zbv"), TOLERANCE);
+    check(4, &format!("{SHAPE} --strategy 1f1b --recompute"), TOLERANCE);
+    check(4, "--batch 16 --steps 2 --strategy gpipe --micro-batches 8", TOLERANCE);
+    check(2, &format!("{SHAPE} --strategy 1f1b --ordered"), TOLERANCE);
+}
+
+#[test]
+fn bf16_stays_near_the_processors_losses() {
+    if !has_device() {
+        return;
+    }
+    let alone = &train(&args(SHAPE), None).unwrap().losses;
+    for order in ["1f1b", "zbv"] {
+        let more = format!("{SHAPE} --strategy {order} --precision bf16 --device cuda");
+        for outcome in world(2, &args(&more)) {
+            for (got, want) in outcome.losses.iter().zip(alone) {
+                assert!((got - want).abs() / want < 1e-2, "{more}: {got}, f32 alone {want}");
+            }
+        }
+    }
+}
+
+/// Ranks of several pipelines on one device add their gradients up through their hosts. With a
+/// device and a process each, their devices do: see `tests/tests/devices.rs`.
+#[test]
+fn pipelines_side_by_side_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for order in ["1f1b", "interleaved"] {
+        check(4, &format!("{SHAPE} --strategy ddp,{order} --mesh dp=2,pp=2"), TOLERANCE);
+    }
+}
+
+#[test]
+fn a_schedule_from_a_file_is_carried_out_and_drawn() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    let draw = Some(folder.0.join("picture"));
+    for name in ["pipeline.csv", "pipeline_comms.csv"] {
+        let schedule = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+        let more = format!("{SHAPE} --schedule {}", schedule.display());
+        check(2, &more, TOLERANCE);
+        let drawn = Args { draw: draw.clone(), ..args(&format!("{more} --device cuda")) };
+        world(2, &drawn);
+        let picture = std::fs::read_to_string(folder.0.join("picture")).unwrap();
+        // As the processor's picture of the same schedule.
+        assert_eq!(picture.matches("<rect").count(), 1 + 2 * (2 * 4 * 2 + 2) + 5, "{picture}");
+    }
+}
+
+#[test]
+fn a_checkpoint_goes_from_stages_to_the_processor_and_back() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.0.join("stages.gpt");
+    let whole = &world(1, &args(SHAPE))[0].losses;
+    let legs = [
+        (2, "--strategy zbv --device cuda --stop-at 1", 0..1),
+        (1, "--stop-at 2", 1..2),
+        (4, "--strategy ddp,1f1b --mesh dp=2,pp=2 --device cuda", 2..3),
+    ];
+    for (ranks, more, steps) in legs {
+        let resume = (steps.start > 0).then(|| file.clone());
+        let args = args(&format!("{SHAPE} {more}"));
+        let leg = &world(ranks, &Args { checkpoint: Some(file.clone()), resume, ..args })[0];
+        assert_eq!(leg.losses.len(), steps.len(), "{more}");
+        for (got, want) in leg.losses.iter().zip(&whole[steps]) {
+            assert!((got - want).abs() / want < TOLERANCE, "{more}: {got}, {want} without");
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_does_not_hold_the_stages_is_refused() {
+    if !has_device() {
+        return;
+    }
+    let with = |budget: &str| {
+        args(&format!("{SHAPE} --strategy gpipe --device cuda --device-budget {budget}"))
+    };
+    world(2, &with("16M"));
+    for end in outcomes(2, &with("400K")) {
+        let refused = end.unwrap_err().to_string();
+        assert!(refused.starts_with("--device-budget: a rank's stages need "), "{refused}");
+    }
+}
+
+/// What a rank has on its way to others and from them is waited for before its memory goes, and some
+/// of it comes from ranks that wait for this one.
+#[test]
+fn a_rank_that_fails_in_a_pipeline_ends_the_others_at_once() {
+    let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@900=1"));
+    let name = "pipelines::a_rank_that_fails_in_a_pipeline_ends_the_others_at_once";
+    if brigade_cuda_fake::is_off() || !is_child_with(&[fault], name) {
+        return;
+    }
+    let begun = Instant::now();
+    let more = "--batch 16 --layers 4 --steps 40 --strategy 1f1b --device cuda";
+    let ends = outcomes(4, &args(more));
+    let words: Vec<String> = ends.into_iter().map(|end| end.unwrap_err().to_string()).collect();
+    println!("{words:?} after {:?}", begun.elapsed());
+    assert!(words.iter().all(|words| words.contains("CUDA_ERROR_INVALID_VALUE")), "{words:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
