@@ -25,6 +25,24 @@ fn pipelines_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
 }
 
+/// Ranks that divide tensors, beside others with other samples: the devices of the former sum, and
+/// the hosts of the latter.
+#[test]
+fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
+    if is_off() || !has_device() {
+        return;
+    }
+    let alone = losses(&run("--quiet", 1));
+    for (strategy, mesh) in [("tp", "tp=2"), ("ddp,tp", "dp=2,tp=2"), ("1f1b,tp", "pp=2,tp=2")] {
+        let ranks = if mesh == "tp=2" { 2 } else { 4 };
+        let flags = format!("--ranks {ranks} --strategy {strategy} --mesh {mesh} --device cuda");
+        let output = run(&flags, ranks);
+        let how = "heads and hidden numbers divided by 2 and summed by the devices, which has";
+        assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
+        near(&losses(&output), &alone, &flags);
+    }
+}
+
 /// What the command prints with these flags, on a machine with so many fake devices.
 fn run(flags: &str, devices: usize) -> String {
     let mut command = bounded(brigade());

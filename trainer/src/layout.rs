@@ -169,6 +169,11 @@ impl Layout {
         &self.config
     }
 
+    /// Into how many parts ranks divide it.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
     /// Elements in the flat buffer.
     pub fn len(&self) -> usize {
         self.head.end

@@ -69,7 +69,12 @@ impl Gpt {
 
     /// Whether ranks divide its tensors.
     pub(crate) fn is_divided(&self) -> bool {
-        !self.division.groups().is_empty()
+        self.dividers().is_some()
+    }
+
+    /// All who do.
+    pub(crate) fn dividers(&self) -> Option<&Group> {
+        self.division.groups().first()
     }
 
     /// Where each parameter of this rank lies.

@@ -5,6 +5,7 @@ use crate::device::Machine;
 use crate::error::Error;
 use crate::offload::Tier;
 use crate::optim::Rule;
+use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, Mesh, Stage, Ways};
 use crate::precision::Precision;
 
@@ -51,7 +52,10 @@ impl Args {
         }
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
-        let is_whole = mesh.length(Axis::Tp) == 1 && self.tile.is_none();
+        // Of those who divide tensors only the ways of `tp`.
+        let is_divided = mesh.length(Axis::Tp) > 1;
+        let by_heads = matches!(ways.inside, None | Some(Inside::Heads));
+        let is_whole = (!is_divided || by_heads) && self.tile.is_none();
         self.device.check(is_whole && is_plain, self.plan)?;
         self.check_stages_on_device(&ways, &mesh)?;
         self.share_of(0, ranks)?;
@@ -196,7 +200,8 @@ mod tests {
             ("--accumulate 0", 1, "--accumulate"),
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
-            ("--strategy tp --device cuda", 2, "--device"),
+            ("--strategy sp --device cuda", 2, "--device"),
+            ("--strategy ep --experts 4 --device cuda", 2, "--device"),
             ("--strategy 1f1b --precision bf16", 2, "--precision"),
             ("--strategy 1f1b --precision f16 --device cuda", 2, "--precision"),
             ("--strategy fsdp,1f1b --mesh dp=2,pp=2 --device cuda", 4, "--strategy"),

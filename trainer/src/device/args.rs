@@ -65,7 +65,7 @@ impl DeviceArgs {
         match self.device {
             Machine::Cuda if !is_whole => refuse(
                 "device",
-                "cuda computes whole units: with ddp, zero1, zero2 or fsdp, or in a pipeline",
+                "cuda goes with ddp, zero1, zero2, fsdp, tp and pipelines, and no tiles",
             ),
             Machine::Cuda if is_plan => {
                 refuse("plan", "tells of the processor only: leave --device away")

@@ -3,6 +3,8 @@
 //!
 //! Not here: where parameters and gradients are; whoever calls says so by their views.
 
+use super::calls::Calls;
+use super::division::DeviceDivision;
 use super::tape::{DeviceTape, Scratch};
 use crate::error::Error;
 use crate::kernels::Heads;
@@ -11,37 +13,76 @@ use crate::layout::{Config, Layout, block_lens, embed_lens, head_lens};
 use brigade_cuda::DeviceMemory;
 
 /// A model, and memory for its passes over so many samples at a time.
-pub(crate) struct DeviceGpt {
+pub(crate) struct DeviceGpt<'a> {
+    /// In front of the memory that its calls are on.
+    pub(crate) division: Option<DeviceDivision<'a>>,
     pub(crate) device: Device,
     pub(super) layout: Layout,
+    /// Of the model, and of attention on this rank.
+    pub(super) shape: Heads,
     pub(super) heads: Heads,
     pub(crate) scratch: Scratch,
     /// What tapes and scratch, and the rooms of whoever opened this, are in.
     _memory: DeviceMemory,
 }
 
-impl DeviceGpt {
-    /// A model of this layout; `scratch` is in `memory`.
+impl<'a> DeviceGpt<'a> {
+    /// A model of this layout, which those divide; `scratch` is in `memory`.
     pub(crate) fn new(
         device: Device,
         layout: &Layout,
+        division: Option<DeviceDivision<'a>>,
         scratch: Scratch,
         memory: DeviceMemory,
-    ) -> DeviceGpt {
-        let Config { context: time, heads, width, .. } = *layout.config();
-        let heads = Heads { time, heads, width };
-        DeviceGpt { device, layout: layout.clone(), heads, scratch, _memory: memory }
+    ) -> DeviceGpt<'a> {
+        let (Config { context: time, heads, width, .. }, ranks) =
+            (*layout.config(), layout.share().inside);
+        let shape = Heads { time, heads, width };
+        let heads = Heads { time, heads: heads / ranks, width: width / ranks };
+        DeviceGpt {
+            division,
+            device,
+            layout: layout.clone(),
+            shape,
+            heads,
+            scratch,
+            _memory: memory,
+        }
     }
 
     /// One line: what computes, and how.
     pub(crate) fn describe(&self) -> String {
         let attention = if self.scratch.scores.is_empty() { ", attention in tiles" } else { "" };
-        format!("{}{attention}", self.device.describe())
+        let division = self.division.as_ref().map_or(String::new(), DeviceDivision::describe);
+        format!("{}{attention}{division}", self.device.describe())
+    }
+
+    /// Calls of the devices of those who divide the model, if they sum.
+    pub(crate) fn calls(&self) -> Option<&Calls<'a>> {
+        self.division.as_ref().and_then(DeviceDivision::calls)
+    }
+
+    /// Bytes of the host's memory that they take.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        self.division.as_ref().map_or(0, DeviceDivision::bytes)
+    }
+
+    /// Leave out what those who divide the model sum, or no more.
+    pub(crate) fn hush(&mut self, is_silent: bool) {
+        if let Some(division) = &mut self.division {
+            division.hush(is_silent);
+        }
+    }
+
+    /// Wait for all that was given to the device.
+    pub(crate) fn settle(&self) -> Result<(), Error> {
+        self.device.stream().synchronize()?;
+        self.division.as_ref().map_or(Ok(()), DeviceDivision::settle)
     }
 
     /// From the output of the unit before, or the tokens, to this unit's. params: the unit's.
     pub(crate) fn forward(
-        &self,
+        &mut self,
         tape: &mut DeviceTape,
         unit: usize,
         params: View,
@@ -49,7 +90,7 @@ impl DeviceGpt {
         let (d, config) = (&self.device, *self.layout.config());
         if unit == 0 {
             let tables = params.cut(embed_lens(&config));
-            return d.embed(tape.output(0), tape.tokens(), tables, self.heads);
+            return d.embed(tape.output(0), tape.tokens(), tables, self.shape);
         }
         if unit > config.layers {
             let [gain, bias, head] = params.cut(head_lens(&config));
@@ -72,7 +113,7 @@ impl DeviceGpt {
     /// From the gradient of the unit's output to those of its input, which stays here for the unit
     /// before, and of its parameters, which are written to `grads`, in f32.
     pub(crate) fn backward(
-        &self,
+        &mut self,
         tape: &mut DeviceTape,
         unit: usize,
         params: View,
@@ -86,7 +127,7 @@ impl DeviceGpt {
         let (d, t) = (&self.device, &self.scratch);
         if unit == 0 {
             let tables = grads.cut(embed_lens(&config));
-            return d.embed_backward(tables, t.residual, tape.tokens(), t.partials, self.heads);
+            return d.embed_backward(tables, t.residual, tape.tokens(), t.partials, self.shape);
         }
         if is_block {
             return self.block_backward(tape, unit, params, grads);
@@ -104,7 +145,7 @@ impl DeviceGpt {
         if self.scratch.logits.is_empty() { tape.dlogits } else { self.scratch.logits }
     }
 
-    fn block(&self, tape: &DeviceTape, unit: usize, params: View) -> Result<(), Error> {
+    fn block(&mut self, tape: &DeviceTape, unit: usize, params: View) -> Result<(), Error> {
         let (d, t) = (&self.device, tape.block(unit));
         let (x, y) = (tape.input(unit), tape.output(unit));
         let [gain1, bias1, qkv_w, qkv_b, proj_w, proj_b, gain2, bias2, fc_w, fc_b, out_w, out_b] =
@@ -115,16 +156,16 @@ impl DeviceGpt {
             true => d.attention_in_tiles(t.mixed, t.lse, t.qkv, self.heads)?,
             false => d.attention(t.mixed, t.probs, t.qkv, self.heads)?,
         }
-        d.leave(t.middle, t.mixed, [proj_w, proj_b], x)?;
+        leave(d, &mut self.division, t.middle, t.mixed, [proj_w, proj_b], x)?;
         d.layernorm(t.ln2, Norm { x: t.middle, stats: t.stats2, gain: gain2 }, bias2)?;
         d.enter(t.hidden, t.ln2, fc_w, fc_b)?;
         d.gelu(t.active, t.hidden)?;
-        d.leave(y, t.active, [out_w, out_b], t.middle)
+        leave(d, &mut self.division, y, t.active, [out_w, out_b], t.middle)
     }
 
     /// The block's lines in reverse; `residual` is both ends.
     fn block_backward(
-        &self,
+        &mut self,
         tape: &DeviceTape,
         unit: usize,
         params: View,
@@ -133,7 +174,7 @@ impl DeviceGpt {
         let (d, t, x) = (&self.device, tape.block(unit), tape.input(unit));
         let Scratch { residual, narrow, dy, dmixed, wide, scores, delta, partials, .. } =
             self.scratch;
-        let c = self.heads.width;
+        let c = self.shape.width;
         let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
             params.cut(block_lens(&self.layout));
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
@@ -143,8 +184,9 @@ impl DeviceGpt {
         d.linear_backward(wide, dout_w, dy, t.active, out_w, c)?;
         d.bias_backward(dout_b, dy, partials)?;
         d.gelu_backward(wide, t.hidden)?;
-        d.linear_backward(narrow, dfc_w, wide, t.ln2, fc_w, 4 * c)?;
+        d.linear_backward(narrow, dfc_w, wide, t.ln2, fc_w, dfc_b.len())?;
         d.bias_backward(dfc_b, wide, partials)?;
+        sum(&mut self.division, narrow)?;
         let norm = Norm { x: t.middle, stats: t.stats2, gain: gain2 };
         d.layernorm_backward(residual, [dg2, db2], narrow, norm, partials)?;
 
@@ -158,9 +200,31 @@ impl DeviceGpt {
         } else {
             d.attention_backward(dqkv, scores, dmixed, t.qkv, t.probs, self.heads)?;
         }
-        d.linear_backward(narrow, dqkv_w, dqkv, t.ln1, qkv_w, 3 * c)?;
+        d.linear_backward(narrow, dqkv_w, dqkv, t.ln1, qkv_w, dqkv_b.len())?;
         d.bias_backward(dqkv_b, dqkv, partials)?;
+        sum(&mut self.division, narrow)?;
         let norm = Norm { x, stats: t.stats1, gain: gain1 };
         d.layernorm_backward(residual, [dg1, db1], narrow, norm, partials)
     }
+}
+
+/// From the inside back to the stream: y = x · weightᵀ + bias + onto, of all who divide it.
+fn leave(
+    device: &Device,
+    division: &mut Option<DeviceDivision<'_>>,
+    y: View,
+    x: View,
+    [weight, bias]: [View; 2],
+    onto: View,
+) -> Result<(), Error> {
+    match division {
+        Some(division) if !division.is_first() => device.project(y, x, weight, bias.len())?,
+        _ => device.leave(y, x, [weight, bias], onto)?,
+    }
+    sum(division, y)
+}
+
+/// What is a part on each of those who divide it becomes the whole.
+fn sum(division: &mut Option<DeviceDivision<'_>>, view: View) -> Result<(), Error> {
+    division.as_mut().map_or(Ok(()), |division| division.all_reduce(view))
 }

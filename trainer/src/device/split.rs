@@ -1,5 +1,6 @@
 //! Backward in two parts on a device, as `model/split.rs` has it: down to the gradient of a unit's
 //! input at once, since another rank waits for it, and those of its weights when there is time.
+//! Only of a model that nobody divides.
 
 use super::gpt::DeviceGpt;
 use super::tape::{DeviceTape, Passes, Scratch};
@@ -40,7 +41,7 @@ impl DeviceOwed {
     }
 }
 
-impl DeviceGpt {
+impl DeviceGpt<'_> {
     /// The first part of `backward`: everything but the gradients of the unit's parameters.
     pub(crate) fn backward_input(
         &mut self,
@@ -78,7 +79,7 @@ impl DeviceGpt {
         let [.., last] = owed.of(unit);
         if unit == 0 {
             let tables = grads.cut(embed_lens(&config));
-            return d.embed_backward(tables, last, tape.tokens(), partials, self.heads);
+            return d.embed_backward(tables, last, tape.tokens(), partials, self.shape);
         }
         if (1..=config.layers).contains(&unit) {
             return self.block_weight(tape, unit, grads, owed.of(unit));
@@ -97,7 +98,7 @@ impl DeviceGpt {
         params: View,
         [out, proj, norm2, norm1]: [View; 4],
     ) -> Result<(), Error> {
-        let (d, x, c) = (&self.device, tape.input(unit), self.heads.width);
+        let (d, x, c) = (&self.device, tape.input(unit), self.shape.width);
         let Scratch { residual, narrow, dy, dmixed, wide, scores, delta, .. } = self.scratch;
         let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
             params.cut(block_lens(&self.layout));
@@ -137,7 +138,7 @@ impl DeviceGpt {
         [out, proj, norm2, norm1]: [View; 4],
     ) -> Result<(), Error> {
         let (d, x, t) = (&self.device, tape.input(unit), tape.block(unit));
-        let (c, partials) = (self.heads.width, self.scratch.partials);
+        let (c, partials) = (self.shape.width, self.scratch.partials);
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
             grads.cut(block_lens(&self.layout));
         let layers = [

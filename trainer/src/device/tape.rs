@@ -1,5 +1,6 @@
 //! Memory of a pass on a device: what forward keeps for backward, and the scratch that backward
-//! needs. n = batch · time rows, c = width; *inside* is f32 or bf16, the rest f32.
+//! needs. n = batch · time rows, c = width, and i what this rank has of that inside of a block, c
+//! by those who divide it; *inside* is f32 or bf16, the rest f32.
 
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
@@ -15,6 +16,8 @@ pub(crate) struct Passes {
     /// Nothing of `Keep::LastInput` is known here.
     pub(crate) keep: Keep,
     pub(crate) inside: Inside,
+    /// Who divide heads and hidden numbers among them.
+    pub(crate) ranks: usize,
     /// Whether attention goes tile by tile, and keeps a number a row in place of its scores.
     pub(crate) has_tiles: bool,
 }
@@ -22,7 +25,7 @@ pub(crate) struct Passes {
 impl Passes {
     /// Numbers that attention keeps of a block: probabilities, or one of each of their rows.
     fn attention(&self, config: &Config) -> [usize; 2] {
-        let lines = self.samples * config.heads * config.context;
+        let lines = self.samples * config.heads / self.ranks * config.context;
         if self.has_tiles { [0, lines] } else { [lines * config.context, 0] }
     }
 }
@@ -32,19 +35,19 @@ pub(crate) struct BlockRooms {
     /// [n × c] inside, and [n × 2].
     pub(crate) ln1: View,
     pub(crate) stats1: View,
-    /// [n × 3c] inside.
+    /// [n × 3i] inside.
     pub(crate) qkv: View,
     /// [batch × heads × time × time] inside; or nothing, and [batch × heads × time].
     pub(crate) probs: View,
     pub(crate) lse: View,
-    /// [n × c] inside.
+    /// [n × i] inside.
     pub(crate) mixed: View,
     /// [n × c], the residual stream between attention and the perceptron.
     pub(crate) middle: View,
     /// [n × c] inside, and [n × 2].
     pub(crate) ln2: View,
     pub(crate) stats2: View,
-    /// [n × 4c] inside, before and after GELU.
+    /// [n × 4i] inside, before and after GELU.
     pub(crate) hidden: View,
     pub(crate) active: View,
 }
@@ -82,9 +85,9 @@ pub(crate) struct Scratch {
     pub(crate) dy: View,
     /// [n × c], of whatever fed a linear layer.
     pub(crate) narrow: View,
-    /// [n × c] inside, of attention's output.
+    /// [n × i] inside, of attention's output.
     pub(crate) dmixed: View,
-    /// [n × 4c] inside, of the perceptron's inside; its first [n × 3c] serve queries, keys and
+    /// [n × 4i] inside, of the perceptron's inside; its first [n × 3i] serve queries, keys and
     /// values.
     pub(crate) wide: View,
     /// As long as `probs`, and as `lse`.
@@ -187,18 +190,19 @@ impl BlockRooms {
     fn take(room: &mut Room, config: &Config, passes: Passes) -> BlockRooms {
         let (rows, width) = (passes.samples * config.context, config.width);
         let (narrow, [probs, lse]) = (passes.inside.size(), passes.attention(config));
+        let inner = width / passes.ranks;
         BlockRooms {
             ln1: room.take(rows * width, narrow),
             stats1: room.take(2 * rows, 4),
-            qkv: room.take(rows * 3 * width, narrow),
+            qkv: room.take(rows * 3 * inner, narrow),
             probs: room.take(probs, narrow),
             lse: room.take(lse, 4),
-            mixed: room.take(rows * width, narrow),
+            mixed: room.take(rows * inner, narrow),
             middle: room.take(rows * width, 4),
             ln2: room.take(rows * width, narrow),
             stats2: room.take(2 * rows, 4),
-            hidden: room.take(rows * 4 * width, narrow),
-            active: room.take(rows * 4 * width, narrow),
+            hidden: room.take(rows * 4 * inner, narrow),
+            active: room.take(rows * 4 * inner, narrow),
         }
     }
 }
@@ -214,7 +218,7 @@ impl Scratch {
         let Config { width, vocab, context, .. } = *config;
         let (narrow, rows) = (passes.inside.size(), passes.samples * context);
         let [probs, lse] = passes.attention(config);
-        let residual = room.take(rows * width, 4);
+        let (inner, residual) = (width / passes.ranks, room.take(rows * width, 4));
         Scratch {
             logits: room.take(if has_head && narrow < 4 { rows * vocab } else { 0 }, 4),
             losses: room.take(if has_head { rows } else { 0 }, 4),
@@ -223,8 +227,8 @@ impl Scratch {
             // Where inside and outside are alike, a second copy would be the first.
             dy: if narrow == 4 { residual } else { room.take(rows * width, narrow) },
             narrow: room.take(rows * width, 4),
-            dmixed: room.take(rows * width, narrow),
-            wide: room.take(rows * 4 * width, narrow),
+            dmixed: room.take(rows * inner, narrow),
+            wide: room.take(rows * 4 * inner, narrow),
             scores: room.take(probs, narrow),
             delta: room.take(lse, 4),
             partials: room.take(Device::partials(width, vocab), 4),

@@ -4,6 +4,7 @@
 mod operations;
 mod pipelines;
 mod races;
+mod tensor;
 mod training;
 mod world;
 

@@ -116,8 +116,8 @@ fn a_budget_that_does_not_hold_the_stages_is_refused() {
     }
 }
 
-/// What a rank has on its way to others and from them is waited for before its memory goes, and some
-/// of it comes from ranks that wait for this one.
+/// What a rank has on its way to others and from them is waited for before its memory goes, and
+/// some of it comes from ranks that wait for this one.
 #[test]
 fn a_rank_that_fails_in_a_pipeline_ends_the_others_at_once() {
     let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@900=1"));

@@ -187,6 +187,8 @@ fn products_by_cublas_have_the_losses_of_the_processor() {
     let more = "--batch 64 --strategy fsdp";
     check(2, more, TOLERANCE);
     check(2, "--batch 64 --strategy ddp", TOLERANCE);
+    check(2, "--strategy tp", TOLERANCE);
+    check(2, "--strategy tp --offload cpu", TOLERANCE);
     check(1, "--accumulate 2 --recompute", TOLERANCE);
     check(1, "--precision bf16", 1e-2);
     let table = table(2, &Args { quiet: false, ..args(&format!("{more} --device cuda")) });
@@ -197,13 +199,24 @@ fn products_by_cublas_have_the_losses_of_the_processor() {
 /// may wait for it: they hear of it before.
 #[test]
 fn a_rank_that_fails_on_a_device_ends_the_others_at_once() {
-    let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@700=1"));
     let name = "training::a_rank_that_fails_on_a_device_ends_the_others_at_once";
+    fails_at_once("--batch 64 --strategy fsdp", name);
+}
+
+/// The same where each block has calls of its own.
+#[test]
+fn a_rank_that_fails_among_those_who_divide_tensors_ends_the_others_at_once() {
+    let name = "training::a_rank_that_fails_among_those_who_divide_tensors_ends_the_others_at_once";
+    fails_at_once("--batch 64 --strategy tp", name);
+}
+
+fn fails_at_once(more: &str, name: &str) {
+    let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@700=1"));
     if brigade_cuda_fake::is_off() || !is_child_with(&[fault], name) {
         return;
     }
     let begun = Instant::now();
-    let ends = outcomes(2, &args("--batch 64 --strategy fsdp --device cuda --steps 40"));
+    let ends = outcomes(2, &args(&format!("{more} --device cuda --steps 40")));
     let words: Vec<String> = ends.into_iter().map(|end| end.unwrap_err().to_string()).collect();
     println!("{words:?} after {:?}", begun.elapsed());
     assert!(words.iter().any(|words| words.contains("CUDA_ERROR_INVALID_VALUE")), "{words:?}");

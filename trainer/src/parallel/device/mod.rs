@@ -18,7 +18,6 @@ mod resident;
 mod stages;
 mod streamed;
 mod sums;
-mod wire;
 
 pub use parts::Parts;
 pub use resident::Resident;
@@ -27,7 +26,7 @@ pub use streamed::Streamed;
 use super::pipeline::{Home, Needs, Pipeline, Plan};
 use super::source::Passing;
 use super::{Groups, Lanes, Sharing, Stage, Strategy, Thrift};
-use crate::device::{DeviceUse, Passes};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes};
 use crate::error::Error;
 use crate::kernels::Heads;
 use crate::kernels::cuda::{Device, Inside};
@@ -41,7 +40,6 @@ use crate::tape::Keep;
 use brigade_comm::Communicator;
 use stages::DeviceStages;
 use std::ops::Range;
-use wire::Calls;
 
 /// This rank's part of a run that a device computes.
 ///
@@ -59,7 +57,7 @@ pub fn on_device<'a>(
     state: &State,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
     check(model, thrift)?;
-    let device = Device::open(usage.index, usage.inside)?;
+    let (device, state) = (Device::open(usage.index, usage.inside)?, &*model.part(state));
     let is_plain = optimizer.rule() == Rule::Adamw
         && !(sharing.is_ordered && group.is_some())
         && thrift.offload.is_none();
@@ -70,7 +68,9 @@ pub fn on_device<'a>(
     let slots = lanes.slots();
     let untiled = Layout::new(*layout.config());
     let passing = || Passing::open(&thrift.source, state, (layout, &untiled), group);
-    if let Some(group) = group.filter(|_| sharing.stage > Stage::Ddp) {
+    let is_in_parts = sharing.stage > Stage::Ddp && group.is_some();
+    // The devices have calls of one group, which may be those who divide the model.
+    if let Some(group) = group.filter(|_| is_in_parts && !model.is_divided()) {
         let (stage, ranks) = (sharing.stage, group.size());
         let bytes = |way| Parts::bytes(layout, (stage, slots), way, ranks);
         if let Some(way) = fitting(&bytes)
@@ -81,7 +81,9 @@ pub fn on_device<'a>(
             let way = Parts::new(device, model, group, calls, share, optimizer, way, from)?;
             return Ok(Box::new(way));
         }
-    } else if let Some(way) = fitting(&|way| Resident::bytes(layout, slots, way)) {
+    }
+    if let Some(way) = fitting(&|way| Resident::bytes(layout, slots, way)).filter(|_| !is_in_parts)
+    {
         let from = passing()?;
         let way = Resident::new(device, model, group, lanes, optimizer, way, from)?;
         return Ok(Box::new(way));
@@ -91,10 +93,61 @@ pub fn on_device<'a>(
     Ok(Box::new(way))
 }
 
+/// Those who divide a model, as these passes meet them. Their devices sum if no other group has
+/// something there. Collective over all ranks.
+fn divide<'a>(
+    model: &'a Gpt,
+    others: &[&Communicator],
+    device: &Device,
+    passes: Passes,
+) -> Result<Option<DeviceDivision<'a>>, Error> {
+    let Some(group) = model.dividers() else { return Ok(None) };
+    let is_alone = others.is_empty() || are_apart(&[others, &[group.comm()]].concat(), device)?;
+    let Config { context, width, .. } = *model.layout().config();
+    let most = passes.samples * context * width;
+    DeviceDivision::open(group, is_alone, device.stream(), most).map(Some)
+}
+
+/// What those who divide a model make this rank send in a step through some units, where it is
+/// their hosts that sum.
+fn divided_bytes(
+    model: &Gpt,
+    gpt: &DeviceGpt<'_>,
+    keep: Keep,
+    units: Range<usize>,
+    lanes: &Lanes,
+) -> Result<u64, Error> {
+    if !gpt.division.as_ref().is_some_and(DeviceDivision::is_by_hosts) {
+        return Ok(0);
+    }
+    Ok(lanes.slots() as u64 * model.formula_bytes(keep, units, lanes.samples())?)
+}
+
+/// Whether no two ranks of all these groups share a device or a process. Where they do, calls that
+/// wait on devices would take room there that another group's need, or hold up its threads.
+/// Collective over all ranks that are in such groups.
+fn are_apart(groups: &[&Communicator], device: &Device) -> Result<bool, Error> {
+    let mut all: Vec<u8> = device.context().device().uuid.to_vec();
+    all.extend(std::process::id().to_le_bytes());
+    for group in groups {
+        let mine = std::mem::take(&mut all);
+        all = vec![0; group.size() * mine.len()];
+        group.all_gather(&mine, &mut all)?;
+    }
+    let ranks = all.as_chunks::<20>().0;
+    let are_distinct = |part: Range<usize>| {
+        let mut parts: Vec<&[u8]> = ranks.iter().map(|rank| &rank[part.clone()]).collect();
+        parts.sort_unstable();
+        parts.windows(2).all(|pair| pair[0] != pair[1])
+    };
+    Ok(are_distinct(0..16) && are_distinct(16..20))
+}
+
 /// How passes can be made, best first: attention in tiles is for what would not fit otherwise.
 fn passes(inside: Inside, layout: &Layout, lanes: &Lanes, keep: Keep) -> Vec<Passes> {
     let Config { context: time, heads, width, .. } = *layout.config();
-    let plain = Passes { samples: lanes.samples(), keep, inside, has_tiles: false };
+    let ranks = layout.share().inside;
+    let plain = Passes { samples: lanes.samples(), keep, inside, ranks, has_tiles: false };
     let tiles = Device::has_tiles(Heads { time, heads, width });
     let tiles = tiles.then_some(Passes { has_tiles: true, ..plain });
     std::iter::once(plain).chain(tiles).collect()

@@ -8,8 +8,7 @@ mod held;
 
 use super::pass::Pass;
 use super::runs;
-use super::wire::Calls;
-use crate::device::{DeviceGpt, Passes, Rooms};
+use crate::device::{Calls, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};
 use crate::layout::Layout;
@@ -32,7 +31,7 @@ pub struct Parts<'a> {
     group: &'a Communicator,
     /// In front of the memory that its calls are on.
     flow: Flow<'a>,
-    pass: Pass,
+    pass: Pass<'a>,
     held: Held,
     optimizer: Optimizer,
     losses: Vec<f64>,
@@ -78,14 +77,15 @@ impl<'a> Parts<'a> {
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let mut flow = Flow::new(calls, device.stream())?;
-        let gpt = DeviceGpt::new(device, layout, rooms.scratch, memory);
+        let gpt = DeviceGpt::new(device, layout, None, rooms.scratch, memory);
         let mut pass = Pass::new(gpt, rooms.tape, lanes, layout.config().context, 0)?;
-        flow.calls_mut().begin(|| {
+        if flow.calls().shares_process() {
             let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
             let views =
                 |unit| [held.params(unit), held.lane(unit, 0)].map(|view| first(unit, view));
-            pass.rehearse(layout.units(), views)
-        })?;
+            pass.rehearse(layout.units(), views)?;
+            flow.calls_mut().meet()?;
+        }
         for unit in &held.units {
             fill(&mut pass, unit, &mut passing)?;
         }
@@ -172,17 +172,17 @@ impl<'a> Parts<'a> {
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
         for slot in 0..self.losses.len() {
-            self.pass.begin(slot, batch)?;
+            self.pass.enter(slot, batch)?;
             self.forward()?;
             self.pass.turn(slot, batch.scale())?;
             self.backward(slot)?;
         }
-        let begun = Instant::now();
         self.update(lr)?;
         self.optimizer.steps += 1;
+        self.pass.updated()?;
         self.pass.losses(&mut self.losses)?;
         self.pass.add_times(&mut spent)?;
-        spent.optimizer = begun.elapsed();
+        spent.optimizer = self.pass.update_time()?;
         let begun = Instant::now();
         let sum = gather_losses(Some(self.group), &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
@@ -281,6 +281,8 @@ impl Strategy for Parts<'_> {
     fn device(&self) -> Option<String> {
         let device = self.pass.gpt.describe();
         let calls = self.flow.calls().describe();
-        Some(format!("{device}, which has this rank's parts of the state too, {calls}"))
+        Some(format!(
+            "{device}, which has this rank's parts of the state too, gradients summed {calls}"
+        ))
     }
 }

@@ -1,36 +1,37 @@
 //! One rank's passes: text to the device, losses back, and when which part of a step was done.
 
 use crate::data::fill;
-use crate::device::{DeviceGpt, DeviceTape, Results, Wire};
+use crate::device::{DeviceDivision, DeviceGpt, DeviceTape, Results, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use crate::parallel::{Batch, Lanes, Spent};
 use brigade_cuda::Event;
+use std::time::Duration;
 
 /// What every way to train on a device has.
-pub(super) struct Pass {
-    pub(super) gpt: DeviceGpt,
+pub(super) struct Pass<'a> {
+    pub(super) gpt: DeviceGpt<'a>,
     tape: DeviceTape,
     pub(super) wire: Wire,
     pub(super) lanes: Lanes,
     results: Results,
     /// The last use of tokens and targets.
     read: Event,
-    /// Of the last slot: begun, forward done, backward done.
-    marks: [Event; 3],
+    /// Of the last slot: begun, forward done, backward done; and updated, if the device does so.
+    marks: [Event; 4],
     tokens: Vec<u32>,
     targets: Vec<u32>,
 }
 
-impl Pass {
+impl<'a> Pass<'a> {
     /// `down_bytes` is the most that comes down as one.
     pub(super) fn new(
-        gpt: DeviceGpt,
+        gpt: DeviceGpt<'a>,
         tape: DeviceTape,
         lanes: Lanes,
         time: usize,
         down_bytes: usize,
-    ) -> Result<Pass, Error> {
+    ) -> Result<Pass<'a>, Error> {
         let context = gpt.device.context().clone();
         let mark = || Event::timed(&context);
         let tokens = vec![0; lanes.samples() * time];
@@ -38,7 +39,7 @@ impl Pass {
             wire: Wire::new(gpt.device.stream(), down_bytes)?,
             results: Results::new(&context, lanes.slots())?,
             read: Event::new(&context)?,
-            marks: [mark()?, mark()?, mark()?],
+            marks: [mark()?, mark()?, mark()?, mark()?],
             targets: tokens.clone(),
             tokens,
             gpt,
@@ -48,7 +49,7 @@ impl Pass {
     }
 
     /// The samples of this rank's lane in `slot` go to the device.
-    pub(super) fn begin(&mut self, slot: usize, batch: &Batch<'_>) -> Result<(), Error> {
+    pub(super) fn enter(&mut self, slot: usize, batch: &Batch<'_>) -> Result<(), Error> {
         let (corpus, context) = (batch.corpus, batch.context);
         let windows = self.lanes.range(slot);
         let windows = windows.map(|index| corpus.sample(batch.seed, batch.step, index, context));
@@ -79,6 +80,16 @@ impl Pass {
         self.mark(2)
     }
 
+    /// After the update, where the device makes it.
+    pub(super) fn updated(&self) -> Result<(), Error> {
+        self.mark(3)
+    }
+
+    /// How long that took since the last backward, after the losses.
+    pub(super) fn update_time(&self) -> Result<Duration, Error> {
+        Ok(self.marks[3].since(&self.marks[2])?)
+    }
+
     /// Wait for all that was computed, and have the losses of all slots.
     pub(super) fn losses(&mut self, losses: &mut [f64]) -> Result<(), Error> {
         self.results.take(self.gpt.device.stream(), losses)
@@ -92,21 +103,37 @@ impl Pass {
         Ok(())
     }
 
-    /// Compute all that a slot computes, of whatever lies there, for the sake of the code alone.
+    /// Compute all that a slot computes, of whatever lies there, for the sake of the code alone:
+    /// see `Calls::shares_process`.
     pub(super) fn rehearse(
         &mut self,
         units: usize,
         views: impl Fn(usize) -> [View; 2],
     ) -> Result<(), Error> {
+        self.gpt.hush(true);
         // Any text will do whose tokens there are.
         self.gpt.device.clear(self.tape.text)?;
         (0..units).try_for_each(|unit| self.forward(unit, views(unit)[0]))?;
         self.gpt.loss(&self.tape, 1.0)?;
-        let mut units = (0..units).rev();
-        units.try_for_each(|unit| {
+        (0..units).rev().try_for_each(|unit| {
             let [params, grads] = views(unit);
             self.backward(unit, params, grads)
-        })
+        })?;
+        self.gpt.hush(false);
+        Ok(())
+    }
+
+    /// Before the first pass of a model that ranks divide.
+    pub(super) fn begin(
+        &mut self,
+        units: usize,
+        views: impl Fn(usize) -> [View; 2],
+    ) -> Result<(), Error> {
+        if !self.gpt.division.as_ref().is_some_and(DeviceDivision::shares_process) {
+            return Ok(());
+        }
+        self.rehearse(units, views)?;
+        self.gpt.division.as_mut().map_or(Ok(()), DeviceDivision::meet)
     }
 
     /// Some text goes to the device, to be looked at only. It is no longer than a lane.
@@ -131,12 +158,12 @@ impl Pass {
     }
 }
 
-impl Drop for Pass {
+impl Drop for Pass<'_> {
     /// What an error or the end of a run has left in the streams is done before its memory goes: a
     /// driver that frees some may wait for that, and need not.
     fn drop(&mut self) {
         // A stream that fails has nothing on its way any more.
-        let _ = self.gpt.device.stream().synchronize();
+        let _ = self.gpt.settle();
         let _ = self.wire.settle();
     }
 }

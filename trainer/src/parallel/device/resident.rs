@@ -4,15 +4,17 @@
 use super::held::Held;
 use super::pass::Pass;
 use super::sums::Sums;
-use super::wire::Calls;
-use crate::device::{DeviceGpt, Passes, Rooms};
+use super::{divide, divided_bytes};
+use crate::device::{Calls, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::Optimizer;
 use crate::parallel::source::Passing;
-use crate::parallel::{Batch, Lanes, Memory, Spent, Strategy, Take, gather_losses, loss_bytes};
+use crate::parallel::{
+    Batch, Lanes, Memory, Spent, Strategy, Take, gather_losses, loss_bytes, tell_whole,
+};
 use crate::state::State;
 use brigade_comm::Communicator;
 use brigade_cuda::DeviceMemory;
@@ -20,11 +22,12 @@ use std::time::{Duration, Instant};
 
 /// One rank of DDP, or a process alone, with everything on its device.
 pub struct Resident<'a> {
+    model: &'a Gpt,
     layout: &'a Layout,
     group: Option<&'a Communicator>,
     /// In front of the memory that its calls are on.
     sums: Sums<'a>,
-    pass: Pass,
+    pass: Pass<'a>,
     held: Held,
     optimizer: Optimizer,
     losses: Vec<f64>,
@@ -41,7 +44,7 @@ impl<'a> Resident<'a> {
         room.taken()
     }
 
-    /// Of all ranks the same, of what passes by them.
+    /// Of all ranks with other samples the same, of what passes by them.
     ///
     /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
     /// `passing`.
@@ -62,18 +65,23 @@ impl<'a> Resident<'a> {
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let lens = || (0..layout.units()).map(|unit| layout.unit(unit).len());
-        let mut sums = Sums::open(group, true, device.stream(), lens())?;
-        let formula_bytes = loss_bytes(group, slots)? + sums.formula_bytes(lens())?;
+        let division = divide(model, group.as_slice(), &device, passes)?;
+        let mut sums = Sums::open(group, division.is_none(), device.stream(), lens())?;
         let longest = if sums.bytes() > 0 { 4 * lens().max().unwrap_or(0) } else { 0 };
-        let gpt = DeviceGpt::new(device, layout, rooms.scratch, memory);
+        let gpt = DeviceGpt::new(device, layout, division, rooms.scratch, memory);
         let mut pass = Pass::new(gpt, rooms.tape, lanes, layout.config().context, longest)?;
-        sums.begin(|| {
-            let views = |unit| [held.params(layout, unit), held.grads(layout, unit)];
-            pass.rehearse(layout.units(), views)
-        })?;
+        let views = |unit| [held.params(layout, unit), held.grads(layout, unit)];
+        if sums.shares_process() {
+            pass.rehearse(layout.units(), views)?;
+            sums.meet()?;
+        }
+        pass.begin(layout.units(), views)?;
         held.fill(&mut pass.wire, layout, &mut passing)?;
-        let calls = sums.bytes() + pass.wire.bytes();
+        let calls = sums.bytes() + pass.wire.bytes() + pass.gpt.pinned_bytes();
+        let inside = divided_bytes(model, &pass.gpt, passes.keep, 0..layout.units(), &lanes)?;
+        let formula_bytes = loss_bytes(group, slots)? + sums.formula_bytes(lens())? + inside;
         Ok(Resident {
+            model,
             layout,
             group,
             sums,
@@ -112,12 +120,11 @@ impl<'a> Resident<'a> {
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
         for slot in 0..self.losses.len() {
-            self.pass.begin(slot, batch)?;
+            self.pass.enter(slot, batch)?;
             self.forward()?;
             self.pass.turn(slot, batch.scale())?;
             self.backward(slot)?;
         }
-        let from = Instant::now();
         let mut waited = Duration::ZERO;
         let Resident { layout, pass, held, sums, optimizer, .. } = self;
         for unit in (0..layout.units()).rev() {
@@ -125,41 +132,52 @@ impl<'a> Resident<'a> {
             held.update(&pass.gpt.device, layout, unit, (optimizer, lr))?;
         }
         optimizer.steps += 1;
+        pass.updated()?;
         self.pass.losses(&mut self.losses)?;
         self.pass.add_times(&mut spent)?;
         let begun = Instant::now();
         let sum = gather_losses(self.group, &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
-        spent.exposed = waited + begun.elapsed();
-        spent.optimizer = from.elapsed().saturating_sub(spent.exposed);
+        spent.exposed = waited + begun.elapsed() + self.model.take_waited();
+        spent.optimizer = self.pass.update_time()?.saturating_sub(waited);
         Ok(spent)
+    }
+}
+
+impl<'a> Resident<'a> {
+    /// Calls of the devices, of which a run has those of one group at most.
+    fn calls(&self) -> Option<&Calls<'a>> {
+        self.sums.calls().or(self.pass.gpt.calls())
     }
 }
 
 impl Strategy for Resident<'_> {
     fn close(&mut self) -> Result<(), Error> {
-        self.sums.calls().map_or(Ok(()), Calls::close)
+        self.calls().map_or(Ok(()), Calls::close)
     }
 
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let outcome = self.step_or_fail(batch, lr);
-        match self.sums.calls() {
+        match self.calls() {
             Some(calls) => calls.seen(outcome),
             None => outcome,
         }
     }
 
     fn gather(&mut self) -> Result<State, Error> {
-        let mut state = State::room(self.layout);
-        self.tell(true, &mut |array, first, values| {
+        let Resident { layout, pass, held, optimizer, .. } = self;
+        let mut state = State { steps: optimizer.steps, ..State::room(layout) };
+        held.tell(&mut pass.wire, layout, true, &mut |array, first, values| {
             state.put(array, first, values);
             Ok(())
         })?;
-        state.steps = self.optimizer.steps;
-        Ok(state)
+        self.model.assemble(state)
     }
 
     fn tell(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        if self.model.is_divided() {
+            return tell_whole(self.gather()?, has_moments, take);
+        }
         self.held.tell(&mut self.pass.wire, self.layout, has_moments, take)
     }
 
@@ -172,7 +190,8 @@ impl Strategy for Resident<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        self.group.map_or(0, |group| group.stats().sent_bytes) - self.sums.meeting_bytes()
+        let sent = self.group.map_or(0, |group| group.stats().sent_bytes);
+        sent + self.model.sent_bytes() - self.calls().map_or(0, Calls::meeting_bytes)
     }
 
     fn memory(&self) -> Memory {
@@ -195,8 +214,7 @@ impl Strategy for Resident<'_> {
     }
 
     fn device(&self) -> Option<String> {
-        let sums = self.sums.calls().map_or("", Calls::describe);
-        let comma = if sums.is_empty() { "" } else { ", " };
-        Some(format!("{}, which has the state too{comma}{sums}", self.pass.gpt.describe()))
+        let sums = self.sums.describe();
+        Some(format!("{}, which has the state too{sums}", self.pass.gpt.describe()))
     }
 }

@@ -4,9 +4,9 @@
 //!
 //! The device has room for the parameters of all units, which then cross once a step, or of two.
 
-use super::over;
 use super::pass::Pass;
-use crate::device::{DeviceGpt, Passes, Rooms};
+use super::{divide, divided_bytes, over};
+use crate::device::{Calls, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Layout;
@@ -14,7 +14,8 @@ use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::{
-    Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes,
+    Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses,
+    loss_bytes, tell_whole,
 };
 use crate::state::State;
 use brigade_comm::Communicator;
@@ -25,7 +26,7 @@ use std::time::Instant;
 pub struct Streamed<'a> {
     model: &'a Gpt,
     group: Option<&'a Communicator>,
-    pass: Pass,
+    pass: Pass<'a>,
     shards: Shards<'a>,
     slots: Vec<Slot>,
     /// Gradients on the device, in turn, in what they cross in: f32, or bf16 beside it.
@@ -109,12 +110,19 @@ impl<'a> Streamed<'a> {
         if let Some(offload) = &thrift.offload {
             shards.offload(offload)?;
         }
-        let formula_bytes = shards.formula_bytes()? + loss_bytes(group, lanes.slots())?;
         let losses = vec![0.0; lanes.slots()];
-        let gpt = DeviceGpt::new(device, layout, rooms.scratch, memory);
+        let division = divide(model, group.as_slice(), &device, plain)?;
+        let gpt = DeviceGpt::new(device, layout, division, rooms.scratch, memory);
         let down_bytes = grads[0].crossing.bytes();
-        let pass = Pass::new(gpt, rooms.tape, lanes, layout.config().context, down_bytes)?;
-        let device_bytes = [bytes as u64, pass.wire.bytes()];
+        let mut pass = Pass::new(gpt, rooms.tape, lanes, layout.config().context, down_bytes)?;
+        let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
+        pass.begin(layout.units(), |unit| {
+            let params = slots[unit % slots.len()].view;
+            [params, grads[unit % 2].full].map(|view| first(unit, view))
+        })?;
+        let inside = divided_bytes(model, &pass.gpt, keep, 0..layout.units(), &lanes)?;
+        let formula_bytes = shards.formula_bytes()? + loss_bytes(group, lanes.slots())? + inside;
+        let device_bytes = [bytes as u64, pass.wire.bytes() + pass.gpt.pinned_bytes()];
         Ok(Streamed {
             model,
             group,
@@ -207,19 +215,19 @@ impl<'a> Streamed<'a> {
     }
 }
 
-impl Strategy for Streamed<'_> {
-    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+impl Streamed<'_> {
+    fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
         let disk = self.shards.disk_use();
         for slot in 0..self.losses.len() {
-            self.pass.begin(slot, batch)?;
+            self.pass.enter(slot, batch)?;
             self.forward()?;
             self.pass.turn(slot, batch.scale())?;
             self.backward(slot)?;
         }
         self.pass.losses(&mut self.losses)?;
         self.pass.add_times(&mut spent)?;
-        spent.exposed = self.shards.take_waited();
+        spent.exposed = self.shards.take_waited() + self.model.take_waited();
         let begun = Instant::now();
         let sum = gather_losses(self.group, &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
@@ -236,15 +244,32 @@ impl Strategy for Streamed<'_> {
         spent.optimizer = begun.elapsed().saturating_sub(waited);
         Ok(spent)
     }
+}
+
+impl Strategy for Streamed<'_> {
+    fn close(&mut self) -> Result<(), Error> {
+        self.pass.gpt.calls().map_or(Ok(()), Calls::close)
+    }
+
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+        let outcome = self.step_or_fail(batch, lr);
+        match self.pass.gpt.calls() {
+            Some(calls) => calls.seen(outcome),
+            None => outcome,
+        }
+    }
 
     fn gather(&mut self) -> Result<State, Error> {
         let mut state = State::room(self.model.layout());
         self.shards.gather(&mut state)?;
         state.steps = self.optimizer.steps;
-        Ok(state)
+        self.model.assemble(state)
     }
 
     fn tell(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        if self.model.is_divided() {
+            return tell_whole(self.gather()?, has_moments, take);
+        }
         self.shards.tell(has_moments, take)
     }
 
@@ -257,7 +282,9 @@ impl Strategy for Streamed<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        self.group.map_or(0, |group| group.stats().sent_bytes)
+        let sent = self.group.map_or(0, |group| group.stats().sent_bytes);
+        let meetings = self.pass.gpt.calls().map_or(0, Calls::meeting_bytes);
+        sent + self.model.sent_bytes() - meetings
     }
 
     fn memory(&self) -> Memory {

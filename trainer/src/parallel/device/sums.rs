@@ -1,8 +1,7 @@
 //! How gradients that are whole on each rank's device become one: summed by the devices themselves,
 //! or, where those do not reach each other, through pinned memory by the hosts.
 
-use super::wire::Calls;
-use crate::device::Wire;
+use crate::device::{Calls, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use crate::parallel::formula::call_bytes;
@@ -62,15 +61,20 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Before the first sum: see `Calls::begin`.
-    pub(super) fn begin(
-        &mut self,
-        compute: impl FnOnce() -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        match self {
-            Sums::Devices(calls) => calls.begin(compute),
-            _ => Ok(()),
-        }
+    /// One clause: that the devices sum.
+    pub(super) fn describe(&self) -> String {
+        let by = |calls: &Calls<'_>| format!(", gradients summed {}", calls.describe());
+        self.calls().map_or(String::new(), by)
+    }
+
+    /// Whether passes must be rehearsed before ranks `meet`: see `Calls::shares_process`.
+    pub(super) fn shares_process(&self) -> bool {
+        self.calls().is_some_and(Calls::shares_process)
+    }
+
+    /// Behind that.
+    pub(super) fn meet(&mut self) -> Result<(), Error> {
+        if let Sums::Devices(calls) = self { calls.meet() } else { Ok(()) }
     }
 
     /// Payload bytes that summing gradients this long makes the host send.
@@ -82,11 +86,6 @@ impl<'a> Sums<'a> {
     /// Bytes of the host's memory.
     pub(super) fn bytes(&self) -> u64 {
         if let Sums::Hosts(hosts) = self { hosts.bytes } else { 0 }
-    }
-
-    /// Payload bytes that the hosts have sent to let devices meet.
-    pub(super) fn meeting_bytes(&self) -> u64 {
-        self.calls().map_or(0, Calls::meeting_bytes)
     }
 
     /// Have a gradient summed over all ranks, in place, once all is computed that was asked for so

@@ -66,6 +66,10 @@ pub(crate) trait Home {
         None
     }
 
+    /// A step has failed on this rank, which gives memory back next: have those hear of it first
+    /// who might wait for this one there.
+    fn seen(&self, _error: &Error) {}
+
     /// The end of all steps: nothing of this rank's is used by another any more.
     fn close(&mut self) -> Result<(), Error> {
         Ok(())

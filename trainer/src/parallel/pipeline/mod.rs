@@ -230,8 +230,8 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-impl Strategy for Pipeline<'_> {
-    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+impl Pipeline<'_> {
+    fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let (from, disk) = (Instant::now(), self.home.disk_use());
         self.begun = SystemTime::now();
         let mut pass = self.home.pass(batch)?;
@@ -262,6 +262,13 @@ impl Strategy for Pipeline<'_> {
         self.optimizer.steps += 1;
         spent.disk = self.home.disk_use().since(disk);
         Ok(spent)
+    }
+}
+
+impl Strategy for Pipeline<'_> {
+    fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
+        let outcome = self.step_or_fail(batch, lr);
+        outcome.inspect_err(|error| self.home.seen(error))
     }
 
     fn gather(&mut self) -> Result<State, Error> {

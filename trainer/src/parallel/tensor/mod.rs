@@ -280,6 +280,11 @@ impl Group {
         Group { comm, waited: Cell::default() }
     }
 
+    /// The ranks.
+    pub(crate) fn comm(&self) -> &Communicator {
+        &self.comm
+    }
+
     /// This rank's number.
     pub fn rank(&self) -> usize {
         self.comm.rank()

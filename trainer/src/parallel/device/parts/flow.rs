@@ -5,8 +5,8 @@
 //! what calls wait for each other by events alone; where the hosts must meet for a call, it is made
 //! when the device has something else to compute meanwhile.
 
-use super::super::wire::Calls;
 use super::held::Held;
+use crate::device::Calls;
 use crate::error::Error;
 use crate::kernels::cuda::{Device, View};
 use brigade_cuda::{Context, Event, Stream};

@@ -8,9 +8,8 @@ mod pass;
 mod rooms;
 
 use super::sums::Sums;
-use super::wire::Calls;
-use super::{fitting, over, passes};
-use crate::device::{DeviceGpt, DeviceUse, Results, Wire};
+use super::{are_apart, divide, divided_bytes, fitting, over, passes};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Results, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
@@ -25,7 +24,6 @@ use clock::Clock;
 use mail::Mail;
 use pass::Pass;
 use rooms::{Chunk, Part};
-use std::ops::Range;
 use std::time::Duration;
 
 /// One rank's stages, at home on its device.
@@ -33,7 +31,7 @@ pub(super) struct DeviceStages<'a> {
     layout: &'a Layout,
     /// In front of the memory that its calls are on.
     sums: Sums<'a>,
-    gpt: DeviceGpt,
+    gpt: DeviceGpt<'a>,
     /// For state, text, and gradients that the hosts sum.
     wire: Wire,
     mail: Mail,
@@ -69,6 +67,7 @@ impl<'a> DeviceStages<'a> {
         needs: &Needs,
     ) -> Result<DeviceStages<'a>, Error> {
         let (layout, slots, group) = (model.layout(), lanes.slots(), groups.dp.as_ref());
+        let state = &*model.part(state);
         let part = Part::new(layout, (plan, rank), needs, slots)?;
         let device = Device::open(usage.index, usage.inside)?;
         let ways = passes(usage.inside, layout, &lanes, thrift.keep);
@@ -80,7 +79,10 @@ impl<'a> DeviceStages<'a> {
         let rooms = part.take(&mut Room::at(memory.address()), passes);
 
         let (stream, letter) = (device.stream(), part.letter(passes));
-        let sums = Sums::open(group, are_apart(groups, &device)?, stream, part.lens())?;
+        let others: Vec<_> = [&groups.pp, &groups.dp].into_iter().flatten().collect();
+        let division = divide(model, &others, &device, passes)?;
+        let is_alone = division.is_none() && are_apart(&others, &device)?;
+        let sums = Sums::open(group, is_alone, stream, part.lens())?;
         let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
         let tokens = vec![0; lanes.samples() * layout.config().context];
@@ -92,7 +94,7 @@ impl<'a> DeviceStages<'a> {
             results: Results::new(device.context(), slots)?,
             chunks: part.chunks(rooms.stages, device.context())?,
             device_bytes: memory.bytes() as u64,
-            gpt: DeviceGpt::new(device, layout, rooms.scratch, memory),
+            gpt: DeviceGpt::new(device, layout, division, rooms.scratch, memory),
             losses: vec![0.0; slots],
             targets: tokens.clone(),
             layout,
@@ -100,57 +102,51 @@ impl<'a> DeviceStages<'a> {
             lanes,
             tokens,
         };
-        stages.rehearse()?;
+        stages.begin()?;
         let untiled = Layout::new(*layout.config());
         let mut passing = Passing::open(&thrift.source, state, (layout, &untiled), group)?;
-        for chunk in stages.chunks.iter().flatten() {
-            chunk.held.fill(&mut stages.wire, layout, &mut passing)?;
+        for Chunk { held, .. } in stages.chunks.iter().flatten() {
+            held.fill(&mut stages.wire, layout, &mut passing)?;
+            let units = held.units.clone();
+            stages.formula_bytes +=
+                divided_bytes(model, &stages.gpt, thrift.keep, units, &stages.lanes)?;
         }
         Ok(stages)
     }
 
-    /// Compute once what a step does, for the sake of the code alone: see `Calls::begin`.
-    fn rehearse(&mut self) -> Result<(), Error> {
+    /// Before the first pass: compute once what a step does, for the sake of the code alone, where
+    /// calls of the devices ask for it (`Calls::shares_process`).
+    fn begin(&mut self) -> Result<(), Error> {
         let DeviceStages { layout, sums, gpt, chunks, .. } = self;
-        sums.begin(|| {
-            for Chunk { held, free, .. } in chunks.iter_mut().flatten() {
-                let tape = &mut free[0].tape;
-                // Any text will do whose tokens there are.
-                gpt.device.clear(tape.text)?;
-                for unit in held.units.clone() {
-                    gpt.forward(tape, unit, held.params(layout, unit))?;
-                }
-                if held.units.end == layout.units() {
-                    gpt.loss(tape, 1.0)?;
-                }
-                for unit in held.units.clone().rev() {
-                    let grads = held.grads(layout, unit);
-                    gpt.backward(tape, unit, held.params(layout, unit), grads)?;
-                }
+        let divides = gpt.division.as_ref().is_some_and(DeviceDivision::shares_process);
+        if !divides && !sums.shares_process() {
+            return Ok(());
+        }
+        gpt.hush(true);
+        for Chunk { held, free, .. } in chunks.iter_mut().flatten() {
+            let tape = &mut free[0].tape;
+            // Any text will do whose tokens there are.
+            gpt.device.clear(tape.text)?;
+            for unit in held.units.clone() {
+                gpt.forward(tape, unit, held.params(layout, unit))?;
             }
-            Ok(())
-        })
+            if held.units.end == layout.units() {
+                gpt.loss(tape, 1.0)?;
+            }
+            for unit in held.units.clone().rev() {
+                let grads = held.grads(layout, unit);
+                gpt.backward(tape, unit, held.params(layout, unit), grads)?;
+            }
+        }
+        gpt.hush(false);
+        sums.meet()?;
+        gpt.division.as_mut().map_or(Ok(()), DeviceDivision::meet)
     }
-}
 
-/// Whether no two ranks of all pipelines share a device or a process. Where they do, calls that
-/// wait on devices would take room there that another group's need, or hold up its threads.
-/// Collective.
-fn are_apart(groups: &Groups, device: &Device) -> Result<bool, Error> {
-    let mut all: Vec<u8> = device.context().device().uuid.to_vec();
-    all.extend(std::process::id().to_le_bytes());
-    for group in [&groups.pp, &groups.dp].into_iter().flatten() {
-        let mine = std::mem::take(&mut all);
-        all = vec![0; group.size() * mine.len()];
-        group.all_gather(&mine, &mut all)?;
+    /// Calls of the devices, of which a run has those of one group at most.
+    fn calls(&self) -> Option<&Calls<'a>> {
+        self.sums.calls().or(self.gpt.calls())
     }
-    let ranks = all.as_chunks::<20>().0;
-    let are_distinct = |part: Range<usize>| {
-        let mut parts: Vec<&[u8]> = ranks.iter().map(|rank| &rank[part.clone()]).collect();
-        parts.sort_unstable();
-        parts.windows(2).all(|pair| pair[0] != pair[1])
-    };
-    Ok(are_distinct(0..16) && are_distinct(16..20))
 }
 
 impl Home for DeviceStages<'_> {
@@ -210,24 +206,30 @@ impl Home for DeviceStages<'_> {
     }
 
     fn meeting_bytes(&self) -> u64 {
-        self.sums.meeting_bytes()
+        self.calls().map_or(0, Calls::meeting_bytes)
     }
 
     fn memory(&self) -> Memory {
         let held = self.chunks.iter().flatten().map(|chunk| chunk.held.memory());
         let state = held.fold(Memory::default(), Memory::plus);
-        let calls = self.sums.bytes() + self.wire.bytes() + self.mail.bytes();
+        let pinned = self.wire.bytes() + self.mail.bytes() + self.gpt.pinned_bytes();
+        let calls = self.sums.bytes() + pinned;
         Memory { calls, activations: self.device_bytes - state.total(), ..state }
     }
 
     fn device(&self) -> Option<String> {
-        let sums = self.sums.calls().map_or("", Calls::describe);
-        let comma = if sums.is_empty() { "" } else { ", " };
-        Some(format!("{}, which has its stages' state too{comma}{sums}", self.gpt.describe()))
+        let sums = self.sums.describe();
+        Some(format!("{}, which has its stages' state too{sums}", self.gpt.describe()))
     }
 
     fn close(&mut self) -> Result<(), Error> {
-        self.sums.calls().map_or(Ok(()), Calls::close)
+        self.calls().map_or(Ok(()), Calls::close)
+    }
+
+    fn seen(&self, error: &Error) {
+        if let Some(calls) = self.calls() {
+            calls.abort(error);
+        }
     }
 }
 
@@ -235,7 +237,7 @@ impl Drop for DeviceStages<'_> {
     /// What an error or the end of a run has left in the streams is done before its memory goes.
     fn drop(&mut self) {
         // A stream that fails has nothing on its way any more.
-        let _ = self.gpt.device.stream().synchronize();
+        let _ = self.gpt.settle();
         let _ = self.wire.settle();
         let _ = self.mail.settle();
     }

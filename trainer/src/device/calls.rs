@@ -7,7 +7,7 @@ use brigade_comm::{Call, Communicator};
 use brigade_cuda::{Event, Stream};
 
 /// Calls on memory of devices.
-pub(super) struct Calls<'a> {
+pub(crate) struct Calls<'a> {
     comm: &'a Communicator,
     group: DeviceGroup,
     stream: Stream,
@@ -24,7 +24,7 @@ pub(super) struct Calls<'a> {
 impl<'a> Calls<'a> {
     /// Beside this stream; none where devices do not reach each other, and pinned memory does as
     /// well. Collective.
-    pub(super) fn new(
+    pub(crate) fn new(
         comm: &'a Communicator,
         compute: &Stream,
     ) -> Result<Option<Calls<'a>>, Error> {
@@ -49,36 +49,34 @@ impl<'a> Calls<'a> {
     }
 
     /// No other rank uses this one's device any more. Every rank calls it, behind all calls.
-    pub(super) fn close(&self) -> Result<(), Error> {
+    pub(crate) fn close(&self) -> Result<(), Error> {
         Ok(self.group.close()?)
     }
 
-    /// One line: how devices meet.
-    pub(super) fn describe(&self) -> &'static str {
+    /// Who sums, and how devices meet for it.
+    pub(crate) fn describe(&self) -> &'static str {
         match self.group.way() {
-            Way::Together | Way::Linked => "gradients summed by the devices",
-            _ => "gradients summed by the devices between meetings of their hosts",
+            Way::Together | Way::Linked => "by the devices",
+            _ => "by the devices between meetings of their hosts",
         }
     }
 
     /// What the hosts have sent for it.
-    pub(super) fn meeting_bytes(&self) -> u64 {
+    pub(crate) fn meeting_bytes(&self) -> u64 {
         self.meeting_bytes
     }
 
-    /// Before the first call of a run, and behind all that loads code or takes memory: where ranks
-    /// are threads of one process, `compute` once what a step does, and meet. Whoever loads code,
-    /// as cuBLAS does at each first product of a kind, waits for everything on the device and on
-    /// those that reach it, and holds up the other threads, of which a call that is there already
-    /// may wait for one.
-    pub(super) fn begin(
-        &mut self,
-        compute: impl FnOnce() -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        if !self.group.shares_process() {
-            return Ok(());
-        }
-        compute()?;
+    /// Whether ranks are threads of one process. Then all that a step computes is computed once
+    /// before the first call of a run, behind all else that loads code or takes memory, and they
+    /// `meet`: whoever loads code, as cuBLAS does at each first product of a kind, waits for
+    /// everything on the device and on those that reach it, and holds up the other threads, of
+    /// which a call that is there already may wait for one.
+    pub(crate) fn shares_process(&self) -> bool {
+        self.group.shares_process()
+    }
+
+    /// Go on once all ranks have computed what they were given.
+    pub(crate) fn meet(&mut self) -> Result<(), Error> {
         self.compute.synchronize()?;
         let before = self.comm.stats().sent_bytes;
         self.comm.barrier()?;
@@ -88,14 +86,19 @@ impl<'a> Calls<'a> {
 
     /// Tell the others that this rank goes no further, if it does not. It will give memory back,
     /// which waits for the device, on which their calls may wait for this rank.
-    pub(super) fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
-        outcome.inspect_err(|error| self.comm.abort(&error.to_string()))
+    pub(crate) fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.inspect_err(|error| self.abort(error))
+    }
+
+    /// The same of an error that is known to be one.
+    pub(crate) fn abort(&self, error: &Error) {
+        self.comm.abort(&error.to_string());
     }
 
     /// Sum a view over all ranks, in place, once all is computed that was asked for so far. The
     /// call is made with the next one: hosts may have to meet for it, and shall have given their
     /// devices something to compute meanwhile.
-    pub(super) fn sum(&mut self, call: Call, view: View) -> Result<(), Error> {
+    pub(crate) fn sum(&mut self, call: Call, view: View) -> Result<(), Error> {
         let at = self.next.as_ref().map_or(0, |(_, _, at)| 1 - at);
         self.compute.record(&self.computed[at])?;
         self.flush()?;
@@ -104,7 +107,7 @@ impl<'a> Calls<'a> {
     }
 
     /// What is computed after this sees all sums.
-    pub(super) fn deliver(&mut self) -> Result<(), Error> {
+    pub(crate) fn deliver(&mut self) -> Result<(), Error> {
         self.flush()?;
         self.stream.record(&self.summed)?;
         Ok(self.compute.wait(&self.summed)?)
@@ -116,19 +119,29 @@ impl<'a> Calls<'a> {
         self.make(&call, view, view)
     }
 
+    /// Sum a view over all ranks, in place, within the order of what computes.
+    pub(crate) fn in_order(&mut self, call: &Call, view: View) -> Result<(), Error> {
+        let before = self.comm.stats().sent_bytes;
+        // SAFETY: the view is as long as the call says, its owner keeps it, and what else computes
+        // comes before the call or behind it.
+        unsafe { self.group.enqueue(call, view.address(), view.address(), &self.compute) }?;
+        self.meeting_bytes += self.comm.stats().sent_bytes - before;
+        Ok(())
+    }
+
     /// Calls that are made after this wait for the event.
-    pub(super) fn wait(&self, event: &Event) -> Result<(), Error> {
+    pub(crate) fn wait(&self, event: &Event) -> Result<(), Error> {
         Ok(self.stream.wait(event)?)
     }
 
     /// Record the event behind the calls that were made.
-    pub(super) fn mark(&self, event: &Event) -> Result<(), Error> {
+    pub(crate) fn mark(&self, event: &Event) -> Result<(), Error> {
         Ok(self.stream.record(event)?)
     }
 
     /// Make a call, in the order of all others. Nothing that computes writes `from`, or touches
     /// `to`, before it waits for an event behind the call.
-    pub(super) fn make(&mut self, call: &Call, from: View, to: View) -> Result<(), Error> {
+    pub(crate) fn make(&mut self, call: &Call, from: View, to: View) -> Result<(), Error> {
         let (ranks, rank) = (self.comm.size() as u32, self.comm.rank() as u32);
         let (input, output) = call.buffer_elems(ranks, rank);
         assert!(from.len() == input && to.len() == output, "{call}: {from:?} to {to:?}");

@@ -1,0 +1,96 @@
+//! Ranks that divide tensors, each on a device, train the same model as the processor.
+
+use super::has_device;
+use super::world::{Folder, TOLERANCE, args, check, table, train, world};
+use brigade_trainer::Args;
+
+const SHAPE: &str = "--batch 16 --heads 4 --steps 3";
+
+#[test]
+fn ranks_that_divide_heads_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for more in ["", "--accumulate 2 --recompute", "--optimizer lion", "--offload cpu"] {
+        check(2, &format!("{SHAPE} --strategy tp {more}"), TOLERANCE);
+    }
+    check(4, &format!("{SHAPE} --strategy tp"), TOLERANCE);
+    let table = |more: &str| {
+        let more = format!("{SHAPE} --strategy {more} --device cuda");
+        table(2, &Args { quiet: false, ..args(&more) })
+    };
+    let told = table("tp");
+    assert!(told.contains("divided by 2 and summed by the devices, which has"), "{told}");
+}
+
+/// Several groups of them on one device add up through their hosts.
+#[test]
+fn they_go_with_other_ways_to_divide_the_work() {
+    if !has_device() {
+        return;
+    }
+    for (data, mesh) in [
+        ("ddp", "dp=2,tp=2"),
+        ("zero1", "tp=2,dp=2"),
+        ("fsdp", "dp=2,tp=2"),
+        ("1f1b", "pp=2,tp=2"),
+        ("gpipe", "tp=2,pp=2"),
+    ] {
+        check(4, &format!("{SHAPE} --strategy {data},tp --mesh {mesh}"), TOLERANCE);
+    }
+}
+
+#[test]
+fn bf16_stays_near_the_processors_losses() {
+    if !has_device() {
+        return;
+    }
+    let alone = &train(&args(SHAPE), None).unwrap().losses;
+    let more = format!("{SHAPE} --strategy tp --precision bf16 --device cuda");
+    for outcome in world(2, &args(&more)) {
+        for (got, want) in outcome.losses.iter().zip(alone) {
+            assert!((got - want).abs() / want < 1e-2, "{more}: {got}, f32 alone {want}");
+        }
+    }
+}
+
+#[test]
+fn attention_in_tiles_goes_with_them() {
+    if !has_device() {
+        return;
+    }
+    let shape = format!("{SHAPE} --context 24 --strategy tp");
+    // Of 1.8 M scores take 0.4 M, and as much again in backward.
+    let more = format!("{shape} --device cuda --device-budget 1500K");
+    let told = table(2, &Args { quiet: false, ..args(&more) });
+    assert!(told.contains("attention in tiles"), "{told}");
+    let [plain, tiled] = [format!("{shape} --device cuda"), more]
+        .map(|more| world(2, &args(&more)).swap_remove(0).losses);
+    for (got, want) in tiled.iter().zip(&plain) {
+        assert!((got - want).abs() / want < TOLERANCE, "{got} in tiles, {want} without");
+    }
+}
+
+#[test]
+fn a_checkpoint_goes_from_parts_of_tensors_to_the_processor_and_back() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.0.join("tensors.gpt");
+    let whole = &world(1, &args(SHAPE))[0].losses;
+    let legs = [
+        (2, "--strategy tp --device cuda --stop-at 1", 0..1),
+        (1, "--stop-at 2", 1..2),
+        (4, "--strategy ddp,tp --mesh dp=2,tp=2 --device cuda", 2..3),
+    ];
+    for (ranks, more, steps) in legs {
+        let resume = (steps.start > 0).then(|| file.clone());
+        let args = args(&format!("{SHAPE} {more}"));
+        let leg = &world(ranks, &Args { checkpoint: Some(file.clone()), resume, ..args })[0];
+        assert_eq!(leg.losses.len(), steps.len(), "{more}");
+        for (got, want) in leg.losses.iter().zip(&whole[steps]) {
+            assert!((got - want).abs() / want < TOLERANCE, "{more}: {got}, {want} without");
+        }
+    }
+}
