@@ -520,6 +520,20 @@ brigade_result_t brigade_comm_shrink(brigade_comm_t comm,
                                      brigade_comm_t *new_comm,
                                      const brigade_config_t *config);
 
+// A communicator of this group's ranks, which keep their numbers, and of newcomers behind them:
+// `nranks` in all, in a world of their own. Every rank of `comm` calls it, one or more of them
+// with the unique id of that world, which is not the old one's, the others with NULL; the
+// newcomers call brigade_comm_init_rank with this id and their own number. `comm` stays as it is.
+// `config` may be NULL; all of it counts. After a loss, brigade_comm_shrink first: then a process
+// may come in the place of one that was lost.
+//
+// Threads: from any thread.
+brigade_result_t brigade_comm_grow(brigade_comm_t comm,
+                                   int nranks,
+                                   const brigade_unique_id_t *unique_id,
+                                   brigade_comm_t *new_comm,
+                                   const brigade_config_t *config);
+
 // Bytes of one element; 0 for what is no element type.
 //
 // Threads: from any thread, at any time.

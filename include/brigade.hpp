@@ -172,6 +172,14 @@ public:
         return Communicator(handle);
     }
 
+    // With newcomers behind these ranks, which have the id from one or more of them; see
+    // brigade_comm_grow.
+    Communicator grow(int size, const brigade_unique_id_t *id) const {
+        brigade_comm_t handle = nullptr;
+        check(brigade_comm_grow(handle_, size, id, &handle, nullptr));
+        return Communicator(handle);
+    }
+
     int rank() const { return number(brigade_comm_rank); }
     int size() const { return number(brigade_comm_size); }
     brigade_comm_t get() const noexcept { return handle_; }

@@ -22,6 +22,7 @@ mod engine;
 mod error;
 mod extent;
 mod float8;
+mod grow;
 mod header;
 mod interrupt;
 mod join;

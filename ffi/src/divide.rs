@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use brigade_wall::handle::{pin, register};
 use brigade_wall::pointer::{Out, list};
+use brigade_wall::roots;
 
 use crate::comm::{Comm, as_comm, brigade_comm_t, may_wait};
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
+use crate::id::brigade_unique_id_t;
 use crate::settings::{brigade_config_t, settings_over};
 
 /// The colour of a rank that takes part in a division, but in no new communicator.
@@ -96,6 +98,43 @@ pub unsafe extern "C" fn brigade_comm_shrink(
         let settings = unsafe { settings_over(inherited, config) }?;
         let communicator = parent.communicator.shrink_with(&ranks, settings)?;
         let handle = register(Arc::new(Comm::new(communicator, None)))?;
+        // SAFETY: as above.
+        unsafe { out.put(as_comm(handle)) };
+        Ok(())
+    })
+}
+
+/// A communicator of this group's ranks, which keep their numbers, and of newcomers behind them:
+/// `nranks` in all, in a world of their own. Every rank of `comm` calls it, one or more of them
+/// with the unique id of that world, which is not the old one's, the others with NULL; the
+/// newcomers call brigade_comm_init_rank with this id and their own number. `comm` stays as it is.
+/// `config` may be NULL; all of it counts. After a loss, brigade_comm_shrink first: then a process
+/// may come in the place of one that was lost.
+///
+/// Threads: from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_comm_grow(
+    comm: brigade_comm_t,
+    nranks: c_int,
+    unique_id: *const brigade_unique_id_t,
+    new_comm: *mut brigade_comm_t,
+    config: *const brigade_config_t,
+) -> brigade_result_t {
+    enter(|| {
+        may_wait("brigade_comm_grow")?;
+        let parent = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(new_comm, "new_comm")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(std::ptr::null_mut()) };
+        // The others hear of what is wrong with a number; none is as far from right as a negative.
+        let ranks = usize::try_from(nranks).unwrap_or_default();
+        // SAFETY: C passes NULL or an id.
+        let id = unsafe { unique_id.as_ref() }.map(|id| roots::open(id.bytes)).transpose()?;
+        let inherited = parent.communicator.settings().clone();
+        // SAFETY: C passes NULL or a config.
+        let settings = unsafe { settings_over(inherited, config) }?;
+        let (communicator, root) = roots::grow(&parent.communicator, ranks, id, settings)?;
+        let handle = register(Arc::new(Comm::new(communicator, root)))?;
         // SAFETY: as above.
         unsafe { out.put(as_comm(handle)) };
         Ok(())

@@ -76,6 +76,14 @@ def config_of(settings):
     return Config(sizeof(Config), array if rows else None, len(rows)), array
 
 
+def id_of(unique):
+    """The unique id that these bytes are."""
+    with memoryview(unique) as view:
+        if view.nbytes != sizeof(Id):
+            raise ValueError(f"unique has {view.nbytes} bytes, and a unique id {sizeof(Id)}")
+    return Id.from_buffer_copy(unique)
+
+
 class Communicator:
     """A group of ranks that make the same calls in the same order."""
 
@@ -99,10 +107,7 @@ class Communicator:
         """Join those who have the same unique id."""
         rank, size = small(rank, "rank"), small(size, "size")
         handle, (config, _held) = c_void_p(), config_of(settings)
-        with memoryview(unique) as view:
-            if view.nbytes != sizeof(Id):
-                raise ValueError(f"unique has {view.nbytes} bytes, and a unique id {sizeof(Id)}")
-        drawn = Id.from_buffer_copy(unique)
+        drawn = id_of(unique)
         function = LIBRARY.brigade_comm_init_rank_config
         signals.join(function, handle, size, drawn, rank, byref(config))
         return cls(handle)
@@ -121,6 +126,22 @@ class Communicator:
         color, key, handle = small(color, "color"), small(key, "key"), c_void_p()
         signals.call(LIBRARY.brigade_comm_split, self._open(), color, key, byref(handle))
         return Communicator(handle) if handle else None
+
+    def shrink(self, excluded):
+        """The others of these ranks, in a world of their own, whatever became of those."""
+        ranks = [small(rank, "excluded") for rank in excluded]
+        listed, handle = (c_int * len(ranks))(*ranks), c_void_p()
+        function = LIBRARY.brigade_comm_shrink
+        signals.call(function, self._open(), listed, len(ranks), byref(handle), None)
+        return Communicator(handle)
+
+    def grow(self, size, unique=None):
+        """With newcomers behind these ranks, `size` in all, who call `from_id`; one or more of
+        these give the unique id of that world."""
+        size, handle = small(size, "size"), c_void_p()
+        drawn = None if unique is None else byref(id_of(unique))
+        signals.call(LIBRARY.brigade_comm_grow, self._open(), size, drawn, byref(handle), None)
+        return Communicator(handle)
 
     def all_reduce(self, buffer, op="sum", **more):
         """Fold the buffers of all ranks, in place."""

@@ -91,6 +91,8 @@ def load():
         "comm_init_from_env": [c_void_p, POINTER(Config)],
         "interrupt_by": [c_void_p, c_void_p],
         "comm_split": [comm, c_int, c_int, c_void_p],
+        "comm_shrink": [comm, POINTER(c_int), c_size_t, c_void_p, POINTER(Config)],
+        "comm_grow": [comm, c_int, POINTER(Id), c_void_p, POINTER(Config)],
         "comm_abort": [comm, c_char_p],
         "comm_destroy": [comm],
         "comm_rank": [comm, POINTER(c_int)],

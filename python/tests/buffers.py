@@ -170,6 +170,26 @@ assert comm.stats()["calls"] > 30
 assert len(brigade.unique_id()) == 128 and brigade.version() >= (0, 1, 0)
 comm.barrier()
 
+# The last rank goes, and comes again as a newcomer.
+shared = numpy.zeros(128, "u1")
+if rank == 0:
+    shared[:] = numpy.frombuffer(brigade.unique_id(), "u1")
+comm.broadcast(shared)
+if size > 1:
+    if rank == size - 1:
+        whole = brigade.Communicator.from_id(shared, rank, size)
+    else:
+        with comm.shrink([size - 1]) as rest:
+            assert rest.size == size - 1
+            assert "0 ranks, but there are" in refused(rest.grow, 0, kind=brigade.Error)
+            assert "unique has 3 bytes" in refused(rest.grow, size, b"abc")
+            whole = rest.grow(size, shared if rank == 0 else None)
+    assert (whole.rank, whole.size) == (rank, size)
+    whole.all_reduce(ones := numpy.ones(1))
+    assert ones[0] == size
+    whole.close()
+assert "excludes itself" in refused(comm.shrink, [rank], kind=brigade.Error)
+
 
 def interrupted(function, *arguments, **more):
     """What a handler's KeyboardInterrupt came from, which is heard long before the call would end."""

@@ -68,6 +68,17 @@ void shrink(const brigade::Communicator &world) {
     require(sum == last && rest.size() == last, "the others are left");
 }
 
+/* The same ranks in a world of their own, whose id the first one draws. */
+void grow(const brigade::Communicator &world) {
+    brigade_unique_id_t id;
+    const bool is_first = world.rank() == 0;
+    if (is_first) require(brigade_get_unique_id(&id) == BRIGADE_SUCCESS, "an id is drawn");
+    brigade::Communicator same = world.grow(world.size(), is_first ? &id : nullptr);
+    std::int64_t one = 1, sum = 0;
+    same.all_reduce(&one, &sum, 1);
+    require(sum == world.size() && same.rank() == world.rank(), "all are there");
+}
+
 }  // namespace
 
 int main() {
@@ -77,6 +88,7 @@ int main() {
         train(world);
         refuse(world);
         shrink(world);
+        grow(world);
         brigade::Communicator same = world.split(0, 0);
         same = std::move(world);
         same.barrier();

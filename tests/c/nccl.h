@@ -43,6 +43,8 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *, int, int, int, ncclUniqueId 
 ncclResult_t ncclCommInitAll(ncclComm_t *, int, const int *);
 ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
 ncclResult_t ncclCommShrink(ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int);
+ncclResult_t ncclCommGetUniqueId(ncclComm_t, ncclUniqueId *);
+ncclResult_t ncclCommGrow(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *);
 ncclResult_t ncclCommFinalize(ncclComm_t);
 ncclResult_t ncclCommDestroy(ncclComm_t);
 ncclResult_t ncclCommAbort(ncclComm_t);

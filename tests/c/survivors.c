@@ -1,6 +1,7 @@
 /*
- * Three processes, of which one is killed; the others hear of it, and go on without it. Killed is
- * once the rank that all the others joined through, and once another one.
+ * Three processes, of which one is killed; the others hear of it, and go on without it, until a new
+ * process comes in its place. Killed is once the rank that all the others joined through, and once
+ * another one.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -16,6 +17,38 @@ static int64_t sum_of(brigade_comm_t comm, int64_t mine) {
     int64_t sum = 0;
     CHECK(brigade_all_reduce(&mine, &sum, 1, BRIGADE_INT64, BRIGADE_SUM, comm, NULL));
     return sum;
+}
+
+/* Those who are left, and a newcomer, which gets the id through its pipe from the first of them. */
+static void grow(brigade_comm_t rest, int pipe) {
+    brigade_comm_t whole;
+    brigade_unique_id_t id;
+    int rank, size;
+    CHECK(brigade_comm_rank(rest, &rank));
+    REQUIRE(brigade_comm_grow(rest, RANKS, NULL, &whole, NULL) == BRIGADE_INVALID_ARGUMENT);
+    REQUIRE(strstr(brigade_last_error(), "no rank was given a unique id") != NULL);
+    REQUIRE(brigade_comm_grow(rest, -1, NULL, &whole, NULL) == BRIGADE_INVALID_ARGUMENT);
+    if (rank == 0) {
+        CHECK(brigade_get_unique_id(&id));
+        REQUIRE(write(pipe, &id, sizeof id) == (ssize_t)sizeof id);
+    }
+    CHECK(brigade_comm_grow(rest, RANKS, rank == 0 ? &id : NULL, &whole, NULL));
+    CHECK(brigade_comm_destroy(rest));
+    CHECK(brigade_comm_size(whole, &size));
+    REQUIRE(size == RANKS && sum_of(whole, rank) == 3);
+    CHECK(brigade_comm_finalize(whole));
+    CHECK(brigade_comm_destroy(whole));
+}
+
+static int come(int pipe) {
+    brigade_comm_t whole;
+    brigade_unique_id_t id;
+    REQUIRE(read(pipe, &id, sizeof id) == (ssize_t)sizeof id);
+    CHECK(brigade_comm_init_rank(&whole, RANKS, id, RANKS - 1));
+    REQUIRE(sum_of(whole, RANKS - 1) == 3);
+    CHECK(brigade_comm_finalize(whole));
+    CHECK(brigade_comm_destroy(whole));
+    return 0;
 }
 
 /* One rank. The first one draws the id, and writes it to the pipes of the others. */
@@ -49,8 +82,7 @@ static int be(int rank, int victim, int pipes[RANKS][2]) {
     REQUIRE(size == RANKS - 1 && sum_of(rest, rank) == 3 - victim);
     CHECK(brigade_comm_destroy(comm));
     REQUIRE(sum_of(rest, rank) == 3 - victim);
-    CHECK(brigade_comm_finalize(rest));
-    CHECK(brigade_comm_destroy(rest));
+    grow(rest, pipes[victim][1]);
     return 0;
 }
 
@@ -65,12 +97,14 @@ static void trial(int victim) {
         if (children[rank] == 0)
             _exit(be(rank, victim, pipes));
     }
+    REQUIRE(waitpid(children[victim], &status, 0) == children[victim] && WIFSIGNALED(status));
+    children[victim] = fork();
+    REQUIRE(children[victim] >= 0);
+    if (children[victim] == 0)
+        _exit(come(pipes[victim][0]));
     for (rank = 0; rank < RANKS; rank++) {
         REQUIRE(waitpid(children[rank], &status, 0) == children[rank]);
-        if (rank == victim)
-            REQUIRE(WIFSIGNALED(status));
-        else
-            REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         close(pipes[rank][0]);
         close(pipes[rank][1]);
     }
@@ -79,6 +113,6 @@ static void trial(int victim) {
 int main(void) {
     trial(1);
     trial(0);
-    printf("those who were left went on\n");
+    printf("those who were left went on, and were as many again\n");
     return 0;
 }

@@ -6,6 +6,7 @@ mod collectives;
 mod deadlines;
 mod done;
 mod groups;
+mod grow;
 mod hosted;
 mod leaving;
 mod messages;

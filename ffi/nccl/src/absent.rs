@@ -5,34 +5,15 @@ use std::ffi::{c_int, c_void};
 use brigade_wall::Failure;
 
 use crate::comm::ncclComm_t;
-use crate::id::ncclUniqueId;
 use crate::memory::ncclWindow_t;
 use crate::result::{enter, ncclResult_t};
 
 const NO_DEVICES: &str = "it is about the inside of NCCL on GPUs, which there is not here";
 const ONE_SIDED: &str = "there are no one-sided calls here: use ncclSend and ncclRecv";
-const GROWTH: &str = "communicators do not grow here: make a new one with ncclCommInitRank";
 const NO_PRICES: &str = "no times are predicted here";
 
 fn absent(name: &str, why: &str) -> ncclResult_t {
     enter(|| Err(Failure::usage(format!("{name}: {why}"))))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclCommGetUniqueId(_: ncclComm_t, _: *mut ncclUniqueId) -> ncclResult_t {
-    absent("ncclCommGetUniqueId", GROWTH)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclCommGrow(
-    _: ncclComm_t,
-    _: c_int,
-    _: *const ncclUniqueId,
-    _: c_int,
-    _: *mut ncclComm_t,
-    _: *mut c_void,
-) -> ncclResult_t {
-    absent("ncclCommGrow", GROWTH)
 }
 
 #[unsafe(no_mangle)]

@@ -128,7 +128,7 @@ fn in_turn<T>(
 }
 
 /// Divisions of one communicator happen in the order in which they were asked for, on all ranks.
-fn wait_for(before: Option<Arc<Comm>>) {
+pub(crate) fn wait_for(before: Option<Arc<Comm>>) {
     if let Some(before) = before {
         before.joined.wait();
     }

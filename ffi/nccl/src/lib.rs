@@ -19,6 +19,7 @@ pub mod config;
 pub mod device;
 pub mod divide;
 pub mod group;
+pub mod grow;
 pub mod id;
 pub mod join;
 pub mod memory;

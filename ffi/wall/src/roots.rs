@@ -64,6 +64,18 @@ pub fn open(bytes: [u8; ID_BYTES]) -> Outcome<Opened> {
     Ok(Opened { bytes, id, root })
 }
 
+/// Join the world that a group grows to, with its own rank there; ranks that know the id give it.
+/// The root, if it is here, must outlive the communicator.
+pub fn grow(
+    group: &Communicator,
+    ranks: usize,
+    id: Option<Opened>,
+    settings: Settings,
+) -> Outcome<(Communicator, Option<Arc<Root>>)> {
+    let id = group.agree_to_grow(ranks, id.as_ref().map(|opened| &opened.id))?;
+    Ok(open(id.to_bytes())?.join(group.rank(), ranks, settings)?)
+}
+
 impl Opened {
     /// Join the world of this id. The root, if it is here, must outlive the communicator; from now
     /// on it lives as long as such ranks do.

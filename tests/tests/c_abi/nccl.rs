@@ -85,6 +85,8 @@ fn a_program_in_c_makes_every_call_and_every_mistake() {
     assert_eq!(run(&mut bounded(&binary)), "NCCL's calls did what they should\n");
     let binary = nccl.link("nccl_groups.c");
     assert_eq!(run(&mut bounded(&binary)), "groups went as they should\n");
+    let binary = nccl.link("nccl_grow.c");
+    assert_eq!(run(&mut bounded(&binary)), "communicators grew as they should\n");
 }
 
 /// A Python that has a module; says so if there is none.

@@ -163,7 +163,7 @@ fn those_who_are_left_go_on_without_a_killed_rank() {
     }
     let library = Installed::get();
     let binary = link(&library, "gcc", "survivors.c", "plain", &[]);
-    assert_eq!(run(&mut bounded(&binary)), "those who were left went on\n");
+    assert_eq!(run(&mut bounded(&binary)), "those who were left went on, and were as many again\n");
 }
 
 #[test]

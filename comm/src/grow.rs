@@ -1,0 +1,160 @@
+//! How newcomers join a group that is there already: a process in the place of one that was lost,
+//! or more of them.
+//!
+//! Peers prove to each other that they know their world's secret, and newcomers know a new id's
+//! only. So all come together in a new world, by that id, with ports of their own; what the old
+//! group is for here is that its ranks learn the id from one another, and agree.
+
+use std::sync::Arc;
+
+use brigade_transports::Transport;
+
+use crate::bootstrap::{ID_BYTES, UniqueId};
+use crate::communicator::Communicator;
+use crate::launch::{Launch, RootSpec};
+use crate::transports::transports;
+use crate::{Error, Settings};
+
+/// What each rank tells the others: how many there shall be, and the id, or zeros.
+const TOLD_BYTES: usize = 8 + ID_BYTES;
+
+impl Communicator {
+    /// A communicator of this group's ranks, which keep their numbers, and of newcomers behind
+    /// them: `ranks` in all, in a world of their own. Every rank of this group calls it; those that
+    /// know the new `id` give it, which may be one of them. The newcomers, or whoever takes a free
+    /// number, call [`Communicator::from_id`] with the same id and number of ranks. An id leads to
+    /// one world, whose root must live as long as that: see [`UniqueId::create`]. This communicator
+    /// stays as it is.
+    ///
+    /// Cost: an all-gather of 136 bytes a rank, and joining.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] on all ranks, with the rank that is wrong, if nobody knows an id, two
+    /// know different ones, or `ranks` differ or are fewer than there are; [`Error::Join`] if not
+    /// all come together in time, naming those that are missing; those of an all-gather. After a
+    /// loss, [`Communicator::shrink`] first.
+    pub fn grow(&self, ranks: usize, id: Option<&UniqueId>) -> Result<Communicator, Error> {
+        self.grow_with(ranks, id, self.settings().clone())
+    }
+
+    /// Like [`Communicator::grow`], with other settings than this communicator's; all count.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::grow`].
+    pub fn grow_with(
+        &self,
+        ranks: usize,
+        id: Option<&UniqueId>,
+        settings: Settings,
+    ) -> Result<Communicator, Error> {
+        let transports = if ranks == 1 { Vec::new() } else { transports(&settings)? };
+        self.grow_over(ranks, id, settings, &transports)
+    }
+
+    /// Like [`Communicator::grow_with`], over transports of the caller's own making, best first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::grow`].
+    pub fn grow_over(
+        &self,
+        ranks: usize,
+        id: Option<&UniqueId>,
+        settings: Settings,
+        transports: &[Arc<dyn Transport>],
+    ) -> Result<Communicator, Error> {
+        let id = self.agree_to_grow(ranks, id)?;
+        let root = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id) };
+        let launch = Launch { rank: self.rank(), ranks, local_rank: None, root };
+        Communicator::join_over(launch, settings, transports)
+    }
+
+    /// What [`Communicator::grow`] does first: every rank has the id that one of them was given,
+    /// and all want as many ranks. Who has it calls [`Communicator::from_id`] with its own rank.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::grow`], but those of joining.
+    pub fn agree_to_grow(&self, ranks: usize, id: Option<&UniqueId>) -> Result<UniqueId, Error> {
+        let mut mine = [0; TOLD_BYTES];
+        mine[..8].copy_from_slice(&(ranks as u64).to_le_bytes());
+        if let Some(id) = id {
+            mine[8..].copy_from_slice(&id.to_bytes());
+        }
+        let mut all = vec![0; TOLD_BYTES * self.size()];
+        self.all_gather(&mine, &mut all)?;
+        agreed(all.as_chunks::<TOLD_BYTES>().0).map_err(Error::invalid)
+    }
+}
+
+/// The id that all go by, or what is wrong with what ranks were given: the same for each of them.
+fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<UniqueId, String> {
+    let size = all.len() as u64;
+    let wanted = |told: &[u8; TOLD_BYTES]| {
+        let (ranks, _) = told.split_first_chunk().expect("a number is in front");
+        u64::from_le_bytes(*ranks)
+    };
+    for (rank, ranks) in all.iter().map(wanted).enumerate() {
+        let first = wanted(&all[0]);
+        if ranks != first {
+            return Err(format!(
+                "grow: rank 0 asks for {first} ranks, but rank {rank} for {ranks}"
+            ));
+        }
+        if ranks < size {
+            return Err(format!(
+                "grow: {ranks} ranks, but there are {size}: shrink takes some away"
+            ));
+        }
+    }
+    let known = all.iter().enumerate().filter(|(_, told)| told[8..].iter().any(|byte| *byte != 0));
+    let mut known = known.map(|(rank, told)| (rank, &told[8..]));
+    let Some((first, id)) = known.next() else {
+        return Err("grow: no rank was given a unique id for the new world".to_string());
+    };
+    if let Some((other, _)) = known.find(|(_, other)| *other != id) {
+        return Err(format!("grow: rank {first} and rank {other} were given different unique ids"));
+    }
+    let id = id.try_into().expect("an id is behind the number");
+    UniqueId::from_bytes(id).map_err(|error| format!("grow: what rank {first} was given: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(ranks: u64, id: Option<&UniqueId>) -> [u8; TOLD_BYTES] {
+        let mut told = [0; TOLD_BYTES];
+        told[..8].copy_from_slice(&ranks.to_le_bytes());
+        if let Some(id) = id {
+            told[8..].copy_from_slice(&id.to_bytes());
+        }
+        told
+    }
+
+    #[test]
+    fn ranks_agree_on_one_id_or_hear_who_is_wrong() {
+        let here = Some(std::net::Ipv4Addr::LOCALHOST.into());
+        let ((id, _root), (other, _)) =
+            (UniqueId::create(here).unwrap(), UniqueId::create(here).unwrap());
+        let (id, other) = (Some(&id), Some(&other));
+        for all in [[told(3, None), told(3, id)], [told(2, id), told(2, id)]] {
+            assert_eq!(Some(&agreed(&all).unwrap()), id);
+        }
+        for (all, what) in [
+            ([told(3, None), told(3, None)], "no rank was given a unique id"),
+            ([told(3, id), told(3, other)], "rank 0 and rank 1 were given different"),
+            ([told(3, id), told(4, None)], "rank 0 asks for 3 ranks, but rank 1 for 4"),
+            ([told(1, id), told(1, None)], "1 ranks, but there are 2"),
+        ] {
+            let problem = agreed(&all).unwrap_err();
+            assert!(problem.starts_with("grow: ") && problem.contains(what), "{problem}");
+        }
+        let mut broken = told(2, id);
+        broken[9] = b'x';
+        let problem = agreed(&[told(2, None), broken]).unwrap_err();
+        assert!(problem.contains("what rank 1 was given: "), "{problem}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Newcomers to a communicator that is there already.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use brigade_wall::handle::pin;
+use brigade_wall::pointer::Out;
+use brigade_wall::{Failure, Outcome, roots};
+
+use crate::comm::{Comm, Member, ncclComm_t};
+use crate::config::{config, ncclConfig_t};
+use crate::divide::wait_for;
+use crate::id::{ncclGetUniqueId, ncclUniqueId};
+use crate::join::{begin, ncclCommInitRankConfig};
+use crate::result::{enter, enter_for, ncclResult_t};
+
+/// The number of a rank that has one in the communicator that grows.
+const OWN_RANK: c_int = -1;
+
+/// An id like any other: it leads to one world, that which the communicator grows to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommGetUniqueId(
+    comm: ncclComm_t,
+    unique_id: *mut ncclUniqueId,
+) -> ncclResult_t {
+    enter_for(|| {
+        pin::<Comm>(comm.addr() as u64)?;
+        // SAFETY: C passes what the other function needs.
+        Ok(unsafe { ncclGetUniqueId(unique_id) })
+    })
+}
+
+/// Ranks of the communicator keep their numbers, and call it with -1; one or more of them pass the
+/// id. Newcomers have no communicator, and a number behind those.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommGrow(
+    comm: ncclComm_t,
+    nranks: c_int,
+    unique_id: *const ncclUniqueId,
+    rank: c_int,
+    new_comm: *mut ncclComm_t,
+    wishes: *const ncclConfig_t,
+) -> ncclResult_t {
+    if comm.is_null() {
+        // SAFETY: C passes NULL or an id.
+        return match unsafe { unique_id.as_ref() } {
+            // SAFETY: C passes what the other function needs.
+            Some(id) => unsafe { ncclCommInitRankConfig(new_comm, nranks, *id, rank, wishes) },
+            None => enter(|| Err(Failure::argument("uniqueId is NULL: newcomers need it"))),
+        };
+    }
+    enter_for(|| {
+        let parent = pin::<Comm>(comm.addr() as u64)?.share();
+        let out = Out::new(new_comm, "newcomm")?;
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(std::ptr::null_mut()) };
+        if rank != OWN_RANK {
+            let what = format!("rank {rank}: ranks of the communicator keep theirs, and pass -1");
+            return Err(Failure::argument(what));
+        }
+        // What is wrong with a number the others hear, too.
+        let ranks = usize::try_from(nranks).unwrap_or_default();
+        // SAFETY: C passes NULL or an id.
+        let id = unsafe { unique_id.as_ref() }.map(|id| roots::open(id.internal)).transpose()?;
+        parent.member()?;
+        // SAFETY: C passes NULL or a config.
+        let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
+        let made = Arc::new(Comm::new(blocking, parent.device));
+        let before = parent.divide(&made);
+        let grow = move || -> Outcome<Option<Member>> {
+            wait_for(before);
+            let member = parent.member()?;
+            let settings = member.communicator.settings().clone();
+            let (communicator, root) = roots::grow(&member.communicator, ranks, id, settings)?;
+            Member::new(communicator, root, member.bound()).map(Some)
+        };
+        // SAFETY: C passes a place for the handle.
+        unsafe { begin(&out, made, grow) }.map(|(result, _)| result)
+    })
+}
