@@ -203,8 +203,8 @@ pub(crate) fn strategy<'a>(
     let usage = args.device.usage(rank, thrift.precision);
     if let Some(plan) = args.pipeline(ranks)? {
         if let Some(usage) = usage {
-            let (lanes, by) = (lanes, optimizer);
-            return pipeline_on_device(usage, model, groups, lanes, by, &thrift, state, plan);
+            let (way, by) = (sharing, optimizer);
+            return pipeline_on_device(usage, model, groups, lanes, way, by, &thrift, state, plan);
         }
         let pipeline =
             Pipeline::new(model, groups, lanes, sharing, optimizer, &thrift, state, plan)?;

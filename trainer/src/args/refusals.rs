@@ -4,9 +4,8 @@ use super::Args;
 use crate::device::Machine;
 use crate::error::Error;
 use crate::offload::Tier;
-use crate::optim::Rule;
 use crate::parallel::tensor::Inside;
-use crate::parallel::{Axis, Mesh, Stage, Ways};
+use crate::parallel::{Axis, Mesh, Ways};
 use crate::precision::Precision;
 
 /// The most ranks that one command starts, as `brigade run` has it.
@@ -57,7 +56,6 @@ impl Args {
         let by_heads = matches!(ways.inside, None | Some(Inside::Heads));
         let is_whole = (!is_divided || by_heads) && self.tile.is_none();
         self.device.check(is_whole && is_plain, self.plan)?;
-        self.check_stages_on_device(&ways, &mesh)?;
         self.share_of(0, ranks)?;
         self.check_inside(&mesh, &ways)?;
         self.pipeline(ranks).map(drop)
@@ -148,27 +146,6 @@ impl Args {
         }
         Ok(())
     }
-
-    /// Refuse what the stages of a pipeline do not go with where devices have and update them.
-    fn check_stages_on_device(&self, ways: &Ways, mesh: &Mesh) -> Result<(), Error> {
-        if !self.is_pipeline() || self.device.device != Machine::Cuda {
-            return Ok(());
-        }
-        let sharers = mesh.length(Axis::Dp);
-        let refusals = [
-            ("strategy", ways.data != Stage::Ddp, "zero1, zero2 and fsdp hold in parts"),
-            ("optimizer", self.optimizer != Rule::Adamw, "only adamw updates there"),
-            ("offload", self.offload.is_some(), "it is for state that the host has"),
-            ("ordered", self.ordered && sharers > 1, "sums over ranks along dp are in no order"),
-        ];
-        match refusals.into_iter().find(|(_, is_refused, _)| *is_refused) {
-            None => Ok(()),
-            Some((name, _, why)) => {
-                let problem = format!("{why}: a device of a pipeline has its stages' state whole");
-                Err(Error::setting(name, problem))
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -204,10 +181,6 @@ mod tests {
             ("--strategy ep --experts 4 --device cuda", 2, "--device"),
             ("--strategy 1f1b --precision bf16", 2, "--precision"),
             ("--strategy 1f1b --precision f16 --device cuda", 2, "--precision"),
-            ("--strategy fsdp,1f1b --mesh dp=2,pp=2 --device cuda", 4, "--strategy"),
-            ("--strategy 1f1b --optimizer lion --device cuda", 2, "--optimizer"),
-            ("--strategy 1f1b --offload cpu --device cuda", 2, "--offload"),
-            ("--strategy 1f1b --ordered --mesh dp=2,pp=2 --device cuda", 4, "--ordered"),
             ("--tf32", 1, "--tf32"),
             ("--plan --device cuda", 1, "--plan"),
             ("--device-budget 1G", 1, "--device-budget"),

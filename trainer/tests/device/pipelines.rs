@@ -1,7 +1,7 @@
 //! Pipelines whose stages are on devices train the same model as the processor.
 
 use super::has_device;
-use super::world::{Folder, TOLERANCE, args, check, is_child_with, outcomes, train, world};
+use super::world::{Folder, TOLERANCE, args, check, is_child_with, outcomes, told, train, world};
 use brigade_trainer::Args;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -59,6 +59,51 @@ fn pipelines_side_by_side_have_the_losses_of_the_processor() {
 }
 
 #[test]
+fn state_with_the_host_goes_through_stages() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    let nvme = format!("--strategy interleaved --offload nvme:{}", folder.0.display());
+    for more in ["--strategy 1f1b --optimizer lion", "--strategy zbv --offload cpu", &nvme] {
+        check(2, &format!("{SHAPE} {more}"), TOLERANCE);
+    }
+    for (data, order) in [
+        ("zero1", "1f1b"),
+        ("zero2", "zb1p"),
+        ("fsdp", "gpipe"),
+        ("fsdp", "zbv"),
+        ("fsdp", "interleaved"),
+    ] {
+        let more = format!("{SHAPE} --strategy {data},{order} --mesh dp=2,pp=2");
+        check(4, &more, TOLERANCE);
+    }
+}
+
+#[test]
+fn state_with_the_host_goes_with_the_rest() {
+    if !has_device() {
+        return;
+    }
+    let mesh = "--mesh dp=2,pp=2";
+    let ordered = format!("{SHAPE} --ordered --lanes 8 {mesh}");
+    check(4, &format!("{ordered} --strategy ddp,1f1b"), TOLERANCE);
+    check(4, &format!("{ordered} --strategy fsdp,zbv"), TOLERANCE);
+    check(4, &format!("{SHAPE} --strategy 1f1b,tp --mesh pp=2,tp=2 --offload cpu"), TOLERANCE);
+    let folder = Folder::new();
+    let nvme = format!("--offload nvme:{}", folder.0.display());
+    let more = format!("{SHAPE} {mesh} --strategy fsdp,1f1b --recompute {nvme} --host-budget 8M");
+    check(4, &more, TOLERANCE);
+    let alone = &train(&args(SHAPE), None).unwrap().losses;
+    let more = format!("{SHAPE} {mesh} --strategy fsdp,1f1b --precision bf16 --device cuda");
+    for outcome in world(4, &args(&more)) {
+        for (got, want) in outcome.losses.iter().zip(alone) {
+            assert!((got - want).abs() / want < 1e-2, "{more}: {got}, f32 alone {want}");
+        }
+    }
+}
+
+#[test]
 fn a_schedule_from_a_file_is_carried_out_and_drawn() {
     if !has_device() {
         return;
@@ -102,15 +147,18 @@ fn a_checkpoint_goes_from_stages_to_the_processor_and_back() {
 }
 
 #[test]
-fn a_budget_that_does_not_hold_the_stages_is_refused() {
+fn a_budget_that_does_not_hold_the_stages_state_leaves_it_with_the_host_or_is_refused() {
     if !has_device() {
         return;
     }
-    let with = |budget: &str| {
-        args(&format!("{SHAPE} --strategy gpipe --device cuda --device-budget {budget}"))
-    };
-    world(2, &with("16M"));
-    for end in outcomes(2, &with("400K")) {
+    let more =
+        |budget: &str| format!("{SHAPE} --strategy gpipe --device cuda --device-budget {budget}");
+    // All stages take 1.6 M, a quarter of a million less without moments.
+    for (budget, want) in [("16M", "stages' state too"), ("1450K", "stages' parameters too")] {
+        let (_, told) = told(&Args { quiet: false, ..args(&more(budget)) });
+        assert!(told.contains(want), "{budget}: {told}");
+    }
+    for end in outcomes(2, &args(&more("400K"))) {
         let refused = end.unwrap_err().to_string();
         assert!(refused.starts_with("--device-budget: a rank's stages need "), "{refused}");
     }

@@ -4,12 +4,12 @@
 //! |---|---|---|
 //! | `Resident` | the device, as do all ranks of DDP | the device |
 //! | `Parts` | the device, in parts: ZeRO and FSDP | the device |
-//! | `DeviceStages` | the device, of the stages of a pipeline that it has | the device |
+//! | `DeviceStages` | of a pipeline's stages: the device, or the host | who has it |
 //! | `Streamed` | the host, as `Shards` holds them; units cross when needed | the host |
 //!
 //! The first two are what a run gets that asks for plain AdamW, and fits; the last is for all
 //! others, `--offload` and `--ordered` among them, for models larger than `--device-budget`, and
-//! for parts on devices that do not reach each other. Pipelines have the third.
+//! for parts on devices that do not reach each other. Pipelines have the third, by the same rules.
 
 mod held;
 mod parts;
@@ -38,7 +38,7 @@ use crate::report::megabytes;
 use crate::state::State;
 use crate::tape::Keep;
 use brigade_comm::Communicator;
-use stages::DeviceStages;
+use stages::{DeviceStages, Site};
 use std::ops::Range;
 
 /// This rank's part of a run that a device computes.
@@ -162,15 +162,17 @@ pub fn pipeline_on_device<'a>(
     model: &'a Gpt,
     groups: &'a Groups,
     lanes: Lanes,
+    sharing: Sharing,
     optimizer: Optimizer,
     thrift: &Thrift,
     state: &State,
     plan: Plan,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
     check(model, thrift)?;
+    let (rule, state) = (optimizer.rule(), &*model.part(state));
+    let site = Site { usage, model, groups, lanes, sharing, rule, thrift, state };
     let home = |plan: &Plan, rank: usize, needs: &Needs| -> Result<Box<dyn Home + 'a>, Error> {
-        let place = (plan, rank);
-        Ok(Box::new(DeviceStages::new(usage, model, groups, lanes, thrift, state, place, needs)?))
+        Ok(Box::new(DeviceStages::new(&site, (plan, rank), needs)?))
     };
     Ok(Box::new(Pipeline::with_home(model, groups, optimizer, plan, home)?))
 }

@@ -13,6 +13,11 @@ impl Shards<'_> {
                 rooms.resize_with(units, || Vec::with_capacity(longest));
             }
         }
+        self.go_one_way();
+    }
+
+    /// Parameters of all units are always asked for in order: forward's, once and again.
+    pub fn go_one_way(&mut self) {
         self.disk.iter_mut().for_each(Disk::go_one_way);
     }
 

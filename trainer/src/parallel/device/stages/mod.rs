@@ -1,29 +1,34 @@
-//! The stages of a pipeline's rank on its device, which has their state, computes them and updates
-//! them. Everything is given to the device as the schedule says, ahead of what it computes; the
-//! host waits only for letters of other ranks.
+//! The stages of a pipeline's rank on its device, which computes them, and has and updates their
+//! state, or the host does. Everything is given to the device as the schedule says, ahead of what
+//! it computes; the host waits only for letters of other ranks, and for what comes down.
 
 mod clock;
+mod hosted;
+mod kept;
 mod mail;
 mod pass;
 mod rooms;
 
 use super::sums::Sums;
 use super::{are_apart, divide, divided_bytes, fitting, over, passes};
-use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Results, Wire};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes, Results, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
 use crate::model::Gpt;
-use crate::optim::Optimizer;
+use crate::offload::DiskUse;
+use crate::optim::{Optimizer, Rule};
 use crate::parallel::pipeline::{Home, Needs, Plan, Span, Stages};
 use crate::parallel::source::Passing;
-use crate::parallel::{Batch, Groups, Lanes, Memory, Thrift};
+use crate::parallel::{Batch, Groups, Lanes, Memory, Shards, Sharing, Stage, Thrift};
 use crate::state::State;
 use brigade_cuda::DeviceMemory;
 use clock::Clock;
+use hosted::Hosted;
+use kept::{Common, Kept};
 use mail::Mail;
 use pass::Pass;
-use rooms::{Chunk, Part};
+use rooms::{Chunk, Part, StateRooms};
 use std::time::Duration;
 
 /// One rank's stages, at home on its device.
@@ -37,7 +42,7 @@ pub(super) struct DeviceStages<'a> {
     mail: Mail,
     clock: Clock,
     /// By stage; none where another rank has it.
-    chunks: Vec<Option<Chunk>>,
+    chunks: Vec<Option<Chunk<'a>>>,
     lanes: Lanes,
     /// [samples of a micro-batch × context], and the byte after each.
     tokens: Vec<u32>,
@@ -49,32 +54,75 @@ pub(super) struct DeviceStages<'a> {
     device_bytes: u64,
 }
 
+/// What the stages of a rank are made with.
+pub(super) struct Site<'a, 's> {
+    pub(super) usage: DeviceUse,
+    pub(super) model: &'a Gpt,
+    pub(super) groups: &'a Groups,
+    pub(super) lanes: Lanes,
+    pub(super) sharing: Sharing,
+    pub(super) rule: Rule,
+    pub(super) thrift: &'s Thrift,
+    /// Of this rank's part of every tensor, the same on every rank with that part, or absent.
+    pub(super) state: &'s State,
+}
+
+impl<'a> Site<'a, '_> {
+    /// Whether a device can keep a stage's state, if it has room.
+    fn is_plain(&self) -> bool {
+        let is_plain = self.sharing.stage == Stage::Ddp && self.thrift.offload.is_none();
+        is_plain && self.rule == Rule::Adamw && !self.adds_in_order()
+    }
+
+    /// Whether gradients of all micro-batches of all ranks are added in one order.
+    fn adds_in_order(&self) -> bool {
+        self.sharing.is_ordered && self.groups.dp.is_some()
+    }
+
+    /// Keep the state of one of so many stages where there is room for it.
+    fn keep(
+        &self,
+        (at, stages): (usize, usize),
+        device: &Device,
+        rooms: StateRooms,
+    ) -> Result<Kept<'a>, Error> {
+        let views = match rooms {
+            StateRooms::Here(held) => return Ok(Kept::Here(held)),
+            StateRooms::There(views) => views,
+        };
+        let Site { model, groups, sharing, thrift, .. } = self;
+        let (layout, group) = (model.layout(), groups.dp.as_ref());
+        let is_each = self.adds_in_order();
+        let slots = if is_each { sharing.slots } else { 1 };
+        let sharing = Sharing { slots, ..*sharing };
+        let units = views.units();
+        let mut shards = Shards::new(model.kernels(), group, sharing, layout, units, self.state);
+        shards.begin(&thrift.source, layout, group)?;
+        shards.narrow(thrift.precision);
+        let offload = thrift.offload.as_ref().map(|it| it.part(at, stages));
+        shards.suit(self.rule, offload.as_ref())?;
+        offload.map_or(Ok(()), |offload| shards.offload(&offload))?;
+        let hosted = Hosted::new(views, shards, is_each, layout, device)?;
+        Ok(Kept::There(Box::new(hosted)))
+    }
+}
+
 impl<'a> DeviceStages<'a> {
-    /// The stages of `rank`, from `state`, which is the same on every rank, or a source of it.
-    /// Collective over all ranks.
+    /// The stages of `rank`. Collective over all ranks.
     ///
-    /// Errors: `Setting` for more stages than units, and if the budget does not hold the stages'
-    /// state and passes; `Device` for what the driver says; those of calls.
-    #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
+    /// Errors: `Setting` for more stages than units, and if the budget holds neither the stages'
+    /// state nor their parameters beside their passes; `Device` for what the driver says; those of
+    /// calls, and `Offload`.
     pub(super) fn new(
-        usage: DeviceUse,
-        model: &'a Gpt,
-        groups: &'a Groups,
-        lanes: Lanes,
-        thrift: &Thrift,
-        state: &State,
+        site: &Site<'a, '_>,
         (plan, rank): (&Plan, usize),
         needs: &Needs,
     ) -> Result<DeviceStages<'a>, Error> {
-        let (layout, slots, group) = (model.layout(), lanes.slots(), groups.dp.as_ref());
-        let state = &*model.part(state);
-        let part = Part::new(layout, (plan, rank), needs, slots)?;
+        let Site { usage, model, groups, lanes, thrift, .. } = *site;
+        let (layout, slots) = (model.layout(), lanes.slots());
+        let mut part = Part::new(layout, (plan, rank), needs, slots)?;
         let device = Device::open(usage.index, usage.inside)?;
-        let ways = passes(usage.inside, layout, &lanes, thrift.keep);
-        let passes = fitting(&ways, usage.budget, &|way| part.bytes(way)).ok_or_else(|| {
-            let least = ways.iter().map(|way| part.bytes(*way)).min().unwrap_or(0);
-            over(usage.budget, least, "a rank's stages need", thrift.keep)
-        })?;
+        let passes = choose(site, &mut part)?;
         let memory = DeviceMemory::new(device.context(), part.bytes(passes))?;
         let rooms = part.take(&mut Room::at(memory.address()), passes);
 
@@ -82,9 +130,12 @@ impl<'a> DeviceStages<'a> {
         let others: Vec<_> = [&groups.pp, &groups.dp].into_iter().flatten().collect();
         let division = divide(model, &others, &device, passes)?;
         let is_alone = division.is_none() && are_apart(&others, &device)?;
+        // Where the host keeps the state its own calls sum.
+        let group = groups.dp.as_ref().filter(|_| !part.is_hosted);
         let sums = Sums::open(group, is_alone, stream, part.lens())?;
         let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
+        let keep = |at, state| site.keep((at, part.stages.len()), &device, state);
         let tokens = vec![0; lanes.samples() * layout.config().context];
         let mut stages = DeviceStages {
             formula_bytes: sums.formula_bytes(part.lens())?,
@@ -92,7 +143,7 @@ impl<'a> DeviceStages<'a> {
             mail: Mail::new(stream, &plan.shape, rooms.letters, letter)?,
             clock: Clock::new(stream, computes)?,
             results: Results::new(device.context(), slots)?,
-            chunks: part.chunks(rooms.stages, device.context())?,
+            chunks: part.chunks(rooms.stages, device.context(), keep)?,
             device_bytes: memory.bytes() as u64,
             gpt: DeviceGpt::new(device, layout, division, rooms.scratch, memory),
             losses: vec![0.0; slots],
@@ -104,12 +155,14 @@ impl<'a> DeviceStages<'a> {
         };
         stages.begin()?;
         let untiled = Layout::new(*layout.config());
-        let mut passing = Passing::open(&thrift.source, state, (layout, &untiled), group)?;
-        for Chunk { held, .. } in stages.chunks.iter().flatten() {
-            held.fill(&mut stages.wire, layout, &mut passing)?;
-            let units = held.units.clone();
-            stages.formula_bytes +=
-                divided_bytes(model, &stages.gpt, thrift.keep, units, &stages.lanes)?;
+        let data = groups.dp.as_ref();
+        let mut passing = Passing::open(&thrift.source, site.state, (layout, &untiled), data)?;
+        for Chunk { kept, .. } in stages.chunks.iter().flatten() {
+            if let Kept::Here(held) = kept {
+                held.fill(&mut stages.wire, layout, &mut passing)?;
+            }
+            stages.formula_bytes += kept.formula_bytes()?
+                + divided_bytes(model, &stages.gpt, thrift.keep, kept.units(), &lanes)?;
         }
         Ok(stages)
     }
@@ -123,20 +176,19 @@ impl<'a> DeviceStages<'a> {
             return Ok(());
         }
         gpt.hush(true);
-        for Chunk { held, free, .. } in chunks.iter_mut().flatten() {
+        for Chunk { kept, free, .. } in chunks.iter_mut().flatten() {
             let tape = &mut free[0].tape;
             // Any text will do whose tokens there are.
             gpt.device.clear(tape.text)?;
-            for unit in held.units.clone() {
-                gpt.forward(tape, unit, held.params(layout, unit))?;
-            }
-            if held.units.end == layout.units() {
+            let views = |unit| kept.views(layout, unit);
+            kept.units().try_for_each(|unit| gpt.forward(tape, unit, views(unit)[0]))?;
+            if kept.units().end == layout.units() {
                 gpt.loss(tape, 1.0)?;
             }
-            for unit in held.units.clone().rev() {
-                let grads = held.grads(layout, unit);
-                gpt.backward(tape, unit, held.params(layout, unit), grads)?;
-            }
+            kept.units().rev().try_for_each(|unit| {
+                let [params, grads] = views(unit);
+                gpt.backward(tape, unit, params, grads)
+            })?;
         }
         gpt.hush(false);
         sums.meet()?;
@@ -147,6 +199,19 @@ impl<'a> DeviceStages<'a> {
     fn calls(&self) -> Option<&Calls<'a>> {
         self.sums.calls().or(self.gpt.calls())
     }
+}
+
+/// How passes are made, and who keeps the state: the device, if it may and has room.
+fn choose(site: &Site<'_, '_>, part: &mut Part<'_>) -> Result<Passes, Error> {
+    let Site { usage, model, lanes, thrift, .. } = site;
+    let ways = passes(usage.inside, model.layout(), lanes, thrift.keep);
+    let plain = fitting(&ways, usage.budget, &|way| part.bytes(way)).filter(|_| site.is_plain());
+    part.is_hosted = plain.is_none();
+    let way = plain.or_else(|| fitting(&ways, usage.budget, &|way| part.bytes(way)));
+    way.ok_or_else(|| {
+        let least = ways.iter().map(|way| part.bytes(*way)).min().unwrap_or(0);
+        over(usage.budget, least, "a rank's stages need", thrift.keep)
+    })
 }
 
 impl Home for DeviceStages<'_> {
@@ -179,26 +244,16 @@ impl Home for DeviceStages<'_> {
         lr: f32,
     ) -> Result<[Duration; 2], Error> {
         let DeviceStages { layout, sums, gpt, wire, chunks, .. } = self;
-        let Chunk { held, done, .. } = chunks[stage].as_mut().expect("a stage of this rank");
-        let mut waited = Duration::ZERO;
-        sums.flush(wire)?;
-        for unit in held.units.clone().rev() {
-            waited += sums.take(unit, held.grads(layout, unit), wire)?;
-            held.update(&gpt.device, layout, unit, (optimizer, lr))?;
-        }
-        gpt.device.stream().synchronize()?;
+        let Chunk { kept, done, .. } = chunks[stage].as_mut().expect("a stage of this rank");
         *done = 0;
-        Ok([waited, Duration::ZERO])
+        let mut common = Common { layout, device: &gpt.device, sums, wire };
+        kept.update((optimizer, lr), &mut common)
     }
 
     fn gather(&mut self, state: &mut State) -> Result<(), Error> {
         let DeviceStages { layout, wire, chunks, .. } = self;
-        chunks.iter().flatten().try_for_each(|chunk| {
-            chunk.held.tell(wire, layout, true, &mut |array, first, values| {
-                state.put(array, first, values);
-                Ok(())
-            })
-        })
+        let mut chunks = chunks.iter_mut().flatten();
+        chunks.try_for_each(|chunk| chunk.kept.gather(layout, wire, state))
     }
 
     fn formula_bytes(&self) -> u64 {
@@ -210,16 +265,36 @@ impl Home for DeviceStages<'_> {
     }
 
     fn memory(&self) -> Memory {
-        let held = self.chunks.iter().flatten().map(|chunk| chunk.held.memory());
-        let state = held.fold(Memory::default(), Memory::plus);
+        let mut memory = Memory::default();
+        let mut activations = self.device_bytes;
+        for Chunk { kept, .. } in self.chunks.iter().flatten() {
+            let of = kept.memory();
+            memory = memory.plus(of);
+            activations -= if let Kept::Here(_) = kept { of.total() } else { 0 };
+        }
         let pinned = self.wire.bytes() + self.mail.bytes() + self.gpt.pinned_bytes();
-        let calls = self.sums.bytes() + pinned;
-        Memory { calls, activations: self.device_bytes - state.total(), ..state }
+        let calls = memory.calls + self.sums.bytes() + pinned;
+        Memory { calls, activations, ..memory }
+    }
+
+    fn disk_use(&self) -> DiskUse {
+        let chunks = self.chunks.iter().flatten();
+        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.kept.disk()[0]))
+    }
+
+    fn disk_formula(&self) -> DiskUse {
+        let chunks = self.chunks.iter().flatten();
+        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.kept.disk()[1]))
     }
 
     fn device(&self) -> Option<String> {
         let sums = self.sums.describe();
-        Some(format!("{}, which has its stages' state too{sums}", self.gpt.describe()))
+        let is_here = |chunk: &Chunk<'_>| matches!(chunk.kept, Kept::Here(_));
+        let state = match self.chunks.iter().flatten().all(is_here) {
+            true => "which has its stages' state too",
+            false => "which has its stages' parameters too",
+        };
+        Some(format!("{}, {state}{sums}", self.gpt.describe()))
     }
 
     fn close(&mut self) -> Result<(), Error> {
@@ -240,5 +315,8 @@ impl Drop for DeviceStages<'_> {
         let _ = self.gpt.settle();
         let _ = self.wire.settle();
         let _ = self.mail.settle();
+        for Chunk { kept, .. } in self.chunks.iter().flatten() {
+            let _ = kept.settle();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! One step of a rank's stages on its device: what a schedule says, given to the device.
 
 use super::DeviceStages;
+use super::kept::Common;
 use super::rooms::{Chunk, Place};
 use crate::data::fill;
 use crate::error::Error;
@@ -20,8 +21,8 @@ impl Stages for Pass<'_, '_> {
             Kind::Backward => self.backward(action, wires),
             Kind::Input => self.backward_input(action, wires),
             Kind::Weight => self.backward_weight(action, wires),
-            // Parameters are always here, and a gradient is on its way as soon as the last
-            // micro-batch has been added to it.
+            // Parameters stay here for all of a step, and a gradient is on its way as soon as the
+            // last micro-batch has been added to it.
             _ => Ok(()),
         }
     }
@@ -48,11 +49,11 @@ impl Pass<'_, '_> {
         if !tape.text.is_empty() {
             wire.send_text(tape.text, tokens, targets, used)?;
         }
-        let units = chunk.held.units.clone();
+        let units = chunk.kept.units();
         mail.take(action, tape.input(units.start), &gpt.device, wires)?;
         clock.begin()?;
         for unit in units.clone() {
-            gpt.forward(tape, unit, chunk.held.params(layout, unit))?;
+            gpt.forward(tape, unit, chunk.kept.params(layout, unit)?)?;
         }
         if is_last {
             gpt.loss(tape, self.batch.scale())?;
@@ -68,20 +69,17 @@ impl Pass<'_, '_> {
     fn backward(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
         let DeviceStages { layout, gpt, wire, mail, clock, chunks, sums, .. } = &mut *self.stages;
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
-        let Chunk { held, live, done, free, .. } = chunk;
+        let Chunk { kept, live, done, free, .. } = chunk;
         let mut place = live[action.micro].take().expect("forward came before");
         mail.take(action, gpt.scratch.residual, &gpt.device, wires)?;
         clock.begin()?;
         let is_last = *done + 1 == live.len();
-        for unit in held.units.clone().rev() {
-            let (sum, lane) = (held.grads(layout, unit), held.lane(layout, unit, *done));
-            gpt.backward(&mut place.tape, unit, held.params(layout, unit), lane)?;
-            if *done > 0 {
-                gpt.device.add(sum, lane)?;
-            }
-            if is_last {
-                sums.sum(sum, wire)?;
-            }
+        for unit in kept.units().rev() {
+            let params = kept.params(layout, unit)?;
+            let lane = kept.lane(layout, unit, *done)?;
+            gpt.backward(&mut place.tape, unit, params, lane)?;
+            let mut common = Common { layout, device: &gpt.device, sums, wire };
+            kept.close(unit, (*done, is_last), &mut common)?;
         }
         clock.end()?;
         gpt.device.stream().record(&place.used)?;
@@ -99,8 +97,9 @@ impl Pass<'_, '_> {
         let owed = chunk.free_owed.pop().expect("as many as the schedule needs");
         mail.take(action, gpt.scratch.residual, &gpt.device, wires)?;
         clock.begin()?;
-        for unit in chunk.held.units.clone().rev() {
-            gpt.backward_input(tape, unit, chunk.held.params(layout, unit), &owed)?;
+        for unit in chunk.kept.units().rev() {
+            let params = chunk.kept.params(layout, unit)?;
+            gpt.backward_input(tape, unit, params, &owed)?;
         }
         clock.end()?;
         mail.flush(wires)?;
@@ -112,20 +111,16 @@ impl Pass<'_, '_> {
     fn backward_weight(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
         let DeviceStages { layout, gpt, wire, mail, clock, chunks, sums, .. } = &mut *self.stages;
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
-        let Chunk { held, live, owed, done, free, free_owed } = chunk;
+        let Chunk { kept, live, owed, done, free, free_owed } = chunk;
         let place = live[action.micro].take().expect("forward came before");
         let rest = owed[action.micro].take().expect("the other part came before");
         clock.begin()?;
         let is_last = *done + 1 == live.len();
-        for unit in held.units.clone().rev() {
-            let (sum, lane) = (held.grads(layout, unit), held.lane(layout, unit, *done));
+        for unit in kept.units().rev() {
+            let lane = kept.lane(layout, unit, *done)?;
             gpt.backward_weight(&place.tape, unit, lane, &rest)?;
-            if *done > 0 {
-                gpt.device.add(sum, lane)?;
-            }
-            if is_last {
-                sums.sum(sum, wire)?;
-            }
+            let mut common = Common { layout, device: &gpt.device, sums, wire };
+            kept.close(unit, (*done, is_last), &mut common)?;
         }
         clock.end()?;
         gpt.device.stream().record(&place.used)?;

@@ -1,5 +1,7 @@
 //! Everything that a rank's stages have on their device, and where it lies.
 
+use super::hosted::Views;
+use super::kept::Kept;
 use super::mail::Letters;
 use crate::device::{DeviceOwed, DeviceTape, Passes, Scratch};
 use crate::error::Error;
@@ -18,11 +20,13 @@ pub(super) struct Part<'p> {
     pub(super) needs: &'p Needs,
     /// Micro-batches of a step.
     pub(super) slots: usize,
+    /// Whether the host keeps the state.
+    pub(super) is_hosted: bool,
 }
 
 /// One stage: its state, and the micro-batches that are on their way through it.
-pub(super) struct Chunk {
-    pub(super) held: Held,
+pub(super) struct Chunk<'a> {
+    pub(super) kept: Kept<'a>,
     /// Of micro-batches that are between forward and backward, or between the backward's parts.
     pub(super) live: Vec<Option<Place>>,
     pub(super) owed: Vec<Option<DeviceOwed>>,
@@ -39,8 +43,14 @@ pub(super) struct Place {
     pub(super) used: Event,
 }
 
-/// A stage's state, and room for its micro-batches.
-type StageRooms = (Held, Vec<DeviceTape>, Vec<DeviceOwed>);
+/// What of a stage's state is on the device.
+pub(super) enum StateRooms {
+    Here(Held),
+    There(Views),
+}
+
+/// That, and room for its micro-batches.
+type StageRooms = (StateRooms, Vec<DeviceTape>, Vec<DeviceOwed>);
 
 /// All of it.
 pub(super) struct Rooms {
@@ -63,7 +73,8 @@ impl<'p> Part<'p> {
         let (layers, shape) = (layout.config().layers, &plan.shape);
         let mine = (0..shape.stages()).filter(|stage| shape.rank_of[*stage] == rank);
         let units = |stage| Ok((stage, stage_units(layers, shape.stages(), stage)?));
-        Ok(Part { layout, stages: mine.map(units).collect::<Result<_, Error>>()?, needs, slots })
+        let stages = mine.map(units).collect::<Result<_, Error>>()?;
+        Ok(Part { layout, stages, needs, slots, is_hosted: false })
     }
 
     /// Numbers of each unit's parameters.
@@ -89,11 +100,15 @@ impl<'p> Part<'p> {
         let (layout, config) = (self.layout, self.layout.config());
         let stage = |(stage, units): &(usize, Range<usize>)| {
             let need = self.needs.stages[*stage];
-            let held = Held::take(room, layout, units.clone(), self.slots, passes.inside);
+            let (own, slots, inside) = (units.clone(), self.slots, passes.inside);
+            let state = match self.is_hosted {
+                true => StateRooms::There(Views::take(room, layout, own, slots, inside)),
+                false => StateRooms::Here(Held::take(room, layout, own, slots, inside)),
+            };
             let tape = |_| DeviceTape::take(room, config, units.clone(), passes);
             let tapes = (0..need.live).map(tape).collect();
             let owed = |_| DeviceOwed::take(room, config, units.clone(), passes);
-            (held, tapes, (0..need.owed).map(owed).collect())
+            (state, tapes, (0..need.owed).map(owed).collect())
         };
         let has_head = self.stages.iter().any(|(_, units)| units.end == layout.units());
         Rooms {
@@ -103,17 +118,20 @@ impl<'p> Part<'p> {
         }
     }
 
-    /// By stage; none where another rank has it.
-    pub(super) fn chunks(
+    /// By stage; none where another rank has it. `keep` says where a stage's state is kept, given
+    /// which of the rank's stages it is.
+    pub(super) fn chunks<'a>(
         &self,
         rooms: Vec<StageRooms>,
         context: &Context,
-    ) -> Result<Vec<Option<Chunk>>, Error> {
+        keep: impl Fn(usize, StateRooms) -> Result<Kept<'a>, Error>,
+    ) -> Result<Vec<Option<Chunk<'a>>>, Error> {
         let place = |tape| Ok(Place { tape, used: Event::new(context)? });
         let mut chunks: Vec<_> = self.needs.stages.iter().map(|_| None).collect();
-        for ((stage, _), (held, tapes, owed)) in self.stages.iter().zip(rooms) {
+        for (at, ((stage, _), rooms)) in self.stages.iter().zip(rooms).enumerate() {
+            let (state, tapes, owed) = rooms;
             chunks[*stage] = Some(Chunk {
-                held,
+                kept: keep(at, state)?,
                 live: (0..self.slots).map(|_| None).collect(),
                 owed: (0..self.slots).map(|_| None).collect(),
                 free: tapes.into_iter().map(place).collect::<Result<_, Error>>()?,
