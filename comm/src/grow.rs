@@ -12,7 +12,6 @@ use brigade_transports::Transport;
 use crate::bootstrap::{ID_BYTES, UniqueId};
 use crate::communicator::Communicator;
 use crate::launch::{Launch, RootSpec};
-use crate::transports::transports;
 use crate::{Error, Settings};
 
 /// What each rank tells the others: how many there shall be, and the id, or zeros.
@@ -49,8 +48,8 @@ impl Communicator {
         id: Option<&UniqueId>,
         settings: Settings,
     ) -> Result<Communicator, Error> {
-        let transports = if ranks == 1 { Vec::new() } else { transports(&settings)? };
-        self.grow_over(ranks, id, settings, &transports)
+        let id = self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?;
+        Communicator::from_id(&id, self.rank(), ranks, settings)
     }
 
     /// Like [`Communicator::grow_with`], over transports of the caller's own making, best first.
@@ -65,24 +64,27 @@ impl Communicator {
         settings: Settings,
         transports: &[Arc<dyn Transport>],
     ) -> Result<Communicator, Error> {
-        let id = self.agree_to_grow(ranks, id)?;
+        let id = self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?;
         let root = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id) };
         let launch = Launch { rank: self.rank(), ranks, local_rank: None, root };
         Communicator::join_over(launch, settings, transports)
     }
 
     /// What [`Communicator::grow`] does first: every rank has the id that one of them was given,
-    /// and all want as many ranks. Who has it calls [`Communicator::from_id`] with its own rank.
+    /// and all want as many ranks. Then each calls [`Communicator::from_id`] with its own rank. The
+    /// bytes may be anybody's: what is wrong with them all ranks hear.
     ///
     /// # Errors
     ///
     /// As for [`Communicator::grow`], but those of joining.
-    pub fn agree_to_grow(&self, ranks: usize, id: Option<&UniqueId>) -> Result<UniqueId, Error> {
+    pub fn agree_to_grow(
+        &self,
+        ranks: usize,
+        id: Option<[u8; ID_BYTES]>,
+    ) -> Result<UniqueId, Error> {
         let mut mine = [0; TOLD_BYTES];
         mine[..8].copy_from_slice(&(ranks as u64).to_le_bytes());
-        if let Some(id) = id {
-            mine[8..].copy_from_slice(&id.to_bytes());
-        }
+        mine[8..].copy_from_slice(&id.unwrap_or([0; ID_BYTES]));
         let mut all = vec![0; TOLD_BYTES * self.size()];
         self.all_gather(&mine, &mut all)?;
         agreed(all.as_chunks::<TOLD_BYTES>().0).map_err(Error::invalid)

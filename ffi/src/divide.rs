@@ -129,10 +129,10 @@ pub unsafe extern "C" fn brigade_comm_grow(
         // The others hear of what is wrong with a number; none is as far from right as a negative.
         let ranks = usize::try_from(nranks).unwrap_or_default();
         // SAFETY: C passes NULL or an id.
-        let id = unsafe { unique_id.as_ref() }.map(|id| roots::open(id.bytes)).transpose()?;
+        let id = unsafe { unique_id.as_ref() }.map(|id| id.bytes);
         let inherited = parent.communicator.settings().clone();
         // SAFETY: C passes NULL or a config.
-        let settings = unsafe { settings_over(inherited, config) }?;
+        let settings = || unsafe { settings_over(inherited, config) };
         let (communicator, root) = roots::grow(&parent.communicator, ranks, id, settings)?;
         let handle = register(Arc::new(Comm::new(communicator, root)))?;
         // SAFETY: as above.

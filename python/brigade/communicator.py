@@ -130,17 +130,24 @@ class Communicator:
     def shrink(self, excluded):
         """The others of these ranks, in a world of their own, whatever became of those."""
         ranks = [small(rank, "excluded") for rank in excluded]
-        listed, handle = (c_int * len(ranks))(*ranks), c_void_p()
-        function = LIBRARY.brigade_comm_shrink
-        signals.call(function, self._open(), listed, len(ranks), byref(handle), None)
+        listed, comm, handle = (c_int * len(ranks))(*ranks), self._open(), c_void_p()
+
+        def function(made):
+            return LIBRARY.brigade_comm_shrink(comm, listed, len(ranks), made, None)
+
+        signals.join(function, handle)
         return Communicator(handle)
 
     def grow(self, size, unique=None):
         """With newcomers behind these ranks, `size` in all, who call `from_id`; one or more of
         these give the unique id of that world."""
-        size, handle = small(size, "size"), c_void_p()
+        size, comm, handle = small(size, "size"), self._open(), c_void_p()
         drawn = None if unique is None else byref(id_of(unique))
-        signals.call(LIBRARY.brigade_comm_grow, self._open(), size, drawn, byref(handle), None)
+
+        def function(made):
+            return LIBRARY.brigade_comm_grow(comm, size, drawn, made, None)
+
+        signals.join(function, handle)
         return Communicator(handle)
 
     def all_reduce(self, buffer, op="sum", **more):

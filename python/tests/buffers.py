@@ -207,6 +207,8 @@ def interrupted(function, *arguments, **more):
 if rank == 0:
     # Others join for longer than this takes, and nobody comes.
     assert interrupted(brigade.Communicator.from_id, brigade.unique_id(), 0, 2) is None
+    with brigade.Communicator.from_id(brigade.unique_id(), 0, 1) as alone:
+        assert interrupted(alone.grow, 2, brigade.unique_id()) is None
 if size > 1:
     heard = []
     if rank == 0:

@@ -16,7 +16,10 @@ static void begun(ncclResult_t result, const ncclConfig_t *config) {
     REQUIRE(result == (config != NULL ? ncclInProgress : ncclSuccess));
 }
 
-/* One joins by ncclCommGrow without a communicator, and one by ncclCommInitRank. */
+/*
+ * One joins by ncclCommGrow without a communicator, and one by ncclCommInitRank. Of the old ones
+ * the first knows the id, and need not pass it.
+ */
 static void grow(ncclComm_t *old, ncclComm_t *all, ncclConfig_t *config) {
     ncclUniqueId id;
     ncclResult_t state;
@@ -24,7 +27,8 @@ static void grow(ncclComm_t *old, ncclComm_t *all, ncclConfig_t *config) {
     CHECK(ncclCommGetUniqueId(old[0], &id));
     CHECK(ncclGroupStart());
     for (rank = 0; rank < OLD; rank++)
-        begun(ncclCommGrow(old[rank], ALL, rank == 0 ? &id : NULL, -1, &all[rank], config), config);
+        begun(ncclCommGrow(old[rank], ALL, config == NULL ? &id : NULL, -1, &all[rank], config),
+              config);
     begun(ncclCommGrow(NULL, ALL, &id, 2, &all[2], config), config);
     begun(ncclCommInitRankConfig(&all[3], ALL, id, 3, config), config);
     state = ncclGroupEnd();
@@ -75,12 +79,15 @@ int main(void) {
     destroy(old, OLD);
     destroy(again, ALL);
     CHECK(ncclCommInitAll(old, 1, NULL));
+    REFUSED(ncclCommGrow(old[0], 2, NULL, -1, all, NULL));
+    REQUIRE(strstr(ncclGetLastError(NULL), "no rank was given a unique id") != NULL);
     CHECK(ncclCommGetUniqueId(old[0], &id));
     REFUSED(ncclCommGrow(old[0], ALL, &id, 0, all, NULL));
     REQUIRE(strstr(ncclGetLastError(NULL), "pass -1") != NULL);
-    REFUSED(ncclCommGrow(old[0], 2, NULL, -1, all, NULL));
-    REQUIRE(strstr(ncclGetLastError(NULL), "no rank was given a unique id") != NULL);
     REFUSED(ncclCommGrow(old[0], -3, &id, -1, all, NULL));
+    id.internal[3] = 'x';
+    REFUSED(ncclCommGrow(old[0], 2, &id, -1, all, NULL));
+    REQUIRE(strstr(ncclGetLastError(NULL), "what rank 0 was given") != NULL);
     REFUSED(ncclCommGrow(NULL, ALL, NULL, 2, all, NULL));
     REFUSED(ncclCommGrow(NULL, ALL, &id, ALL, all, NULL));
     REFUSED(ncclCommGetUniqueId(NULL, &id));

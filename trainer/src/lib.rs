@@ -14,6 +14,7 @@ mod drawing;
 mod error;
 mod events;
 mod extent;
+mod held_out;
 mod intake;
 mod keep;
 pub mod kernels;

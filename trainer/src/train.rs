@@ -3,7 +3,7 @@
 use crate::args::Args;
 use crate::begin;
 use crate::checkpoint::Course;
-use crate::data::{Corpus, fill};
+use crate::data::Corpus;
 use crate::error::Error;
 use crate::keep;
 use crate::kernels::{Cpu, packed_bytes};
@@ -16,12 +16,12 @@ use crate::report::{Report, grouped, megabytes, printable};
 use crate::runlog::{RankEnd, StepRecord};
 use crate::sample::{Draw, sample};
 use crate::sys;
-use crate::tape::Tape;
 use crate::trace::{self, Lane};
 use brigade_comm::{Communicator, Op};
 use brigade_offload::storage::write_whole;
 use serde::Serialize;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// What a run came to.
@@ -49,10 +49,6 @@ pub struct Outcome {
     pub exposed_ms: Vec<f64>,
 }
 
-/// Windows of held-out text that the final loss is taken over, and how many go through at once.
-const HELD_OUT_WINDOWS: usize = 256;
-const HELD_OUT_SAMPLES: usize = 8;
-
 /// Train as `args` say, printing to `out`. Only rank 0 prints and writes files.
 ///
 /// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint`
@@ -78,10 +74,8 @@ pub fn train(
     drop(pool);
     // Until its threads are gone they hold memory, which a run after this one would see go.
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    if let (Err(error), Some(comm)) = (&outcome, world)
-        && !matches!(error, Error::Comm(_))
-    {
-        comm.abort(&error.to_string());
+    if let Err(error) = &outcome {
+        abort(world, error);
     }
     outcome
 }
@@ -109,27 +103,20 @@ fn run(
     drop(state);
     let mut run = Run::new(args, &model, world, strategy, resumed, out)?;
     (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
-    run.keep()?;
-    if let Some(comm) = world.filter(|_| args.keep) {
-        comm.barrier()?;
+    let outcome = run.all(&kept);
+    if let Err(error) = &outcome {
+        // Before what this rank has goes: calls are waited for then, and memory of devices, where
+        // others may wait for this rank.
+        abort(world, error);
     }
-    if run.is_first && args.keep {
-        keep::outlive(args, world.map_or(1, Communicator::size), &kept)?;
+    outcome
+}
+
+/// Have the other ranks hear why this one goes no further, but for what they know themselves.
+fn abort(world: Option<&Communicator>, error: &Error) {
+    if let Some(comm) = world.filter(|_| !matches!(error, Error::Comm(_))) {
+        comm.abort(&error.to_string());
     }
-    run.announce()?;
-    if args.trace.is_some() {
-        trace::begin(world)?;
-    }
-    let mut outcome = run.steps()?;
-    if let Some(path) = &args.trace {
-        trace::end(world, path)?;
-    }
-    run.finish(&mut outcome)?;
-    if let Some(comm) = world {
-        // Nobody leaves while rank 0 still writes: a rank that ends early would look lost.
-        comm.barrier()?;
-    }
-    Ok(outcome)
 }
 
 /// What `read` counts once every rank has come so far and before any goes on: ranks may be threads,
@@ -165,6 +152,32 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Everything once there is a strategy; `kept` are the files that it goes on from.
+    fn all(&mut self, kept: &[PathBuf]) -> Result<Outcome, Error> {
+        let Run { args, world, .. } = *self;
+        self.keep()?;
+        if let Some(comm) = world.filter(|_| args.keep) {
+            comm.barrier()?;
+        }
+        if self.is_first && args.keep {
+            keep::outlive(args, world.map_or(1, Communicator::size), kept)?;
+        }
+        self.announce()?;
+        if args.trace.is_some() {
+            trace::begin(world)?;
+        }
+        let mut outcome = self.steps()?;
+        if let Some(path) = &args.trace {
+            trace::end(world, path)?;
+        }
+        self.finish(&mut outcome)?;
+        if let Some(comm) = world {
+            // Nobody leaves while rank 0 still writes: a rank that ends early would look lost.
+            comm.barrier()?;
+        }
+        Ok(outcome)
+    }
+
     fn steps(&mut self) -> Result<Outcome, Error> {
         let (start, sent) = (Instant::now(), self.strategy.sent_bytes());
         let (mut losses, mut saved_bytes, mut formula_bytes) = (Vec::new(), 0, 0);
@@ -298,10 +311,7 @@ impl Run<'_> {
         {
             write_whole(path, picture).map_err(Error::file("write", path))?;
         }
-        outcome.held_out = match self.held_out_on_device()? {
-            Some(loss) => loss,
-            None => self.held_out(&params)?,
-        };
+        outcome.held_out = self.held_out(&params)?;
         let ways: Vec<_> = self.args.strategy.iter().map(|way| way.name()).collect();
         let (ways, config) = (ways.join(","), self.model.layout().config());
         let title = format!("--strategy {ways} --ranks {} {config}", outcome.ranks.len());
@@ -329,43 +339,6 @@ impl Run<'_> {
             self.report.say(&printable(&[prompt, &text].concat()))?;
         }
         self.strategy.close()
-    }
-
-    /// Mean loss over windows that do not depend on how many ranks there are.
-    fn held_out(&self, params: &[f32]) -> Result<f64, Error> {
-        let (context, corpus) = (self.args.context, &self.corpus);
-        let mut tape = Tape::new(self.model.layout().config(), HELD_OUT_SAMPLES, context);
-        let mut tokens = vec![0; tape.tokens()];
-        let mut targets = tokens.clone();
-        let mut total = 0.0;
-        for first in (0..HELD_OUT_WINDOWS).step_by(HELD_OUT_SAMPLES) {
-            let windows = (first..first + HELD_OUT_SAMPLES)
-                .map(|index| corpus.held_out(index, HELD_OUT_WINDOWS, context));
-            fill(windows, &mut tokens, &mut targets, context);
-            self.model.forward_all(params, &mut tape, &tokens);
-            total += self.model.loss(&mut tape, &targets, 0.0)?;
-        }
-        Ok(total / (HELD_OUT_WINDOWS * context) as f64)
-    }
-
-    /// The same where the strategy's device computes it.
-    fn held_out_on_device(&mut self) -> Result<Option<f64>, Error> {
-        let Run { args, corpus, strategy, .. } = self;
-        let Some(samples) = strategy.evaluates() else { return Ok(None) };
-        let context = args.context;
-        let mut total = 0.0;
-        for first in (0..HELD_OUT_WINDOWS).step_by(samples) {
-            let end = HELD_OUT_WINDOWS.min(first + samples);
-            let mut text = [0, 1].map(|_| vec![0; (end - first) * context]);
-            let windows =
-                (first..end).map(|index| corpus.held_out(index, HELD_OUT_WINDOWS, context));
-            let [tokens, targets] = &mut text;
-            fill(windows, tokens, targets, context);
-            let mut losses = vec![0.0; tokens.len()];
-            strategy.evaluate(tokens, targets, &mut losses)?;
-            total += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
-        }
-        Ok(Some(total / (HELD_OUT_WINDOWS * context) as f64))
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use brigade_comm::bootstrap::Root;
+use brigade_comm::bootstrap::{ID_BYTES, Root};
 use brigade_comm::{Communicator, Work};
 use brigade_wall::handle::{Noun, close, pin};
 use brigade_wall::memory::Seat;
@@ -68,6 +68,8 @@ pub(crate) struct Comm {
     /// The last division of it, and whether that may still go on: calls look there first.
     part: Mutex<Weak<Comm>>,
     divided: AtomicBool,
+    /// The id that was drawn for its growth.
+    pub(crate) growth: Mutex<Option<[u8; ID_BYTES]>>,
 }
 
 impl Noun for Comm {
@@ -77,8 +79,8 @@ impl Noun for Comm {
 
 impl Comm {
     pub(crate) fn new(blocking: bool, device: c_int) -> Self {
-        let (joined, works, sight, factors, part, divided) = Default::default();
-        Self { joined, blocking, device, works, sight, factors, part, divided }
+        let (joined, works, sight, factors, part, divided, growth) = Default::default();
+        Self { joined, blocking, device, works, sight, factors, part, divided, growth }
     }
 
     /// The member that this is, if it has joined.

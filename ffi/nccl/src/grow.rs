@@ -1,7 +1,7 @@
 //! Newcomers to a communicator that is there already.
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use brigade_wall::handle::pin;
 use brigade_wall::pointer::Out;
@@ -10,28 +10,34 @@ use brigade_wall::{Failure, Outcome, roots};
 use crate::comm::{Comm, Member, ncclComm_t};
 use crate::config::{config, ncclConfig_t};
 use crate::divide::wait_for;
-use crate::id::{ncclGetUniqueId, ncclUniqueId};
+use crate::id::ncclUniqueId;
 use crate::join::{begin, ncclCommInitRankConfig};
 use crate::result::{enter, enter_for, ncclResult_t};
 
 /// The number of a rank that has one in the communicator that grows.
 const OWN_RANK: c_int = -1;
 
-/// An id like any other: it leads to one world, that which the communicator grows to.
+/// An id like any other: it leads to one world, that which the communicator grows to. The
+/// communicator knows it from now on until it has grown.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommGetUniqueId(
     comm: ncclComm_t,
     unique_id: *mut ncclUniqueId,
 ) -> ncclResult_t {
-    enter_for(|| {
-        pin::<Comm>(comm.addr() as u64)?;
-        // SAFETY: C passes what the other function needs.
-        Ok(unsafe { ncclGetUniqueId(unique_id) })
+    enter(|| {
+        let comm = pin::<Comm>(comm.addr() as u64)?;
+        let out = Out::new(unique_id, "uniqueId")?;
+        let internal = roots::draw()?;
+        *comm.growth.lock().unwrap_or_else(PoisonError::into_inner) = Some(internal);
+        // SAFETY: C passes a place for it.
+        unsafe { out.put(ncclUniqueId { internal }) };
+        Ok(())
     })
 }
 
-/// Ranks of the communicator keep their numbers, and call it with -1; one or more of them pass the
-/// id. Newcomers have no communicator, and a number behind those.
+/// Ranks of the communicator keep their numbers, and call it with -1; the one that has asked it for
+/// an id need not pass that, and others may. Newcomers have no communicator, and a number behind
+/// those.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommGrow(
     comm: ncclComm_t,
@@ -60,17 +66,18 @@ pub unsafe extern "C" fn ncclCommGrow(
         }
         // What is wrong with a number the others hear, too.
         let ranks = usize::try_from(nranks).unwrap_or_default();
-        // SAFETY: C passes NULL or an id.
-        let id = unsafe { unique_id.as_ref() }.map(|id| roots::open(id.internal)).transpose()?;
         parent.member()?;
         // SAFETY: C passes NULL or a config.
         let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
+        let known = parent.growth.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // SAFETY: C passes NULL or an id.
+        let id = unsafe { unique_id.as_ref() }.map(|id| id.internal).or(known);
         let made = Arc::new(Comm::new(blocking, parent.device));
         let before = parent.divide(&made);
         let grow = move || -> Outcome<Option<Member>> {
             wait_for(before);
             let member = parent.member()?;
-            let settings = member.communicator.settings().clone();
+            let settings = || Ok(member.communicator.settings().clone());
             let (communicator, root) = roots::grow(&member.communicator, ranks, id, settings)?;
             Member::new(communicator, root, member.bound()).map(Some)
         };

@@ -65,15 +65,16 @@ pub fn open(bytes: [u8; ID_BYTES]) -> Outcome<Opened> {
 }
 
 /// Join the world that a group grows to, with its own rank there; ranks that know the id give it.
-/// The root, if it is here, must outlive the communicator.
+/// The root, if it is here, must outlive the communicator. What a rank alone has wrong comes behind
+/// what all agree on, so that nobody waits for it there.
 pub fn grow(
     group: &Communicator,
     ranks: usize,
-    id: Option<Opened>,
-    settings: Settings,
+    id: Option<[u8; ID_BYTES]>,
+    settings: impl FnOnce() -> Outcome<Settings>,
 ) -> Outcome<(Communicator, Option<Arc<Root>>)> {
-    let id = group.agree_to_grow(ranks, id.as_ref().map(|opened| &opened.id))?;
-    Ok(open(id.to_bytes())?.join(group.rank(), ranks, settings)?)
+    let id = group.agree_to_grow(ranks, id)?;
+    Ok(open(id.to_bytes())?.join(group.rank(), ranks, settings()?)?)
 }
 
 impl Opened {

@@ -55,10 +55,15 @@ impl<'a> Calls<'a> {
 
     /// Who sums, and how devices meet for it.
     pub(crate) fn describe(&self) -> &'static str {
-        match self.group.way() {
-            Way::Together | Way::Linked => "by the devices",
-            _ => "by the devices between meetings of their hosts",
+        match self.meets() {
+            false => "by the devices",
+            true => "by the devices between meetings of their hosts",
         }
+    }
+
+    /// Whether the hosts meet for a call.
+    pub(crate) fn meets(&self) -> bool {
+        !matches!(self.group.way(), Way::Together | Way::Linked)
     }
 
     /// What the hosts have sent for it.

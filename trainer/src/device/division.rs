@@ -95,6 +95,11 @@ impl<'a> DeviceDivision<'a> {
         }
     }
 
+    /// Whether the host waits for the others within a pass: such a sum is no matter of the device.
+    pub(crate) fn holds_up_host(&self) -> bool {
+        self.calls().is_none_or(Calls::meets)
+    }
+
     /// Whether the hosts add up, whose formulas tell what they send.
     pub(crate) fn is_by_hosts(&self) -> bool {
         matches!(self.by, By::Hosts(..))

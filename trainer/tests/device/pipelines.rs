@@ -122,6 +122,20 @@ fn a_schedule_from_a_file_is_carried_out_and_drawn() {
     }
 }
 
+/// Of its four stages the second rank has one in the middle, so it never has more letters at once
+/// than those that it keeps.
+#[test]
+fn a_schedule_in_which_most_letters_stay_on_a_rank_is_carried_out() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.0.join("middle.csv");
+    let rows = ["0F0,0F1,1F0,1F1,1B0,1B1,0B0,0B1", "2F0,2F1,3F0,3F1,3B0,3B1,2B0,2B1"];
+    std::fs::write(&file, rows.join("\n")).unwrap();
+    check(2, &format!("{SHAPE} --micro-batches 2 --schedule {}", file.display()), TOLERANCE);
+}
+
 #[test]
 fn a_checkpoint_goes_from_stages_to_the_processor_and_back() {
     if !has_device() {

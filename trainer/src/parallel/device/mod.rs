@@ -39,7 +39,10 @@ use crate::state::State;
 use crate::tape::Keep;
 use brigade_comm::Communicator;
 use stages::{DeviceStages, Site};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// This rank's part of a run that a device computes.
 ///
@@ -128,19 +131,25 @@ fn divided_bytes(
 /// Collective over all ranks that are in such groups.
 fn are_apart(groups: &[&Communicator], device: &Device) -> Result<bool, Error> {
     let mut all: Vec<u8> = device.context().device().uuid.to_vec();
-    all.extend(std::process::id().to_le_bytes());
+    all.extend(process());
     for group in groups {
         let mine = std::mem::take(&mut all);
         all = vec![0; group.size() * mine.len()];
         group.all_gather(&mine, &mut all)?;
     }
-    let ranks = all.as_chunks::<20>().0;
+    let ranks = all.as_chunks::<24>().0;
     let are_distinct = |part: Range<usize>| {
         let mut parts: Vec<&[u8]> = ranks.iter().map(|rank| &rank[part.clone()]).collect();
         parts.sort_unstable();
         parts.windows(2).all(|pair| pair[0] != pair[1])
     };
-    Ok(are_distinct(0..16) && are_distinct(16..20))
+    Ok(are_distinct(0..16) && are_distinct(16..24))
+}
+
+/// A number of this process: those that the system gives are others' in other containers, too.
+fn process() -> [u8; 8] {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    NUMBER.get_or_init(|| RandomState::new().build_hasher().finish()).to_le_bytes()
 }
 
 /// How passes can be made, best first: attention in tiles is for what would not fit otherwise.

@@ -216,6 +216,13 @@ impl<'a> Streamed<'a> {
 }
 
 impl Streamed<'_> {
+    fn look(&mut self, tokens: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), Error> {
+        self.pass.send([tokens, targets])?;
+        self.forward()?;
+        self.release(self.model.layout().units() - 1)?;
+        self.pass.take_losses(losses)
+    }
+
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
         let disk = self.shards.disk_use();
@@ -307,10 +314,11 @@ impl Strategy for Streamed<'_> {
         targets: &[u32],
         losses: &mut [f32],
     ) -> Result<(), Error> {
-        self.pass.send([tokens, targets])?;
-        self.forward()?;
-        self.release(self.model.layout().units() - 1)?;
-        self.pass.take_losses(losses)
+        let outcome = self.look(tokens, targets, losses);
+        match self.pass.gpt.calls() {
+            Some(calls) => calls.seen(outcome),
+            None => outcome,
+        }
     }
 
     fn device(&self) -> Option<String> {

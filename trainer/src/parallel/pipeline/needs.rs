@@ -17,6 +17,8 @@ pub struct Needs {
     pub local: usize,
     /// Messages that this rank sends in a step.
     pub sends: usize,
+    /// Messages that it gets.
+    pub receives: usize,
 }
 
 /// Most of each at a time, for one stage.
@@ -56,7 +58,7 @@ impl Needs {
         let [mut all, mut letters, mut local] = [Level::default(); 3];
         let mut whole = vec![false; shape.stages()];
         let mut gathers = vec![0; shape.stages()];
-        let mut sends = 0;
+        let (mut sends, mut receives) = (0, 0);
         for (_, action) in schedule.actions(rank) {
             let stage = action.stage;
             if (action.kind.computes() || action.kind == Kind::Unshard) && !whole[stage] {
@@ -77,7 +79,10 @@ impl Needs {
                     live[stage].add(-1);
                     all.add(-1);
                 }
-                Kind::RecvF | Kind::RecvB => letters.add(1),
+                Kind::RecvF | Kind::RecvB => {
+                    receives += 1;
+                    letters.add(1);
+                }
                 Kind::WaitSendF | Kind::WaitSendB => letters.add(-1),
                 Kind::SendF | Kind::SendB => sends += 1,
                 Kind::Reshard => whole[stage] = false,
@@ -96,7 +101,8 @@ impl Needs {
             StageNeeds { live, owed, gathers: gathers[stage] }
         };
         let stages = (0..shape.stages()).map(stage).collect();
-        Needs { stages, live: all.most(), letters: letters.most(), local: local.most(), sends }
+        let [live, letters, local] = [all, letters, local].map(Level::most);
+        Needs { stages, live, letters, local, sends, receives }
     }
 }
 

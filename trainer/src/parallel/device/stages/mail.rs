@@ -25,7 +25,7 @@ pub(super) struct Letters {
 impl Letters {
     pub(super) fn take(room: &mut Room, letter: usize, needs: &Needs) -> Letters {
         // A rank that is alone with its stages sends nothing.
-        let travels = if needs.letters > needs.local { letter } else { 0 };
+        let travels = if needs.sends + needs.receives > 0 { letter } else { 0 };
         let mut two = || [0; 2].map(|_| room.take(travels, 4));
         let (incoming, outgoing) = (two(), two());
         Letters {

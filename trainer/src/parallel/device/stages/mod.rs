@@ -49,6 +49,9 @@ pub(super) struct DeviceStages<'a> {
     targets: Vec<u32>,
     results: Results,
     losses: Vec<f64>,
+    /// Whether the host may wait for other ranks within a computation: then what those may wait for
+    /// themselves leaves before.
+    waits_inside: bool,
     formula_bytes: u64,
     /// All of the device's.
     device_bytes: u64,
@@ -137,7 +140,11 @@ impl<'a> DeviceStages<'a> {
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
         let keep = |at, state| site.keep((at, part.stages.len()), &device, state);
         let tokens = vec![0; lanes.samples() * layout.config().context];
+        let waits_inside = division.as_ref().is_some_and(DeviceDivision::holds_up_host)
+            || sums.calls().is_some_and(Calls::meets)
+            || (part.is_hosted && groups.dp.is_some());
         let mut stages = DeviceStages {
+            waits_inside,
             formula_bytes: sums.formula_bytes(part.lens())?,
             wire: Wire::new(stream, longest)?,
             mail: Mail::new(stream, &plan.shape, rooms.letters, letter)?,

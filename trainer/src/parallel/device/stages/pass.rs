@@ -16,6 +16,9 @@ pub(super) struct Pass<'s, 'a> {
 
 impl Stages for Pass<'_, '_> {
     fn act(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
+        if self.stages.waits_inside {
+            self.stages.mail.flush(wires)?;
+        }
         match action.kind {
             Kind::Forward => self.forward(action, wires),
             Kind::Backward => self.backward(action, wires),
