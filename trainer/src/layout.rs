@@ -210,6 +210,11 @@ impl Layout {
         self.blocks.len() + 2
     }
 
+    /// The tensors of some units that follow each other.
+    pub fn span(&self, units: &Range<usize>) -> Range<usize> {
+        self.unit(units.start).start..self.unit(units.end - 1).end
+    }
+
     /// One unit's tensors; units are counted in forward order.
     pub fn unit(&self, unit: usize) -> Range<usize> {
         match unit {

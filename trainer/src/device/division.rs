@@ -6,17 +6,20 @@ use super::calls::Calls;
 use super::wire::Wire;
 use crate::error::Error;
 use crate::kernels::cuda::View;
-use crate::parallel::tensor::Group;
-use brigade_comm::{Call, Dtype, Op};
+use crate::trace::{self, Lane};
+use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_cuda::Stream;
 use brigade_schedule::Collective;
+use std::time::{Duration, Instant};
 
 /// Those who divide a model.
 pub(crate) struct DeviceDivision<'a> {
-    group: &'a Group,
+    comm: &'a Communicator,
     by: By<'a>,
     /// Whether sums are left out, where passes are made for the sake of the code alone.
     is_silent: bool,
+    /// How long the host waited for the others.
+    waited: Duration,
 }
 
 enum By<'a> {
@@ -26,34 +29,34 @@ enum By<'a> {
 }
 
 impl<'a> DeviceDivision<'a> {
-    /// Of this group, beside what computes, for sums of up to `most` numbers. By the devices if
+    /// Of these ranks, beside what computes, for sums of up to `most` numbers. By the devices if
     /// they may, and can. Collective.
     pub(crate) fn open(
-        group: &'a Group,
+        comm: &'a Communicator,
         may_devices: bool,
         compute: &Stream,
         most: usize,
     ) -> Result<DeviceDivision<'a>, Error> {
         let calls = match may_devices {
-            true => Calls::new(group.comm(), compute)?,
+            true => Calls::new(comm, compute)?,
             false => None,
         };
         let by = match calls {
             Some(calls) => By::Devices(calls),
             None => By::Hosts(Wire::new(compute, 4 * most)?, vec![0.0; most]),
         };
-        Ok(DeviceDivision { group, by, is_silent: false })
+        Ok(DeviceDivision { comm, by, is_silent: false, waited: Duration::ZERO })
     }
 
     /// Whether this rank has what is there once: biases, and the stream that is gone on from.
     pub(crate) fn is_first(&self) -> bool {
-        self.group.rank() == 0
+        self.comm.rank() == 0
     }
 
     /// One clause: how many they are, and who sums.
     pub(crate) fn describe(&self) -> String {
         let how = self.calls().map_or("by the hosts", Calls::describe);
-        format!(", heads and hidden numbers divided by {} and summed {how}", self.group.size())
+        format!(", heads and hidden numbers divided by {} and summed {how}", self.comm.size())
     }
 
     /// Calls of the devices, if they sum.
@@ -89,10 +92,20 @@ impl<'a> DeviceDivision<'a> {
             By::Hosts(wire, room) => {
                 let room = &mut room[..view.len()];
                 wire.read(view, room)?;
-                self.group.all_reduce(room)?;
+                let span =
+                    trace::span(Lane::Waiting, "for the other parts of the model", view.len());
+                let begun = Instant::now();
+                self.comm.all_reduce(room, Op::Sum)?;
+                self.waited += begun.elapsed();
+                drop(span);
                 wire.put(view, room)
             }
         }
+    }
+
+    /// How long the host waited for the others since this was asked last.
+    pub(crate) fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
     }
 
     /// Whether the host waits for the others within a pass: such a sum is no matter of the device.

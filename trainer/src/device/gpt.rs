@@ -11,6 +11,7 @@ use crate::kernels::Heads;
 use crate::kernels::cuda::{Device, Norm, View};
 use crate::layout::{Config, Layout, block_lens, embed_lens, head_lens};
 use brigade_cuda::DeviceMemory;
+use std::time::Duration;
 
 /// A model, and memory for its passes over so many samples at a time.
 pub(crate) struct DeviceGpt<'a> {
@@ -60,6 +61,11 @@ impl<'a> DeviceGpt<'a> {
     /// Calls of the devices of those who divide the model, if they sum.
     pub(crate) fn calls(&self) -> Option<&Calls<'a>> {
         self.division.as_ref().and_then(DeviceDivision::calls)
+    }
+
+    /// How long the host waited for those since this was asked last.
+    pub(crate) fn take_waited(&mut self) -> Duration {
+        self.division.as_mut().map_or(Duration::ZERO, DeviceDivision::take_waited)
     }
 
     /// Bytes of the host's memory that they take.

@@ -1,7 +1,9 @@
 //! Pipelines whose stages are on devices train the same model as the processor.
 
 use super::has_device;
-use super::world::{Folder, TOLERANCE, args, check, is_child_with, outcomes, told, train, world};
+use super::world::{
+    Folder, TOLERANCE, args, check, check_bf16, check_legs, is_child_with, outcomes, told, world,
+};
 use brigade_trainer::Args;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,15 +37,10 @@ fn bf16_stays_near_the_processors_losses() {
     if !has_device() {
         return;
     }
-    let alone = &train(&args(SHAPE), None).unwrap().losses;
     for order in ["1f1b", "zbv"] {
-        let more = format!("{SHAPE} --strategy {order} --precision bf16 --device cuda");
-        for outcome in world(2, &args(&more)) {
-            for (got, want) in outcome.losses.iter().zip(alone) {
-                assert!((got - want).abs() / want < 1e-2, "{more}: {got}, f32 alone {want}");
-            }
-        }
+        check_bf16(2, &format!("--strategy {order}"), SHAPE);
     }
+    check_bf16(4, "--strategy fsdp,1f1b --mesh dp=2,pp=2", SHAPE);
 }
 
 /// Ranks of several pipelines on one device add their gradients up through their hosts. With a
@@ -94,13 +91,6 @@ fn state_with_the_host_goes_with_the_rest() {
     let nvme = format!("--offload nvme:{}", folder.0.display());
     let more = format!("{SHAPE} {mesh} --strategy fsdp,1f1b --recompute {nvme} --host-budget 8M");
     check(4, &more, TOLERANCE);
-    let alone = &train(&args(SHAPE), None).unwrap().losses;
-    let more = format!("{SHAPE} {mesh} --strategy fsdp,1f1b --precision bf16 --device cuda");
-    for outcome in world(4, &args(&more)) {
-        for (got, want) in outcome.losses.iter().zip(alone) {
-            assert!((got - want).abs() / want < 1e-2, "{more}: {got}, f32 alone {want}");
-        }
-    }
 }
 
 #[test]
@@ -141,23 +131,12 @@ fn a_checkpoint_goes_from_stages_to_the_processor_and_back() {
     if !has_device() {
         return;
     }
-    let folder = Folder::new();
-    let file = folder.0.join("stages.gpt");
-    let whole = &world(1, &args(SHAPE))[0].losses;
     let legs = [
-        (2, "--strategy zbv --device cuda --stop-at 1", 0..1),
-        (1, "--stop-at 2", 1..2),
-        (4, "--strategy ddp,1f1b --mesh dp=2,pp=2 --device cuda", 2..3),
+        (2, "--strategy zbv --device cuda", 1),
+        (1, "", 2),
+        (4, "--strategy fsdp,1f1b --mesh dp=2,pp=2 --device cuda", 3),
     ];
-    for (ranks, more, steps) in legs {
-        let resume = (steps.start > 0).then(|| file.clone());
-        let args = args(&format!("{SHAPE} {more}"));
-        let leg = &world(ranks, &Args { checkpoint: Some(file.clone()), resume, ..args })[0];
-        assert_eq!(leg.losses.len(), steps.len(), "{more}");
-        for (got, want) in leg.losses.iter().zip(&whole[steps]) {
-            assert!((got - want).abs() / want < TOLERANCE, "{more}: {got}, {want} without");
-        }
-    }
+    check_legs(SHAPE, legs);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Ranks that divide tensors, each on a device, train the same model as the processor.
 
 use super::has_device;
-use super::world::{Folder, TOLERANCE, args, check, table, train, world};
+use super::world::{TOLERANCE, args, check, check_bf16, check_legs, table, world};
 use brigade_trainer::Args;
 
 const SHAPE: &str = "--batch 16 --heads 4 --steps 3";
@@ -42,15 +42,8 @@ fn they_go_with_other_ways_to_divide_the_work() {
 
 #[test]
 fn bf16_stays_near_the_processors_losses() {
-    if !has_device() {
-        return;
-    }
-    let alone = &train(&args(SHAPE), None).unwrap().losses;
-    let more = format!("{SHAPE} --strategy tp --precision bf16 --device cuda");
-    for outcome in world(2, &args(&more)) {
-        for (got, want) in outcome.losses.iter().zip(alone) {
-            assert!((got - want).abs() / want < 1e-2, "{more}: {got}, f32 alone {want}");
-        }
+    if has_device() {
+        check_bf16(2, "--strategy tp", SHAPE);
     }
 }
 
@@ -76,21 +69,10 @@ fn a_checkpoint_goes_from_parts_of_tensors_to_the_processor_and_back() {
     if !has_device() {
         return;
     }
-    let folder = Folder::new();
-    let file = folder.0.join("tensors.gpt");
-    let whole = &world(1, &args(SHAPE))[0].losses;
     let legs = [
-        (2, "--strategy tp --device cuda --stop-at 1", 0..1),
-        (1, "--stop-at 2", 1..2),
-        (4, "--strategy ddp,tp --mesh dp=2,tp=2 --device cuda", 2..3),
+        (2, "--strategy tp --device cuda", 1),
+        (1, "", 2),
+        (4, "--strategy ddp,tp --mesh dp=2,tp=2 --device cuda", 3),
     ];
-    for (ranks, more, steps) in legs {
-        let resume = (steps.start > 0).then(|| file.clone());
-        let args = args(&format!("{SHAPE} {more}"));
-        let leg = &world(ranks, &Args { checkpoint: Some(file.clone()), resume, ..args })[0];
-        assert_eq!(leg.losses.len(), steps.len(), "{more}");
-        for (got, want) in leg.losses.iter().zip(&whole[steps]) {
-            assert!((got - want).abs() / want < TOLERANCE, "{more}: {got}, {want} without");
-        }
-    }
+    check_legs(SHAPE, legs);
 }

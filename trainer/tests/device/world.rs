@@ -105,6 +105,39 @@ pub(super) fn check(ranks: usize, more: &str, tolerance: f64) {
     }
 }
 
+/// A run in legs, by so many ranks and these flags, each from the checkpoint of the one before and
+/// up to a step, has the losses of the processor.
+pub(super) fn check_legs(shape: &str, legs: [(usize, &str, usize); 3]) {
+    let folder = Folder::new();
+    let file = folder.0.join("state.gpt");
+    let whole = &world(1, &args(shape))[0].losses;
+    let mut from = 0;
+    for (ranks, more, to) in legs {
+        let more = format!("{shape} {more} --stop-at {to}");
+        let resume = (from > 0).then(|| file.clone());
+        let checkpoint = Some(file.clone());
+        let leg = &world(ranks, &Args { checkpoint, resume, ..args(&more) })[0];
+        assert_eq!(leg.losses.len(), to - from, "{more}");
+        near(&leg.losses, &whole[from..to], TOLERANCE, &more);
+        from = to;
+    }
+}
+
+/// The losses of bf16 on the device are near those that the processor has in f32.
+pub(super) fn check_bf16(ranks: usize, more: &str, shape: &str) {
+    let alone = train(&args(shape), None).unwrap().losses;
+    let more = format!("{shape} {more} --precision bf16 --device cuda");
+    for outcome in world(ranks, &args(&more)) {
+        near(&outcome.losses, &alone, 1e-2, &more);
+    }
+}
+
+fn near(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() / want < tolerance, "{what}: {got}, not {want}");
+    }
+}
+
 /// Whether this is a process with these variables; if not, one is started, which runs the test.
 pub(super) fn is_child_with(variables: &[(&str, &Path)], test: &str) -> bool {
     let is_set = |(name, value): &(&str, &Path)| {

@@ -1,7 +1,7 @@
 //! The state of some units, all of it on the device, which updates it too: what a process alone
 //! has there, a rank of DDP, or a stage of a pipeline.
 
-use super::runs;
+use super::{longest, runs};
 use crate::device::Wire;
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
@@ -35,8 +35,7 @@ impl Held {
         slots: usize,
         inside: Inside,
     ) -> Held {
-        let longest = units.clone().map(|unit| layout.unit(unit).len()).max().unwrap_or(0);
-        let range = layout.unit(units.start).start..layout.unit(units.end - 1).end;
+        let (range, longest) = (layout.span(&units), longest(layout, units.clone()));
         let len = range.len();
         let params = room.take(len, 4);
         Held {

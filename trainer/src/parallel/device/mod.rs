@@ -108,7 +108,7 @@ fn divide<'a>(
     let is_alone = others.is_empty() || are_apart(&[others, &[group.comm()]].concat(), device)?;
     let Config { context, width, .. } = *model.layout().config();
     let most = passes.samples * context * width;
-    DeviceDivision::open(group, is_alone, device.stream(), most).map(Some)
+    DeviceDivision::open(group.comm(), is_alone, device.stream(), most).map(Some)
 }
 
 /// What those who divide a model make this rank send in a step through some units, where it is
@@ -198,6 +198,11 @@ fn check(model: &Gpt, thrift: &Thrift) -> Result<(), Error> {
         return refuse("cuda does not go with --offload-activations; --recompute does");
     }
     Ok(())
+}
+
+/// Numbers of the longest of these units' parameters.
+fn longest(layout: &Layout, units: Range<usize>) -> usize {
+    units.map(|unit| layout.unit(unit).len()).max().unwrap_or(0)
 }
 
 /// Which parameters of a range decay, and which do not: neighbours that do alike are updated as

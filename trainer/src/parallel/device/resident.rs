@@ -144,7 +144,7 @@ impl<'a> Resident<'a> {
         let begun = Instant::now();
         let sum = gather_losses(self.group, &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
-        spent.exposed = waited + begun.elapsed() + self.model.take_waited();
+        spent.exposed = waited + begun.elapsed() + self.pass.gpt.take_waited();
         spent.optimizer = self.pass.update_time()?.saturating_sub(waited);
         Ok(spent)
     }

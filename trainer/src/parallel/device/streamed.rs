@@ -5,7 +5,7 @@
 //! The device has room for the parameters of all units, which then cross once a step, or of two.
 
 use super::pass::Pass;
-use super::{divide, divided_bytes, over};
+use super::{divide, divided_bytes, longest, over};
 use crate::device::{Calls, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
@@ -83,7 +83,7 @@ impl<'a> Streamed<'a> {
         let (layout, inside, keep) = (model.layout(), device.inside(), thrift.keep);
         let plan = |(is_held, passes): (bool, Passes), room: &mut Room| {
             let views = views(room, layout, is_held, inside);
-            let longest = longest(layout);
+            let longest = longest(layout, 0..layout.units());
             let grads = [0, 1].map(|_| Gradient::take(room, longest, inside));
             (views, grads, Rooms::take(room, layout.config(), passes))
         };
@@ -234,7 +234,7 @@ impl Streamed<'_> {
         }
         self.pass.losses(&mut self.losses)?;
         self.pass.add_times(&mut spent)?;
-        spent.exposed = self.shards.take_waited() + self.model.take_waited();
+        spent.exposed = self.shards.take_waited() + self.pass.gpt.take_waited();
         let begun = Instant::now();
         let sum = gather_losses(self.group, &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
@@ -334,10 +334,9 @@ fn views(room: &mut Room, layout: &Layout, is_held: bool, inside: Inside) -> Vec
     let size = inside.size();
     match is_held {
         true => (0..layout.units()).map(|unit| room.take(layout.unit(unit).len(), size)).collect(),
-        false => (0..2).map(|_| room.take(longest(layout), size)).collect(),
+        false => {
+            let longest = longest(layout, 0..layout.units());
+            (0..2).map(|_| room.take(longest, size)).collect()
+        }
     }
-}
-
-fn longest(layout: &Layout) -> usize {
-    (0..layout.units()).map(|unit| layout.unit(unit).len()).max().unwrap_or(0)
 }

@@ -279,7 +279,7 @@ impl Strategy for Pipeline<'_> {
             let shape = &self.plan.shape;
             for (stage, rank) in shape.rank_of.iter().enumerate() {
                 let units = stage_units(layout.config().layers, shape.stages(), stage)?;
-                let range = layout.unit(units.start).start..layout.unit(units.end - 1).end;
+                let range = layout.span(&units);
                 for values in [&mut state.params, &mut state.mean, &mut state.square] {
                     group.broadcast(&mut values[range.clone()], *rank)?;
                 }

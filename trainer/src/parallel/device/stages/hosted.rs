@@ -9,6 +9,7 @@ use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Layout;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
+use crate::parallel::device::longest;
 use crate::parallel::{Memory, Shards};
 use crate::state::State;
 use brigade_cuda::Event;
@@ -56,8 +57,7 @@ impl Views {
         slots: usize,
         inside: Inside,
     ) -> Views {
-        let longest = units.clone().map(|unit| layout.unit(unit).len()).max().unwrap_or(0);
-        let range = layout.unit(units.start).start..layout.unit(units.end - 1).end;
+        let (range, longest) = (layout.span(&units), longest(layout, units.clone()));
         Views {
             units,
             start: range.start,
@@ -89,8 +89,7 @@ impl<'a> Hosted<'a> {
         device: &Device,
     ) -> Result<Hosted<'a>, Error> {
         shards.go_one_way();
-        let units = views.units.clone();
-        let longest = units.map(|unit| layout.unit(unit).len()).max().unwrap_or(0);
+        let longest = longest(layout, views.units());
         Ok(Hosted {
             wire: Wire::new(device.stream(), 4 * longest)?,
             disk_formula: shards.disk_formula_with(|_| 1),
