@@ -331,7 +331,7 @@ impl Run<'_> {
                  loss on unseen text {held_out:.3}, {bits:.2} bits per byte"
             ))?;
         }
-        self.report.say(&bytes(ranks))?;
+        self.report.say(&bytes(ranks, self.strategy.device().is_some()))?;
         if self.args.sample > 0 && self.is_first {
             let draw = Draw { temperature: 0.8, top_k: 40, seed: self.args.seed };
             let prompt = self.args.prompt.as_bytes();
@@ -342,17 +342,20 @@ impl Run<'_> {
     }
 }
 
-/// What the ranks held and sent, against their formulas.
-fn bytes(ranks: &[RankEnd]) -> String {
+/// What the ranks held and sent, against their formulas: that of memory is of a device where there
+/// is one, beside which a heap is small.
+fn bytes(ranks: &[RankEnd], has_device: bool) -> String {
     let sent: u64 = ranks.iter().map(|rank| rank.sent_bytes).sum();
     let is_right = ranks.iter().all(|rank| rank.sent_bytes == rank.formula_bytes);
     let formula = if is_right { "as predicted" } else { "NOT what was predicted" };
     let mut text = format!("all ranks sent {} bytes, {formula}", grouped(sent));
     let largest = ranks.iter().max_by_key(|rank| rank.peak_bytes);
     if let Some(RankEnd { peak_bytes, memory_bytes, .. }) = largest.filter(|r| r.peak_bytes > 0) {
-        let part = 100.0 * *peak_bytes as f64 / *memory_bytes as f64;
-        let peak = megabytes(*peak_bytes);
-        text += &format!("\nlargest heap of a step {peak} a rank, {part:.1} % of the formula");
+        text += &format!("\nlargest heap of a step {} a rank", megabytes(*peak_bytes));
+        if !has_device {
+            let part = 100.0 * *peak_bytes as f64 / *memory_bytes as f64;
+            text += &format!(", {part:.1} % of the formula");
+        }
     }
     text
 }
