@@ -48,7 +48,7 @@ impl Communicator {
         id: Option<&UniqueId>,
         settings: Settings,
     ) -> Result<Communicator, Error> {
-        let id = self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?;
+        let id = self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?.ok_or_else(nobody_knows)?;
         Communicator::from_id(&id, self.rank(), ranks, settings)
     }
 
@@ -64,15 +64,16 @@ impl Communicator {
         settings: Settings,
         transports: &[Arc<dyn Transport>],
     ) -> Result<Communicator, Error> {
-        let id = self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?;
+        let id = self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?.ok_or_else(nobody_knows)?;
         let root = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id) };
         let launch = Launch { rank: self.rank(), ranks, local_rank: None, root };
         Communicator::join_over(launch, settings, transports)
     }
 
     /// What [`Communicator::grow`] does first: every rank has the id that one of them was given,
-    /// and all want as many ranks. Then each calls [`Communicator::from_id`] with its own rank. The
-    /// bytes may be anybody's: what is wrong with them all ranks hear.
+    /// and all want as many ranks. Then each calls [`Communicator::from_id`] with its own rank.
+    /// Where no rank was given any, all have none. The bytes may be anybody's: what is wrong with
+    /// them all ranks hear.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl Communicator {
         &self,
         ranks: usize,
         id: Option<[u8; ID_BYTES]>,
-    ) -> Result<UniqueId, Error> {
+    ) -> Result<Option<UniqueId>, Error> {
         let mut mine = [0; TOLD_BYTES];
         mine[..8].copy_from_slice(&(ranks as u64).to_le_bytes());
         mine[8..].copy_from_slice(&id.unwrap_or([0; ID_BYTES]));
@@ -91,8 +92,13 @@ impl Communicator {
     }
 }
 
-/// The id that all go by, or what is wrong with what ranks were given: the same for each of them.
-fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<UniqueId, String> {
+fn nobody_knows() -> Error {
+    Error::invalid("grow: no rank was given a unique id for the new world")
+}
+
+/// The id that all go by, if there is one, or what is wrong with what ranks were given: the same
+/// for each of them.
+fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<Option<UniqueId>, String> {
     let size = all.len() as u64;
     let wanted = |told: &[u8; TOLD_BYTES]| {
         let (ranks, _) = told.split_first_chunk().expect("a number is in front");
@@ -113,14 +119,13 @@ fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<UniqueId, String> {
     }
     let known = all.iter().enumerate().filter(|(_, told)| told[8..].iter().any(|byte| *byte != 0));
     let mut known = known.map(|(rank, told)| (rank, &told[8..]));
-    let Some((first, id)) = known.next() else {
-        return Err("grow: no rank was given a unique id for the new world".to_string());
-    };
+    let Some((first, id)) = known.next() else { return Ok(None) };
     if let Some((other, _)) = known.find(|(_, other)| *other != id) {
         return Err(format!("grow: rank {first} and rank {other} were given different unique ids"));
     }
     let id = id.try_into().expect("an id is behind the number");
-    UniqueId::from_bytes(id).map_err(|error| format!("grow: what rank {first} was given: {error}"))
+    let wrong = |error| format!("grow: what rank {first} was given: {error}");
+    UniqueId::from_bytes(id).map(Some).map_err(wrong)
 }
 
 #[cfg(test)]
@@ -143,10 +148,10 @@ mod tests {
             (UniqueId::create(here).unwrap(), UniqueId::create(here).unwrap());
         let (id, other) = (Some(&id), Some(&other));
         for all in [[told(3, None), told(3, id)], [told(2, id), told(2, id)]] {
-            assert_eq!(Some(&agreed(&all).unwrap()), id);
+            assert_eq!(agreed(&all).unwrap().as_ref(), id);
         }
+        assert_eq!(agreed(&[told(3, None), told(3, None)]), Ok(None));
         for (all, what) in [
-            ([told(3, None), told(3, None)], "no rank was given a unique id"),
             ([told(3, id), told(3, other)], "rank 0 and rank 1 were given different"),
             ([told(3, id), told(4, None)], "rank 0 asks for 3 ranks, but rank 1 for 4"),
             ([told(1, id), told(1, None)], "1 ranks, but there are 2"),

@@ -133,7 +133,7 @@ pub unsafe extern "C" fn brigade_comm_grow(
         let inherited = parent.communicator.settings().clone();
         // SAFETY: C passes NULL or a config.
         let settings = || unsafe { settings_over(inherited, config) };
-        let (communicator, root) = roots::grow(&parent.communicator, ranks, id, settings)?;
+        let (communicator, root) = roots::grow(&parent.communicator, ranks, [id, None], settings)?;
         let handle = register(Arc::new(Comm::new(communicator, root)))?;
         // SAFETY: as above.
         unsafe { out.put(as_comm(handle)) };

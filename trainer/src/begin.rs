@@ -219,6 +219,23 @@ pub(crate) fn strategy<'a>(
     Ok(Box::new(data))
 }
 
+/// The text, and the files that a run writes to.
+///
+/// Errors: those of files that cannot be read, or written where rank 0 is to write.
+pub(crate) fn open(args: &Args, world: Option<&Communicator>) -> Result<(Corpus, Records), Error> {
+    let corpus = Corpus::open(args.text.as_deref())?;
+    corpus.require(args.context)?;
+    let is_first = world.is_none_or(|comm| comm.rank() == 0);
+    if let Some(path) = args.checkpoint.as_ref().filter(|_| is_first) {
+        checkpoint::probe(path)?;
+    }
+    if let Some(path) = args.resume.as_ref().filter(|path| is_first && !path.is_dir()) {
+        // It stays if somebody writes it, or if the folder is only to be read.
+        let _ = brigade_offload::storage::clear(path);
+    }
+    Ok((corpus, Records::open(args, is_first)?))
+}
+
 impl<'a> Run<'a> {
     /// Everything around a strategy.
     pub(crate) fn new(
@@ -228,22 +245,13 @@ impl<'a> Run<'a> {
         strategy: Box<dyn Strategy + 'a>,
         resumed: Option<Course>,
         out: &'a mut (dyn Write + Send),
-    ) -> Result<Run<'a>, Error> {
-        let corpus = Corpus::open(args.text.as_deref())?;
-        corpus.require(args.context)?;
+        (corpus, records): (Corpus, Records),
+    ) -> Run<'a> {
         let is_first = world.is_none_or(|comm| comm.rank() == 0);
-        if let Some(path) = args.checkpoint.as_ref().filter(|_| is_first) {
-            checkpoint::probe(path)?;
-        }
-        if let Some(path) = args.resume.as_ref().filter(|path| is_first && !path.is_dir()) {
-            // It stays if somebody writes it, or if the folder is only to be read.
-            let _ = brigade_offload::storage::clear(path);
-        }
-        let records = Records::open(args, is_first)?;
         let (first, last) = (strategy.steps() + 1, args.last_step());
         let report = Report::new(out, is_first, args.quiet, first, last);
         let (peak_bytes, start_bytes, disk) = (0, 0, DiskUse::default());
-        Ok(Run {
+        Run {
             args,
             model,
             world,
@@ -257,7 +265,7 @@ impl<'a> Run<'a> {
             resumed,
             report,
             records,
-        })
+        }
     }
 
     /// Settings, before the first step.

@@ -74,10 +74,7 @@ pub fn train(
     drop(pool);
     // Until its threads are gone they hold memory, which a run after this one would see go.
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    if let Err(error) = &outcome {
-        abort(world, error);
-    }
-    outcome
+    outcome.inspect_err(|error| abort(world, error))
 }
 
 fn run(
@@ -101,20 +98,18 @@ fn run(
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
     let start_bytes = together(world, sys::take_peak)?.saturating_sub(beside_bytes);
     drop(state);
-    let mut run = Run::new(args, &model, world, strategy, resumed, out)?;
+    // Whatever ends this rank from here on, others hear of it before what it has goes: calls are
+    // waited for then, and memory of devices, where they may wait for this rank.
+    let opened = begin::open(args, world).inspect_err(|error| abort(world, error))?;
+    let mut run = Run::new(args, &model, world, strategy, resumed, out, opened);
     (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
-    let outcome = run.all(&kept);
-    if let Err(error) = &outcome {
-        // Before what this rank has goes: calls are waited for then, and memory of devices, where
-        // others may wait for this rank.
-        abort(world, error);
-    }
-    outcome
+    run.all(&kept).inspect_err(|error| abort(world, error))
 }
 
 /// Have the other ranks hear why this one goes no further, but for what they know themselves.
 fn abort(world: Option<&Communicator>, error: &Error) {
-    if let Some(comm) = world.filter(|_| !matches!(error, Error::Comm(_))) {
+    let is_known = matches!(error, Error::Comm(_) | Error::Diverged { .. });
+    if let Some(comm) = world.filter(|_| !is_known) {
         comm.abort(&error.to_string());
     }
 }

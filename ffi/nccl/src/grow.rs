@@ -69,16 +69,18 @@ pub unsafe extern "C" fn ncclCommGrow(
         parent.member()?;
         // SAFETY: C passes NULL or a config.
         let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
-        let known = parent.growth.lock().unwrap_or_else(PoisonError::into_inner).take();
         // SAFETY: C passes NULL or an id.
-        let id = unsafe { unique_id.as_ref() }.map(|id| id.internal).or(known);
+        let given = unsafe { unique_id.as_ref() }.map(|id| id.internal);
         let made = Arc::new(Comm::new(blocking, parent.device));
         let before = parent.divide(&made);
         let grow = move || -> Outcome<Option<Member>> {
             wait_for(before);
             let member = parent.member()?;
             let settings = || Ok(member.communicator.settings().clone());
-            let (communicator, root) = roots::grow(&member.communicator, ranks, id, settings)?;
+            let drawn = || parent.growth.lock().unwrap_or_else(PoisonError::into_inner);
+            let ids = [given, *drawn()];
+            let (communicator, root) = roots::grow(&member.communicator, ranks, ids, settings)?;
+            *drawn() = None;
             Member::new(communicator, root, member.bound()).map(Some)
         };
         // SAFETY: C passes a place for the handle.

@@ -64,17 +64,22 @@ pub fn open(bytes: [u8; ID_BYTES]) -> Outcome<Opened> {
     Ok(Opened { bytes, id, root })
 }
 
-/// Join the world that a group grows to, with its own rank there; ranks that know the id give it.
-/// The root, if it is here, must outlive the communicator. What a rank alone has wrong comes behind
-/// what all agree on, so that nobody waits for it there.
+/// Join the world that a group grows to, with its own rank there. Ranks that were given its id give
+/// it; where none was, those that remember one do. The root, if it is here, must outlive the
+/// communicator. For a rank whose settings are wrong the others wait only where they join, and name
+/// it.
 pub fn grow(
     group: &Communicator,
     ranks: usize,
-    id: Option<[u8; ID_BYTES]>,
+    [given, remembered]: [Option<[u8; ID_BYTES]>; 2],
     settings: impl FnOnce() -> Outcome<Settings>,
 ) -> Outcome<(Communicator, Option<Arc<Root>>)> {
-    let id = group.agree_to_grow(ranks, id)?;
-    Ok(open(id.to_bytes())?.join(group.rank(), ranks, settings()?)?)
+    let id = match group.agree_to_grow(ranks, given)? {
+        Some(id) => Some(id),
+        None => group.agree_to_grow(ranks, remembered)?,
+    };
+    let none = || Failure::argument("grow: no rank was given a unique id for the new world");
+    Ok(open(id.ok_or_else(none)?.to_bytes())?.join(group.rank(), ranks, settings()?)?)
 }
 
 impl Opened {

@@ -190,9 +190,14 @@ impl<'a> Hosted<'a> {
         self.shards.update(optimizer, lr)?;
         self.sent = 0;
         device.stream().record(&self.updated)?;
+        Ok(self.take_waited())
+    }
+
+    /// How long this waited for other ranks, and for files, since this was asked last.
+    pub(super) fn take_waited(&mut self) -> [Duration; 2] {
         let files = self.shards.disk_use().waited;
         let waited = files - std::mem::replace(&mut self.files_waited, files);
-        Ok([self.shards.take_waited(), waited])
+        [self.shards.take_waited(), waited]
     }
 
     /// The state goes to its place. Collective over ranks with other samples.

@@ -108,6 +108,14 @@ impl Kept<'_> {
         Ok([waited, Duration::ZERO])
     }
 
+    /// How long this waited for other ranks, and for files, since this was asked last.
+    pub(super) fn take_waited(&mut self) -> [Duration; 2] {
+        match self {
+            Kept::Here(_) => [Duration::ZERO; 2],
+            Kept::There(hosted) => hosted.take_waited(),
+        }
+    }
+
     /// The state goes to its place. Collective over ranks with other samples.
     pub(super) fn gather(
         &mut self,

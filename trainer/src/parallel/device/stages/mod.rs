@@ -1,6 +1,7 @@
 //! The stages of a pipeline's rank on its device, which computes them, and has and updates their
 //! state, or the host does. Everything is given to the device as the schedule says, ahead of what
-//! it computes; the host waits only for letters of other ranks, and for what comes down.
+//! it computes; the host waits for letters of other ranks and for what comes down, and within a
+//! computation only where `waits_inside` says so.
 
 mod clock;
 mod hosted;
@@ -20,8 +21,10 @@ use crate::offload::DiskUse;
 use crate::optim::{Optimizer, Rule};
 use crate::parallel::pipeline::{Home, Needs, Plan, Span, Stages};
 use crate::parallel::source::Passing;
+use crate::parallel::tensor::Group;
 use crate::parallel::{Batch, Groups, Lanes, Memory, Shards, Sharing, Stage, Thrift};
 use crate::state::State;
+use brigade_comm::Op;
 use brigade_cuda::DeviceMemory;
 use clock::Clock;
 use hosted::Hosted;
@@ -124,6 +127,7 @@ impl<'a> DeviceStages<'a> {
         let Site { usage, model, groups, lanes, thrift, .. } = *site;
         let (layout, slots) = (model.layout(), lanes.slots());
         let mut part = Part::new(layout, (plan, rank), needs, slots)?;
+        part.adds_in_order = site.adds_in_order();
         let device = Device::open(usage.index, usage.inside)?;
         let passes = choose(site, &mut part)?;
         let memory = DeviceMemory::new(device.context(), part.bytes(passes))?;
@@ -208,17 +212,20 @@ impl<'a> DeviceStages<'a> {
     }
 }
 
-/// How passes are made, and who keeps the state: the device, if it may and has room.
+/// How passes are made, and who keeps the state: the device, if it may and has room. Where one rank
+/// has room for neither, all are refused, so that the first can tell.
 fn choose(site: &Site<'_, '_>, part: &mut Part<'_>) -> Result<Passes, Error> {
-    let Site { usage, model, lanes, thrift, .. } = site;
+    let Site { usage, model, groups, lanes, thrift, .. } = site;
     let ways = passes(usage.inside, model.layout(), lanes, thrift.keep);
     let plain = fitting(&ways, usage.budget, &|way| part.bytes(way)).filter(|_| site.is_plain());
     part.is_hosted = plain.is_none();
     let way = plain.or_else(|| fitting(&ways, usage.budget, &|way| part.bytes(way)));
-    way.ok_or_else(|| {
-        let least = ways.iter().map(|way| part.bytes(*way)).min().unwrap_or(0);
-        over(usage.budget, least, "a rank's stages need", thrift.keep)
-    })
+    let least = ways.iter().map(|way| part.bytes(*way)).min().unwrap_or(0);
+    let mut most = [if way.is_some() { 0 } else { least as u64 }];
+    let axes = [groups.pp.as_ref(), groups.dp.as_ref(), model.dividers().map(Group::comm)];
+    axes.into_iter().flatten().try_for_each(|axis| axis.all_reduce(&mut most, Op::Max))?;
+    way.filter(|_| most == [0])
+        .ok_or_else(|| over(usage.budget, most[0] as usize, "a rank's stages need", thrift.keep))
 }
 
 impl Home for DeviceStages<'_> {
@@ -237,7 +244,12 @@ impl Home for DeviceStages<'_> {
             Some(_) => self.results.take(stream, &mut self.losses)?,
             None => stream.synchronize()?,
         }
-        self.clock.read(spans).map(Some)
+        // What the host waited for ranks within computations the device did, too.
+        let mut waited = self.gpt.take_waited();
+        for Chunk { kept, .. } in self.chunks.iter_mut().flatten() {
+            waited += kept.take_waited()[0];
+        }
+        Ok(Some(waited + self.clock.read(spans)?))
     }
 
     fn losses(&self) -> &[f64] {

@@ -24,8 +24,8 @@ impl Stages for Pass<'_, '_> {
             Kind::Backward => self.backward(action, wires),
             Kind::Input => self.backward_input(action, wires),
             Kind::Weight => self.backward_weight(action, wires),
-            // Parameters stay here for all of a step, and a gradient is on its way as soon as the
-            // last micro-batch has been added to it.
+            // Parameters stay here for all of a step, and a gradient is on its way as soon as it
+            // is whole.
             _ => Ok(()),
         }
     }

@@ -22,6 +22,8 @@ pub(super) struct Part<'p> {
     pub(super) slots: usize,
     /// Whether the host keeps the state.
     pub(super) is_hosted: bool,
+    /// Whether it then adds up micro-batches, too.
+    pub(super) adds_in_order: bool,
 }
 
 /// One stage: its state, and the micro-batches that are on their way through it.
@@ -74,7 +76,7 @@ impl<'p> Part<'p> {
         let mine = (0..shape.stages()).filter(|stage| shape.rank_of[*stage] == rank);
         let units = |stage| Ok((stage, stage_units(layers, shape.stages(), stage)?));
         let stages = mine.map(units).collect::<Result<_, Error>>()?;
-        Ok(Part { layout, stages, needs, slots, is_hosted: false })
+        Ok(Part { layout, stages, needs, slots, is_hosted: false, adds_in_order: false })
     }
 
     /// Numbers of each unit's parameters.
@@ -101,8 +103,9 @@ impl<'p> Part<'p> {
         let stage = |(stage, units): &(usize, Range<usize>)| {
             let need = self.needs.stages[*stage];
             let (own, slots, inside) = (units.clone(), self.slots, passes.inside);
+            let added = if self.adds_in_order { 1 } else { slots };
             let state = match self.is_hosted {
-                true => StateRooms::There(Views::take(room, layout, own, slots, inside)),
+                true => StateRooms::There(Views::take(room, layout, own, added, inside)),
                 false => StateRooms::Here(Held::take(room, layout, own, slots, inside)),
             };
             let tape = |_| DeviceTape::take(room, config, units.clone(), passes);
