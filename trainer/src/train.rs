@@ -103,13 +103,20 @@ fn run(
     let opened = begin::open(args, world).inspect_err(|error| abort(world, error))?;
     let mut run = Run::new(args, &model, world, strategy, resumed, out, opened);
     (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
-    run.all(&kept).inspect_err(|error| abort(world, error))
+    let outcome = run.all(&kept);
+    // But whoever is first to find a loss that is no number does not end the others in their
+    // update: most find the same.
+    if let Err(error) = &outcome
+        && !matches!(error, Error::Diverged { .. })
+    {
+        abort(world, error);
+    }
+    outcome
 }
 
 /// Have the other ranks hear why this one goes no further, but for what they know themselves.
 fn abort(world: Option<&Communicator>, error: &Error) {
-    let is_known = matches!(error, Error::Comm(_) | Error::Diverged { .. });
-    if let Some(comm) = world.filter(|_| !is_known) {
+    if let Some(comm) = world.filter(|_| !matches!(error, Error::Comm(_))) {
         comm.abort(&error.to_string());
     }
 }

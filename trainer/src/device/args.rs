@@ -25,7 +25,7 @@ pub struct DeviceArgs {
     #[arg(long, value_enum, default_value_t)]
     pub device: Machine,
     /// Bytes of a device that a rank may use, such as 2G: parameters and gradients stream through
-    /// it if it does not hold the state, or with zero1, zero2 and fsdp this rank's part of it
+    /// it if it does not hold the state, or with zero1, zero2, fsdp and pipelines this rank's part
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub device_budget: Option<usize>,
     /// Let products of f32 on a device read 10 bits of each fraction (TF32)

@@ -2,12 +2,11 @@
 
 use super::has_device;
 use super::world::{
-    Folder, TOLERANCE, args, check, check_legs, is_child_with, outcomes, table, told, train,
+    Folder, TOLERANCE, args, check, check_failure, check_legs, is_child_with, table, told, train,
 };
 use brigade_trainer::Args;
 use brigade_trainer::kernels::cuda::BLAS_VARIABLE;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 #[test]
 fn one_process_has_the_losses_of_the_processor() {
@@ -188,27 +187,14 @@ fn products_by_cublas_have_the_losses_of_the_processor() {
 #[test]
 fn a_rank_that_fails_on_a_device_ends_the_others_at_once() {
     let name = "training::a_rank_that_fails_on_a_device_ends_the_others_at_once";
-    fails_at_once("--batch 64 --strategy fsdp", name);
+    check_failure(2, "--batch 64 --strategy fsdp", name);
 }
 
 /// The same where each block has calls of its own.
 #[test]
 fn a_rank_that_fails_among_those_who_divide_tensors_ends_the_others_at_once() {
     let name = "training::a_rank_that_fails_among_those_who_divide_tensors_ends_the_others_at_once";
-    fails_at_once("--batch 64 --strategy tp", name);
-}
-
-fn fails_at_once(more: &str, name: &str) {
-    let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@700=1"));
-    if brigade_cuda_fake::is_off() || !is_child_with(&[fault], name) {
-        return;
-    }
-    let begun = Instant::now();
-    let ends = outcomes(2, &args(&format!("{more} --device cuda --steps 40")));
-    let words: Vec<String> = ends.into_iter().map(|end| end.unwrap_err().to_string()).collect();
-    println!("{words:?} after {:?}", begun.elapsed());
-    assert!(words.iter().any(|words| words.contains("CUDA_ERROR_INVALID_VALUE")), "{words:?}");
-    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    check_failure(2, "--batch 64 --strategy tp", name);
 }
 
 /// A driver need not wait for what uses memory that is freed.

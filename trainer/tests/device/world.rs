@@ -7,7 +7,7 @@ use brigade_trainer::{Args, Error, Outcome};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::process::Command as Program;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How far losses in f32 may be from the processor's, of which they are a part.
 pub(super) const TOLERANCE: f64 = 1e-5;
@@ -154,6 +154,20 @@ pub(super) fn is_child_with(variables: &[(&str, &Path)], test: &str) -> bool {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     println!("{text}");
     false
+}
+
+/// A rank of so many that fails in a step, in the test of this name, ends the others at once.
+pub(super) fn check_failure(ranks: usize, more: &str, test: &str) {
+    let fault = ("BRIGADE_FAKE_CUDA_FAULTS", Path::new("cuLaunchKernel@700=1"));
+    if brigade_cuda_fake::is_off() || !is_child_with(&[fault], test) {
+        return;
+    }
+    let begun = Instant::now();
+    let ends = outcomes(ranks, &args(&format!("{more} --device cuda --steps 40")));
+    let words: Vec<String> = ends.into_iter().map(|end| end.unwrap_err().to_string()).collect();
+    println!("{words:?} after {:?}", begun.elapsed());
+    assert!(words.iter().any(|words| words.contains("CUDA_ERROR_INVALID_VALUE")), "{words:?}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
 }
 
 /// A folder that is gone when this is dropped.
