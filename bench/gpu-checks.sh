@@ -278,7 +278,7 @@ trainer_ranks() {
     local shape one two strategy
     shape="--device cuda $(sized "--steps 8" "$SMALL")"
     one=$(losses $shape | tail -n 1) || return
-    for strategy in $(sized "ddp zero1 zero2 fsdp tp" "ddp fsdp"); do
+    for strategy in $(sized "ddp zero1 zero2 fsdp tp sp ring" "ddp fsdp"); do
         two=$(losses $shape --ranks 2 --strategy $strategy | tail -n 1) || return
         near "last loss, one rank and two by $strategy" "$one" "$two" 0.02 || return
     done

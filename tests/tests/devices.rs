@@ -5,7 +5,7 @@ use brigade_cuda_fake::{environment, has_device, is_off};
 use brigade_tests::command::{bounded, brigade, text, words};
 
 /// A model for seconds.
-const MODEL: &str = "train --batch 16 --layers 4 --width 20 --heads 2 --context 10 --steps 3 \
+const MODEL: &str = "train --batch 16 --layers 4 --width 20 --heads 2 --context 12 --steps 3 \
                      --threads 1 --sample 0";
 
 /// Pipelines side by side, each rank with a device and a process of its own: the devices add up the
@@ -33,11 +33,20 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
         return;
     }
     let alone = losses(&run("--quiet", 1));
-    for (strategy, mesh) in [("tp", "tp=2"), ("ddp,tp", "dp=2,tp=2"), ("1f1b,tp", "pp=2,tp=2")] {
+    let heads = "heads and hidden numbers divided by 2 and summed by the devices, which has";
+    let rows = "hidden numbers and rows divided by 2 and summed by the devices, which has";
+    let tokens = "tokens divided by 2, keys and values passed on by the devices, which has";
+    for (strategy, mesh, how) in [
+        ("tp", "tp=2", heads),
+        ("ddp,tp", "dp=2,tp=2", heads),
+        ("1f1b,tp", "pp=2,tp=2", heads),
+        ("sp", "tp=2", rows),
+        ("ddp,sp", "dp=2,tp=2", rows),
+        ("1f1b,ring", "pp=2,tp=2", tokens),
+    ] {
         let ranks = if mesh == "tp=2" { 2 } else { 4 };
         let flags = format!("--ranks {ranks} --strategy {strategy} --mesh {mesh} --device cuda");
         let output = run(&flags, ranks);
-        let how = "heads and hidden numbers divided by 2 and summed by the devices, which has";
         assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
         near(&losses(&output), &alone, &flags);
     }

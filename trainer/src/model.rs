@@ -18,10 +18,11 @@ pub(crate) use initial::Initial;
 pub use split::Owed;
 
 use crate::error::Error;
+use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};
 use crate::moe;
-use crate::parallel::tensor::{Attended, Division, Group, Linear, LinearGrads, Whole};
+use crate::parallel::tensor::{Attended, Division, Group, Inside, Linear, LinearGrads, Whole};
 use crate::state::State;
 use crate::tape::{BlockTape, Keep, Scratch, Tape};
 use crate::trace::{self, Lane};
@@ -77,6 +78,16 @@ impl Gpt {
         self.division.groups().first()
     }
 
+    /// How devices that compute divide it.
+    pub(crate) fn on_device(&self) -> Option<Inside> {
+        self.division.on_device()
+    }
+
+    /// What this rank has of a pass over so many samples of `time` tokens.
+    pub(crate) fn extent(&self, batch: usize, time: usize) -> Extent {
+        self.division.extent(self.layout.config(), batch, time)
+    }
+
     /// Where each parameter of this rank lies.
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -101,7 +112,7 @@ impl Gpt {
         time: usize,
     ) -> Tape {
         let config = self.layout.config();
-        let extent = self.division.extent(config, batch, time);
+        let extent = self.extent(batch, time);
         let modules = self.layout.module(units.start)..self.layout.module(units.end - 1) + 1;
         let mut tape = Tape::of(config, modules, batch, time, extent, keep);
         tape.tile = vec![0.0; self.tile_room(batch * time)[0]];
@@ -111,7 +122,7 @@ impl Gpt {
     /// Memory that this rank's backward needs.
     pub fn scratch(&self, batch: usize, time: usize) -> Scratch {
         let config = self.layout.config();
-        let mut scratch = Scratch::of(config, &self.division.extent(config, batch, time));
+        let mut scratch = Scratch::of(config, &self.extent(batch, time));
         scratch.tile = vec![0.0; self.tile_room(batch * time)[1]];
         scratch
     }

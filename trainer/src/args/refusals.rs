@@ -4,7 +4,6 @@ use super::Args;
 use crate::device::Machine;
 use crate::error::Error;
 use crate::offload::Tier;
-use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, Mesh, Ways};
 use crate::precision::Precision;
 
@@ -51,11 +50,9 @@ impl Args {
         }
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
-        // Of those who divide tensors only the ways of `tp`.
         let is_divided = mesh.length(Axis::Tp) > 1;
-        let by_heads = matches!(ways.inside, None | Some(Inside::Heads));
-        let is_whole = (!is_divided || by_heads) && self.tile.is_none();
-        self.device.check(is_whole && is_plain, self.plan)?;
+        let goes = is_plain && self.tile.is_none() && (!is_divided || ways.go_on_devices());
+        self.device.check(goes, self.plan)?;
         self.share_of(0, ranks)?;
         self.check_inside(&mesh, &ways)?;
         self.pipeline(ranks).map(drop)
@@ -177,7 +174,7 @@ mod tests {
             ("--accumulate 0", 1, "--accumulate"),
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
-            ("--strategy sp --device cuda", 2, "--device"),
+            ("--strategy 2d --device cuda", 4, "--device"),
             ("--strategy ep --experts 4 --device cuda", 2, "--device"),
             ("--strategy 1f1b --precision bf16", 2, "--precision"),
             ("--strategy 1f1b --precision f16 --device cuda", 2, "--precision"),

@@ -12,11 +12,12 @@ pub(crate) struct Calls<'a> {
     group: DeviceGroup,
     stream: Stream,
     compute: Stream,
-    /// After the backward of the last unit, and of the one before.
+    /// Before the call that is made next, and the one before that.
     computed: [Event; 2],
+    /// After all that were made.
     summed: Event,
-    /// What is to be summed next, and which event it waits for.
-    next: Option<(Call, View, usize)>,
+    /// What is to be made next, from and to where, and which event it waits for.
+    next: Option<(Call, [View; 2], usize)>,
     /// Bytes that the hosts of ranks have sent to let their devices meet.
     meeting_bytes: u64,
 }
@@ -100,18 +101,23 @@ impl<'a> Calls<'a> {
         self.comm.abort(&error.to_string());
     }
 
-    /// Sum a view over all ranks, in place, once all is computed that was asked for so far. The
-    /// call is made with the next one: hosts may have to meet for it, and shall have given their
-    /// devices something to compute meanwhile.
+    /// Sum a view over all ranks, in place, once all is computed that was asked for so far.
     pub(crate) fn sum(&mut self, call: Call, view: View) -> Result<(), Error> {
+        self.later(call, [view, view])
+    }
+
+    /// Make a call, once all is computed that was asked for so far, beside what comes next: that
+    /// writes neither view, and does not read the second. The call is made with the next one: hosts
+    /// may have to meet for it, and shall have given their devices something to compute meanwhile.
+    pub(crate) fn later(&mut self, call: Call, views: [View; 2]) -> Result<(), Error> {
         let at = self.next.as_ref().map_or(0, |(_, _, at)| 1 - at);
         self.compute.record(&self.computed[at])?;
         self.flush()?;
-        self.next = Some((call, view, at));
+        self.next = Some((call, views, at));
         Ok(())
     }
 
-    /// What is computed after this sees all sums.
+    /// What is computed after this sees all that.
     pub(crate) fn deliver(&mut self) -> Result<(), Error> {
         self.flush()?;
         self.stream.record(&self.summed)?;
@@ -119,19 +125,15 @@ impl<'a> Calls<'a> {
     }
 
     fn flush(&mut self) -> Result<(), Error> {
-        let Some((call, view, at)) = self.next.take() else { return Ok(()) };
+        let Some((call, [from, to], at)) = self.next.take() else { return Ok(()) };
         self.stream.wait(&self.computed[at])?;
-        self.make(&call, view, view)
+        self.make(&call, from, to)
     }
 
-    /// Sum a view over all ranks, in place, within the order of what computes.
-    pub(crate) fn in_order(&mut self, call: &Call, view: View) -> Result<(), Error> {
-        let before = self.comm.stats().sent_bytes;
-        // SAFETY: the view is as long as the call says, its owner keeps it, and what else computes
-        // comes before the call or behind it.
-        unsafe { self.group.enqueue(call, view.address(), view.address(), &self.compute) }?;
-        self.meeting_bytes += self.comm.stats().sent_bytes - before;
-        Ok(())
+    /// Make a call within the order of what computes.
+    pub(crate) fn in_order(&mut self, call: &Call, from: View, to: View) -> Result<(), Error> {
+        let stream = self.compute.clone();
+        self.enqueue(call, from, to, &stream)
     }
 
     /// Calls that are made after this wait for the event.
@@ -147,13 +149,18 @@ impl<'a> Calls<'a> {
     /// Make a call, in the order of all others. Nothing that computes writes `from`, or touches
     /// `to`, before it waits for an event behind the call.
     pub(crate) fn make(&mut self, call: &Call, from: View, to: View) -> Result<(), Error> {
+        let stream = self.stream.clone();
+        self.enqueue(call, from, to, &stream)
+    }
+
+    fn enqueue(&mut self, call: &Call, from: View, to: View, stream: &Stream) -> Result<(), Error> {
         let (ranks, rank) = (self.comm.size() as u32, self.comm.rank() as u32);
         let (input, output) = call.buffer_elems(ranks, rank);
         assert!(from.len() == input && to.len() == output, "{call}: {from:?} to {to:?}");
         let before = self.comm.stats().sent_bytes;
         // SAFETY: both views are as long as the call says, their owner keeps them, and what
-        // computes keeps away from them, as its events see to.
-        unsafe { self.group.enqueue(call, from.address(), to.address(), &self.stream) }?;
+        // computes keeps away from them, by its order or by its events.
+        unsafe { self.group.enqueue(call, from.address(), to.address(), stream) }?;
         self.meeting_bytes += self.comm.stats().sent_bytes - before;
         Ok(())
     }

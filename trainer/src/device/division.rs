@@ -1,13 +1,20 @@
-//! Ranks that divide the inside of a model's units, as a device's passes meet them: Megatron's sums
-//! over heads and hidden numbers, in the order of what is computed. The devices themselves add up,
-//! or, where those do not reach each other, the hosts, for which each sum is waited for.
+//! Ranks that divide the inside of a model's units, as a device's passes meet them: what they send
+//! each other, in the order of what is computed. The devices themselves do that, or, where those do
+//! not reach each other, the hosts, for which each call is waited for.
+//!
+//! | way | what a rank has | what is sent |
+//! |---|---|---|
+//! | `tp` | heads and hidden numbers | sums of the stream |
+//! | `sp` | these, and rows of the stream | rows to all, and sums of theirs; gradients of norms and ends |
+//! | `ring` | rows, of the inside too | keys and values to the next; all gradients |
 
 use super::calls::Calls;
 use super::wire::Wire;
 use crate::error::Error;
 use crate::kernels::cuda::View;
+use crate::parallel::tensor::{Circle, Inside};
 use crate::trace::{self, Lane};
-use brigade_comm::{Call, Communicator, Dtype, Op};
+use brigade_comm::{Buffers, Call, Communicator, Dtype, Op};
 use brigade_cuda::Stream;
 use brigade_schedule::Collective;
 use std::time::{Duration, Instant};
@@ -15,8 +22,9 @@ use std::time::{Duration, Instant};
 /// Those who divide a model.
 pub(crate) struct DeviceDivision<'a> {
     comm: &'a Communicator,
+    way: Inside,
     by: By<'a>,
-    /// Whether sums are left out, where passes are made for the sake of the code alone.
+    /// Whether calls are left out, where passes are made for the sake of the code alone.
     is_silent: bool,
     /// How long the host waited for the others.
     waited: Duration,
@@ -24,18 +32,27 @@ pub(crate) struct DeviceDivision<'a> {
 
 enum By<'a> {
     Devices(Calls<'a>),
-    /// With room for what is summed.
-    Hosts(Wire, Vec<f32>),
+    Hosts(Hosts),
+}
+
+/// Calls of the hosts.
+struct Hosts {
+    wire: Wire,
+    /// What is given, and what is got, where that is not in its place.
+    rooms: [Vec<f32>; 2],
+    /// What has begun to come down, for which call, and where what it gives goes.
+    next: Option<(Call, [View; 2])>,
 }
 
 impl<'a> DeviceDivision<'a> {
-    /// Of these ranks, beside what computes, for sums of up to `most` numbers. By the devices if
-    /// they may, and can. Collective.
+    /// Of these ranks, beside what computes; calls give and get up to `most` numbers. By the
+    /// devices if they may, and can. Collective.
     pub(crate) fn open(
         comm: &'a Communicator,
+        way: Inside,
         may_devices: bool,
         compute: &Stream,
-        most: usize,
+        most: [usize; 2],
     ) -> Result<DeviceDivision<'a>, Error> {
         let calls = match may_devices {
             true => Calls::new(comm, compute)?,
@@ -43,9 +60,23 @@ impl<'a> DeviceDivision<'a> {
         };
         let by = match calls {
             Some(calls) => By::Devices(calls),
-            None => By::Hosts(Wire::new(compute, 4 * most)?, vec![0.0; most]),
+            None => By::Hosts(Hosts {
+                wire: Wire::new(compute, 4 * most[0])?,
+                rooms: most.map(|len| vec![0.0; len]),
+                next: None,
+            }),
         };
-        Ok(DeviceDivision { comm, by, is_silent: false, waited: Duration::ZERO })
+        Ok(DeviceDivision { comm, way, by, is_silent: false, waited: Duration::ZERO })
+    }
+
+    /// What they divide.
+    pub(crate) fn way(&self) -> Inside {
+        self.way
+    }
+
+    /// Whether each has rows of the stream of its own.
+    pub(crate) fn divides_rows(&self) -> bool {
+        self.way != Inside::Heads
     }
 
     /// Whether this rank has what is there once: biases, and the stream that is gone on from.
@@ -53,10 +84,25 @@ impl<'a> DeviceDivision<'a> {
         self.comm.rank() == 0
     }
 
-    /// One clause: how many they are, and who sums.
+    /// Where this rank stands, if keys and values go round.
+    pub(crate) fn circle(&self) -> Option<Circle> {
+        let circle = Circle { rank: self.comm.rank(), ranks: self.comm.size() };
+        (self.way == Inside::Ring).then_some(circle)
+    }
+
+    /// One clause: how many they are, and who does what they do together.
     pub(crate) fn describe(&self) -> String {
         let how = self.calls().map_or("by the hosts", Calls::describe);
-        format!(", heads and hidden numbers divided by {} and summed {how}", self.comm.size())
+        let ranks = self.comm.size();
+        match self.way {
+            Inside::Ring => {
+                format!(", tokens divided by {ranks}, keys and values passed on {how}")
+            }
+            Inside::Sequence => {
+                format!(", heads, hidden numbers and rows divided by {ranks} and summed {how}")
+            }
+            _ => format!(", heads and hidden numbers divided by {ranks} and summed {how}"),
+        }
     }
 
     /// Calls of the devices, if they sum.
@@ -74,33 +120,87 @@ impl<'a> DeviceDivision<'a> {
         if let By::Devices(calls) = &mut self.by { calls.meet() } else { Ok(()) }
     }
 
-    /// Leave sums out, or no more.
+    /// Leave calls out, or no more.
     pub(crate) fn hush(&mut self, is_silent: bool) {
         self.is_silent = is_silent;
     }
 
     /// Sum over all of them, in place, before what is computed next.
     pub(crate) fn all_reduce(&mut self, view: View) -> Result<(), Error> {
-        if self.is_silent {
-            return Ok(());
-        }
+        let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len());
+        self.make(call, [view, view])
+    }
+
+    /// Everybody's rows, in their order, for what is computed next.
+    pub(crate) fn all_gather(&mut self, from: View, to: View) -> Result<(), Error> {
+        self.make(Call::moving(Collective::AllGather, dtype(from), from.len()), [from, to])
+    }
+
+    /// This rank's rows of the sum, for what is computed next.
+    pub(crate) fn reduce_scatter(&mut self, from: View, to: View) -> Result<(), Error> {
+        self.make(Call::new(Collective::ReduceScatter, Dtype::F32, Op::Sum, to.len()), [from, to])
+    }
+
+    /// Pass `from` on to the next of a ring, while what does not write there and does not read
+    /// `to` is computed: what comes is in `to` after `arrive`.
+    pub(crate) fn pass_on(&mut self, from: View, to: View) -> Result<(), Error> {
+        let circle = self.circle().expect("they are a ring");
+        self.later(circle.step(from.len(), dtype(from)), [from, to])
+    }
+
+    /// What is computed after this sees what was passed on.
+    pub(crate) fn arrive(&mut self) -> Result<(), Error> {
         match &mut self.by {
-            By::Devices(calls) => {
-                let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len());
-                calls.in_order(&call, view)
-            }
-            By::Hosts(wire, room) => {
-                let room = &mut room[..view.len()];
-                wire.read(view, room)?;
-                let span =
-                    trace::span(Lane::Waiting, "for the other parts of the model", view.len());
-                let begun = Instant::now();
-                self.comm.all_reduce(room, Op::Sum)?;
-                self.waited += begun.elapsed();
-                drop(span);
-                wire.put(view, room)
+            _ if self.is_silent => Ok(()),
+            By::Devices(calls) => calls.deliver(),
+            By::Hosts(hosts) => {
+                self.waited += hosts.arrive(self.comm)?;
+                Ok(())
             }
         }
+    }
+
+    fn make(&mut self, call: Call, views: [View; 2]) -> Result<(), Error> {
+        match &mut self.by {
+            By::Devices(calls) if !self.is_silent => calls.in_order(&call, views[0], views[1]),
+            _ => {
+                self.later(call, views)?;
+                self.arrive()
+            }
+        }
+    }
+
+    fn later(&mut self, call: Call, views: [View; 2]) -> Result<(), Error> {
+        match &mut self.by {
+            _ if self.is_silent => Ok(()),
+            By::Devices(calls) => calls.later(call, views),
+            By::Hosts(hosts) => {
+                hosts.wire.fetch(views[0])?;
+                hosts.next = Some((call, views));
+                Ok(())
+            }
+        }
+    }
+
+    /// What each slot's rows came to becomes what all rows did.
+    pub(crate) fn sum_losses(&mut self, losses: &mut [f64]) -> Result<(), Error> {
+        let begun = Instant::now();
+        if self.divides_rows() {
+            losses.chunks_mut(1).try_for_each(|loss| self.comm.all_reduce(loss, Op::Sum))?;
+        }
+        self.waited += begun.elapsed();
+        Ok(())
+    }
+
+    /// The call of that, for each slot.
+    pub(crate) fn loss_call(&self) -> Option<(&'a Communicator, Call)> {
+        let call = Call::new(Collective::AllReduce, Dtype::F64, Op::Sum, 1);
+        self.divides_rows().then_some((self.comm, call))
+    }
+
+    /// What each has of some numbers, and nothing where it has none, becomes all of them.
+    pub(crate) fn unite(&self, numbers: &mut [f32]) -> Result<(), Error> {
+        Ok(self.comm.all_reduce(numbers, Op::Sum)?)
     }
 
     /// How long the host waited for the others since this was asked last.
@@ -122,12 +222,48 @@ impl<'a> DeviceDivision<'a> {
     pub(crate) fn bytes(&self) -> u64 {
         match &self.by {
             By::Devices(_) => 0,
-            By::Hosts(wire, room) => wire.bytes() + 4 * room.len() as u64,
+            By::Hosts(Hosts { wire, rooms, .. }) => {
+                wire.bytes() + 4 * rooms.iter().map(|room| room.len() as u64).sum::<u64>()
+            }
         }
     }
 
     /// Wait for all that is on its way between host and device.
     pub(crate) fn settle(&self) -> Result<(), Error> {
-        if let By::Hosts(wire, _) = &self.by { wire.settle() } else { Ok(()) }
+        if let By::Hosts(hosts) = &self.by { hosts.wire.settle() } else { Ok(()) }
     }
+}
+
+impl Hosts {
+    /// Make the call, in f32. How long it took.
+    fn arrive(&mut self, comm: &Communicator) -> Result<Duration, Error> {
+        let Hosts { wire, rooms: [given, got], next } = self;
+        let (call, [from, to]) = next.take().expect("something is coming down");
+        let given = &mut given[..from.len()];
+        wire.take(given, from.size())?;
+        let call = Call { dtype: Dtype::F32, ..call };
+        let _waiting = trace::span(Lane::Waiting, "for the other parts of the model", to.len());
+        let begun = Instant::now();
+        let got = match from == to {
+            true => {
+                comm.run(&call, Buffers::InPlace(bytemuck::cast_slice_mut(given)))?;
+                given
+            }
+            false => {
+                let got = &mut got[..to.len()];
+                let output = bytemuck::cast_slice_mut(got);
+                let input = bytemuck::cast_slice(given);
+                comm.run(&call, Buffers::OutOfPlace { input, output })?;
+                got
+            }
+        };
+        let waited = begun.elapsed();
+        wire.put(to, got)?;
+        Ok(waited)
+    }
+}
+
+/// What numbers inside are.
+fn dtype(view: View) -> Dtype {
+    if view.size() == 4 { Dtype::F32 } else { Dtype::Bf16 }
 }

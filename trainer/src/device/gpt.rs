@@ -5,7 +5,7 @@
 
 use super::calls::Calls;
 use super::division::DeviceDivision;
-use super::tape::{DeviceTape, Scratch};
+use super::tape::{BlockRooms, DeviceTape, Scratch};
 use crate::error::Error;
 use crate::kernels::Heads;
 use crate::kernels::cuda::{Device, Norm, View};
@@ -28,27 +28,19 @@ pub(crate) struct DeviceGpt<'a> {
 }
 
 impl<'a> DeviceGpt<'a> {
-    /// A model of this layout, which those divide; `scratch` is in `memory`.
+    /// A model of this layout, which those divide; this rank's attention has the shape `heads`, and
+    /// `scratch` is in `memory`.
     pub(crate) fn new(
         device: Device,
         layout: &Layout,
         division: Option<DeviceDivision<'a>>,
+        heads: Heads,
         scratch: Scratch,
         memory: DeviceMemory,
     ) -> DeviceGpt<'a> {
-        let (Config { context: time, heads, width, .. }, ranks) =
-            (*layout.config(), layout.share().inside);
-        let shape = Heads { time, heads, width };
-        let heads = Heads { time, heads: heads / ranks, width: width / ranks };
-        DeviceGpt {
-            division,
-            device,
-            layout: layout.clone(),
-            shape,
-            heads,
-            scratch,
-            _memory: memory,
-        }
+        let Config { context: time, heads: all, width, .. } = *layout.config();
+        let (layout, shape) = (layout.clone(), Heads { time, heads: all, width });
+        DeviceGpt { division, device, layout, shape, heads, scratch, _memory: memory }
     }
 
     /// One line: what computes, and how.
@@ -130,13 +122,26 @@ impl<'a> DeviceGpt<'a> {
         if is_block && tape.has_lost(unit) {
             self.forward(tape, unit, params)?;
         }
-        let (d, t) = (&self.device, &self.scratch);
+        if is_block {
+            self.block_backward(tape, unit, params, grads)?;
+        } else {
+            self.end_backward(tape, unit, params, grads)?;
+        }
+        self.complete(grads, is_block)
+    }
+
+    /// That of the embedding, or the head.
+    fn end_backward(
+        &mut self,
+        tape: &DeviceTape,
+        unit: usize,
+        params: View,
+        grads: View,
+    ) -> Result<(), Error> {
+        let (d, t, config) = (&self.device, &self.scratch, *self.layout.config());
         if unit == 0 {
             let tables = grads.cut(embed_lens(&config));
             return d.embed_backward(tables, t.residual, tape.tokens(), t.partials, self.shape);
-        }
-        if is_block {
-            return self.block_backward(tape, unit, params, grads);
         }
         let [gain, _, head] = params.cut(head_lens(&config));
         let [dgain, dbias, dhead] = grads.cut(head_lens(&config));
@@ -152,21 +157,19 @@ impl<'a> DeviceGpt<'a> {
     }
 
     fn block(&mut self, tape: &DeviceTape, unit: usize, params: View) -> Result<(), Error> {
-        let (d, t) = (&self.device, tape.block(unit));
+        let t = tape.block(unit);
         let (x, y) = (tape.input(unit), tape.output(unit));
         let [gain1, bias1, qkv_w, qkv_b, proj_w, proj_b, gain2, bias2, fc_w, fc_b, out_w, out_b] =
             params.cut(block_lens(&self.layout));
-        d.layernorm(t.ln1, Norm { x, stats: t.stats1, gain: gain1 }, bias1)?;
-        d.enter(t.qkv, t.ln1, qkv_w, qkv_b)?;
-        match t.probs.is_empty() {
-            true => d.attention_in_tiles(t.mixed, t.lse, t.qkv, self.heads)?,
-            false => d.attention(t.mixed, t.probs, t.qkv, self.heads)?,
-        }
-        leave(d, &mut self.division, t.middle, t.mixed, [proj_w, proj_b], x)?;
-        d.layernorm(t.ln2, Norm { x: t.middle, stats: t.stats2, gain: gain2 }, bias2)?;
-        d.enter(t.hidden, t.ln2, fc_w, fc_b)?;
-        d.gelu(t.active, t.hidden)?;
-        leave(d, &mut self.division, y, t.active, [out_w, out_b], t.middle)
+        self.device.layernorm(t.ln1, Norm { x, stats: t.stats1, gain: gain1 }, bias1)?;
+        self.enter(t.qkv, t.ln1, [qkv_w, qkv_b])?;
+        self.attention(t)?;
+        self.leave(t.middle, t.mixed, [proj_w, proj_b], x)?;
+        let norm = Norm { x: t.middle, stats: t.stats2, gain: gain2 };
+        self.device.layernorm(t.ln2, norm, bias2)?;
+        self.enter(t.hidden, t.ln2, [fc_w, fc_b])?;
+        self.device.gelu(t.active, t.hidden)?;
+        self.leave(y, t.active, [out_w, out_b], t.middle)
     }
 
     /// The block's lines in reverse; `residual` is both ends.
@@ -177,60 +180,49 @@ impl<'a> DeviceGpt<'a> {
         params: View,
         grads: View,
     ) -> Result<(), Error> {
-        let (d, t, x) = (&self.device, tape.block(unit), tape.input(unit));
-        let Scratch { residual, narrow, dy, dmixed, wide, scores, delta, partials, .. } =
-            self.scratch;
-        let c = self.shape.width;
+        let (t, x) = (tape.block(unit), tape.input(unit));
+        let Scratch { residual, narrow, dmixed, wide, partials, .. } = self.scratch;
         let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
             params.cut(block_lens(&self.layout));
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
             grads.cut(block_lens(&self.layout));
 
-        self.scratch.narrow_residual(d)?;
-        d.linear_backward(wide, dout_w, dy, t.active, out_w, c)?;
-        d.bias_backward(dout_b, dy, partials)?;
-        d.gelu_backward(wide, t.hidden)?;
-        d.linear_backward(narrow, dfc_w, wide, t.ln2, fc_w, dfc_b.len())?;
-        d.bias_backward(dfc_b, wide, partials)?;
-        sum(&mut self.division, narrow)?;
+        self.leave_backward(wide, [dout_w, dout_b], t.active, out_w)?;
+        self.device.gelu_backward(wide, t.hidden)?;
+        self.enter_backward(narrow, [dfc_w, dfc_b], wide, t.ln2, fc_w)?;
         let norm = Norm { x: t.middle, stats: t.stats2, gain: gain2 };
-        d.layernorm_backward(residual, [dg2, db2], narrow, norm, partials)?;
+        self.device.layernorm_backward(residual, [dg2, db2], narrow, norm, partials)?;
 
-        self.scratch.narrow_residual(d)?;
         let dqkv = wide.first(t.qkv.len());
-        d.linear_backward(dmixed, dproj_w, dy, t.mixed, proj_w, c)?;
-        d.bias_backward(dproj_b, dy, partials)?;
-        if scores.is_empty() {
-            let kept = [t.mixed, t.qkv, t.lse];
-            d.attention_in_tiles_backward(dqkv, delta, dmixed, kept, self.heads)?;
-        } else {
-            d.attention_backward(dqkv, scores, dmixed, t.qkv, t.probs, self.heads)?;
-        }
-        d.linear_backward(narrow, dqkv_w, dqkv, t.ln1, qkv_w, dqkv_b.len())?;
-        d.bias_backward(dqkv_b, dqkv, partials)?;
-        sum(&mut self.division, narrow)?;
+        self.leave_backward(dmixed, [dproj_w, dproj_b], t.mixed, proj_w)?;
+        self.attention_backward(dqkv, t)?;
+        self.enter_backward(narrow, [dqkv_w, dqkv_b], dqkv, t.ln1, qkv_w)?;
         let norm = Norm { x, stats: t.stats1, gain: gain1 };
-        d.layernorm_backward(residual, [dg1, db1], narrow, norm, partials)
+        self.device.layernorm_backward(residual, [dg1, db1], narrow, norm, partials)
     }
-}
 
-/// From the inside back to the stream: y = x · weightᵀ + bias + onto, of all who divide it.
-fn leave(
-    device: &Device,
-    division: &mut Option<DeviceDivision<'_>>,
-    y: View,
-    x: View,
-    [weight, bias]: [View; 2],
-    onto: View,
-) -> Result<(), Error> {
-    match division {
-        Some(division) if !division.is_first() => device.project(y, x, weight, bias.len())?,
-        _ => device.leave(y, x, [weight, bias], onto)?,
+    fn attention(&mut self, t: &BlockRooms) -> Result<(), Error> {
+        match self.circle() {
+            Some(circle) => self.attention_in_ring(circle, [t.mixed, t.lse, t.qkv]),
+            None if t.probs.is_empty() => {
+                self.device.attention_in_tiles(t.mixed, t.lse, t.qkv, self.heads)
+            }
+            None => self.device.attention(t.mixed, t.probs, t.qkv, self.heads),
+        }
     }
-    sum(division, y)
-}
 
-/// What is a part on each of those who divide it becomes the whole.
-fn sum(division: &mut Option<DeviceDivision<'_>>, view: View) -> Result<(), Error> {
-    division.as_mut().map_or(Ok(()), |division| division.all_reduce(view))
+    /// From the gradient in `dmixed`.
+    pub(super) fn attention_backward(&mut self, dqkv: View, t: &BlockRooms) -> Result<(), Error> {
+        let Scratch { dmixed, scores, delta, .. } = self.scratch;
+        match self.circle() {
+            Some(circle) => self.attention_in_ring_backward(circle, dqkv, t),
+            None if t.probs.is_empty() => {
+                let kept = [t.mixed, t.qkv, t.lse];
+                self.device.attention_in_tiles_backward(dqkv, delta, dmixed, kept, self.heads)
+            }
+            None => {
+                self.device.attention_backward(dqkv, scores, dmixed, t.qkv, t.probs, self.heads)
+            }
+        }
+    }
 }

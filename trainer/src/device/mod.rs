@@ -3,8 +3,11 @@
 //! | file | what it does |
 //! |---|---|
 //! | `args` | its flags |
+//! | `text` | the text of a pass, as a rank has it |
 //! | `tape` | memory of a pass on the device |
 //! | `gpt` | forward and backward, unit by unit |
+//! | `layers` | what is between the stream and the inside of a block, of all who divide a model |
+//! | `ring` | attention of ranks that divide tokens |
 //! | `split` | backward in two parts |
 //! | `wire` | what crosses between host and device |
 //! | `calls` | collectives of the devices themselves |
@@ -16,8 +19,11 @@ mod args;
 mod calls;
 mod division;
 mod gpt;
+mod layers;
+mod ring;
 mod split;
 mod tape;
+mod text;
 mod wire;
 
 pub use args::{DeviceArgs, DeviceUse, Machine};
@@ -26,4 +32,5 @@ pub(crate) use division::DeviceDivision;
 pub(crate) use gpt::DeviceGpt;
 pub(crate) use split::DeviceOwed;
 pub(crate) use tape::{DeviceTape, Passes, Rooms, Scratch};
+pub(crate) use text::Text;
 pub(crate) use wire::{Results, Wire};

@@ -25,7 +25,7 @@ impl DeviceOwed {
         units: Range<usize>,
         passes: Passes,
     ) -> DeviceOwed {
-        let (stream, inside) = (passes.samples * config.context * config.width, passes.inside);
+        let (stream, inside) = (passes.rows * config.width, passes.inside);
         let first = units.start;
         let take = |unit: usize| {
             let of_block = if (1..=config.layers).contains(&unit) { stream } else { 0 };
@@ -99,7 +99,7 @@ impl DeviceGpt<'_> {
         [out, proj, norm2, norm1]: [View; 4],
     ) -> Result<(), Error> {
         let (d, x, c) = (&self.device, tape.input(unit), self.shape.width);
-        let Scratch { residual, narrow, dy, dmixed, wide, scores, delta, .. } = self.scratch;
+        let Scratch { residual, narrow, dy, dmixed, wide, .. } = self.scratch;
         let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
             params.cut(block_lens(&self.layout));
 
@@ -116,14 +116,10 @@ impl DeviceGpt<'_> {
         d.copy(proj, dy)?;
         d.linear_input(dmixed, dy, proj_w, c)?;
         std::mem::swap(&mut self.scratch.wide, &mut tape.block_mut(unit).hidden);
-        let (wide, t) = (self.scratch.wide, tape.block(unit));
-        let dqkv = wide.first(t.qkv.len());
-        if scores.is_empty() {
-            let kept = [t.mixed, t.qkv, t.lse];
-            d.attention_in_tiles_backward(dqkv, delta, dmixed, kept, self.heads)?;
-        } else {
-            d.attention_backward(dqkv, scores, dmixed, t.qkv, t.probs, self.heads)?;
-        }
+        let t = tape.block(unit);
+        let dqkv = self.scratch.wide.first(t.qkv.len());
+        self.attention_backward(dqkv, t)?;
+        let d = &self.device;
         d.copy(t.qkv, dqkv)?;
         d.linear_input(narrow, dqkv, qkv_w, 3 * c)?;
         d.copy(norm1, narrow)?;

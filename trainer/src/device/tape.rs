@@ -1,10 +1,12 @@
 //! Memory of a pass on a device: what forward keeps for backward, and the scratch that backward
-//! needs. n = batch · time rows, c = width, and i what this rank has of that inside of a block, c
-//! by those who divide it; *inside* is f32 or bf16, the rest f32.
+//! needs. n: rows of the stream, m: of the inside of a block, both of what this rank has of batch ·
+//! time; c = width, and i what the rank has of that inside; *inside* is f32 or bf16, the rest f32.
 
 use crate::error::Error;
+use crate::kernels::Heads;
 use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Config;
+use crate::parallel::tensor;
 use crate::tape::Keep;
 use std::ops::Range;
 
@@ -16,17 +18,45 @@ pub(crate) struct Passes {
     /// Nothing of `Keep::LastInput` is known here.
     pub(crate) keep: Keep,
     pub(crate) inside: Inside,
-    /// Who divide heads and hidden numbers among them.
-    pub(crate) ranks: usize,
+    /// How ranks divide the model, if they do.
+    pub(crate) way: Option<tensor::Inside>,
+    /// Rows of the stream on this rank, and the shape of attention.
+    pub(crate) rows: usize,
+    pub(crate) heads: Heads,
     /// Whether attention goes tile by tile, and keeps a number a row in place of its scores.
     pub(crate) has_tiles: bool,
 }
 
 impl Passes {
+    /// Whether other ranks have other rows of the stream.
+    fn divides_rows(&self) -> bool {
+        matches!(self.way, Some(tensor::Inside::Sequence | tensor::Inside::Ring))
+    }
+
+    /// Whether keys and values go round.
+    fn is_ring(&self) -> bool {
+        self.way == Some(tensor::Inside::Ring)
+    }
+
+    /// Rows inside of a block.
+    fn inner_rows(&self) -> usize {
+        self.samples * self.heads.time
+    }
+
     /// Numbers that attention keeps of a block: probabilities, or one of each of their rows.
-    fn attention(&self, config: &Config) -> [usize; 2] {
-        let lines = self.samples * config.heads / self.ranks * config.context;
-        if self.has_tiles { [0, lines] } else { [lines * config.context, 0] }
+    fn attention(&self) -> [usize; 2] {
+        let lines = self.samples * self.heads.heads * self.heads.time;
+        let is_lean = self.has_tiles || self.is_ring();
+        if is_lean { [0, lines] } else { [lines * self.heads.time, 0] }
+    }
+
+    /// Numbers of the scores that there are at a time.
+    fn scores(&self) -> usize {
+        let chunk = self.heads.time / 2;
+        match self.is_ring() {
+            true => self.samples * self.heads.heads * chunk * chunk,
+            false => self.attention()[0],
+        }
     }
 }
 
@@ -35,19 +65,19 @@ pub(crate) struct BlockRooms {
     /// [n × c] inside, and [n × 2].
     pub(crate) ln1: View,
     pub(crate) stats1: View,
-    /// [n × 3i] inside.
+    /// [m × 3i] inside.
     pub(crate) qkv: View,
     /// [batch × heads × time × time] inside; or nothing, and [batch × heads × time].
     pub(crate) probs: View,
     pub(crate) lse: View,
-    /// [n × i] inside.
+    /// [m × i] inside.
     pub(crate) mixed: View,
     /// [n × c], the residual stream between attention and the perceptron.
     pub(crate) middle: View,
     /// [n × c] inside, and [n × 2].
     pub(crate) ln2: View,
     pub(crate) stats2: View,
-    /// [n × 4i] inside, before and after GELU.
+    /// [m × 4i] inside, before and after GELU.
     pub(crate) hidden: View,
     pub(crate) active: View,
 }
@@ -56,8 +86,10 @@ pub(crate) struct BlockRooms {
 pub(crate) struct DeviceTape {
     /// The first of the units.
     pub(crate) first: usize,
-    /// [2 × n] u32: tokens, and the targets.
+    /// `[n]` u32 each: tokens, the targets, and, where ranks divide rows, places in samples.
     pub(crate) text: View,
+    /// Rows of it.
+    lines: usize,
     /// What goes into each unit and what comes out of the last: [units + 1][n × c]. Nothing of the
     /// kind goes into the embedding or comes out of the head.
     pub(crate) stream: Vec<View>,
@@ -85,16 +117,31 @@ pub(crate) struct Scratch {
     pub(crate) dy: View,
     /// [n × c], of whatever fed a linear layer.
     pub(crate) narrow: View,
-    /// [n × i] inside, of attention's output.
+    /// [m × i] inside, of attention's output.
     pub(crate) dmixed: View,
-    /// [n × 4i] inside, of the perceptron's inside; its first [n × 3i] serve queries, keys and
+    /// [m × 4i] inside, of the perceptron's inside; its first [m × 3i] serve queries, keys and
     /// values.
     pub(crate) wide: View,
-    /// As long as `probs`, and as `lse`.
+    /// As long as `probs`, or as the scores of a chunk; and as `lse`.
     pub(crate) scores: View,
     pub(crate) delta: View,
     /// Of sums over rows.
     pub(crate) partials: View,
+    /// [m × c], where ranks divide the stream's rows, but not those inside: what is to be the sum
+    /// of all ranks, or what all have.
+    pub(crate) sum: View,
+    pub(crate) ring: Ring,
+}
+
+/// What goes round where ranks divide tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring {
+    /// [n × 2c] inside, what is here and what comes.
+    pub(crate) kv: [View; 2],
+    /// The same in f32, of their gradients.
+    pub(crate) dkv: [View; 2],
+    /// As long as `scores`.
+    pub(crate) more_scores: View,
 }
 
 /// All of a pass through the whole model.
@@ -118,11 +165,12 @@ impl DeviceTape {
         units: Range<usize>,
         passes: Passes,
     ) -> DeviceTape {
-        let Config { width, layers, vocab, context, .. } = *config;
-        let (narrow, rows, head) = (passes.inside.size(), passes.samples * context, layers + 1);
+        let Config { width, layers, vocab, .. } = *config;
+        let (narrow, rows, head) = (passes.inside.size(), passes.rows, layers + 1);
         let has = |len: usize, is_there: bool| if is_there { len } else { 0 };
         // Only the ends look at text.
-        let text = room.take(has(2 * rows, units.contains(&0) || units.contains(&head)), 4);
+        let lines = has(rows, units.contains(&0) || units.contains(&head));
+        let text = room.take(lines * if passes.divides_rows() { 3 } else { 2 }, 4);
         let stream = (units.start..=units.end)
             .map(|unit| room.take(has(rows * width, (1..=head).contains(&unit)), 4))
             .collect();
@@ -132,6 +180,7 @@ impl DeviceTape {
         DeviceTape {
             first: units.start,
             text,
+            lines,
             stream,
             blocks: (0..kept).map(|_| BlockRooms::take(room, config, passes)).collect(),
             held: (passes.keep != Keep::All).then_some(usize::MAX),
@@ -141,14 +190,14 @@ impl DeviceTape {
         }
     }
 
-    /// What came in.
-    pub(crate) fn tokens(&self) -> View {
-        self.text.first(self.text.len() / 2)
+    /// What came in, and where each stands in its sample, if ranks divide rows.
+    pub(crate) fn tokens(&self) -> [View; 2] {
+        [self.text.first(self.lines), self.text.part(2 * self.lines..self.text.len())]
     }
 
     /// The byte after each.
     pub(crate) fn targets(&self) -> View {
-        self.text.part(self.text.len() / 2..self.text.len())
+        self.text.part(self.lines..2 * self.lines)
     }
 
     /// What goes into a unit.
@@ -188,21 +237,21 @@ impl DeviceTape {
 
 impl BlockRooms {
     fn take(room: &mut Room, config: &Config, passes: Passes) -> BlockRooms {
-        let (rows, width) = (passes.samples * config.context, config.width);
-        let (narrow, [probs, lse]) = (passes.inside.size(), passes.attention(config));
-        let inner = width / passes.ranks;
+        let (rows, width) = (passes.rows, config.width);
+        let (narrow, [probs, lse]) = (passes.inside.size(), passes.attention());
+        let inner = passes.inner_rows() * passes.heads.width;
         BlockRooms {
             ln1: room.take(rows * width, narrow),
             stats1: room.take(2 * rows, 4),
-            qkv: room.take(rows * 3 * inner, narrow),
+            qkv: room.take(3 * inner, narrow),
             probs: room.take(probs, narrow),
             lse: room.take(lse, 4),
-            mixed: room.take(rows * inner, narrow),
+            mixed: room.take(inner, narrow),
             middle: room.take(rows * width, 4),
             ln2: room.take(rows * width, narrow),
             stats2: room.take(2 * rows, 4),
-            hidden: room.take(rows * 4 * inner, narrow),
-            active: room.take(rows * 4 * inner, narrow),
+            hidden: room.take(4 * inner, narrow),
+            active: room.take(4 * inner, narrow),
         }
     }
 }
@@ -216,9 +265,13 @@ impl Scratch {
         passes: Passes,
     ) -> Scratch {
         let Config { width, vocab, context, .. } = *config;
-        let (narrow, rows) = (passes.inside.size(), passes.samples * context);
-        let [probs, lse] = passes.attention(config);
-        let (inner, residual) = (width / passes.ranks, room.take(rows * width, 4));
+        let (narrow, rows) = (passes.inside.size(), passes.rows);
+        let ([_, lse], scores) = (passes.attention(), passes.scores());
+        let inner = passes.inner_rows() * passes.heads.width;
+        let residual = room.take(rows * width, 4);
+        // Each row of the stream then picks a line of the table of places, too.
+        let lines = if passes.divides_rows() { vocab.max(context) } else { vocab };
+        let has_sum = passes.divides_rows() && !passes.is_ring();
         Scratch {
             logits: room.take(if has_head && narrow < 4 { rows * vocab } else { 0 }, 4),
             losses: room.take(if has_head { rows } else { 0 }, 4),
@@ -227,12 +280,19 @@ impl Scratch {
             // Where inside and outside are alike, a second copy would be the first.
             dy: if narrow == 4 { residual } else { room.take(rows * width, narrow) },
             narrow: room.take(rows * width, 4),
-            dmixed: room.take(rows * inner, narrow),
-            wide: room.take(rows * 4 * inner, narrow),
-            scores: room.take(probs, narrow),
+            dmixed: room.take(inner, narrow),
+            wide: room.take(4 * inner, narrow),
+            scores: room.take(scores, narrow),
             delta: room.take(lse, 4),
-            partials: room.take(Device::partials(width, vocab), 4),
+            partials: room.take(Device::partials(width, lines), 4),
+            sum: room.take(if has_sum { passes.inner_rows() * width } else { 0 }, 4),
+            ring: Ring::take(room, if passes.is_ring() { rows * 2 * width } else { 0 }, passes),
         }
+    }
+
+    /// Room for the rows of all ranks inside, where `sum` is, too.
+    pub(crate) fn all_rows(&self, inside: Inside) -> View {
+        self.sum.narrowed(inside.size())
     }
 
     /// Have in `dy` what products read of the stream's gradient.
@@ -241,5 +301,17 @@ impl Scratch {
             return Ok(());
         }
         device.to_inside(self.dy, self.residual)
+    }
+}
+
+impl Ring {
+    fn take(room: &mut Room, len: usize, passes: Passes) -> Ring {
+        let narrow = passes.inside.size();
+        let scores = if len > 0 { passes.scores() } else { 0 };
+        Ring {
+            kv: [0; 2].map(|_| room.take(len, narrow)),
+            dkv: [0; 2].map(|_| room.take(len, 4)),
+            more_scores: room.take(scores, narrow),
+        }
     }
 }

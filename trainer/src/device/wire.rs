@@ -4,6 +4,7 @@
 //!
 //! Views here are of memory that their owner keeps for as long as this: see `DeviceGpt`.
 
+use super::text::Text;
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use brigade_cuda::{Context, Event, Pinned, Stream};
@@ -78,20 +79,14 @@ impl Wire {
         self.deliver()
     }
 
-    /// Tokens and targets to the device.
-    pub(crate) fn send_text(
-        &mut self,
-        to: View,
-        tokens: &[u32],
-        targets: &[u32],
-        free: &Event,
-    ) -> Result<(), Error> {
-        assert_eq!(to.len(), tokens.len() + targets.len(), "one target for each token");
+    /// The text of a pass to the device.
+    pub(crate) fn send_text(&mut self, to: View, text: &Text, free: &Event) -> Result<(), Error> {
+        assert_eq!(to.len(), text.len(), "room for the text");
         self.up.stream().wait(free)?;
         let fill = |start: usize, slot: &mut [u8]| {
-            let both = tokens.iter().chain(targets).skip(start / 4);
             let slot: &mut [u32] = bytemuck::cast_slice_mut(slot);
-            slot.iter_mut().zip(both).for_each(|(to, from)| *to = *from);
+            let numbers = text.numbers().skip(start / 4);
+            slot.iter_mut().zip(numbers).for_each(|(to, from)| *to = from);
         };
         // SAFETY: nothing uses the view until `sent`, and nothing does since `free`.
         unsafe { self.up.send(to.address(), to.bytes(), fill) }?;

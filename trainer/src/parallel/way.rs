@@ -142,6 +142,11 @@ impl Ways {
         if self.inside.is_some() { Axis::Tp } else { Axis::Dp }
     }
 
+    /// Whether devices that compute divide a model so.
+    pub(crate) fn go_on_devices(&self) -> bool {
+        matches!(self.inside, None | Some(Inside::Heads | Inside::Sequence | Inside::Ring))
+    }
+
     /// Refuse ways that the mesh has no axis for, or that do not go with so many experts.
     pub(crate) fn suit(&self, mesh: &Mesh, experts: usize) -> Result<(), Error> {
         if self.inside.is_some() && mesh.ranks() > 1 && mesh.length(Axis::Tp) == 1 {

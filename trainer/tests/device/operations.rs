@@ -2,8 +2,8 @@
 
 use super::{beside, has_device};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
-use brigade_trainer::kernels::cuda::{Device, Inside, Norm, Room, View};
-use brigade_trainer::kernels::{Cpu, Heads, Kernels};
+use brigade_trainer::kernels::cuda::{Attending, Device, Inside, Norm, Room, View};
+use brigade_trainer::kernels::{Chunk, Cpu, Heads, Kernels};
 
 const SEED: u64 = 1851;
 /// Of the largest number of an output.
@@ -113,7 +113,7 @@ fn linear_layers_agree() {
     let mut y = vec![0.0; ROWS * outputs];
     let y_there = rig.unwritten(ROWS * outputs);
     Cpu.linear(&mut y, &x, &weight, &bias, inputs, Some(&onto));
-    rig.device.leave(y_there, x_there, [weight_there, bias_there], onto_there).unwrap();
+    rig.device.leave(y_there, x_there, [weight_there, bias_there], Some(onto_there)).unwrap();
     rig.check("leaving", y_there, &y);
     Cpu.linear(&mut y, &x, &weight, &bias, inputs, None);
     rig.device.enter(y_there, x_there, weight_there, bias_there).unwrap();
@@ -198,6 +198,73 @@ fn attention_in_tiles_agrees() {
     }
 }
 
+/// Two chunks that meet each other's keys, and then those of somebody else's chunks.
+#[test]
+fn attention_in_chunks_agrees() {
+    if !has_device() {
+        return;
+    }
+    let chunk = |rows, columns, is_causal| Chunk { rows, columns, len: 9, is_causal };
+    let home = [chunk(0, 0, true), chunk(9, 0, false), chunk(9, 9, true)];
+    let away = [chunk(9, 0, false), chunk(9, 9, false)];
+    for (samples, count) in [(1, 4), (3, 2)] {
+        let mut rig = Rig::new();
+        let heads = Heads { time: 18, heads: count, width: WIDTH };
+        let (rows, squares) = (samples * heads.time, samples * count * 9 * 9);
+        let (qkv, qkv_there) = rig.random(rows * 3 * WIDTH);
+        let (dy, dy_there) = rig.random(rows * WIDTH);
+        let (others, others_there) = rig.random(rows * 2 * WIDTH);
+        let own: Vec<f32> =
+            qkv.chunks(3 * WIDTH).flat_map(|row| row[WIDTH..].iter().copied()).collect();
+        let [own_there, y_there, lse_there, delta, dq, scores, scratch] =
+            [own.len(), rows * WIDTH, rows * count, rows * count, rows * WIDTH, squares, squares]
+                .map(|len| rig.unwritten(len));
+        rig.device.take_columns(own_there, qkv_there, [WIDTH, 2 * WIDTH, 3 * WIDTH]).unwrap();
+        rig.check("keys and values", own_there, &own);
+
+        let (mut y, mut lse) = (vec![0.0; rows * WIDTH], vec![f32::NEG_INFINITY; rows * count]);
+        let mut room = vec![0.0; samples * 2 * 9 * 9];
+        let steps = [(&own, own_there, &home[..]), (&others, others_there, &away[..])];
+        for (kv, kv_there, chunks) in steps {
+            let (made, from) = ((&mut y[..], &mut lse[..]), (&qkv[..], &kv[..]));
+            Cpu.attend(made, &mut room[..samples * 81], from, (chunks, heads));
+            for chunk in chunks {
+                let of = Attending { qkv: qkv_there, kv: kv_there, chunk, heads };
+                let is_first = kv_there == own_there && chunk.columns == 0;
+                rig.device.attend([y_there, lse_there], scores, of, is_first).unwrap();
+            }
+        }
+        rig.check("attention in chunks", y_there, &y);
+        rig.check("its sums of exponentials", lse_there, &lse);
+
+        rig.device.chunk_deltas(delta, dy_there, y_there, heads).unwrap();
+        rig.device.clear(dq).unwrap();
+        let mut dqkv = vec![0.0; qkv.len()];
+        for (kv, kv_there, chunks) in steps {
+            let (mut dkv, dkv_there) = (vec![0.0; kv.len()], rig.unwritten(kv.len()));
+            rig.device.clear(dkv_there).unwrap();
+            let (made, from) = ((&dy[..], &y[..], &lse[..]), (&qkv[..], &kv[..]));
+            Cpu.attend_backward((&mut dqkv, &mut dkv), &mut room, made, from, (chunks, heads));
+            for chunk in chunks {
+                let of = Attending { qkv: qkv_there, kv: kv_there, chunk, heads };
+                let from = [dy_there, lse_there, delta];
+                let device = &rig.device;
+                device.attend_backward([dq, dkv_there], [scores, scratch], from, of).unwrap();
+            }
+            rig.check("the dkv of attention in chunks", dkv_there, &dkv);
+        }
+        let dqkv_there = rig.unwritten(dqkv.len());
+        rig.device.clear(dqkv_there).unwrap();
+        rig.device.put_columns(dqkv_there, dq, [0, WIDTH, 3 * WIDTH]).unwrap();
+        rig.check("the dq of attention in chunks", dqkv_there, &dqkv);
+    }
+}
+
+/// Some rows of five samples.
+fn few() -> Vec<u32> {
+    (0..ROWS as u32).filter(|row| row % 14 % 5 == 3 || *row > 60).collect()
+}
+
 #[test]
 fn embeddings_and_losses_agree() {
     if !has_device() {
@@ -205,22 +272,30 @@ fn embeddings_and_losses_agree() {
     }
     let mut rig = Rig::new();
     let (vocab, shape) = (23, Heads { time: 14, heads: 1, width: WIDTH });
-    let rows: Vec<u32> = (0..ROWS as u32).collect();
     let (tokens, tokens_there) = rig.tokens(ROWS, vocab as u32);
     let (wte, wte_there) = rig.random(vocab * WIDTH);
     let (wpe, wpe_there) = rig.random(shape.time * WIDTH);
-    let mut x = vec![0.0; ROWS * WIDTH];
-    let x_there = rig.unwritten(x.len());
-    Cpu.embed(&mut x, &rows, &tokens, [&wte, &wpe], shape);
-    rig.device.embed(x_there, tokens_there, [wte_there, wpe_there], shape).unwrap();
-    rig.check("embedding", x_there, &x);
-    let (mut dwte, mut dwpe) = (vec![0.0; wte.len()], vec![0.0; wpe.len()]);
-    Cpu.embed_backward([&mut dwte, &mut dwpe], &x, &rows, &tokens, shape);
-    let there = [wte.len(), wpe.len()].map(|len| rig.unwritten(len));
-    let partials = rig.unwritten(Device::partials(WIDTH, vocab));
-    rig.device.embed_backward(there, x_there, tokens_there, partials, shape).unwrap();
-    rig.check("tokens' gradient", there[0], &dwte);
-    rig.check("places' gradient", there[1], &dwpe);
+    let nowhere = tokens_there.first(0);
+    // Rows of whole samples, and such as one of several ranks has.
+    for (rows, has_places) in [((0..ROWS as u32).collect::<Vec<_>>(), false), (few(), true)] {
+        let own: Vec<u32> = rows.iter().map(|&row| tokens[row as usize]).collect();
+        let places: Vec<u32> = rows.iter().map(|row| row % shape.time as u32).collect();
+        let [own, places] =
+            [own, places].map(|numbers| rig.put(bytemuck::cast_slice(&numbers), rows.len()));
+        let picked = [own, if has_places { places } else { nowhere }];
+        let mut x = vec![0.0; rows.len() * WIDTH];
+        let x_there = rig.unwritten(x.len());
+        Cpu.embed(&mut x, &rows, &tokens, [&wte, &wpe], shape);
+        rig.device.embed(x_there, picked, [wte_there, wpe_there], shape).unwrap();
+        rig.check("embedding", x_there, &x);
+        let (mut dwte, mut dwpe) = (vec![0.0; wte.len()], vec![0.0; wpe.len()]);
+        Cpu.embed_backward([&mut dwte, &mut dwpe], &x, &rows, &tokens, shape);
+        let there = [wte.len(), wpe.len()].map(|len| rig.unwritten(len));
+        let partials = rig.unwritten(Device::partials(WIDTH, vocab.max(shape.time)));
+        rig.device.embed_backward(there, x_there, picked, partials, shape).unwrap();
+        rig.check("tokens' gradient", there[0], &dwte);
+        rig.check("places' gradient", there[1], &dwpe);
+    }
 
     let (mut logits, logits_there) = rig.random(ROWS * vocab);
     let mut losses = vec![0.0; ROWS];

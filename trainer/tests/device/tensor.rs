@@ -41,9 +41,54 @@ fn they_go_with_other_ways_to_divide_the_work() {
 }
 
 #[test]
+fn ranks_that_divide_rows_too_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for more in ["", "--accumulate 2 --recompute", "--offload cpu"] {
+        check(2, &format!("{SHAPE} --strategy sp {more}"), TOLERANCE);
+    }
+    for (strategy, mesh) in [("sp", "tp=4"), ("ddp,sp", "dp=2,tp=2"), ("1f1b,sp", "pp=2,tp=2")] {
+        check(4, &format!("{SHAPE} --strategy {strategy} --mesh {mesh}"), TOLERANCE);
+    }
+    let told =
+        table(2, &Args { quiet: false, ..args(&format!("{SHAPE} --strategy sp --device cuda")) });
+    assert!(told.contains("numbers and rows divided by 2 and summed by the devices"), "{told}");
+}
+
+#[test]
+fn ranks_that_divide_tokens_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    let shape = format!("{SHAPE} --context 16");
+    for more in ["", "--accumulate 2 --recompute", "--offload cpu"] {
+        check(2, &format!("{shape} --strategy ring {more}"), TOLERANCE);
+    }
+    for (strategy, mesh) in
+        [("ring", "tp=4"), ("fsdp,ring", "dp=2,tp=2"), ("gpipe,ring", "tp=2,pp=2")]
+    {
+        check(4, &format!("{shape} --strategy {strategy} --mesh {mesh}"), TOLERANCE);
+    }
+    let told =
+        table(2, &Args { quiet: false, ..args(&format!("{shape} --strategy ring --device cuda")) });
+    assert!(
+        told.contains("tokens divided by 2, keys and values passed on by the devices"),
+        "{told}"
+    );
+}
+
+#[test]
 fn bf16_stays_near_the_processors_losses() {
-    if has_device() {
-        check_bf16(2, "--strategy tp", SHAPE);
+    if !has_device() {
+        return;
+    }
+    for way in ["tp", "sp", "ring"] {
+        check_bf16(2, &format!("--strategy {way}"), &format!("{SHAPE} --context 12"));
+    }
+    let shape = format!("{SHAPE} --context 12");
+    for way in ["ddp,sp", "ddp,ring"] {
+        check_bf16(4, &format!("--strategy {way} --mesh dp=2,tp=2"), &shape);
     }
 }
 

@@ -64,7 +64,7 @@ impl Device {
     }
 
     /// The same product for every head of every sample.
-    fn across(
+    pub(super) fn across(
         &self,
         heads: Heads,
         samples: usize,
@@ -84,12 +84,13 @@ impl Device {
 
 /// A matrix for each head of each sample in one view.
 #[derive(Clone, Copy)]
-struct Across {
-    view: View,
-    apart: usize,
+pub(super) struct Across {
+    pub(super) view: View,
+    /// Numbers from a row to the next.
+    pub(super) apart: usize,
     /// Numbers from a sample to the next, and from a head to the next.
-    sample: usize,
-    head: usize,
+    pub(super) sample: usize,
+    pub(super) head: usize,
 }
 
 impl Across {

@@ -47,15 +47,15 @@ extern "C" __global__ void start_inside(act* y, const act* bias, u64 len, u32 wi
     for (u64 at = first_element(); at < len; at += stride_of_elements()) y[at] = bias[at % width];
 }
 
-// x: [rows x width]
+// x: [rows x width]. places: of each row in its sample, if rows are not whole samples.
 extern "C" __global__ void embed(
-    float* x, const u32* tokens, const act* tokens_table, const act* places_table, u32 time,
-    u32 width, u64 len) {
+    float* x, const u32* tokens, const u32* places, const act* tokens_table,
+    const act* places_table, u32 time, u32 width, u64 len) {
     for (u64 at = first_element(); at < len; at += stride_of_elements()) {
-        u64 row = at / width;
+        u64 row = at / width, place = places ? places[row] : row % time;
         u32 column = at % width;
         float token = wide(tokens_table[(u64)tokens[row] * width + column]);
-        x[at] = token + wide(places_table[row % time * width + column]);
+        x[at] = token + wide(places_table[place * width + column]);
     }
 }
 

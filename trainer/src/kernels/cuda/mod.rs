@@ -13,6 +13,7 @@
 
 mod attention;
 mod blas;
+mod chunks;
 mod launch;
 mod operations;
 mod product;
@@ -20,6 +21,7 @@ mod tiles;
 mod view;
 
 pub use blas::LIBRARY_VARIABLE as BLAS_VARIABLE;
+pub use chunks::Attending;
 pub use launch::Device;
 pub use operations::{AdamWStep, Norm};
 pub use product::{Matrix, Product};
@@ -35,6 +37,7 @@ const TEXT: &str = concat!(
     include_str!("rows.cu"),
     include_str!("products.cu"),
     include_str!("tiles.cu"),
+    include_str!("chunks.cu"),
 );
 
 /// All kernels, with f32 inside and with bf16.

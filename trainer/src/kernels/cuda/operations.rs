@@ -42,24 +42,28 @@ const SLICES: usize = 32;
 const TOKEN_SLICES: usize = 4;
 
 impl Device {
-    /// f32 numbers that sums over rows need beside them, of a model this wide.
-    pub fn partials(width: usize, vocab: usize) -> usize {
+    /// f32 numbers that sums over rows need beside them, of a model this wide, whose tables have up
+    /// to so many lines that rows are picked for one by one.
+    pub fn partials(width: usize, lines: usize) -> usize {
         // Norms have two sums of `width`, biases one of up to four times that.
-        (SLICES * 4 * width).max(TOKEN_SLICES * vocab * width)
+        (SLICES * 4 * width).max(TOKEN_SLICES * lines * width)
     }
 
-    /// x = token's row + place's row. x: [rows × width].
+    /// x = token's row + place's row. x: [rows × width]; places: of each row in its sample, or
+    /// nothing where the rows are those of whole samples.
     pub fn embed(
         &self,
         x: View,
-        tokens: View,
+        [tokens, places]: [View; 2],
         [wte, wpe]: [View; 2],
         shape: Heads,
     ) -> Result<(), Error> {
-        assert_eq!(x.len(), tokens.len() * shape.width);
+        assert!(x.len() == tokens.len() * shape.width);
+        assert!(places.is_empty() || places.len() == tokens.len());
         let (time, width, len) = (narrow(shape.time), narrow(shape.width), x.len() as u64);
+        let places = if places.is_empty() { 0 } else { places.address() };
         launch!(self.embed(
-            x.address(), tokens.address(), wte.address(), wpe.address(), time, width, len,
+            x.address(), tokens.address(), places, wte.address(), wpe.address(), time, width, len,
         ) as self.elements(x.len()))
     }
 
@@ -68,25 +72,41 @@ impl Device {
         &self,
         [dwte, dwpe]: [View; 2],
         dx: View,
-        tokens: View,
+        [tokens, places]: [View; 2],
         partials: View,
         shape: Heads,
     ) -> Result<(), Error> {
-        let (rows, width) = (tokens.len(), shape.width);
-        let (vocab, sample) = (dwte.len() / width, shape.time * width);
-        assert!(dx.len() == rows * width && dwpe.len() >= sample);
-        let partials = partials.first(TOKEN_SLICES * dwte.len());
-        let sizes = [rows, width, vocab, TOKEN_SLICES].map(narrow);
-        launch!(self.token_slices(
-            partials.address(), dx.address(), tokens.address(), sizes[0], sizes[1], sizes[2],
-            sizes[3],
-        ) as self.rows(vocab * TOKEN_SLICES, width))?;
-        self.fold(dwte, partials, TOKEN_SLICES)?;
+        self.table_backward(dwte, dx, tokens, partials, shape.width)?;
+        if !places.is_empty() {
+            return self.table_backward(dwpe, dx, places, partials, shape.width);
+        }
+        let (samples, sample) = (tokens.len() / shape.time, shape.time * shape.width);
+        assert!(dx.len() == samples * sample && dwpe.len() >= sample);
         // Places beyond the samples' length have no gradient.
         self.clear(dwpe)?;
-        let (samples, each) = (narrow(rows / shape.time), sample as u64);
+        let (samples, each) = (narrow(samples), sample as u64);
         launch!(self.embed_places(dwpe.address(), dx.address(), samples, each)
             as self.elements(sample))
+    }
+
+    /// The gradient of a table, of which each row has picked a line.
+    fn table_backward(
+        &self,
+        dtable: View,
+        dx: View,
+        picked: View,
+        partials: View,
+        width: usize,
+    ) -> Result<(), Error> {
+        let (rows, lines) = (picked.len(), dtable.len() / width);
+        assert_eq!(dx.len(), rows * width);
+        let partials = partials.first(TOKEN_SLICES * dtable.len());
+        let sizes = [rows, width, lines, TOKEN_SLICES].map(narrow);
+        launch!(self.table_slices(
+            partials.address(), dx.address(), picked.address(), sizes[0], sizes[1], sizes[2],
+            sizes[3],
+        ) as self.rows(lines * TOKEN_SLICES, width))?;
+        self.fold(dtable, partials, TOKEN_SLICES)
     }
 
     /// y = normalised x · gain + bias; y is inside, x of the stream.
@@ -157,17 +177,18 @@ impl Device {
         self.product(&forward(y, x, weight, bias.len()).added())
     }
 
-    /// y = x · weightᵀ + bias + onto, from the inside to the stream.
+    /// y = x · weightᵀ + bias + onto, if there is something, from the inside to the stream.
     pub fn leave(
         &self,
         y: View,
         x: View,
         [weight, bias]: [View; 2],
-        onto: View,
+        onto: Option<View>,
     ) -> Result<(), Error> {
-        assert_eq!((y.len(), y.size()), (onto.len(), onto.size()));
+        assert!(onto.is_none_or(|onto| (y.len(), y.size()) == (onto.len(), onto.size())));
         let (len, width) = (y.len() as u64, narrow(bias.len()));
-        launch!(self.start_stream(y.address(), onto.address(), bias.address(), len, width)
+        let onto = onto.map_or(0, View::address);
+        launch!(self.start_stream(y.address(), onto, bias.address(), len, width)
             as self.elements(y.len()))?;
         self.product(&forward(y, x, weight, bias.len()).added())
     }

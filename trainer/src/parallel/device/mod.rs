@@ -23,13 +23,14 @@ pub use parts::Parts;
 pub use resident::Resident;
 pub use streamed::Streamed;
 
+use super::formula::call_bytes;
 use super::pipeline::{Home, Needs, Pipeline, Plan};
 use super::source::Passing;
+use super::tensor::Inside;
 use super::{Groups, Lanes, Sharing, Stage, Strategy, Thrift};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes};
 use crate::error::Error;
-use crate::kernels::Heads;
-use crate::kernels::cuda::{Device, Inside};
+use crate::kernels::cuda::{self, Device};
 use crate::layout::{Config, Layout};
 use crate::model::Gpt;
 use crate::optim::{Optimizer, Rule};
@@ -65,7 +66,7 @@ pub fn on_device<'a>(
         && !(sharing.is_ordered && group.is_some())
         && thrift.offload.is_none();
     let (layout, budget) = (model.layout(), usage.budget);
-    let passes = passes(usage.inside, layout, &lanes, thrift.keep);
+    let passes = passes(usage.inside, model, &lanes, thrift.keep);
     let fitting =
         |bytes: &dyn Fn(Passes) -> usize| fitting(&passes, budget, bytes).filter(|_| is_plain);
     let slots = lanes.slots();
@@ -104,15 +105,21 @@ fn divide<'a>(
     device: &Device,
     passes: Passes,
 ) -> Result<Option<DeviceDivision<'a>>, Error> {
-    let Some(group) = model.dividers() else { return Ok(None) };
+    let (Some(group), Some(way)) = (model.dividers(), passes.way) else { return Ok(None) };
     let is_alone = others.is_empty() || are_apart(&[others, &[group.comm()]].concat(), device)?;
     let Config { context, width, .. } = *model.layout().config();
-    let most = passes.samples * context * width;
-    DeviceDivision::open(group.comm(), is_alone, device.stream(), most).map(Some)
+    let all = passes.samples * context * width;
+    let longest = longest(model.layout(), 0..model.layout().units());
+    let most = match way {
+        Inside::Sequence => [all.max(longest), all],
+        Inside::Ring => [(2 * passes.rows * width).max(longest), 2 * passes.rows * width],
+        _ => [all, 0],
+    };
+    DeviceDivision::open(group.comm(), way, is_alone, device.stream(), most).map(Some)
 }
 
-/// What those who divide a model make this rank send in a step through some units, where it is
-/// their hosts that sum.
+/// What those who divide a model make this rank's host send in a step through some units: their
+/// losses, or all of it where the devices do not reach each other.
 fn divided_bytes(
     model: &Gpt,
     gpt: &DeviceGpt<'_>,
@@ -120,10 +127,14 @@ fn divided_bytes(
     units: Range<usize>,
     lanes: &Lanes,
 ) -> Result<u64, Error> {
-    if !gpt.division.as_ref().is_some_and(DeviceDivision::is_by_hosts) {
-        return Ok(0);
-    }
-    Ok(lanes.slots() as u64 * model.formula_bytes(keep, units, lanes.samples())?)
+    let Some(division) = &gpt.division else { return Ok(0) };
+    let has_head = units.end == model.layout().units();
+    let bytes = match division.loss_call() {
+        _ if division.is_by_hosts() => model.formula_bytes(keep, units, lanes.samples())?,
+        Some((group, call)) if has_head => call_bytes(group, &call)?,
+        _ => 0,
+    };
+    Ok(lanes.slots() as u64 * bytes)
 }
 
 /// Whether no two ranks of all these groups share a device or a process. Where they do, calls that
@@ -153,11 +164,13 @@ fn process() -> [u8; 8] {
 }
 
 /// How passes can be made, best first: attention in tiles is for what would not fit otherwise.
-fn passes(inside: Inside, layout: &Layout, lanes: &Lanes, keep: Keep) -> Vec<Passes> {
-    let Config { context: time, heads, width, .. } = *layout.config();
-    let ranks = layout.share().inside;
-    let plain = Passes { samples: lanes.samples(), keep, inside, ranks, has_tiles: false };
-    let tiles = Device::has_tiles(Heads { time, heads, width });
+fn passes(inside: cuda::Inside, model: &Gpt, lanes: &Lanes, keep: Keep) -> Vec<Passes> {
+    let (samples, way) = (lanes.samples(), model.on_device());
+    let extent = model.extent(samples, model.layout().config().context);
+    let (rows, heads) = (extent.rows.len(), extent.heads);
+    let plain = Passes { samples, keep, inside, way, rows, heads, has_tiles: false };
+    // Of scores in a ring there are those of a chunk at a time.
+    let tiles = Device::has_tiles(heads) && way != Some(Inside::Ring);
     let tiles = tiles.then_some(Passes { has_tiles: true, ..plain });
     std::iter::once(plain).chain(tiles).collect()
 }

@@ -1,9 +1,9 @@
 //! One rank's passes: text to the device, losses back, and when which part of a step was done.
 
-use crate::data::fill;
-use crate::device::{DeviceDivision, DeviceGpt, DeviceTape, Results, Wire};
+use crate::device::{DeviceDivision, DeviceGpt, DeviceTape, Results, Text, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::View;
+use crate::model::Gpt;
 use crate::parallel::{Batch, Lanes, Spent};
 use brigade_cuda::Event;
 use std::time::Duration;
@@ -19,29 +19,27 @@ pub(super) struct Pass<'a> {
     read: Event,
     /// Of the last slot: begun, forward done, backward done; and updated, if the device does so.
     marks: [Event; 4],
-    tokens: Vec<u32>,
-    targets: Vec<u32>,
+    text: Text,
 }
 
 impl<'a> Pass<'a> {
-    /// `down_bytes` is the most that comes down as one.
+    /// Of this model; `down_bytes` is the most that comes down as one.
     pub(super) fn new(
         gpt: DeviceGpt<'a>,
+        model: &Gpt,
         tape: DeviceTape,
         lanes: Lanes,
-        time: usize,
         down_bytes: usize,
     ) -> Result<Pass<'a>, Error> {
         let context = gpt.device.context().clone();
         let mark = || Event::timed(&context);
-        let tokens = vec![0; lanes.samples() * time];
+        let (samples, time) = (lanes.samples(), model.layout().config().context);
         Ok(Pass {
             wire: Wire::new(gpt.device.stream(), down_bytes)?,
             results: Results::new(&context, lanes.slots())?,
             read: Event::new(&context)?,
             marks: [mark()?, mark()?, mark()?, mark()?],
-            targets: tokens.clone(),
-            tokens,
+            text: Text::new(model.extent(samples, time), samples, time),
             gpt,
             tape,
             lanes,
@@ -53,8 +51,8 @@ impl<'a> Pass<'a> {
         let (corpus, context) = (batch.corpus, batch.context);
         let windows = self.lanes.range(slot);
         let windows = windows.map(|index| corpus.sample(batch.seed, batch.step, index, context));
-        fill(windows, &mut self.tokens, &mut self.targets, context);
-        self.wire.send_text(self.tape.text, &self.tokens, &self.targets, &self.read)?;
+        self.text.fill(windows);
+        self.wire.send_text(self.tape.text, &self.text, &self.read)?;
         self.mark(0)
     }
 
@@ -92,7 +90,8 @@ impl<'a> Pass<'a> {
 
     /// Wait for all that was computed, and have the losses of all slots.
     pub(super) fn losses(&mut self, losses: &mut [f64]) -> Result<(), Error> {
-        self.results.take(self.gpt.device.stream(), losses)
+        self.results.take(self.gpt.device.stream(), losses)?;
+        self.gpt.division.as_mut().map_or(Ok(()), |division| division.sum_losses(losses))
     }
 
     /// How long the device took for the last slot, after the losses: the slots before took as long.
@@ -138,19 +137,28 @@ impl<'a> Pass<'a> {
 
     /// Some text goes to the device, to be looked at only. It is no longer than a lane.
     pub(super) fn send(&mut self, text: [&[u32]; 2]) -> Result<(), Error> {
-        let len = text[0].len();
-        // What stands behind the text changes no loss of it.
-        self.tokens[..len].copy_from_slice(text[0]);
-        self.targets[..len].copy_from_slice(text[1]);
-        self.wire.send_text(self.tape.text, &self.tokens, &self.targets, &self.read)
+        self.text.put(text);
+        self.wire.send_text(self.tape.text, &self.text, &self.read)
     }
 
     /// After its forward: the loss of each of its tokens.
     pub(super) fn take_losses(&mut self, losses: &mut [f32]) -> Result<(), Error> {
         self.gpt.loss(&self.tape, 0.0)?;
         self.gpt.device.stream().record(&self.read)?;
-        let each = self.gpt.scratch.losses.first(losses.len());
-        self.wire.read(each, losses)
+        let Pass { gpt, wire, text, .. } = self;
+        let (Some(rows), Some(division)) = (text.parts(), &gpt.division) else {
+            return wire.read(gpt.scratch.losses.first(losses.len()), losses);
+        };
+        let mut mine = vec![0.0; rows.len()];
+        wire.read(gpt.scratch.losses, &mut mine)?;
+        losses.fill(0.0);
+        for (&row, mine) in rows.iter().zip(mine) {
+            // What stands behind the text is no loss of it.
+            if let Some(loss) = losses.get_mut(row as usize) {
+                *loss = mine;
+            }
+        }
+        division.unite(losses)
     }
 
     fn mark(&self, at: usize) -> Result<(), Error> {

@@ -68,8 +68,8 @@ impl<'a> Resident<'a> {
         let division = divide(model, group.as_slice(), &device, passes)?;
         let mut sums = Sums::open(group, division.is_none(), device.stream(), lens())?;
         let longest = if sums.bytes() > 0 { 4 * lens().max().unwrap_or(0) } else { 0 };
-        let gpt = DeviceGpt::new(device, layout, division, rooms.scratch, memory);
-        let mut pass = Pass::new(gpt, rooms.tape, lanes, layout.config().context, longest)?;
+        let gpt = DeviceGpt::new(device, layout, division, passes.heads, rooms.scratch, memory);
+        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, longest)?;
         let views = |unit| [held.params(layout, unit), held.grads(layout, unit)];
         if sums.shares_process() {
             pass.rehearse(layout.units(), views)?;

@@ -7,7 +7,7 @@
 //! and 6 all-gathers, of which two fetch again what the norms gave, so that a rank keeps only its
 //! own rows.
 
-use super::{At, Division, Group, Linear, LinearGrads, Place};
+use super::{At, Division, Group, Inside, Linear, LinearGrads, Place};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
@@ -68,6 +68,10 @@ impl Megatron {
 impl Division for Megatron {
     fn groups(&self) -> &[Group] {
         std::slice::from_ref(&self.group)
+    }
+
+    fn on_device(&self) -> Option<Inside> {
+        Some(if self.divides_rows { Inside::Sequence } else { Inside::Heads })
     }
 
     fn place(&self, rank: usize) -> Place {

@@ -32,6 +32,7 @@ pub use expert::Expert;
 pub use grid::{Grid, Gridded, Side};
 pub use megatron::Megatron;
 pub use place::{At, Place};
+pub(crate) use ring::Circle;
 pub use ring::Ring;
 pub use summa::Summa;
 
@@ -128,6 +129,11 @@ pub struct LinearGrads<'a> {
 pub trait Division {
     /// All who divide, then groups of them; nobody if there is nobody else.
     fn groups(&self) -> &[Group];
+
+    /// Which way this is, if devices that compute go it, too.
+    fn on_device(&self) -> Option<Inside> {
+        None
+    }
 
     /// Which part of each tensor a rank of the group has.
     fn place(&self, _rank: usize) -> Place {

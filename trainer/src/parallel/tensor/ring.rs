@@ -9,7 +9,7 @@
 //! values; (4N − 2)/N · n·c in backward, where their gradients go along and then home; and one
 //! all-reduce of a unit's gradients. What is held of scores is one chunk, whatever the length.
 
-use super::{Attended, Division, Group};
+use super::{Attended, Division, Group, Inside};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::kernels::{Chunk, Heads, Kernels};
@@ -66,16 +66,35 @@ impl Ring {
         Ok(())
     }
 
+    fn circle(&self) -> Circle {
+        Circle { rank: self.group.rank(), ranks: self.group.size() }
+    }
+
+    /// One step round: this goes to the next rank, the last one's comes.
+    fn pass_on(&self, mine: Vec<f32>, room: Vec<f32>) -> Result<Owned<f32>, Error> {
+        let call = self.circle().step(mine.len(), Dtype::F32);
+        self.group.timed(|comm| comm.start_owned(call, mine, room))
+    }
+}
+
+/// Where a rank stands in a ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Circle {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+}
+
+impl Circle {
     /// Which chunks of rank `owner` this rank's chunks may see. time: rows of a sample here.
-    fn chunks(&self, owner: usize, time: usize) -> Vec<Chunk> {
-        let (rank, len) = (self.group.rank(), time / 2);
+    pub(crate) fn chunks(self, owner: usize, time: usize) -> Vec<Chunk> {
+        let len = time / 2;
         let chunk = |rows, columns, is_causal| Chunk {
             rows: rows * len,
             columns: columns * len,
             len,
             is_causal,
         };
-        match owner.cmp(&rank) {
+        match owner.cmp(&self.rank) {
             std::cmp::Ordering::Equal => {
                 vec![chunk(0, 0, true), chunk(1, 0, false), chunk(1, 1, true)]
             }
@@ -85,31 +104,30 @@ impl Ring {
     }
 
     /// Whose keys and values are here after so many steps.
-    fn owner(&self, step: usize) -> usize {
-        (self.group.rank() + self.group.size() - step) % self.group.size()
+    pub(crate) fn owner(self, step: usize) -> usize {
+        (self.rank + self.ranks - step) % self.ranks
     }
 
-    /// One step round: this goes to the next rank, the last one's comes.
-    fn pass_on(&self, mine: Vec<f32>, room: Vec<f32>) -> Result<Owned<f32>, Error> {
-        let call = self.step(mine.len());
-        self.group.timed(|comm| comm.start_owned(call, mine, room))
-    }
-
-    /// A step as a call in which ranks have something for their neighbour only.
-    fn step(&self, elems: usize) -> Call {
-        let (rank, ranks) = (self.group.rank(), self.group.size());
+    /// One step round as a call in which ranks have so much for their neighbour, and nothing for
+    /// others.
+    pub(crate) fn step(self, elems: usize, dtype: Dtype) -> Call {
+        let Circle { rank, ranks } = self;
         let only = |peer: usize| -> Arc<[usize]> {
             (0..ranks).map(|it| if it == peer { elems } else { 0 }).collect()
         };
         let (to, from) = (only((rank + 1) % ranks), only((rank + ranks - 1) % ranks));
         let counts = Counts::PerPair { to, from };
-        Call { counts, ..Call::moving(Collective::AllToAll, Dtype::F32, 0) }
+        Call { counts, ..Call::moving(Collective::AllToAll, dtype, 0) }
     }
 }
 
 impl Division for Ring {
     fn groups(&self) -> &[Group] {
         std::slice::from_ref(&self.group)
+    }
+
+    fn on_device(&self) -> Option<Inside> {
+        Some(Inside::Ring)
     }
 
     fn extent(&self, config: &Config, batch: usize, time: usize) -> Extent {
@@ -139,14 +157,14 @@ impl Division for Ring {
         qkv: &[f32],
         heads: Heads,
     ) -> Result<(), Error> {
-        let (ranks, rooms) = (self.group.size(), &mut *self.rooms.borrow_mut());
+        let (circle, rooms) = (self.circle(), &mut *self.rooms.borrow_mut());
         y.fill(0.0);
         lse.fill(f32::NEG_INFINITY);
         copy_kv(&mut rooms.kv, qkv, heads.width);
-        for step in 0..ranks {
-            let chunks = self.chunks(self.owner(step), heads.time);
+        for step in 0..circle.ranks {
+            let chunks = circle.chunks(circle.owner(step), heads.time);
             // What is here is read while a copy of it travels on.
-            let call = match step + 1 < ranks {
+            let call = match step + 1 < circle.ranks {
                 true => {
                     let next = std::mem::take(&mut rooms.next_kv);
                     rooms.dkv.copy_from_slice(&rooms.kv);
@@ -173,12 +191,12 @@ impl Division for Ring {
         from: Attended<'_>,
     ) -> Result<(), Error> {
         let Attended { qkv, y, kept, heads } = from;
-        let (ranks, rooms) = (self.group.size(), &mut *self.rooms.borrow_mut());
+        let (circle, rooms) = (self.circle(), &mut *self.rooms.borrow_mut());
         dqkv.fill(0.0);
         rooms.dkv.fill(0.0);
         copy_kv(&mut rooms.kv, qkv, heads.width);
-        for step in 0..ranks {
-            let chunks = self.chunks(self.owner(step), heads.time);
+        for step in 0..circle.ranks {
+            let chunks = circle.chunks(circle.owner(step), heads.time);
             let Rooms { kv, dkv, .. } = rooms;
             k.attend_backward(
                 (&mut *dqkv, dkv),
@@ -188,7 +206,8 @@ impl Division for Ring {
                 (&chunks, heads),
             );
             let Rooms { kv, next_kv, dkv, next_dkv, .. } = rooms;
-            for (mine, next, is_needed) in [(kv, next_kv, step + 1 < ranks), (dkv, next_dkv, true)]
+            for (mine, next, is_needed) in
+                [(kv, next_kv, step + 1 < circle.ranks), (dkv, next_dkv, true)]
             {
                 if is_needed {
                     let call = self.pass_on(std::mem::take(mine), std::mem::take(next))?;

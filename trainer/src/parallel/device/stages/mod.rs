@@ -12,7 +12,7 @@ mod rooms;
 
 use super::sums::Sums;
 use super::{are_apart, divide, divided_bytes, fitting, over, passes};
-use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes, Results, Wire};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes, Results, Text, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
@@ -47,9 +47,8 @@ pub(super) struct DeviceStages<'a> {
     /// By stage; none where another rank has it.
     chunks: Vec<Option<Chunk<'a>>>,
     lanes: Lanes,
-    /// [samples of a micro-batch × context], and the byte after each.
-    tokens: Vec<u32>,
-    targets: Vec<u32>,
+    /// Of a micro-batch.
+    text: Text,
     results: Results,
     losses: Vec<f64>,
     /// Whether the host may wait for other ranks within a computation: then what those may wait for
@@ -143,7 +142,7 @@ impl<'a> DeviceStages<'a> {
         let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
         let keep = |at, state| site.keep((at, part.stages.len()), &device, state);
-        let tokens = vec![0; lanes.samples() * layout.config().context];
+        let (samples, time) = (lanes.samples(), layout.config().context);
         let waits_inside = division.as_ref().is_some_and(DeviceDivision::holds_up_host)
             || sums.calls().is_some_and(Calls::meets)
             || (part.is_hosted && groups.dp.is_some());
@@ -156,13 +155,12 @@ impl<'a> DeviceStages<'a> {
             results: Results::new(device.context(), slots)?,
             chunks: part.chunks(rooms.stages, device.context(), keep)?,
             device_bytes: memory.bytes() as u64,
-            gpt: DeviceGpt::new(device, layout, division, rooms.scratch, memory),
+            gpt: DeviceGpt::new(device, layout, division, passes.heads, rooms.scratch, memory),
+            text: Text::new(model.extent(samples, time), samples, time),
             losses: vec![0.0; slots],
-            targets: tokens.clone(),
             layout,
             sums,
             lanes,
-            tokens,
         };
         stages.begin()?;
         let untiled = Layout::new(*layout.config());
@@ -216,7 +214,7 @@ impl<'a> DeviceStages<'a> {
 /// has room for neither, all are refused, so that the first can tell.
 fn choose(site: &Site<'_, '_>, part: &mut Part<'_>) -> Result<Passes, Error> {
     let Site { usage, model, groups, lanes, thrift, .. } = site;
-    let ways = passes(usage.inside, model.layout(), lanes, thrift.keep);
+    let ways = passes(usage.inside, model, lanes, thrift.keep);
     let plain = fitting(&ways, usage.budget, &|way| part.bytes(way)).filter(|_| site.is_plain());
     part.is_hosted = plain.is_none();
     let way = plain.or_else(|| fitting(&ways, usage.budget, &|way| part.bytes(way)));
@@ -241,7 +239,11 @@ impl Home for DeviceStages<'_> {
     fn measure(&mut self, spans: &mut [Span]) -> Result<Option<Duration>, Error> {
         let stream = self.gpt.device.stream();
         match self.chunks.last().expect("a schedule has stages") {
-            Some(_) => self.results.take(stream, &mut self.losses)?,
+            Some(_) => {
+                self.results.take(stream, &mut self.losses)?;
+                let division = self.gpt.division.as_mut();
+                division.map_or(Ok(()), |division| division.sum_losses(&mut self.losses))?;
+            }
             None => stream.synchronize()?,
         }
         // What the host waited for ranks within computations the device did, too.

@@ -3,7 +3,6 @@
 use super::DeviceStages;
 use super::kept::Common;
 use super::rooms::{Chunk, Place};
-use crate::data::fill;
 use crate::error::Error;
 use crate::parallel::Batch;
 use crate::parallel::pipeline::{Action, Kind, Stages, Wires};
@@ -42,15 +41,14 @@ impl Stages for Pass<'_, '_> {
 impl Pass<'_, '_> {
     fn forward(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
         self.fill(action);
-        let DeviceStages {
-            layout, gpt, wire, mail, clock, results, chunks, tokens, targets, ..
-        } = &mut *self.stages;
+        let DeviceStages { layout, gpt, wire, mail, clock, results, chunks, text, .. } =
+            &mut *self.stages;
         let is_last = action.stage + 1 == chunks.len();
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
         let mut place = chunk.free.pop().expect("as many as the schedule needs");
         let Place { tape, used } = &mut place;
         if !tape.text.is_empty() {
-            wire.send_text(tape.text, tokens, targets, used)?;
+            wire.send_text(tape.text, text, used)?;
         }
         let units = chunk.kept.units();
         mail.take(action, tape.input(units.start), &gpt.device, wires)?;
@@ -136,12 +134,12 @@ impl Pass<'_, '_> {
 
     /// Have the micro-batch's text at hand, which the first and the last stage look at.
     fn fill(&mut self, action: Action) {
-        let DeviceStages { lanes, chunks, tokens, targets, .. } = &mut *self.stages;
+        let DeviceStages { lanes, chunks, text, .. } = &mut *self.stages;
         if action.stage == 0 || action.stage + 1 == chunks.len() {
             let Batch { corpus, seed, step, context, .. } = *self.batch;
             let windows = lanes.range(action.micro);
             let windows = windows.map(|index| corpus.sample(seed, step, index, context));
-            fill(windows, tokens, targets, context);
+            text.fill(windows);
         }
     }
 }

@@ -87,8 +87,7 @@ impl<'p> Part<'p> {
 
     /// Numbers that go from stage to stage for each micro-batch.
     pub(super) fn letter(&self, passes: Passes) -> usize {
-        let config = self.layout.config();
-        passes.samples * config.context * config.width
+        passes.rows * self.layout.config().width
     }
 
     /// Bytes of the device.
