@@ -289,7 +289,7 @@ trainer_ranks() {
 }
 
 # A model whose state (0.9 GB) is larger than its part of the device trains as one that fits, with
-# moments in an arena, and with all state in a file.
+# moments in an arena, and with all state in a file, and with what goes into blocks there, too.
 trainer_offload() {
     local shape all some tier budget
     shape=$(sized "--layers 8 --width 768 --heads 12 --context 128 --batch 8 --steps 3 --sample 0" \
@@ -298,8 +298,8 @@ trainer_offload() {
     mkdir -p "$STATE/tier"
     all=$(losses $shape --device cuda | tail -n 1) || return
     for tier in cpu "nvme:$STATE/tier"; do
-        some=$(losses $shape --device cuda --device-budget $budget --recompute --offload "$tier" |
-            tail -n 1) || return
+        some=$(losses $shape --device cuda --device-budget $budget --offload "$tier" \
+            --offload-activations "$tier" | tail -n 1) || return
         near "last loss, all there and $budget of it by ${tier%%:*}" "$all" "$some" 0.01 || return
     done
 }

@@ -109,7 +109,8 @@ pub struct Args {
     /// Keep only what goes into blocks, and compute their forward again in backward
     #[arg(long, help_heading = MEMORY)]
     pub recompute: bool,
-    /// As --recompute, and what goes into blocks is kept in files, too: nvme:FOLDER
+    /// As --recompute, and what goes into blocks is kept elsewhere, too: nvme:FOLDER, or, if a GPU
+    /// computes, cpu
     #[arg(long, value_name = "TIER", help_heading = MEMORY)]
     pub offload_activations: Option<Tier>,
     /// Cut each linear layer into so many parts, which are fetched and let go of one by one

@@ -137,7 +137,7 @@ impl Args {
             let problem = "does not go with a pipeline, but for bf16 on devices";
             return Err(Error::setting("precision", problem.to_string()));
         }
-        if self.offload_activations == Some(Tier::Cpu) {
+        if self.offload_activations == Some(Tier::Cpu) && !is_on_device {
             let problem = "they are in the host's memory already; nvme:FOLDER is elsewhere";
             return Err(Error::setting("offload-activations", problem.to_string()));
         }

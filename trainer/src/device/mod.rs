@@ -9,6 +9,7 @@
 //! | `layers` | what is between the stream and the inside of a block, of all who divide a model |
 //! | `ring` | attention of ranks that divide tokens |
 //! | `split` | backward in two parts |
+//! | `inputs` | what goes into blocks, kept elsewhere meanwhile |
 //! | `wire` | what crosses between host and device |
 //! | `calls` | collectives of the devices themselves |
 //! | `division` | ranks that divide the inside of units |
@@ -19,6 +20,7 @@ mod args;
 mod calls;
 mod division;
 mod gpt;
+mod inputs;
 mod layers;
 mod ring;
 mod split;
@@ -30,6 +32,7 @@ pub use args::{DeviceArgs, DeviceUse, Machine};
 pub(crate) use calls::Calls;
 pub(crate) use division::DeviceDivision;
 pub(crate) use gpt::DeviceGpt;
+pub(crate) use inputs::DeviceInputs;
 pub(crate) use split::DeviceOwed;
 pub(crate) use tape::{DeviceTape, Passes, Rooms, Scratch};
 pub(crate) use text::Text;

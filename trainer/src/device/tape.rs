@@ -15,7 +15,6 @@ use std::ops::Range;
 pub(crate) struct Passes {
     /// At a time.
     pub(crate) samples: usize,
-    /// Nothing of `Keep::LastInput` is known here.
     pub(crate) keep: Keep,
     pub(crate) inside: Inside,
     /// How ranks divide the model, if they do.
@@ -91,7 +90,8 @@ pub(crate) struct DeviceTape {
     /// Rows of it.
     lines: usize,
     /// What goes into each unit and what comes out of the last: [units + 1][n × c]. Nothing of the
-    /// kind goes into the embedding or comes out of the head.
+    /// kind goes into the embedding or comes out of the head. Where what goes into blocks is kept
+    /// elsewhere, three rooms serve all in turn.
     pub(crate) stream: Vec<View>,
     /// Of each block, or one for all.
     blocks: Vec<BlockRooms>,
@@ -171,9 +171,17 @@ impl DeviceTape {
         // Only the ends look at text.
         let lines = has(rows, units.contains(&0) || units.contains(&head));
         let text = room.take(lines * if passes.divides_rows() { 3 } else { 2 }, 4);
-        let stream = (units.start..=units.end)
-            .map(|unit| room.take(has(rows * width, (1..=head).contains(&unit)), 4))
-            .collect();
+        let is_there = |unit: usize| (1..=head).contains(&unit);
+        let turns = if passes.keep == Keep::LastInput { 3 } else { usize::MAX };
+        let mut stream: Vec<View> = Vec::new();
+        for (at, unit) in (units.start..=units.end).enumerate() {
+            let is_again = is_there(unit) && at >= turns && is_there(unit - turns);
+            let view = match is_again {
+                true => stream[at - turns],
+                false => room.take(has(rows * width, is_there(unit)), 4),
+            };
+            stream.push(view);
+        }
         let blocks = units.clone().filter(|unit| (1..=layers).contains(unit)).count();
         let kept = if passes.keep == Keep::All { blocks } else { blocks.min(1) };
         let has_head = units.contains(&head);

@@ -49,6 +49,13 @@ impl Wire {
 
     /// Numbers to the device, after all that was given to it so far and before what comes next.
     pub(crate) fn put(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
+        self.bring(to, from)?;
+        self.arrive()
+    }
+
+    /// Numbers to the device, after all that was given to it so far, beside what comes next, until
+    /// they shall `arrive`.
+    pub(crate) fn bring(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
         self.compute.record(&self.computed)?;
         self.up.stream().wait(&self.computed)?;
         self.upload(to, from)
@@ -57,7 +64,8 @@ impl Wire {
     /// Numbers to the device, once `free` has been reached and before what comes next there.
     pub(crate) fn send(&mut self, to: View, from: &[f32], free: &Event) -> Result<(), Error> {
         self.up.stream().wait(free)?;
-        self.upload(to, from)
+        self.upload(to, from)?;
+        self.arrive()
     }
 
     fn upload(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
@@ -74,9 +82,15 @@ impl Wire {
                 })
             }
         };
-        // SAFETY: nothing uses the view until `sent`, and nothing does since `free`.
+        // SAFETY: nothing uses the view until `sent`, and nothing does since `free`, or what was
+        // computed.
         unsafe { self.up.send(to.address(), to.bytes(), fill) }?;
-        self.deliver()
+        Ok(self.up.stream().record(&self.sent)?)
+    }
+
+    /// What is computed after this comes after what was brought before.
+    pub(crate) fn arrive(&self) -> Result<(), Error> {
+        Ok(self.compute.wait(&self.sent)?)
     }
 
     /// The text of a pass to the device.
@@ -90,13 +104,8 @@ impl Wire {
         };
         // SAFETY: nothing uses the view until `sent`, and nothing does since `free`.
         unsafe { self.up.send(to.address(), to.bytes(), fill) }?;
-        self.deliver()
-    }
-
-    /// What is computed after this comes after what was sent before.
-    fn deliver(&mut self) -> Result<(), Error> {
         self.up.stream().record(&self.sent)?;
-        Ok(self.compute.wait(&self.sent)?)
+        self.arrive()
     }
 
     /// Have numbers on their way to the host, once all is computed that was asked for so far.

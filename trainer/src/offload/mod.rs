@@ -14,7 +14,7 @@ mod disk;
 mod inputs;
 
 pub(crate) use disk::{Disk, Kept, Unit, pass};
-pub(crate) use inputs::Inputs;
+pub(crate) use inputs::{Inputs, Scope};
 
 use crate::error::Error;
 use crate::optim::{Moments, Numbers};

@@ -7,7 +7,7 @@ use super::{
 use crate::data::fill;
 use crate::error::Error;
 use crate::model::Gpt;
-use crate::offload::{DiskUse, Inputs, Offload};
+use crate::offload::{DiskUse, Inputs, Offload, Scope};
 use crate::optim::Optimizer;
 use crate::precision::{LossScale, Precision};
 use crate::state::State;
@@ -86,9 +86,9 @@ impl<'a> DataParallel<'a> {
         let inside = lanes.slots() as u64 * model.formula_bytes(keep, units.clone(), samples)?;
         let tokens = vec![0; samples * time];
         let tape = model.tape_that_keeps(keep, units.clone(), samples, time);
-        let inputs = inputs.as_ref().map_or(Ok(None), |offload| {
-            Inputs::new(offload, config.layers, units, 1, tape.input(1).len())
-        })?;
+        let (layers, len) = (config.layers, tape.input(1).len());
+        let scope = Scope { layers, units, slots: 1, len, stays: 1 };
+        let inputs = inputs.as_ref().map(|offload| Inputs::new(offload, scope)).transpose()?;
         let other_bytes = inside + loss_bytes(peers.data, lanes.slots())?;
         Ok(DataParallel {
             formula_bytes: shards.formula_bytes()? + other_bytes,

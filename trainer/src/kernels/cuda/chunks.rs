@@ -1,6 +1,6 @@
-//! Attention of some rows to some others' keys and values, a chunk of each at a time, with a softmax
-//! that is put right as more chunks come: what ranks that divide tokens do. Products for every head
-//! of every sample, and what `chunks.cu` does between them.
+//! Attention of some rows to some others' keys and values, a chunk of each at a time, with a
+//! softmax that is put right as more chunks come: what ranks that divide tokens do. Products for
+//! every head of every sample, and what `chunks.cu` does between them.
 
 use super::attention::Across;
 use super::launch::{launch, narrow};

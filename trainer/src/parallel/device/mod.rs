@@ -82,14 +82,14 @@ pub fn on_device<'a>(
         {
             let share = (stage, lanes);
             let from = passing()?;
-            let way = Parts::new(device, model, group, calls, share, optimizer, way, from)?;
+            let way = Parts::new(device, model, group, calls, share, optimizer, way, thrift, from)?;
             return Ok(Box::new(way));
         }
     }
     if let Some(way) = fitting(&|way| Resident::bytes(layout, slots, way)).filter(|_| !is_in_parts)
     {
         let from = passing()?;
-        let way = Resident::new(device, model, group, lanes, optimizer, way, from)?;
+        let way = Resident::new(device, model, group, lanes, optimizer, way, thrift, from)?;
         return Ok(Box::new(way));
     }
     let room = (budget, &passes[..]);
@@ -207,9 +207,6 @@ fn check(model: &Gpt, thrift: &Thrift) -> Result<(), Error> {
     if thrift.precision == Precision::F16 {
         return refuse("cuda computes in f32 or bf16, not in f16");
     }
-    if thrift.inputs.is_some() {
-        return refuse("cuda does not go with --offload-activations; --recompute does");
-    }
     Ok(())
 }
 
@@ -246,9 +243,12 @@ fn fitting(
 /// Refuse what is over the budget, with what would be enough; `what` needs it.
 fn over(budget: Option<usize>, needed: usize, what: &str, keep: Keep) -> Error {
     let budget = budget.unwrap_or(usize::MAX);
-    let hint = match keep != Keep::All {
-        true => "a smaller --batch, or more --accumulate, needs less",
-        false => "--recompute, a smaller --batch or more --accumulate needs less",
+    let hint = match keep {
+        Keep::All => "--recompute, a smaller --batch or more --accumulate needs less",
+        Keep::Inputs => {
+            "--offload-activations cpu, a smaller --batch or more --accumulate needs less"
+        }
+        Keep::LastInput => "a smaller --batch, or more --accumulate, needs less",
     };
     let [needed, budget] = [needed, budget].map(|bytes| megabytes(bytes as u64));
     Error::setting("device-budget", format!("{what} {needed}, {budget} are given: {hint}"))

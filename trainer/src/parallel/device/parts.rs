@@ -13,10 +13,11 @@ use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};
 use crate::layout::Layout;
 use crate::model::Gpt;
+use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::source::Passing;
 use crate::parallel::{
-    Batch, Lanes, Memory, Spent, Stage, Strategy, Take, gather_losses, loss_bytes,
+    Batch, Lanes, Memory, Spent, Stage, Strategy, Take, Thrift, gather_losses, loss_bytes,
 };
 use crate::state::State;
 use brigade_comm::Communicator;
@@ -66,6 +67,7 @@ impl<'a> Parts<'a> {
         (stage, lanes): (Stage, Lanes),
         optimizer: Optimizer,
         passes: Passes,
+        thrift: &Thrift,
         mut passing: Passing<'_>,
     ) -> Result<Parts<'a>, Error> {
         let (layout, slots) = (model.layout(), lanes.slots());
@@ -78,7 +80,7 @@ impl<'a> Parts<'a> {
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let mut flow = Flow::new(calls, device.stream())?;
         let gpt = DeviceGpt::new(device, layout, None, passes.heads, rooms.scratch, memory);
-        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, 0)?;
+        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, 0)?;
         if flow.calls().shares_process() {
             let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
             let views =
@@ -92,7 +94,8 @@ impl<'a> Parts<'a> {
         // The first gather is of what has just been sent.
         flow.renew()?;
         let memory = held.memory();
-        let calls = memory.calls + pass.wire.bytes();
+        let [pinned, arena] = pass.host_bytes();
+        let calls = memory.calls + pinned;
         Ok(Parts {
             layout,
             group,
@@ -101,7 +104,7 @@ impl<'a> Parts<'a> {
             optimizer,
             losses: vec![0.0; slots],
             formula_bytes: loss_bytes(Some(group), slots)?,
-            memory: Memory { calls, activations, ..memory },
+            memory: Memory { calls, activations, arena, ..memory },
             pass,
         })
     }
@@ -171,6 +174,7 @@ impl<'a> Parts<'a> {
 
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
+        let disk = self.pass.disk_use();
         for slot in 0..self.losses.len() {
             self.pass.enter(slot, batch)?;
             self.forward()?;
@@ -187,6 +191,7 @@ impl<'a> Parts<'a> {
         let sum = gather_losses(Some(self.group), &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
         spent.exposed = begun.elapsed();
+        spent.disk = self.pass.disk_use().since(disk);
         Ok(spent)
     }
 
@@ -262,6 +267,10 @@ impl Strategy for Parts<'_> {
 
     fn memory(&self) -> Memory {
         self.memory
+    }
+
+    fn disk_formula(&self) -> DiskUse {
+        self.pass.disk_formula()
     }
 
     fn evaluates(&self) -> Option<usize> {

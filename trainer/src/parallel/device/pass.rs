@@ -1,10 +1,12 @@
 //! One rank's passes: text to the device, losses back, and when which part of a step was done.
 
-use crate::device::{DeviceDivision, DeviceGpt, DeviceTape, Results, Text, Wire};
+use crate::device::{DeviceDivision, DeviceGpt, DeviceInputs, DeviceTape, Results, Text, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::View;
+use crate::layout::Config;
 use crate::model::Gpt;
-use crate::parallel::{Batch, Lanes, Spent};
+use crate::offload::{DiskUse, Scope};
+use crate::parallel::{Batch, Lanes, Spent, Thrift};
 use brigade_cuda::Event;
 use std::time::Duration;
 
@@ -20,26 +22,37 @@ pub(super) struct Pass<'a> {
     /// Of the last slot: begun, forward done, backward done; and updated, if the device does so.
     marks: [Event; 4],
     text: Text,
+    /// Where what goes into blocks is kept elsewhere; and whether it is, in this pass.
+    inputs: Option<DeviceInputs>,
+    has_backward: bool,
 }
 
 impl<'a> Pass<'a> {
-    /// Of this model; `down_bytes` is the most that comes down as one.
+    /// Of this model; what goes into blocks is kept as `thrift` says, and `down_bytes` is the most
+    /// that comes down as one.
     pub(super) fn new(
         gpt: DeviceGpt<'a>,
         model: &Gpt,
         tape: DeviceTape,
         lanes: Lanes,
+        thrift: &Thrift,
         down_bytes: usize,
     ) -> Result<Pass<'a>, Error> {
         let context = gpt.device.context().clone();
         let mark = || Event::timed(&context);
-        let (samples, time) = (lanes.samples(), model.layout().config().context);
+        let Config { context: time, layers, .. } = *model.layout().config();
+        let (samples, len) = (lanes.samples(), gpt.scratch.residual.len());
+        let (units, stays) = (0..model.layout().units(), DeviceInputs::STAYS);
+        let scope = Scope { layers, units, slots: 1, len, stays };
+        let keep = |offload| DeviceInputs::new(gpt.device.stream(), offload, scope);
         Ok(Pass {
             wire: Wire::new(gpt.device.stream(), down_bytes)?,
             results: Results::new(&context, lanes.slots())?,
             read: Event::new(&context)?,
             marks: [mark()?, mark()?, mark()?, mark()?],
             text: Text::new(model.extent(samples, time), samples, time),
+            inputs: thrift.inputs.as_ref().map(keep).transpose()?,
+            has_backward: false,
             gpt,
             tape,
             lanes,
@@ -52,16 +65,40 @@ impl<'a> Pass<'a> {
         let windows = self.lanes.range(slot);
         let windows = windows.map(|index| corpus.sample(batch.seed, batch.step, index, context));
         self.text.fill(windows);
+        self.has_backward = true;
         self.wire.send_text(self.tape.text, &self.text, &self.read)?;
         self.mark(0)
     }
 
     pub(super) fn forward(&mut self, unit: usize, params: View) -> Result<(), Error> {
-        self.gpt.forward(&mut self.tape, unit, params)
+        let Pass { gpt, tape, inputs, has_backward, .. } = self;
+        let inputs = inputs.as_mut().filter(|_| *has_backward);
+        inputs.map_or(Ok(()), |inputs| inputs.leave(0, unit, tape))?;
+        gpt.forward(tape, unit, params)
     }
 
     pub(super) fn backward(&mut self, unit: usize, params: View, grads: View) -> Result<(), Error> {
-        self.gpt.backward(&mut self.tape, unit, params, grads)
+        let Pass { gpt, tape, inputs, has_backward, .. } = self;
+        let inputs = inputs.as_mut().filter(|_| *has_backward);
+        inputs.map_or(Ok(()), |inputs| inputs.come_back(0, unit, tape))?;
+        gpt.backward(tape, unit, params, grads)
+    }
+
+    /// What files of what goes into blocks have cost so far.
+    pub(super) fn disk_use(&self) -> DiskUse {
+        self.inputs.as_ref().map_or(DiskUse::default(), |inputs| inputs.disk()[0])
+    }
+
+    /// What they cost in a step, by formula.
+    pub(super) fn disk_formula(&self) -> DiskUse {
+        let slot = self.inputs.as_ref().map_or(DiskUse::default(), |inputs| inputs.disk()[1]);
+        slot.times(self.lanes.slots() as u32)
+    }
+
+    /// Bytes of the host's memory: pinned, and where what goes into blocks is or passes through.
+    pub(super) fn host_bytes(&self) -> [u64; 2] {
+        let [pinned, arena] = self.inputs.as_ref().map_or([0, 0], DeviceInputs::bytes);
+        [self.wire.bytes() + self.gpt.pinned_bytes() + pinned, arena]
     }
 
     /// After the forward of the last unit.
@@ -138,6 +175,7 @@ impl<'a> Pass<'a> {
     /// Some text goes to the device, to be looked at only. It is no longer than a lane.
     pub(super) fn send(&mut self, text: [&[u32]; 2]) -> Result<(), Error> {
         self.text.put(text);
+        self.has_backward = false;
         self.wire.send_text(self.tape.text, &self.text, &self.read)
     }
 
@@ -173,5 +211,6 @@ impl Drop for Pass<'_> {
         // A stream that fails has nothing on its way any more.
         let _ = self.gpt.settle();
         let _ = self.wire.settle();
+        let _ = self.inputs.as_ref().map(DeviceInputs::settle);
     }
 }

@@ -10,10 +10,11 @@ use crate::error::Error;
 use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
 use crate::model::Gpt;
+use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::source::Passing;
 use crate::parallel::{
-    Batch, Lanes, Memory, Spent, Strategy, Take, gather_losses, loss_bytes, tell_whole,
+    Batch, Lanes, Memory, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes, tell_whole,
 };
 use crate::state::State;
 use brigade_comm::Communicator;
@@ -48,6 +49,7 @@ impl<'a> Resident<'a> {
     ///
     /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
     /// `passing`.
+    #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
     pub(super) fn new(
         device: Device,
         model: &'a Gpt,
@@ -55,6 +57,7 @@ impl<'a> Resident<'a> {
         lanes: Lanes,
         optimizer: Optimizer,
         passes: Passes,
+        thrift: &Thrift,
         mut passing: Passing<'_>,
     ) -> Result<Resident<'a>, Error> {
         let (layout, slots) = (model.layout(), lanes.slots());
@@ -69,7 +72,7 @@ impl<'a> Resident<'a> {
         let mut sums = Sums::open(group, division.is_none(), device.stream(), lens())?;
         let longest = if sums.bytes() > 0 { 4 * lens().max().unwrap_or(0) } else { 0 };
         let gpt = DeviceGpt::new(device, layout, division, passes.heads, rooms.scratch, memory);
-        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, longest)?;
+        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, longest)?;
         let views = |unit| [held.params(layout, unit), held.grads(layout, unit)];
         if sums.shares_process() {
             pass.rehearse(layout.units(), views)?;
@@ -77,7 +80,8 @@ impl<'a> Resident<'a> {
         }
         pass.begin(layout.units(), views)?;
         held.fill(&mut pass.wire, layout, &mut passing)?;
-        let calls = sums.bytes() + pass.wire.bytes() + pass.gpt.pinned_bytes();
+        let [pinned, arena] = pass.host_bytes();
+        let calls = sums.bytes() + pinned;
         let inside = divided_bytes(model, &pass.gpt, passes.keep, 0..layout.units(), &lanes)?;
         let formula_bytes = loss_bytes(group, slots)? + sums.formula_bytes(lens())? + inside;
         Ok(Resident {
@@ -85,7 +89,7 @@ impl<'a> Resident<'a> {
             layout,
             group,
             sums,
-            memory: Memory { calls, activations, ..held.memory() },
+            memory: Memory { calls, activations, arena, ..held.memory() },
             pass,
             held,
             optimizer,
@@ -125,6 +129,7 @@ impl<'a> Resident<'a> {
 
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
+        let disk = self.pass.disk_use();
         for slot in 0..self.losses.len() {
             self.pass.enter(slot, batch)?;
             self.forward()?;
@@ -146,6 +151,7 @@ impl<'a> Resident<'a> {
         spent.loss = sum * f64::from(batch.scale());
         spent.exposed = waited + begun.elapsed() + self.pass.gpt.take_waited();
         spent.optimizer = self.pass.update_time()?.saturating_sub(waited);
+        spent.disk = self.pass.disk_use().since(disk);
         Ok(spent)
     }
 }
@@ -202,6 +208,10 @@ impl Strategy for Resident<'_> {
 
     fn memory(&self) -> Memory {
         self.memory
+    }
+
+    fn disk_formula(&self) -> DiskUse {
+        self.pass.disk_formula()
     }
 
     fn evaluates(&self) -> Option<usize> {

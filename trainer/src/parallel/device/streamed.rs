@@ -34,8 +34,8 @@ pub struct Streamed<'a> {
     optimizer: Optimizer,
     losses: Vec<f64>,
     formula_bytes: u64,
-    /// Of the device, and pinned.
-    device_bytes: [u64; 2],
+    /// Of the device, pinned, and where what goes into blocks is or passes through.
+    pass_bytes: [u64; 3],
 }
 
 /// Room for a unit's parameters.
@@ -114,7 +114,7 @@ impl<'a> Streamed<'a> {
         let division = divide(model, group.as_slice(), &device, plain)?;
         let gpt = DeviceGpt::new(device, layout, division, plain.heads, rooms.scratch, memory);
         let down_bytes = grads[0].crossing.bytes();
-        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, down_bytes)?;
+        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, down_bytes)?;
         let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
         pass.begin(layout.units(), |unit| {
             let params = slots[unit % slots.len()].view;
@@ -122,7 +122,7 @@ impl<'a> Streamed<'a> {
         })?;
         let inside = divided_bytes(model, &pass.gpt, keep, 0..layout.units(), &lanes)?;
         let formula_bytes = shards.formula_bytes()? + loss_bytes(group, lanes.slots())? + inside;
-        let device_bytes = [bytes as u64, pass.wire.bytes() + pass.gpt.pinned_bytes()];
+        let [pinned, inputs] = pass.host_bytes();
         Ok(Streamed {
             model,
             group,
@@ -133,7 +133,7 @@ impl<'a> Streamed<'a> {
             optimizer,
             losses,
             formula_bytes,
-            device_bytes,
+            pass_bytes: [bytes as u64, pinned, inputs],
         })
     }
 
@@ -223,9 +223,14 @@ impl Streamed<'_> {
         self.pass.take_losses(losses)
     }
 
+    /// What files have cost so far.
+    fn disk_use(&self) -> DiskUse {
+        self.shards.disk_use().plus(self.pass.disk_use())
+    }
+
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
-        let disk = self.shards.disk_use();
+        let disk = self.disk_use();
         for slot in 0..self.losses.len() {
             self.pass.enter(slot, batch)?;
             self.forward()?;
@@ -247,7 +252,7 @@ impl Streamed<'_> {
         self.slots.iter_mut().for_each(|slot| slot.holds = None);
         let waited = self.shards.take_waited();
         spent.exposed += waited;
-        spent.disk = self.shards.disk_use().since(disk);
+        spent.disk = self.disk_use().since(disk);
         spent.optimizer = begun.elapsed().saturating_sub(waited);
         Ok(spent)
     }
@@ -296,12 +301,13 @@ impl Strategy for Streamed<'_> {
 
     fn memory(&self) -> Memory {
         let [params, grads, moments, calls, arena] = self.shards.bytes();
-        let [activations, pinned] = self.device_bytes;
-        Memory { params, grads, moments, calls: calls + pinned, activations, arena }
+        let [activations, pinned, inputs] = self.pass_bytes;
+        let (calls, arena) = (calls + pinned, arena + inputs);
+        Memory { params, grads, moments, calls, activations, arena }
     }
 
     fn disk_formula(&self) -> DiskUse {
-        self.shards.disk_formula()
+        self.shards.disk_formula().plus(self.pass.disk_formula())
     }
 
     fn evaluates(&self) -> Option<usize> {

@@ -8,7 +8,7 @@ use super::{Plan, stage_units};
 use crate::error::Error;
 use crate::layout::Config;
 use crate::model::{Gpt, Owed};
-use crate::offload::{DiskUse, Inputs, Offload};
+use crate::offload::{DiskUse, Inputs, Offload, Scope};
 use crate::optim::{Optimizer, Rule};
 use crate::parallel::{Batch, Lanes, Memory, Shards, Sharing, Thrift};
 use crate::state::State;
@@ -89,10 +89,11 @@ impl<'a> Site<'a, '_> {
         let free_tapes: Vec<Tape> = (0..needs.live).map(|_| tape()).collect();
         let rows = samples * config.context;
         let owed = || Owed::of_units(config, units.clone(), rows);
-        let inputs = file(&thrift.inputs).map_or(Ok(None), |offload| {
-            let len = free_tapes.iter().flat_map(|tape| &tape.stream).map(Vec::len).max();
-            Inputs::new(&offload, config.layers, units.clone(), slots, len.unwrap_or(0))
-        })?;
+        let len = free_tapes.iter().flat_map(|tape| &tape.stream).map(Vec::len).max();
+        let (layers, len, own) = (config.layers, len.unwrap_or(0), units.clone());
+        let scope = Scope { layers, units: own, slots, len, stays: 1 };
+        let inputs = file(&thrift.inputs).map(|offload| Inputs::new(&offload, scope));
+        let inputs = inputs.transpose()?;
         let inside = slots as u64 * model.formula_bytes(thrift.keep, units.clone(), samples)?;
         let moved = inputs.as_ref().map_or(DiskUse::default(), Inputs::formula);
         Ok(Chunk {

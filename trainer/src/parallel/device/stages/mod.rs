@@ -12,12 +12,14 @@ mod rooms;
 
 use super::sums::Sums;
 use super::{are_apart, divide, divided_bytes, fitting, over, passes};
-use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes, Results, Text, Wire};
+use crate::device::{
+    Calls, DeviceDivision, DeviceGpt, DeviceInputs, DeviceUse, Passes, Results, Text, Wire,
+};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
 use crate::model::Gpt;
-use crate::offload::DiskUse;
+use crate::offload::{DiskUse, Scope};
 use crate::optim::{Optimizer, Rule};
 use crate::parallel::pipeline::{Home, Needs, Plan, Span, Stages};
 use crate::parallel::source::Passing;
@@ -32,6 +34,7 @@ use kept::{Common, Kept};
 use mail::Mail;
 use pass::Pass;
 use rooms::{Chunk, Part, StateRooms};
+use std::ops::Range;
 use std::time::Duration;
 
 /// One rank's stages, at home on its device.
@@ -110,6 +113,21 @@ impl<'a> Site<'a, '_> {
         let hosted = Hosted::new(views, shards, is_each, layout, device)?;
         Ok(Kept::There(Box::new(hosted)))
     }
+
+    /// Where what goes into the blocks of one of so many stages is kept elsewhere, `len` numbers
+    /// each.
+    fn inputs(
+        &self,
+        (at, stages): (usize, usize),
+        units: &Range<usize>,
+        device: &Device,
+        len: usize,
+    ) -> Result<Option<DeviceInputs>, Error> {
+        let Some(offload) = &self.thrift.inputs else { return Ok(None) };
+        let (layers, slots) = (self.model.layout().config().layers, self.lanes.slots());
+        let scope = Scope { layers, units: units.clone(), slots, len, stays: DeviceInputs::STAYS };
+        DeviceInputs::new(device.stream(), &offload.part(at, stages), scope).map(Some)
+    }
 }
 
 impl<'a> DeviceStages<'a> {
@@ -141,7 +159,11 @@ impl<'a> DeviceStages<'a> {
         let sums = Sums::open(group, is_alone, stream, part.lens())?;
         let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
-        let keep = |at, state| site.keep((at, part.stages.len()), &device, state);
+        let keep = |at, state| {
+            let place = (at, part.stages.len());
+            let inputs = site.inputs(place, &part.stages[at].1, &device, letter)?;
+            Ok((site.keep(place, &device, state)?, inputs))
+        };
         let (samples, time) = (lanes.samples(), layout.config().context);
         let waits_inside = division.as_ref().is_some_and(DeviceDivision::holds_up_host)
             || sums.calls().is_some_and(Calls::meets)
@@ -288,10 +310,13 @@ impl Home for DeviceStages<'_> {
     fn memory(&self) -> Memory {
         let mut memory = Memory::default();
         let mut activations = self.device_bytes;
-        for Chunk { kept, .. } in self.chunks.iter().flatten() {
+        for Chunk { kept, inputs, .. } in self.chunks.iter().flatten() {
             let of = kept.memory();
             memory = memory.plus(of);
             activations -= if let Kept::Here(_) = kept { of.total() } else { 0 };
+            let [pinned, arena] = inputs.as_ref().map_or([0, 0], DeviceInputs::bytes);
+            memory.calls += pinned;
+            memory.arena += arena;
         }
         let pinned = self.wire.bytes() + self.mail.bytes() + self.gpt.pinned_bytes();
         let calls = memory.calls + self.sums.bytes() + pinned;
@@ -300,12 +325,12 @@ impl Home for DeviceStages<'_> {
 
     fn disk_use(&self) -> DiskUse {
         let chunks = self.chunks.iter().flatten();
-        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.kept.disk()[0]))
+        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk(1)[0]))
     }
 
     fn disk_formula(&self) -> DiskUse {
-        let chunks = self.chunks.iter().flatten();
-        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.kept.disk()[1]))
+        let (chunks, slots) = (self.chunks.iter().flatten(), self.lanes.slots());
+        chunks.fold(DiskUse::default(), |sum, chunk| sum.plus(chunk.disk(slots)[1]))
     }
 
     fn device(&self) -> Option<String> {
@@ -336,8 +361,9 @@ impl Drop for DeviceStages<'_> {
         let _ = self.gpt.settle();
         let _ = self.wire.settle();
         let _ = self.mail.settle();
-        for Chunk { kept, .. } in self.chunks.iter().flatten() {
+        for Chunk { kept, inputs, .. } in self.chunks.iter().flatten() {
             let _ = kept.settle();
+            let _ = inputs.as_ref().map(DeviceInputs::settle);
         }
     }
 }

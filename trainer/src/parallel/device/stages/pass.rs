@@ -53,8 +53,11 @@ impl Pass<'_, '_> {
         let units = chunk.kept.units();
         mail.take(action, tape.input(units.start), &gpt.device, wires)?;
         clock.begin()?;
+        let Chunk { kept, inputs, .. } = chunk;
         for unit in units.clone() {
-            gpt.forward(tape, unit, chunk.kept.params(layout, unit)?)?;
+            let inputs = inputs.as_mut();
+            inputs.map_or(Ok(()), |inputs| inputs.leave(action.micro, unit, tape))?;
+            gpt.forward(tape, unit, kept.params(layout, unit)?)?;
         }
         if is_last {
             gpt.loss(tape, self.batch.scale())?;
@@ -70,7 +73,7 @@ impl Pass<'_, '_> {
     fn backward(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
         let DeviceStages { layout, gpt, wire, mail, clock, chunks, sums, .. } = &mut *self.stages;
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
-        let Chunk { kept, live, done, free, .. } = chunk;
+        let Chunk { kept, inputs, live, done, free, .. } = chunk;
         let mut place = live[action.micro].take().expect("forward came before");
         mail.take(action, gpt.scratch.residual, &gpt.device, wires)?;
         clock.begin()?;
@@ -78,6 +81,8 @@ impl Pass<'_, '_> {
         for unit in kept.units().rev() {
             let params = kept.params(layout, unit)?;
             let lane = kept.lane(layout, unit, *done)?;
+            let inputs = inputs.as_mut();
+            inputs.map_or(Ok(()), |inputs| inputs.come_back(action.micro, unit, &place.tape))?;
             gpt.backward(&mut place.tape, unit, params, lane)?;
             let mut common = Common { layout, device: &gpt.device, sums, wire };
             kept.close(unit, (*done, is_last), &mut common)?;
@@ -112,7 +117,7 @@ impl Pass<'_, '_> {
     fn backward_weight(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
         let DeviceStages { layout, gpt, wire, mail, clock, chunks, sums, .. } = &mut *self.stages;
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
-        let Chunk { kept, live, owed, done, free, free_owed } = chunk;
+        let Chunk { kept, live, owed, done, free, free_owed, .. } = chunk;
         let place = live[action.micro].take().expect("forward came before");
         let rest = owed[action.micro].take().expect("the other part came before");
         clock.begin()?;

@@ -3,10 +3,11 @@
 use super::hosted::Views;
 use super::kept::Kept;
 use super::mail::Letters;
-use crate::device::{DeviceOwed, DeviceTape, Passes, Scratch};
+use crate::device::{DeviceInputs, DeviceOwed, DeviceTape, Passes, Scratch};
 use crate::error::Error;
 use crate::kernels::cuda::Room;
 use crate::layout::Layout;
+use crate::offload::DiskUse;
 use crate::parallel::device::held::Held;
 use crate::parallel::pipeline::{Needs, Plan, stage_units};
 use brigade_cuda::{Context, Event};
@@ -29,6 +30,8 @@ pub(super) struct Part<'p> {
 /// One stage: its state, and the micro-batches that are on their way through it.
 pub(super) struct Chunk<'a> {
     pub(super) kept: Kept<'a>,
+    /// Where what goes into its blocks is kept elsewhere.
+    pub(super) inputs: Option<DeviceInputs>,
     /// Of micro-batches that are between forward and backward, or between the backward's parts.
     pub(super) live: Vec<Option<Place>>,
     pub(super) owed: Vec<Option<DeviceOwed>>,
@@ -37,6 +40,15 @@ pub(super) struct Chunk<'a> {
     pub(super) free_owed: Vec<DeviceOwed>,
     /// Backwards of this step.
     pub(super) done: usize,
+}
+
+impl Chunk<'_> {
+    /// What files have cost so far, and what a step of so many micro-batches costs by formula.
+    pub(super) fn disk(&self, slots: usize) -> [DiskUse; 2] {
+        let [used, formula] = self.kept.disk();
+        let [more, slot] = self.inputs.as_ref().map_or(Default::default(), DeviceInputs::disk);
+        [used.plus(more), formula.plus(slot.times(slots as u32))]
+    }
 }
 
 /// Room for a micro-batch, and the last use of it.
@@ -120,20 +132,22 @@ impl<'p> Part<'p> {
         }
     }
 
-    /// By stage; none where another rank has it. `keep` says where a stage's state is kept, given
-    /// which of the rank's stages it is.
+    /// By stage; none where another rank has it. `keep` says where a stage's state is kept, and
+    /// what goes into its blocks, given which of the rank's stages it is.
     pub(super) fn chunks<'a>(
         &self,
         rooms: Vec<StageRooms>,
         context: &Context,
-        keep: impl Fn(usize, StateRooms) -> Result<Kept<'a>, Error>,
+        keep: impl Fn(usize, StateRooms) -> Result<(Kept<'a>, Option<DeviceInputs>), Error>,
     ) -> Result<Vec<Option<Chunk<'a>>>, Error> {
         let place = |tape| Ok(Place { tape, used: Event::new(context)? });
         let mut chunks: Vec<_> = self.needs.stages.iter().map(|_| None).collect();
         for (at, ((stage, _), rooms)) in self.stages.iter().zip(rooms).enumerate() {
             let (state, tapes, owed) = rooms;
+            let (kept, inputs) = keep(at, state)?;
             chunks[*stage] = Some(Chunk {
-                kept: keep(at, state)?,
+                kept,
+                inputs,
                 live: (0..self.slots).map(|_| None).collect(),
                 owed: (0..self.slots).map(|_| None).collect(),
                 free: tapes.into_iter().map(place).collect::<Result<_, Error>>()?,
