@@ -5,7 +5,7 @@
 //! | way | what a rank has | what is sent |
 //! |---|---|---|
 //! | `tp` | heads and hidden numbers | sums of the stream |
-//! | `sp` | these, and rows of the stream | rows to all, and sums of theirs; gradients of norms and ends |
+//! | `sp` | these, and rows of the stream | rows, sums of them; gradients of norms and ends |
 //! | `ring` | rows, of the inside too | keys and values to the next; all gradients |
 
 use super::calls::Calls;
