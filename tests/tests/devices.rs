@@ -52,6 +52,25 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
 }
 
+/// Ranks that divide experts: rows travel through the hosts, gradients of what all have are summed
+/// by the devices.
+#[test]
+fn experts_on_devices_of_their_own_have_the_losses_of_the_processor() {
+    if is_off() || !has_device() {
+        return;
+    }
+    let experts = "--experts 4 --top 2";
+    let alone = losses(&run(experts, 1));
+    let sums = "experts and samples divided by 2, gradients summed by the devices, which has";
+    let others = "which has this rank's parts of the state too, gradients summed by the devices";
+    for (strategy, how) in [("ep", sums), ("fsdp", others)] {
+        let flags = format!("{experts} --ranks 2 --strategy {strategy} --device cuda");
+        let output = run(&flags, 2);
+        assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
+        near(&losses(&output), &alone, &flags);
+    }
+}
+
 /// What the command prints with these flags, on a machine with so many fake devices.
 fn run(flags: &str, devices: usize) -> String {
     let mut command = bounded(brigade());

@@ -185,7 +185,7 @@ impl Gpt {
     }
 
     /// This rank's number among those who divide the model.
-    fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.division.groups().first().map_or(0, Group::rank)
     }
 
@@ -321,7 +321,7 @@ impl Gpt {
             let (how, mixture) = (self.mixture(), &mut t.mixture);
             let before = mixture.bytes();
             moe::forward((k, how.0, &how.1), y, &t.ln2, params, mixture, &t.middle)?;
-            self.routed.set(self.routed.get() + mixture.formula_bytes(&how.1, self.rank())[0]);
+            self.add_routed(mixture.formula_bytes(&how.1, self.rank())[0]);
             self.keep_gated(before, mixture.bytes(), mixture.passing_bytes(&how.1)[0]);
             return Ok(());
         }
@@ -357,7 +357,7 @@ impl Gpt {
             let to = (&mut *dx, [dgate, dfc_w, dfc_b, dout_w, dout_b]);
             let how = self.mixture();
             moe::backward((k, how.0, &how.1), to, residual, &t.ln2, params, &t.mixture)?;
-            self.routed.set(self.routed.get() + t.mixture.formula_bytes(&how.1, self.rank())[1]);
+            self.add_routed(t.mixture.formula_bytes(&how.1, self.rank())[1]);
             self.keep_gated(0, 0, t.mixture.passing_bytes(&how.1)[1]);
         } else {
             let out = linear(out_w, out_b);

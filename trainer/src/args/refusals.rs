@@ -1,9 +1,9 @@
 //! Which settings are refused: numbers that no run has, and flags that do not go with each other.
 
 use super::Args;
-use crate::device::Machine;
 use crate::error::Error;
 use crate::offload::Tier;
+use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, Mesh, Ways};
 use crate::precision::Precision;
 
@@ -53,6 +53,10 @@ impl Args {
         let is_divided = mesh.length(Axis::Tp) > 1;
         let goes = is_plain && self.tile.is_none() && (!is_divided || ways.go_on_devices());
         self.device.check(goes, self.plan)?;
+        if self.ordered && ways.inside == Some(Inside::Experts) && self.device.is_cuda() {
+            let problem = "experts of several ranks on devices add up in the order of rows";
+            return Err(Error::setting("ordered", problem.to_string()));
+        }
         self.share_of(0, ranks)?;
         self.check_inside(&mesh, &ways)?;
         self.pipeline(ranks).map(drop)
@@ -127,7 +131,7 @@ impl Args {
             let problem = format!("{tiles} tiles do not divide width {}", self.width);
             return Err(Error::setting("tile", problem));
         }
-        let is_on_device = self.device.device == Machine::Cuda;
+        let is_on_device = self.device.is_cuda();
         let goes = match self.precision {
             Precision::F32 => true,
             Precision::Bf16 => is_on_device,
@@ -175,7 +179,7 @@ mod tests {
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
             ("--strategy 2d --device cuda", 4, "--device"),
-            ("--strategy ep --experts 4 --device cuda", 2, "--device"),
+            ("--strategy ep --experts 4 --ordered --device cuda", 2, "--ordered"),
             ("--strategy 1f1b --precision bf16", 2, "--precision"),
             ("--strategy 1f1b --precision f16 --device cuda", 2, "--precision"),
             ("--tf32", 1, "--tf32"),

@@ -59,13 +59,18 @@ impl DeviceArgs {
         (self.device == Machine::Cuda).then_some(usage)
     }
 
+    /// Whether a device computes.
+    pub(crate) fn is_cuda(&self) -> bool {
+        self.device == Machine::Cuda
+    }
+
     /// Refuse what no device does, or what means nothing without one.
     pub(crate) fn check(&self, goes: bool, is_plan: bool) -> Result<(), Error> {
         let refuse = |name, problem: &str| Err(Error::setting(name, problem.to_string()));
         match self.device {
             Machine::Cuda if !goes => refuse(
                 "device",
-                "cuda goes with ddp, zero1, zero2, fsdp, tp, sp, ring and pipelines, and no tiles",
+                "cuda goes with ddp, zero1 to fsdp, tp, sp, ring, ep and pipelines, and no tiles",
             ),
             Machine::Cuda if is_plan => {
                 refuse("plan", "tells of the processor only: leave --device away")

@@ -24,15 +24,17 @@ pub(crate) struct Calls<'a> {
 
 impl<'a> Calls<'a> {
     /// Beside this stream; none where devices do not reach each other, and pinned memory does as
-    /// well. Collective.
+    /// well. Nor where ranks share a process and steps differ in what they compute, as gates
+    /// decide: code may then be loaded at any time (see `shares_process`). Collective.
     pub(crate) fn new(
         comm: &'a Communicator,
         compute: &Stream,
+        has_gates: bool,
     ) -> Result<Option<Calls<'a>>, Error> {
         let context = compute.context();
         let before = comm.stats().sent_bytes;
         let group = comm.on_device(context)?;
-        if group.way() == Way::Staged {
+        if group.way() == Way::Staged || (has_gates && group.shares_process()) {
             return Ok(None);
         }
         // Calls are in front of the memory that they are on, which goes behind them.

@@ -7,6 +7,7 @@
 //! | `tp` | heads and hidden numbers | sums of the stream |
 //! | `sp` | these, and rows of the stream | rows, sums of them; gradients of norms and ends |
 //! | `ring` | rows, of the inside too | keys and values to the next; all gradients |
+//! | `ep` | samples, and some experts | all gradients but those of experts; rows: see `mixture` |
 
 use super::calls::Calls;
 use super::wire::Wire;
@@ -55,7 +56,7 @@ impl<'a> DeviceDivision<'a> {
         most: [usize; 2],
     ) -> Result<DeviceDivision<'a>, Error> {
         let calls = match may_devices {
-            true => Calls::new(comm, compute)?,
+            true => Calls::new(comm, compute, way == Inside::Experts)?,
             false => None,
         };
         let by = match calls {
@@ -72,6 +73,11 @@ impl<'a> DeviceDivision<'a> {
     /// What they divide.
     pub(crate) fn way(&self) -> Inside {
         self.way
+    }
+
+    /// Whether each has heads and hidden numbers of its own.
+    pub(crate) fn divides_heads(&self) -> bool {
+        matches!(self.way, Inside::Heads | Inside::Sequence)
     }
 
     /// Whether each has rows of the stream of its own.
@@ -97,6 +103,9 @@ impl<'a> DeviceDivision<'a> {
         match self.way {
             Inside::Ring => {
                 format!(", tokens divided by {ranks}, keys and values passed on {how}")
+            }
+            Inside::Experts => {
+                format!(", experts and samples divided by {ranks}, gradients summed {how}")
             }
             Inside::Sequence => {
                 format!(", heads, hidden numbers and rows divided by {ranks} and summed {how}")

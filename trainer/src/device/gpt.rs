@@ -5,11 +5,13 @@
 
 use super::calls::Calls;
 use super::division::DeviceDivision;
+use super::mixture::DeviceMixture;
 use super::tape::{BlockRooms, DeviceTape, Scratch};
 use crate::error::Error;
 use crate::kernels::Heads;
 use crate::kernels::cuda::{Device, Norm, View};
 use crate::layout::{Config, Layout, block_lens, embed_lens, head_lens};
+use crate::model::Gpt;
 use brigade_cuda::DeviceMemory;
 use std::time::Duration;
 
@@ -22,25 +24,30 @@ pub(crate) struct DeviceGpt<'a> {
     /// Of the model, and of attention on this rank.
     pub(super) shape: Heads,
     pub(super) heads: Heads,
+    /// Where experts are in place of the perceptron.
+    pub(super) mixture: Option<DeviceMixture<'a>>,
     pub(crate) scratch: Scratch,
     /// What tapes and scratch, and the rooms of whoever opened this, are in.
     _memory: DeviceMemory,
 }
 
 impl<'a> DeviceGpt<'a> {
-    /// A model of this layout, which those divide; this rank's attention has the shape `heads`, and
-    /// `scratch` is in `memory`.
+    /// This model, which those divide; this rank's attention has the shape `heads`, and `scratch`
+    /// is in `memory`.
     pub(crate) fn new(
         device: Device,
-        layout: &Layout,
+        model: &'a Gpt,
         division: Option<DeviceDivision<'a>>,
         heads: Heads,
         scratch: Scratch,
         memory: DeviceMemory,
-    ) -> DeviceGpt<'a> {
-        let Config { context: time, heads: all, width, .. } = *layout.config();
-        let (layout, shape) = (layout.clone(), Heads { time, heads: all, width });
-        DeviceGpt { division, device, layout, shape, heads, scratch, _memory: memory }
+    ) -> Result<DeviceGpt<'a>, Error> {
+        let layout = model.layout().clone();
+        let Config { context: time, heads: all, width, experts, .. } = *layout.config();
+        let shape = Heads { time, heads: all, width };
+        let mixture = (experts > 0).then(|| DeviceMixture::new(model, device.stream()));
+        let mixture = mixture.transpose()?;
+        Ok(DeviceGpt { division, device, layout, shape, heads, mixture, scratch, _memory: memory })
     }
 
     /// One line: what computes, and how.
@@ -57,12 +64,14 @@ impl<'a> DeviceGpt<'a> {
 
     /// How long the host waited for those since this was asked last.
     pub(crate) fn take_waited(&mut self) -> Duration {
-        self.division.as_mut().map_or(Duration::ZERO, DeviceDivision::take_waited)
+        let waited = self.division.as_mut().map_or(Duration::ZERO, DeviceDivision::take_waited);
+        waited + self.mixture.as_ref().map_or(Duration::ZERO, DeviceMixture::take_waited)
     }
 
     /// Bytes of the host's memory that they take.
     pub(crate) fn pinned_bytes(&self) -> u64 {
-        self.division.as_ref().map_or(0, DeviceDivision::bytes)
+        let bytes = self.division.as_ref().map_or(0, DeviceDivision::bytes);
+        bytes + self.mixture.as_ref().map_or(0, DeviceMixture::bytes)
     }
 
     /// Leave out what those who divide the model sum, or no more.
@@ -75,6 +84,7 @@ impl<'a> DeviceGpt<'a> {
     /// Wait for all that was given to the device.
     pub(crate) fn settle(&self) -> Result<(), Error> {
         self.device.stream().synchronize()?;
+        self.mixture.as_ref().map_or(Ok(()), DeviceMixture::settle)?;
         self.division.as_ref().map_or(Ok(()), DeviceDivision::settle)
     }
 
@@ -156,9 +166,9 @@ impl<'a> DeviceGpt<'a> {
         if self.scratch.logits.is_empty() { tape.dlogits } else { self.scratch.logits }
     }
 
-    fn block(&mut self, tape: &DeviceTape, unit: usize, params: View) -> Result<(), Error> {
-        let t = tape.block(unit);
+    fn block(&mut self, tape: &mut DeviceTape, unit: usize, params: View) -> Result<(), Error> {
         let (x, y) = (tape.input(unit), tape.output(unit));
+        let t = tape.block_mut(unit);
         let [gain1, bias1, qkv_w, qkv_b, proj_w, proj_b, gain2, bias2, fc_w, fc_b, out_w, out_b] =
             params.cut(block_lens(&self.layout));
         self.device.layernorm(t.ln1, Norm { x, stats: t.stats1, gain: gain1 }, bias1)?;
@@ -167,6 +177,9 @@ impl<'a> DeviceGpt<'a> {
         self.leave(t.middle, t.mixed, [proj_w, proj_b], x)?;
         let norm = Norm { x: t.middle, stats: t.stats2, gain: gain2 };
         self.device.layernorm(t.ln2, norm, bias2)?;
+        if let Some(kept) = &mut t.mixture {
+            return self.answer([y, t.ln2, t.middle], kept, [fc_w, fc_b, out_w, out_b]);
+        }
         self.enter(t.hidden, t.ln2, [fc_w, fc_b])?;
         self.device.gelu(t.active, t.hidden)?;
         self.leave(y, t.active, [out_w, out_b], t.middle)
@@ -182,14 +195,19 @@ impl<'a> DeviceGpt<'a> {
     ) -> Result<(), Error> {
         let (t, x) = (tape.block(unit), tape.input(unit));
         let Scratch { residual, narrow, dmixed, wide, partials, .. } = self.scratch;
-        let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, _, out_w, _] =
+        let [gain1, _, qkv_w, _, proj_w, _, gain2, _, fc_w, fc_b, out_w, out_b] =
             params.cut(block_lens(&self.layout));
         let [dg1, db1, dqkv_w, dqkv_b, dproj_w, dproj_b, dg2, db2, dfc_w, dfc_b, dout_w, dout_b] =
             grads.cut(block_lens(&self.layout));
 
-        self.leave_backward(wide, [dout_w, dout_b], t.active, out_w)?;
-        self.device.gelu_backward(wide, t.hidden)?;
-        self.enter_backward(narrow, [dfc_w, dfc_b], wide, t.ln2, fc_w)?;
+        if let Some(kept) = &t.mixture {
+            let layers = [[fc_w, fc_b, out_w, out_b], [dfc_w, dfc_b, dout_w, dout_b]];
+            self.answer_backward([narrow, t.ln2], kept, layers)?;
+        } else {
+            self.leave_backward(wide, [dout_w, dout_b], t.active, out_w)?;
+            self.device.gelu_backward(wide, t.hidden)?;
+            self.enter_backward(narrow, [dfc_w, dfc_b], wide, t.ln2, fc_w)?;
+        }
         let norm = Norm { x: t.middle, stats: t.stats2, gain: gain2 };
         self.device.layernorm_backward(residual, [dg2, db2], narrow, norm, partials)?;
 

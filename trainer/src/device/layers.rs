@@ -5,7 +5,7 @@ use super::gpt::DeviceGpt;
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use crate::layout::block_lens;
-use crate::parallel::tensor::Inside;
+use crate::parallel::tensor::{Inside, in_front_of_experts};
 
 /// What a linear layer's backward writes: the gradients of its weight and bias.
 pub(super) type LinearGrads = [View; 2];
@@ -55,7 +55,7 @@ impl DeviceGpt<'_> {
         onto: View,
     ) -> Result<(), Error> {
         let DeviceGpt { device: d, division, scratch, .. } = self;
-        let Some(division) = division.as_mut().filter(|it| it.way() != Inside::Ring) else {
+        let Some(division) = division.as_mut().filter(|it| it.divides_heads()) else {
             return d.leave(y, x, [weight, bias], Some(onto));
         };
         let is_in_parts = division.way() == Inside::Sequence;
@@ -99,7 +99,12 @@ impl DeviceGpt<'_> {
                     division.all_reduce(grads.part(start..end))
                 })
             }
-            Inside::Ring | Inside::Sequence => division.all_reduce(grads),
+            Inside::Experts if is_block => {
+                let gate = layout.config().gate_len();
+                let shared = in_front_of_experts(&block_lens(layout), gate);
+                division.all_reduce(grads.first(shared))
+            }
+            _ if division.divides_rows() => division.all_reduce(grads),
             _ => Ok(()),
         }
     }

@@ -8,6 +8,7 @@
 //! | `gpt` | forward and backward, unit by unit |
 //! | `layers` | what is between the stream and the inside of a block, of all who divide a model |
 //! | `ring` | attention of ranks that divide tokens |
+//! | `mixture` | experts in place of a block's perceptron |
 //! | `split` | backward in two parts |
 //! | `inputs` | what goes into blocks, kept elsewhere meanwhile |
 //! | `wire` | what crosses between host and device |
@@ -22,6 +23,7 @@ mod division;
 mod gpt;
 mod inputs;
 mod layers;
+mod mixture;
 mod ring;
 mod split;
 mod tape;

@@ -2,6 +2,7 @@
 //! needs. n: rows of the stream, m: of the inside of a block, both of what this rank has of batch ·
 //! time; c = width, and i what the rank has of that inside; *inside* is f32 or bf16, the rest f32.
 
+use super::mixture::{MixtureRooms, MixtureScratch};
 use crate::error::Error;
 use crate::kernels::Heads;
 use crate::kernels::cuda::{Device, Inside, Room, View};
@@ -13,7 +14,7 @@ use std::ops::Range;
 /// How passes are made.
 #[derive(Clone, Copy)]
 pub(crate) struct Passes {
-    /// At a time.
+    /// At a time, inside of blocks on this rank.
     pub(crate) samples: usize,
     pub(crate) keep: Keep,
     pub(crate) inside: Inside,
@@ -29,7 +30,7 @@ pub(crate) struct Passes {
 impl Passes {
     /// Whether other ranks have other rows of the stream.
     fn divides_rows(&self) -> bool {
-        matches!(self.way, Some(tensor::Inside::Sequence | tensor::Inside::Ring))
+        self.way.is_some_and(|way| way != tensor::Inside::Heads)
     }
 
     /// Whether keys and values go round.
@@ -76,9 +77,10 @@ pub(crate) struct BlockRooms {
     /// [n × c] inside, and [n × 2].
     pub(crate) ln2: View,
     pub(crate) stats2: View,
-    /// [m × 4i] inside, before and after GELU.
+    /// [m × 4i] inside, before and after GELU; nothing where there are experts.
     pub(crate) hidden: View,
     pub(crate) active: View,
+    pub(crate) mixture: Option<MixtureRooms>,
 }
 
 /// What forward of some units that follow each other keeps of one pass.
@@ -119,8 +121,8 @@ pub(crate) struct Scratch {
     pub(crate) narrow: View,
     /// [m × i] inside, of attention's output.
     pub(crate) dmixed: View,
-    /// [m × 4i] inside, of the perceptron's inside; its first [m × 3i] serve queries, keys and
-    /// values.
+    /// [m × 4i] inside, of the perceptron's inside, or top times that, of experts'; its first
+    /// [m × 3i] serve queries, keys and values.
     pub(crate) wide: View,
     /// As long as `probs`, or as the scores of a chunk; and as `lse`.
     pub(crate) scores: View,
@@ -131,6 +133,7 @@ pub(crate) struct Scratch {
     /// of all ranks, or what all have.
     pub(crate) sum: View,
     pub(crate) ring: Ring,
+    pub(crate) mixture: MixtureScratch,
 }
 
 /// What goes round where ranks divide tokens.
@@ -248,6 +251,7 @@ impl BlockRooms {
         let (rows, width) = (passes.rows, config.width);
         let (narrow, [probs, lse]) = (passes.inside.size(), passes.attention());
         let inner = passes.inner_rows() * passes.heads.width;
+        let wide = if config.experts > 0 { 0 } else { 4 * inner };
         BlockRooms {
             ln1: room.take(rows * width, narrow),
             stats1: room.take(2 * rows, 4),
@@ -258,8 +262,9 @@ impl BlockRooms {
             middle: room.take(rows * width, 4),
             ln2: room.take(rows * width, narrow),
             stats2: room.take(2 * rows, 4),
-            hidden: room.take(4 * inner, narrow),
-            active: room.take(4 * inner, narrow),
+            hidden: room.take(wide, narrow),
+            active: room.take(wide, narrow),
+            mixture: MixtureRooms::take(room, config, passes),
         }
     }
 }
@@ -279,7 +284,7 @@ impl Scratch {
         let residual = room.take(rows * width, 4);
         // Each row of the stream then picks a line of the table of places, too.
         let lines = if passes.divides_rows() { vocab.max(context) } else { vocab };
-        let has_sum = passes.divides_rows() && !passes.is_ring();
+        let has_sum = passes.way == Some(tensor::Inside::Sequence);
         Scratch {
             logits: room.take(if has_head && narrow < 4 { rows * vocab } else { 0 }, 4),
             losses: room.take(if has_head { rows } else { 0 }, 4),
@@ -289,12 +294,13 @@ impl Scratch {
             dy: if narrow == 4 { residual } else { room.take(rows * width, narrow) },
             narrow: room.take(rows * width, 4),
             dmixed: room.take(inner, narrow),
-            wide: room.take(4 * inner, narrow),
+            wide: room.take(4 * inner * config.top.max(1), narrow),
             scores: room.take(scores, narrow),
             delta: room.take(lse, 4),
             partials: room.take(Device::partials(width, lines), 4),
             sum: room.take(if has_sum { passes.inner_rows() * width } else { 0 }, 4),
             ring: Ring::take(room, if passes.is_ring() { rows * 2 * width } else { 0 }, passes),
+            mixture: MixtureScratch::take(room, config, passes),
         }
     }
 

@@ -70,6 +70,9 @@ impl Wire {
 
     fn upload(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
         assert_eq!(to.len(), from.len(), "as many numbers as there is room for");
+        if from.is_empty() {
+            return Ok(self.up.stream().record(&self.sent)?);
+        }
         let fill = |start: usize, slot: &mut [u8]| match to.size() {
             4 => {
                 fill(bytemuck::cast_slice_mut(slot), &from[start / 4..], |to: &mut [f32], from| {
@@ -140,13 +143,25 @@ impl Wire {
 
     /// Numbers to the host, waited for.
     pub(crate) fn read(&mut self, from: View, to: &mut [f32]) -> Result<(), Error> {
-        assert_eq!((from.len(), from.size()), (to.len(), 4), "as many numbers as there are");
+        assert_eq!(from.len(), to.len(), "as many numbers as there are");
         for (part, to) in to.chunks_mut(SLOT_BYTES / 4).enumerate() {
             let start = part * SLOT_BYTES / 4;
             self.fetch(from.part(start..start + to.len()))?;
-            self.take(to, 4)?;
+            self.take(to, from.size())?;
         }
         Ok(())
+    }
+
+    /// Whole numbers to the host, waited for.
+    pub(crate) fn read_whole(&mut self, from: View, to: &mut [u32]) -> Result<(), Error> {
+        assert_eq!(from.size(), 4, "they cross bit by bit");
+        self.read(from, bytemuck::cast_slice_mut(to))
+    }
+
+    /// Whole numbers to the device, as `put`.
+    pub(crate) fn put_whole(&mut self, to: View, from: &[u32]) -> Result<(), Error> {
+        assert_eq!(to.size(), 4, "they cross bit by bit");
+        self.put(to, bytemuck::cast_slice(from))
     }
 }
 

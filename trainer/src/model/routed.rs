@@ -25,6 +25,11 @@ impl Gpt {
         self.gated.get()[1]
     }
 
+    /// Gates have made this rank send so many more.
+    pub(crate) fn add_routed(&self, bytes: u64) {
+        self.routed.set(self.routed.get() + bytes);
+    }
+
     /// Instead of so many bytes, a mixture keeps others now, while some passed by.
     pub(super) fn keep_gated(&self, before: u64, now: u64, passing: u64) {
         let [held, most] = self.gated.get();
@@ -33,7 +38,7 @@ impl Gpt {
     }
 
     /// Those who divide experts, and the mixtures' shape.
-    pub(super) fn mixture(&self) -> (Option<&Group>, Mixture) {
+    pub(crate) fn mixture(&self) -> (Option<&Group>, Mixture) {
         let Config { width, experts, top, .. } = *self.layout.config();
         let group = self.division.groups().first();
         let (ranks, is_apart) = group.map_or((1, false), |all| (all.size(), all.is_ordered()));

@@ -26,7 +26,7 @@ pub struct Travel {
 impl Travel {
     /// From the experts that this rank's tokens chose. Collective: ranks tell each other how many
     /// rows will come.
-    pub(super) fn plan(
+    pub(crate) fn plan(
         &mut self,
         group: Option<&Group>,
         mixture: &Mixture,
@@ -75,7 +75,7 @@ impl Travel {
     }
 
     /// To the experts: what comes is in their order.
-    pub(super) fn out(
+    pub(crate) fn out(
         &self,
         group: Option<&Group>,
         sent: Vec<f32>,
@@ -90,7 +90,7 @@ impl Travel {
     }
 
     /// Back from the experts: what comes is in the order of sending.
-    pub(super) fn back(
+    pub(crate) fn back(
         &self,
         group: Option<&Group>,
         rows: Vec<f32>,
@@ -102,13 +102,18 @@ impl Travel {
         exchange(group, sent, (&self.from, &self.to), c)
     }
 
+    /// The choice at each place in the order of sending.
+    pub(crate) fn choices(&self) -> &[usize] {
+        &self.choices
+    }
+
     /// Where each choice's row is in the order of sending.
-    pub(super) fn places(&self) -> &[usize] {
+    pub(crate) fn places(&self) -> &[usize] {
         &self.places
     }
 
     /// This rank's experts and their rows; `is_apart`: and of them the rows of each rank.
-    pub(super) fn parts(&self, is_apart: bool) -> impl Iterator<Item = (usize, Range<usize>)> {
+    pub(crate) fn parts(&self, is_apart: bool) -> impl Iterator<Item = (usize, Range<usize>)> {
         let (ranks, together) = (self.ranks, if is_apart { 1 } else { self.ranks });
         self.loads.chunks_exact(together).enumerate().scan(0, move |end, (at, loads)| {
             let start = *end;
@@ -124,12 +129,17 @@ impl Travel {
         (size_of::<usize>() * lists) as u64
     }
 
+    /// Rows that came to this rank's experts.
+    pub(crate) fn rows(&self) -> usize {
+        self.arrivals.len()
+    }
+
     pub(super) fn loads(&self) -> Vec<usize> {
         self.loads.chunks(self.ranks.max(1)).map(|loads| loads.iter().sum()).collect()
     }
 
     /// Rows to others, there and back, in forward and in backward; and the counts before.
-    pub(super) fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> [u64; 2] {
+    pub(crate) fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> [u64; 2] {
         let others = |rows: &[usize]| rows.iter().sum::<usize>() - rows[rank];
         let rows = 4 * mixture.width * (others(&self.to) + others(&self.from));
         let counts = 8 * mixture.local() * (mixture.ranks - 1);

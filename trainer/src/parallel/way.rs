@@ -144,7 +144,7 @@ impl Ways {
 
     /// Whether devices that compute divide a model so.
     pub(crate) fn go_on_devices(&self) -> bool {
-        matches!(self.inside, None | Some(Inside::Heads | Inside::Sequence | Inside::Ring))
+        !matches!(self.inside, Some(Inside::Square | Inside::Squares | Inside::Cube))
     }
 
     /// Refuse ways that the mesh has no axis for, or that do not go with so many experts.

@@ -15,6 +15,7 @@ mod attention;
 mod blas;
 mod chunks;
 mod launch;
+mod mixture;
 mod operations;
 mod product;
 mod tiles;
@@ -23,6 +24,7 @@ mod view;
 pub use blas::LIBRARY_VARIABLE as BLAS_VARIABLE;
 pub use chunks::Attending;
 pub use launch::Device;
+pub use mixture::Routes;
 pub use operations::{AdamWStep, Norm};
 pub use product::{Matrix, Product};
 pub use view::{Room, View};
@@ -38,6 +40,7 @@ const TEXT: &str = concat!(
     include_str!("products.cu"),
     include_str!("tiles.cu"),
     include_str!("chunks.cu"),
+    include_str!("mixture.cu"),
 );
 
 /// All kernels, with f32 inside and with bf16.

@@ -60,7 +60,7 @@ pub fn on_device<'a>(
     thrift: &Thrift,
     state: &State,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
-    check(model, thrift)?;
+    check(thrift)?;
     let (device, state) = (Device::open(usage.index, usage.inside)?, &*model.part(state));
     let is_plain = optimizer.rule() == Rule::Adamw
         && !(sharing.is_ordered && group.is_some())
@@ -73,12 +73,13 @@ pub fn on_device<'a>(
     let untiled = Layout::new(*layout.config());
     let passing = || Passing::open(&thrift.source, state, (layout, &untiled), group);
     let is_in_parts = sharing.stage > Stage::Ddp && group.is_some();
+    let has_gates = layout.config().experts > 0;
     // The devices have calls of one group, which may be those who divide the model.
     if let Some(group) = group.filter(|_| is_in_parts && !model.is_divided()) {
         let (stage, ranks) = (sharing.stage, group.size());
         let bytes = |way| Parts::bytes(layout, (stage, slots), way, ranks);
         if let Some(way) = fitting(&bytes)
-            && let Some(calls) = Calls::new(group, device.stream())?
+            && let Some(calls) = Calls::new(group, device.stream(), has_gates)?
         {
             let share = (stage, lanes);
             let from = passing()?;
@@ -112,6 +113,7 @@ fn divide<'a>(
     let longest = longest(model.layout(), 0..model.layout().units());
     let most = match way {
         Inside::Sequence => [all.max(longest), all],
+        Inside::Experts => [longest, 0],
         Inside::Ring => [(2 * passes.rows * width).max(longest), 2 * passes.rows * width],
         _ => [all, 0],
     };
@@ -165,9 +167,9 @@ fn process() -> [u8; 8] {
 
 /// How passes can be made, best first: attention in tiles is for what would not fit otherwise.
 fn passes(inside: cuda::Inside, model: &Gpt, lanes: &Lanes, keep: Keep) -> Vec<Passes> {
-    let (samples, way) = (lanes.samples(), model.on_device());
-    let extent = model.extent(samples, model.layout().config().context);
-    let (rows, heads) = (extent.rows.len(), extent.heads);
+    let way = model.on_device();
+    let extent = model.extent(lanes.samples(), model.layout().config().context);
+    let (samples, rows, heads) = (extent.samples, extent.rows.len(), extent.heads);
     let plain = Passes { samples, keep, inside, way, rows, heads, has_tiles: false };
     // Of scores in a ring there are those of a chunk at a time.
     let tiles = Device::has_tiles(heads) && way != Some(Inside::Ring);
@@ -190,7 +192,7 @@ pub fn pipeline_on_device<'a>(
     state: &State,
     plan: Plan,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
-    check(model, thrift)?;
+    check(thrift)?;
     let (rule, state) = (optimizer.rule(), &*model.part(state));
     let site = Site { usage, model, groups, lanes, sharing, rule, thrift, state };
     let home = |plan: &Plan, rank: usize, needs: &Needs| -> Result<Box<dyn Home + 'a>, Error> {
@@ -199,11 +201,8 @@ pub fn pipeline_on_device<'a>(
     Ok(Box::new(Pipeline::with_home(model, groups, optimizer, plan, home)?))
 }
 
-fn check(model: &Gpt, thrift: &Thrift) -> Result<(), Error> {
+fn check(thrift: &Thrift) -> Result<(), Error> {
     let refuse = |problem: &str| Err(Error::setting("device", problem.to_string()));
-    if model.layout().config().experts > 0 {
-        return refuse("cuda has no kernels for --experts yet");
-    }
     if thrift.precision == Precision::F16 {
         return refuse("cuda computes in f32 or bf16, not in f16");
     }

@@ -79,7 +79,7 @@ impl<'a> Parts<'a> {
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let mut flow = Flow::new(calls, device.stream())?;
-        let gpt = DeviceGpt::new(device, layout, None, passes.heads, rooms.scratch, memory);
+        let gpt = DeviceGpt::new(device, model, None, passes.heads, rooms.scratch, memory)?;
         let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, 0)?;
         if flow.calls().shares_process() {
             let first = |unit: usize, view: View| view.first(layout.unit(unit).len());

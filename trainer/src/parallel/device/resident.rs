@@ -69,9 +69,10 @@ impl<'a> Resident<'a> {
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let lens = || (0..layout.units()).map(|unit| layout.unit(unit).len());
         let division = divide(model, group.as_slice(), &device, passes)?;
-        let mut sums = Sums::open(group, division.is_none(), device.stream(), lens())?;
+        let may = (division.is_none(), layout.config().experts > 0);
+        let mut sums = Sums::open(group, may, device.stream(), lens())?;
         let longest = if sums.bytes() > 0 { 4 * lens().max().unwrap_or(0) } else { 0 };
-        let gpt = DeviceGpt::new(device, layout, division, passes.heads, rooms.scratch, memory);
+        let gpt = DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?;
         let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, longest)?;
         let views = |unit| [held.params(layout, unit), held.grads(layout, unit)];
         if sums.shares_process() {

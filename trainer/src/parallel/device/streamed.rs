@@ -112,7 +112,7 @@ impl<'a> Streamed<'a> {
         }
         let losses = vec![0.0; lanes.slots()];
         let division = divide(model, group.as_slice(), &device, plain)?;
-        let gpt = DeviceGpt::new(device, layout, division, plain.heads, rooms.scratch, memory);
+        let gpt = DeviceGpt::new(device, model, division, plain.heads, rooms.scratch, memory)?;
         let down_bytes = grads[0].crossing.bytes();
         let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, down_bytes)?;
         let first = |unit: usize, view: View| view.first(layout.unit(unit).len());

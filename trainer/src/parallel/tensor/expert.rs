@@ -3,7 +3,7 @@
 //!
 //! Cost of a block beside what `moe` sends: one all-reduce of the gradients of what is no expert.
 
-use super::{Division, Group, Place};
+use super::{Division, Group, Inside, Place};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::kernels::Heads;
@@ -39,13 +39,22 @@ impl Expert {
 
     /// Elements of a block in front of its experts.
     fn shared(&self, block: &[usize; 12]) -> usize {
-        block[..8].iter().sum::<usize>() + self.gate
+        in_front_of_experts(block, self.gate)
     }
+}
+
+/// Elements of a block in front of its experts, with so many of a gate.
+pub(crate) fn in_front_of_experts(block: &[usize; 12], gate: usize) -> usize {
+    block[..8].iter().sum::<usize>() + gate
 }
 
 impl Division for Expert {
     fn groups(&self) -> &[Group] {
         std::slice::from_ref(&self.group)
+    }
+
+    fn on_device(&self) -> Option<Inside> {
+        Some(Inside::Experts)
     }
 
     fn place(&self, rank: usize) -> Place {

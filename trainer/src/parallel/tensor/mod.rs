@@ -29,6 +29,7 @@ mod summa;
 
 pub use cube::Cube;
 pub use expert::Expert;
+pub(crate) use expert::in_front_of_experts;
 pub use grid::{Grid, Gridded, Side};
 pub use megatron::Megatron;
 pub use place::{At, Place};

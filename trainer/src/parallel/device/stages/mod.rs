@@ -156,7 +156,8 @@ impl<'a> DeviceStages<'a> {
         let is_alone = division.is_none() && are_apart(&others, &device)?;
         // Where the host keeps the state its own calls sum.
         let group = groups.dp.as_ref().filter(|_| !part.is_hosted);
-        let sums = Sums::open(group, is_alone, stream, part.lens())?;
+        let has_gates = layout.config().experts > 0;
+        let sums = Sums::open(group, (is_alone, has_gates), stream, part.lens())?;
         let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
         let keep = |at, state| {
@@ -177,7 +178,7 @@ impl<'a> DeviceStages<'a> {
             results: Results::new(device.context(), slots)?,
             chunks: part.chunks(rooms.stages, device.context(), keep)?,
             device_bytes: memory.bytes() as u64,
-            gpt: DeviceGpt::new(device, layout, division, passes.heads, rooms.scratch, memory),
+            gpt: DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?,
             text: Text::new(model.extent(samples, time), samples, time),
             losses: vec![0.0; slots],
             layout,

@@ -1,0 +1,316 @@
+//! A mixture of experts in place of a block's perceptron, as `moe` has it, computed by a device.
+//!
+//! The gate's choices come down to the host, which decides where each row goes, as it must know how
+//! many rows each expert multiplies. Rows stay on the device, unless ranks divide the experts: then
+//! they travel through the hosts. How many come to a rank is for gates to decide; the rooms are for
+//! an even share, and what is more takes memory of the device's pool.
+
+use super::gpt::DeviceGpt;
+use super::tape::Passes;
+use super::wire::Wire;
+use crate::error::Error;
+use crate::kernels::cuda::{Device, Inside, Room, Routes, View};
+use crate::layout::Config;
+use crate::model::Gpt;
+use crate::moe::{Mixture, Travel};
+use crate::parallel::tensor::Group;
+use brigade_cuda::{DeviceMemory, Stream};
+use std::ops::Range;
+use std::time::Duration;
+
+/// What is there once for all mixtures of a model.
+pub(crate) struct DeviceMixture<'a> {
+    model: &'a Gpt,
+    group: Option<&'a Group>,
+    shape: Mixture,
+    wire: Wire,
+}
+
+/// What forward of one mixture keeps for backward. n: rows of the stream, k: choices of each, r:
+/// rows that came to this rank's experts, c = width.
+pub(crate) struct MixtureRooms {
+    /// [n × experts] f32
+    probs: View,
+    routes: Routes,
+    /// [n·k × c] inside: what experts answered, in the order of sending; and what is sent.
+    answers: View,
+    /// For an even share of rows, and for more, if more came.
+    fixed: RowRooms,
+    more: Option<(DeviceMemory, RowRooms)>,
+    travel: Travel,
+}
+
+/// Of rows that came, expert by expert, inside.
+#[derive(Clone, Copy)]
+struct RowRooms {
+    /// [r × c]; in backward their gradient takes the place of an expert's rows.
+    inputs: View,
+    /// [r × 4c], before and after GELU.
+    hidden: View,
+    active: View,
+}
+
+/// What backward of a mixture needs, once.
+#[derive(Clone, Copy)]
+pub(crate) struct MixtureScratch {
+    /// [n·k] f32
+    dshares: View,
+    /// [n × experts] inside
+    dscores: View,
+    /// [r × c] inside, what experts make, where it is to travel back.
+    outputs: View,
+}
+
+impl MixtureRooms {
+    pub(super) fn take(room: &mut Room, config: &Config, passes: Passes) -> Option<MixtureRooms> {
+        let Config { experts, top, width, .. } = *config;
+        let (rows, narrow) = (passes.rows, passes.inside.size());
+        (experts > 0).then(|| MixtureRooms {
+            routes: Routes {
+                chosen: room.take(rows * top, 4),
+                shares: room.take(rows * top, 4),
+                places: room.take(rows * top, 4),
+                choices: room.take(rows * top, 4),
+                top,
+            },
+            probs: room.take(rows * experts, 4),
+            answers: room.take(rows * top * width, narrow),
+            fixed: RowRooms::take(room, rows * top * width, passes.inside),
+            more: None,
+            travel: Travel::default(),
+        })
+    }
+
+    fn rows(&self) -> RowRooms {
+        self.more.as_ref().map_or(self.fixed, |(_, rooms)| *rooms)
+    }
+
+    /// Have room for `len` = r·c numbers.
+    fn fit(&mut self, len: usize, device: &Device) -> Result<(), Error> {
+        // What was kept before is another step's: it makes room.
+        self.more = None;
+        if len > self.fixed.inputs.len() {
+            let take = |room: &mut Room| RowRooms::take(room, len, device.inside());
+            let mut room = Room::default();
+            take(&mut room);
+            let memory = DeviceMemory::pooled(device.stream(), room.taken())?;
+            let rooms = take(&mut Room::at(memory.address()));
+            self.more = Some((memory, rooms));
+        }
+        Ok(())
+    }
+}
+
+impl RowRooms {
+    fn take(room: &mut Room, len: usize, inside: Inside) -> RowRooms {
+        let [inputs, hidden, active] =
+            [len, 4 * len, 4 * len].map(|len| room.take(len, inside.size()));
+        RowRooms { inputs, hidden, active }
+    }
+}
+
+impl MixtureScratch {
+    pub(super) fn take(room: &mut Room, config: &Config, passes: Passes) -> MixtureScratch {
+        let Config { experts, top, width, .. } = *config;
+        let (rows, narrow) = (if experts > 0 { passes.rows } else { 0 }, passes.inside.size());
+        let travels = if passes.way.is_some() { rows * top * width } else { 0 };
+        MixtureScratch {
+            dshares: room.take(rows * top, 4),
+            dscores: room.take(rows * experts, narrow),
+            outputs: room.take(travels, narrow),
+        }
+    }
+}
+
+impl<'a> DeviceMixture<'a> {
+    /// Of this model, beside this stream.
+    pub(super) fn new(model: &'a Gpt, compute: &Stream) -> Result<DeviceMixture<'a>, Error> {
+        let (group, shape) = model.mixture();
+        Ok(DeviceMixture { model, group, shape, wire: Wire::new(compute, 0)? })
+    }
+
+    /// From the gate's choices: where each row goes. Collective over those who divide experts.
+    fn route(&mut self, kept: &mut MixtureRooms) -> Result<(), Error> {
+        let DeviceMixture { model, group, shape, wire } = self;
+        let Routes { chosen, places, choices, .. } = kept.routes;
+        let mut numbers = vec![0; chosen.len()];
+        wire.read_whole(chosen, &mut numbers)?;
+        let experts: Vec<usize> = numbers.iter().map(|&expert| expert as usize).collect();
+        kept.travel.plan(*group, shape, &experts)?;
+        model.add_routed(kept.travel.formula_bytes(shape, model.rank())[0]);
+        for (to, from) in [(places, kept.travel.places()), (choices, kept.travel.choices())] {
+            numbers.clear();
+            numbers.extend(from.iter().map(|&at| at as u32));
+            wire.put_whole(to, &numbers)?;
+        }
+        Ok(())
+    }
+
+    /// What has been sent comes to the experts, in their order.
+    fn out(&mut self, travel: &Travel, sent: View) -> Result<Vec<f32>, Error> {
+        let mut rows = vec![0.0; sent.len()];
+        self.wire.read(sent, &mut rows)?;
+        travel.out(self.group, rows, self.shape.width)
+    }
+
+    /// What experts have made of it goes back to where it came from.
+    fn back(&mut self, travel: &Travel, made: View, to: View) -> Result<(), Error> {
+        let mut rows = vec![0.0; made.len()];
+        self.wire.read(made, &mut rows)?;
+        self.wire.put(to, &travel.back(self.group, rows, self.shape.width)?)
+    }
+
+    /// How long the host waited for other ranks since this was asked last.
+    pub(super) fn take_waited(&self) -> Duration {
+        self.model.take_waited()
+    }
+
+    /// Bytes of pinned memory.
+    pub(super) fn bytes(&self) -> u64 {
+        self.wire.bytes()
+    }
+
+    /// Wait for all that is on its way between host and device.
+    pub(super) fn settle(&self) -> Result<(), Error> {
+        self.wire.settle()
+    }
+}
+
+impl DeviceGpt<'_> {
+    /// y = mixture(x) + onto, with the layers' weights and biases: the gate is in front of the
+    /// first.
+    pub(super) fn answer(
+        &mut self,
+        [y, x, onto]: [View; 3],
+        kept: &mut MixtureRooms,
+        layers: [View; 4],
+    ) -> Result<(), Error> {
+        let DeviceGpt { device: d, mixture, scratch, .. } = self;
+        let mixture = mixture.as_mut().expect("a model with experts");
+        let (c, local) = (mixture.shape.width, mixture.shape.local());
+        let (gate, layers) = cut_gate(layers, &mixture.shape);
+        d.project(kept.probs, x, gate, mixture.shape.experts)?;
+        d.choose_experts(kept.probs, kept.routes)?;
+        mixture.route(kept)?;
+
+        let travels = mixture.group.is_some();
+        let len = kept.travel.rows() * c;
+        kept.fit(len, d)?;
+        let RowRooms { inputs, hidden, active } = kept.rows();
+        let more = pooled(d, scratch.mixture.outputs, if travels { len } else { 0 })?;
+        let (_memory, outputs) = more;
+        let outputs = if travels { outputs } else { kept.answers };
+        if travels {
+            d.send_rows(kept.answers, x, kept.routes)?;
+            let came = mixture.out(&kept.travel, kept.answers)?;
+            mixture.wire.put(inputs.first(len), &came)?;
+        } else {
+            d.send_rows(inputs, x, kept.routes)?;
+        }
+        for (expert, rows) in kept.travel.parts(false).filter(|(_, rows)| !rows.is_empty()) {
+            let [fc_w, fc_b, ..] = of_expert(layers, expert, local);
+            d.enter(lines(hidden, &rows, 4 * c), lines(inputs, &rows, c), fc_w, fc_b)?;
+        }
+        d.gelu(active.first(4 * len), hidden.first(4 * len))?;
+        for (expert, rows) in kept.travel.parts(false).filter(|(_, rows)| !rows.is_empty()) {
+            let [.., out_w, out_b] = of_expert(layers, expert, local);
+            d.enter(lines(outputs, &rows, c), lines(active, &rows, 4 * c), out_w, out_b)?;
+        }
+        if travels {
+            mixture.back(&kept.travel, outputs.first(len), kept.answers)?;
+        }
+        d.combine_answers(y, onto, kept.answers, kept.routes)
+    }
+
+    /// Writes dx, of the stream in f32, and the gradients of the layers, from that of the stream.
+    pub(super) fn answer_backward(
+        &mut self,
+        [dx, x]: [View; 2],
+        kept: &MixtureRooms,
+        [layers, grads]: [[View; 4]; 2],
+    ) -> Result<(), Error> {
+        let DeviceGpt { device: d, mixture, scratch, .. } = self;
+        let mixture = mixture.as_mut().expect("a model with experts");
+        let (c, local) = (mixture.shape.width, mixture.shape.local());
+        let ((gate, layers), (dgate, grads)) =
+            (cut_gate(layers, &mixture.shape), cut_gate(grads, &mixture.shape));
+        let MixtureScratch { dshares, dscores, outputs } = scratch.mixture;
+        let (dy, partials, routes) = (scratch.residual, scratch.partials, kept.routes);
+        let travels = mixture.group.is_some();
+        let len = kept.travel.rows() * c;
+        let RowRooms { inputs, hidden, active } = kept.rows();
+        let (_memory, dwide) = pooled(d, scratch.wide, 4 * len)?;
+        let (_more, douts) = pooled(d, outputs, if travels { len } else { 0 })?;
+
+        d.share_gradients(dshares, dy, kept.answers, routes)?;
+        d.send_gradients(kept.answers, dy, routes)?;
+        let douts = match travels {
+            true => {
+                let came = mixture.out(&kept.travel, kept.answers)?;
+                mixture.wire.put(douts, &came)?;
+                mixture
+                    .model
+                    .add_routed(kept.travel.formula_bytes(&mixture.shape, mixture.model.rank())[1]);
+                douts
+            }
+            false => kept.answers,
+        };
+        for (expert, rows) in kept.travel.parts(false) {
+            let [.., out_w, _] = of_expert(layers, expert, local);
+            let grads @ [.., dout_w, dout_b] = of_expert(grads, expert, local);
+            if rows.is_empty() {
+                grads.into_iter().try_for_each(|grads| d.clear(grads))?;
+                continue;
+            }
+            let (dout, wide) = (lines(douts, &rows, c), lines(dwide, &rows, 4 * c));
+            d.linear_backward(wide, dout_w, dout, lines(active, &rows, 4 * c), out_w, c)?;
+            d.bias_backward(dout_b, dout, partials)?;
+        }
+        d.gelu_backward(dwide, hidden.first(4 * len))?;
+        for (expert, rows) in kept.travel.parts(false).filter(|(_, rows)| !rows.is_empty()) {
+            let [fc_w, ..] = of_expert(layers, expert, local);
+            let [dfc_w, dfc_b, ..] = of_expert(grads, expert, local);
+            let (wide, input) = (lines(dwide, &rows, 4 * c), lines(inputs, &rows, c));
+            d.linear_weight(dfc_w, wide, input, 4 * c)?;
+            d.bias_backward(dfc_b, wide, partials)?;
+            d.linear_input(input, wide, fc_w, 4 * c)?;
+        }
+        if travels {
+            mixture.back(&kept.travel, inputs.first(len), kept.answers)?;
+        }
+        let came = if travels { kept.answers } else { inputs };
+        d.gate_backward(dscores, kept.probs, dshares, routes)?;
+        d.linear_backward(dx, dgate, dscores, x, gate, mixture.shape.experts)?;
+        d.add_returned(dx, came, routes)
+    }
+}
+
+/// The first `len` numbers of a room, or of memory of the pool, where they are too many for it.
+fn pooled(device: &Device, room: View, len: usize) -> Result<(Option<DeviceMemory>, View), Error> {
+    if len <= room.len() {
+        return Ok((None, room.first(len)));
+    }
+    let memory = DeviceMemory::pooled(device.stream(), len * room.size())?;
+    let view = Room::at(memory.address()).take(len, room.size());
+    Ok((Some(memory), view))
+}
+
+/// The gate, and the layers of all experts.
+fn cut_gate([fc_w, rest @ ..]: [View; 4], mixture: &Mixture) -> (View, [View; 4]) {
+    let gate = mixture.experts * mixture.width;
+    let [fc_b, out_w, out_b] = rest;
+    (fc_w.first(gate), [fc_w.part(gate..fc_w.len()), fc_b, out_w, out_b])
+}
+
+/// One expert's part of the layers of so many.
+fn of_expert(layers: [View; 4], expert: usize, experts: usize) -> [View; 4] {
+    layers.map(|all| {
+        let len = all.len() / experts;
+        all.part(expert * len..(expert + 1) * len)
+    })
+}
+
+/// Some rows of what is `width` wide.
+fn lines(view: View, rows: &Range<usize>, width: usize) -> View {
+    view.part(rows.start * width..rows.end * width)
+}
