@@ -132,10 +132,10 @@ impl<'a> Calls<'a> {
         self.make(&call, from, to)
     }
 
-    /// Make a call within the order of what computes.
-    pub(crate) fn in_order(&mut self, call: &Call, from: View, to: View) -> Result<(), Error> {
+    /// Sum a view over all ranks, in place, within the order of what computes.
+    pub(crate) fn in_order(&mut self, call: &Call, view: View) -> Result<(), Error> {
         let stream = self.compute.clone();
-        self.enqueue(call, from, to, &stream)
+        self.enqueue(call, view, view, &stream)
     }
 
     /// Calls that are made after this wait for the event.

@@ -136,28 +136,39 @@ impl<'a> DeviceDivision<'a> {
 
     /// Sum over all of them, in place, before what is computed next.
     pub(crate) fn all_reduce(&mut self, view: View) -> Result<(), Error> {
+        let By::Devices(calls) = &mut self.by else {
+            self.reduce_beside(view)?;
+            return self.arrive();
+        };
         let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len());
-        self.make(call, [view, view])
+        if self.is_silent { Ok(()) } else { calls.in_order(&call, view) }
     }
 
-    /// Everybody's rows, in their order, for what is computed next.
-    pub(crate) fn all_gather(&mut self, from: View, to: View) -> Result<(), Error> {
-        self.make(Call::moving(Collective::AllGather, dtype(from), from.len()), [from, to])
+    /// The same beside what is computed next, which keeps away from it until they `arrive`.
+    pub(crate) fn reduce_beside(&mut self, view: View) -> Result<(), Error> {
+        let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len());
+        self.beside(call, [view, view])
     }
 
-    /// This rank's rows of the sum, for what is computed next.
-    pub(crate) fn reduce_scatter(&mut self, from: View, to: View) -> Result<(), Error> {
-        self.make(Call::new(Collective::ReduceScatter, Dtype::F32, Op::Sum, to.len()), [from, to])
+    /// Everybody's rows, in their order, are in `to` when they `arrive`; what is computed meanwhile
+    /// does not write `from`.
+    pub(crate) fn gather_beside(&mut self, from: View, to: View) -> Result<(), Error> {
+        self.beside(Call::moving(Collective::AllGather, dtype(from), from.len()), [from, to])
     }
 
-    /// Pass `from` on to the next of a ring, while what does not write there and does not read
-    /// `to` is computed: what comes is in `to` after `arrive`.
+    /// So are this rank's rows of the sum.
+    pub(crate) fn scatter_beside(&mut self, from: View, to: View) -> Result<(), Error> {
+        let call = Call::new(Collective::ReduceScatter, Dtype::F32, Op::Sum, to.len());
+        self.beside(call, [from, to])
+    }
+
+    /// So is what the last of a ring had there, when `from` has gone to the next.
     pub(crate) fn pass_on(&mut self, from: View, to: View) -> Result<(), Error> {
         let circle = self.circle().expect("they are a ring");
-        self.later(circle.step(from.len(), dtype(from)), [from, to])
+        self.beside(circle.step(from.len(), dtype(from)), [from, to])
     }
 
-    /// What is computed after this sees what was passed on.
+    /// What is computed after this sees what came of that.
     pub(crate) fn arrive(&mut self) -> Result<(), Error> {
         match &mut self.by {
             _ if self.is_silent => Ok(()),
@@ -169,17 +180,7 @@ impl<'a> DeviceDivision<'a> {
         }
     }
 
-    fn make(&mut self, call: Call, views: [View; 2]) -> Result<(), Error> {
-        match &mut self.by {
-            By::Devices(calls) if !self.is_silent => calls.in_order(&call, views[0], views[1]),
-            _ => {
-                self.later(call, views)?;
-                self.arrive()
-            }
-        }
-    }
-
-    fn later(&mut self, call: Call, views: [View; 2]) -> Result<(), Error> {
+    fn beside(&mut self, call: Call, views: [View; 2]) -> Result<(), Error> {
         match &mut self.by {
             _ if self.is_silent => Ok(()),
             By::Devices(calls) => calls.later(call, views),

@@ -2,6 +2,7 @@
 //! leaving are where ranks talk, as `parallel/tensor` has it.
 
 use super::gpt::DeviceGpt;
+use super::tape::Scratch;
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use crate::layout::block_lens;
@@ -11,18 +12,14 @@ use crate::parallel::tensor::{Inside, in_front_of_experts};
 pub(super) type LinearGrads = [View; 2];
 
 impl DeviceGpt<'_> {
-    /// How ranks divide the model, if they do.
-    fn way(&self) -> Option<Inside> {
-        self.division.as_ref().map(|division| division.way())
-    }
-
     /// From the stream to the inside: y = x · weightᵀ + bias.
     pub(super) fn enter(&mut self, y: View, x: View, layer: [View; 2]) -> Result<(), Error> {
         let (x, [weight, bias]) = (self.all_rows(x)?, layer);
         self.device.enter(y, x, weight, bias)
     }
 
-    /// Writes `dx`, of the stream in f32, and the gradients of the layer.
+    /// Writes `dx`, of the stream in f32, and the gradients of the layer. What ranks send each other
+    /// is on its way while the other product is made.
     pub(super) fn enter_backward(
         &mut self,
         dx: View,
@@ -31,19 +28,29 @@ impl DeviceGpt<'_> {
         x: View,
         weight: View,
     ) -> Result<(), Error> {
-        // In this order, since the rows of all and the sum of all may be in one place.
-        let x = self.all_rows(x)?;
-        let (d, outputs, partials) = (&self.device, dbias.len(), self.scratch.partials);
-        let is_in_parts = self.way() == Some(Inside::Sequence);
-        let sum = if is_in_parts { self.scratch.sum } else { dx };
-        d.linear_weight(dweight, dy, x, outputs)?;
-        d.bias_backward(dbias, dy, partials)?;
-        d.linear_input(sum, dy, weight, outputs)?;
-        match &mut self.division {
-            Some(division) if is_in_parts => division.reduce_scatter(sum, dx),
-            Some(division) if division.way() == Inside::Heads => division.all_reduce(dx),
-            _ => Ok(()),
+        let DeviceGpt { device: d, division, scratch: Scratch { partials, sum, all, .. }, .. } =
+            self;
+        let outputs = dbias.len();
+        let of_weight = |x: View| {
+            d.linear_weight(dweight, dy, x, outputs)?;
+            d.bias_backward(dbias, dy, *partials)
+        };
+        let Some(division) = division.as_mut().filter(|it| it.divides_heads()) else {
+            d.linear_input(dx, dy, weight, outputs)?;
+            return of_weight(x);
+        };
+        if division.way() == Inside::Heads {
+            d.linear_input(dx, dy, weight, outputs)?;
+            division.reduce_beside(dx)?;
+            of_weight(x)?;
+            return division.arrive();
         }
+        division.gather_beside(x, *all)?;
+        d.linear_input(*sum, dy, weight, outputs)?;
+        division.arrive()?;
+        division.scatter_beside(*sum, dx)?;
+        of_weight(*all)?;
+        division.arrive()
     }
 
     /// From the inside back to the stream: y = x · weightᵀ + bias + onto.
@@ -67,7 +74,8 @@ impl DeviceGpt<'_> {
         if !is_in_parts {
             return division.all_reduce(sum);
         }
-        division.reduce_scatter(sum, y)?;
+        division.scatter_beside(sum, y)?;
+        division.arrive()?;
         d.add(y, onto)
     }
 
@@ -113,9 +121,9 @@ impl DeviceGpt<'_> {
     fn all_rows(&mut self, mine: View) -> Result<View, Error> {
         match &mut self.division {
             Some(division) if division.way() == Inside::Sequence => {
-                let all = self.scratch.all_rows(self.device.inside());
-                division.all_gather(mine, all)?;
-                Ok(all)
+                division.gather_beside(mine, self.scratch.all)?;
+                division.arrive()?;
+                Ok(self.scratch.all)
             }
             _ => Ok(mine),
         }

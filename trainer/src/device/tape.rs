@@ -130,8 +130,9 @@ pub(crate) struct Scratch {
     /// Of sums over rows.
     pub(crate) partials: View,
     /// [m × c], where ranks divide the stream's rows, but not those inside: what is to be the sum
-    /// of all ranks, or what all have.
+    /// of all ranks, and, inside, what all have.
     pub(crate) sum: View,
+    pub(crate) all: View,
     pub(crate) ring: Ring,
     pub(crate) mixture: MixtureScratch,
 }
@@ -284,7 +285,8 @@ impl Scratch {
         let residual = room.take(rows * width, 4);
         // Each row of the stream then picks a line of the table of places, too.
         let lines = if passes.divides_rows() { vocab.max(context) } else { vocab };
-        let has_sum = passes.way == Some(tensor::Inside::Sequence);
+        let is_in_rows = passes.way == Some(tensor::Inside::Sequence);
+        let all = if is_in_rows { passes.inner_rows() * width } else { 0 };
         Scratch {
             logits: room.take(if has_head && narrow < 4 { rows * vocab } else { 0 }, 4),
             losses: room.take(if has_head { rows } else { 0 }, 4),
@@ -298,15 +300,11 @@ impl Scratch {
             scores: room.take(scores, narrow),
             delta: room.take(lse, 4),
             partials: room.take(Device::partials(width, lines), 4),
-            sum: room.take(if has_sum { passes.inner_rows() * width } else { 0 }, 4),
+            sum: room.take(all, 4),
+            all: room.take(all, narrow),
             ring: Ring::take(room, if passes.is_ring() { rows * 2 * width } else { 0 }, passes),
             mixture: MixtureScratch::take(room, config, passes),
         }
-    }
-
-    /// Room for the rows of all ranks inside, where `sum` is, too.
-    pub(crate) fn all_rows(&self, inside: Inside) -> View {
-        self.sum.narrowed(inside.size())
     }
 
     /// Have in `dy` what products read of the stream's gradient.

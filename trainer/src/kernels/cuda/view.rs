@@ -52,14 +52,6 @@ impl View {
         self.part(0..len)
     }
 
-    /// As many numbers of fewer bytes, in the first of its memory.
-    ///
-    /// Panics: for numbers of more bytes.
-    pub fn narrowed(self, size: usize) -> View {
-        assert!(size <= self.size, "{size} bytes for each number of {self:?}");
-        View { size, ..self }
-    }
-
     /// Pieces of these lengths, which cover it.
     pub fn cut<const N: usize>(self, lens: [usize; N]) -> [View; N] {
         assert_eq!(self.len, lens.iter().sum::<usize>(), "the lengths cover the view");
