@@ -41,7 +41,6 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
         ("ddp,tp", "dp=2,tp=2", heads),
         ("1f1b,tp", "pp=2,tp=2", heads),
         ("sp", "tp=2", rows),
-        ("ddp,sp", "dp=2,tp=2", rows),
         ("1f1b,ring", "pp=2,tp=2", tokens),
     ] {
         let ranks = if mesh == "tp=2" { 2 } else { 4 };
