@@ -54,8 +54,8 @@ pub(super) struct DeviceStages<'a> {
     text: Text,
     results: Results,
     losses: Vec<f64>,
-    /// Whether the host may wait for other ranks within a computation: then what those may wait for
-    /// themselves leaves before.
+    /// Whether the host may wait within a computation, for other ranks, or for its device, which
+    /// may itself wait for others: then what those may wait for leaves before.
     waits_inside: bool,
     formula_bytes: u64,
     /// All of the device's.
@@ -168,7 +168,9 @@ impl<'a> DeviceStages<'a> {
         let (samples, time) = (lanes.samples(), layout.config().context);
         let waits_inside = division.as_ref().is_some_and(DeviceDivision::holds_up_host)
             || sums.calls().is_some_and(Calls::meets)
-            || (part.is_hosted && groups.dp.is_some());
+            || (part.is_hosted && groups.dp.is_some())
+            || has_gates
+            || thrift.inputs.is_some();
         let mut stages = DeviceStages {
             waits_inside,
             formula_bytes: sums.formula_bytes(part.lens())?,
