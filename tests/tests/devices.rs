@@ -51,6 +51,21 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
 }
 
+/// Hosts that wait for what goes into blocks to be down, of devices that wait for each other, have
+/// sent before what others wait for.
+#[test]
+fn inputs_elsewhere_go_with_pipelines_of_divided_blocks() {
+    if is_off() || !has_device() {
+        return;
+    }
+    let more = "--layers 12 --width 12 --context 8";
+    let alone = losses(&run(more, 1));
+    let way = "--strategy 1f1b,tp --mesh pp=2,tp=2 --offload-activations cpu";
+    let output = run(&format!("{more} --ranks 4 {way} --device cuda"), 4);
+    assert!(output.contains("summed by the devices") && output.contains("predicted"), "{output}");
+    near(&losses(&output), &alone, way);
+}
+
 /// Ranks that divide experts: rows travel through the hosts, gradients of what all have are summed
 /// by the devices.
 #[test]
@@ -73,7 +88,10 @@ fn experts_on_devices_of_their_own_have_the_losses_of_the_processor() {
 /// What the command prints with these flags, on a machine with so many fake devices.
 fn run(flags: &str, devices: usize) -> String {
     let mut command = bounded(brigade());
-    command.args(MODEL.split_whitespace()).args(flags.split_whitespace());
+    // What is said again is meant.
+    let pairs: Vec<&str> = MODEL.split_whitespace().skip(1).collect();
+    let pairs = pairs.chunks(2).filter(|pair| !flags.contains(pair[0]));
+    command.arg("train").args(pairs.flatten()).args(flags.split_whitespace());
     command.envs(environment()).env("BRIGADE_FAKE_CUDA_DEVICES", devices.to_string());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{flags}: {}", words(&output));

@@ -52,8 +52,9 @@ pub(crate) fn check(args: &Args, ranks: usize) -> Result<(), Error> {
 
 fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
     if args.offload.is_some() || args.offload_activations.is_some() {
-        let problem = "does not know files; `brigade offload plan` does".to_string();
-        return Err(Error::setting("plan", problem));
+        let name = if args.budget.is_some() { "budget" } else { "plan" };
+        let problem = "does not know what is kept elsewhere; `brigade offload plan` does";
+        return Err(Error::setting(name, problem.to_string()));
     }
     if ranks > RANKS_MAX {
         return Err(Error::setting("plan", format!("goes up to {RANKS_MAX} ranks, not {ranks}")));

@@ -151,7 +151,8 @@ impl<'a> DeviceGpt<'a> {
         let (d, t, config) = (&self.device, &self.scratch, *self.layout.config());
         if unit == 0 {
             let tables = grads.cut(embed_lens(&config));
-            return d.embed_backward(tables, t.residual, tape.tokens(), t.partials, self.shape);
+            let sizes = [self.heads.time, config.width];
+            return d.embed_backward(tables, t.residual, tape.tokens(), t.partials, sizes);
         }
         let [gain, _, head] = params.cut(head_lens(&config));
         let [dgain, dbias, dhead] = grads.cut(head_lens(&config));

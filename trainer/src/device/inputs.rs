@@ -4,22 +4,26 @@
 //! Of what is between blocks there are three rooms in turn, so x of unit u is where those of u + 3
 //! and u − 3 are. So the host waits for x of u to be down before it has unit u + 2 computed, which
 //! writes there; and has it come up once unit u + 2 is done, which was the last to use the place.
+//! It does so when the device has unit u + 1 to compute, as it may wait for pinned room, or a file.
 
 use super::tape::DeviceTape;
 use super::wire::Wire;
 use crate::error::Error;
 use crate::offload::{DiskUse, Inputs, Offload, Scope};
-use brigade_cuda::Stream;
+use brigade_cuda::{Event, Stream};
 use std::collections::VecDeque;
 
 /// Inputs of blocks on their way, and those that are gone.
 pub(crate) struct DeviceInputs {
     inputs: Inputs,
     wire: Wire,
+    compute: Stream,
     /// Behind the last of the units.
     end: usize,
     /// On their way down, by slot and unit.
     going: VecDeque<(usize, usize)>,
+    /// Before the unit that was computed last: units above it are done.
+    free: Event,
 }
 
 impl DeviceInputs {
@@ -35,7 +39,9 @@ impl DeviceInputs {
         scope: Scope,
     ) -> Result<DeviceInputs, Error> {
         let (wire, end) = (Wire::new(compute, 4 * scope.len)?, scope.units.end);
-        Ok(DeviceInputs { inputs: Inputs::new(offload, scope)?, wire, end, going: VecDeque::new() })
+        let (going, free) = (VecDeque::new(), Event::new(compute.context())?);
+        let compute = compute.clone();
+        Ok(DeviceInputs { inputs: Inputs::new(offload, scope)?, wire, compute, end, going, free })
     }
 
     /// Before the forward of a unit in this slot, whose input is there.
@@ -55,14 +61,8 @@ impl DeviceInputs {
         Ok(())
     }
 
-    /// Before the backward of a unit in this slot: its input is there for what is computed next,
-    /// and that of the unit below on its way.
-    pub(crate) fn come_back(
-        &mut self,
-        slot: usize,
-        unit: usize,
-        tape: &DeviceTape,
-    ) -> Result<(), Error> {
+    /// Before the backward of a unit in this slot: its input is there for what is computed next.
+    pub(crate) fn come_back(&mut self, slot: usize, unit: usize) -> Result<(), Error> {
         if unit + 1 == self.end {
             while !self.going.is_empty() {
                 self.land()?;
@@ -72,11 +72,23 @@ impl DeviceInputs {
         if self.inputs.keeps(unit) {
             self.wire.arrive()?;
         }
-        if unit > 0 && self.inputs.keeps(unit - 1) {
-            let DeviceInputs { inputs, wire, .. } = self;
-            inputs.take(slot, unit - 1, |kept| wire.bring(tape.input(unit - 1), kept))?;
+        Ok(self.compute.record(&self.free)?)
+    }
+
+    /// After that backward was given to the device: the input of the unit below is on its way.
+    pub(crate) fn come_next(
+        &mut self,
+        slot: usize,
+        unit: usize,
+        tape: &DeviceTape,
+    ) -> Result<(), Error> {
+        let DeviceInputs { inputs, wire, free, .. } = self;
+        match unit.checked_sub(1).filter(|below| inputs.keeps(*below)) {
+            Some(below) => {
+                inputs.take(slot, below, |kept| wire.bring(tape.input(below), kept, free))
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// What is on its way for longest is down.

@@ -79,7 +79,8 @@ impl DeviceGpt<'_> {
         let [.., last] = owed.of(unit);
         if unit == 0 {
             let tables = grads.cut(embed_lens(&config));
-            return d.embed_backward(tables, last, tape.tokens(), partials, self.shape);
+            let sizes = [self.heads.time, config.width];
+            return d.embed_backward(tables, last, tape.tokens(), partials, sizes);
         }
         if (1..=config.layers).contains(&unit) {
             return self.block_weight(tape, unit, grads, owed.of(unit));

@@ -278,13 +278,11 @@ impl Scratch {
         has_head: bool,
         passes: Passes,
     ) -> Scratch {
-        let Config { width, vocab, context, .. } = *config;
+        let Config { width, vocab, .. } = *config;
         let (narrow, rows) = (passes.inside.size(), passes.rows);
         let ([_, lse], scores) = (passes.attention(), passes.scores());
         let inner = passes.inner_rows() * passes.heads.width;
         let residual = room.take(rows * width, 4);
-        // Each row of the stream then picks a line of the table of places, too.
-        let lines = if passes.divides_rows() { vocab.max(context) } else { vocab };
         let is_in_rows = passes.way == Some(tensor::Inside::Sequence);
         let all = if is_in_rows { passes.inner_rows() * width } else { 0 };
         Scratch {
@@ -299,7 +297,7 @@ impl Scratch {
             wide: room.take(4 * inner * config.top.max(1), narrow),
             scores: room.take(scores, narrow),
             delta: room.take(lse, 4),
-            partials: room.take(Device::partials(width, lines), 4),
+            partials: room.take(Device::partials(width, vocab), 4),
             sum: room.take(all, 4),
             all: room.take(all, narrow),
             ring: Ring::take(room, if passes.is_ring() { rows * 2 * width } else { 0 }, passes),

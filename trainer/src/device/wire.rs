@@ -49,23 +49,23 @@ impl Wire {
 
     /// Numbers to the device, after all that was given to it so far and before what comes next.
     pub(crate) fn put(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
-        self.bring(to, from)?;
-        self.arrive()
-    }
-
-    /// Numbers to the device, after all that was given to it so far, beside what comes next, until
-    /// they shall `arrive`.
-    pub(crate) fn bring(&mut self, to: View, from: &[f32]) -> Result<(), Error> {
         self.compute.record(&self.computed)?;
         self.up.stream().wait(&self.computed)?;
-        self.upload(to, from)
+        self.upload(to, from)?;
+        self.arrive()
     }
 
     /// Numbers to the device, once `free` has been reached and before what comes next there.
     pub(crate) fn send(&mut self, to: View, from: &[f32], free: &Event) -> Result<(), Error> {
-        self.up.stream().wait(free)?;
-        self.upload(to, from)?;
+        self.bring(to, from, free)?;
         self.arrive()
+    }
+
+    /// Numbers to the device, once `free` has been reached, beside what comes next, until they
+    /// shall `arrive`.
+    pub(crate) fn bring(&mut self, to: View, from: &[f32], free: &Event) -> Result<(), Error> {
+        self.up.stream().wait(free)?;
+        self.upload(to, from)
     }
 
     fn upload(&mut self, to: View, from: &[f32]) -> Result<(), Error> {

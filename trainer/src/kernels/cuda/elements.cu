@@ -59,12 +59,17 @@ extern "C" __global__ void embed(
     }
 }
 
-// dx: [samples x time x width], of which each place's rows are added in order.
-extern "C" __global__ void embed_places(float* table, const float* dx, u32 samples, u64 sample) {
-    for (u64 at = first_element(); at < sample; at += stride_of_elements()) {
+// Of each place the sum of its rows, in order, which lie `period` apart; others in the table are not
+// touched. places: of each row in its sample, if rows are not whole samples.
+extern "C" __global__ void embed_places(
+    float* table, const float* dx, const u32* places, u64 rows, u32 period, u32 width) {
+    u64 first = period < rows ? period : rows;
+    for (u64 at = first_element(); at < first * width; at += stride_of_elements()) {
+        u64 row = at / width, place = places ? places[row] : row;
+        u32 column = at % width;
         float sum = 0.0f;
-        for (u32 each = 0; each < samples; each++) sum += dx[each * sample + at];
-        table[at] = sum;
+        for (; row < rows; row += period) sum += dx[row * width + column];
+        table[place * width + column] = sum;
     }
 }
 

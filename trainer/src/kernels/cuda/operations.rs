@@ -42,11 +42,10 @@ const SLICES: usize = 32;
 const TOKEN_SLICES: usize = 4;
 
 impl Device {
-    /// f32 numbers that sums over rows need beside them, of a model this wide, whose tables have up
-    /// to so many lines that rows are picked for one by one.
-    pub fn partials(width: usize, lines: usize) -> usize {
+    /// f32 numbers that sums over rows need beside them, of a model this wide.
+    pub fn partials(width: usize, vocab: usize) -> usize {
         // Norms have two sums of `width`, biases one of up to four times that.
-        (SLICES * 4 * width).max(TOKEN_SLICES * lines * width)
+        (SLICES * 4 * width).max(TOKEN_SLICES * vocab * width)
     }
 
     /// x = token's row + place's row. x: [rows × width]; places: of each row in its sample, or
@@ -67,46 +66,30 @@ impl Device {
         ) as self.elements(x.len()))
     }
 
-    /// Gradients of both tables.
+    /// Gradients of both tables. Rows of one place lie `period` apart.
     pub fn embed_backward(
         &self,
         [dwte, dwpe]: [View; 2],
         dx: View,
         [tokens, places]: [View; 2],
         partials: View,
-        shape: Heads,
+        [period, width]: [usize; 2],
     ) -> Result<(), Error> {
-        self.table_backward(dwte, dx, tokens, partials, shape.width)?;
-        if !places.is_empty() {
-            return self.table_backward(dwpe, dx, places, partials, shape.width);
-        }
-        let (samples, sample) = (tokens.len() / shape.time, shape.time * shape.width);
-        assert!(dx.len() == samples * sample && dwpe.len() >= sample);
-        // Places beyond the samples' length have no gradient.
-        self.clear(dwpe)?;
-        let (samples, each) = (narrow(samples), sample as u64);
-        launch!(self.embed_places(dwpe.address(), dx.address(), samples, each)
-            as self.elements(sample))
-    }
-
-    /// The gradient of a table, of which each row has picked a line.
-    fn table_backward(
-        &self,
-        dtable: View,
-        dx: View,
-        picked: View,
-        partials: View,
-        width: usize,
-    ) -> Result<(), Error> {
-        let (rows, lines) = (picked.len(), dtable.len() / width);
-        assert_eq!(dx.len(), rows * width);
-        let partials = partials.first(TOKEN_SLICES * dtable.len());
-        let sizes = [rows, width, lines, TOKEN_SLICES].map(narrow);
-        launch!(self.table_slices(
-            partials.address(), dx.address(), picked.address(), sizes[0], sizes[1], sizes[2],
+        let (rows, vocab) = (tokens.len(), dwte.len() / width);
+        assert!(dx.len() == rows * width && dwpe.len() >= rows.min(period) * width);
+        let partials = partials.first(TOKEN_SLICES * dwte.len());
+        let sizes = [rows, width, vocab, TOKEN_SLICES].map(narrow);
+        launch!(self.token_slices(
+            partials.address(), dx.address(), tokens.address(), sizes[0], sizes[1], sizes[2],
             sizes[3],
-        ) as self.rows(lines * TOKEN_SLICES, width))?;
-        self.fold(dtable, partials, TOKEN_SLICES)
+        ) as self.rows(vocab * TOKEN_SLICES, width))?;
+        self.fold(dwte, partials, TOKEN_SLICES)?;
+        // Places that no row has have no gradient.
+        self.clear(dwpe)?;
+        let places = if places.is_empty() { 0 } else { places.address() };
+        let (all, apart, columns) = (rows as u64, narrow(period), narrow(width));
+        launch!(self.embed_places(dwpe.address(), dx.address(), places, all, apart, columns)
+            as self.elements(rows.min(period) * width))
     }
 
     /// y = normalised x · gain + bias; y is inside, x of the stream.

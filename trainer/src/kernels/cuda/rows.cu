@@ -85,20 +85,19 @@ extern "C" __global__ void column_slices(
     }
 }
 
-// Of each line of a table, a token's or a place's, the sum of the rows that picked it over each
-// slice; a block takes one line and slice at a time.
-// partials: [slices x lines x width]
-extern "C" __global__ void table_slices(
-    float* partials, const float* dx, const u32* picked, u32 rows, u32 width, u32 lines,
+// Of each token the sum of its rows over each slice; a block takes one token and slice at a time.
+// partials: [slices x vocab x width]
+extern "C" __global__ void token_slices(
+    float* partials, const float* dx, const u32* tokens, u32 rows, u32 width, u32 vocab,
     u32 slices) {
-    for (u32 pair = blockIdx.x; pair < lines * slices; pair += gridDim.x) {
-        u32 line = pair % lines;
-        u64 slice = pair / lines;
+    for (u32 pair = blockIdx.x; pair < vocab * slices; pair += gridDim.x) {
+        u32 token = pair % vocab;
+        u64 slice = pair / vocab;
         u64 first = rows * slice / slices, end = rows * (slice + 1) / slices;
         for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
             float sum = 0.0f;
             for (u64 row = first; row < end; row++) {
-                if (picked[row] == line) sum += dx[row * width + column];
+                if (tokens[row] == token) sum += dx[row * width + column];
             }
             partials[(u64)pair * width + column] = sum;
         }

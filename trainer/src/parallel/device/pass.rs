@@ -79,9 +79,12 @@ impl<'a> Pass<'a> {
 
     pub(super) fn backward(&mut self, unit: usize, params: View, grads: View) -> Result<(), Error> {
         let Pass { gpt, tape, inputs, has_backward, .. } = self;
-        let inputs = inputs.as_mut().filter(|_| *has_backward);
-        inputs.map_or(Ok(()), |inputs| inputs.come_back(0, unit, tape))?;
-        gpt.backward(tape, unit, params, grads)
+        let Some(inputs) = inputs.as_mut().filter(|_| *has_backward) else {
+            return gpt.backward(tape, unit, params, grads);
+        };
+        inputs.come_back(0, unit)?;
+        gpt.backward(tape, unit, params, grads)?;
+        inputs.come_next(0, unit, tape)
     }
 
     /// What files of what goes into blocks have cost so far.

@@ -55,7 +55,9 @@ pub(super) struct DeviceStages<'a> {
     results: Results,
     losses: Vec<f64>,
     /// Whether the host may wait within a computation, for other ranks, or for its device, which
-    /// may itself wait for others: then what those may wait for leaves before.
+    /// may itself wait for others: then what those may wait for leaves before. Where only what goes
+    /// into blocks is waited for, it leaves when the device has the first unit to compute, for which
+    /// that is there.
     waits_inside: bool,
     formula_bytes: u64,
     /// All of the device's.
@@ -114,18 +116,18 @@ impl<'a> Site<'a, '_> {
         Ok(Kept::There(Box::new(hosted)))
     }
 
-    /// Where what goes into the blocks of one of so many stages is kept elsewhere, `len` numbers
-    /// each.
+    /// Where what goes into the blocks of one of so many stages is kept elsewhere: `len` numbers
+    /// for each block of as many micro-batches as may be on their way.
     fn inputs(
         &self,
         (at, stages): (usize, usize),
-        units: &Range<usize>,
+        units: Range<usize>,
         device: &Device,
-        len: usize,
+        [slots, len]: [usize; 2],
     ) -> Result<Option<DeviceInputs>, Error> {
         let Some(offload) = &self.thrift.inputs else { return Ok(None) };
-        let (layers, slots) = (self.model.layout().config().layers, self.lanes.slots());
-        let scope = Scope { layers, units: units.clone(), slots, len, stays: DeviceInputs::STAYS };
+        let (layers, stays) = (self.model.layout().config().layers, DeviceInputs::STAYS);
+        let scope = Scope { layers, units, slots, len, stays };
         DeviceInputs::new(device.stream(), &offload.part(at, stages), scope).map(Some)
     }
 }
@@ -160,17 +162,18 @@ impl<'a> DeviceStages<'a> {
         let sums = Sums::open(group, (is_alone, has_gates), stream, part.lens())?;
         let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
-        let keep = |at, state| {
+        let keep = |at: usize, state| {
             let place = (at, part.stages.len());
-            let inputs = site.inputs(place, &part.stages[at].1, &device, letter)?;
+            let (stage, units) = &part.stages[at];
+            let live = needs.stages[*stage].live;
+            let inputs = site.inputs(place, units.clone(), &device, [live, letter])?;
             Ok((site.keep(place, &device, state)?, inputs))
         };
         let (samples, time) = (lanes.samples(), layout.config().context);
         let waits_inside = division.as_ref().is_some_and(DeviceDivision::holds_up_host)
             || sums.calls().is_some_and(Calls::meets)
             || (part.is_hosted && groups.dp.is_some())
-            || has_gates
-            || thrift.inputs.is_some();
+            || has_gates;
         let mut stages = DeviceStages {
             waits_inside,
             formula_bytes: sums.formula_bytes(part.lens())?,

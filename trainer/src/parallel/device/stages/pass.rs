@@ -46,7 +46,7 @@ impl Pass<'_, '_> {
         let is_last = action.stage + 1 == chunks.len();
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
         let mut place = chunk.free.pop().expect("as many as the schedule needs");
-        let Place { tape, used } = &mut place;
+        let Place { at, tape, used } = &mut place;
         if !tape.text.is_empty() {
             wire.send_text(tape.text, text, used)?;
         }
@@ -55,9 +55,13 @@ impl Pass<'_, '_> {
         clock.begin()?;
         let Chunk { kept, inputs, .. } = chunk;
         for unit in units.clone() {
-            let inputs = inputs.as_mut();
-            inputs.map_or(Ok(()), |inputs| inputs.leave(action.micro, unit, tape))?;
+            let Some(inputs) = inputs else {
+                gpt.forward(tape, unit, kept.params(layout, unit)?)?;
+                continue;
+            };
+            inputs.leave(*at, unit, tape)?;
             gpt.forward(tape, unit, kept.params(layout, unit)?)?;
+            mail.flush(wires)?;
         }
         if is_last {
             gpt.loss(tape, self.batch.scale())?;
@@ -81,9 +85,14 @@ impl Pass<'_, '_> {
         for unit in kept.units().rev() {
             let params = kept.params(layout, unit)?;
             let lane = kept.lane(layout, unit, *done)?;
-            let inputs = inputs.as_mut();
-            inputs.map_or(Ok(()), |inputs| inputs.come_back(action.micro, unit, &place.tape))?;
-            gpt.backward(&mut place.tape, unit, params, lane)?;
+            if let Some(inputs) = inputs {
+                inputs.come_back(place.at, unit)?;
+                gpt.backward(&mut place.tape, unit, params, lane)?;
+                mail.flush(wires)?;
+                inputs.come_next(place.at, unit, &place.tape)?;
+            } else {
+                gpt.backward(&mut place.tape, unit, params, lane)?;
+            }
             let mut common = Common { layout, device: &gpt.device, sums, wire };
             kept.close(unit, (*done, is_last), &mut common)?;
         }

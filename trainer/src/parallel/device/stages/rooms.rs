@@ -51,8 +51,9 @@ impl Chunk<'_> {
     }
 }
 
-/// Room for a micro-batch, and the last use of it.
+/// Room for a micro-batch, which of the stage's it is, and the last use of it.
 pub(super) struct Place {
+    pub(super) at: usize,
     pub(super) tape: DeviceTape,
     pub(super) used: Event,
 }
@@ -140,7 +141,7 @@ impl<'p> Part<'p> {
         context: &Context,
         keep: impl Fn(usize, StateRooms) -> Result<(Kept<'a>, Option<DeviceInputs>), Error>,
     ) -> Result<Vec<Option<Chunk<'a>>>, Error> {
-        let place = |tape| Ok(Place { tape, used: Event::new(context)? });
+        let place = |(at, tape)| Ok(Place { at, tape, used: Event::new(context)? });
         let mut chunks: Vec<_> = self.needs.stages.iter().map(|_| None).collect();
         for (at, ((stage, _), rooms)) in self.stages.iter().zip(rooms).enumerate() {
             let (state, tapes, owed) = rooms;
@@ -150,7 +151,7 @@ impl<'p> Part<'p> {
                 inputs,
                 live: (0..self.slots).map(|_| None).collect(),
                 owed: (0..self.slots).map(|_| None).collect(),
-                free: tapes.into_iter().map(place).collect::<Result<_, Error>>()?,
+                free: tapes.into_iter().enumerate().map(place).collect::<Result<_, Error>>()?,
                 free_owed: owed,
                 done: 0,
             });
