@@ -77,9 +77,10 @@ fn experts_on_devices_of_their_own_have_the_losses_of_the_processor() {
     let alone = losses(&run(experts, 1));
     let sums = "experts and samples divided by 2, gradients summed by the devices, which has";
     let others = "which has this rank's parts of the state too, gradients summed by the devices";
-    for (strategy, how) in [("ep", sums), ("fsdp", others)] {
+    let shared = "gradients summed by the devices between meetings of their hosts, which has";
+    for (strategy, devices, how) in [("ep", 2, sums), ("ep", 1, shared), ("fsdp", 2, others)] {
         let flags = format!("{experts} --ranks 2 --strategy {strategy} --device cuda");
-        let output = run(&flags, 2);
+        let output = run(&flags, devices);
         assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
         near(&losses(&output), &alone, &flags);
     }

@@ -40,7 +40,7 @@ impl<'a> Calls<'a> {
         // Calls are in front of the memory that they are on, which goes behind them.
         group.keep_open();
         Ok(Some(Calls {
-            stream: Stream::new(context)?,
+            stream: Stream::urgent(context)?,
             compute: compute.clone(),
             computed: [Event::new(context)?, Event::new(context)?],
             summed: Event::new(context)?,
@@ -109,14 +109,14 @@ impl<'a> Calls<'a> {
     }
 
     /// Make a call, once all is computed that was asked for so far, beside what comes next: that
-    /// writes neither view, and does not read the second. The call is made with the next one: hosts
-    /// may have to meet for it, and shall have given their devices something to compute meanwhile.
+    /// writes neither view, and does not read the second. Where hosts have to meet for it, it is
+    /// made with the next one: they shall have given their devices something to compute meanwhile.
     pub(crate) fn later(&mut self, call: Call, views: [View; 2]) -> Result<(), Error> {
         let at = self.next.as_ref().map_or(0, |(_, _, at)| 1 - at);
         self.compute.record(&self.computed[at])?;
         self.flush()?;
         self.next = Some((call, views, at));
-        Ok(())
+        if self.meets() { Ok(()) } else { self.flush() }
     }
 
     /// What is computed after this sees all that.

@@ -1,6 +1,6 @@
 //! Ranks that divide the inside of a model's units, as a device's passes meet them: what they send
-//! each other, in the order of what is computed. The devices themselves do that, or, where those do
-//! not reach each other, the hosts, for which each call is waited for.
+//! each other, in the order of what is computed, or beside it. The devices themselves do that, or,
+//! where those do not reach each other, the hosts, for which each call is waited for.
 //!
 //! | way | what a rank has | what is sent |
 //! |---|---|---|

@@ -18,8 +18,8 @@ impl DeviceGpt<'_> {
         self.device.enter(y, x, weight, bias)
     }
 
-    /// Writes `dx`, of the stream in f32, and the gradients of the layer. What ranks send each other
-    /// is on its way while the other product is made.
+    /// Writes `dx`, of the stream in f32, and the gradients of the layer. What ranks send each
+    /// other is on its way while the other product is made.
     pub(super) fn enter_backward(
         &mut self,
         dx: View,

@@ -2,8 +2,8 @@
 //!
 //! The gate's choices come down to the host, which decides where each row goes, as it must know how
 //! many rows each expert multiplies. Rows stay on the device, unless ranks divide the experts: then
-//! they travel through the hosts. How many come to a rank is for gates to decide; the rooms are for
-//! an even share, and what is more takes memory of the device's pool.
+//! they travel through the hosts, and how many come to a rank is for gates to decide, so they are
+//! in memory of the device's pool, which grows with them.
 
 use super::gpt::DeviceGpt;
 use super::tape::Passes;
@@ -24,6 +24,9 @@ pub(crate) struct DeviceMixture<'a> {
     group: Option<&'a Group>,
     shape: Mixture,
     wire: Wire,
+    /// Where rows travel: what experts make of them, as long as inputs, and, as long as `hidden`,
+    /// gradients.
+    beside: Option<(DeviceMemory, [View; 2])>,
 }
 
 /// What forward of one mixture keeps for backward. n: rows of the stream, k: choices of each, r:
@@ -34,9 +37,9 @@ pub(crate) struct MixtureRooms {
     routes: Routes,
     /// [n·k × c] inside: what experts answered, in the order of sending; and what is sent.
     answers: View,
-    /// For an even share of rows, and for more, if more came.
-    fixed: RowRooms,
-    more: Option<(DeviceMemory, RowRooms)>,
+    /// For rows that stay, or for those that came.
+    stay: RowRooms,
+    came: Option<(DeviceMemory, RowRooms)>,
     travel: Travel,
 }
 
@@ -57,8 +60,6 @@ pub(crate) struct MixtureScratch {
     dshares: View,
     /// [n × experts] inside
     dscores: View,
-    /// [r × c] inside, what experts make, where it is to travel back.
-    outputs: View,
 }
 
 impl MixtureRooms {
@@ -75,27 +76,27 @@ impl MixtureRooms {
             },
             probs: room.take(rows * experts, 4),
             answers: room.take(rows * top * width, narrow),
-            fixed: RowRooms::take(room, rows * top * width, passes.inside),
-            more: None,
+            stay: RowRooms::take(
+                room,
+                if passes.way.is_some() { 0 } else { rows * top * width },
+                passes.inside,
+            ),
+            came: None,
             travel: Travel::default(),
         })
     }
 
     fn rows(&self) -> RowRooms {
-        self.more.as_ref().map_or(self.fixed, |(_, rooms)| *rooms)
+        self.came.as_ref().map_or(self.stay, |(_, rooms)| *rooms)
     }
 
-    /// Have room for `len` = r·c numbers.
+    /// Have room for `len` = r·c numbers, and some more.
     fn fit(&mut self, len: usize, device: &Device) -> Result<(), Error> {
-        // What was kept before is another step's: it makes room.
-        self.more = None;
-        if len > self.fixed.inputs.len() {
-            let take = |room: &mut Room| RowRooms::take(room, len, device.inside());
-            let mut room = Room::default();
-            take(&mut room);
-            let memory = DeviceMemory::pooled(device.stream(), room.taken())?;
-            let rooms = take(&mut Room::at(memory.address()));
-            self.more = Some((memory, rooms));
+        if len > self.rows().inputs.len() {
+            // What was kept before is another step's: it makes room.
+            self.came = None;
+            let take = |room: &mut Room| RowRooms::take(room, len + len / 4, device.inside());
+            self.came = Some(pooled(device, take)?);
         }
         Ok(())
     }
@@ -111,13 +112,11 @@ impl RowRooms {
 
 impl MixtureScratch {
     pub(super) fn take(room: &mut Room, config: &Config, passes: Passes) -> MixtureScratch {
-        let Config { experts, top, width, .. } = *config;
+        let Config { experts, top, .. } = *config;
         let (rows, narrow) = (if experts > 0 { passes.rows } else { 0 }, passes.inside.size());
-        let travels = if passes.way.is_some() { rows * top * width } else { 0 };
         MixtureScratch {
             dshares: room.take(rows * top, 4),
             dscores: room.take(rows * experts, narrow),
-            outputs: room.take(travels, narrow),
         }
     }
 }
@@ -126,12 +125,16 @@ impl<'a> DeviceMixture<'a> {
     /// Of this model, beside this stream.
     pub(super) fn new(model: &'a Gpt, compute: &Stream) -> Result<DeviceMixture<'a>, Error> {
         let (group, shape) = model.mixture();
-        Ok(DeviceMixture { model, group, shape, wire: Wire::new(compute, 0)? })
+        if group.is_some() {
+            // What one step gives back is for the next.
+            compute.context().keep_pooled(u64::MAX)?;
+        }
+        Ok(DeviceMixture { model, group, shape, wire: Wire::new(compute, 0)?, beside: None })
     }
 
     /// From the gate's choices: where each row goes. Collective over those who divide experts.
     fn route(&mut self, kept: &mut MixtureRooms) -> Result<(), Error> {
-        let DeviceMixture { model, group, shape, wire } = self;
+        let DeviceMixture { model, group, shape, wire, .. } = self;
         let Routes { chosen, places, choices, .. } = kept.routes;
         let mut numbers = vec![0; chosen.len()];
         wire.read_whole(chosen, &mut numbers)?;
@@ -160,6 +163,20 @@ impl<'a> DeviceMixture<'a> {
         self.wire.put(to, &travel.back(self.group, rows, self.shape.width)?)
     }
 
+    /// Where experts leave what they make of `len` numbers, and gradients inside.
+    fn beside(&mut self, len: usize, device: &Device) -> Result<[View; 2], Error> {
+        if self.beside.as_ref().is_none_or(|(_, [made, _])| made.len() < len) {
+            self.beside = None;
+            let most = len + len / 4;
+            let take = |room: &mut Room| {
+                [most, 4 * most].map(|len| room.take(len, device.inside().size()))
+            };
+            self.beside = Some(pooled(device, take)?);
+        }
+        let (_, [made, wide]) = self.beside.as_ref().expect("just made");
+        Ok([made.first(len), wide.first(4 * len)])
+    }
+
     /// How long the host waited for other ranks since this was asked last.
     pub(super) fn take_waited(&self) -> Duration {
         self.model.take_waited()
@@ -185,7 +202,7 @@ impl DeviceGpt<'_> {
         kept: &mut MixtureRooms,
         layers: [View; 4],
     ) -> Result<(), Error> {
-        let DeviceGpt { device: d, mixture, scratch, .. } = self;
+        let DeviceGpt { device: d, mixture, .. } = self;
         let mixture = mixture.as_mut().expect("a model with experts");
         let (c, local) = (mixture.shape.width, mixture.shape.local());
         let (gate, layers) = cut_gate(layers, &mixture.shape);
@@ -197,9 +214,7 @@ impl DeviceGpt<'_> {
         let len = kept.travel.rows() * c;
         kept.fit(len, d)?;
         let RowRooms { inputs, hidden, active } = kept.rows();
-        let more = pooled(d, scratch.mixture.outputs, if travels { len } else { 0 })?;
-        let (_memory, outputs) = more;
-        let outputs = if travels { outputs } else { kept.answers };
+        let outputs = if travels { mixture.beside(len, d)?[0] } else { kept.answers };
         if travels {
             d.send_rows(kept.answers, x, kept.routes)?;
             let came = mixture.out(&kept.travel, kept.answers)?;
@@ -217,7 +232,7 @@ impl DeviceGpt<'_> {
             d.enter(lines(outputs, &rows, c), lines(active, &rows, 4 * c), out_w, out_b)?;
         }
         if travels {
-            mixture.back(&kept.travel, outputs.first(len), kept.answers)?;
+            mixture.back(&kept.travel, outputs, kept.answers)?;
         }
         d.combine_answers(y, onto, kept.answers, kept.routes)
     }
@@ -234,13 +249,15 @@ impl DeviceGpt<'_> {
         let (c, local) = (mixture.shape.width, mixture.shape.local());
         let ((gate, layers), (dgate, grads)) =
             (cut_gate(layers, &mixture.shape), cut_gate(grads, &mixture.shape));
-        let MixtureScratch { dshares, dscores, outputs } = scratch.mixture;
+        let MixtureScratch { dshares, dscores } = scratch.mixture;
         let (dy, partials, routes) = (scratch.residual, scratch.partials, kept.routes);
         let travels = mixture.group.is_some();
         let len = kept.travel.rows() * c;
         let RowRooms { inputs, hidden, active } = kept.rows();
-        let (_memory, dwide) = pooled(d, scratch.wide, 4 * len)?;
-        let (_more, douts) = pooled(d, outputs, if travels { len } else { 0 })?;
+        let [douts, dwide] = match travels {
+            true => mixture.beside(len, d)?,
+            false => [kept.answers, scratch.wide.first(4 * len)],
+        };
 
         d.share_gradients(dshares, dy, kept.answers, routes)?;
         d.send_gradients(kept.answers, dy, routes)?;
@@ -285,14 +302,13 @@ impl DeviceGpt<'_> {
     }
 }
 
-/// The first `len` numbers of a room, or of memory of the pool, where they are too many for it.
-fn pooled(device: &Device, room: View, len: usize) -> Result<(Option<DeviceMemory>, View), Error> {
-    if len <= room.len() {
-        return Ok((None, room.first(len)));
-    }
-    let memory = DeviceMemory::pooled(device.stream(), len * room.size())?;
-    let view = Room::at(memory.address()).take(len, room.size());
-    Ok((Some(memory), view))
+/// Rooms in memory of the device's pool.
+fn pooled<T>(device: &Device, take: impl Fn(&mut Room) -> T) -> Result<(DeviceMemory, T), Error> {
+    let mut room = Room::default();
+    take(&mut room);
+    let memory = DeviceMemory::pooled(device.stream(), room.taken())?;
+    let rooms = take(&mut Room::at(memory.address()));
+    Ok((memory, rooms))
 }
 
 /// The gate, and the layers of all experts.

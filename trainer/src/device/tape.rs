@@ -283,6 +283,8 @@ impl Scratch {
         let ([_, lse], scores) = (passes.attention(), passes.scores());
         let inner = passes.inner_rows() * passes.heads.width;
         let residual = room.take(rows * width, 4);
+        // Rows of experts that ranks divide are as many as gates say: their memory is elsewhere.
+        let each = if config.experts > 0 && passes.way.is_none() { config.top } else { 1 };
         let is_in_rows = passes.way == Some(tensor::Inside::Sequence);
         let all = if is_in_rows { passes.inner_rows() * width } else { 0 };
         Scratch {
@@ -294,7 +296,7 @@ impl Scratch {
             dy: if narrow == 4 { residual } else { room.take(rows * width, narrow) },
             narrow: room.take(rows * width, 4),
             dmixed: room.take(inner, narrow),
-            wide: room.take(4 * inner * config.top.max(1), narrow),
+            wide: room.take(4 * inner * each, narrow),
             scores: room.take(scores, narrow),
             delta: room.take(lse, 4),
             partials: room.take(Device::partials(width, vocab), 4),

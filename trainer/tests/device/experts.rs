@@ -13,6 +13,8 @@ fn experts_of_one_rank_have_the_losses_of_the_processor() {
     }
     for more in [
         "--experts 4 --top 2",
+        // Choices among no experts mean nothing.
+        "--experts 0 --top 2",
         "--experts 4 --top 1 --accumulate 2 --recompute",
         "--experts 3 --top 3 --optimizer lion",
         "--experts 16 --top 2 --layers 5 --offload cpu",

@@ -55,9 +55,9 @@ pub(super) struct DeviceStages<'a> {
     results: Results,
     losses: Vec<f64>,
     /// Whether the host may wait within a computation, for other ranks, or for its device, which
-    /// may itself wait for others: then what those may wait for leaves before. Where only what goes
-    /// into blocks is waited for, it leaves when the device has the first unit to compute, for which
-    /// that is there.
+    /// may itself wait for others: then what those may wait for leaves before. Where only what
+    /// goes into blocks is waited for, it leaves when the device has the first unit to compute, for
+    /// which that is there.
     waits_inside: bool,
     formula_bytes: u64,
     /// All of the device's.
