@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use brigade_comm::device::{DeviceGroup, Way};
-use brigade_comm::{Call, Communicator};
+use brigade_comm::{Call, Communicator, Op};
 use brigade_cuda::{Event, Stream};
 
 /// Calls on memory of devices.
@@ -34,7 +34,11 @@ impl<'a> Calls<'a> {
         let context = compute.context();
         let before = comm.stats().sent_bytes;
         let group = comm.on_device(context)?;
-        if group.way() == Way::Staged || (has_gates && group.shares_process()) {
+        let mut shares = [u64::from(has_gates && group.shares_process())];
+        if has_gates {
+            comm.all_reduce(&mut shares, Op::Max)?;
+        }
+        if group.way() == Way::Staged || shares != [0] {
             return Ok(None);
         }
         // Calls are in front of the memory that they are on, which goes behind them.

@@ -141,12 +141,19 @@ impl Wire {
         Ok(self.down.finish(see)?)
     }
 
-    /// Numbers to the host, waited for.
+    /// Numbers to the host, waited for: a part is cast while the next comes down.
     pub(crate) fn read(&mut self, from: View, to: &mut [f32]) -> Result<(), Error> {
         assert_eq!(from.len(), to.len(), "as many numbers as there are");
-        for (part, to) in to.chunks_mut(SLOT_BYTES / 4).enumerate() {
-            let start = part * SLOT_BYTES / 4;
-            self.fetch(from.part(start..start + to.len()))?;
+        let numbers = SLOT_BYTES / 4;
+        let part = |start: usize| from.part(start..from.len().min(start + numbers));
+        if !to.is_empty() {
+            self.fetch(part(0))?;
+        }
+        for (at, to) in to.chunks_mut(numbers).enumerate() {
+            let next = (at + 1) * numbers;
+            if next < from.len() {
+                self.fetch(part(next))?;
+            }
             self.take(to, from.size())?;
         }
         Ok(())
