@@ -1,7 +1,7 @@
 //! `brigade train --device cuda` on ranks that are processes, on a fake device or a real one
 //! (`BRIGADE_FAKE_CUDA=off`): the processor's losses, and the devices do what they are said to.
 
-use brigade_cuda_fake::{environment, has_device, is_off};
+use brigade_cuda_fake::{environment, has_device, is_off, watched};
 use brigade_tests::command::{bounded, brigade, text, words};
 
 /// A model for seconds.
@@ -83,6 +83,27 @@ fn experts_on_devices_of_their_own_have_the_losses_of_the_processor() {
         let output = run(&flags, devices);
         assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
         near(&losses(&output), &alone, &flags);
+    }
+}
+
+/// What a rank's streams do beside each other is put in order by events, which is more than that it
+/// comes out right on a fake device: ThreadSanitizer sees what is too early, if only by luck.
+#[test]
+fn streams_beside_each_other_are_in_order() {
+    if is_off() || !has_device() {
+        return;
+    }
+    for (flags, ranks) in [
+        ("--layers 4 --offload-activations cpu --offload cpu", 1),
+        ("--layers 1 --strategy ring --ranks 2", 2),
+    ] {
+        let shape = "--batch 16 --context 4 --width 4 --heads 2 --steps 1 --threads 1 --sample 0";
+        let mut command = bounded(brigade());
+        command.args(["train", "--device", "cuda", "--quiet"]).args(shape.split_whitespace());
+        command.args(flags.split_whitespace());
+        command.envs(environment()).env("BRIGADE_FAKE_CUDA_DEVICES", ranks.to_string());
+        let Some((output, said)) = watched(&mut command) else { return };
+        assert!(output.status.success() && !said.contains("data race"), "{flags}: {said}");
     }
 }
 

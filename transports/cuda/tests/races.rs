@@ -1,8 +1,9 @@
 //! That a kernel in which something is out of order is found out, and one in which nothing is.
 
 use brigade_cuda::nvrtc::{self, Source};
-use brigade_cuda::{Arg, Context, Cuda, DeviceMemory, Launch, Stream};
-use brigade_cuda_fake::{has_device, races};
+use brigade_cuda::{Arg, Context, Cuda, DeviceMemory, Event, Launch, Stream};
+use brigade_cuda_fake::{has_device, races, watched};
+use std::process::Command;
 
 /// Threads of one block, and two blocks. The words in capitals are what puts them in order.
 const KERNELS: &str = r#"
@@ -110,6 +111,51 @@ fn what_is_out_of_order_is_reported() {
 fn what_is_in_order_is_not_reported() {
     let Some(reports) = races(&["--ignored", "--exact", "all_in_order"]) else { return };
     assert_eq!(reports, "");
+}
+
+/// A stream that copies what another has written, behind its event, or too early.
+#[test]
+fn streams_are_in_order_by_events_alone() {
+    for (name, is_in_order) in [("copies_behind_an_event", true), ("copies_too_early", false)] {
+        let mut command = Command::new(std::env::current_exe().expect("a running program"));
+        command.args(["--ignored", "--exact", name]);
+        let Some((_, said)) = watched(&mut command) else { return };
+        assert!(said.contains("1 passed"), "{name} was not run: {said}");
+        assert_ne!(said.contains("data race"), is_in_order, "{name}: {said}");
+    }
+}
+
+#[test]
+#[ignore = "watched from outside"]
+fn copies_behind_an_event() {
+    copy_beside(true);
+}
+
+#[test]
+#[ignore = "watched from outside"]
+fn copies_too_early() {
+    copy_beside(false);
+}
+
+fn copy_beside(has_event: bool) {
+    if !has_device() {
+        return;
+    }
+    let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
+    let context = Context::new(&device).expect("a context");
+    let [writes, copies] = [0; 2].map(|_| Stream::new(&context).expect("a stream"));
+    let written = Event::new(&context).expect("an event");
+    let [from, to] = [0; 2].map(|_| DeviceMemory::new(&context, 256).expect("memory"));
+    // SAFETY: both ranges outlive the wait.
+    unsafe {
+        writes.fill(from.address(), 7, 256).expect("zeros");
+        writes.record(&written).expect("a record");
+        if has_event {
+            copies.wait(&written).expect("a wait");
+        }
+        copies.copy(to.address(), from.address(), 256).expect("a copy");
+    }
+    [writes, copies].iter().for_each(|stream| stream.synchronize().expect("its end"));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::graph::{Capture, forbidden_in_capture};
 use crate::memory::{map, new_file, open_of, unmap};
+use crate::races;
 use crate::stream::{self, Stream};
 use crate::table::{
     Answer, CAPTURE_ISOLATION, Handle, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, Table, export,
@@ -91,7 +92,10 @@ pub(crate) fn wait_in(stream: &Stream, event: Handle) -> Answer {
         return Err(CAPTURE_ISOLATION);
     }
     let (page, record) = (event.page.clone(), event.page.counters().given.load(IN_ORDER));
-    stream.submit(move || patiently(|| page.is_reached(record)))
+    stream.submit(move || {
+        patiently(|| page.is_reached(record));
+        races::come_behind(page.counters());
+    })
 }
 
 fn now_ns() -> u64 {
@@ -134,6 +138,7 @@ export! {
         let page = event.page.clone();
         let record = page.counters().given.fetch_add(1, IN_ORDER) + 1;
         stream.submit(move || {
+            races::go_before(page.counters());
             page.counters().at_ns.store(now_ns(), IN_ORDER);
             page.counters().reached.fetch_max(record, IN_ORDER);
         })
@@ -142,13 +147,18 @@ export! {
         forbidden_in_capture()?;
         let event = EVENTS.find(event)?;
         let given = event.page.counters().given.load(IN_ORDER);
-        if event.page.is_reached(given) { Ok(()) } else { Err(NOT_READY) }
+        if !event.page.is_reached(given) {
+            return Err(NOT_READY);
+        }
+        races::come_behind(event.page.counters());
+        Ok(())
     }
     fn cuEventSynchronize(event: Handle) {
         forbidden_in_capture()?;
         let event = EVENTS.find(event)?;
         let given = event.page.counters().given.load(IN_ORDER);
         patiently(|| event.page.is_reached(given));
+        races::come_behind(event.page.counters());
         Ok(())
     }
     fn cuEventElapsedTime(target: *mut f32, start: Handle, end: Handle) {

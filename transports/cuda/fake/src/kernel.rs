@@ -79,9 +79,6 @@ struct Waiting<'a> {
     has_called: AtomicBool,
 }
 
-/// What kernels that have ended come before.
-static ENDED: u8 = 0;
-
 static MODULES: Table<Module> = Table::new();
 static FUNCTIONS: Table<Function> = Table::new();
 
@@ -169,7 +166,7 @@ fn launch(
     };
     let arguments = function.sizes.iter().enumerate().map(copied).collect();
     let launch = Arc::new(Launch { function, grid, block, shared_bytes, arguments });
-    races::come_behind(&ENDED);
+    races::kernel_begins();
     races::go_before(&*launch);
     stream::find(stream)?.submit(move || {
         races::come_behind(&*launch);
@@ -183,7 +180,7 @@ fn launch(
             let _ = thread.join();
         }
         races::come_behind(&*going);
-        races::go_before(&ENDED);
+        races::kernel_ends();
     })
 }
 

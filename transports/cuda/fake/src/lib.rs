@@ -21,6 +21,7 @@
 //! * `BRIGADE_FAKE_CUDA_FAULTS`: `cuMemAlloc_v2@3=2,...`: the third call of this function returns
 //!   2, and without a place every one does; errors from 700 to 719 stick. Of `cuFileRead` and
 //!   `cuFileWrite` it is what errno says, and 0 lets them move half of their blocks.
+//! * `BRIGADE_FAKE_CUDA_STREAMS`: `apart`, where ThreadSanitizer looks on: see [`watched`].
 //! * `BRIGADE_FAKE_CUDA_FREES`: `at-once`: freeing memory waits for nothing, and what still uses it
 //!   ends the process.
 //! * `BRIGADE_FAKE_CUFILE`: how bytes go: by nvidia-fs, `p2p` without it (`p2p-late` as versions
@@ -47,7 +48,7 @@ mod table;
 use std::path::PathBuf;
 use std::sync::Once;
 
-pub use races::races;
+pub use races::{races, watched};
 
 /// The library, built beside the test that asks. Tests get it by naming this crate among their
 /// `dev-dependencies`.

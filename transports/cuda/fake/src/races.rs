@@ -3,7 +3,11 @@
 //! in order. So it finds what memory that is ordered as the processor orders it hides.
 //!
 //! It sees nothing of what happens outside of kernels. Whatever is launched comes behind all
-//! kernels that have ended by then.
+//! kernels that have ended by then; that is what ranks need that are threads, whose hosts meet
+//! without being seen. Where streams are [`watched`], only what a device is told puts them in
+//! order: what is given to a stream comes behind what was given to it before and what the host had
+//! waited for, and behind records of the events that it waits for. Then copies are seen, too, and
+//! of a process alone it finds what one stream does too early for another.
 
 use std::ffi::c_void;
 use std::os::unix::process::CommandExt;
@@ -20,11 +24,20 @@ pub(crate) const OPTIONS: [&str; 2] = ["-fsanitize=thread", "-DBRIGADE_CPU_RACES
 /// What a process ends with of which it has reported something.
 const REPORTED: i32 = 66;
 
+/// `apart`: only what a device is told puts streams in order.
+const STREAMS_VARIABLE: &str = "BRIGADE_FAKE_CUDA_STREAMS";
+
+/// What kernels that have ended come before.
+static ENDED: u8 = 0;
+
 type Order = unsafe extern "C" fn(*mut c_void);
+type Access = unsafe extern "C" fn(*mut c_void, usize);
 
 struct Onlooker {
     acquire: Order,
     release: Order,
+    read: Access,
+    write: Access,
 }
 
 /// Run tests of this program once more, by these options and beginnings of names, while
@@ -35,20 +48,10 @@ struct Onlooker {
 ///
 /// Where those tests fail by themselves, or no test's name begins so.
 pub fn races(arguments: &[&str]) -> Option<String> {
-    let library = library()?;
     let program = std::env::current_exe().expect("a running program has a path");
-    let options = format!("ignore_noninstrumented_modules=1 history_size=1 exitcode={REPORTED}");
     let mut command = Command::new(program);
     command.args(arguments).args(["--test-threads", "1"]);
-    command.env("LD_PRELOAD", library).env("TSAN_OPTIONS", options);
-    // SAFETY: a single call of the system's.
-    unsafe { command.pre_exec(keep_places) };
-    let output = command.output().expect("this program again");
-    let said = said(&output);
-    if said.contains("unexpected memory mapping") {
-        eprintln!("skipped: ThreadSanitizer cannot be where this system puts memory");
-        return None;
-    }
+    let (output, said) = run(&mut command)?;
     let reports = match output.status.code() {
         Some(0) => String::new(),
         Some(REPORTED) => said.clone(),
@@ -59,6 +62,31 @@ pub fn races(arguments: &[&str]) -> Option<String> {
         assert!(said.contains(&format!("\ntest {name}")), "no test begins with {name}:\n{said}");
     }
     Some(reports)
+}
+
+/// Run a program of several streams while ThreadSanitizer looks on: what it says. `None`, and a
+/// line that says why, where it cannot look on.
+///
+/// # Panics
+///
+/// Where the program cannot be started.
+pub fn watched(command: &mut Command) -> Option<(Output, String)> {
+    run(command.env(STREAMS_VARIABLE, "apart"))
+}
+
+fn run(command: &mut Command) -> Option<(Output, String)> {
+    let library = library()?;
+    let options = format!("ignore_noninstrumented_modules=1 history_size=1 exitcode={REPORTED}");
+    command.env("LD_PRELOAD", library).env("TSAN_OPTIONS", options);
+    // SAFETY: a single call of the system's.
+    unsafe { command.pre_exec(keep_places) };
+    let output = command.output().expect("a program that starts");
+    let said = said(&output);
+    if said.contains("unexpected memory mapping") {
+        eprintln!("skipped: ThreadSanitizer cannot be where this system puts memory");
+        return None;
+    }
+    Some((output, said))
 }
 
 /// It wants memory where older systems put it. Some containers forbid to ask for that.
@@ -97,16 +125,53 @@ pub(crate) fn is_seen() -> bool {
     onlooker().is_some()
 }
 
+/// Whether only what a device is told puts streams in order.
+fn are_streams_apart() -> bool {
+    static APART: OnceLock<bool> = OnceLock::new();
+    let is_told = || std::env::var(STREAMS_VARIABLE).is_ok_and(|how| how == "apart");
+    is_seen() && *APART.get_or_init(is_told)
+}
+
 fn onlooker() -> Option<&'static Onlooker> {
     static ONLOOKER: OnceLock<Option<Onlooker>> = OnceLock::new();
     let found = || {
         let all = libloading::os::unix::Library::this();
-        // SAFETY: ThreadSanitizer's interface declares both so.
-        let order = |name: &[u8]| unsafe { all.get::<Order>(name) }.map(|found| *found);
-        let (acquire, release) = (order(b"__tsan_acquire\0"), order(b"__tsan_release\0"));
-        Some(Onlooker { acquire: acquire.ok()?, release: release.ok()? })
+        // SAFETY: ThreadSanitizer's interface declares them so.
+        let order = |name: &[u8]| unsafe { all.get::<Order>(name) }.ok().map(|found| *found);
+        // SAFETY: as above.
+        let access = |name: &[u8]| unsafe { all.get::<Access>(name) }.ok().map(|found| *found);
+        Some(Onlooker {
+            acquire: order(b"__tsan_acquire\0")?,
+            release: order(b"__tsan_release\0")?,
+            read: access(b"__tsan_read_range\0")?,
+            write: access(b"__tsan_write_range\0")?,
+        })
     };
     ONLOOKER.get_or_init(found).as_ref()
+}
+
+/// A kernel begins: behind all that have ended, unless streams are apart.
+pub(crate) fn kernel_begins() {
+    if !are_streams_apart() {
+        come_behind(&ENDED);
+    }
+}
+
+pub(crate) fn kernel_ends() {
+    if !are_streams_apart() {
+        go_before(&ENDED);
+    }
+}
+
+/// A stream reads memory, and writes some.
+pub(crate) fn copies(source: Option<u64>, target: u64, bytes: usize) {
+    let Some(onlooker) = onlooker().filter(|_| are_streams_apart()) else { return };
+    if let Some(source) = source {
+        // SAFETY: it takes any range, and reads nothing there.
+        unsafe { (onlooker.read)(source as *mut c_void, bytes) };
+    }
+    // SAFETY: as above.
+    unsafe { (onlooker.write)(target as *mut c_void, bytes) };
 }
 
 /// What was done before this comes before what is done behind [`come_behind`] of the same thing.

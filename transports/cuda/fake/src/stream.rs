@@ -12,6 +12,7 @@ use crate::device::{count, current};
 use crate::event;
 use crate::graph::{self, Capture, forbidden_in_capture};
 use crate::memory::around;
+use crate::races;
 use crate::table::{
     Answer, CAPTURE_UNSUPPORTED, Code, Handle, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
     NOT_READY, Table, export, lock, put, while_all_wait,
@@ -44,6 +45,7 @@ impl Stream {
         thread::spawn(move || {
             for job in jobs {
                 job();
+                races::go_before(&*counted);
                 *lock(&counted.0) += 1;
                 counted.1.notify_all();
             }
@@ -57,6 +59,13 @@ impl Stream {
     }
 
     pub(crate) fn submit_job(&self, job: Job) -> Answer {
+        // What the host has done or waited for comes before.
+        let given = Box::new(0_u8);
+        races::go_before(&*given);
+        let job: Job = Arc::new(move || {
+            races::come_behind(&*given);
+            job();
+        });
         if let Some(capture) = &*lock(&self.capture) {
             capture.push(job);
             return Ok(());
@@ -91,6 +100,7 @@ impl Stream {
         while *done < given {
             done = self.done.1.wait(done).unwrap_or_else(|broken| broken.into_inner());
         }
+        races::come_behind(&*self.done);
     }
 
     /// Looking whether a stream is done spoils its capture.
@@ -166,6 +176,7 @@ fn copy(target: u64, source: u64, bytes: usize, stream: &Stream) -> Answer {
         return Err(INVALID_VALUE);
     }
     stream.submit(move || {
+        races::copies(Some(source), target, bytes);
         // SAFETY: who asked for the copy owes both ranges until it is done.
         unsafe { ptr::copy(source as *const u8, target as *mut u8, bytes) };
     })?;
@@ -202,7 +213,11 @@ export! {
         let stream = find(handle)?;
         stream.not_captured()?;
         forbidden_in_capture()?;
-        if stream.is_done() { Ok(()) } else { Err(NOT_READY) }
+        if !stream.is_done() {
+            return Err(NOT_READY);
+        }
+        races::come_behind(&*stream.done);
+        Ok(())
     }
     fn cuStreamGetCtx(handle: Handle, target: *mut Handle) {
         put(target, (0x100 + find(handle)?.device) as Handle)
@@ -226,12 +241,16 @@ export! {
         event::wait_in(&stream, event)
     }
     fn cuStreamWriteValue32_v2(handle: Handle, address: u64, value: u32, _flags: c_uint) {
-        find(handle)?.submit(move || event::number_at(address).store(value, event::IN_ORDER))
+        find(handle)?.submit(move || {
+            races::go_before(event::number_at(address));
+            event::number_at(address).store(value, event::IN_ORDER)
+        })
     }
     fn cuStreamWaitValue32_v2(handle: Handle, address: u64, value: u32, _flags: c_uint) {
         find(handle)?.submit(move || {
             let number = event::number_at(address);
             event::patiently(|| number.load(event::IN_ORDER).wrapping_sub(value) as i32 >= 0);
+            races::come_behind(number);
         })
     }
     fn cuCtxSynchronize() {
@@ -257,6 +276,7 @@ export! {
     }
     fn cuMemsetD8Async(address: u64, byte: u8, bytes: usize, handle: Handle) {
         find(handle)?.submit(move || {
+            races::copies(None, address, bytes);
             // SAFETY: who asked for it owes the range until it is done.
             unsafe { ptr::write_bytes(address as *mut u8, byte, bytes) };
         })
