@@ -140,14 +140,12 @@ impl<'a> DeviceDivision<'a> {
             self.reduce_beside(view)?;
             return self.arrive();
         };
-        let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len());
-        if self.is_silent { Ok(()) } else { calls.in_order(&call, view) }
+        if self.is_silent { Ok(()) } else { calls.in_order(&sum(view), view) }
     }
 
     /// The same beside what is computed next, which keeps away from it until they `arrive`.
     pub(crate) fn reduce_beside(&mut self, view: View) -> Result<(), Error> {
-        let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len());
-        self.beside(call, [view, view])
+        self.beside(sum(view), [view, view])
     }
 
     /// Everybody's rows, in their order, are in `to` when they `arrive`; what is computed meanwhile
@@ -271,6 +269,10 @@ impl Hosts {
         wire.put(to, got)?;
         Ok(waited)
     }
+}
+
+fn sum(view: View) -> Call {
+    Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len())
 }
 
 /// What numbers inside are.

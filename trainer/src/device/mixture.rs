@@ -66,6 +66,7 @@ impl MixtureRooms {
     pub(super) fn take(room: &mut Room, config: &Config, passes: Passes) -> Option<MixtureRooms> {
         let Config { experts, top, width, .. } = *config;
         let (rows, narrow) = (passes.rows, passes.inside.size());
+        let stay = if passes.way.is_some() { 0 } else { rows * top * width };
         (experts > 0).then(|| MixtureRooms {
             routes: Routes {
                 chosen: room.take(rows * top, 4),
@@ -76,11 +77,7 @@ impl MixtureRooms {
             },
             probs: room.take(rows * experts, 4),
             answers: room.take(rows * top * width, narrow),
-            stay: RowRooms::take(
-                room,
-                if passes.way.is_some() { 0 } else { rows * top * width },
-                passes.inside,
-            ),
+            stay: RowRooms::take(room, stay, passes.inside),
             came: None,
             travel: Travel::default(),
         })
@@ -261,17 +258,12 @@ impl DeviceGpt<'_> {
 
         d.share_gradients(dshares, dy, kept.answers, routes)?;
         d.send_gradients(kept.answers, dy, routes)?;
-        let douts = match travels {
-            true => {
-                let came = mixture.out(&kept.travel, kept.answers)?;
-                mixture.wire.put(douts, &came)?;
-                mixture
-                    .model
-                    .add_routed(kept.travel.formula_bytes(&mixture.shape, mixture.model.rank())[1]);
-                douts
-            }
-            false => kept.answers,
-        };
+        if travels {
+            let came = mixture.out(&kept.travel, kept.answers)?;
+            mixture.wire.put(douts, &came)?;
+            let DeviceMixture { model, shape, .. } = mixture;
+            model.add_routed(kept.travel.formula_bytes(shape, model.rank())[1]);
+        }
         for (expert, rows) in kept.travel.parts(false) {
             let [.., out_w, _] = of_expert(layers, expert, local);
             let grads @ [.., dout_w, dout_b] = of_expert(grads, expert, local);

@@ -148,7 +148,7 @@ fn copy_beside(has_event: bool) {
     let [from, to] = [0; 2].map(|_| DeviceMemory::new(&context, 256).expect("memory"));
     // SAFETY: both ranges outlive the wait.
     unsafe {
-        writes.fill(from.address(), 7, 256).expect("zeros");
+        writes.fill(from.address(), 7, 256).expect("a fill");
         writes.record(&written).expect("a record");
         if has_event {
             copies.wait(&written).expect("a wait");
