@@ -25,8 +25,8 @@ fn pipelines_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
 }
 
-/// Ranks that divide tensors, beside others with other samples: the devices of the former sum, and
-/// the hosts of the latter.
+/// Ranks that divide tensors, beside others with other samples or units: the devices do what either
+/// do together, and have calls of both groups at once.
 #[test]
 fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     if is_off() || !has_device() {
@@ -36,17 +36,24 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     let heads = "heads and hidden numbers divided by 2 and summed by the devices, which has";
     let rows = "hidden numbers and rows divided by 2 and summed by the devices, which has";
     let tokens = "tokens divided by 2, keys and values passed on by the devices, which has";
+    let (state, stages) = ("the state too", "its stages' state too");
+    let (part, sums) = ("this rank's parts of the state too", "gradients summed by the devices\n");
     for (strategy, mesh, how) in [
-        ("tp", "tp=2", heads),
-        ("ddp,tp", "dp=2,tp=2", heads),
-        ("1f1b,tp", "pp=2,tp=2", heads),
-        ("sp", "tp=2", rows),
-        ("1f1b,ring", "pp=2,tp=2", tokens),
+        ("tp", "tp=2", [heads, state, ""]),
+        ("ddp,tp", "dp=2,tp=2", [heads, state, sums]),
+        ("ddp,ring", "tp=2,dp=2", [tokens, state, sums]),
+        ("fsdp,tp", "dp=2,tp=2", [heads, part, sums]),
+        ("zero1,sp", "dp=2,tp=2", [rows, part, sums]),
+        ("1f1b,tp", "pp=2,tp=2", [heads, stages, ""]),
+        ("sp", "tp=2", [rows, state, ""]),
+        ("1f1b,ring", "pp=2,tp=2", [tokens, stages, ""]),
+        ("ddp,1f1b,tp", "dp=2,pp=2,tp=2", [heads, stages, sums]),
     ] {
-        let ranks = if mesh == "tp=2" { 2 } else { 4 };
+        let ranks = 1 << mesh.split(',').count();
         let flags = format!("--ranks {ranks} --strategy {strategy} --mesh {mesh} --device cuda");
         let output = run(&flags, ranks);
-        assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
+        let is_so = how.iter().all(|clause| output.contains(clause));
+        assert!(is_so && output.contains(", as predicted"), "{flags}: {output}");
         near(&losses(&output), &alone, &flags);
     }
 }

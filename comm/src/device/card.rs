@@ -8,7 +8,7 @@ use super::kernels::build_number;
 use crate::Settings;
 
 /// Bytes of a card.
-pub(super) const CARD_BYTES: usize = 96 + IpcHandle::BYTES;
+pub(super) const CARD_BYTES: usize = 100 + IpcHandle::BYTES;
 /// Bytes of the name of an algorithm.
 const NAME_BYTES: usize = 32;
 
@@ -22,6 +22,8 @@ pub(super) struct Card {
     pub(super) ordinal: u32,
     /// Blocks that run on it at the same time; zero where something failed.
     pub(super) room: u32,
+    /// Groups whose calls may be on it at once, this one among them.
+    pub(super) groups: u32,
     pub(super) board: u64,
     /// That of rank 0 is the group's: no two are alike.
     pub(super) number: u64,
@@ -41,6 +43,7 @@ impl Card {
         host: 0,
         ordinal: 0,
         room: 0,
+        groups: 1,
         board: 0,
         number: 0,
         build: 0,
@@ -49,7 +52,7 @@ impl Card {
         handle: [0; IpcHandle::BYTES],
     };
 
-    pub(super) fn of(context: &Context, board: u64, settings: &Settings) -> Self {
+    pub(super) fn of(context: &Context, groups: u32, board: u64, settings: &Settings) -> Self {
         let device = context.device();
         // Memory that cannot be exported leaves zeros, which open nothing.
         let handle = IpcHandle::of(context, board).map(|handle| handle.to_bytes());
@@ -62,6 +65,7 @@ impl Card {
             host: host_number(),
             ordinal: device.ordinal,
             room: device.multiprocessors.max(1),
+            groups: groups.max(1),
             board,
             number: random().unwrap_or(board),
             build: build_number(),
@@ -81,6 +85,7 @@ impl Card {
         bytes.extend(self.room.to_le_bytes());
         bytes.extend(self.build.to_le_bytes());
         bytes.extend(self.ordered.to_le_bytes());
+        bytes.extend(self.groups.to_le_bytes());
         bytes.extend(self.algorithm);
         bytes.extend(self.handle);
         bytes
@@ -102,8 +107,9 @@ impl Card {
             room: short(52),
             build: short(56),
             ordered: short(60),
-            algorithm: part(bytes, 64),
-            handle: part(bytes, 96),
+            groups: short(64).max(1),
+            algorithm: part(bytes, 68),
+            handle: part(bytes, 100),
         }
     }
 

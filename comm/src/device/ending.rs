@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use brigade_cuda::Stream;
 
+use super::looks::NAP;
 use super::way::Way;
-use super::{DeviceGroup, Inner, NAP, parties};
+use super::{DeviceGroup, Inner, parties};
 use crate::Error;
 use crate::say::warn;
 use crate::wait::error_of;

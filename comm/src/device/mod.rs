@@ -9,7 +9,7 @@
 //! | `layout`, `kernels/` | what kernels and host both look into, and the kernels |
 //! | `lower` | a call as steps on everybody's buffers, or as packets: pure |
 //! | `link` | a call as hops of its schedule: pure |
-//! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
+//! | `sys`, `watch`, `looks` | words that kernels write when they wait, and the clock that they lack |
 //! | `card`, `exchange`, `shown` | what ranks tell and show each other |
 //! | `inbox`, `setup`, `way`, `proof` | who reaches whom, proved with a pattern |
 //! | `parties`, `ending` | what other processes have open, and how nobody frees it under them |
@@ -35,6 +35,7 @@ mod kernels;
 mod layout;
 mod lent;
 mod link;
+mod looks;
 mod lower;
 mod messages;
 mod parties;
@@ -54,7 +55,6 @@ mod work;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use brigade_cuda::{Context, DeviceMemory, Stream};
 use brigade_schedule::Algorithm;
@@ -80,44 +80,6 @@ use room::Room;
 use setup::Met;
 use watch::{Watched, Watcher};
 use work::Events;
-
-/// How often one who waits for the device looks before it lets others run between looks.
-const LOOKS: u32 = 4096;
-/// How long it has waited before it sleeps: a nap takes some 70 us, which is little of that.
-const AWAKE: Duration = Duration::from_millis(4);
-/// How long it asks to sleep then.
-const NAP: Duration = Duration::from_micros(20);
-
-/// Pauses between two looks for each further rank of the process, and at most: a driver lets one of
-/// its threads in at a time, and one that launches shall not find it full of those who only look.
-const PAUSES: usize = 16;
-const PAUSES_MAX: usize = 128;
-
-/// Looks at a device that have begun.
-struct Looks {
-    count: u32,
-    begun: Instant,
-    pauses: usize,
-}
-
-impl Looks {
-    /// Of one of so many ranks in this process.
-    fn begin(ranks: usize) -> Self {
-        let pauses = (PAUSES * (ranks - 1)).clamp(1, PAUSES_MAX);
-        Self { count: 0, begun: Instant::now(), pauses }
-    }
-
-    /// Stand aside until the next one; whether there have been many.
-    fn rest(&mut self) -> bool {
-        self.count += 1;
-        match self.count {
-            _ if self.begun.elapsed() > AWAKE => std::thread::sleep(NAP),
-            ..LOOKS => (0..self.pauses).for_each(|_| std::hint::spin_loop()),
-            _ => std::thread::yield_now(),
-        }
-        self.count >= LOOKS
-    }
-}
 
 /// What a communicator has on devices. Calls are made in the same order on all ranks, like those
 /// of the communicator itself, and take their turn with them. Calls in different streams must not
@@ -184,8 +146,19 @@ impl Communicator {
     /// [`Error::Join`] and [`Error::Transport`] where a rank's device cannot be opened or has no
     /// memory left; otherwise those of a call.
     pub fn on_device(&self, context: &Context) -> Result<DeviceGroup, Error> {
+        self.on_device_among(context, 1)
+    }
+
+    /// The same where calls of `groups` groups, this one among them, may be on this rank's device
+    /// at once. One that waits for others has a share of the device then, so that all fit. Ranks
+    /// make the calls that they have in common in one order, whatever their groups and streams.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::on_device`].
+    pub fn on_device_among(&self, context: &Context, groups: u32) -> Result<DeviceGroup, Error> {
         let shared = self.shared();
-        let mut met = setup::meet(shared, context)?;
+        let mut met = setup::meet(shared, context, groups)?;
         let ways = std::mem::take(&mut met.ways);
         let mut inner = Inner::new(shared, met);
         inner.find_way(&ways)?;

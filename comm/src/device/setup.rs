@@ -57,15 +57,16 @@ pub(super) struct Met {
     pub(super) blocks: u32,
 }
 
-/// Open this rank's device and hear of the others'. Collective; fails on all ranks alike.
-pub(super) fn meet(shared: &Shared, context: &Context) -> Result<Met, Error> {
+/// Open this rank's device, on which calls of so many groups may be at once, and hear of the
+/// others'. Collective; fails on all ranks alike.
+pub(super) fn meet(shared: &Shared, context: &Context, groups: u32) -> Result<Met, Error> {
     let (rank, ranks) = (shared.rank, shared.ranks as usize);
     // Opening waits for the device, on which an earlier group's calls may wait for another rank.
     agree(shared, true)?;
     let opened = Opened::new(context, ranks);
     let card = opened.as_ref().ok().map(|opened| {
         let (context, board) = (&opened.context, opened.board.address());
-        Card::of(context, board, &shared.settings)
+        Card::of(context, groups, board, &shared.settings)
     });
     let bytes = exchange(shared, &card.unwrap_or(Card::NONE).to_bytes())?;
     let cards: Vec<Card> = bytes.chunks_exact(CARD_BYTES).map(Card::from_bytes).collect();
@@ -161,13 +162,14 @@ fn is_each_of_one_process(cards: &[Card]) -> bool {
     cards.iter().all(|one| cards.iter().all(|two| apart(one, two)))
 }
 
-/// How many blocks of each rank run at the same time where ranks share devices; zero if there is
-/// not one for each. While all others of a device wait, a quarter of it is left to the last one, if
-/// it can be: products come in clusters, which want several neighbours free, and must end before
-/// the rank gets to its call.
+/// How many blocks of each rank run at the same time where ranks and their groups share devices;
+/// zero if there is not one for each. While all other calls of a device wait, a quarter of it is
+/// left to the last one, if it can be: products come in clusters, which want several neighbours
+/// free, and must end before the rank gets to its call.
 fn room_for_each(cards: &[Card]) -> u32 {
     let room = |card: &Card| {
-        let sharing = cards.iter().filter(|other| other.uuid == card.uuid).count() as u32;
+        let here = cards.iter().filter(|other| other.uuid == card.uuid);
+        let sharing = here.fold(0_u32, |calls, other| calls.saturating_add(other.groups));
         let alike = card.room / sharing;
         match sharing {
             1 => alike,
@@ -188,17 +190,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_that_wait_leave_a_quarter_of_their_device_to_the_last_one() {
-        let each = |room, ranks| {
+    fn calls_that_wait_leave_a_quarter_of_their_device_to_the_last_one() {
+        let each = |room, ranks, groups| {
             let mut card = Card::NONE;
-            card.room = room;
+            (card.room, card.groups) = (room, groups);
             room_for_each(&vec![card; ranks])
         };
-        assert_eq!([1, 2, 4, 8, 16, 32].map(|ranks| each(132, ranks)), [132, 66, 33, 14, 6, 3]);
-        assert_eq!([1, 2, 7, 8, 9].map(|ranks| each(8, ranks)), [8, 4, 1, 1, 0]);
+        assert_eq!([1, 2, 4, 8, 16, 32].map(|ranks| each(132, ranks, 1)), [132, 66, 33, 14, 6, 3]);
+        assert_eq!([1, 2, 7, 8, 9].map(|ranks| each(8, ranks, 1)), [8, 4, 1, 1, 0]);
+        assert_eq!([1, 2, 3].map(|groups| each(132, 1, groups)), [132, 66, 44]);
         for (room, ranks) in (1..200).flat_map(|room| (1..40).map(move |ranks| (room, ranks))) {
-            let blocks = each(room, ranks) * ranks as u32;
+            let blocks = each(room, ranks, 1) * ranks as u32;
             assert!(blocks <= room && (blocks > 0) == (ranks as u32 <= room), "{room}, {ranks}");
+            assert_eq!(each(room, 1, ranks as u32), each(room, ranks, 1), "{room}, {ranks}");
         }
     }
 }

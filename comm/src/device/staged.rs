@@ -2,10 +2,11 @@
 
 use brigade_cuda::Stream;
 
+use super::Inner;
 use super::exchange::{agree, trouble};
 use super::lent::Staging;
+use super::looks::Looks;
 use super::plans::Plan;
-use super::{Inner, Looks};
 use crate::Error;
 use crate::call::{Buffers, Call};
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use brigade_cuda::{Context, CudaError, Event, Stream};
 
+use super::Inner;
 use super::exchange::trouble;
-use super::{Inner, Looks};
+use super::looks::Looks;
 use crate::Error;
 
 /// A call that was enqueued. It is done when the device has done it.

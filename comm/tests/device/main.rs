@@ -7,6 +7,7 @@ mod calls;
 mod endings;
 mod failures;
 mod graphs;
+mod groups;
 mod lending;
 mod linked;
 mod processes;

@@ -23,17 +23,22 @@ pub(crate) struct Calls<'a> {
 }
 
 impl<'a> Calls<'a> {
-    /// Beside this stream; none where devices do not reach each other, and pinned memory does as
-    /// well. Nor where ranks share a process and steps differ in what they compute, as gates
-    /// decide: code may then be loaded at any time (see `shares_process`). Collective.
+    /// Beside this stream, where so many groups of this rank have some; none where none may, and
+    /// where devices do not reach each other, and pinned memory does as well. Nor where ranks share
+    /// a process and steps differ in what they compute, as gates decide: code may then be loaded at
+    /// any time (see `shares_process`). Collective.
     pub(crate) fn new(
         comm: &'a Communicator,
+        groups: u32,
         compute: &Stream,
         has_gates: bool,
     ) -> Result<Option<Calls<'a>>, Error> {
+        if groups == 0 {
+            return Ok(None);
+        }
         let context = compute.context();
         let before = comm.stats().sent_bytes;
-        let group = comm.on_device(context)?;
+        let group = comm.on_device_among(context, groups)?;
         let mut shares = [u64::from(has_gates && group.shares_process())];
         if has_gates {
             comm.all_reduce(&mut shares, Op::Max)?;
@@ -96,13 +101,8 @@ impl<'a> Calls<'a> {
         Ok(())
     }
 
-    /// Tell the others that this rank goes no further, if it does not. It will give memory back,
-    /// which waits for the device, on which their calls may wait for this rank.
-    pub(crate) fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
-        outcome.inspect_err(|error| self.abort(error))
-    }
-
-    /// The same of an error that is known to be one.
+    /// Tell the others that this rank goes no further. It will give memory back, which waits for
+    /// the device, on which their calls may wait for this rank.
     pub(crate) fn abort(&self, error: &Error) {
         self.comm.abort(&error.to_string());
     }

@@ -47,19 +47,15 @@ struct Hosts {
 
 impl<'a> DeviceDivision<'a> {
     /// Of these ranks, beside what computes; calls give and get up to `most` numbers. By the
-    /// devices if they may, and can. Collective.
+    /// devices if they can, and so many groups may. Collective.
     pub(crate) fn open(
         comm: &'a Communicator,
         way: Inside,
-        may_devices: bool,
+        groups: u32,
         compute: &Stream,
         most: [usize; 2],
     ) -> Result<DeviceDivision<'a>, Error> {
-        let calls = match may_devices {
-            true => Calls::new(comm, compute, way == Inside::Experts)?,
-            false => None,
-        };
-        let by = match calls {
+        let by = match Calls::new(comm, groups, compute, way == Inside::Experts)? {
             Some(calls) => By::Devices(calls),
             None => By::Hosts(Hosts {
                 wire: Wire::new(compute, 4 * most[0])?,

@@ -9,7 +9,8 @@
 //!
 //! The first two are what a run gets that asks for plain AdamW, and fits; the last is for all
 //! others, `--offload` and `--ordered` among them, for models larger than `--device-budget`, and
-//! for parts on devices that do not reach each other. Pipelines have the third, by the same rules.
+//! for parts on devices that do not reach each other, or that ranks share which divide the model.
+//! Pipelines have the third, by the same rules.
 
 mod held;
 mod parts;
@@ -26,7 +27,7 @@ pub use streamed::Streamed;
 use super::formula::call_bytes;
 use super::pipeline::{Home, Needs, Pipeline, Plan};
 use super::source::Passing;
-use super::tensor::Inside;
+use super::tensor::{Group, Inside};
 use super::{Groups, Lanes, Sharing, Stage, Strategy, Thrift};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes};
 use crate::error::Error;
@@ -74,40 +75,40 @@ pub fn on_device<'a>(
     let passing = || Passing::open(&thrift.source, state, (layout, &untiled), group);
     let is_in_parts = sharing.stage > Stage::Ddp && group.is_some();
     let has_gates = layout.config().experts > 0;
-    // The devices have calls of one group, which may be those who divide the model.
-    if let Some(group) = group.filter(|_| is_in_parts && !model.is_divided()) {
+    let groups = groups_at_once(&[model.dividers().map(Group::comm), group], &device)?;
+    if let Some(group) = group.filter(|_| is_in_parts) {
         let (stage, ranks) = (sharing.stage, group.size());
         let bytes = |way| Parts::bytes(layout, (stage, slots), way, ranks);
         if let Some(way) = fitting(&bytes)
-            && let Some(calls) = Calls::new(group, device.stream(), has_gates)?
+            && let Some(calls) = Calls::new(group, groups, device.stream(), has_gates)?
         {
-            let share = (stage, lanes);
-            let from = passing()?;
-            let way = Parts::new(device, model, group, calls, share, optimizer, way, thrift, from)?;
+            let division = divide(model, groups, &device, way)?;
+            let (share, from) = ((stage, lanes, group, calls), passing()?);
+            let way = Parts::new(device, model, division, share, optimizer, way, thrift, from)?;
             return Ok(Box::new(way));
         }
     }
     if let Some(way) = fitting(&|way| Resident::bytes(layout, slots, way)).filter(|_| !is_in_parts)
     {
-        let from = passing()?;
-        let way = Resident::new(device, model, group, lanes, optimizer, way, thrift, from)?;
+        let (share, from) = ((group, groups, lanes), passing()?);
+        let way = Resident::new(device, model, share, optimizer, way, thrift, from)?;
         return Ok(Box::new(way));
     }
-    let room = (budget, &passes[..]);
-    let way = Streamed::new(device, model, group, lanes, sharing, optimizer, thrift, state, room)?;
+    let division = divide(model, groups, &device, passes[0])?;
+    let (share, room) = ((group, lanes, sharing), (budget, &passes[..]));
+    let way = Streamed::new(device, model, division, share, optimizer, thrift, state, room)?;
     Ok(Box::new(way))
 }
 
-/// Those who divide a model, as these passes meet them. Their devices sum if no other group has
-/// something there. Collective over all ranks.
+/// Those who divide a model, as these passes meet them. Their devices sum where so many groups
+/// may. Collective.
 fn divide<'a>(
     model: &'a Gpt,
-    others: &[&Communicator],
+    groups: u32,
     device: &Device,
     passes: Passes,
 ) -> Result<Option<DeviceDivision<'a>>, Error> {
     let (Some(group), Some(way)) = (model.dividers(), passes.way) else { return Ok(None) };
-    let is_alone = others.is_empty() || are_apart(&[others, &[group.comm()]].concat(), device)?;
     let Config { context, width, .. } = *model.layout().config();
     let all = passes.samples * context * width;
     let longest = longest(model.layout(), 0..model.layout().units());
@@ -117,7 +118,7 @@ fn divide<'a>(
         Inside::Ring => [(2 * passes.rows * width).max(longest), 2 * passes.rows * width],
         _ => [all, 0],
     };
-    DeviceDivision::open(group.comm(), way, is_alone, device.stream(), most).map(Some)
+    DeviceDivision::open(group.comm(), way, groups, device.stream(), most).map(Some)
 }
 
 /// What those who divide a model make this rank's host send in a step through some units: their
@@ -139,13 +140,19 @@ fn divided_bytes(
     Ok(lanes.slots() as u64 * bytes)
 }
 
-/// Whether no two ranks of all these groups share a device or a process. Where they do, calls that
-/// wait on devices would take room there that another group's need, or hold up its threads.
-/// Collective over all ranks that are in such groups.
-fn are_apart(groups: &[&Communicator], device: &Device) -> Result<bool, Error> {
+/// How many groups of a rank may have calls on its device at once: all of these, unless two ranks
+/// share a device or a process. There calls that wait on devices would take room that another
+/// group's need, or hold up its threads, so several groups have none. Collective over all ranks
+/// that are in such groups.
+fn groups_at_once(groups: &[Option<&Communicator>], device: &Device) -> Result<u32, Error> {
+    let groups = || groups.iter().flatten();
+    let count = groups().count() as u32;
+    if count < 2 {
+        return Ok(count);
+    }
     let mut all: Vec<u8> = device.context().device().uuid.to_vec();
     all.extend(process());
-    for group in groups {
+    for group in groups() {
         let mine = std::mem::take(&mut all);
         all = vec![0; group.size() * mine.len()];
         group.all_gather(&mine, &mut all)?;
@@ -156,7 +163,7 @@ fn are_apart(groups: &[&Communicator], device: &Device) -> Result<bool, Error> {
         parts.sort_unstable();
         parts.windows(2).all(|pair| pair[0] != pair[1])
     };
-    Ok(are_distinct(0..16) && are_distinct(16..24))
+    Ok(if are_distinct(0..16) && are_distinct(16..24) { count } else { 0 })
 }
 
 /// A number of this process: those that the system gives are others' in other containers, too.

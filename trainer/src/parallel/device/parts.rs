@@ -7,8 +7,8 @@ mod flow;
 mod held;
 
 use super::pass::Pass;
-use super::runs;
-use crate::device::{Calls, DeviceGpt, Passes, Rooms};
+use super::{divided_bytes, runs};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};
 use crate::layout::Layout;
@@ -18,6 +18,7 @@ use crate::optim::Optimizer;
 use crate::parallel::source::Passing;
 use crate::parallel::{
     Batch, Lanes, Memory, Spent, Stage, Strategy, Take, Thrift, gather_losses, loss_bytes,
+    tell_whole,
 };
 use crate::state::State;
 use brigade_comm::Communicator;
@@ -28,6 +29,7 @@ use std::time::Instant;
 
 /// One rank of ZeRO or FSDP, with its parts on its device.
 pub struct Parts<'a> {
+    model: &'a Gpt,
     layout: &'a Layout,
     group: &'a Communicator,
     /// In front of the memory that its calls are on.
@@ -62,9 +64,8 @@ impl<'a> Parts<'a> {
     pub(super) fn new(
         device: Device,
         model: &'a Gpt,
-        group: &'a Communicator,
-        calls: Calls<'a>,
-        (stage, lanes): (Stage, Lanes),
+        division: Option<DeviceDivision<'a>>,
+        (stage, lanes, group, calls): (Stage, Lanes, &'a Communicator, Calls<'a>),
         optimizer: Optimizer,
         passes: Passes,
         thrift: &Thrift,
@@ -79,7 +80,7 @@ impl<'a> Parts<'a> {
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let mut flow = Flow::new(calls, device.stream())?;
-        let gpt = DeviceGpt::new(device, model, None, passes.heads, rooms.scratch, memory)?;
+        let gpt = DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?;
         let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, 0)?;
         if flow.calls().shares_process() {
             let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
@@ -96,14 +97,16 @@ impl<'a> Parts<'a> {
         let memory = held.memory();
         let [pinned, arena] = pass.host_bytes();
         let calls = memory.calls + pinned;
+        let inside = divided_bytes(model, &pass.gpt, passes.keep, 0..layout.units(), &lanes)?;
         Ok(Parts {
+            model,
             layout,
             group,
             held,
             flow,
             optimizer,
             losses: vec![0.0; slots],
-            formula_bytes: loss_bytes(Some(group), slots)?,
+            formula_bytes: loss_bytes(Some(group), slots)? + inside,
             memory: Memory { calls, activations, arena, ..memory },
             pass,
         })
@@ -190,7 +193,7 @@ impl<'a> Parts<'a> {
         let begun = Instant::now();
         let sum = gather_losses(Some(self.group), &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
-        spent.exposed = begun.elapsed();
+        spent.exposed = begun.elapsed() + self.pass.gpt.take_waited();
         spent.disk = self.pass.disk_use().since(disk);
         Ok(spent)
     }
@@ -199,6 +202,35 @@ impl<'a> Parts<'a> {
         self.pass.send([tokens, targets])?;
         self.forward()?;
         self.pass.take_losses(losses)
+    }
+
+    /// Hand over this rank's part of every tensor, unit by unit, as the ranks with other samples
+    /// have it together.
+    fn tell_part(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        let (mut part, mut whole) = (Vec::new(), Vec::new());
+        for Unit { range, params, mean, square, .. } in &self.held.units {
+            part.resize(params.len(), 0.0);
+            whole.resize(self.group.size() * params.len(), 0.0);
+            let arrays = [("params", params), ("mean", mean), ("square", square)];
+            for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
+                self.pass.wire.read(**view, &mut part)?;
+                self.group.all_gather(&part, &mut whole)?;
+                take(array, range.start, &whole[..range.len()])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Parts<'a> {
+    /// Calls of the devices.
+    fn calls(&self) -> impl Iterator<Item = &Calls<'a>> {
+        std::iter::once(self.flow.calls()).chain(self.pass.gpt.calls())
+    }
+
+    /// The others hear of it where this rank goes no further.
+    fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.inspect_err(|error| self.calls().for_each(|calls| calls.abort(error)))
     }
 }
 
@@ -220,37 +252,28 @@ fn fill(pass: &mut Pass, unit: &Unit, passing: &mut Passing<'_>) -> Result<(), E
 
 impl Strategy for Parts<'_> {
     fn close(&mut self) -> Result<(), Error> {
-        self.flow.calls().close()
+        self.calls().try_for_each(Calls::close)
     }
 
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let outcome = self.step_or_fail(batch, lr);
-        self.flow.calls().seen(outcome)
+        self.seen(outcome)
     }
 
     fn gather(&mut self) -> Result<State, Error> {
-        let mut state = State::room(self.layout);
-        self.tell(true, &mut |array, first, values| {
+        let mut state = State { steps: self.optimizer.steps, ..State::room(self.layout) };
+        self.tell_part(true, &mut |array, first, values| {
             state.put(array, first, values);
             Ok(())
         })?;
-        state.steps = self.optimizer.steps;
-        Ok(state)
+        self.model.assemble(state)
     }
 
     fn tell(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
-        let (mut part, mut whole) = (Vec::new(), Vec::new());
-        for Unit { range, params, mean, square, .. } in &self.held.units {
-            part.resize(params.len(), 0.0);
-            whole.resize(self.group.size() * params.len(), 0.0);
-            let arrays = [("params", params), ("mean", mean), ("square", square)];
-            for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
-                self.pass.wire.read(**view, &mut part)?;
-                self.group.all_gather(&part, &mut whole)?;
-                take(array, range.start, &whole[..range.len()])?;
-            }
+        if self.model.is_divided() {
+            return tell_whole(self.gather()?, has_moments, take);
         }
-        Ok(())
+        self.tell_part(has_moments, take)
     }
 
     fn steps(&self) -> usize {
@@ -262,7 +285,8 @@ impl Strategy for Parts<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        self.group.stats().sent_bytes - self.flow.calls().meeting_bytes()
+        let sent = self.group.stats().sent_bytes + self.model.sent_bytes();
+        sent - self.calls().map(Calls::meeting_bytes).sum::<u64>()
     }
 
     fn memory(&self) -> Memory {
@@ -284,7 +308,7 @@ impl Strategy for Parts<'_> {
         losses: &mut [f32],
     ) -> Result<(), Error> {
         let outcome = self.look(tokens, targets, losses);
-        self.flow.calls().seen(outcome)
+        self.seen(outcome)
     }
 
     fn device(&self) -> Option<String> {

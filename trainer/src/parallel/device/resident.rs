@@ -45,16 +45,15 @@ impl<'a> Resident<'a> {
         room.taken()
     }
 
-    /// Of all ranks with other samples the same, of what passes by them.
+    /// Of all ranks with other samples the same, of what passes by them; so many groups may have
+    /// calls on devices.
     ///
     /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
     /// `passing`.
-    #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
     pub(super) fn new(
         device: Device,
         model: &'a Gpt,
-        group: Option<&'a Communicator>,
-        lanes: Lanes,
+        (group, groups, lanes): (Option<&'a Communicator>, u32, Lanes),
         optimizer: Optimizer,
         passes: Passes,
         thrift: &Thrift,
@@ -68,8 +67,8 @@ impl<'a> Resident<'a> {
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let lens = || (0..layout.units()).map(|unit| layout.unit(unit).len());
-        let division = divide(model, group.as_slice(), &device, passes)?;
-        let may = (division.is_none(), layout.config().experts > 0);
+        let division = divide(model, groups, &device, passes)?;
+        let may = (groups, layout.config().experts > 0);
         let mut sums = Sums::open(group, may, device.stream(), lens())?;
         let longest = if sums.bytes() > 0 { 4 * lens().max().unwrap_or(0) } else { 0 };
         let gpt = DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?;
@@ -158,23 +157,25 @@ impl<'a> Resident<'a> {
 }
 
 impl<'a> Resident<'a> {
-    /// Calls of the devices, of which a run has those of one group at most.
-    fn calls(&self) -> Option<&Calls<'a>> {
-        self.sums.calls().or(self.pass.gpt.calls())
+    /// Calls of the devices.
+    fn calls(&self) -> impl Iterator<Item = &Calls<'a>> {
+        self.sums.calls().into_iter().chain(self.pass.gpt.calls())
+    }
+
+    /// The others hear of it where this rank goes no further.
+    fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.inspect_err(|error| self.calls().for_each(|calls| calls.abort(error)))
     }
 }
 
 impl Strategy for Resident<'_> {
     fn close(&mut self) -> Result<(), Error> {
-        self.calls().map_or(Ok(()), Calls::close)
+        self.calls().try_for_each(Calls::close)
     }
 
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let outcome = self.step_or_fail(batch, lr);
-        match self.calls() {
-            Some(calls) => calls.seen(outcome),
-            None => outcome,
-        }
+        self.seen(outcome)
     }
 
     fn gather(&mut self) -> Result<State, Error> {
@@ -204,7 +205,7 @@ impl Strategy for Resident<'_> {
 
     fn sent_bytes(&self) -> u64 {
         let sent = self.group.map_or(0, |group| group.stats().sent_bytes);
-        sent + self.model.sent_bytes() - self.calls().map_or(0, Calls::meeting_bytes)
+        sent + self.model.sent_bytes() - self.calls().map(Calls::meeting_bytes).sum::<u64>()
     }
 
     fn memory(&self) -> Memory {
@@ -226,10 +227,7 @@ impl Strategy for Resident<'_> {
         losses: &mut [f32],
     ) -> Result<(), Error> {
         let outcome = self.look(tokens, targets, losses);
-        match self.calls() {
-            Some(calls) => calls.seen(outcome),
-            None => outcome,
-        }
+        self.seen(outcome)
     }
 
     fn device(&self) -> Option<String> {

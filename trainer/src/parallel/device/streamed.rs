@@ -5,8 +5,8 @@
 //! The device has room for the parameters of all units, which then cross once a step, or of two.
 
 use super::pass::Pass;
-use super::{divide, divided_bytes, longest, over};
-use crate::device::{Calls, DeviceGpt, Passes, Rooms};
+use super::{divided_bytes, longest, over};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Layout;
@@ -72,9 +72,8 @@ impl<'a> Streamed<'a> {
     pub(super) fn new(
         device: Device,
         model: &'a Gpt,
-        group: Option<&'a Communicator>,
-        lanes: Lanes,
-        sharing: Sharing,
+        division: Option<DeviceDivision<'a>>,
+        (group, lanes, sharing): (Option<&'a Communicator>, Lanes, Sharing),
         optimizer: Optimizer,
         thrift: &Thrift,
         state: &State,
@@ -111,7 +110,6 @@ impl<'a> Streamed<'a> {
             shards.offload(offload)?;
         }
         let losses = vec![0.0; lanes.slots()];
-        let division = divide(model, group.as_slice(), &device, plain)?;
         let gpt = DeviceGpt::new(device, model, division, plain.heads, rooms.scratch, memory)?;
         let down_bytes = grads[0].crossing.bytes();
         let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, down_bytes)?;
@@ -223,6 +221,12 @@ impl Streamed<'_> {
         self.pass.take_losses(losses)
     }
 
+    /// The others hear of it where this rank goes no further.
+    fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        let abort = |error: &Error| self.pass.gpt.calls().map_or((), |calls| calls.abort(error));
+        outcome.inspect_err(abort)
+    }
+
     /// What files have cost so far.
     fn disk_use(&self) -> DiskUse {
         self.shards.disk_use().plus(self.pass.disk_use())
@@ -265,10 +269,7 @@ impl Strategy for Streamed<'_> {
 
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let outcome = self.step_or_fail(batch, lr);
-        match self.pass.gpt.calls() {
-            Some(calls) => calls.seen(outcome),
-            None => outcome,
-        }
+        self.seen(outcome)
     }
 
     fn gather(&mut self) -> Result<State, Error> {
@@ -321,10 +322,7 @@ impl Strategy for Streamed<'_> {
         losses: &mut [f32],
     ) -> Result<(), Error> {
         let outcome = self.look(tokens, targets, losses);
-        match self.pass.gpt.calls() {
-            Some(calls) => calls.seen(outcome),
-            None => outcome,
-        }
+        self.seen(outcome)
     }
 
     fn device(&self) -> Option<String> {

@@ -36,16 +36,16 @@ pub(super) struct Hosts<'a> {
 
 impl<'a> Sums<'a> {
     /// Over this group, beside what computes, of gradients this long: each once a step. By the
-    /// devices if they may, and can, for which it matters whether gates decide what is computed.
-    /// Collective.
+    /// devices if they can, and so many groups may, for which it matters whether gates decide what
+    /// is computed. Collective.
     pub(super) fn open(
         group: Option<&'a Communicator>,
-        (may_devices, has_gates): (bool, bool),
+        (groups, has_gates): (u32, bool),
         compute: &Stream,
         lens: impl Iterator<Item = usize>,
     ) -> Result<Sums<'a>, Error> {
         let Some(group) = group else { return Ok(Sums::None) };
-        if may_devices && let Some(calls) = Calls::new(group, compute, has_gates)? {
+        if let Some(calls) = Calls::new(group, groups, compute, has_gates)? {
             return Ok(Sums::Devices(calls));
         }
         let free: Vec<Vec<f32>> = lens.map(|len| vec![0.0; len]).collect();

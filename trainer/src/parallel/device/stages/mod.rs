@@ -11,7 +11,7 @@ mod pass;
 mod rooms;
 
 use super::sums::Sums;
-use super::{are_apart, divide, divided_bytes, fitting, over, passes};
+use super::{divide, divided_bytes, fitting, groups_at_once, over, passes};
 use crate::device::{
     Calls, DeviceDivision, DeviceGpt, DeviceInputs, DeviceUse, Passes, Results, Text, Wire,
 };
@@ -153,13 +153,13 @@ impl<'a> DeviceStages<'a> {
         let rooms = part.take(&mut Room::at(memory.address()), passes);
 
         let (stream, letter) = (device.stream(), part.letter(passes));
-        let others: Vec<_> = [&groups.pp, &groups.dp].into_iter().flatten().collect();
-        let division = divide(model, &others, &device, passes)?;
-        let is_alone = division.is_none() && are_apart(&others, &device)?;
+        let dividers = model.dividers().map(Group::comm);
+        let at_once = groups_at_once(&[groups.pp.as_ref(), groups.dp.as_ref(), dividers], &device)?;
+        let division = divide(model, at_once, &device, passes)?;
         // Where the host keeps the state its own calls sum.
         let group = groups.dp.as_ref().filter(|_| !part.is_hosted);
         let has_gates = layout.config().experts > 0;
-        let sums = Sums::open(group, (is_alone, has_gates), stream, part.lens())?;
+        let sums = Sums::open(group, (at_once, has_gates), stream, part.lens())?;
         let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
         let keep = |at: usize, state| {
@@ -232,9 +232,9 @@ impl<'a> DeviceStages<'a> {
         gpt.division.as_mut().map_or(Ok(()), DeviceDivision::meet)
     }
 
-    /// Calls of the devices, of which a run has those of one group at most.
-    fn calls(&self) -> Option<&Calls<'a>> {
-        self.sums.calls().or(self.gpt.calls())
+    /// Calls of the devices.
+    fn calls(&self) -> impl Iterator<Item = &Calls<'a>> {
+        self.sums.calls().into_iter().chain(self.gpt.calls())
     }
 }
 
@@ -310,7 +310,7 @@ impl Home for DeviceStages<'_> {
     }
 
     fn meeting_bytes(&self) -> u64 {
-        self.calls().map_or(0, Calls::meeting_bytes)
+        self.calls().map(Calls::meeting_bytes).sum()
     }
 
     fn memory(&self) -> Memory {
@@ -350,13 +350,11 @@ impl Home for DeviceStages<'_> {
     }
 
     fn close(&mut self) -> Result<(), Error> {
-        self.calls().map_or(Ok(()), Calls::close)
+        self.calls().try_for_each(Calls::close)
     }
 
     fn seen(&self, error: &Error) {
-        if let Some(calls) = self.calls() {
-            calls.abort(error);
-        }
+        self.calls().for_each(|calls| calls.abort(error));
     }
 }
 
