@@ -24,7 +24,8 @@ pub(super) struct Card {
     pub(super) room: u32,
     /// Groups whose calls may be on it at once, this one among them.
     pub(super) groups: u32,
-    pub(super) board: u64,
+    /// Where what it shows the others begins: its board, its inbox, or a window.
+    pub(super) shows: u64,
     /// That of rank 0 is the group's: no two are alike.
     pub(super) number: u64,
     /// Of the kernels, and of what they and the host both look into.
@@ -44,7 +45,7 @@ impl Card {
         ordinal: 0,
         room: 0,
         groups: 1,
-        board: 0,
+        shows: 0,
         number: 0,
         build: 0,
         ordered: 0,
@@ -52,10 +53,8 @@ impl Card {
         handle: [0; IpcHandle::BYTES],
     };
 
-    pub(super) fn of(context: &Context, groups: u32, board: u64, settings: &Settings) -> Self {
+    pub(super) fn of(context: &Context, groups: u32, shows: u64, settings: &Settings) -> Self {
         let device = context.device();
-        // Memory that cannot be exported leaves zeros, which open nothing.
-        let handle = IpcHandle::of(context, board).map(|handle| handle.to_bytes());
         let name = settings.algorithm.map(|algorithm| algorithm.to_string()).unwrap_or_default();
         let mut algorithm = [0; NAME_BYTES];
         algorithm.iter_mut().zip(name.bytes()).for_each(|(byte, of_name)| *byte = of_name);
@@ -66,20 +65,25 @@ impl Card {
             ordinal: device.ordinal,
             room: device.multiprocessors.max(1),
             groups: groups.max(1),
-            board,
-            number: random().unwrap_or(board),
+            shows,
+            number: random().unwrap_or(shows),
             build: build_number(),
             ordered: u32::from(settings.ordered),
             algorithm,
-            handle: handle.unwrap_or([0; IpcHandle::BYTES]),
+            handle: handle_of(context, shows),
         }
+    }
+
+    /// The same device, of which other memory is shown.
+    pub(super) fn showing(&self, context: &Context, shows: u64) -> Self {
+        Self { shows, handle: handle_of(context, shows), ..self.clone() }
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.uuid.to_vec();
         bytes.extend(self.process.to_le_bytes());
         bytes.extend(self.host.to_le_bytes());
-        bytes.extend(self.board.to_le_bytes());
+        bytes.extend(self.shows.to_le_bytes());
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.ordinal.to_le_bytes());
         bytes.extend(self.room.to_le_bytes());
@@ -101,7 +105,7 @@ impl Card {
             uuid: part(bytes, 0),
             process: long(16),
             host: long(24),
-            board: long(32),
+            shows: long(32),
             number: long(40),
             ordinal: short(48),
             room: short(52),
@@ -113,7 +117,7 @@ impl Card {
         }
     }
 
-    /// What another process opens the board with.
+    /// What another process opens that with.
     pub(super) fn handle(&self) -> IpcHandle {
         IpcHandle::from_bytes(&self.handle)
     }
@@ -149,6 +153,12 @@ pub(super) fn disagreement(cards: &[Card], ranks: &[u32]) -> Option<String> {
              all ranks of a group on devices must have the same"
         ))
     })
+}
+
+/// Memory that cannot be exported leaves zeros, which open nothing.
+fn handle_of(context: &Context, address: u64) -> [u8; IpcHandle::BYTES] {
+    let handle = IpcHandle::of(context, address);
+    handle.map_or([0; IpcHandle::BYTES], |handle| handle.to_bytes())
 }
 
 fn random() -> Option<u64> {

@@ -11,12 +11,13 @@
 //! | `link` | a call as hops of its schedule: pure |
 //! | `sys`, `watch`, `looks` | words that kernels write when they wait, and the clock that they lack |
 //! | `card`, `exchange`, `shown` | what ranks tell and show each other |
-//! | `inbox`, `setup`, `way`, `proof` | who reaches whom, proved with a pattern |
+//! | `reached`, `inbox`, `setup`, `way`, `proof` | who reaches whom, proved with a pattern |
 //! | `parties`, `ending` | what other processes have open, and how nobody frees it under them |
 //! | `facts`, `slotted`, `plans` | calls made before, and the memory that they name |
 //! | `room` | memory that they need beside it |
 //! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
 //! | `work` | waiting for what was enqueued |
+//! | `window` | memory that all ranks reach, for a program's own use |
 //!
 //! Where all ranks are threads of one process, a call is one kernel: ranks find each other's
 //! buffers by flags in device memory and nothing waits on the host, so calls can be captured in
@@ -41,6 +42,7 @@ mod messages;
 mod parties;
 mod plans;
 mod proof;
+mod reached;
 mod room;
 mod setup;
 mod shown;
@@ -51,6 +53,7 @@ mod sys;
 mod watch;
 mod way;
 mod ways;
+mod window;
 mod work;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,6 +67,7 @@ pub use brigade_cuda as cuda;
 pub use kernels::sources;
 pub use messages::DeviceMessage;
 pub use way::Way;
+pub use window::DeviceWindow;
 pub use work::DeviceWork;
 
 use crate::Error;

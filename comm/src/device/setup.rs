@@ -111,9 +111,9 @@ impl Met {
         let is_wished = cards.iter().any(Card::names_algorithm);
         let mut ways = Vec::new();
         if is_one_process && has_room && cards.iter().all(|card| reach(context, card).is_ok()) {
-            self.boards = cards.iter().filter_map(|card| shown(card.board)).collect();
+            self.boards = cards.iter().filter_map(|card| shown(card.shows)).collect();
             for (peer, card) in cards.iter().enumerate() {
-                self.group.board[peer] = card.board;
+                self.group.board[peer] = card.shows;
             }
             if self.boards.len() == cards.len() {
                 ways.push(Way::Together);

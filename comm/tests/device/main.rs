@@ -14,4 +14,5 @@ mod processes;
 mod races;
 mod rows;
 mod waits;
+mod windows;
 mod world;
