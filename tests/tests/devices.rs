@@ -19,7 +19,8 @@ fn pipelines_on_devices_of_their_own_have_the_losses_of_the_processor() {
     for order in ["1f1b", "zbv"] {
         let flags = format!("--ranks 4 --strategy ddp,{order} --mesh pp=2,dp=2 --device cuda");
         let output = run(&flags, 4);
-        let how = "which has its stages' state too, gradients summed by the devices";
+        let how = "which has its stages' state too, gradients summed by the devices, letters from \
+                   device to device\n";
         assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
         near(&losses(&output), &alone, &flags);
     }
@@ -37,17 +38,18 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     let rows = "hidden numbers and rows divided by 2 and summed by the devices, which has";
     let tokens = "tokens divided by 2, keys and values passed on by the devices, which has";
     let (state, stages) = ("the state too", "its stages' state too");
-    let (part, sums) = ("this rank's parts of the state too", "gradients summed by the devices\n");
+    let letters = ", letters from device to device\n";
+    let (part, sums) = ("this rank's parts of the state too", ", gradients summed by the devices");
     for (strategy, mesh, how) in [
         ("tp", "tp=2", [heads, state, ""]),
         ("ddp,tp", "dp=2,tp=2", [heads, state, sums]),
         ("ddp,ring", "tp=2,dp=2", [tokens, state, sums]),
         ("fsdp,tp", "dp=2,tp=2", [heads, part, sums]),
         ("zero1,sp", "dp=2,tp=2", [rows, part, sums]),
-        ("1f1b,tp", "pp=2,tp=2", [heads, stages, ""]),
+        ("1f1b,tp", "pp=2,tp=2", [heads, stages, letters]),
         ("sp", "tp=2", [rows, state, ""]),
-        ("1f1b,ring", "pp=2,tp=2", [tokens, stages, ""]),
-        ("ddp,1f1b,tp", "dp=2,pp=2,tp=2", [heads, stages, sums]),
+        ("1f1b,ring", "pp=2,tp=2", [tokens, stages, letters]),
+        ("ddp,1f1b,tp", "dp=2,pp=2,tp=2", [heads, sums, letters]),
     ] {
         let ranks = 1 << mesh.split(',').count();
         let flags = format!("--ranks {ranks} --strategy {strategy} --mesh {mesh} --device cuda");
@@ -103,6 +105,7 @@ fn streams_beside_each_other_are_in_order() {
     for (flags, ranks) in [
         ("--layers 4 --offload-activations cpu --offload cpu", 1),
         ("--layers 1 --strategy ring --ranks 2", 2),
+        ("--layers 2 --strategy 1f1b --micro-batches 4 --ranks 2", 2),
     ] {
         let shape = "--batch 16 --context 4 --width 4 --heads 2 --steps 1 --threads 1 --sample 0";
         let mut command = bounded(brigade());
@@ -114,15 +117,34 @@ fn streams_beside_each_other_are_in_order() {
     }
 }
 
+/// Where what a device writes to another does not arrive, the hosts carry what goes from stage to
+/// stage, and add up gradients.
+#[test]
+fn pipelines_on_devices_that_do_not_reach_each_other_have_the_losses_of_the_processor() {
+    if is_off() || !has_device() {
+        return;
+    }
+    let alone = losses(&run("--quiet", 1));
+    let flags = "--ranks 4 --strategy ddp,1f1b --mesh pp=2,dp=2 --device cuda";
+    let output = run_with(flags, 4, &[("BRIGADE_FAKE_CUDA_PEERS", "broken")]);
+    let is_so = output.contains("which has its stages' state too\n");
+    assert!(is_so && output.contains(", as predicted"), "{output}");
+    near(&losses(&output), &alone, flags);
+}
+
 /// What the command prints with these flags, on a machine with so many fake devices.
 fn run(flags: &str, devices: usize) -> String {
+    run_with(flags, devices, &[])
+}
+
+fn run_with(flags: &str, devices: usize, variables: &[(&str, &str)]) -> String {
     let mut command = bounded(brigade());
     // What is said again is meant.
     let pairs: Vec<&str> = MODEL.split_whitespace().skip(1).collect();
     let pairs = pairs.chunks(2).filter(|pair| !flags.contains(pair[0]));
     command.arg("train").args(pairs.flatten()).args(flags.split_whitespace());
     command.envs(environment()).env("BRIGADE_FAKE_CUDA_DEVICES", devices.to_string());
-    let output = command.output().unwrap();
+    let output = command.envs(variables.iter().copied()).output().unwrap();
     assert!(output.status.success(), "{flags}: {}", words(&output));
     text(&output.stdout)
 }

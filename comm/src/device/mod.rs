@@ -9,7 +9,8 @@
 //! | `layout`, `kernels/` | what kernels and host both look into, and the kernels |
 //! | `lower` | a call as steps on everybody's buffers, or as packets: pure |
 //! | `link` | a call as hops of its schedule: pure |
-//! | `sys`, `watch`, `looks` | words that kernels write when they wait, and the clock that they lack |
+//! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
+//! | `looks` | how the host waits for a device |
 //! | `card`, `exchange`, `shown` | what ranks tell and show each other |
 //! | `reached`, `inbox`, `setup`, `way`, `proof` | who reaches whom, proved with a pattern |
 //! | `parties`, `ending` | what other processes have open, and how nobody frees it under them |

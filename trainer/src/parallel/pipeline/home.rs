@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The stages of one rank.
 pub(crate) trait Home {
-    /// Numbers that go from stage to stage for each micro-batch.
+    /// Numbers that hosts hand over from stage to stage for each micro-batch.
     fn letter(&self) -> usize;
 
     /// The computations of one step over a batch, which is about to begin.

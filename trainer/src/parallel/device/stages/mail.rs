@@ -1,42 +1,17 @@
 //! What goes from stage to stage of a device's rank. Between stages of the rank it stays on the
-//! device; to and from other ranks it goes through pinned memory and the hosts' `Wires`, on streams
-//! of its own, while the device computes.
+//! device; to and from other ranks it goes by `Post`, while the device computes.
 //!
-//! A host that waited for each letter to come down before it gave its device the next computation
+//! A host that waited for each letter to be gone before it gave its device the next computation
 //! would leave the device without any: so a letter leaves when that has been given to the device,
 //! or when this rank is about to wait itself.
 
-use crate::device::Wire;
+use super::post::{LEAVING, Post};
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Room, View};
-use crate::parallel::pipeline::{Action, Kind, Needs, Shape, Wires};
-use brigade_cuda::{Event, Stream};
+use crate::kernels::cuda::{Device, View};
+use crate::parallel::pipeline::{Action, Kind, Shape, Wires};
 use std::collections::VecDeque;
 
-/// Room for letters on the device, [n × c] each.
-pub(super) struct Letters {
-    /// In turn: what came up, and what is on its way down.
-    incoming: [View; 2],
-    outgoing: [View; 2],
-    /// Such as stay on this rank.
-    local: Vec<View>,
-}
-
-impl Letters {
-    pub(super) fn take(room: &mut Room, letter: usize, needs: &Needs) -> Letters {
-        // A rank that is alone with its stages sends nothing.
-        let travels = if needs.sends + needs.receives > 0 { letter } else { 0 };
-        let mut two = || [0; 2].map(|_| room.take(travels, 4));
-        let (incoming, outgoing) = (two(), two());
-        Letters {
-            incoming,
-            outgoing,
-            local: (0..needs.local).map(|_| room.take(letter, 4)).collect(),
-        }
-    }
-}
-
-/// A letter that is on its way down.
+/// A letter that is on its way out.
 struct Leaving {
     /// What it came from.
     action: Action,
@@ -47,39 +22,30 @@ struct Leaving {
 /// The mail of one rank.
 pub(super) struct Mail {
     shape: Shape,
-    wire: Wire,
-    letters: Letters,
-    /// After the last use of what came up.
-    used: [Event; 2],
-    /// Where letters are on the host while they change hands.
-    desk: Vec<f32>,
-    /// How many came up, and went down.
-    counts: [usize; 2],
+    post: Post,
+    /// Room for letters that stay on this rank, which nothing is in.
+    local: Vec<View>,
     leaving: VecDeque<Leaving>,
     /// What stages get from others of this rank, [forward, backward][stage × micro-batch].
     inbox: [Vec<Option<View>>; 2],
 }
 
 impl Mail {
-    /// Beside this stream.
-    pub(super) fn new(
-        compute: &Stream,
-        shape: &Shape,
-        letters: Letters,
-        letter: usize,
-    ) -> Result<Mail, Error> {
-        let event = || Event::new(compute.context());
+    /// Of these stages, with room for what stays.
+    pub(super) fn new(shape: &Shape, post: Post, local: Vec<View>) -> Mail {
         let none = || vec![None; shape.stages() * shape.micros];
-        Ok(Mail {
-            shape: shape.clone(),
-            wire: Wire::new(compute, 4 * letter)?,
-            letters,
-            used: [event()?, event()?],
-            desk: vec![0.0; letter],
-            counts: [0; 2],
-            leaving: VecDeque::new(),
-            inbox: [none(), none()],
-        })
+        let (shape, leaving) = (shape.clone(), VecDeque::new());
+        Mail { shape, post, local, leaving, inbox: [none(), none()] }
+    }
+
+    /// Numbers that hosts hand over for each letter.
+    pub(super) fn numbers(&self) -> usize {
+        self.post.numbers()
+    }
+
+    /// One clause: that letters go from device to device.
+    pub(super) fn describe(&self) -> &'static str {
+        if let Post::Devices(_) = self.post { ", letters from device to device" } else { "" }
     }
 
     /// Have what `action` needs in this place, before what is computed next.
@@ -94,17 +60,10 @@ impl Mail {
         if self.shape.is_local(source, action.stage) {
             let at = self.place(action.stage, action);
             let letter = self.inbox[back(action)][at].take().expect("a checked schedule");
-            self.letters.local.push(letter);
+            self.local.push(letter);
             return device.copy(to, letter);
         }
-        let at = self.counts[0] % 2;
-        let room = self.letters.incoming[at];
-        wires.take(action, &mut self.desk);
-        self.wire.send(room, &self.desk, &self.used[at])?;
-        device.copy(to, room)?;
-        device.stream().record(&self.used[at])?;
-        self.counts[0] += 1;
-        Ok(())
+        self.post.take(action, to, device, wires)
     }
 
     /// What `action` came to is here; whoever writes there next does so behind what reads it.
@@ -117,23 +76,20 @@ impl Mail {
     ) -> Result<(), Error> {
         let Some(target) = self.shape.target(action) else { return Ok(()) };
         if self.shape.is_local(target, action.stage) {
-            let letter = self.letters.local.pop().expect("as many as the schedule needs");
+            let letter = self.local.pop().expect("as many as the schedule needs");
             let at = self.place(target, action);
             self.inbox[back(action)][at] = Some(letter);
             return device.copy(letter, from);
         }
-        if self.wire.is_full() {
+        if self.leaving.len() == LEAVING {
             self.leave(wires)?;
         }
-        let room = self.letters.outgoing[self.counts[1] % 2];
-        device.copy(room, from)?;
-        self.wire.fetch(room)?;
+        self.post.begin(action, from, device)?;
         self.leaving.push_back(Leaving { action, send: None });
-        self.counts[1] += 1;
         Ok(())
     }
 
-    /// Have a letter leave as soon as it has come down.
+    /// Have a letter leave as soon as it is gone from the device.
     pub(super) fn send(&mut self, send: Action, wires: &mut Wires) -> Result<(), Error> {
         let is_it = |leaving: &&mut Leaving| {
             let of = leaving.action;
@@ -142,13 +98,13 @@ impl Mail {
         };
         match self.leaving.iter_mut().find(is_it) {
             Some(leaving) => leaving.send = Some(send),
-            // It has been down for a while.
+            // It has been gone for a while.
             None => wires.carry(send)?,
         }
         Ok(())
     }
 
-    /// Wait for all letters that are on their way down, and have those leave that shall.
+    /// Wait for all letters that are on their way out, and have those leave that shall.
     pub(super) fn flush(&mut self, wires: &mut Wires) -> Result<(), Error> {
         while !self.leaving.is_empty() {
             self.leave(wires)?;
@@ -158,19 +114,23 @@ impl Mail {
 
     fn leave(&mut self, wires: &mut Wires) -> Result<(), Error> {
         let Leaving { action, send } = self.leaving.pop_front().expect("a letter is on its way");
-        self.wire.take(&mut self.desk, 4)?;
-        wires.put(action, &mut self.desk);
+        self.post.finish(action, wires)?;
         send.map_or(Ok(()), |send| wires.carry(send))
     }
 
     /// Bytes of the host's memory.
     pub(super) fn bytes(&self) -> u64 {
-        self.wire.bytes() + 4 * self.desk.len() as u64
+        self.post.bytes()
     }
 
-    /// Wait for all that is on its way between host and device.
+    /// Wait for all that is on its way.
     pub(super) fn settle(&self) -> Result<(), Error> {
-        self.wire.settle()
+        self.post.settle()
+    }
+
+    /// The end of all steps. Collective over the pipeline's ranks.
+    pub(super) fn close(&mut self) -> Result<(), Error> {
+        self.post.close()
     }
 
     fn place(&self, stage: usize, action: Action) -> usize {

@@ -8,33 +8,33 @@ mod hosted;
 mod kept;
 mod mail;
 mod pass;
+mod post;
 mod rooms;
+mod site;
 
 use super::sums::Sums;
-use super::{divide, divided_bytes, fitting, groups_at_once, over, passes};
-use crate::device::{
-    Calls, DeviceDivision, DeviceGpt, DeviceInputs, DeviceUse, Passes, Results, Text, Wire,
-};
+use super::{divide, divided_bytes, groups_at_once};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceInputs, Passes, Results, Text, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
-use crate::model::Gpt;
-use crate::offload::{DiskUse, Scope};
-use crate::optim::{Optimizer, Rule};
-use crate::parallel::pipeline::{Home, Needs, Plan, Span, Stages};
+use crate::offload::DiskUse;
+use crate::optim::Optimizer;
+use crate::parallel::pipeline::{Home, Needs, Places, Plan, Span, Stages};
 use crate::parallel::source::Passing;
 use crate::parallel::tensor::Group;
-use crate::parallel::{Batch, Groups, Lanes, Memory, Shards, Sharing, Stage, Thrift};
+use crate::parallel::{Batch, Lanes, Memory};
 use crate::state::State;
-use brigade_comm::Op;
-use brigade_cuda::DeviceMemory;
+use brigade_comm::device::DeviceWindow;
+use brigade_cuda::{Context, DeviceMemory, Stream};
 use clock::Clock;
-use hosted::Hosted;
 use kept::{Common, Kept};
 use mail::Mail;
 use pass::Pass;
-use rooms::{Chunk, Part, StateRooms};
-use std::ops::Range;
+use post::{Direct, Post, Through};
+use rooms::{Chunk, Letters, Part};
+pub(super) use site::Site;
+use site::choose;
 use std::time::Duration;
 
 /// One rank's stages, at home on its device.
@@ -64,74 +64,6 @@ pub(super) struct DeviceStages<'a> {
     device_bytes: u64,
 }
 
-/// What the stages of a rank are made with.
-pub(super) struct Site<'a, 's> {
-    pub(super) usage: DeviceUse,
-    pub(super) model: &'a Gpt,
-    pub(super) groups: &'a Groups,
-    pub(super) lanes: Lanes,
-    pub(super) sharing: Sharing,
-    pub(super) rule: Rule,
-    pub(super) thrift: &'s Thrift,
-    /// Of this rank's part of every tensor, the same on every rank with that part, or absent.
-    pub(super) state: &'s State,
-}
-
-impl<'a> Site<'a, '_> {
-    /// Whether a device can keep a stage's state, if it has room.
-    fn is_plain(&self) -> bool {
-        let is_plain = self.sharing.stage == Stage::Ddp && self.thrift.offload.is_none();
-        is_plain && self.rule == Rule::Adamw && !self.adds_in_order()
-    }
-
-    /// Whether gradients of all micro-batches of all ranks are added in one order.
-    fn adds_in_order(&self) -> bool {
-        self.sharing.is_ordered && self.groups.dp.is_some()
-    }
-
-    /// Keep the state of one of so many stages where there is room for it.
-    fn keep(
-        &self,
-        (at, stages): (usize, usize),
-        device: &Device,
-        rooms: StateRooms,
-    ) -> Result<Kept<'a>, Error> {
-        let views = match rooms {
-            StateRooms::Here(held) => return Ok(Kept::Here(held)),
-            StateRooms::There(views) => views,
-        };
-        let Site { model, groups, sharing, thrift, .. } = self;
-        let (layout, group) = (model.layout(), groups.dp.as_ref());
-        let is_each = self.adds_in_order();
-        let slots = if is_each { sharing.slots } else { 1 };
-        let sharing = Sharing { slots, ..*sharing };
-        let units = views.units();
-        let mut shards = Shards::new(model.kernels(), group, sharing, layout, units, self.state);
-        shards.begin(&thrift.source, layout, group)?;
-        shards.narrow(thrift.precision);
-        let offload = thrift.offload.as_ref().map(|it| it.part(at, stages));
-        shards.suit(self.rule, offload.as_ref())?;
-        offload.map_or(Ok(()), |offload| shards.offload(&offload))?;
-        let hosted = Hosted::new(views, shards, is_each, layout, device)?;
-        Ok(Kept::There(Box::new(hosted)))
-    }
-
-    /// Where what goes into the blocks of one of so many stages is kept elsewhere: `len` numbers
-    /// for each block of as many micro-batches as may be on their way.
-    fn inputs(
-        &self,
-        (at, stages): (usize, usize),
-        units: Range<usize>,
-        device: &Device,
-        [slots, len]: [usize; 2],
-    ) -> Result<Option<DeviceInputs>, Error> {
-        let Some(offload) = &self.thrift.inputs else { return Ok(None) };
-        let (layers, stays) = (self.model.layout().config().layers, DeviceInputs::STAYS);
-        let scope = Scope { layers, units, slots, len, stays };
-        DeviceInputs::new(device.stream(), &offload.part(at, stages), scope).map(Some)
-    }
-}
-
 impl<'a> DeviceStages<'a> {
     /// The stages of `rank`. Collective over all ranks.
     ///
@@ -149,6 +81,7 @@ impl<'a> DeviceStages<'a> {
         part.adds_in_order = site.adds_in_order();
         let device = Device::open(usage.index, usage.inside)?;
         let passes = choose(site, &mut part)?;
+        let window = window(site, &mut part, (device.context(), passes))?;
         let memory = DeviceMemory::new(device.context(), part.bytes(passes))?;
         let rooms = part.take(&mut Room::at(memory.address()), passes);
 
@@ -178,11 +111,11 @@ impl<'a> DeviceStages<'a> {
             waits_inside,
             formula_bytes: sums.formula_bytes(part.lens())?,
             wire: Wire::new(stream, longest)?,
-            mail: Mail::new(stream, &plan.shape, rooms.letters, letter)?,
+            mail: mail(stream, (plan, rank), window, rooms.letters, letter)?,
             clock: Clock::new(stream, computes)?,
             results: Results::new(device.context(), slots)?,
             chunks: part.chunks(rooms.stages, device.context(), keep)?,
-            device_bytes: memory.bytes() as u64,
+            device_bytes: (memory.bytes() + part.window_bytes(passes)) as u64,
             gpt: DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?,
             text: Text::new(model.extent(samples, time), samples, time),
             losses: vec![0.0; slots],
@@ -238,25 +171,41 @@ impl<'a> DeviceStages<'a> {
     }
 }
 
-/// How passes are made, and who keeps the state: the device, if it may and has room. Where one rank
-/// has room for neither, all are refused, so that the first can tell.
-fn choose(site: &Site<'_, '_>, part: &mut Part<'_>) -> Result<Passes, Error> {
-    let Site { usage, model, groups, lanes, thrift, .. } = site;
-    let ways = passes(usage.inside, model, lanes, thrift.keep);
-    let plain = fitting(&ways, usage.budget, &|way| part.bytes(way)).filter(|_| site.is_plain());
-    part.is_hosted = plain.is_none();
-    let way = plain.or_else(|| fitting(&ways, usage.budget, &|way| part.bytes(way)));
-    let least = ways.iter().map(|way| part.bytes(*way)).min().unwrap_or(0);
-    let mut most = [if way.is_some() { 0 } else { least as u64 }];
-    let axes = [groups.pp.as_ref(), groups.dp.as_ref(), model.dividers().map(Group::comm)];
-    axes.into_iter().flatten().try_for_each(|axis| axis.all_reduce(&mut most, Op::Max))?;
-    way.filter(|_| most == [0])
-        .ok_or_else(|| over(usage.budget, most[0] as usize, "a rank's stages need", thrift.keep))
+/// The window that the pipeline's ranks have for each other's letters, if their devices reach each
+/// other.
+fn window(
+    site: &Site<'_, '_>,
+    part: &mut Part<'_>,
+    (context, passes): (&Context, Passes),
+) -> Result<Option<DeviceWindow>, Error> {
+    let Some(pp) = site.groups.pp.as_ref().filter(|_| part.is_direct) else { return Ok(None) };
+    let window = pp.device_window(context, part.window_bytes(passes))?;
+    part.is_direct = window.is_some();
+    Ok(window)
+}
+
+/// The mail of a rank, beside this stream.
+fn mail(
+    compute: &Stream,
+    (plan, rank): (&Plan, usize),
+    window: Option<DeviceWindow>,
+    letters: Letters,
+    letter: usize,
+) -> Result<Mail, Error> {
+    let Plan { schedule, shape } = plan;
+    let post = match window {
+        Some(window) => {
+            let place = (rank, shape, Places::of(schedule, shape));
+            Post::Devices(Direct::new(compute, window, place, &letters)?)
+        }
+        None => Post::Hosts(Through::new(compute, &letters, letter)?),
+    };
+    Ok(Mail::new(shape, post, letters.local))
 }
 
 impl Home for DeviceStages<'_> {
     fn letter(&self) -> usize {
-        self.gpt.scratch.residual.len()
+        self.mail.numbers()
     }
 
     fn pass<'s>(&'s mut self, batch: &'s Batch<'s>) -> Result<Box<dyn Stages + 's>, Error> {
@@ -346,11 +295,12 @@ impl Home for DeviceStages<'_> {
             true => "which has its stages' state too",
             false => "which has its stages' parameters too",
         };
-        Some(format!("{}, {state}{sums}", self.gpt.describe()))
+        Some(format!("{}, {state}{sums}{}", self.gpt.describe(), self.mail.describe()))
     }
 
     fn close(&mut self) -> Result<(), Error> {
-        self.calls().try_for_each(Calls::close)
+        self.calls().try_for_each(Calls::close)?;
+        self.mail.close()
     }
 
     fn seen(&self, error: &Error) {

@@ -2,14 +2,14 @@
 
 use super::hosted::Views;
 use super::kept::Kept;
-use super::mail::Letters;
+use super::post::Direct;
 use crate::device::{DeviceInputs, DeviceOwed, DeviceTape, Passes, Scratch};
 use crate::error::Error;
-use crate::kernels::cuda::Room;
+use crate::kernels::cuda::{Room, View};
 use crate::layout::Layout;
 use crate::offload::DiskUse;
 use crate::parallel::device::held::Held;
-use crate::parallel::pipeline::{Needs, Plan, stage_units};
+use crate::parallel::pipeline::{Needs, Places, Plan, stage_units};
 use brigade_cuda::{Context, Event};
 use std::ops::Range;
 
@@ -25,6 +25,30 @@ pub(super) struct Part<'p> {
     pub(super) is_hosted: bool,
     /// Whether it then adds up micro-batches, too.
     pub(super) adds_in_order: bool,
+    /// Places for letters from other ranks, where these write to them: in a window beside all else.
+    pub(super) places: usize,
+    /// Whether they do.
+    pub(super) is_direct: bool,
+}
+
+/// Room for letters on the device, [n × c] each.
+pub(super) struct Letters {
+    /// In turn: what came up, where the hosts carry letters, and what is on its way out.
+    pub(super) incoming: [View; 2],
+    pub(super) outgoing: [View; 2],
+    /// Such as stay on this rank.
+    pub(super) local: Vec<View>,
+}
+
+impl Letters {
+    fn take(room: &mut Room, letter: usize, needs: &Needs, is_direct: bool) -> Letters {
+        // A rank that is alone with its stages sends nothing.
+        let travels = if needs.sends + needs.receives > 0 { letter } else { 0 };
+        let mut two = |letter: usize| [0; 2].map(|_| room.take(letter, 4));
+        let (incoming, outgoing) = (two(if is_direct { 0 } else { travels }), two(travels));
+        let local = (0..needs.local).map(|_| room.take(letter, 4)).collect();
+        Letters { incoming, outgoing, local }
+    }
 }
 
 /// One stage: its state, and the micro-batches that are on their way through it.
@@ -89,7 +113,9 @@ impl<'p> Part<'p> {
         let mine = (0..shape.stages()).filter(|stage| shape.rank_of[*stage] == rank);
         let units = |stage| Ok((stage, stage_units(layers, shape.stages(), stage)?));
         let stages = mine.map(units).collect::<Result<_, Error>>()?;
-        Ok(Part { layout, stages, needs, slots, is_hosted: false, adds_in_order: false })
+        let (is_hosted, adds_in_order, is_direct) = (false, false, false);
+        let places = Places::of(&plan.schedule, shape).count(rank);
+        Ok(Part { layout, stages, needs, slots, is_hosted, adds_in_order, places, is_direct })
     }
 
     /// Numbers of each unit's parameters.
@@ -103,11 +129,22 @@ impl<'p> Part<'p> {
         passes.rows * self.layout.config().width
     }
 
-    /// Bytes of the device.
+    /// Bytes of the device, beside the window.
     pub(super) fn bytes(&self, passes: Passes) -> usize {
         let mut room = Room::default();
         self.take(&mut room, passes);
         room.taken()
+    }
+
+    /// Bytes of the window.
+    pub(super) fn window_bytes(&self, passes: Passes) -> usize {
+        let places = if self.is_direct { self.places } else { 0 };
+        Direct::window_bytes(places, self.letter(passes))
+    }
+
+    /// Bytes of both.
+    pub(super) fn all_bytes(&self, passes: Passes) -> usize {
+        self.bytes(passes) + self.window_bytes(passes)
     }
 
     pub(super) fn take(&self, room: &mut Room, passes: Passes) -> Rooms {
@@ -128,7 +165,7 @@ impl<'p> Part<'p> {
         let has_head = self.stages.iter().any(|(_, units)| units.end == layout.units());
         Rooms {
             stages: self.stages.iter().map(stage).collect(),
-            letters: Letters::take(room, self.letter(passes), self.needs),
+            letters: Letters::take(room, self.letter(passes), self.needs, self.is_direct),
             scratch: Scratch::take(room, config, has_head, passes),
         }
     }

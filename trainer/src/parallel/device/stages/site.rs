@@ -1,0 +1,116 @@
+//! What a rank's stages are made with, and what of it goes where.
+
+use super::hosted::Hosted;
+use super::kept::Kept;
+use super::rooms::{Part, StateRooms};
+use crate::device::{DeviceInputs, DeviceUse, Passes};
+use crate::error::Error;
+use crate::kernels::cuda::Device;
+use crate::model::Gpt;
+use crate::offload::Scope;
+use crate::optim::Rule;
+use crate::parallel::device::{fitting, over, passes};
+use crate::parallel::tensor::Group;
+use crate::parallel::{Groups, Lanes, Shards, Sharing, Stage, Thrift};
+use crate::state::State;
+use brigade_comm::Op;
+use std::ops::Range;
+
+/// What the stages of a rank are made with.
+pub(in super::super) struct Site<'a, 's> {
+    pub(in super::super) usage: DeviceUse,
+    pub(in super::super) model: &'a Gpt,
+    pub(in super::super) groups: &'a Groups,
+    pub(in super::super) lanes: Lanes,
+    pub(in super::super) sharing: Sharing,
+    pub(in super::super) rule: Rule,
+    pub(in super::super) thrift: &'s Thrift,
+    /// Of this rank's part of every tensor, the same on every rank with that part, or absent.
+    pub(in super::super) state: &'s State,
+}
+
+impl<'a> Site<'a, '_> {
+    /// Whether a device can keep a stage's state, if it has room.
+    fn is_plain(&self) -> bool {
+        let is_plain = self.sharing.stage == Stage::Ddp && self.thrift.offload.is_none();
+        is_plain && self.rule == Rule::Adamw && !self.adds_in_order()
+    }
+
+    /// Whether gradients of all micro-batches of all ranks are added in one order.
+    pub(super) fn adds_in_order(&self) -> bool {
+        self.sharing.is_ordered && self.groups.dp.is_some()
+    }
+
+    /// Keep the state of one of so many stages where there is room for it.
+    pub(super) fn keep(
+        &self,
+        (at, stages): (usize, usize),
+        device: &Device,
+        rooms: StateRooms,
+    ) -> Result<Kept<'a>, Error> {
+        let views = match rooms {
+            StateRooms::Here(held) => return Ok(Kept::Here(held)),
+            StateRooms::There(views) => views,
+        };
+        let Site { model, groups, sharing, thrift, .. } = self;
+        let (layout, group) = (model.layout(), groups.dp.as_ref());
+        let is_each = self.adds_in_order();
+        let slots = if is_each { sharing.slots } else { 1 };
+        let sharing = Sharing { slots, ..*sharing };
+        let units = views.units();
+        let mut shards = Shards::new(model.kernels(), group, sharing, layout, units, self.state);
+        shards.begin(&thrift.source, layout, group)?;
+        shards.narrow(thrift.precision);
+        let offload = thrift.offload.as_ref().map(|it| it.part(at, stages));
+        shards.suit(self.rule, offload.as_ref())?;
+        offload.map_or(Ok(()), |offload| shards.offload(&offload))?;
+        let hosted = Hosted::new(views, shards, is_each, layout, device)?;
+        Ok(Kept::There(Box::new(hosted)))
+    }
+
+    /// Where what goes into the blocks of one of so many stages is kept elsewhere: `len` numbers
+    /// for each block of as many micro-batches as may be on their way.
+    pub(super) fn inputs(
+        &self,
+        (at, stages): (usize, usize),
+        units: Range<usize>,
+        device: &Device,
+        [slots, len]: [usize; 2],
+    ) -> Result<Option<DeviceInputs>, Error> {
+        let Some(offload) = &self.thrift.inputs else { return Ok(None) };
+        let (layers, stays) = (self.model.layout().config().layers, DeviceInputs::STAYS);
+        let scope = Scope { layers, units, slots, len, stays };
+        DeviceInputs::new(device.stream(), &offload.part(at, stages), scope).map(Some)
+    }
+}
+
+/// How passes are made, and who keeps the state: the device, if it may and has room. Where one rank
+/// has room for neither, all are refused, so that the first can tell. Letters have places on the
+/// device where no rank is worse off for it.
+pub(super) fn choose(site: &Site<'_, '_>, part: &mut Part<'_>) -> Result<Passes, Error> {
+    let Site { usage, model, groups, lanes, thrift, .. } = site;
+    let ways = passes(usage.inside, model, lanes, thrift.keep);
+    let fit = |part: &mut Part<'_>, is_direct: bool| {
+        (part.is_direct, part.is_hosted) = (is_direct, false);
+        let plain = fitting(&ways, usage.budget, &|way| part.all_bytes(way));
+        let plain = plain.filter(|_| site.is_plain());
+        part.is_hosted = plain.is_none();
+        plain.or_else(|| fitting(&ways, usage.budget, &|way| part.all_bytes(way)))
+    };
+    if let Some(pp) = &groups.pp {
+        let [by_hosts, direct] = [false, true].map(|is_direct| {
+            let way = fit(part, is_direct);
+            (way.map(|way| way.has_tiles), part.is_hosted)
+        });
+        let mut objections = [u64::from(direct != by_hosts || direct.0.is_none())];
+        pp.all_reduce(&mut objections, Op::Max)?;
+        part.is_direct = objections == [0];
+    }
+    let way = fit(part, part.is_direct);
+    let least = ways.iter().map(|way| part.all_bytes(*way)).min().unwrap_or(0);
+    let mut most = [if way.is_some() { 0 } else { least as u64 }];
+    let axes = [groups.pp.as_ref(), groups.dp.as_ref(), model.dividers().map(Group::comm)];
+    axes.into_iter().flatten().try_for_each(|axis| axis.all_reduce(&mut most, Op::Max))?;
+    way.filter(|_| most == [0])
+        .ok_or_else(|| over(usage.budget, most[0] as usize, "a rank's stages need", thrift.keep))
+}
