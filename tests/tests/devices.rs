@@ -60,6 +60,35 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
 }
 
+/// A state in parts that is held twice: the devices give gradients to those who own them, and add up
+/// what owners of the same part have.
+#[test]
+fn states_that_devices_hold_twice_have_the_losses_of_the_processor() {
+    if is_off() || !has_device() {
+        return;
+    }
+    let alone = losses(&run("--quiet", 1));
+    let copies = "summed by the devices, and of 2 copies by the devices\n";
+    let four = "--ranks 4 --mesh replicate=2,shard=2";
+    for (more, ranks) in [
+        (format!("{four} --strategy fsdp"), 4),
+        (format!("{four} --strategy zero2 --accumulate 2"), 4),
+        (format!("{four} --strategy zero1 --accumulate 2"), 4),
+        ("--ranks 8 --mesh dp=2,shard=2,tp=2 --strategy fsdp,tp".to_string(), 8),
+    ] {
+        let output = run(&format!("{more} --device cuda"), ranks);
+        assert!(output.contains(copies) && output.contains(", as predicted"), "{more}: {output}");
+        near(&losses(&output), &alone, &more);
+    }
+    // Owners of the same part do not reach each other, as on other machines.
+    let far: Vec<String> = (3..40).map(|at| format!("cuIpcOpenMemHandle_v2@{at}=801")).collect();
+    let flags = format!("{four} --strategy fsdp --device cuda");
+    let output = run_with(&flags, 4, &[("BRIGADE_FAKE_CUDA_FAULTS", &far.join(","))]);
+    let is_so = output.contains("summed by the devices, and of 2 copies by the hosts\n");
+    assert!(is_so && output.contains(", as predicted"), "{output}");
+    near(&losses(&output), &alone, &flags);
+}
+
 /// Hosts that wait for what goes into blocks to be down, of devices that wait for each other, have
 /// sent before what others wait for.
 #[test]

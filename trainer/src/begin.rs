@@ -211,8 +211,8 @@ pub(crate) fn strategy<'a>(
         return Ok(Box::new(pipeline));
     }
     if let Some(usage) = usage {
-        let dp = groups.dp.as_ref();
-        return on_device(usage, model, dp, lanes, sharing, optimizer, &thrift, state);
+        let peers = groups.peers(false);
+        return on_device(usage, model, peers, lanes, sharing, optimizer, &thrift, state);
     }
     let peers = groups.peers(args.travel.secondary);
     let data = DataParallel::new(model, peers, lanes, sharing, optimizer, &thrift, state)?;

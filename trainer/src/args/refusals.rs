@@ -30,7 +30,7 @@ impl Args {
         let ways = Ways::of(&self.strategy)?;
         let mesh = self.mesh(ranks);
         ways.suit(&mesh, self.experts)?;
-        let is_plain = self.check_travel(&ways, &mesh, ranks)?;
+        let is_usual = self.check_travel(&ways, &mesh, ranks)?;
         if mesh.ranks() != ranks {
             let problem = format!("{mesh} has {} ranks, but there are {ranks}", mesh.ranks());
             return Err(Error::setting("mesh", problem));
@@ -51,7 +51,7 @@ impl Args {
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
         let is_divided = mesh.length(Axis::Tp) > 1;
-        let goes = is_plain && self.tile.is_none() && (!is_divided || ways.go_on_devices());
+        let goes = is_usual && self.tile.is_none() && (!is_divided || ways.go_on_devices());
         self.device.check(goes, self.plan)?;
         if self.ordered && ways.inside == Some(Inside::Experts) && self.device.is_cuda() {
             let problem = "experts of several ranks on devices add up in the order of rows";

@@ -161,8 +161,8 @@ impl crate::Args {
     ) -> Result<bool, Error> {
         self.travel().suit(ways.data, mesh, self.ordered, self.precision)?;
         Pace::suit(ways.pace, self, ranks)?;
-        let is_usual = self.travel().is_plain() && mesh.length(Axis::Shard) == 1;
-        let is_plain = is_usual && ways.pace.is_none();
+        let is_usual = self.travel().is_plain() && ways.pace.is_none();
+        let is_plain = is_usual && mesh.length(Axis::Shard) == 1;
         if !is_plain && self.is_pipeline() {
             let problem = "a pipeline goes with ddp, zero1, zero2 or fsdp along dp: no servers, no \
                            axis shard, and all travels as it is";
@@ -172,7 +172,7 @@ impl crate::Args {
             let problem = "holds parameters in memory, that --offload nvme would not".to_string();
             return Err(Error::setting("secondary", problem));
         }
-        Ok(is_plain)
+        Ok(is_usual)
     }
 }
 

@@ -27,6 +27,8 @@ fn ranks_that_share_a_device_have_the_losses_of_the_processor() {
         check(2, &format!("--batch 64 --strategy {stage}"), TOLERANCE);
     }
     check(2, "--ordered --strategy zero2", TOLERANCE);
+    // Who holds a state several times, and shares a device, has it with the host.
+    check(4, "--batch 64 --strategy fsdp --mesh dp=2,shard=2", TOLERANCE);
 }
 
 #[test]

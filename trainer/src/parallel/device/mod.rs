@@ -28,7 +28,7 @@ use super::formula::call_bytes;
 use super::pipeline::{Home, Needs, Pipeline, Plan};
 use super::source::Passing;
 use super::tensor::{Group, Inside};
-use super::{Groups, Lanes, Sharing, Stage, Strategy, Thrift};
+use super::{Groups, Lanes, Peers, Sharing, Stage, Strategy, Thrift};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes};
 use crate::error::Error;
 use crate::kernels::cuda::{self, Device};
@@ -54,7 +54,7 @@ use std::sync::OnceLock;
 pub fn on_device<'a>(
     usage: DeviceUse,
     model: &'a Gpt,
-    group: Option<&'a Communicator>,
+    peers: Peers<'a>,
     lanes: Lanes,
     sharing: Sharing,
     optimizer: Optimizer,
@@ -62,6 +62,7 @@ pub fn on_device<'a>(
     state: &State,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
     check(thrift)?;
+    let group = peers.data;
     let (device, state) = (Device::open(usage.index, usage.inside)?, &*model.part(state));
     let is_plain = optimizer.rule() == Rule::Adamw
         && !(sharing.is_ordered && group.is_some())
@@ -75,16 +76,17 @@ pub fn on_device<'a>(
     let passing = || Passing::open(&thrift.source, state, (layout, &untiled), group);
     let is_in_parts = sharing.stage > Stage::Ddp && group.is_some();
     let has_gates = layout.config().experts > 0;
-    let groups = groups_at_once(&[model.dividers().map(Group::comm), group], &device)?;
-    if let Some(group) = group.filter(|_| is_in_parts) {
-        let (stage, ranks) = (sharing.stage, group.size());
+    let dividers = model.dividers().map(Group::comm);
+    let groups = groups_at_once(&[dividers, peers.parts, peers.replicas], &device)?;
+    if let Some(parts) = peers.parts.filter(|_| is_in_parts) {
+        let (stage, ranks) = (sharing.stage, parts.size());
         let bytes = |way| Parts::bytes(layout, (stage, slots), way, ranks);
         if let Some(way) = fitting(&bytes)
-            && let Some(calls) = Calls::new(group, groups, device.stream(), has_gates)?
+            && let Some(calls) = Calls::new(parts, groups, device.stream(), has_gates)?
         {
-            let division = divide(model, groups, &device, way)?;
-            let (share, from) = ((stage, lanes, group, calls), passing()?);
-            let way = Parts::new(device, model, division, share, optimizer, way, thrift, from)?;
+            let others = (divide(model, groups, &device, way)?, calls, (peers, groups));
+            let (share, from) = ((stage, lanes), passing()?);
+            let way = Parts::new(device, model, others, share, optimizer, way, thrift, from)?;
             return Ok(Box::new(way));
         }
     }
@@ -95,7 +97,7 @@ pub fn on_device<'a>(
         return Ok(Box::new(way));
     }
     let division = divide(model, groups, &device, passes[0])?;
-    let (share, room) = ((group, lanes, sharing), (budget, &passes[..]));
+    let (share, room) = ((peers, lanes, sharing), (budget, &passes[..]));
     let way = Streamed::new(device, model, division, share, optimizer, thrift, state, room)?;
     Ok(Box::new(way))
 }

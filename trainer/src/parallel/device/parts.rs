@@ -1,12 +1,14 @@
 //! The state in parts on the devices of ranks that share their data: ZeRO-1, ZeRO-2 and FSDP
 //! without the hosts. Each rank's device has what `Held` says of it, gathers a unit's parameters
 //! while the unit before is computed, gives each gradient to those who own its parts while the
-//! unit below is computed, and updates its own.
+//! unit below is computed, and updates its own. Where the state is held several times, those who
+//! have the same part then add that up, too.
 
 mod flow;
 mod held;
 
 use super::pass::Pass;
+use super::sums::Sums;
 use super::{divided_bytes, runs};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
@@ -17,23 +19,24 @@ use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::source::Passing;
 use crate::parallel::{
-    Batch, Lanes, Memory, Spent, Stage, Strategy, Take, Thrift, gather_losses, loss_bytes,
+    Batch, Lanes, Memory, Peers, Spent, Stage, Strategy, Take, Thrift, gather_losses, loss_bytes,
     tell_whole,
 };
 use crate::state::State;
-use brigade_comm::Communicator;
 use brigade_cuda::DeviceMemory;
 use flow::Flow;
 use held::{Held, Unit};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One rank of ZeRO or FSDP, with its parts on its device.
 pub struct Parts<'a> {
     model: &'a Gpt,
     layout: &'a Layout,
-    group: &'a Communicator,
+    peers: Peers<'a>,
     /// In front of the memory that its calls are on.
     flow: Flow<'a>,
+    /// Over those who have the same parts.
+    sums: Sums<'a>,
     pass: Pass<'a>,
     held: Held,
     optimizer: Optimizer,
@@ -56,7 +59,9 @@ impl<'a> Parts<'a> {
         room.taken()
     }
 
-    /// This rank's part, of what passes by all of them; `calls` are of its device.
+    /// This rank's part, of what passes by all of them. `others` are those who divide the model,
+    /// calls of those who divide the state, and all with other samples, of whom so many groups may
+    /// have calls on devices.
     ///
     /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
     /// `passing`.
@@ -64,24 +69,29 @@ impl<'a> Parts<'a> {
     pub(super) fn new(
         device: Device,
         model: &'a Gpt,
-        division: Option<DeviceDivision<'a>>,
-        (stage, lanes, group, calls): (Stage, Lanes, &'a Communicator, Calls<'a>),
+        others: (Option<DeviceDivision<'a>>, Calls<'a>, (Peers<'a>, u32)),
+        (stage, lanes): (Stage, Lanes),
         optimizer: Optimizer,
         passes: Passes,
         thrift: &Thrift,
         mut passing: Passing<'_>,
     ) -> Result<Parts<'a>, Error> {
         let (layout, slots) = (model.layout(), lanes.slots());
-        let (share, place) = ((stage, slots), (group.rank(), group.size()));
-        let bytes = Parts::bytes(layout, share, passes, group.size());
+        let (division, calls, (peers, groups)) = others;
+        let parts = peers.parts.expect("those who divide the state");
+        let (share, place) = ((stage, slots), (parts.rank(), parts.size()));
+        let bytes = Parts::bytes(layout, share, passes, parts.size());
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let mut room = Room::at(memory.address());
         let held = Held::take(&mut room, layout, share, passes.inside, place);
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let mut flow = Flow::new(calls, device.stream())?;
+        let may = (groups, layout.config().experts > 0);
+        let sums = Sums::open(peers.replicas, may, device.stream(), held.lens())?;
+        let longest = if sums.bytes() > 0 { 4 * held.lens().max().unwrap_or(0) } else { 0 };
         let gpt = DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?;
-        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, 0)?;
+        let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, longest)?;
         if flow.calls().shares_process() {
             let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
             let views =
@@ -96,18 +106,21 @@ impl<'a> Parts<'a> {
         flow.renew()?;
         let memory = held.memory();
         let [pinned, arena] = pass.host_bytes();
-        let calls = memory.calls + pinned;
+        let calls = memory.calls + pinned + sums.bytes();
         let inside = divided_bytes(model, &pass.gpt, passes.keep, 0..layout.units(), &lanes)?;
         Ok(Parts {
             model,
             layout,
-            group,
-            held,
-            flow,
+            peers,
             optimizer,
             losses: vec![0.0; slots],
-            formula_bytes: loss_bytes(Some(group), slots)? + inside,
+            formula_bytes: loss_bytes(peers.data, slots)?
+                + sums.formula_bytes(held.lens())?
+                + inside,
             memory: Memory { calls, activations, arena, ..memory },
+            held,
+            flow,
+            sums,
             pass,
         })
     }
@@ -128,16 +141,20 @@ impl<'a> Parts<'a> {
     /// Backward of a slot: each gradient goes to the owners of its parts behind what is computed
     /// next, and the parameters below come before that.
     fn backward(&mut self, slot: usize) -> Result<(), Error> {
-        let Parts { layout, pass, held, flow, losses, .. } = self;
-        let units = layout.units();
+        let Parts { layout, pass, held, flow, sums, losses, .. } = self;
+        let (units, is_last) = (layout.units(), slot + 1 == losses.len());
         // Where lanes are added up first, only the last slot's sums go anywhere.
-        let is_sent = !held.adds_up() || slot + 1 == losses.len();
+        let is_sent = !held.adds_up() || is_last;
+        let mut settle = |held: &Held, flow: &mut Flow<'a>, pass: &mut Pass<'a>, unit| {
+            flow.settle(held, &pass.gpt.device, unit, slot)?;
+            if is_last { sums.sum(held.units[unit].grads, &mut pass.wire) } else { Ok(()) }
+        };
         for unit in (0..units).rev() {
             let len = layout.unit(unit).len();
             let params = flow.params(held, unit)?.first(len);
             if !held.adds_up() && unit + 2 < units {
                 // The unit above the one above had the same room.
-                flow.settle(held, &pass.gpt.device, unit + 2, slot)?;
+                settle(held, flow, pass, unit + 2)?;
             }
             let lane = held.lane(unit, slot);
             pass.backward(unit, params, lane.first(len))?;
@@ -153,15 +170,22 @@ impl<'a> Parts<'a> {
             }
         }
         pass.end()?;
-        let last = if is_sent { units.min(2) } else { 0 };
-        (0..last).rev().try_for_each(|unit| flow.settle(held, &pass.gpt.device, unit, slot))
+        let left = match held.adds_up() {
+            true if is_sent => units,
+            true => 0,
+            false => units.min(2),
+        };
+        (0..left).rev().try_for_each(|unit| settle(held, flow, pass, unit))?;
+        if is_last { sums.flush(&mut pass.wire) } else { Ok(()) }
     }
 
-    /// Move this rank's parts against their gradients.
-    fn update(&mut self, lr: f32) -> Result<(), Error> {
-        let Parts { layout, pass, held, flow, optimizer, .. } = self;
+    /// Move this rank's parts against their gradients. How long this waited for other ranks.
+    fn update(&mut self, lr: f32) -> Result<Duration, Error> {
+        let Parts { layout, pass, held, flow, sums, optimizer, .. } = self;
+        let mut waited = Duration::ZERO;
         for at in (0..layout.units()).rev() {
             let unit = &held.units[at];
+            waited += sums.take(at, unit.grads, &mut pass.wire)?;
             let own = unit.own.clone();
             for (run, decays) in runs(layout, own.clone()) {
                 let run = run.start - own.start..run.end - own.start;
@@ -172,7 +196,8 @@ impl<'a> Parts<'a> {
             }
             flow.share(held, at)?;
         }
-        flow.renew()
+        flow.renew()?;
+        Ok(waited)
     }
 
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
@@ -184,16 +209,16 @@ impl<'a> Parts<'a> {
             self.pass.turn(slot, batch.scale())?;
             self.backward(slot)?;
         }
-        self.update(lr)?;
+        let waited = self.update(lr)?;
         self.optimizer.steps += 1;
         self.pass.updated()?;
         self.pass.losses(&mut self.losses)?;
         self.pass.add_times(&mut spent)?;
-        spent.optimizer = self.pass.update_time()?;
+        spent.optimizer = self.pass.update_time()?.saturating_sub(waited);
         let begun = Instant::now();
-        let sum = gather_losses(Some(self.group), &self.losses)?;
+        let sum = gather_losses(self.peers.data, &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
-        spent.exposed = begun.elapsed() + self.pass.gpt.take_waited();
+        spent.exposed = waited + begun.elapsed() + self.pass.gpt.take_waited();
         spent.disk = self.pass.disk_use().since(disk);
         Ok(spent)
     }
@@ -207,14 +232,15 @@ impl<'a> Parts<'a> {
     /// Hand over this rank's part of every tensor, unit by unit, as the ranks with other samples
     /// have it together.
     fn tell_part(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
+        let group = self.peers.parts.expect("those who divide the state");
         let (mut part, mut whole) = (Vec::new(), Vec::new());
         for Unit { range, params, mean, square, .. } in &self.held.units {
             part.resize(params.len(), 0.0);
-            whole.resize(self.group.size() * params.len(), 0.0);
+            whole.resize(group.size() * params.len(), 0.0);
             let arrays = [("params", params), ("mean", mean), ("square", square)];
             for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
                 self.pass.wire.read(**view, &mut part)?;
-                self.group.all_gather(&part, &mut whole)?;
+                group.all_gather(&part, &mut whole)?;
                 take(array, range.start, &whole[..range.len()])?;
             }
         }
@@ -225,7 +251,8 @@ impl<'a> Parts<'a> {
 impl<'a> Parts<'a> {
     /// Calls of the devices.
     fn calls(&self) -> impl Iterator<Item = &Calls<'a>> {
-        std::iter::once(self.flow.calls()).chain(self.pass.gpt.calls())
+        let others = self.sums.calls().into_iter().chain(self.pass.gpt.calls());
+        std::iter::once(self.flow.calls()).chain(others)
     }
 
     /// The others hear of it where this rank goes no further.
@@ -285,7 +312,7 @@ impl Strategy for Parts<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        let sent = self.group.stats().sent_bytes + self.model.sent_bytes();
+        let sent = self.peers.sent_bytes() + self.model.sent_bytes();
         sent - self.calls().map(Calls::meeting_bytes).sum::<u64>()
     }
 
@@ -314,8 +341,14 @@ impl Strategy for Parts<'_> {
     fn device(&self) -> Option<String> {
         let device = self.pass.gpt.describe();
         let calls = self.flow.calls().describe();
+        let copies = match (self.peers.copies(), self.sums.calls()) {
+            (1, _) => String::new(),
+            (copies, Some(calls)) => format!(", and of {copies} copies {}", calls.describe()),
+            (copies, None) => format!(", and of {copies} copies by the hosts"),
+        };
         Some(format!(
-            "{device}, which has this rank's parts of the state too, gradients summed {calls}"
+            "{device}, which has this rank's parts of the state too, gradients summed \
+             {calls}{copies}"
         ))
     }
 }

@@ -14,18 +14,17 @@ use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::{
-    Batch, Lanes, Memory, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses,
+    Batch, Lanes, Memory, Peers, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses,
     loss_bytes, tell_whole,
 };
 use crate::state::State;
-use brigade_comm::Communicator;
 use brigade_cuda::{DeviceMemory, Event};
 use std::time::Instant;
 
 /// One rank of DDP, ZeRO or FSDP whose device computes what the host holds.
 pub struct Streamed<'a> {
     model: &'a Gpt,
-    group: Option<&'a Communicator>,
+    peers: Peers<'a>,
     pass: Pass<'a>,
     shards: Shards<'a>,
     slots: Vec<Slot>,
@@ -73,7 +72,7 @@ impl<'a> Streamed<'a> {
         device: Device,
         model: &'a Gpt,
         division: Option<DeviceDivision<'a>>,
-        (group, lanes, sharing): (Option<&'a Communicator>, Lanes, Sharing),
+        (peers, lanes, sharing): (Peers<'a>, Lanes, Sharing),
         optimizer: Optimizer,
         thrift: &Thrift,
         state: &State,
@@ -102,8 +101,8 @@ impl<'a> Streamed<'a> {
         let slots = views.into_iter().map(slot).collect::<Result<Vec<_>, Error>>()?;
 
         let mut shards =
-            Shards::new(model.kernels(), group, sharing, layout, 0..layout.units(), state);
-        shards.begin(&thrift.source, layout, group)?;
+            Shards::new(model.kernels(), peers, sharing, layout, 0..layout.units(), state);
+        shards.begin(&thrift.source, layout, peers)?;
         shards.narrow(thrift.precision);
         shards.suit(optimizer.rule(), thrift.offload.as_ref())?;
         if let Some(offload) = &thrift.offload {
@@ -119,11 +118,12 @@ impl<'a> Streamed<'a> {
             [params, grads[unit % 2].full].map(|view| first(unit, view))
         })?;
         let inside = divided_bytes(model, &pass.gpt, keep, 0..layout.units(), &lanes)?;
-        let formula_bytes = shards.formula_bytes()? + loss_bytes(group, lanes.slots())? + inside;
+        let told = loss_bytes(peers.data, lanes.slots())?;
+        let formula_bytes = shards.formula_bytes()? + told + inside;
         let [pinned, inputs] = pass.host_bytes();
         Ok(Streamed {
             model,
-            group,
+            peers,
             pass,
             shards,
             slots,
@@ -245,7 +245,7 @@ impl Streamed<'_> {
         self.pass.add_times(&mut spent)?;
         spent.exposed = self.shards.take_waited() + self.pass.gpt.take_waited();
         let begun = Instant::now();
-        let sum = gather_losses(self.group, &self.losses)?;
+        let sum = gather_losses(self.peers.data, &self.losses)?;
         spent.loss = sum * f64::from(batch.scale());
         spent.exposed += begun.elapsed();
 
@@ -295,9 +295,8 @@ impl Strategy for Streamed<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        let sent = self.group.map_or(0, |group| group.stats().sent_bytes);
         let meetings = self.pass.gpt.calls().map_or(0, Calls::meeting_bytes);
-        sent + self.model.sent_bytes() - meetings
+        self.peers.sent_bytes() + self.model.sent_bytes() - meetings
     }
 
     fn memory(&self) -> Memory {

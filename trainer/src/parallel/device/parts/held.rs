@@ -108,6 +108,11 @@ impl Held {
         Held { units, ranks, rooms, sums, lanes, incoming }
     }
 
+    /// Numbers of each unit's part.
+    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
+        self.units.iter().map(|unit| unit.grads.len())
+    }
+
     /// Where all parts of a unit's parameters come to that are not kept.
     pub(super) fn room(&self, unit: usize) -> View {
         self.rooms[unit % 2].first(self.whole(unit))
