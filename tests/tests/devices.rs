@@ -8,6 +8,9 @@ use brigade_tests::command::{bounded, brigade, text, words};
 const MODEL: &str = "train --batch 16 --layers 4 --width 20 --heads 2 --context 12 --steps 3 \
                      --threads 1 --sample 0";
 
+/// One for fewer seconds, where there are many ranks or many calls.
+const SMALL: &str = "--layers 2 --batch 32";
+
 /// Pipelines side by side, each rank with a device and a process of its own: the devices add up the
 /// gradients of those who share a stage.
 #[test]
@@ -33,7 +36,7 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     if is_off() || !has_device() {
         return;
     }
-    let alone = losses(&run("--quiet", 1));
+    let alone = losses(&run(SMALL, 1));
     let heads = "heads and hidden numbers divided by 2 and summed by the devices, which has";
     let rows = "hidden numbers and rows divided by 2 and summed by the devices, which has";
     let tokens = "tokens divided by 2, keys and values passed on by the devices, which has";
@@ -52,7 +55,8 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
         ("ddp,1f1b,tp", "dp=2,pp=2,tp=2", [heads, sums, letters]),
     ] {
         let ranks = 1 << mesh.split(',').count();
-        let flags = format!("--ranks {ranks} --strategy {strategy} --mesh {mesh} --device cuda");
+        let way = format!("--ranks {ranks} --strategy {strategy} --mesh {mesh} --device cuda");
+        let flags = format!("{SMALL} {way}");
         let output = run(&flags, ranks);
         let is_so = how.iter().all(|clause| output.contains(clause));
         assert!(is_so && output.contains(", as predicted"), "{flags}: {output}");
@@ -60,14 +64,41 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
 }
 
-/// A state in parts that is held twice: the devices give gradients to those who own them, and add up
-/// what owners of the same part have.
+/// The same where all ranks share one device, as on a developer's machine: no call waits there, and
+/// hosts meet for those of every group.
+#[test]
+fn groups_of_ranks_that_share_a_device_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    let alone = losses(&run(SMALL, 1));
+    let by = "by the devices between meetings of their hosts";
+    let heads = format!("heads and hidden numbers divided by 2 and summed {by}, which has");
+    let (sums, letters) = (format!(", gradients summed {by}"), ", letters from device to device\n");
+    let copies = format!(", and of 2 copies {by}\n");
+    for (strategy, mesh, how) in [
+        ("ddp,tp", "dp=2,tp=2", [&heads[..], &sums, ""]),
+        ("fsdp,tp", "dp=2,tp=2", [&heads, &sums, "parts of the state"]),
+        ("fsdp", "dp=2,shard=2", [&sums, &copies, "parts of the state"]),
+        ("ddp,1f1b", "dp=2,pp=2", [&sums, letters, ""]),
+    ] {
+        let way = format!("--ranks 4 --strategy {strategy} --mesh {mesh} --device cuda");
+        let flags = format!("{SMALL} {way}");
+        let output = run(&flags, 1);
+        let is_so = how.iter().all(|clause| output.contains(clause));
+        assert!(is_so && output.contains(", as predicted"), "{flags}: {output}");
+        near(&losses(&output), &alone, &flags);
+    }
+}
+
+/// A state in parts that is held twice: the devices give gradients to those who own them, and add
+/// up what owners of the same part have.
 #[test]
 fn states_that_devices_hold_twice_have_the_losses_of_the_processor() {
     if is_off() || !has_device() {
         return;
     }
-    let alone = losses(&run("--quiet", 1));
+    let alone = losses(&run(SMALL, 1));
     let copies = "summed by the devices, and of 2 copies by the devices\n";
     let four = "--ranks 4 --mesh replicate=2,shard=2";
     for (more, ranks) in [
@@ -76,13 +107,13 @@ fn states_that_devices_hold_twice_have_the_losses_of_the_processor() {
         (format!("{four} --strategy zero1 --accumulate 2"), 4),
         ("--ranks 8 --mesh dp=2,shard=2,tp=2 --strategy fsdp,tp".to_string(), 8),
     ] {
-        let output = run(&format!("{more} --device cuda"), ranks);
+        let output = run(&format!("{SMALL} {more} --device cuda"), ranks);
         assert!(output.contains(copies) && output.contains(", as predicted"), "{more}: {output}");
         near(&losses(&output), &alone, &more);
     }
     // Owners of the same part do not reach each other, as on other machines.
     let far: Vec<String> = (3..40).map(|at| format!("cuIpcOpenMemHandle_v2@{at}=801")).collect();
-    let flags = format!("{four} --strategy fsdp --device cuda");
+    let flags = format!("{SMALL} {four} --strategy fsdp --device cuda");
     let output = run_with(&flags, 4, &[("BRIGADE_FAKE_CUDA_FAULTS", &far.join(","))]);
     let is_so = output.contains("summed by the devices, and of 2 copies by the hosts\n");
     assert!(is_so && output.contains(", as predicted"), "{output}");
@@ -104,8 +135,8 @@ fn inputs_elsewhere_go_with_pipelines_of_divided_blocks() {
     near(&losses(&output), &alone, way);
 }
 
-/// Ranks that divide experts: rows travel through the hosts, gradients of what all have are summed
-/// by the devices.
+/// Ranks that divide experts: rows go from device to device, or, where ranks share one, through the
+/// hosts; gradients of what all have are summed by the devices.
 #[test]
 fn experts_on_devices_of_their_own_have_the_losses_of_the_processor() {
     if is_off() || !has_device() {
@@ -113,11 +144,18 @@ fn experts_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
     let experts = "--experts 4 --top 2";
     let alone = losses(&run(experts, 1));
-    let sums = "experts and samples divided by 2, gradients summed by the devices, which has";
+    let sums = "divided by 2, rows from device to device, gradients summed by the devices, which";
+    let all = "divided by 4, rows from device to device, gradients summed by the devices, which";
     let others = "which has this rank's parts of the state too, gradients summed by the devices";
     let shared = "gradients summed by the devices between meetings of their hosts, which has";
-    for (strategy, devices, how) in [("ep", 2, sums), ("ep", 1, shared), ("fsdp", 2, others)] {
-        let flags = format!("{experts} --ranks 2 --strategy {strategy} --device cuda");
+    for (way, devices, how) in [
+        ("--ranks 2 --strategy ep", 2, sums),
+        ("--ranks 4 --strategy ep --recompute", 4, all),
+        ("--ranks 4 --strategy ddp,ep --mesh dp=2,tp=2 --accumulate 2", 4, sums),
+        ("--ranks 2 --strategy ep", 1, shared),
+        ("--ranks 2 --strategy fsdp", 2, others),
+    ] {
+        let flags = format!("{experts} {way} --device cuda");
         let output = run(&flags, devices);
         assert!(output.contains(how) && output.contains(", as predicted"), "{output}");
         near(&losses(&output), &alone, &flags);

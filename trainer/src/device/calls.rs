@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::kernels::cuda::View;
-use brigade_comm::device::{DeviceGroup, Way};
-use brigade_comm::{Call, Communicator, Op};
+use brigade_comm::device::{DeviceGroup, DeviceMessage, Way};
+use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_cuda::{Event, Stream};
 
 /// Calls on memory of devices.
@@ -159,6 +159,32 @@ impl<'a> Calls<'a> {
         self.enqueue(call, from, to, &stream)
     }
 
+    /// Whether what one rank has for another goes there, however long, without their hosts, and out
+    /// of memory that other processes cannot be given.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.group.way() == Way::Linked
+    }
+
+    /// Each view to its rank, and what that has for this one into others, within the order of what
+    /// computes. Between two ranks both list what goes one way in the same order.
+    pub(crate) fn trade(
+        &mut self,
+        out: impl Iterator<Item = (usize, View)>,
+        into: impl Iterator<Item = (usize, View)>,
+    ) -> Result<(), Error> {
+        let message = |(rank, view): (usize, View), sends: bool| {
+            let (dtype, address, len) = (dtype(view), view.address(), view.len());
+            match sends {
+                true => DeviceMessage::send(dtype, address, len, rank),
+                false => DeviceMessage::recv(dtype, address, len, rank),
+            }
+        };
+        let out = out.map(|one| message(one, true));
+        let messages: Vec<_> = out.chain(into.map(|one| message(one, false))).collect();
+        // SAFETY: each view's owner keeps it, and what computes comes before this or behind it.
+        Ok(unsafe { self.group.messages(&messages, &self.compute) }?)
+    }
+
     fn enqueue(&mut self, call: &Call, from: View, to: View, stream: &Stream) -> Result<(), Error> {
         let (ranks, rank) = (self.comm.size() as u32, self.comm.rank() as u32);
         let (input, output) = call.buffer_elems(ranks, rank);
@@ -170,4 +196,9 @@ impl<'a> Calls<'a> {
         self.meeting_bytes += self.comm.stats().sent_bytes - before;
         Ok(())
     }
+}
+
+/// What numbers inside are.
+pub(super) fn dtype(view: View) -> Dtype {
+    if view.size() == 4 { Dtype::F32 } else { Dtype::Bf16 }
 }

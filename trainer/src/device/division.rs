@@ -7,9 +7,9 @@
 //! | `tp` | heads and hidden numbers | sums of the stream |
 //! | `sp` | these, and rows of the stream | rows, sums of them; gradients of norms and ends |
 //! | `ring` | rows, of the inside too | keys and values to the next; all gradients |
-//! | `ep` | samples, and some experts | all gradients but those of experts; rows: see `mixture` |
+//! | `ep` | samples, and some experts | all gradients but those of experts; rows: `mixture` |
 
-use super::calls::Calls;
+use super::calls::{Calls, dtype};
 use super::wire::Wire;
 use crate::error::Error;
 use crate::kernels::cuda::View;
@@ -101,7 +101,11 @@ impl<'a> DeviceDivision<'a> {
                 format!(", tokens divided by {ranks}, keys and values passed on {how}")
             }
             Inside::Experts => {
-                format!(", experts and samples divided by {ranks}, gradients summed {how}")
+                let rows = match self.calls().is_some_and(Calls::has_messages) {
+                    true => ", rows from device to device",
+                    false => "",
+                };
+                format!(", experts and samples divided by {ranks}{rows}, gradients summed {how}")
             }
             Inside::Sequence => {
                 format!(", heads, hidden numbers and rows divided by {ranks} and summed {how}")
@@ -160,6 +164,14 @@ impl<'a> DeviceDivision<'a> {
     pub(crate) fn pass_on(&mut self, from: View, to: View) -> Result<(), Error> {
         let circle = self.circle().expect("they are a ring");
         self.beside(circle.step(from.len(), dtype(from)), [from, to])
+    }
+
+    /// Calls of the devices, if they pass on as many rows as gates say.
+    pub(super) fn messages(&mut self) -> Option<&mut Calls<'a>> {
+        match &mut self.by {
+            By::Devices(calls) if calls.has_messages() => Some(calls),
+            _ => None,
+        }
     }
 
     /// What is computed after this sees what came of that.
@@ -269,9 +281,4 @@ impl Hosts {
 
 fn sum(view: View) -> Call {
     Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len())
-}
-
-/// What numbers inside are.
-fn dtype(view: View) -> Dtype {
-    if view.size() == 4 { Dtype::F32 } else { Dtype::Bf16 }
 }

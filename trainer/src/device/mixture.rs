@@ -2,9 +2,11 @@
 //!
 //! The gate's choices come down to the host, which decides where each row goes, as it must know how
 //! many rows each expert multiplies. Rows stay on the device, unless ranks divide the experts: then
-//! they travel through the hosts, and how many come to a rank is for gates to decide, so they are
-//! in memory of the device's pool, which grows with them.
+//! they go from device to device, or, where these have no messages, through the hosts. How many
+//! come to a rank is for gates to decide, so they are in memory of the device's pool, which grows
+//! with them.
 
+use super::division::DeviceDivision;
 use super::gpt::DeviceGpt;
 use super::tape::Passes;
 use super::wire::Wire;
@@ -137,7 +139,7 @@ impl<'a> DeviceMixture<'a> {
         wire.read_whole(chosen, &mut numbers)?;
         let experts: Vec<usize> = numbers.iter().map(|&expert| expert as usize).collect();
         kept.travel.plan(*group, shape, &experts)?;
-        model.add_routed(kept.travel.formula_bytes(shape, model.rank())[0]);
+        model.add_routed(Travel::count_bytes(shape));
         for (to, from) in [(places, kept.travel.places()), (choices, kept.travel.choices())] {
             numbers.clear();
             numbers.extend(from.iter().map(|&at| at as u32));
@@ -146,18 +148,41 @@ impl<'a> DeviceMixture<'a> {
         Ok(())
     }
 
-    /// What has been sent comes to the experts, in their order.
-    fn out(&mut self, travel: &Travel, sent: View) -> Result<Vec<f32>, Error> {
+    /// What has been sent comes to the experts, in their order, and will go back.
+    fn out(
+        &mut self,
+        division: &mut Option<DeviceDivision<'_>>,
+        travel: &Travel,
+        [sent, to]: [View; 2],
+    ) -> Result<(), Error> {
+        let c = self.shape.width;
+        if let Some(calls) = division.as_mut().and_then(DeviceDivision::messages) {
+            let out = travel.sent().map(|(rank, rows)| (rank, lines(sent, &rows, c)));
+            let into = travel.came().map(|(rank, rows)| (rank, lines(to, &rows, c)));
+            return calls.trade(out, into);
+        }
+        self.model.add_routed(travel.row_bytes(&self.shape, self.model.rank()));
         let mut rows = vec![0.0; sent.len()];
         self.wire.read(sent, &mut rows)?;
-        travel.out(self.group, rows, self.shape.width)
+        self.wire.put(to, &travel.out(self.group, rows, c)?)
     }
 
     /// What experts have made of it goes back to where it came from.
-    fn back(&mut self, travel: &Travel, made: View, to: View) -> Result<(), Error> {
+    fn back(
+        &mut self,
+        division: &mut Option<DeviceDivision<'_>>,
+        travel: &Travel,
+        [made, to]: [View; 2],
+    ) -> Result<(), Error> {
+        let c = self.shape.width;
+        if let Some(calls) = division.as_mut().and_then(DeviceDivision::messages) {
+            let out = travel.came().map(|(rank, rows)| (rank, lines(made, &rows, c)));
+            let into = travel.sent().map(|(rank, rows)| (rank, lines(to, &rows, c)));
+            return calls.trade(out, into);
+        }
         let mut rows = vec![0.0; made.len()];
         self.wire.read(made, &mut rows)?;
-        self.wire.put(to, &travel.back(self.group, rows, self.shape.width)?)
+        self.wire.put(to, &travel.back(self.group, rows, c)?)
     }
 
     /// Where experts leave what they make of `len` numbers, and gradients inside.
@@ -199,7 +224,7 @@ impl DeviceGpt<'_> {
         kept: &mut MixtureRooms,
         layers: [View; 4],
     ) -> Result<(), Error> {
-        let DeviceGpt { device: d, mixture, .. } = self;
+        let DeviceGpt { device: d, mixture, division, .. } = self;
         let mixture = mixture.as_mut().expect("a model with experts");
         let (c, local) = (mixture.shape.width, mixture.shape.local());
         let (gate, layers) = cut_gate(layers, &mixture.shape);
@@ -214,8 +239,7 @@ impl DeviceGpt<'_> {
         let outputs = if travels { mixture.beside(len, d)?[0] } else { kept.answers };
         if travels {
             d.send_rows(kept.answers, x, kept.routes)?;
-            let came = mixture.out(&kept.travel, kept.answers)?;
-            mixture.wire.put(inputs.first(len), &came)?;
+            mixture.out(division, &kept.travel, [kept.answers, inputs.first(len)])?;
         } else {
             d.send_rows(inputs, x, kept.routes)?;
         }
@@ -229,7 +253,7 @@ impl DeviceGpt<'_> {
             d.enter(lines(outputs, &rows, c), lines(active, &rows, 4 * c), out_w, out_b)?;
         }
         if travels {
-            mixture.back(&kept.travel, outputs, kept.answers)?;
+            mixture.back(division, &kept.travel, [outputs, kept.answers])?;
         }
         d.combine_answers(y, onto, kept.answers, kept.routes)
     }
@@ -241,7 +265,7 @@ impl DeviceGpt<'_> {
         kept: &MixtureRooms,
         [layers, grads]: [[View; 4]; 2],
     ) -> Result<(), Error> {
-        let DeviceGpt { device: d, mixture, scratch, .. } = self;
+        let DeviceGpt { device: d, mixture, division, scratch, .. } = self;
         let mixture = mixture.as_mut().expect("a model with experts");
         let (c, local) = (mixture.shape.width, mixture.shape.local());
         let ((gate, layers), (dgate, grads)) =
@@ -259,10 +283,7 @@ impl DeviceGpt<'_> {
         d.share_gradients(dshares, dy, kept.answers, routes)?;
         d.send_gradients(kept.answers, dy, routes)?;
         if travels {
-            let came = mixture.out(&kept.travel, kept.answers)?;
-            mixture.wire.put(douts, &came)?;
-            let DeviceMixture { model, shape, .. } = mixture;
-            model.add_routed(kept.travel.formula_bytes(shape, model.rank())[1]);
+            mixture.out(division, &kept.travel, [kept.answers, douts])?;
         }
         for (expert, rows) in kept.travel.parts(false) {
             let [.., out_w, _] = of_expert(layers, expert, local);
@@ -285,7 +306,7 @@ impl DeviceGpt<'_> {
             d.linear_input(input, wide, fc_w, 4 * c)?;
         }
         if travels {
-            mixture.back(&kept.travel, inputs.first(len), kept.answers)?;
+            mixture.back(division, &kept.travel, [inputs.first(len), kept.answers])?;
         }
         let came = if travels { kept.answers } else { inputs };
         d.gate_backward(dscores, kept.probs, dshares, routes)?;

@@ -78,7 +78,8 @@ pub struct MixtureTape {
 impl MixtureTape {
     /// Bytes that this rank sends to others in forward and in backward over these tokens.
     pub fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> [u64; 2] {
-        self.travel.formula_bytes(mixture, rank)
+        let rows = self.travel.row_bytes(mixture, rank);
+        [rows + Travel::count_bytes(mixture), rows]
     }
 
     /// Tokens that came to each of this rank's experts.

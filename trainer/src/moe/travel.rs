@@ -13,7 +13,8 @@ pub struct Travel {
     places: Vec<usize>,
     /// The choice at each place.
     choices: Vec<usize>,
-    /// Rows to each rank, and from each.
+    /// Rows to each expert, and to each rank and from each.
+    counts: Vec<usize>,
     to: Vec<usize>,
     from: Vec<usize>,
     /// Where rows that come, rank by rank, go expert by expert: place of each.
@@ -50,6 +51,7 @@ impl Travel {
             counts.chunks_exact(local).map(|counts| counts.iter().sum::<u64>() as usize).collect()
         };
         (self.to, self.from) = (per_rank(&counts), per_rank(&coming));
+        self.counts = counts.iter().map(|count| *count as usize).collect();
         let count = |rank: usize, expert: usize| coming[rank * local + expert] as usize;
         let loads = (0..local).flat_map(|e| (0..ranks).map(move |rank| (rank, e)));
         self.loads = loads.map(|(rank, e)| count(rank, e)).collect();
@@ -122,6 +124,25 @@ impl Travel {
         })
     }
 
+    /// Rows that ranks get of this one, in the order of sending: whose, and which. Each expert's
+    /// are apart, and none are of those that get nothing.
+    pub(crate) fn sent(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let local = self.counts.len() / self.ranks;
+        let all = self.counts.iter().scan(0, |end, count| {
+            *end += count;
+            Some(*end - count..*end)
+        });
+        let all = all.enumerate().map(move |(expert, rows)| (expert / local, rows));
+        all.filter(|(_, rows)| !rows.is_empty())
+    }
+
+    /// Rows that came, expert by expert: of which rank, and which. In the order in which that rank
+    /// has `sent` them.
+    pub(crate) fn came(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let all = self.parts(true).enumerate().map(|(at, (_, rows))| (at % self.ranks, rows));
+        all.filter(|(_, rows)| !rows.is_empty())
+    }
+
     /// Bytes of the lists that are as long as rows.
     pub(super) fn bytes(&self) -> u64 {
         let Travel { places, choices, arrivals, .. } = self;
@@ -138,12 +159,15 @@ impl Travel {
         self.loads.chunks(self.ranks.max(1)).map(|loads| loads.iter().sum()).collect()
     }
 
-    /// Rows to others, there and back, in forward and in backward; and the counts before.
-    pub(crate) fn formula_bytes(&self, mixture: &Mixture, rank: usize) -> [u64; 2] {
+    /// Bytes of rows to others, there and back.
+    pub(crate) fn row_bytes(&self, mixture: &Mixture, rank: usize) -> u64 {
         let others = |rows: &[usize]| rows.iter().sum::<usize>() - rows[rank];
-        let rows = 4 * mixture.width * (others(&self.to) + others(&self.from));
-        let counts = 8 * mixture.local() * (mixture.ranks - 1);
-        [(rows + counts) as u64, rows as u64]
+        (4 * mixture.width * (others(&self.to) + others(&self.from))) as u64
+    }
+
+    /// Bytes by which ranks tell each other how many there are.
+    pub(crate) fn count_bytes(mixture: &Mixture) -> u64 {
+        (8 * mixture.local() * (mixture.ranks - 1)) as u64
     }
 }
 

@@ -41,6 +41,7 @@ use crate::state::State;
 use crate::tape::Keep;
 use brigade_comm::Communicator;
 use stages::{DeviceStages, Site};
+use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
@@ -142,10 +143,10 @@ fn divided_bytes(
     Ok(lanes.slots() as u64 * bytes)
 }
 
-/// How many groups of a rank may have calls on its device at once: all of these, unless two ranks
-/// share a device or a process. There calls that wait on devices would take room that another
-/// group's need, or hold up its threads, so several groups have none. Collective over all ranks
-/// that are in such groups.
+/// How many groups of a rank may have calls on its device at once: all of these, if each rank has a
+/// process and a device of its own, or all of them one device, on which no call waits. Elsewhere
+/// those that wait on devices would take room that another group's need, or hold up its threads, so
+/// several groups have none. Collective over all ranks that are in such groups.
 fn groups_at_once(groups: &[Option<&Communicator>], device: &Device) -> Result<u32, Error> {
     let groups = || groups.iter().flatten();
     let count = groups().count() as u32;
@@ -160,12 +161,13 @@ fn groups_at_once(groups: &[Option<&Communicator>], device: &Device) -> Result<u
         group.all_gather(&mine, &mut all)?;
     }
     let ranks = all.as_chunks::<24>().0;
-    let are_distinct = |part: Range<usize>| {
-        let mut parts: Vec<&[u8]> = ranks.iter().map(|rank| &rank[part.clone()]).collect();
-        parts.sort_unstable();
-        parts.windows(2).all(|pair| pair[0] != pair[1])
+    let different = |part: Range<usize>| {
+        let parts: HashSet<&[u8]> = ranks.iter().map(|rank| &rank[part.clone()]).collect();
+        parts.len()
     };
-    Ok(if are_distinct(0..16) && are_distinct(16..24) { count } else { 0 })
+    let (devices, processes) = (different(0..16), different(16..24));
+    let may = processes == ranks.len() && (devices == ranks.len() || devices == 1);
+    Ok(if may { count } else { 0 })
 }
 
 /// A number of this process: those that the system gives are others' in other containers, too.
