@@ -26,6 +26,8 @@ checks() {
     check offload-device        10  40 device_test brigade-offload device ""
     check trainer-offload       40  90 trainer_offload
     check trainer-ranks         30  90 trainer_ranks
+    check windows                4  40 device_test brigade-comm device windows::
+    check trainer-groups        15  90 trainer_groups
     check c-device              15  90 device_test brigade-ffi device one_rank_needs
     check nccl-device           25  90 device_test brigade-nccl device threads::
     check trainer-device        20 100 device_test brigade-trainer device operations::
@@ -291,6 +293,19 @@ trainer_ranks() {
     for strategy in $(sized "ddp fsdp ep" "ep"); do
         two=$(losses $shape --ranks 2 --strategy $strategy | tail -n 1) || return
         near "last loss, one rank with experts and two by $strategy" "$one" "$two" 0.02 || return
+    done
+}
+
+# Four ranks on the one device, each in two groups: all of their calls are the devices'.
+trainer_groups() {
+    local shape one four way
+    shape="--device cuda $(sized "--steps 8" "${SMALL/--heads 1/--heads 2}")"
+    shape=${shape/--batch 2/--batch 16}
+    one=$(losses $shape | tail -n 1) || return
+    for way in $(sized "ddp,tp:dp=2,tp=2 fsdp,tp:dp=2,tp=2 fsdp:dp=2,shard=2 ddp,1f1b:dp=2,pp=2" \
+        "fsdp,tp:dp=2,tp=2"); do
+        four=$(losses $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:} | tail -n 1) || return
+        near "last loss, one rank and four by ${way%:*} on ${way#*:}" "$one" "$four" 0.02 || return
     done
 }
 
