@@ -139,6 +139,14 @@ impl Travel {
         given.map(|(name, how)| format!(" --{name} {how}")).collect()
     }
 
+    /// Whether devices send so: as it is, or gradients in bf16. In `is_ordered` runs what they
+    /// compute is not rounded as lanes are.
+    fn goes_on_devices(&self, is_ordered: bool) -> bool {
+        let is_narrow = self.reduce == Packing::Bf16 || self.compress == Some(Compress::Bf16);
+        let rest = Travel { reduce: Packing::F32, compress: None, ..*self };
+        self.is_plain() || (is_narrow && !is_ordered && rest.is_plain())
+    }
+
     /// Whether everything travels as it is.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Travel::default()
@@ -152,7 +160,7 @@ impl crate::Args {
         Travel { is_fused, ..self.travel }
     }
 
-    /// Refuse ways to travel that do not go with the rest. Whether all is as in plain DDP to FSDP.
+    /// Refuse ways to travel that do not go with the rest. Whether devices go this one.
     pub(crate) fn check_travel(
         &self,
         ways: &Ways,
@@ -161,8 +169,8 @@ impl crate::Args {
     ) -> Result<bool, Error> {
         self.travel().suit(ways.data, mesh, self.ordered, self.precision)?;
         Pace::suit(ways.pace, self, ranks)?;
-        let is_usual = self.travel().is_plain() && ways.pace.is_none();
-        let is_plain = is_usual && mesh.length(Axis::Shard) == 1;
+        let has_servers = ways.pace.is_some();
+        let is_plain = self.travel().is_plain() && !has_servers && mesh.length(Axis::Shard) == 1;
         if !is_plain && self.is_pipeline() {
             let problem = "a pipeline goes with ddp, zero1, zero2 or fsdp along dp: no servers, no \
                            axis shard, and all travels as it is";
@@ -172,7 +180,7 @@ impl crate::Args {
             let problem = "holds parameters in memory, that --offload nvme would not".to_string();
             return Err(Error::setting("secondary", problem));
         }
-        Ok(is_usual)
+        Ok(self.travel().goes_on_devices(self.ordered) && !has_servers)
     }
 }
 

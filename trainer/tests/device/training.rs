@@ -31,6 +31,33 @@ fn ranks_that_share_a_device_have_the_losses_of_the_processor() {
     check(4, "--batch 64 --strategy fsdp --mesh dp=2,shard=2", TOLERANCE);
 }
 
+/// In bf16, and added up in f32, or by an all-reduce of that; by the hosts where they have the
+/// state.
+#[test]
+fn gradients_that_travel_in_16_bits_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for (ranks, more) in [
+        (2, "--strategy zero1 --reduce bf16 --accumulate 2"),
+        (2, "--strategy zero2 --reduce bf16"),
+        (4, "--strategy fsdp --reduce bf16 --accumulate 2"),
+        (2, "--strategy fsdp --reduce bf16 --offload cpu"),
+        (2, "--strategy ddp --compress bf16 --accumulate 2"),
+        (2, "--strategy ddp --compress bf16 --optimizer lion"),
+    ] {
+        check(ranks, &format!("--batch 64 {more}"), TOLERANCE);
+    }
+    let apart = |flags: &str| {
+        let told = args(&format!("--batch 64 {flags} --device cuda"));
+        table(2, &Args { quiet: false, ..told })
+    };
+    for flags in ["--strategy fsdp --reduce bf16", "--strategy ddp --compress bf16"] {
+        let told = apart(flags);
+        assert!(told.contains("gradients summed by the devices"), "{flags}: {told}");
+    }
+}
+
 #[test]
 fn parts_of_more_ranks_and_of_several_lanes_have_the_losses_of_the_processor() {
     if !has_device() {

@@ -30,8 +30,14 @@ extern "C" __global__ void to_bf16(Bf16* y, const float* x, u64 len) {
     for (u64 at = first_element(); at < len; at += stride_of_elements()) put(&y[at], x[at]);
 }
 
-extern "C" __global__ void from_bf16(float* y, const Bf16* x, u64 len) {
-    for (u64 at = first_element(); at < len; at += stride_of_elements()) y[at] = wide(x[at]);
+// total, or nothing, and all pieces behind it, in their order.
+extern "C" __global__ void add_bf16(
+    float* total, const Bf16* pieces, u32 count, u64 len, u32 anew) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        float sum = anew ? 0.0f : total[at];
+        for (u32 piece = 0; piece < count; piece++) sum += wide(pieces[piece * len + at]);
+        total[at] = sum;
+    }
 }
 
 // y = onto + bias, row by row: what a product is then added to. onto may be missing.

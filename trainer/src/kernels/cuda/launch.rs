@@ -34,7 +34,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    gelu gelu_backward add to_act to_bf16 from_bf16 start_stream start_inside embed embed_places
+    gelu gelu_backward add to_act to_bf16 add_bf16 start_stream start_inside embed embed_places
     adamw layernorm layernorm_backward norm_slices column_slices token_slices fold_slices
     causal_softmax softmax_backward cross_entropy sum_losses product_wide product_inside
     attention_tiles attention_tiles_queries attention_tiles_keys chunk_softmax chunk_backward

@@ -294,11 +294,13 @@ impl Device {
         launch!(self.to_bf16(y.address(), x.address(), len) as self.elements(x.len()))
     }
 
-    /// What these numbers in bf16 stand for.
-    pub fn from_bf16(&self, y: View, x: View) -> Result<(), Error> {
-        assert_eq!((y.len(), y.size(), x.size()), (x.len(), 4, 2));
-        let len = x.len() as u64;
-        launch!(self.from_bf16(y.address(), x.address(), len) as self.elements(x.len()))
+    /// total, or nothing where it `is_new`, and all these pieces in bf16, in their order.
+    pub fn add_bf16(&self, total: View, pieces: View, is_new: bool) -> Result<(), Error> {
+        let count = pieces.len() / total.len();
+        assert_eq!((total.len() * count, total.size(), pieces.size()), (pieces.len(), 4, 2));
+        let (count, len, is_new) = (narrow(count), total.len() as u64, u32::from(is_new));
+        launch!(self.add_bf16(total.address(), pieces.address(), count, len, is_new)
+            as self.elements(total.len()))
     }
 
     /// Move [params, mean, square] against their gradients, all f32, and leave in `narrow`, if it

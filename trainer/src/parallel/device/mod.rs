@@ -21,6 +21,7 @@ mod streamed;
 mod sums;
 
 pub use parts::Parts;
+use parts::Share;
 pub use resident::Resident;
 pub use streamed::Streamed;
 
@@ -46,6 +47,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
 use std::sync::OnceLock;
+use sums::Sums;
 
 /// This rank's part of a run that a device computes.
 ///
@@ -79,23 +81,31 @@ pub fn on_device<'a>(
     let has_gates = layout.config().experts > 0;
     let dividers = model.dividers().map(Group::comm);
     let groups = groups_at_once(&[dividers, peers.parts, peers.replicas], &device)?;
+    let (is_packed, stage) = (!sharing.travel.is_plain(), sharing.stage);
     if let Some(parts) = peers.parts.filter(|_| is_in_parts) {
-        let (stage, ranks) = (sharing.stage, parts.size());
-        let bytes = |way| Parts::bytes(layout, (stage, slots), way, ranks);
+        let share = Share { stage, slots, is_packed };
+        let bytes = |way| Parts::bytes(layout, share, way, parts.size());
         if let Some(way) = fitting(&bytes)
             && let Some(calls) = Calls::new(parts, groups, device.stream(), has_gates)?
         {
             let others = (divide(model, groups, &device, way)?, calls, (peers, groups));
-            let (share, from) = ((stage, lanes), passing()?);
+            let (share, from) = ((share, lanes), passing()?);
             let way = Parts::new(device, model, others, share, optimizer, way, thrift, from)?;
             return Ok(Box::new(way));
         }
     }
-    if let Some(way) = fitting(&|way| Resident::bytes(layout, slots, way)).filter(|_| !is_in_parts)
-    {
-        let (share, from) = ((group, groups, lanes), passing()?);
-        let way = Resident::new(device, model, share, optimizer, way, thrift, from)?;
-        return Ok(Box::new(way));
+    let is_packed = is_packed && group.is_some();
+    let bytes = |way| Resident::bytes(layout, slots, is_packed, way);
+    if let Some(way) = fitting(&bytes).filter(|_| !is_in_parts) {
+        let lens = (0..layout.units()).map(|unit| layout.unit(unit).len());
+        let sums = Sums::open(group, (groups, has_gates), device.stream(), lens)?;
+        // Hosts who add up pack by themselves.
+        if !is_packed || sums.calls().is_some() {
+            let division = divide(model, groups, &device, way)?;
+            let (share, from) = ((group, lanes, sums, is_packed), passing()?);
+            let way = Resident::new(device, model, division, share, optimizer, way, thrift, from)?;
+            return Ok(Box::new(way));
+        }
     }
     let division = divide(model, groups, &device, passes[0])?;
     let (share, room) = ((peers, lanes, sharing), (budget, &passes[..]));

@@ -19,12 +19,13 @@ use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::source::Passing;
 use crate::parallel::{
-    Batch, Lanes, Memory, Peers, Spent, Stage, Strategy, Take, Thrift, gather_losses, loss_bytes,
+    Batch, Lanes, Memory, Peers, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes,
     tell_whole,
 };
 use crate::state::State;
 use brigade_cuda::DeviceMemory;
 use flow::Flow;
+pub(super) use held::Share;
 use held::{Held, Unit};
 use std::time::{Duration, Instant};
 
@@ -47,12 +48,7 @@ pub struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     /// Bytes of its device that each of so many ranks takes.
-    pub(super) fn bytes(
-        layout: &Layout,
-        share: (Stage, usize),
-        passes: Passes,
-        ranks: usize,
-    ) -> usize {
+    pub(super) fn bytes(layout: &Layout, share: Share, passes: Passes, ranks: usize) -> usize {
         let mut room = Room::default();
         Held::take(&mut room, layout, share, passes.inside, (0, ranks));
         Rooms::take(&mut room, layout.config(), passes);
@@ -70,7 +66,7 @@ impl<'a> Parts<'a> {
         device: Device,
         model: &'a Gpt,
         others: (Option<DeviceDivision<'a>>, Calls<'a>, (Peers<'a>, u32)),
-        (stage, lanes): (Stage, Lanes),
+        (share, lanes): (Share, Lanes),
         optimizer: Optimizer,
         passes: Passes,
         thrift: &Thrift,
@@ -79,7 +75,7 @@ impl<'a> Parts<'a> {
         let (layout, slots) = (model.layout(), lanes.slots());
         let (division, calls, (peers, groups)) = others;
         let parts = peers.parts.expect("those who divide the state");
-        let (share, place) = ((stage, slots), (parts.rank(), parts.size()));
+        let place = (parts.rank(), parts.size());
         let bytes = Parts::bytes(layout, share, passes, parts.size());
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let mut room = Room::at(memory.address());
@@ -145,6 +141,7 @@ impl<'a> Parts<'a> {
         let (units, is_last) = (layout.units(), slot + 1 == losses.len());
         // Where lanes are added up first, only the last slot's sums go anywhere.
         let is_sent = !held.adds_up() || is_last;
+        let has_rooms = !held.adds_up() || held.packs(0).is_some();
         let mut settle = |held: &Held, flow: &mut Flow<'a>, pass: &mut Pass<'a>, unit| {
             flow.settle(held, &pass.gpt.device, unit, slot)?;
             if is_last { sums.sum(held.units[unit].grads, &mut pass.wire) } else { Ok(()) }
@@ -152,7 +149,7 @@ impl<'a> Parts<'a> {
         for unit in (0..units).rev() {
             let len = layout.unit(unit).len();
             let params = flow.params(held, unit)?.first(len);
-            if !held.adds_up() && unit + 2 < units {
+            if is_sent && has_rooms && unit + 2 < units {
                 // The unit above the one above had the same room.
                 settle(held, flow, pass, unit + 2)?;
             }
@@ -163,17 +160,17 @@ impl<'a> Parts<'a> {
                 pass.gpt.device.add(held.outgoing(unit), lane)?;
             }
             if is_sent {
-                flow.scatter(held, unit, slot)?;
+                flow.scatter(held, &pass.gpt.device, unit, slot)?;
             }
             if unit > 0 {
                 flow.ask(held, unit - 1)?;
             }
         }
         pass.end()?;
-        let left = match held.adds_up() {
-            true if is_sent => units,
-            true => 0,
-            false => units.min(2),
+        let left = match (is_sent, has_rooms) {
+            (false, _) => 0,
+            (true, true) => units.min(2),
+            (true, false) => units,
         };
         (0..left).rev().try_for_each(|unit| settle(held, flow, pass, unit))?;
         if is_last { sums.flush(&mut pass.wire) } else { Ok(()) }

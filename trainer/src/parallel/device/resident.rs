@@ -1,13 +1,13 @@
 //! All of the state on the device, which updates it too. Among ranks, DDP: each unit's gradient is
 //! summed over the ranks once it is there, while the units below are still computed.
 
+use super::divided_bytes;
 use super::held::Held;
 use super::pass::Pass;
 use super::sums::Sums;
-use super::{divide, divided_bytes};
-use crate::device::{Calls, DeviceGpt, Passes, Rooms};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Room};
+use crate::kernels::cuda::{Device, Room, View};
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
@@ -30,6 +30,8 @@ pub struct Resident<'a> {
     sums: Sums<'a>,
     pass: Pass<'a>,
     held: Held,
+    /// [parameters] in bf16: gradients as they travel, where they do so packed.
+    packs: Option<View>,
     optimizer: Optimizer,
     losses: Vec<f64>,
     formula_bytes: u64,
@@ -38,38 +40,39 @@ pub struct Resident<'a> {
 
 impl<'a> Resident<'a> {
     /// Bytes of the device that it takes.
-    pub(super) fn bytes(layout: &Layout, slots: usize, passes: Passes) -> usize {
+    pub(super) fn bytes(layout: &Layout, slots: usize, is_packed: bool, passes: Passes) -> usize {
         let mut room = Room::default();
         Held::take(&mut room, layout, 0..layout.units(), slots, passes.inside);
+        is_packed.then(|| room.take(layout.len(), 2));
         Rooms::take(&mut room, layout.config(), passes);
         room.taken()
     }
 
-    /// Of all ranks with other samples the same, of what passes by them; so many groups may have
-    /// calls on devices.
+    /// Of all ranks with other samples the same, of what passes by them. Those who divide the model
+    /// are given, and how gradients are summed: packed, if it is by devices.
     ///
     /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
     /// `passing`.
+    #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
     pub(super) fn new(
         device: Device,
         model: &'a Gpt,
-        (group, groups, lanes): (Option<&'a Communicator>, u32, Lanes),
+        division: Option<DeviceDivision<'a>>,
+        (group, lanes, mut sums, is_packed): (Option<&'a Communicator>, Lanes, Sums<'a>, bool),
         optimizer: Optimizer,
         passes: Passes,
         thrift: &Thrift,
         mut passing: Passing<'_>,
     ) -> Result<Resident<'a>, Error> {
         let (layout, slots) = (model.layout(), lanes.slots());
-        let bytes = Resident::bytes(layout, slots, passes);
+        let bytes = Resident::bytes(layout, slots, is_packed, passes);
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let mut room = Room::at(memory.address());
         let held = Held::take(&mut room, layout, 0..layout.units(), slots, passes.inside);
+        let packs = is_packed.then(|| room.take(layout.len(), 2));
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let lens = || (0..layout.units()).map(|unit| layout.unit(unit).len());
-        let division = divide(model, groups, &device, passes)?;
-        let may = (groups, layout.config().experts > 0);
-        let mut sums = Sums::open(group, may, device.stream(), lens())?;
         let longest = if sums.bytes() > 0 { 4 * lens().max().unwrap_or(0) } else { 0 };
         let gpt = DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?;
         let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, longest)?;
@@ -81,7 +84,7 @@ impl<'a> Resident<'a> {
         pass.begin(layout.units(), views)?;
         held.fill(&mut pass.wire, layout, &mut passing)?;
         let [pinned, arena] = pass.host_bytes();
-        let calls = sums.bytes() + pinned;
+        let calls = sums.bytes() + pinned + packs.map_or(0, |packs| packs.bytes() as u64);
         let inside = divided_bytes(model, &pass.gpt, passes.keep, 0..layout.units(), &lanes)?;
         let formula_bytes = loss_bytes(group, slots)? + sums.formula_bytes(lens())? + inside;
         Ok(Resident {
@@ -92,6 +95,7 @@ impl<'a> Resident<'a> {
             memory: Memory { calls, activations, arena, ..held.memory() },
             pass,
             held,
+            packs,
             optimizer,
             losses: vec![0.0; slots],
             formula_bytes,
@@ -105,7 +109,7 @@ impl<'a> Resident<'a> {
 
     /// Backward of a slot. After the last one gradients are on their way to the other ranks.
     fn backward(&mut self, slot: usize) -> Result<(), Error> {
-        let Resident { layout, pass, held, sums, losses, .. } = self;
+        let Resident { layout, pass, held, packs, sums, losses, .. } = self;
         let is_last = slot + 1 == losses.len();
         for unit in (0..layout.units()).rev() {
             let (sum, lane) = (held.grads(layout, unit), held.lane(layout, unit, slot));
@@ -114,7 +118,11 @@ impl<'a> Resident<'a> {
                 pass.gpt.device.add(sum, lane)?;
             }
             if is_last {
-                sums.sum(sum, &mut pass.wire)?;
+                let travels = packs.map_or(sum, |packs| packs.part(layout.unit(unit)));
+                if travels != sum {
+                    pass.gpt.device.to_bf16(travels, sum)?;
+                }
+                sums.sum(travels, &mut pass.wire)?;
             }
         }
         pass.end()?;
@@ -137,9 +145,13 @@ impl<'a> Resident<'a> {
             self.backward(slot)?;
         }
         let mut waited = Duration::ZERO;
-        let Resident { layout, pass, held, sums, optimizer, .. } = self;
+        let Resident { layout, pass, held, packs, sums, optimizer, .. } = self;
         for unit in (0..layout.units()).rev() {
-            waited += sums.take(unit, held.grads(layout, unit), &mut pass.wire)?;
+            let grads = held.grads(layout, unit);
+            match packs.map(|packs| packs.part(layout.unit(unit))) {
+                Some(packs) => pass.gpt.device.add_bf16(grads, packs, true)?,
+                None => waited += sums.take(unit, grads, &mut pass.wire)?,
+            }
             held.update(&pass.gpt.device, layout, unit, (optimizer, lr))?;
         }
         optimizer.steps += 1;

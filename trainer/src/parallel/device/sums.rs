@@ -81,7 +81,7 @@ impl<'a> Sums<'a> {
     /// Payload bytes that summing gradients this long makes the host send.
     pub(super) fn formula_bytes(&self, lens: impl Iterator<Item = usize>) -> Result<u64, Error> {
         let Sums::Hosts(Hosts { group, .. }) = self else { return Ok(0) };
-        lens.map(|len| call_bytes(group, &all_reduce(len))).sum()
+        lens.map(|len| call_bytes(group, &sum_of(Dtype::F32, len))).sum()
     }
 
     /// Bytes of the host's memory.
@@ -94,7 +94,7 @@ impl<'a> Sums<'a> {
     pub(super) fn sum(&mut self, grads: View, wire: &mut Wire) -> Result<(), Error> {
         match self {
             Sums::None => Ok(()),
-            Sums::Devices(calls) => calls.sum(all_reduce(grads.len()), grads),
+            Sums::Devices(calls) => calls.sum(all_reduce(grads), grads),
             Sums::Hosts(hosts) => {
                 if wire.is_full() {
                     hosts.share(wire)?;
@@ -148,12 +148,16 @@ impl Hosts<'_> {
         let at = self.free.iter().position(|room| room.len() == grads.len());
         let mut sum = self.free.swap_remove(at.expect("each gradient has its room"));
         wire.take(&mut sum, 4)?;
-        let call = self.group.start_owned_in_place(all_reduce(sum.len()), sum)?;
+        let call = self.group.start_owned_in_place(all_reduce(grads), sum)?;
         self.calls.push_back((grads, call));
         Ok(())
     }
 }
 
-fn all_reduce(len: usize) -> Call {
-    Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, len)
+fn all_reduce(grads: View) -> Call {
+    sum_of(if grads.size() == 4 { Dtype::F32 } else { Dtype::Bf16 }, grads.len())
+}
+
+fn sum_of(dtype: Dtype, len: usize) -> Call {
+    Call::new(Collective::AllReduce, dtype, Op::Sum, len)
 }

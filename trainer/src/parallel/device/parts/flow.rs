@@ -82,7 +82,16 @@ impl<'a> Flow<'a> {
     }
 
     /// The gradient of a unit is computed: have it on its way, behind the one before.
-    pub(super) fn scatter(&mut self, held: &Held, unit: usize, slot: usize) -> Result<(), Error> {
+    pub(super) fn scatter(
+        &mut self,
+        held: &Held,
+        device: &Device,
+        unit: usize,
+        slot: usize,
+    ) -> Result<(), Error> {
+        if let Some([pack, _]) = held.packs(unit) {
+            device.to_bf16(pack, held.outgoing(unit))?;
+        }
         self.compute.record(&self.computed[unit % 2])?;
         self.flush(held)?;
         self.next = Some((unit, slot));
@@ -92,8 +101,10 @@ impl<'a> Flow<'a> {
     fn flush(&mut self, held: &Held) -> Result<(), Error> {
         let Some((unit, slot)) = self.next.take() else { return Ok(()) };
         self.calls.wait(&self.computed[unit % 2])?;
-        let (from, to) = (held.outgoing(unit), held.incoming(unit, slot));
-        self.calls.make(&held.units[unit].scatter(), from, to)?;
+        let packs = held.packs(unit);
+        let plain = || [held.outgoing(unit), held.incoming(unit, slot)];
+        let [from, to] = packs.unwrap_or_else(plain);
+        self.calls.make(&held.units[unit].scatter(packs.is_some()), from, to)?;
         self.calls.mark(&self.scattered[unit % 2])
     }
 
@@ -109,7 +120,11 @@ impl<'a> Flow<'a> {
             self.flush(held)?;
         }
         self.compute.wait(&self.scattered[unit % 2])?;
-        let (sum, incoming) = (held.units[unit].grads, held.incoming(unit, slot));
+        let sum = held.units[unit].grads;
+        if let Some([_, pieces]) = held.packs(unit) {
+            return device.add_bf16(sum, pieces, slot == 0 || held.adds_up());
+        }
+        let incoming = held.incoming(unit, slot);
         if sum == incoming { Ok(()) } else { device.add(sum, incoming) }
     }
 

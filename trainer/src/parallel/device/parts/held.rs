@@ -7,6 +7,9 @@
 //! | gradients of this rank's lanes | whole | two units' at a time | two units' at a time |
 //! | gradients of all lanes | part | part | part |
 //!
+//! Gradients may go to their owners in bf16: then those two units' are there once more in that, and
+//! what comes of all ranks, before the owner adds it up in f32.
+//!
 //! All parts of a unit are equally long and begin where devices move 16 bytes at a time; what is
 //! left over behind the last parameter is in nobody's way. So every rank takes as many bytes.
 
@@ -44,10 +47,23 @@ impl Unit {
         Call::moving(Collective::AllGather, dtype, self.inside.len())
     }
 
-    /// Gradients of all ranks, added in their order.
-    pub(super) fn scatter(&self) -> Call {
-        Call::new(Collective::ReduceScatter, Dtype::F32, Op::Sum, self.grads.len())
+    /// Gradients of all ranks, added in their order, or packed to be.
+    pub(super) fn scatter(&self, is_packed: bool) -> Call {
+        match is_packed {
+            false => Call::new(Collective::ReduceScatter, Dtype::F32, Op::Sum, self.grads.len()),
+            true => Call::moving(Collective::AllToAll, Dtype::Bf16, self.grads.len()),
+        }
     }
+}
+
+/// How ranks divide a state.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Share {
+    pub(in super::super) stage: Stage,
+    /// Lanes that each rank computes in a step.
+    pub(in super::super) slots: usize,
+    /// Whether gradients go to their owners in bf16.
+    pub(in super::super) is_packed: bool,
 }
 
 /// The state, and room for what is on its way.
@@ -62,14 +78,16 @@ pub(super) struct Held {
     lanes: [View; 2],
     /// Parts of sums that are to be added to others, in turn.
     incoming: [View; 2],
+    /// Gradients of a lane in bf16, and those of this rank's part of all ranks, in turn.
+    packs: Option<[[View; 2]; 2]>,
 }
 
 impl Held {
-    /// For a rank of so many, each of which computes so many lanes a step.
+    /// For a rank of so many.
     pub(super) fn take(
         room: &mut Room,
         layout: &Layout,
-        (stage, slots): (Stage, usize),
+        Share { stage, slots, is_packed }: Share,
         inside: Inside,
         (rank, ranks): (usize, usize),
     ) -> Held {
@@ -97,7 +115,8 @@ impl Held {
         };
         let rooms = two(stage == Stage::Fsdp, whole, inside.size());
         let is_summed = stage == Stage::Zero1;
-        let incoming = two(!is_summed && slots > 1, part, 4);
+        let incoming = two(!is_summed && slots > 1 && !is_packed, part, 4);
+        let packs = is_packed.then(|| [0; 2].map(|_| two(true, whole, 2)));
         let mut lanes = two(!is_summed, whole, 4);
         let mut sums = Vec::new();
         if is_summed {
@@ -105,7 +124,7 @@ impl Held {
             // What computes adds it before it writes the next.
             lanes = [room.take(if slots > 1 { whole } else { 0 }, 4); 2];
         }
-        Held { units, ranks, rooms, sums, lanes, incoming }
+        Held { units, ranks, rooms, sums, lanes, incoming, packs }
     }
 
     /// Numbers of each unit's part.
@@ -141,6 +160,12 @@ impl Held {
         self.lane(unit, 0)
     }
 
+    /// These in bf16, and where those of all ranks come to, if gradients travel so.
+    pub(super) fn packs(&self, unit: usize) -> Option<[View; 2]> {
+        let whole = self.whole(unit);
+        self.packs.map(|packs| packs.map(|of| of[unit % 2].first(whole)))
+    }
+
     /// Where this rank's part of the sum over the ranks comes to, after a slot.
     pub(super) fn incoming(&self, unit: usize, slot: usize) -> View {
         let grads = self.units[unit].grads;
@@ -169,7 +194,10 @@ impl Held {
             params: of(&params),
             grads: of(&|unit| unit.grads.bytes()) + bytes(&self.sums),
             moments: of(&|unit| unit.mean.bytes() + unit.square.bytes()),
-            calls: bytes(&self.rooms) + bytes(lanes) + bytes(&self.incoming),
+            calls: bytes(&self.rooms)
+                + bytes(lanes)
+                + bytes(&self.incoming)
+                + self.packs.map_or(0, |packs| bytes(packs.as_flattened())),
             ..Memory::default()
         }
     }
@@ -187,12 +215,13 @@ mod tests {
 
     /// Bytes of the state of a rank of four, in a model whose units are alike or small.
     fn state(stage: Stage, inside: Inside) -> [u64; 3] {
+        let share = Share { stage, slots: 2, is_packed: inside == Inside::Bf16 };
         let config =
             Config { vocab: 8, context: 8, layers: 8, heads: 2, width: 32, experts: 0, top: 0 };
         let layout = Layout::new(config);
         let mut room = Room::default();
         let Memory { params, grads, moments, calls, .. } =
-            Held::take(&mut room, &layout, (stage, 2), inside, (1, 4)).memory();
+            Held::take(&mut room, &layout, share, inside, (1, 4)).memory();
         let all = params + grads + moments + calls;
         // Views begin at round addresses, and nothing else is between them.
         assert!((all..all + 256 * 80).contains(&(room.taken() as u64)), "{stage:?}: {all}");
