@@ -304,7 +304,9 @@ trainer_groups() {
     one=$(losses $shape | tail -n 1) || return
     for way in $(sized "ddp,tp:dp=2,tp=2 fsdp,tp:dp=2,tp=2 fsdp:dp=2,shard=2 ddp,1f1b:dp=2,pp=2" \
         "fsdp,tp:dp=2,tp=2"); do
-        four=$(losses $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:} | tail -n 1) || return
+        four=$("$BRIGADE" train $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:}) || return
+        grep -q '^device .* by the devices' <<<"$four" || { echo "$four"; return 1; }
+        four=$(sed -n 's/^step .*loss \([0-9.]*\).*/\1/p' <<<"$four" | tail -n 1)
         near "last loss, one rank and four by ${way%:*} on ${way#*:}" "$one" "$four" 0.02 || return
     done
 }

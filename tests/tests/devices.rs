@@ -102,7 +102,7 @@ fn states_that_devices_hold_twice_have_the_losses_of_the_processor() {
     let copies = "summed by the devices, and of 2 copies by the devices\n";
     let four = "--ranks 4 --mesh replicate=2,shard=2";
     for (more, ranks) in [
-        (format!("{four} --strategy fsdp"), 4),
+        (format!("{four} --strategy fsdp --accumulate 2"), 4),
         (format!("{four} --strategy zero2 --accumulate 2"), 4),
         (format!("{four} --strategy zero1 --accumulate 2"), 4),
         ("--ranks 8 --mesh dp=2,shard=2,tp=2 --strategy fsdp,tp".to_string(), 8),
@@ -111,9 +111,15 @@ fn states_that_devices_hold_twice_have_the_losses_of_the_processor() {
         assert!(output.contains(copies) && output.contains(", as predicted"), "{more}: {output}");
         near(&losses(&output), &alone, &more);
     }
+    // Through a checkpoint, and on from there.
+    let file = std::env::temp_dir().join(format!("brigade-hold-twice-{}", std::process::id()));
+    let flags = format!("{SMALL} {four} --strategy fsdp --device cuda");
+    run(&format!("{flags} --stop-at 2 --checkpoint {}", file.display()), 4);
+    let rest = losses(&run(&format!("{flags} --resume {}", file.display()), 4));
+    std::fs::remove_file(&file).unwrap();
+    near(&[&alone[..2], &rest[..1]].concat(), &alone, "the rest from a checkpoint");
     // Owners of the same part do not reach each other, as on other machines.
     let far: Vec<String> = (3..40).map(|at| format!("cuIpcOpenMemHandle_v2@{at}=801")).collect();
-    let flags = format!("{SMALL} {four} --strategy fsdp --device cuda");
     let output = run_with(&flags, 4, &[("BRIGADE_FAKE_CUDA_FAULTS", &far.join(","))]);
     let is_so = output.contains("summed by the devices, and of 2 copies by the hosts\n");
     assert!(is_so && output.contains(", as predicted"), "{output}");
@@ -197,6 +203,21 @@ fn pipelines_on_devices_that_do_not_reach_each_other_have_the_losses_of_the_proc
     let is_so = output.contains("which has its stages' state too\n");
     assert!(is_so && output.contains(", as predicted"), "{output}");
     near(&losses(&output), &alone, flags);
+}
+
+/// Where a window for letters leaves no memory for the rest, the hosts carry them.
+#[test]
+fn pipelines_without_room_for_letters_have_the_losses_of_the_processor() {
+    if is_off() || !has_device() {
+        return;
+    }
+    let alone = losses(&run(SMALL, 1));
+    let flags = format!("{SMALL} --ranks 2 --strategy 1f1b --device cuda");
+    for (fault, want) in [("", "state too, letters from device"), ("cuMemAlloc_v2@2=2", "too\n")] {
+        let output = run_with(&flags, 2, &[("BRIGADE_FAKE_CUDA_FAULTS", fault)]);
+        assert!(output.contains(want) && output.contains(", as predicted"), "{fault}: {output}");
+        near(&losses(&output), &alone, &flags);
+    }
 }
 
 /// What the command prints with these flags, on a machine with so many fake devices.

@@ -340,7 +340,9 @@ impl Run<'_> {
             let text = sample(self.model, &params, prompt, self.args.sample, draw);
             self.report.say(&printable(&[prompt, &text].concat()))?;
         }
-        self.strategy.close()
+        self.strategy.close()?;
+        // Ranks hear of each other's ends through rank 0, so none leaves before all have closed.
+        self.world.map_or(Ok(()), |world| Ok(world.barrier()?))
     }
 }
 

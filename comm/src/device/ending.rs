@@ -34,7 +34,8 @@ impl DeviceGroup {
     /// All ranks call it; nothing can be called afterwards, and what lies in graphs must not be
     /// launched. Ranks of one process do not wait for each other, so that one thread can close the
     /// groups of several ranks, one after the other: the last one waits. When it has returned
-    /// without an error, no other process uses memory of this one.
+    /// without an error, no other process uses memory of this one. They hear of each other through
+    /// rank 0 of the world, also where it is in no group of theirs: it leaves behind them.
     ///
     /// # Errors
     ///
@@ -161,9 +162,15 @@ impl Inner {
     /// Why it could not be waited any longer.
     fn late(&self, begun: Instant, missing: &[u32]) -> Error {
         let rank = self.watched.shared.members[self.group.rank as usize];
+        let hears = self.watched.shared.world.control.hears();
         let why = match missing {
             [] => String::from("its calls do not end"),
-            missing => format!("{} did not close it", ranks(missing)),
+            missing if hears => format!("{} did not close it", ranks(missing)),
+            missing => format!(
+                "{} cannot be heard, for rank 0 has left (a barrier of all ranks behind closing \
+                 lets it leave last),",
+                ranks(missing)
+            ),
         };
         let place = format!("rank {rank}, {CLOSING}: {why}");
         let waited_ms = begun.elapsed().as_millis() as u64;

@@ -155,8 +155,8 @@ impl Communicator {
     }
 
     /// The same where calls of `groups` groups, this one among them, may be on this rank's device
-    /// at once. One that waits for others has a share of the device then, so that all fit. Ranks
-    /// make the calls that they have in common in one order, whatever their groups and streams.
+    /// at once. One that waits for others has a share of the device then, so that all fit. There
+    /// must be one order of all calls, of whichever groups, in which each rank makes its own.
     ///
     /// # Errors
     ///

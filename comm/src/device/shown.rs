@@ -7,7 +7,7 @@ use brigade_cuda::{Context, CudaError, DeviceMemory, Stream};
 
 use super::card::Card;
 
-/// The boards and inboxes of this process.
+/// The boards, inboxes and windows of this process.
 static SHOWN: Mutex<Vec<Weak<DeviceMemory>>> = Mutex::new(Vec::new());
 
 /// Let other ranks of this process keep it.

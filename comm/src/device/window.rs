@@ -33,7 +33,7 @@ pub struct DeviceWindow {
 impl Communicator {
     /// A window: `bytes` of this rank's device, which may be another number on each rank. None, on
     /// all ranks alike, where some rank does not reach another's, as on other machines, or has no
-    /// memory left. Collective; two small exchanges, and each rank opens every other one's.
+    /// memory left. Collective; some small exchanges, and each rank opens every other one's.
     ///
     /// # Errors
     ///
@@ -46,24 +46,29 @@ impl Communicator {
         let (shared, rank) = (self.shared(), self.rank());
         // Allocating waits for the device, on which calls may wait for another rank.
         agree(shared, true)?;
-        let room = bytes.max(GREETING_BYTES * self.size()).next_multiple_of(PIECE_BYTES);
-        let made = make(context, room);
+        let made = make(context, DeviceWindow::allocated(bytes, self.size()));
         let card = made
             .as_ref()
             .map_or(Card::NONE, |(own, _)| Card::of(context, 1, own.address(), &shared.settings));
+        // From here on others may have it open, whatever becomes of this rank.
+        let made = made.map(|(own, stream)| {
+            let (shared, reached) = (Arc::clone(shared), Reached::default());
+            (DeviceWindow { shared, reached, own, is_lent: true }, stream)
+        });
         let cards = exchange(shared, &card.to_bytes())?;
         let cards: Vec<Card> = cards.chunks_exact(CARD_BYTES).map(Card::from_bytes).collect();
         // From their cards all ranks find alike whether they open anything.
         let is_there = |card: &Card| card.room > 0 && card.host == cards[0].host;
-        let (true, Ok((own, stream))) = (cards.iter().all(is_there), made) else {
+        let Ok((mut window, stream)) = made else { return Ok(None) };
+        let is_opened = cards.iter().all(is_there);
+        window.is_lent = is_opened && cards.iter().any(|card| card.process != cards[rank].process);
+        if !is_opened {
             return Ok(None);
-        };
+        }
         let reached = Reached::of(context, rank as u32, &cards).ok();
         let place = |from: u32| u64::from(from) * GREETING_BYTES as u64;
         let is_good = Reached::is_proved(reached.as_ref(), shared, &stream, place)?;
-        let is_lent = cards.iter().any(|card| card.process != cards[rank].process);
-        let reached = reached.unwrap_or_default();
-        let window = DeviceWindow { shared: Arc::clone(shared), reached, own, is_lent };
+        window.reached = reached.unwrap_or_default();
         if agree(shared, is_good)? {
             return Ok(Some(window));
         }
@@ -78,6 +83,13 @@ fn make(context: &Context, bytes: usize) -> Result<(Arc<DeviceMemory>, Stream), 
 }
 
 impl DeviceWindow {
+    /// Bytes of the device that a window of so many takes on each of so many ranks.
+    pub const fn allocated(bytes: usize, ranks: usize) -> usize {
+        let least = GREETING_BYTES * ranks;
+        let room = if bytes > least { bytes } else { least };
+        room.next_multiple_of(PIECE_BYTES)
+    }
+
     /// Where this rank's part of it begins.
     pub fn address(&self) -> u64 {
         self.own.address()

@@ -14,7 +14,8 @@ const CALLS: usize = 30;
 const ELEMS: usize = 50_000;
 
 /// A square of ranks, each in a row and a column. What a rank gives its streams when is another
-/// thing on each, and nothing but the order of its calls puts one stream behind the other.
+/// thing on each, and nothing but the order of its calls puts one stream behind the other. (A fake
+/// device has room for any number of blocks: shares are a matter of `setup`'s own test.)
 fn be_in_a_row_and_a_column(comm: &Communicator, context: &Context) {
     let me = comm.rank();
     let part = |colour: usize| {
@@ -51,6 +52,8 @@ fn be_in_a_row_and_a_column(comm: &Communicator, context: &Context) {
         assert!(found == (1_i32 << CALLS).to_le_bytes().repeat(ELEMS), "of {}", part.size());
     }
     parts.iter().for_each(|(_, group, ..)| group.close().expect("the end of a group"));
+    // Rank 0 leaves last: it is of no use to those who close the groups of others.
+    comm.barrier().expect("a barrier");
 }
 
 #[test]

@@ -65,6 +65,16 @@ impl<'a> Calls<'a> {
         Ok(self.group.close()?)
     }
 
+    /// The same of the calls of several groups, of which each is closed whatever others come to:
+    /// the first error.
+    pub(crate) fn close_all<'c>(all: impl Iterator<Item = &'c Calls<'a>>) -> Result<(), Error>
+    where
+        'a: 'c,
+    {
+        let ends: Vec<_> = all.map(Calls::close).collect();
+        ends.into_iter().collect()
+    }
+
     /// Who sums, and how devices meet for it.
     pub(crate) fn describe(&self) -> &'static str {
         match self.meets() {

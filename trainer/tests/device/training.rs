@@ -27,8 +27,10 @@ fn ranks_that_share_a_device_have_the_losses_of_the_processor() {
         check(2, &format!("--batch 64 --strategy {stage}"), TOLERANCE);
     }
     check(2, "--ordered --strategy zero2", TOLERANCE);
-    // Who holds a state several times, and shares a device, has it with the host.
+    // Who holds a state several times, and shares a process, has it with the host.
     check(4, "--batch 64 --strategy fsdp --mesh dp=2,shard=2", TOLERANCE);
+    check(4, "--batch 64 --ordered --strategy zero2 --mesh dp=2,shard=2", TOLERANCE);
+    check(4, "--batch 64 --strategy zero1 --mesh dp=2,shard=2 --offload cpu", TOLERANCE);
 }
 
 /// In bf16, and added up in f32, or by an all-reduce of that; by the hosts where they have the

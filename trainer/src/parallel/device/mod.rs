@@ -9,8 +9,8 @@
 //!
 //! The first two are what a run gets that asks for plain AdamW, and fits; the last is for all
 //! others, `--offload` and `--ordered` among them, for models larger than `--device-budget`, and
-//! for parts on devices that do not reach each other, or that ranks share which divide the model.
-//! Pipelines have the third, by the same rules.
+//! for parts on devices that do not reach each other, or where ranks in several groups share a
+//! process, or some of them a device. Pipelines have the third, by the same rules.
 
 mod held;
 mod parts;
@@ -40,7 +40,7 @@ use crate::precision::Precision;
 use crate::report::megabytes;
 use crate::state::State;
 use crate::tape::Keep;
-use brigade_comm::Communicator;
+use brigade_comm::{Communicator, Op};
 use stages::{DeviceStages, Site};
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -80,13 +80,14 @@ pub fn on_device<'a>(
     let is_in_parts = sharing.stage > Stage::Ddp && group.is_some();
     let has_gates = layout.config().experts > 0;
     let dividers = model.dividers().map(Group::comm);
-    let groups = groups_at_once(&[dividers, peers.parts, peers.replicas], &device)?;
+    let groups = groups_at_once(&[dividers, peers.parts, peers.replicas], None, &device)?;
     let (is_packed, stage) = (!sharing.travel.is_plain(), sharing.stage);
     if let Some(parts) = peers.parts.filter(|_| is_in_parts) {
         let share = Share { stage, slots, is_packed };
         let bytes = |way| Parts::bytes(layout, share, way, parts.size());
         if let Some(way) = fitting(&bytes)
-            && let Some(calls) = Calls::new(parts, groups, device.stream(), has_gates)?
+            && let calls = Calls::new(parts, groups, device.stream(), has_gates)?
+            && let Some(calls) = if_all_have(calls, [group, dividers])?
         {
             let others = (divide(model, groups, &device, way)?, calls, (peers, groups));
             let (share, from) = ((share, lanes), passing()?);
@@ -99,8 +100,15 @@ pub fn on_device<'a>(
     if let Some(way) = fitting(&bytes).filter(|_| !is_in_parts) {
         let lens = (0..layout.units()).map(|unit| layout.unit(unit).len());
         let sums = Sums::open(group, (groups, has_gates), device.stream(), lens)?;
-        // Hosts who add up pack by themselves.
-        if !is_packed || sums.calls().is_some() {
+        // Hosts who add up pack by themselves, and then for all ranks.
+        let sums = match sums {
+            Sums::Devices(calls) if is_packed => {
+                if_all_have(Some(calls), [dividers, None])?.map(Sums::Devices)
+            }
+            _ if is_packed => if_all_have(None, [dividers, None])?.map(Sums::Devices),
+            sums => Some(sums),
+        };
+        if let Some(sums) = sums {
             let division = divide(model, groups, &device, way)?;
             let (share, from) = ((group, lanes, sums, is_packed), passing()?);
             let way = Resident::new(device, model, division, share, optimizer, way, thrift, from)?;
@@ -153,19 +161,37 @@ fn divided_bytes(
     Ok(lanes.slots() as u64 * bytes)
 }
 
+/// These calls, if all ranks of these groups have some: where some have the state on the device and
+/// others with the host, they would meet in different calls. Collective over all of them.
+fn if_all_have<'a>(
+    calls: Option<Calls<'a>>,
+    groups: [Option<&Communicator>; 2],
+) -> Result<Option<Calls<'a>>, Error> {
+    let mut lacking = [u64::from(calls.is_none())];
+    groups.into_iter().flatten().try_for_each(|it| it.all_reduce(&mut lacking, Op::Max))?;
+    match calls {
+        Some(calls) if lacking != [0] => calls.close().map(|()| None),
+        calls => Ok(calls),
+    }
+}
+
 /// How many groups of a rank may have calls on its device at once: all of these, if each rank has a
-/// process and a device of its own, or all of them one device, on which no call waits. Elsewhere
-/// those that wait on devices would take room that another group's need, or hold up its threads, so
-/// several groups have none. Collective over all ranks that are in such groups.
-fn groups_at_once(groups: &[Option<&Communicator>], device: &Device) -> Result<u32, Error> {
-    let groups = || groups.iter().flatten();
-    let count = groups().count() as u32;
-    if count < 2 {
+/// process of its own, and a device too, or all ranks have one device, on which no call waits.
+/// Elsewhere those that wait on devices would take room that another group's need, or hold up its
+/// threads, so several groups have none. `others` may be on those devices, too, without calls.
+/// Collective over all ranks that are in such groups.
+fn groups_at_once(
+    groups: &[Option<&Communicator>],
+    others: Option<&Communicator>,
+    device: &Device,
+) -> Result<u32, Error> {
+    let count = groups.iter().flatten().count() as u32;
+    if count == 0 || (count == 1 && others.is_none()) {
         return Ok(count);
     }
     let mut all: Vec<u8> = device.context().device().uuid.to_vec();
     all.extend(process());
-    for group in groups() {
+    for group in groups.iter().flatten().chain(&others) {
         let mine = std::mem::take(&mut all);
         all = vec![0; group.size() * mine.len()];
         group.all_gather(&mine, &mut all)?;

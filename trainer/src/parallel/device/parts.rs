@@ -276,7 +276,7 @@ fn fill(pass: &mut Pass, unit: &Unit, passing: &mut Passing<'_>) -> Result<(), E
 
 impl Strategy for Parts<'_> {
     fn close(&mut self) -> Result<(), Error> {
-        self.calls().try_for_each(Calls::close)
+        Calls::close_all(self.calls())
     }
 
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {

@@ -182,7 +182,7 @@ impl<'a> Resident<'a> {
 
 impl Strategy for Resident<'_> {
     fn close(&mut self) -> Result<(), Error> {
-        self.calls().try_for_each(Calls::close)
+        Calls::close_all(self.calls())
     }
 
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {

@@ -1,4 +1,4 @@
-//! How gradients that are whole on each rank's device become one: summed by the devices themselves,
+//! How gradients that several ranks' devices have become one: summed by the devices themselves,
 //! or, where those do not reach each other, through pinned memory by the hosts.
 
 use crate::device::{Calls, Wire};

@@ -4,8 +4,11 @@
 //! What makes it certain is a letter that came back. Whoever sent it had computed it behind what
 //! read the letters before, in one stream; so they had been read when it left. When a step ends,
 //! every forward's letter has been answered by its backward; and the next step's first forward
-//! answers all backwards of this one, before one of that step's can be sent. So what one step has
-//! left is in nobody's way in the next.
+//! answers all backwards of this one, before one of that step's can be sent. Where stages lie so
+//! that a way has letters of both kinds, a first forward may come to the place of a backward of the
+//! step before, ahead of any answer in its own: but then that backward's micro-batch had gone on to
+//! the very stage that the forward is for, whose backward came back within the step. So what one
+//! step has left is in nobody's way in the next.
 
 use super::action::{Action, Kind};
 use super::schedule::Schedule;
@@ -98,7 +101,7 @@ fn output(action: Action, stage: usize) -> Output {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Order, Plan, generate};
+    use super::super::{Cell, Order, Plan, generate};
     use super::*;
 
     /// Steps that the judge carries out.
@@ -173,6 +176,45 @@ mod tests {
             }
         }
         assert!(plans > 300, "{plans}");
+    }
+
+    /// A schedule whose stages lie anywhere, and whose ranks do next whatever can be done.
+    fn any_schedule(random: &mut fastrand::Rng) -> Schedule {
+        let (ranks, micros) = (random.usize(1..5), random.usize(1..6));
+        let stages = ranks + random.usize(0..4);
+        let mut rank_of: Vec<usize> = (0..ranks).collect();
+        rank_of.extend((ranks..stages).map(|_| random.usize(0..ranks)));
+        random.shuffle(&mut rank_of);
+        let mut rows = vec![Vec::new(); ranks];
+        let mut done: Vec<Output> = Vec::new();
+        while done.len() < 2 * stages * micros {
+            let is_done = |is_forward, stage, micro| done.contains(&(is_forward, stage, micro));
+            let all =
+                (0..2 * stages * micros).map(|at| (at % 2 == 0, at / 2 / micros, at / 2 % micros));
+            let can_be = |&(is_forward, stage, micro): &Output| match is_forward {
+                _ if is_done(is_forward, stage, micro) => false,
+                true => stage == 0 || is_done(true, stage - 1, micro),
+                false if stage + 1 == stages => is_done(true, stage, micro),
+                false => is_done(true, stage, micro) && is_done(false, stage + 1, micro),
+            };
+            let ready: Vec<Output> = all.filter(can_be).collect();
+            let (is_forward, stage, micro) = ready[random.usize(0..ready.len())];
+            let kind = if is_forward { Kind::Forward } else { Kind::Backward };
+            rows[rank_of[stage]].push(Cell::One(Action { stage, kind, micro }));
+            done.push((is_forward, stage, micro));
+        }
+        Schedule { rows }
+    }
+
+    #[test]
+    fn nor_where_stages_lie_anywhere_and_ranks_do_what_they_can() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..400 {
+            let plan = Plan::new(&any_schedule(&mut random)).unwrap();
+            judge(&plan, &Places::of(&plan.schedule, &plan.shape));
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::parallel::source::Passing;
 use crate::parallel::tensor::Group;
 use crate::parallel::{Batch, Lanes, Memory};
 use crate::state::State;
+use brigade_comm::Op;
 use brigade_comm::device::DeviceWindow;
 use brigade_cuda::{Context, DeviceMemory, Stream};
 use clock::Clock;
@@ -81,13 +82,12 @@ impl<'a> DeviceStages<'a> {
         part.adds_in_order = site.adds_in_order();
         let device = Device::open(usage.index, usage.inside)?;
         let passes = choose(site, &mut part)?;
-        let window = window(site, &mut part, (device.context(), passes))?;
-        let memory = DeviceMemory::new(device.context(), part.bytes(passes))?;
+        let (window, memory) = memory(site, &mut part, (device.context(), passes))?;
         let rooms = part.take(&mut Room::at(memory.address()), passes);
 
         let (stream, letter) = (device.stream(), part.letter(passes));
         let dividers = model.dividers().map(Group::comm);
-        let at_once = groups_at_once(&[groups.pp.as_ref(), groups.dp.as_ref(), dividers], &device)?;
+        let at_once = groups_at_once(&[groups.dp.as_ref(), dividers], groups.pp.as_ref(), &device)?;
         let division = divide(model, at_once, &device, passes)?;
         // Where the host keeps the state its own calls sum.
         let group = groups.dp.as_ref().filter(|_| !part.is_hosted);
@@ -115,7 +115,7 @@ impl<'a> DeviceStages<'a> {
             clock: Clock::new(stream, computes)?,
             results: Results::new(device.context(), slots)?,
             chunks: part.chunks(rooms.stages, device.context(), keep)?,
-            device_bytes: (memory.bytes() + part.window_bytes(passes)) as u64,
+            device_bytes: part.all_bytes(passes) as u64,
             gpt: DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?,
             text: Text::new(model.extent(samples, time), samples, time),
             losses: vec![0.0; slots],
@@ -172,16 +172,27 @@ impl<'a> DeviceStages<'a> {
 }
 
 /// The window that the pipeline's ranks have for each other's letters, if their devices reach each
-/// other.
-fn window(
+/// other and have room for it; and memory for all else.
+fn memory(
     site: &Site<'_, '_>,
     part: &mut Part<'_>,
     (context, passes): (&Context, Passes),
-) -> Result<Option<DeviceWindow>, Error> {
-    let Some(pp) = site.groups.pp.as_ref().filter(|_| part.is_direct) else { return Ok(None) };
-    let window = pp.device_window(context, part.window_bytes(passes))?;
-    part.is_direct = window.is_some();
-    Ok(window)
+) -> Result<(Option<DeviceWindow>, DeviceMemory), Error> {
+    if let Some(pp) = site.groups.pp.as_ref().filter(|_| part.is_direct)
+        && let Some(window) = pp.device_window(context, part.window_bytes(passes))?
+    {
+        let memory = DeviceMemory::new(context, part.bytes(passes));
+        let mut lacking = [u64::from(memory.is_err())];
+        pp.all_reduce(&mut lacking, Op::Max)?;
+        if let Ok(memory) = memory
+            && lacking == [0]
+        {
+            return Ok((Some(window), memory));
+        }
+        window.close()?;
+    }
+    part.is_direct = false;
+    Ok((None, DeviceMemory::new(context, part.bytes(passes))?))
 }
 
 /// The mail of a rank, beside this stream.
@@ -299,8 +310,10 @@ impl Home for DeviceStages<'_> {
     }
 
     fn close(&mut self) -> Result<(), Error> {
-        self.calls().try_for_each(Calls::close)?;
-        self.mail.close()
+        let ended = Calls::close_all(self.calls());
+        // The pipeline's other ranks wait for this one.
+        self.mail.close()?;
+        ended
     }
 
     fn seen(&self, error: &Error) {

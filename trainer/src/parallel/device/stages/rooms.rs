@@ -10,6 +10,7 @@ use crate::layout::Layout;
 use crate::offload::DiskUse;
 use crate::parallel::device::held::Held;
 use crate::parallel::pipeline::{Needs, Places, Plan, stage_units};
+use brigade_comm::device::DeviceWindow;
 use brigade_cuda::{Context, Event};
 use std::ops::Range;
 
@@ -27,6 +28,7 @@ pub(super) struct Part<'p> {
     pub(super) adds_in_order: bool,
     /// Places for letters from other ranks, where these write to them: in a window beside all else.
     pub(super) places: usize,
+    ranks: usize,
     /// Whether they do.
     pub(super) is_direct: bool,
 }
@@ -115,7 +117,18 @@ impl<'p> Part<'p> {
         let stages = mine.map(units).collect::<Result<_, Error>>()?;
         let (is_hosted, adds_in_order, is_direct) = (false, false, false);
         let places = Places::of(&plan.schedule, shape).count(rank);
-        Ok(Part { layout, stages, needs, slots, is_hosted, adds_in_order, places, is_direct })
+        let ranks = plan.schedule.rows.len();
+        Ok(Part {
+            layout,
+            stages,
+            needs,
+            slots,
+            is_hosted,
+            adds_in_order,
+            places,
+            ranks,
+            is_direct,
+        })
     }
 
     /// Numbers of each unit's parameters.
@@ -138,13 +151,13 @@ impl<'p> Part<'p> {
 
     /// Bytes of the window.
     pub(super) fn window_bytes(&self, passes: Passes) -> usize {
-        let places = if self.is_direct { self.places } else { 0 };
-        Direct::window_bytes(places, self.letter(passes))
+        Direct::window_bytes(self.places, self.letter(passes))
     }
 
-    /// Bytes of both.
+    /// Bytes of both, if there is a window among so many ranks.
     pub(super) fn all_bytes(&self, passes: Passes) -> usize {
-        self.bytes(passes) + self.window_bytes(passes)
+        let window = || DeviceWindow::allocated(self.window_bytes(passes), self.ranks);
+        self.bytes(passes) + if self.is_direct { window() } else { 0 }
     }
 
     pub(super) fn take(&self, room: &mut Room, passes: Passes) -> Rooms {
