@@ -101,12 +101,12 @@ pub fn on_device<'a>(
         let lens = (0..layout.units()).map(|unit| layout.unit(unit).len());
         let sums = Sums::open(group, (groups, has_gates), device.stream(), lens)?;
         // Hosts who add up pack by themselves, and then for all ranks.
-        let sums = match sums {
-            Sums::Devices(calls) if is_packed => {
+        let sums = match (is_packed, sums) {
+            (false, sums) => Some(sums),
+            (true, Sums::Devices(calls)) => {
                 if_all_have(Some(calls), [dividers, None])?.map(Sums::Devices)
             }
-            _ if is_packed => if_all_have(None, [dividers, None])?.map(Sums::Devices),
-            sums => Some(sums),
+            (true, _) => if_all_have(None, [dividers, None])?.map(Sums::Devices),
         };
         if let Some(sums) = sums {
             let division = divide(model, groups, &device, way)?;
