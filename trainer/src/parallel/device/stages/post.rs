@@ -130,11 +130,14 @@ impl Post {
         }
     }
 
-    /// Nobody writes to anybody any more, or reads. Collective over the pipeline's ranks.
+    /// Nobody writes to anybody any more, or reads. Collective over the pipeline's ranks, who wait
+    /// for this one also where its device has failed.
     pub(super) fn close(&mut self) -> Result<(), Error> {
-        self.settle()?;
-        let Post::Devices(Direct { window, .. }) = self else { return Ok(()) };
-        Ok(window.take().map_or(Ok(()), DeviceWindow::close)?)
+        let settled = self.settle();
+        if let Post::Devices(Direct { window, .. }) = self {
+            window.take().map_or(Ok(()), DeviceWindow::close)?;
+        }
+        settled
     }
 }
 
