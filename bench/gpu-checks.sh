@@ -302,8 +302,8 @@ trainer_groups() {
     shape="--device cuda $(sized "--steps 8" "${SMALL/--heads 1/--heads 2}")"
     shape=${shape/--batch 2/--batch 16}
     one=$(losses $shape | tail -n 1) || return
-    for way in $(sized "ddp,tp:dp=2,tp=2 fsdp,tp:dp=2,tp=2 fsdp:dp=2,shard=2 ddp,1f1b:dp=2,pp=2" \
-        "fsdp,tp:dp=2,tp=2"); do
+    for way in $(sized "ddp,tp:dp=2,tp=2 fsdp,tp:dp=2,tp=2 fsdp:dp=2,shard=2 ddp,1f1b:dp=2,pp=2 \
+        zero1,1f1b:dp=2,pp=2 fsdp,interleaved:dp=2,pp=2" "fsdp,tp:dp=2,tp=2 zero1,1f1b:dp=2,pp=2"); do
         four=$("$BRIGADE" train $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:}) || return
         grep -q '^device .* by the devices' <<<"$four" || { echo "$four"; return 1; }
         four=$(sed -n 's/^step .*loss \([0-9.]*\).*/\1/p' <<<"$four" | tail -n 1)

@@ -29,6 +29,30 @@ fn pipelines_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
 }
 
+/// The same where those who share a stage have its state in parts: whole parameters of up to three
+/// of four stages at a time, or of all, and gradients that are added up first, or sent each time.
+#[test]
+fn stages_in_parts_on_devices_of_their_own_have_the_losses_of_the_processor() {
+    if is_off() || !has_device() {
+        return;
+    }
+    let alone = losses(&run("--layers 6 --quiet", 1));
+    let mesh = "--layers 6 --ranks 4 --mesh pp=2,dp=2 --device cuda --strategy";
+    for (strategy, devices, by) in [
+        ("zero1,1f1b", 4, "by the devices, letters from device to device\n"),
+        ("zero2,zbv", 4, "by the devices, letters from device to device\n"),
+        ("fsdp,interleaved --chunks 4 --micro-batches 2", 4, "by the devices, letters"),
+        ("fsdp,zb1p", 1, "by the devices between meetings of their hosts, letters"),
+    ] {
+        let flags = format!("{mesh} {strategy}");
+        let output = run(&flags, devices);
+        let how = "which has this rank's parts of its stages' state too, gradients summed";
+        assert!(output.contains(&format!("{how} {by}")), "{flags}: {output}");
+        assert!(output.contains(", as predicted"), "{flags}: {output}");
+        near(&losses(&output), &alone, &flags);
+    }
+}
+
 /// Ranks that divide tensors, beside others with other samples or units: the devices do what either
 /// do together, and have calls of both groups at once.
 #[test]
@@ -42,6 +66,7 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     let tokens = "tokens divided by 2, keys and values passed on by the devices, which has";
     let (state, stages) = ("the state too", "its stages' state too");
     let letters = ", letters from device to device\n";
+    let shares = "this rank's parts of its stages' state too, gradients summed by the devices";
     let (part, sums) = ("this rank's parts of the state too", ", gradients summed by the devices");
     for (strategy, mesh, how) in [
         ("ddp,tp", "dp=2,tp=2", [heads, state, sums]),
@@ -51,6 +76,7 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
         ("1f1b,ring", "pp=2,tp=2", [tokens, stages, letters]),
         // Calls of two groups on each device, and letters of a third.
         ("ddp,1f1b,tp", "dp=2,pp=2,tp=2", [heads, sums, letters]),
+        ("zero1,1f1b,tp", "dp=2,pp=2,tp=2", [heads, shares, letters]),
     ] {
         let ranks = 1 << mesh.split(',').count();
         let way = format!("--ranks {ranks} --strategy {strategy} --mesh {mesh} --device cuda");
@@ -172,6 +198,7 @@ fn streams_beside_each_other_are_in_order() {
         ("--layers 4 --offload-activations cpu --offload cpu", 1),
         ("--layers 1 --strategy ring --ranks 2", 2),
         ("--layers 2 --strategy 1f1b --micro-batches 4 --ranks 2", 2),
+        ("--layers 2 --strategy fsdp,zbv --mesh dp=2,pp=1 --micro-batches 2 --ranks 2", 2),
     ] {
         let shape = "--batch 16 --context 4 --width 4 --heads 2 --steps 1 --threads 1 --sample 0";
         let mut command = bounded(brigade());

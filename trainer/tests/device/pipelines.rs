@@ -54,6 +54,27 @@ fn pipelines_side_by_side_have_the_losses_of_the_processor() {
     }
 }
 
+/// Ranks that are threads, of which each has all stages. Those of several pipelines have theirs with
+/// the host; as processes they do not: see `tests/tests/devices.rs`.
+#[test]
+fn stages_in_parts_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    let mesh = "--mesh dp=2,pp=1";
+    for strategy in ["fsdp,interleaved --chunks 4", "zero1,1f1b --recompute"] {
+        check(2, &format!("{SHAPE} {mesh} --strategy {strategy}"), TOLERANCE);
+    }
+    check_bf16(2, &format!("{mesh} --strategy fsdp,zb1p"), SHAPE);
+    // What the budget does not hold is with the host, from the same checkpoint.
+    let legs = [
+        (2, "--mesh dp=2,pp=1 --strategy fsdp,zbv --device cuda", 1),
+        (2, "--mesh dp=2,pp=1 --strategy zero1,1f1b --device cuda --device-budget 600K", 2),
+        (2, "--mesh dp=2,pp=1 --strategy zero2,1f1b --device cuda", 3),
+    ];
+    check_legs(SHAPE, legs);
+}
+
 #[test]
 fn state_with_the_host_goes_through_stages() {
     if !has_device() {

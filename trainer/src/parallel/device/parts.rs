@@ -6,11 +6,12 @@
 
 mod flow;
 mod held;
+mod unit;
 
+use super::divided_bytes;
 use super::pass::Pass;
 use super::sums::Sums;
-use super::{divided_bytes, runs};
-use crate::device::{Calls, DeviceDivision, DeviceGpt, Passes, Rooms};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, Passes, Rooms, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};
 use crate::layout::Layout;
@@ -24,9 +25,8 @@ use crate::parallel::{
 };
 use crate::state::State;
 use brigade_cuda::DeviceMemory;
-use flow::Flow;
-pub(super) use held::Share;
-use held::{Held, Unit};
+pub(super) use flow::Flow;
+pub(super) use held::{Held, Share, Wholes};
 use std::time::{Duration, Instant};
 
 /// One rank of ZeRO or FSDP, with its parts on its device.
@@ -50,7 +50,8 @@ impl<'a> Parts<'a> {
     /// Bytes of its device that each of so many ranks takes.
     pub(super) fn bytes(layout: &Layout, share: Share, passes: Passes, ranks: usize) -> usize {
         let mut room = Room::default();
-        Held::take(&mut room, layout, share, passes.inside, (0, ranks));
+        let wholes = Wholes::singly(layout.units());
+        Held::take(&mut room, layout, share, passes.inside, (0, ranks), wholes);
         Rooms::take(&mut room, layout.config(), passes);
         room.taken()
     }
@@ -79,10 +80,11 @@ impl<'a> Parts<'a> {
         let bytes = Parts::bytes(layout, share, passes, parts.size());
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let mut room = Room::at(memory.address());
-        let held = Held::take(&mut room, layout, share, passes.inside, place);
+        let wholes = Wholes::singly(layout.units());
+        let held = Held::take(&mut room, layout, share, passes.inside, place, wholes);
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
-        let mut flow = Flow::new(calls, device.stream())?;
+        let mut flow = Flow::new(calls, device.stream(), &held)?;
         let may = (groups, layout.config().experts > 0);
         let sums = Sums::open(peers.replicas, may, device.stream(), held.lens())?;
         let longest = if sums.bytes() > 0 { 4 * held.lens().max().unwrap_or(0) } else { 0 };
@@ -91,13 +93,11 @@ impl<'a> Parts<'a> {
         if flow.calls().shares_process() {
             let first = |unit: usize, view: View| view.first(layout.unit(unit).len());
             let views =
-                |unit| [held.params(unit), held.lane(unit, 0)].map(|view| first(unit, view));
+                |unit| [held.params(unit), held.any_lane(unit)].map(|view| first(unit, view));
             pass.rehearse(layout.units(), views)?;
             flow.calls_mut().meet()?;
         }
-        for unit in &held.units {
-            fill(&mut pass, unit, &mut passing)?;
-        }
+        held.fill(0..layout.units(), &mut pass.wire, &mut passing)?;
         // The first gather is of what has just been sent.
         flow.renew()?;
         let memory = held.memory();
@@ -126,7 +126,7 @@ impl<'a> Parts<'a> {
         for unit in 0..layout.units() {
             let params = flow.params(held, unit)?.first(layout.unit(unit).len());
             pass.forward(unit, params)?;
-            flow.used(unit)?;
+            flow.used(held, unit)?;
             if unit + 1 < layout.units() {
                 flow.ask(held, unit + 1)?;
             }
@@ -138,41 +138,28 @@ impl<'a> Parts<'a> {
     /// next, and the parameters below come before that.
     fn backward(&mut self, slot: usize) -> Result<(), Error> {
         let Parts { layout, pass, held, flow, sums, losses, .. } = self;
-        let (units, is_last) = (layout.units(), slot + 1 == losses.len());
-        // Where lanes are added up first, only the last slot's sums go anywhere.
-        let is_sent = !held.adds_up() || is_last;
-        let has_rooms = !held.adds_up() || held.packs(0).is_some();
-        let mut settle = |held: &Held, flow: &mut Flow<'a>, pass: &mut Pass<'a>, unit| {
-            flow.settle(held, &pass.gpt.device, unit, slot)?;
-            if is_last { sums.sum(held.units[unit].grads, &mut pass.wire) } else { Ok(()) }
+        let is_last = slot + 1 == losses.len();
+        // What has come of a unit's gradients goes on to those who have the same parts.
+        let mut settled = |unit: usize, wire: &mut Wire| match is_last {
+            true => sums.sum(held.grads(unit), wire),
+            false => Ok(()),
         };
-        for unit in (0..units).rev() {
+        for unit in (0..layout.units()).rev() {
             let len = layout.unit(unit).len();
             let params = flow.params(held, unit)?.first(len);
-            if is_sent && has_rooms && unit + 2 < units {
-                // The unit above the one above had the same room.
-                settle(held, flow, pass, unit + 2)?;
-            }
-            let lane = held.lane(unit, slot);
+            let (lane, above) = flow.open(held, &pass.gpt.device, (unit, slot), is_last)?;
+            above.map_or(Ok(()), |unit| settled(unit, &mut pass.wire))?;
             pass.backward(unit, params, lane.first(len))?;
-            flow.used(unit)?;
-            if held.adds_up() && slot > 0 {
-                pass.gpt.device.add(held.outgoing(unit), lane)?;
-            }
-            if is_sent {
-                flow.scatter(held, &pass.gpt.device, unit, slot)?;
-            }
+            flow.used(held, unit)?;
+            flow.close(held, &pass.gpt.device, (unit, slot), is_last)?;
             if unit > 0 {
                 flow.ask(held, unit - 1)?;
             }
         }
         pass.end()?;
-        let left = match (is_sent, has_rooms) {
-            (false, _) => 0,
-            (true, true) => units.min(2),
-            (true, false) => units,
-        };
-        (0..left).rev().try_for_each(|unit| settle(held, flow, pass, unit))?;
+        while let Some(unit) = flow.settle(held, &pass.gpt.device)? {
+            settled(unit, &mut pass.wire)?;
+        }
         if is_last { sums.flush(&mut pass.wire) } else { Ok(()) }
     }
 
@@ -180,18 +167,10 @@ impl<'a> Parts<'a> {
     fn update(&mut self, lr: f32) -> Result<Duration, Error> {
         let Parts { layout, pass, held, flow, sums, optimizer, .. } = self;
         let mut waited = Duration::ZERO;
-        for at in (0..layout.units()).rev() {
-            let unit = &held.units[at];
-            waited += sums.take(at, unit.grads, &mut pass.wire)?;
-            let own = unit.own.clone();
-            for (run, decays) in runs(layout, own.clone()) {
-                let run = run.start - own.start..run.end - own.start;
-                let arrays = [unit.params, unit.mean, unit.square, unit.grads];
-                let arrays = arrays.map(|view| view.part(run.clone()));
-                let narrow = (unit.inside != unit.params).then(|| unit.inside.part(run));
-                pass.gpt.device.adamw(&optimizer.adamw_step(lr, decays), arrays, narrow)?;
-            }
-            flow.share(held, at)?;
+        for unit in (0..layout.units()).rev() {
+            waited += sums.take(unit, held.grads(unit), &mut pass.wire)?;
+            held.update(&pass.gpt.device, layout, unit, (optimizer, lr))?;
+            flow.share(held, unit)?;
         }
         flow.renew()?;
         Ok(waited)
@@ -230,18 +209,7 @@ impl<'a> Parts<'a> {
     /// have it together.
     fn tell_part(&mut self, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
         let group = self.peers.parts.expect("those who divide the state");
-        let (mut part, mut whole) = (Vec::new(), Vec::new());
-        for Unit { range, params, mean, square, .. } in &self.held.units {
-            part.resize(params.len(), 0.0);
-            whole.resize(group.size() * params.len(), 0.0);
-            let arrays = [("params", params), ("mean", mean), ("square", square)];
-            for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
-                self.pass.wire.read(**view, &mut part)?;
-                group.all_gather(&part, &mut whole)?;
-                take(array, range.start, &whole[..range.len()])?;
-            }
-        }
-        Ok(())
+        self.held.tell(group, &mut self.pass.wire, has_moments, take)
     }
 }
 
@@ -255,22 +223,6 @@ impl<'a> Parts<'a> {
     /// The others hear of it where this rank goes no further.
     fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
         outcome.inspect_err(|error| self.calls().for_each(|calls| calls.abort(error)))
-    }
-}
-
-/// A rank's part of a unit goes to the device, and what products read.
-fn fill(pass: &mut Pass, unit: &Unit, passing: &mut Passing<'_>) -> Result<(), Error> {
-    let Unit { range, own, .. } = unit;
-    let part = own.start - range.start..own.end - range.start;
-    for (array, to) in [("mean", unit.mean), ("square", unit.square)] {
-        pass.wire.put(to.first(part.len()), &passing.unit(array, range)?[part.clone()])?;
-    }
-    let params = passing.unit("params", range)?;
-    pass.wire.put(unit.params.first(part.len()), &params[part.clone()])?;
-    match unit.whole {
-        Some(whole) => pass.wire.put(whole.first(range.len()), params),
-        None if unit.inside == unit.params => Ok(()),
-        None => pass.wire.put(unit.inside.first(part.len()), &params[part]),
     }
 }
 

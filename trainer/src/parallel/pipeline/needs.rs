@@ -11,6 +11,8 @@ pub struct Needs {
     pub stages: Vec<StageNeeds>,
     /// Micro-batches between their forward and the end of their backward, over all its stages.
     pub live: usize,
+    /// Stages whose parameters are whole, if they are held in parts.
+    pub whole: usize,
     /// Inputs and gradients that are on their way from one stage to another.
     pub letters: usize,
     /// Of these, such as stay on this rank.
@@ -55,7 +57,7 @@ impl Needs {
     pub fn of(schedule: &Schedule, shape: &Shape, rank: usize) -> Needs {
         let none = vec![Level::default(); shape.stages()];
         let (mut live, mut owed) = (none.clone(), none);
-        let [mut all, mut letters, mut local] = [Level::default(); 3];
+        let [mut all, mut wholes, mut letters, mut local] = [Level::default(); 4];
         let mut whole = vec![false; shape.stages()];
         let mut gathers = vec![0; shape.stages()];
         let (mut sends, mut receives) = (0, 0);
@@ -63,6 +65,7 @@ impl Needs {
             let stage = action.stage;
             if (action.kind.computes() || action.kind == Kind::Unshard) && !whole[stage] {
                 (whole[stage], gathers[stage]) = (true, gathers[stage] + 1);
+                wholes.add(1);
             }
             match action.kind {
                 Kind::Forward => {
@@ -85,7 +88,7 @@ impl Needs {
                 }
                 Kind::WaitSendF | Kind::WaitSendB => letters.add(-1),
                 Kind::SendF | Kind::SendB => sends += 1,
-                Kind::Reshard => whole[stage] = false,
+                Kind::Reshard => wholes.add(-isize::from(std::mem::take(&mut whole[stage]))),
                 Kind::Unshard | Kind::ReduceGrad | Kind::WaitReduceGrad => {}
             }
             // What comes in is put in the place of what was there, which is free then; what goes
@@ -101,8 +104,8 @@ impl Needs {
             StageNeeds { live, owed, gathers: gathers[stage] }
         };
         let stages = (0..shape.stages()).map(stage).collect();
-        let [live, letters, local] = [all, letters, local].map(Level::most);
-        Needs { stages, live, letters, local, sends, receives }
+        let [live, whole, letters, local] = [all, wholes, letters, local].map(Level::most);
+        Needs { stages, live, whole, letters, local, sends, receives }
     }
 }
 

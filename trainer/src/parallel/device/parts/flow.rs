@@ -5,132 +5,206 @@
 //! what calls wait for each other by events alone; where the hosts must meet for a call, it is made
 //! when the device has something else to compute meanwhile.
 
-use super::held::Held;
+use super::held::{Held, Turn};
 use crate::device::Calls;
 use crate::error::Error;
 use crate::kernels::cuda::{Device, View};
 use brigade_cuda::{Context, Event, Stream};
+use std::collections::VecDeque;
 
-/// Calls, and what they and the computing stream wait for. Units take turns with two rooms of each
-/// kind.
-pub(super) struct Flow<'a> {
+/// Calls, and what they and the computing stream wait for.
+pub(in super::super) struct Flow<'a> {
     calls: Calls<'a>,
     compute: Stream,
-    /// Whose parameters are in each room, since the last update.
-    holds: [Option<usize>; 2],
-    /// Parameters: the last use, and the arrival.
-    used: [Event; 2],
-    gathered: [Event; 2],
-    /// Gradients: they are there, and the room is free again.
+    rooms: Vec<Whole>,
+    /// How often one of them has been let go of.
+    releases: u64,
+    /// Gradients, which share two rooms: they are there, and the room is free again.
     computed: [Event; 2],
     scattered: [Event; 2],
-    /// A gradient that goes out with the next one: its unit, and the slot.
-    next: Option<(usize, usize)>,
+    /// Which room is next.
+    room: usize,
+    /// On their way, the first in front; the last may go out with the one behind it.
+    sent: VecDeque<Turn>,
+    is_waiting: bool,
+    /// All parts are new, and all calls on the old ones are made.
+    renewed: [Event; 2],
+}
+
+/// Room for the whole parameters of a group of units.
+struct Whole {
+    /// Whose they are, since the last update.
+    holds: Option<usize>,
+    is_in_use: bool,
+    /// When it was let go of, and behind what.
+    released: u64,
+    used: Event,
+    /// By unit of the group.
+    gathered: Vec<Event>,
 }
 
 impl<'a> Flow<'a> {
     /// Beside this stream.
-    pub(super) fn new(calls: Calls<'a>, compute: &Stream) -> Result<Flow<'a>, Error> {
-        let two = || two(compute.context());
+    pub(in super::super) fn new(
+        calls: Calls<'a>,
+        compute: &Stream,
+        held: &Held,
+    ) -> Result<Flow<'a>, Error> {
+        let context = compute.context();
+        let [rooms, units] = held.rooms();
+        let room = |_| {
+            let gathered = (0..units).map(|_| Event::new(context)).collect::<Result<_, _>>()?;
+            let used = Event::new(context)?;
+            Ok(Whole { holds: None, is_in_use: false, released: 0, used, gathered })
+        };
         Ok(Flow {
             calls,
             compute: compute.clone(),
-            holds: [None; 2],
-            used: two()?,
-            gathered: two()?,
-            computed: two()?,
-            scattered: two()?,
-            next: None,
+            rooms: (0..rooms).map(room).collect::<Result<_, Error>>()?,
+            releases: 0,
+            computed: two(context)?,
+            scattered: two(context)?,
+            room: 0,
+            sent: VecDeque::new(),
+            is_waiting: false,
+            renewed: two(context)?,
         })
     }
 
-    pub(super) fn calls(&self) -> &Calls<'a> {
+    pub(in super::super) fn calls(&self) -> &Calls<'a> {
         &self.calls
     }
 
-    pub(super) fn calls_mut(&mut self) -> &mut Calls<'a> {
+    pub(in super::super) fn calls_mut(&mut self) -> &mut Calls<'a> {
         &mut self.calls
     }
 
-    /// Have a unit's parameters on their way, if they are not here. What is in their room was
-    /// used for the last time.
-    pub(super) fn ask(&mut self, held: &Held, unit: usize) -> Result<(), Error> {
-        let (own, at) = (&held.units[unit], unit % 2);
-        if own.whole.is_some() || self.holds[at] == Some(unit) {
-            return Ok(());
-        }
-        self.calls.wait(&self.used[at])?;
-        self.calls.make(&own.gather(), own.inside, held.room(unit))?;
-        self.calls.mark(&self.gathered[at])?;
-        self.holds[at] = Some(unit);
-        Ok(())
+    /// Have the parameters of a unit's group on their way, if they are not here, and keep them
+    /// until they are `used`.
+    pub(in super::super) fn ask(&mut self, held: &Held, unit: usize) -> Result<(), Error> {
+        if held.unit(unit).whole.is_none() { self.whole(held, unit).map(drop) } else { Ok(()) }
     }
 
-    /// A unit's parameters, for what is computed next, until `used`.
-    pub(super) fn params(&mut self, held: &Held, unit: usize) -> Result<View, Error> {
-        if let Some(whole) = held.units[unit].whole {
+    /// A unit's parameters, for what is computed next, until they are `used`.
+    pub(in super::super) fn params(&mut self, held: &Held, unit: usize) -> Result<View, Error> {
+        if let Some(whole) = held.unit(unit).whole {
             return Ok(whole);
         }
-        self.ask(held, unit)?;
-        self.compute.wait(&self.gathered[unit % 2])?;
-        Ok(held.room(unit))
+        let room = self.whole(held, unit)?;
+        let (_, group) = held.group(unit);
+        self.compute.wait(&self.rooms[room].gathered[unit - group.start])?;
+        Ok(held.room(room, unit))
     }
 
-    /// What was computed so far is the last to use the unit's parameters.
-    pub(super) fn used(&mut self, unit: usize) -> Result<(), Error> {
-        Ok(self.compute.record(&self.used[unit % 2])?)
+    /// The room of a unit's group. Of those that nobody uses it takes what was let go of first.
+    fn whole(&mut self, held: &Held, unit: usize) -> Result<usize, Error> {
+        let (group, units) = held.group(unit);
+        if let Some(at) = self.rooms.iter().position(|room| room.holds == Some(group)) {
+            self.rooms[at].is_in_use = true;
+            return Ok(at);
+        }
+        let free = self.rooms.iter_mut().enumerate().filter(|(_, room)| !room.is_in_use);
+        let oldest = free.min_by_key(|(_, room)| room.released);
+        let (at, room) = oldest.expect("as many rooms as groups that are whole at a time");
+        (room.holds, room.is_in_use) = (Some(group), true);
+        self.calls.wait(&room.used)?;
+        for (unit, gathered) in units.zip(&room.gathered) {
+            let own = held.unit(unit);
+            self.calls.make(&own.gather(), own.inside, held.room(at, unit))?;
+            self.calls.mark(gathered)?;
+        }
+        Ok(at)
     }
 
-    /// The gradient of a unit is computed: have it on its way, behind the one before.
-    pub(super) fn scatter(
+    /// What was computed so far is the last to use the parameters of a unit's group.
+    pub(in super::super) fn used(&mut self, held: &Held, unit: usize) -> Result<(), Error> {
+        let (group, _) = held.group(unit);
+        let room = self.rooms.iter_mut().find(|room| room.holds == Some(group));
+        let Some(room) = room.filter(|room| room.is_in_use) else { return Ok(()) };
+        self.releases += 1;
+        (room.is_in_use, room.released) = (false, self.releases);
+        Ok(self.compute.record(&room.used)?)
+    }
+
+    /// Where backward of a slot leaves a unit's gradient, as parts. The unit that was in its way
+    /// until now, if one was: what is computed next sees what became of its gradient.
+    pub(in super::super) fn open(
         &mut self,
         held: &Held,
         device: &Device,
-        unit: usize,
-        slot: usize,
+        (unit, slot): (usize, usize),
+        is_last: bool,
+    ) -> Result<(View, Option<usize>), Error> {
+        let is_full = held.has_rooms() && held.sends(is_last) && self.sent.len() == 2;
+        let settled = if is_full { self.settle(held, device)? } else { None };
+        Ok((held.lane(Turn { unit, slot, room: self.room }), settled))
+    }
+
+    /// It is there: have it on its way, behind the one before; or, where lanes are added up first,
+    /// what it has come to after the last.
+    pub(in super::super) fn close(
+        &mut self,
+        held: &Held,
+        device: &Device,
+        (unit, slot): (usize, usize),
+        is_last: bool,
     ) -> Result<(), Error> {
-        if let Some([pack, _]) = held.packs(unit) {
-            device.to_bf16(pack, held.outgoing(unit))?;
+        let turn = Turn { unit, slot, room: self.room };
+        if held.adds_up() && slot > 0 {
+            device.add(held.outgoing(turn), held.lane(turn))?;
         }
-        self.compute.record(&self.computed[unit % 2])?;
+        if !held.sends(is_last) {
+            return Ok(());
+        }
+        if let Some([pack, _]) = held.packs(turn) {
+            device.to_bf16(pack, held.outgoing(turn))?;
+        }
+        self.compute.record(&self.computed[self.room])?;
         self.flush(held)?;
-        self.next = Some((unit, slot));
+        self.sent.push_back(turn);
+        (self.is_waiting, self.room) = (true, 1 - self.room);
         Ok(())
     }
 
-    fn flush(&mut self, held: &Held) -> Result<(), Error> {
-        let Some((unit, slot)) = self.next.take() else { return Ok(()) };
-        self.calls.wait(&self.computed[unit % 2])?;
-        let packs = held.packs(unit);
-        let plain = || [held.outgoing(unit), held.incoming(unit, slot)];
-        let [from, to] = packs.unwrap_or_else(plain);
-        self.calls.make(&held.units[unit].scatter(packs.is_some()), from, to)?;
-        self.calls.mark(&self.scattered[unit % 2])
+    /// Whatever goes out with the next gradient goes now.
+    pub(in super::super) fn flush(&mut self, held: &Held) -> Result<(), Error> {
+        if !std::mem::take(&mut self.is_waiting) {
+            return Ok(());
+        }
+        let turn = *self.sent.back().expect("a gradient is on its way");
+        self.calls.wait(&self.computed[turn.room])?;
+        let packs = held.packs(turn);
+        let [from, to] = packs.unwrap_or_else(|| [held.outgoing(turn), held.incoming(turn)]);
+        self.calls.make(&held.unit(turn.unit).scatter(packs.is_some()), from, to)?;
+        self.calls.mark(&self.scattered[turn.room])
     }
 
-    /// What is computed next sees what became of a unit's gradient, whose room is free.
-    pub(super) fn settle(
+    /// What is computed next sees what became of the gradient that has been on its way for longest,
+    /// if one is: its unit.
+    pub(in super::super) fn settle(
         &mut self,
         held: &Held,
         device: &Device,
-        unit: usize,
-        slot: usize,
-    ) -> Result<(), Error> {
-        if self.next == Some((unit, slot)) {
+    ) -> Result<Option<usize>, Error> {
+        if self.sent.len() == 1 {
             self.flush(held)?;
         }
-        self.compute.wait(&self.scattered[unit % 2])?;
-        let sum = held.units[unit].grads;
-        if let Some([_, pieces]) = held.packs(unit) {
-            return device.add_bf16(sum, pieces, slot == 0 || held.adds_up());
+        let Some(turn) = self.sent.pop_front() else { return Ok(None) };
+        self.compute.wait(&self.scattered[turn.room])?;
+        let sum = held.grads(turn.unit);
+        match held.packs(turn) {
+            Some([_, pieces]) => {
+                device.add_bf16(sum, pieces, turn.slot == 0 || held.adds_up())?;
+            }
+            None if held.incoming(turn) == sum => {}
+            None => device.add(sum, held.incoming(turn))?,
         }
-        let incoming = held.incoming(unit, slot);
-        if sum == incoming { Ok(()) } else { device.add(sum, incoming) }
+        Ok(Some(turn.unit))
     }
 
     /// This rank's part of a unit is updated: everyone gets it who keeps the unit whole.
-    pub(super) fn share(&mut self, held: &Held, unit: usize) -> Result<(), Error> {
-        let own = &held.units[unit];
+    pub(in super::super) fn share(&mut self, held: &Held, unit: usize) -> Result<(), Error> {
+        let own = held.unit(unit);
         let Some(whole) = own.whole else { return Ok(()) };
         self.compute.record(&self.computed[unit % 2])?;
         self.calls.wait(&self.computed[unit % 2])?;
@@ -138,12 +212,15 @@ impl<'a> Flow<'a> {
     }
 
     /// All parts are new: whatever is computed or gathered next is of them.
-    pub(super) fn renew(&mut self) -> Result<(), Error> {
-        self.holds = [None; 2];
-        self.compute.record(&self.used[0])?;
-        self.calls.wait(&self.used[0])?;
-        self.calls.mark(&self.gathered[0])?;
-        Ok(self.compute.wait(&self.gathered[0])?)
+    pub(in super::super) fn renew(&mut self) -> Result<(), Error> {
+        for room in &mut self.rooms {
+            (room.holds, room.is_in_use) = (None, false);
+        }
+        let [new, made] = &self.renewed;
+        self.compute.record(new)?;
+        self.calls.wait(new)?;
+        self.calls.mark(made)?;
+        Ok(self.compute.wait(made)?)
     }
 }
 

@@ -2,62 +2,27 @@
 //!
 //! | of each unit | `Zero1` | `Zero2` | `Fsdp` |
 //! |---|---|---|---|
-//! | parameters as products read them | whole | whole | part; two units' at a time |
+//! | parameters as products read them | whole | whole | part; whole in `Wholes`'s rooms |
 //! | what is updated, f32, and both moments | part | part | part |
 //! | gradients of this rank's lanes | whole | two units' at a time | two units' at a time |
 //! | gradients of all lanes | part | part | part |
 //!
 //! Gradients may go to their owners in bf16: then those two units' are there once more in that, and
 //! what comes of all ranks, before the owner adds it up in f32.
-//!
-//! All parts of a unit are equally long and begin where devices move 16 bytes at a time; what is
-//! left over behind the last parameter is in nobody's way. So every rank takes as many bytes.
 
-use crate::kernels::cuda::{Inside, Room, View};
+use super::unit::Unit;
+use crate::device::Wire;
+use crate::error::Error;
+use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Layout;
-use crate::parallel::{Memory, Stage};
-use brigade_comm::{Call, Dtype, Op};
-use brigade_schedule::Collective;
+use crate::optim::Optimizer;
+use crate::parallel::source::Passing;
+use crate::parallel::{Memory, Stage, Take};
+use brigade_comm::Communicator;
 use std::ops::Range;
 
-/// Parts are multiples of so many numbers, of 16 bits or 32.
-const NUMBERS: usize = 8;
-
-/// One unit's parts. Views of a part are as long as the longest that any rank has.
-pub(super) struct Unit {
-    /// Where the unit lies in the layout, and in it this rank's part.
-    pub(super) range: Range<usize>,
-    pub(super) own: Range<usize>,
-    /// What is updated, f32.
-    pub(super) params: View,
-    pub(super) mean: View,
-    pub(super) square: View,
-    /// The sum over all lanes, f32.
-    pub(super) grads: View,
-    /// What products read of it: the same where that is f32 too.
-    pub(super) inside: View,
-    /// All ranks' parts of that, where they are kept; this rank's lies in it.
-    pub(super) whole: Option<View>,
-}
-
-impl Unit {
-    /// Parameters from all ranks, as products read them.
-    pub(super) fn gather(&self) -> Call {
-        let dtype = if self.inside.size() == 4 { Dtype::F32 } else { Dtype::I16 };
-        Call::moving(Collective::AllGather, dtype, self.inside.len())
-    }
-
-    /// Gradients of all ranks, added in their order, or packed to be.
-    pub(super) fn scatter(&self, is_packed: bool) -> Call {
-        match is_packed {
-            false => Call::new(Collective::ReduceScatter, Dtype::F32, Op::Sum, self.grads.len()),
-            true => Call::moving(Collective::AllToAll, Dtype::Bf16, self.grads.len()),
-        }
-    }
-}
-
 /// How ranks divide a state.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Share {
     pub(in super::super) stage: Stage,
     /// Lanes that each rank computes in a step.
@@ -66,14 +31,38 @@ pub(in super::super) struct Share {
     pub(in super::super) is_packed: bool,
 }
 
+/// Which units' parameters are made whole together, of those that are kept in parts, and of how
+/// many such groups they are at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct Wholes {
+    pub(in super::super) groups: Vec<Range<usize>>,
+    pub(in super::super) rooms: usize,
+}
+
+impl Wholes {
+    /// All of these units, one by one: while one is computed the next is on its way.
+    pub(in super::super) fn singly(units: usize) -> Wholes {
+        Wholes { groups: (0..units).map(|unit| unit..unit + 1).collect(), rooms: 2 }
+    }
+}
+
+/// A gradient on its way to the owners of its parts: its unit, the slot, and in which of two rooms
+/// it is if it has none of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    pub(super) unit: usize,
+    pub(super) slot: usize,
+    pub(super) room: usize,
+}
+
 /// The state, and room for what is on its way.
-pub(super) struct Held {
-    pub(super) units: Vec<Unit>,
+pub(in super::super) struct Held {
+    /// By the layout's numbers; none where a unit is not this rank's.
+    units: Vec<Option<Unit>>,
+    wholes: Wholes,
     ranks: usize,
-    /// All parameters of two units, in turn, where whole ones are not kept.
-    rooms: [View; 2],
-    /// Gradients of this rank's lanes, by unit, where all are there at once; else empty.
-    sums: Vec<View>,
+    /// All parameters of groups of units, where whole ones are not kept.
+    rooms: Vec<View>,
     /// Gradients of a lane, in turn.
     lanes: [View; 2],
     /// Parts of sums that are to be added to others, in turn.
@@ -83,106 +72,195 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// For a rank of so many.
-    pub(super) fn take(
+    /// The units of these groups, for a rank of so many.
+    pub(in super::super) fn take(
         room: &mut Room,
         layout: &Layout,
-        Share { stage, slots, is_packed }: Share,
+        share: Share,
         inside: Inside,
         (rank, ranks): (usize, usize),
+        wholes: Wholes,
     ) -> Held {
-        let units = (0..layout.units()).map(|unit| {
+        let Share { stage, slots, is_packed } = share;
+        let mut units: Vec<Option<Unit>> = (0..layout.units()).map(|_| None).collect();
+        for unit in wholes.groups.iter().cloned().flatten() {
             let range = layout.unit(unit);
-            let part = part(range.len(), ranks);
-            let edge = |rank: usize| range.end.min(range.start + rank * part);
-            let own = edge(rank)..edge(rank + 1);
-            let whole = (stage < Stage::Fsdp).then(|| room.take(ranks * part, inside.size()));
-            let within = whole.map(|whole| whole.part(rank * part..(rank + 1) * part));
-            let (params, inside) = match (within, inside.size()) {
-                (Some(within), 4) => (within, within),
-                (Some(within), _) => (room.take(part, 4), within),
-                (None, 4) => [room.take(part, 4); 2].into(),
-                (None, size) => (room.take(part, 4), room.take(part, size)),
-            };
-            let [mean, square, grads] = [0; 3].map(|_| room.take(part, 4));
-            Unit { range, own, params, mean, square, grads, inside, whole }
-        });
-        let units: Vec<Unit> = units.collect();
-        let part = units.iter().map(|unit| unit.params.len()).max().unwrap_or(0);
+            units[unit] = Some(Unit::take(room, range, stage, inside, (rank, ranks)));
+        }
+        let all = || units.iter().flatten();
+        let part = all().map(|unit| unit.params.len()).max().unwrap_or(0);
         let whole = ranks * part;
         let mut two = |is_there: bool, len: usize, size: usize| {
             [0; 2].map(|_| room.take(if is_there { len } else { 0 }, size))
         };
-        let rooms = two(stage == Stage::Fsdp, whole, inside.size());
         let is_summed = stage == Stage::Zero1;
         let incoming = two(!is_summed && slots > 1 && !is_packed, part, 4);
         let packs = is_packed.then(|| [0; 2].map(|_| two(true, whole, 2)));
         let mut lanes = two(!is_summed, whole, 4);
-        let mut sums = Vec::new();
         if is_summed {
-            sums.extend(units.iter().map(|unit| room.take(ranks * unit.params.len(), 4)));
             // What computes adds it before it writes the next.
             lanes = [room.take(if slots > 1 { whole } else { 0 }, 4); 2];
         }
-        Held { units, ranks, rooms, sums, lanes, incoming, packs }
+        let mut held = Held { units, wholes, ranks, rooms: Vec::new(), lanes, incoming, packs };
+        if stage == Stage::Fsdp {
+            let lens = held.wholes.groups.iter().map(|group| held.before(group, group.end));
+            let longest = lens.max().unwrap_or(0);
+            held.rooms.extend((0..held.wholes.rooms).map(|_| room.take(longest, inside.size())));
+        }
+        held
+    }
+
+    /// One of this rank's.
+    pub(super) fn unit(&self, unit: usize) -> &Unit {
+        self.units[unit].as_ref().expect("a unit of this rank")
+    }
+
+    /// All of them, with their numbers.
+    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = (usize, &Unit)> {
+        let all = self.units.iter().enumerate();
+        all.filter_map(|(number, unit)| Some((number, unit.as_ref()?)))
     }
 
     /// Numbers of each unit's part.
     pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
-        self.units.iter().map(|unit| unit.grads.len())
+        self.all().map(|(_, unit)| unit.grads.len())
     }
 
-    /// Where all parts of a unit's parameters come to that are not kept.
-    pub(super) fn room(&self, unit: usize) -> View {
-        self.rooms[unit % 2].first(self.whole(unit))
+    /// This rank's part of the sum of a unit's gradients.
+    pub(in super::super) fn grads(&self, unit: usize) -> View {
+        self.unit(unit).grads
     }
 
-    /// Where a unit's parameters are when they are computed with.
-    pub(super) fn params(&self, unit: usize) -> View {
-        self.units[unit].whole.unwrap_or_else(|| self.room(unit))
+    /// How many groups may be whole at a time, and how many units the longest has.
+    pub(super) fn rooms(&self) -> [usize; 2] {
+        let most = self.wholes.groups.iter().map(Range::len).max().unwrap_or(0);
+        [self.rooms.len(), most]
+    }
+
+    /// The group that a unit is in.
+    pub(super) fn group(&self, unit: usize) -> (usize, Range<usize>) {
+        let mut groups = self.wholes.groups.iter().cloned().enumerate();
+        groups.find(|(_, group)| group.contains(&unit)).expect("a unit of this rank")
+    }
+
+    /// Where all parts of a unit's parameters come to that are not kept, in this room.
+    pub(super) fn room(&self, room: usize, unit: usize) -> View {
+        let (_, group) = self.group(unit);
+        let before = self.before(&group, unit);
+        self.rooms[room].part(before..before + self.whole(unit))
+    }
+
+    /// Where a unit's parameters may be when they are computed with, whatever is there.
+    pub(in super::super) fn params(&self, unit: usize) -> View {
+        self.unit(unit).whole.unwrap_or_else(|| self.room(0, unit))
     }
 
     /// Whether lanes are added up before ranks are.
     pub(super) fn adds_up(&self) -> bool {
-        !self.sums.is_empty()
+        self.all().any(|(_, unit)| unit.sum.is_some())
+    }
+
+    /// Whether gradients of a slot, which is the last or is not, go to the other ranks.
+    pub(super) fn sends(&self, is_last: bool) -> bool {
+        !self.adds_up() || is_last
+    }
+
+    /// Whether gradients share two rooms.
+    pub(super) fn has_rooms(&self) -> bool {
+        !self.adds_up() || self.packs.is_some()
     }
 
     /// Where backward of a slot leaves a unit's gradient, as parts.
-    pub(super) fn lane(&self, unit: usize, slot: usize) -> View {
-        match self.sums.get(unit).filter(|_| slot == 0) {
-            Some(sum) => *sum,
-            None => self.lanes[unit % 2].first(self.whole(unit)),
+    pub(super) fn lane(&self, Turn { unit, slot, room }: Turn) -> View {
+        match self.unit(unit).sum.filter(|_| slot == 0) {
+            Some(sum) => sum,
+            None => self.lanes[room].first(self.whole(unit)),
         }
+    }
+
+    /// The same, whatever is there.
+    pub(in super::super) fn any_lane(&self, unit: usize) -> View {
+        self.lane(Turn { unit, slot: 0, room: 0 })
     }
 
     /// The parts that go to the other ranks.
-    pub(super) fn outgoing(&self, unit: usize) -> View {
-        self.lane(unit, 0)
+    pub(super) fn outgoing(&self, turn: Turn) -> View {
+        self.lane(Turn { slot: 0, ..turn })
     }
 
     /// These in bf16, and where those of all ranks come to, if gradients travel so.
-    pub(super) fn packs(&self, unit: usize) -> Option<[View; 2]> {
+    pub(super) fn packs(&self, Turn { unit, room, .. }: Turn) -> Option<[View; 2]> {
         let whole = self.whole(unit);
-        self.packs.map(|packs| packs.map(|of| of[unit % 2].first(whole)))
+        self.packs.map(|packs| packs.map(|of| of[room].first(whole)))
     }
 
     /// Where this rank's part of the sum over the ranks comes to, after a slot.
-    pub(super) fn incoming(&self, unit: usize, slot: usize) -> View {
-        let grads = self.units[unit].grads;
+    pub(super) fn incoming(&self, Turn { unit, slot, room }: Turn) -> View {
+        let grads = self.unit(unit).grads;
         match slot == 0 || self.adds_up() {
             true => grads,
-            false => self.incoming[unit % 2].first(grads.len()),
+            false => self.incoming[room].first(grads.len()),
         }
+    }
+
+    /// Numbers of all parts of the units of a group in front of this one.
+    fn before(&self, group: &Range<usize>, unit: usize) -> usize {
+        (group.start..unit).map(|unit| self.whole(unit)).sum()
     }
 
     /// Numbers of all parts of a unit.
     fn whole(&self, unit: usize) -> usize {
-        self.ranks * self.units[unit].params.len()
+        self.ranks * self.unit(unit).params.len()
+    }
+
+    /// A rank's parts of these units go to the device, and what products read.
+    pub(in super::super) fn fill(
+        &self,
+        mut units: Range<usize>,
+        wire: &mut Wire,
+        passing: &mut Passing<'_>,
+    ) -> Result<(), Error> {
+        units.try_for_each(|unit| self.unit(unit).fill(wire, passing))
+    }
+
+    /// Move this rank's part of a unit against its gradients.
+    pub(in super::super) fn update(
+        &self,
+        device: &Device,
+        layout: &Layout,
+        unit: usize,
+        how: (&Optimizer, f32),
+    ) -> Result<(), Error> {
+        self.unit(unit).update(device, layout, how)
+    }
+
+    /// Hand over what these ranks have of every tensor together, unit by unit.
+    pub(in super::super) fn tell(
+        &self,
+        group: &Communicator,
+        wire: &mut Wire,
+        has_moments: bool,
+        take: &mut Take<'_>,
+    ) -> Result<(), Error> {
+        let (mut part, mut whole) = (Vec::new(), Vec::new());
+        for (_, Unit { range, params, mean, square, .. }) in self.all() {
+            part.resize(params.len(), 0.0);
+            whole.resize(group.size() * params.len(), 0.0);
+            let arrays = [("params", params), ("mean", mean), ("square", square)];
+            for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
+                wire.read(**view, &mut part)?;
+                group.all_gather(&part, &mut whole)?;
+                take(array, range.start, &whole[..range.len()])?;
+            }
+        }
+        Ok(())
     }
 
     /// Bytes by kind, without those of passes.
-    pub(super) fn memory(&self) -> Memory {
-        let of = |view: &dyn Fn(&Unit) -> usize| self.units.iter().map(view).sum::<usize>() as u64;
+    pub(in super::super) fn memory(&self) -> Memory {
+        let of = |view: &dyn Fn(&Unit) -> usize| {
+            self.all().map(|(_, unit)| view(unit)).sum::<usize>() as u64
+        };
         let bytes = |views: &[View]| views.iter().map(|view| view.bytes()).sum::<usize>() as u64;
         let is_narrow = |unit: &Unit| unit.inside != unit.params;
         let params = |unit: &Unit| match unit.whole {
@@ -192,7 +270,7 @@ impl Held {
         let lanes = if self.adds_up() { &self.lanes[..1] } else { &self.lanes[..] };
         Memory {
             params: of(&params),
-            grads: of(&|unit| unit.grads.bytes()) + bytes(&self.sums),
+            grads: of(&|unit| unit.grads.bytes() + unit.sum.map_or(0, |sum| sum.bytes())),
             moments: of(&|unit| unit.mean.bytes() + unit.square.bytes()),
             calls: bytes(&self.rooms)
                 + bytes(lanes)
@@ -201,11 +279,6 @@ impl Held {
             ..Memory::default()
         }
     }
-}
-
-/// The longest part of so many numbers among so many ranks.
-fn part(len: usize, ranks: usize) -> usize {
-    len.div_ceil(ranks).next_multiple_of(NUMBERS)
 }
 
 #[cfg(test)]
@@ -221,7 +294,8 @@ mod tests {
         let layout = Layout::new(config);
         let mut room = Room::default();
         let Memory { params, grads, moments, calls, .. } =
-            Held::take(&mut room, &layout, share, inside, (1, 4)).memory();
+            Held::take(&mut room, &layout, share, inside, (1, 4), Wholes::singly(layout.units()))
+                .memory();
         let all = params + grads + moments + calls;
         // Views begin at round addresses, and nothing else is between them.
         assert!((all..all + 256 * 80).contains(&(room.taken() as u64)), "{stage:?}: {all}");

@@ -4,6 +4,7 @@
 //! computation only where `waits_inside` says so.
 
 mod clock;
+mod divided;
 mod hosted;
 mod kept;
 mod mail;
@@ -29,23 +30,21 @@ use brigade_comm::Op;
 use brigade_comm::device::DeviceWindow;
 use brigade_cuda::{Context, DeviceMemory, Stream};
 use clock::Clock;
+use divided::Divided;
 use kept::{Common, Kept};
 use mail::Mail;
 use pass::Pass;
 use post::{Direct, Post, Through};
-use rooms::{Chunk, Letters, Part};
+use rooms::{Chunk, Keeper, Letters, Part};
 pub(super) use site::Site;
 use site::choose;
 use std::time::Duration;
 
 /// One rank's stages, at home on its device.
 pub(super) struct DeviceStages<'a> {
-    layout: &'a Layout,
     /// In front of the memory that its calls are on.
-    sums: Sums<'a>,
+    common: Common<'a>,
     gpt: DeviceGpt<'a>,
-    /// For state, text, and gradients that the hosts sum.
-    wire: Wire,
     mail: Mail,
     clock: Clock,
     /// By stage; none where another rank has it.
@@ -76,24 +75,29 @@ impl<'a> DeviceStages<'a> {
         (plan, rank): (&Plan, usize),
         needs: &Needs,
     ) -> Result<DeviceStages<'a>, Error> {
-        let Site { usage, model, groups, lanes, thrift, .. } = *site;
+        let Site { usage, model, groups, lanes, .. } = *site;
         let (layout, slots) = (model.layout(), lanes.slots());
         let mut part = Part::new(layout, (plan, rank), needs, slots)?;
         part.adds_in_order = site.adds_in_order();
         let device = Device::open(usage.index, usage.inside)?;
-        let passes = choose(site, &mut part)?;
+        let (stream, dividers) = (device.stream(), model.dividers().map(Group::comm));
+        let at_once = groups_at_once(&[groups.dp.as_ref(), dividers], groups.pp.as_ref(), &device)?;
+        let (passes, calls) = choose(site, &mut part, (at_once, stream))?;
         let (window, memory) = memory(site, &mut part, (device.context(), passes))?;
         let rooms = part.take(&mut Room::at(memory.address()), passes);
 
-        let (stream, letter) = (device.stream(), part.letter(passes));
-        let dividers = model.dividers().map(Group::comm);
-        let at_once = groups_at_once(&[groups.dp.as_ref(), dividers], groups.pp.as_ref(), &device)?;
+        let letter = part.letter(passes);
         let division = divide(model, at_once, &device, passes)?;
+        let divided = match (calls, rooms.divided, &groups.dp) {
+            (Some(calls), Some(held), Some(dp)) => Some(Divided::new(held, calls, dp, &device)?),
+            _ => None,
+        };
         // Where the host keeps the state its own calls sum.
-        let group = groups.dp.as_ref().filter(|_| !part.is_hosted);
+        let group = groups.dp.as_ref().filter(|_| part.keeper == Keeper::Device);
         let has_gates = layout.config().experts > 0;
         let sums = Sums::open(group, (at_once, has_gates), stream, part.lens())?;
         let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
+        let common = Common { layout, sums, divided, wire: Wire::new(stream, longest)? };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
         let keep = |at: usize, state| {
             let place = (at, part.stages.len());
@@ -103,14 +107,12 @@ impl<'a> DeviceStages<'a> {
             Ok((site.keep(place, &device, state)?, inputs))
         };
         let (samples, time) = (lanes.samples(), layout.config().context);
-        let waits_inside = division.as_ref().is_some_and(DeviceDivision::holds_up_host)
-            || sums.calls().is_some_and(Calls::meets)
-            || (part.is_hosted && groups.dp.is_some())
-            || has_gates;
         let mut stages = DeviceStages {
-            waits_inside,
-            formula_bytes: sums.formula_bytes(part.lens())?,
-            wire: Wire::new(stream, longest)?,
+            waits_inside: division.as_ref().is_some_and(DeviceDivision::holds_up_host)
+                || common.calls().any(Calls::meets)
+                || (part.keeper == Keeper::Host && groups.dp.is_some())
+                || has_gates,
+            formula_bytes: common.sums.formula_bytes(part.lens())?,
             mail: mail(stream, (plan, rank), window, rooms.letters, letter)?,
             clock: Clock::new(stream, computes)?,
             results: Results::new(device.context(), slots)?,
@@ -119,30 +121,20 @@ impl<'a> DeviceStages<'a> {
             gpt: DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?,
             text: Text::new(model.extent(samples, time), samples, time),
             losses: vec![0.0; slots],
-            layout,
-            sums,
+            common,
             lanes,
         };
         stages.begin()?;
-        let untiled = Layout::new(*layout.config());
-        let data = groups.dp.as_ref();
-        let mut passing = Passing::open(&thrift.source, site.state, (layout, &untiled), data)?;
-        for Chunk { kept, .. } in stages.chunks.iter().flatten() {
-            if let Kept::Here(held) = kept {
-                held.fill(&mut stages.wire, layout, &mut passing)?;
-            }
-            stages.formula_bytes += kept.formula_bytes()?
-                + divided_bytes(model, &stages.gpt, thrift.keep, kept.units(), &lanes)?;
-        }
+        stages.fill(site)?;
         Ok(stages)
     }
 
     /// Before the first pass: compute once what a step does, for the sake of the code alone, where
     /// calls of the devices ask for it (`Calls::shares_process`).
     fn begin(&mut self) -> Result<(), Error> {
-        let DeviceStages { layout, sums, gpt, chunks, .. } = self;
+        let DeviceStages { common, gpt, chunks, .. } = self;
         let divides = gpt.division.as_ref().is_some_and(DeviceDivision::shares_process);
-        if !divides && !sums.shares_process() {
+        if !divides && !common.calls().any(Calls::shares_process) {
             return Ok(());
         }
         gpt.hush(true);
@@ -150,9 +142,9 @@ impl<'a> DeviceStages<'a> {
             let tape = &mut free[0].tape;
             // Any text will do whose tokens there are.
             gpt.device.clear(tape.text)?;
-            let views = |unit| kept.views(layout, unit);
+            let views = |unit| kept.views(common, unit);
             kept.units().try_for_each(|unit| gpt.forward(tape, unit, views(unit)[0]))?;
-            if kept.units().end == layout.units() {
+            if kept.units().end == common.layout.units() {
                 gpt.loss(tape, 1.0)?;
             }
             kept.units().rev().try_for_each(|unit| {
@@ -161,13 +153,29 @@ impl<'a> DeviceStages<'a> {
             })?;
         }
         gpt.hush(false);
-        sums.meet()?;
+        common.sums.meet()?;
+        common.divided.as_mut().map_or(Ok(()), Divided::meet)?;
         gpt.division.as_mut().map_or(Ok(()), DeviceDivision::meet)
+    }
+
+    /// Behind that: have what this rank starts from, and tell what a step sends.
+    fn fill(&mut self, site: &Site<'a, '_>) -> Result<(), Error> {
+        let DeviceStages { common, gpt, chunks, lanes, formula_bytes, .. } = self;
+        let Site { model, groups, thrift, state, .. } = site;
+        let (layout, untiled) = (common.layout, Layout::new(*common.layout.config()));
+        let data = groups.dp.as_ref();
+        let mut passing = Passing::open(&thrift.source, state, (layout, &untiled), data)?;
+        for Chunk { kept, .. } in chunks.iter().flatten() {
+            kept.fill(common, &mut passing)?;
+            *formula_bytes += kept.formula_bytes()?
+                + divided_bytes(model, gpt, thrift.keep, kept.units(), lanes)?;
+        }
+        Ok(())
     }
 
     /// Calls of the devices.
     fn calls(&self) -> impl Iterator<Item = &Calls<'a>> {
-        self.sums.calls().into_iter().chain(self.gpt.calls())
+        self.common.calls().chain(self.gpt.calls())
     }
 }
 
@@ -220,6 +228,7 @@ impl Home for DeviceStages<'_> {
     }
 
     fn pass<'s>(&'s mut self, batch: &'s Batch<'s>) -> Result<Box<dyn Stages + 's>, Error> {
+        self.common.divided.as_mut().map_or(Ok(()), Divided::renew)?;
         self.clock.start()?;
         Ok(Box::new(Pass { stages: self, batch }))
     }
@@ -252,17 +261,17 @@ impl Home for DeviceStages<'_> {
         optimizer: &mut Optimizer,
         lr: f32,
     ) -> Result<[Duration; 2], Error> {
-        let DeviceStages { layout, sums, gpt, wire, chunks, .. } = self;
+        let DeviceStages { common, gpt, chunks, .. } = self;
         let Chunk { kept, done, .. } = chunks[stage].as_mut().expect("a stage of this rank");
         *done = 0;
-        let mut common = Common { layout, device: &gpt.device, sums, wire };
-        kept.update((optimizer, lr), &mut common)
+        kept.update((optimizer, lr), common, &gpt.device)
     }
 
     fn gather(&mut self, state: &mut State) -> Result<(), Error> {
-        let DeviceStages { layout, wire, chunks, .. } = self;
-        let mut chunks = chunks.iter_mut().flatten();
-        chunks.try_for_each(|chunk| chunk.kept.gather(layout, wire, state))
+        let Common { layout, divided, wire, .. } = &mut self.common;
+        let mut chunks = self.chunks.iter_mut().flatten();
+        chunks.try_for_each(|chunk| chunk.kept.gather(layout, wire, state))?;
+        divided.as_ref().map_or(Ok(()), |divided| divided.gather(wire, state))
     }
 
     fn formula_bytes(&self) -> u64 {
@@ -274,8 +283,9 @@ impl Home for DeviceStages<'_> {
     }
 
     fn memory(&self) -> Memory {
-        let mut memory = Memory::default();
-        let mut activations = self.device_bytes;
+        let Common { divided, wire, sums, .. } = &self.common;
+        let mut memory = divided.as_ref().map_or(Memory::default(), Divided::memory);
+        let mut activations = self.device_bytes - memory.total();
         for Chunk { kept, inputs, .. } in self.chunks.iter().flatten() {
             let of = kept.memory();
             memory = memory.plus(of);
@@ -284,8 +294,8 @@ impl Home for DeviceStages<'_> {
             memory.calls += pinned;
             memory.arena += arena;
         }
-        let pinned = self.wire.bytes() + self.mail.bytes() + self.gpt.pinned_bytes();
-        let calls = memory.calls + self.sums.bytes() + pinned;
+        let pinned = wire.bytes() + self.mail.bytes() + self.gpt.pinned_bytes();
+        let calls = memory.calls + sums.bytes() + pinned;
         Memory { calls, activations, ..memory }
     }
 
@@ -300,11 +310,19 @@ impl Home for DeviceStages<'_> {
     }
 
     fn device(&self) -> Option<String> {
-        let sums = self.sums.describe();
+        let sums = self.common.sums.describe();
         let is_here = |chunk: &Chunk<'_>| matches!(chunk.kept, Kept::Here(_));
-        let state = match self.chunks.iter().flatten().all(is_here) {
-            true => "which has its stages' state too",
-            false => "which has its stages' parameters too",
+        let state = match &self.common.divided {
+            Some(divided) => {
+                let by = divided.calls().describe();
+                format!(
+                    "which has this rank's parts of its stages' state too, gradients summed {by}"
+                )
+            }
+            None if self.chunks.iter().flatten().all(is_here) => {
+                "which has its stages' state too".to_string()
+            }
+            None => "which has its stages' parameters too".to_string(),
         };
         Some(format!("{}, {state}{sums}{}", self.gpt.describe(), self.mail.describe()))
     }
@@ -326,7 +344,7 @@ impl Drop for DeviceStages<'_> {
     fn drop(&mut self) {
         // A stream that fails has nothing on its way any more.
         let _ = self.gpt.settle();
-        let _ = self.wire.settle();
+        let _ = self.common.wire.settle();
         let _ = self.mail.settle();
         for Chunk { kept, inputs, .. } in self.chunks.iter().flatten() {
             let _ = kept.settle();

@@ -1,7 +1,6 @@
 //! One step of a rank's stages on its device: what a schedule says, given to the device.
 
 use super::DeviceStages;
-use super::kept::Common;
 use super::rooms::{Chunk, Place};
 use crate::error::Error;
 use crate::parallel::Batch;
@@ -23,8 +22,9 @@ impl Stages for Pass<'_, '_> {
             Kind::Backward => self.backward(action, wires),
             Kind::Input => self.backward_input(action, wires),
             Kind::Weight => self.backward_weight(action, wires),
-            // Parameters stay here for all of a step, and a gradient is on its way as soon as it
-            // is whole.
+            Kind::Unshard => self.make_whole(action, true),
+            Kind::Reshard => self.make_whole(action, false),
+            // A gradient is on its way as soon as it is whole.
             _ => Ok(()),
         }
     }
@@ -39,16 +39,22 @@ impl Stages for Pass<'_, '_> {
 }
 
 impl Pass<'_, '_> {
+    fn make_whole(&mut self, action: Action, is_wanted: bool) -> Result<(), Error> {
+        let DeviceStages { common, chunks, .. } = &mut *self.stages;
+        let chunk = chunks[action.stage].as_ref().expect("a checked schedule");
+        chunk.kept.make_whole(is_wanted, common)
+    }
+
     fn forward(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
         self.fill(action);
-        let DeviceStages { layout, gpt, wire, mail, clock, results, chunks, text, .. } =
+        let DeviceStages { common, gpt, mail, clock, results, chunks, text, .. } =
             &mut *self.stages;
         let is_last = action.stage + 1 == chunks.len();
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
         let mut place = chunk.free.pop().expect("as many as the schedule needs");
         let Place { at, tape, used } = &mut place;
         if !tape.text.is_empty() {
-            wire.send_text(tape.text, text, used)?;
+            common.wire.send_text(tape.text, text, used)?;
         }
         let units = chunk.kept.units();
         mail.take(action, tape.input(units.start), &gpt.device, wires)?;
@@ -56,11 +62,11 @@ impl Pass<'_, '_> {
         let Chunk { kept, inputs, .. } = chunk;
         for unit in units.clone() {
             let Some(inputs) = inputs else {
-                gpt.forward(tape, unit, kept.params(layout, unit)?)?;
+                gpt.forward(tape, unit, kept.params(unit, common)?)?;
                 continue;
             };
             inputs.leave(*at, unit, tape)?;
-            gpt.forward(tape, unit, kept.params(layout, unit)?)?;
+            gpt.forward(tape, unit, kept.params(unit, common)?)?;
             mail.flush(wires)?;
         }
         if is_last {
@@ -75,16 +81,16 @@ impl Pass<'_, '_> {
     }
 
     fn backward(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
-        let DeviceStages { layout, gpt, wire, mail, clock, chunks, sums, .. } = &mut *self.stages;
+        let DeviceStages { common, gpt, mail, clock, chunks, .. } = &mut *self.stages;
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
         let Chunk { kept, inputs, live, done, free, .. } = chunk;
         let mut place = live[action.micro].take().expect("forward came before");
         mail.take(action, gpt.scratch.residual, &gpt.device, wires)?;
         clock.begin()?;
-        let is_last = *done + 1 == live.len();
+        let turn = (*done, *done + 1 == live.len());
         for unit in kept.units().rev() {
-            let params = kept.params(layout, unit)?;
-            let lane = kept.lane(layout, unit, *done)?;
+            let params = kept.params(unit, common)?;
+            let lane = kept.lane(unit, turn, common, &gpt.device)?;
             if let Some(inputs) = inputs {
                 inputs.come_back(place.at, unit)?;
                 gpt.backward(&mut place.tape, unit, params, lane)?;
@@ -93,8 +99,7 @@ impl Pass<'_, '_> {
             } else {
                 gpt.backward(&mut place.tape, unit, params, lane)?;
             }
-            let mut common = Common { layout, device: &gpt.device, sums, wire };
-            kept.close(unit, (*done, is_last), &mut common)?;
+            kept.close(unit, turn, common, &gpt.device)?;
         }
         clock.end()?;
         gpt.device.stream().record(&place.used)?;
@@ -106,14 +111,14 @@ impl Pass<'_, '_> {
     }
 
     fn backward_input(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
-        let DeviceStages { layout, gpt, mail, clock, chunks, .. } = &mut *self.stages;
+        let DeviceStages { common, gpt, mail, clock, chunks, .. } = &mut *self.stages;
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
         let tape = &mut chunk.live[action.micro].as_mut().expect("forward came before").tape;
         let owed = chunk.free_owed.pop().expect("as many as the schedule needs");
         mail.take(action, gpt.scratch.residual, &gpt.device, wires)?;
         clock.begin()?;
         for unit in chunk.kept.units().rev() {
-            let params = chunk.kept.params(layout, unit)?;
+            let params = chunk.kept.params(unit, common)?;
             gpt.backward_input(tape, unit, params, &owed)?;
         }
         clock.end()?;
@@ -124,18 +129,17 @@ impl Pass<'_, '_> {
     }
 
     fn backward_weight(&mut self, action: Action, wires: &mut Wires) -> Result<(), Error> {
-        let DeviceStages { layout, gpt, wire, mail, clock, chunks, sums, .. } = &mut *self.stages;
+        let DeviceStages { common, gpt, mail, clock, chunks, .. } = &mut *self.stages;
         let chunk = chunks[action.stage].as_mut().expect("a checked schedule");
         let Chunk { kept, live, owed, done, free, free_owed, .. } = chunk;
         let place = live[action.micro].take().expect("forward came before");
         let rest = owed[action.micro].take().expect("the other part came before");
         clock.begin()?;
-        let is_last = *done + 1 == live.len();
+        let turn = (*done, *done + 1 == live.len());
         for unit in kept.units().rev() {
-            let lane = kept.lane(layout, unit, *done)?;
+            let lane = kept.lane(unit, turn, common, &gpt.device)?;
             gpt.backward_weight(&place.tape, unit, lane, &rest)?;
-            let mut common = Common { layout, device: &gpt.device, sums, wire };
-            kept.close(unit, (*done, is_last), &mut common)?;
+            kept.close(unit, turn, common, &gpt.device)?;
         }
         clock.end()?;
         gpt.device.stream().record(&place.used)?;

@@ -9,6 +9,7 @@ use crate::kernels::cuda::{Room, View};
 use crate::layout::Layout;
 use crate::offload::DiskUse;
 use crate::parallel::device::held::Held;
+use crate::parallel::device::parts::{self, Share, Wholes};
 use crate::parallel::pipeline::{Needs, Places, Plan, stage_units};
 use brigade_comm::device::DeviceWindow;
 use brigade_cuda::{Context, Event};
@@ -22,15 +23,26 @@ pub(super) struct Part<'p> {
     pub(super) needs: &'p Needs,
     /// Micro-batches of a step.
     pub(super) slots: usize,
-    /// Whether the host keeps the state.
-    pub(super) is_hosted: bool,
-    /// Whether it then adds up micro-batches, too.
+    /// Who keeps the state.
+    pub(super) keeper: Keeper,
+    /// Whether the host, if it does, adds up micro-batches, too.
     pub(super) adds_in_order: bool,
     /// Places for letters from other ranks, where these write to them: in a window beside all else.
     pub(super) places: usize,
     ranks: usize,
     /// Whether they do.
     pub(super) is_direct: bool,
+}
+
+/// Who keeps the state of a rank's stages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeper {
+    /// Its device.
+    Device,
+    /// The devices of so many ranks, of which it is this one, in parts.
+    Devices(Share, (usize, usize)),
+    /// Its host.
+    Host,
 }
 
 /// Room for letters on the device, [n × c] each.
@@ -87,6 +99,7 @@ pub(super) struct Place {
 /// What of a stage's state is on the device.
 pub(super) enum StateRooms {
     Here(Held),
+    Parts(Range<usize>),
     There(Views),
 }
 
@@ -97,6 +110,8 @@ type StageRooms = (StateRooms, Vec<DeviceTape>, Vec<DeviceOwed>);
 pub(super) struct Rooms {
     /// By stage of the part.
     pub(super) stages: Vec<StageRooms>,
+    /// What all of them have in parts.
+    pub(super) divided: Option<parts::Held>,
     pub(super) letters: Letters,
     pub(super) scratch: Scratch,
 }
@@ -115,20 +130,10 @@ impl<'p> Part<'p> {
         let mine = (0..shape.stages()).filter(|stage| shape.rank_of[*stage] == rank);
         let units = |stage| Ok((stage, stage_units(layers, shape.stages(), stage)?));
         let stages = mine.map(units).collect::<Result<_, Error>>()?;
-        let (is_hosted, adds_in_order, is_direct) = (false, false, false);
+        let (keeper, adds_in_order, is_direct) = (Keeper::Host, false, false);
         let places = Places::of(&plan.schedule, shape).count(rank);
         let ranks = plan.schedule.rows.len();
-        Ok(Part {
-            layout,
-            stages,
-            needs,
-            slots,
-            is_hosted,
-            adds_in_order,
-            places,
-            ranks,
-            is_direct,
-        })
+        Ok(Part { layout, stages, needs, slots, keeper, adds_in_order, places, ranks, is_direct })
     }
 
     /// Numbers of each unit's parameters.
@@ -166,9 +171,10 @@ impl<'p> Part<'p> {
             let need = self.needs.stages[*stage];
             let (own, slots, inside) = (units.clone(), self.slots, passes.inside);
             let added = if self.adds_in_order { 1 } else { slots };
-            let state = match self.is_hosted {
-                true => StateRooms::There(Views::take(room, layout, own, added, inside)),
-                false => StateRooms::Here(Held::take(room, layout, own, slots, inside)),
+            let state = match self.keeper {
+                Keeper::Host => StateRooms::There(Views::take(room, layout, own, added, inside)),
+                Keeper::Device => StateRooms::Here(Held::take(room, layout, own, slots, inside)),
+                Keeper::Devices(..) => StateRooms::Parts(own),
             };
             let tape = |_| DeviceTape::take(room, config, units.clone(), passes);
             let tapes = (0..need.live).map(tape).collect();
@@ -176,8 +182,18 @@ impl<'p> Part<'p> {
             (state, tapes, (0..need.owed).map(owed).collect())
         };
         let has_head = self.stages.iter().any(|(_, units)| units.end == layout.units());
+        let stages = self.stages.iter().map(stage).collect();
+        let divided = match self.keeper {
+            Keeper::Devices(share, place) => {
+                let groups = self.stages.iter().map(|(_, units)| units.clone()).collect();
+                let wholes = Wholes { groups, rooms: self.needs.whole };
+                Some(parts::Held::take(room, layout, share, passes.inside, place, wholes))
+            }
+            _ => None,
+        };
         Rooms {
-            stages: self.stages.iter().map(stage).collect(),
+            stages,
+            divided,
             letters: Letters::take(room, self.letter(passes), self.needs, self.is_direct),
             scratch: Scratch::take(room, config, has_head, passes),
         }

@@ -2,18 +2,20 @@
 
 use super::hosted::Hosted;
 use super::kept::Kept;
-use super::rooms::{Part, StateRooms};
-use crate::device::{DeviceInputs, DeviceUse, Passes};
+use super::rooms::{Keeper, Part, StateRooms};
+use crate::device::{Calls, DeviceInputs, DeviceUse, Passes};
 use crate::error::Error;
 use crate::kernels::cuda::Device;
 use crate::model::Gpt;
 use crate::offload::Scope;
 use crate::optim::Rule;
+use crate::parallel::device::parts::Share;
 use crate::parallel::device::{fitting, over, passes};
 use crate::parallel::tensor::Group;
 use crate::parallel::{Groups, Lanes, Shards, Sharing, Stage, Thrift};
 use crate::state::State;
-use brigade_comm::Op;
+use brigade_comm::{Communicator, Op};
+use brigade_cuda::Stream;
 use std::ops::Range;
 
 /// What the stages of a rank are made with.
@@ -30,10 +32,35 @@ pub(in super::super) struct Site<'a, 's> {
 }
 
 impl<'a> Site<'a, '_> {
+    /// Whether devices may have the state in parts, if they reach each other.
+    fn may_divide(&self) -> bool {
+        self.sharing.stage > Stage::Ddp && self.groups.dp.is_some() && self.is_plain()
+    }
+
     /// Whether a device can keep a stage's state, if it has room.
     fn is_plain(&self) -> bool {
-        let is_plain = self.sharing.stage == Stage::Ddp && self.thrift.offload.is_none();
-        is_plain && self.rule == Rule::Adamw && !self.adds_in_order()
+        let is_plain = self.thrift.offload.is_none() && self.rule == Rule::Adamw;
+        is_plain && !self.adds_in_order()
+    }
+
+    /// Who may keep the state, the fastest first; where devices `reach` each other, in parts, too.
+    fn keepers(&self, reach: bool) -> Vec<Keeper> {
+        let Sharing { stage, .. } = self.sharing;
+        let device = match &self.groups.dp {
+            _ if !self.is_plain() => None,
+            Some(dp) if stage > Stage::Ddp => reach.then(|| {
+                let share = Share { stage, slots: self.lanes.slots(), is_packed: false };
+                Keeper::Devices(share, (dp.rank(), dp.size()))
+            }),
+            _ => Some(Keeper::Device),
+        };
+        device.into_iter().chain([Keeper::Host]).collect()
+    }
+
+    /// All groups that this rank is in.
+    fn axes(&self) -> impl Iterator<Item = &Communicator> {
+        let Groups { pp, dp, .. } = self.groups;
+        [pp.as_ref(), dp.as_ref(), self.model.dividers().map(Group::comm)].into_iter().flatten()
     }
 
     /// Whether gradients of all micro-batches of all ranks are added in one order.
@@ -50,6 +77,7 @@ impl<'a> Site<'a, '_> {
     ) -> Result<Kept<'a>, Error> {
         let views = match rooms {
             StateRooms::Here(held) => return Ok(Kept::Here(held)),
+            StateRooms::Parts(units) => return Ok(Kept::Parts(units)),
             StateRooms::There(views) => views,
         };
         let Site { model, groups, sharing, thrift, .. } = self;
@@ -84,23 +112,48 @@ impl<'a> Site<'a, '_> {
     }
 }
 
-/// How passes are made, and who keeps the state: the device, if it may and has room. Where one rank
-/// has room for neither, all are refused, so that the first can tell. Letters have places on the
-/// device where no rank is worse off for it.
-pub(super) fn choose(site: &Site<'_, '_>, part: &mut Part<'_>) -> Result<Passes, Error> {
+/// How passes are made, and who keeps the state; the calls of the devices, of which so many groups
+/// may have some beside this stream, if it is they, in parts. Collective over all ranks.
+pub(super) fn choose<'a>(
+    site: &Site<'a, '_>,
+    part: &mut Part<'_>,
+    (at_once, stream): (u32, &Stream),
+) -> Result<(Passes, Option<Calls<'a>>), Error> {
+    if let Some(dp) = site.groups.dp.as_ref().filter(|_| site.may_divide()) {
+        let passes = choose_among(site, part, &site.keepers(true))?;
+        let wants = matches!(part.keeper, Keeper::Devices(..));
+        let has_gates = site.model.layout().config().experts > 0;
+        let calls = if wants { Calls::new(dp, at_once, stream, has_gates)? } else { None };
+        let mut lacking = [u64::from(wants && calls.is_none())];
+        site.axes().try_for_each(|axis| axis.all_reduce(&mut lacking, Op::Max))?;
+        if lacking == [0] {
+            return Ok((passes, calls));
+        }
+        calls.map_or(Ok(()), |calls| calls.close())?;
+    }
+    Ok((choose_among(site, part, &site.keepers(false))?, None))
+}
+
+/// The first of these that has room. Where one rank has room for none, all are refused, so that the
+/// first can tell. Letters have places on the device where no rank is worse off for it.
+fn choose_among(
+    site: &Site<'_, '_>,
+    part: &mut Part<'_>,
+    keepers: &[Keeper],
+) -> Result<Passes, Error> {
     let Site { usage, model, groups, lanes, thrift, .. } = site;
     let ways = passes(usage.inside, model, lanes, thrift.keep);
     let fit = |part: &mut Part<'_>, is_direct: bool| {
-        (part.is_direct, part.is_hosted) = (is_direct, false);
-        let plain = fitting(&ways, usage.budget, &|way| part.all_bytes(way));
-        let plain = plain.filter(|_| site.is_plain());
-        part.is_hosted = plain.is_none();
-        plain.or_else(|| fitting(&ways, usage.budget, &|way| part.all_bytes(way)))
+        part.is_direct = is_direct;
+        keepers.iter().find_map(|keeper| {
+            part.keeper = *keeper;
+            fitting(&ways, usage.budget, &|way| part.all_bytes(way))
+        })
     };
     if let Some(pp) = &groups.pp {
         let [by_hosts, direct] = [false, true].map(|is_direct| {
             let way = fit(part, is_direct);
-            (way.map(|way| way.has_tiles), part.is_hosted)
+            (way.map(|way| way.has_tiles), part.keeper)
         });
         let mut objections = [u64::from(direct != by_hosts || direct.0.is_none())];
         pp.all_reduce(&mut objections, Op::Max)?;
@@ -109,8 +162,7 @@ pub(super) fn choose(site: &Site<'_, '_>, part: &mut Part<'_>) -> Result<Passes,
     let way = fit(part, part.is_direct);
     let least = ways.iter().map(|way| part.all_bytes(*way)).min().unwrap_or(0);
     let mut most = [if way.is_some() { 0 } else { least as u64 }];
-    let axes = [groups.pp.as_ref(), groups.dp.as_ref(), model.dividers().map(Group::comm)];
-    axes.into_iter().flatten().try_for_each(|axis| axis.all_reduce(&mut most, Op::Max))?;
+    site.axes().try_for_each(|axis| axis.all_reduce(&mut most, Op::Max))?;
     way.filter(|_| most == [0])
         .ok_or_else(|| over(usage.budget, most[0] as usize, "a rank's stages need", thrift.keep))
 }
