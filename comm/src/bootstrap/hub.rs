@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::opened;
 
-use super::bell::Bell;
+use super::bell::{Bell, Ending};
 use super::conn::{Conn, Phase};
 use super::listen;
 use super::proof::{self, Nonces, Side, random};
@@ -46,6 +46,8 @@ pub(super) struct Hub {
     process: [u8; 16],
     conns: Vec<Conn>,
     hub_rank: Option<usize>,
+    /// Once it was told to end.
+    ending: Option<Ending>,
     stage: Stage,
 }
 
@@ -71,6 +73,7 @@ impl Hub {
             process: super::process_token()?,
             conns: Vec::new(),
             hub_rank: None,
+            ending: None,
             stage: Stage::Gathering(Roster::default()),
         })
     }
@@ -82,26 +85,30 @@ impl Hub {
     /// Sleep until something happens and do what it asks for. Returns whether to go on.
     fn turn(&mut self) -> bool {
         let mut watches: Vec<_> = self.conns.iter().map(Conn::watch).collect();
-        watches.push(Watch::new(self.bell.ear(), false));
         watches.extend(self.listener.as_ref().map(|l| Watch::new(l.as_fd(), false)));
+        // It goes on ringing.
+        if self.ending.is_none() {
+            watches.push(Watch::new(self.bell.ear(), false));
+        }
         let timeout = self.due().map(|due| due.saturating_duration_since(Instant::now()));
         if poll(&mut watches, timeout).is_err() {
             return false;
         }
-        if self.bell.has_rung() {
-            self.farewell();
-            return false;
-        }
         let (conns, others) = watches.split_at(self.conns.len());
+        let has_callers = self.listener.is_some() && others[0].happened();
         for (index, _) in conns.iter().enumerate().filter(|(_, watch)| watch.happened()) {
             self.attend(index);
         }
-        if others.get(1).is_some_and(Watch::happened) {
+        if has_callers {
             self.accept();
         }
         self.look_at_the_clock(Instant::now());
         self.flush();
         self.conns.retain(|conn| !conn.dead);
+        if self.bell.has_rung() && self.may_end(Instant::now()) {
+            self.farewell();
+            return false;
+        }
         match &self.stage {
             Stage::Gathering(_) => true,
             Stage::Sitting(court) => !court.is_over() || !self.conns.is_empty(),
@@ -115,7 +122,19 @@ impl Hub {
             Stage::Sitting(court) => court.due(),
             Stage::Failed { until, .. } => Some(*until),
         };
-        self.conns.iter().filter_map(Conn::due).chain(stage).min()
+        self.conns
+            .iter()
+            .filter_map(Conn::due)
+            .chain(stage)
+            .chain(self.ending.as_ref().map(Ending::until))
+            .min()
+    }
+
+    /// Whether nobody needs a root that was told to end, or it has stayed for long enough.
+    fn may_end(&mut self, now: Instant) -> bool {
+        let Stage::Sitting(court) = &self.stage else { return true };
+        let ending = self.ending.get_or_insert_with(|| Ending::new(now));
+        ending.is_due(now, &court.holders(), &self.place)
     }
 
     fn accept(&mut self) {

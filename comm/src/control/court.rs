@@ -12,10 +12,11 @@
 //!   ahead may have left that call behind: it tells its last calls, too.
 //! * Who has left a communicator is told to those who stand or ask there, and to nobody else. Where
 //!   it stood before is forgotten, unless it says that it stands there still.
+//! * Who holds something until others have left a communicator needs the root until it has let go.
 //! * The first verdict stands. What comes later only tells who is still there.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Waiting};
@@ -48,6 +49,8 @@ pub(crate) struct Court {
     groups: BTreeMap<u64, BTreeMap<usize, Stand>>,
     /// Who has left which communicator, in the order in which the first has.
     partings: VecDeque<(u64, Vec<usize>)>,
+    /// Who holds something until others have left which one.
+    holds: BTreeSet<(usize, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +101,7 @@ impl Court {
             accused: BTreeMap::new(),
             groups: BTreeMap::new(),
             partings: VecDeque::new(),
+            holds: BTreeSet::new(),
         }
     }
 
@@ -109,6 +113,17 @@ impl Court {
     /// Whether there is nothing more to say to `rank`.
     pub(crate) fn is_gone(&self, rank: usize) -> bool {
         self.presence[rank] != Presence::Here
+    }
+
+    /// Ranks that want to hear of others before they let go of what they hold.
+    pub(crate) fn holders(&self) -> Vec<usize> {
+        let mut holders: Vec<usize> = match self.verdict {
+            // They have heard all that matters.
+            Some(_) => Vec::new(),
+            None => self.holds.iter().map(|(rank, _)| *rank).collect(),
+        };
+        holders.dedup();
+        holders
     }
 
     /// When to call [`Court::tick`] next.
@@ -123,6 +138,11 @@ impl Court {
             Frame::ReportLost { rank, how } => self.accuse(from, rank as usize, &how, now),
             Frame::ReportMismatch(verdict @ Verdict::Mismatch { .. }) => self.decide(verdict),
             Frame::Abort { why } => self.decide(Verdict::Aborted { rank: from, why }),
+            Frame::Hold { group } => self.hold(from, group),
+            Frame::LetGo { group } => {
+                self.holds.remove(&(from, group));
+                Vec::new()
+            }
             Frame::LeaveGroup { group } => self.part(from, group),
             Frame::Waiting(said) => {
                 let mut orders = self.partings_for(from, said.group);
@@ -144,6 +164,7 @@ impl Court {
             return Vec::new();
         }
         self.presence[rank] = Presence::Lost;
+        self.holds.retain(|(holder, _)| *holder != rank);
         self.decide(Verdict::Lost { rank, how: how.to_owned() })
     }
 
@@ -162,7 +183,15 @@ impl Court {
     fn leave(&mut self, rank: usize) -> Vec<Order> {
         self.presence[rank] = Presence::Left;
         self.accused.remove(&rank);
+        self.holds.retain(|(holder, _)| *holder != rank);
         vec![(Audience::All, Frame::Left { rank: wire(rank) })]
+    }
+
+    fn hold(&mut self, rank: usize, group: u64) -> Vec<Order> {
+        if self.holds.len() < self.presence.len() * GROUPS_MAX {
+            self.holds.insert((rank, group));
+        }
+        Vec::new()
     }
 
     fn part(&mut self, rank: usize, group: u64) -> Vec<Order> {

@@ -11,7 +11,7 @@ use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -113,6 +113,10 @@ pub(crate) enum Frame {
     Leave,
     /// The root tells that one did.
     Left { rank: u32 },
+    /// A rank holds what it will not let go of before it has heard others leave this communicator.
+    Hold { group: u64 },
+    /// It has let go of it.
+    LetGo { group: u64 },
     /// A rank leaves one communicator, not the world.
     LeaveGroup { group: u64 },
     /// The root tells that one did, to those who wait there.
@@ -172,6 +176,8 @@ impl Frame {
             Frame::LeftGroup { .. } => 19,
             Frame::Noted => 20,
             Frame::Unable(_) => 21,
+            Frame::Hold { .. } => 22,
+            Frame::LetGo { .. } => 23,
         }
     }
 
@@ -193,7 +199,9 @@ impl Frame {
             }
             Frame::Leave | Frame::RootEnds | Frame::Noted => {}
             Frame::Left { rank } => parts.u32(*rank),
-            Frame::LeaveGroup { group } => parts.u64(*group),
+            Frame::LeaveGroup { group } | Frame::Hold { group } | Frame::LetGo { group } => {
+                parts.u64(*group);
+            }
             Frame::LeftGroup { rank, group } => {
                 parts.u32(*rank);
                 parts.u64(*group);
@@ -254,6 +262,8 @@ impl Frame {
             19 => Frame::LeftGroup { rank: fields.u32()?, group: fields.u64()? },
             20 => Frame::Noted,
             21 => Frame::Unable(decode_unable(&mut fields)?),
+            22 => Frame::Hold { group: fields.u64()? },
+            23 => Frame::LetGo { group: fields.u64()? },
             _ => return Err(Malformed { what: "a frame of an unknown kind" }),
         };
         fields.end()?;

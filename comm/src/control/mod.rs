@@ -139,6 +139,17 @@ impl Control {
         let _sent = self.say(&Frame::LeaveGroup { group });
     }
 
+    /// Say that this rank will want to hear, before it lets go of something, who is done with
+    /// `group`: a root in another rank's process shall not end until it has `let_go`.
+    pub(crate) fn hold(&self, group: u64) {
+        // Without a root there is nobody to tell.
+        let _sent = self.say(&Frame::Hold { group });
+    }
+
+    pub(crate) fn let_go(&self, group: u64) {
+        let _sent = self.say(&Frame::LetGo { group });
+    }
+
     /// Say that this rank is done with `group`, and hear from now on of all others that are or will
     /// be. `description` is what it does meanwhile.
     pub(crate) fn part(&self, group: u64, description: &str) {

@@ -35,7 +35,8 @@ impl DeviceGroup {
     /// launched. Ranks of one process do not wait for each other, so that one thread can close the
     /// groups of several ranks, one after the other: the last one waits. When it has returned
     /// without an error, no other process uses memory of this one. They hear of each other through
-    /// rank 0 of the world, also where it is in no group of theirs: it leaves behind them.
+    /// rank 0 of the world, also where it is in no group of theirs: its process stays behind them,
+    /// for up to ten seconds.
     ///
     /// # Errors
     ///
@@ -84,6 +85,7 @@ impl Inner {
         }
         drop(state);
         let Some(lent) = parties::leave(number, self.group.rank) else {
+            self.watched.shared.world.control.let_go(number);
             return if is_still { self.watched.check() } else { Err(self.late(begun, &[])) };
         };
         let missing = match self.way {
@@ -92,6 +94,7 @@ impl Inner {
             }
             _ => Vec::new(),
         };
+        self.watched.shared.world.control.let_go(number);
         if is_still && missing.is_empty() {
             return self.watched.check();
         }

@@ -170,6 +170,10 @@ impl Communicator {
         inner.is_proved = true;
         let watcher = Watcher::start(&inner.watched)
             .map_err(|error| Error::invalid(format!("no thread can be started: {error}")))?;
+        let number = inner.cards[0].number;
+        if inner.cards.iter().any(|card| card.process != inner.cards[0].process) {
+            shared.world.control.hold(number);
+        }
         Ok(DeviceGroup { inner: Arc::new(inner), watcher: Some(watcher) })
     }
 }

@@ -132,6 +132,35 @@ fn whoever_does_not_close_is_named_at_the_deadline() {
     });
 }
 
+/// Ranks hear of each other through rank 0, which is in no group of theirs, and ends first.
+#[test]
+fn rank_0_stays_for_those_who_close() {
+    if is_real() {
+        return;
+    }
+    compile(Dtype::I32, &Op::Sum);
+    let name = "endings::rank_0_stays_for_those_who_close";
+    in_processes(name, 3, &[(None, "BRIGADE_FAKE_CUDA_DEVICES", "3")], |comm, context| {
+        let color = (comm.rank() > 0).then_some(0);
+        let pair = comm.split(color, 0).expect("a split");
+        let Some(pair) = pair else {
+            // Nobody is left in it who would wait for this rank.
+            comm.barrier().expect("all have their groups");
+            let begin = Instant::now();
+            drop(comm);
+            let took = begin.elapsed();
+            assert!(took > Duration::from_secs(2) && took < Duration::from_secs(9), "{took:?}");
+            return;
+        };
+        let group = group_on(&pair, &context, Way::Linked);
+        call_once(&group, &pair);
+        comm.barrier().expect("all have their groups");
+        // One waits for the other, which has rank 0 gone for long.
+        std::thread::sleep(Duration::from_millis(if comm.rank() == 1 { 1000 } else { 3000 }));
+        group.close().expect("rank 0's process is still there");
+    });
+}
+
 #[test]
 fn who_dies_keeps_nobody_from_closing() {
     if is_real() {

@@ -145,6 +145,29 @@ fn of_groups_that_come_and_go_no_stands_are_kept() {
 }
 
 #[test]
+fn who_holds_something_needs_the_root_until_it_lets_go_or_nobody_hears_it() {
+    let now = Instant::now();
+    let mut court = Court::new(4);
+    for (rank, group) in [(1, 7), (2, 7), (2, 8), (3, 9)] {
+        assert!(court.hear(rank, Frame::Hold { group }, now).is_empty());
+    }
+    assert_eq!(court.holders(), [1, 2, 3]);
+    // Who has left still wants to hear of others who have.
+    court.hear(2, Frame::LeaveGroup { group: 7 }, now);
+    court.hear(2, Frame::LetGo { group: 8 }, now);
+    court.hear(3, Frame::Leave, now);
+    assert_eq!(court.holders(), [1, 2]);
+    court.hear(2, Frame::LetGo { group: 7 }, now);
+    assert_eq!(court.holders(), [1]);
+    for group in 0..8 * GROUPS_MAX as u64 {
+        court.hear(2, Frame::Hold { group }, now);
+    }
+    assert!(court.holds.len() <= 4 * GROUPS_MAX);
+    court.ended(0, "it is killed");
+    assert!(court.holders().is_empty(), "all hear of that, and wait for nobody");
+}
+
+#[test]
 fn remembered_groups_are_bounded() {
     let start = Instant::now();
     let mut court = Court::new(2);

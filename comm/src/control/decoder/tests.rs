@@ -42,6 +42,8 @@ fn one_of_each() -> Vec<Frame> {
         Frame::Leave,
         Frame::Left { rank: 4 },
         Frame::LeaveGroup { group: 3 << 40 },
+        Frame::Hold { group: 5 << 40 },
+        Frame::LetGo { group: 5 << 40 },
         Frame::LeftGroup { rank: 9, group: 3 << 40 },
         Frame::RootEnds,
         Frame::ReportLost { rank: 5, how: "reset".into() },
