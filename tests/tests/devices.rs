@@ -2,7 +2,7 @@
 //! (`BRIGADE_FAKE_CUDA=off`): the processor's losses, and the devices do what they are said to.
 
 use brigade_cuda_fake::{environment, has_device, is_off, watched};
-use brigade_tests::command::{bounded, brigade, text, words};
+use brigade_tests::command::{Folder, bounded, brigade, text, words};
 
 /// A model for seconds.
 const MODEL: &str = "train --batch 16 --layers 4 --width 20 --heads 2 --context 12 --steps 3 \
@@ -38,11 +38,18 @@ fn stages_in_parts_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
     let alone = losses(&run("--layers 6 --quiet", 1));
     let mesh = "--layers 6 --ranks 4 --mesh pp=2,dp=2 --device cuda --strategy";
+    let folder = Folder::new("let-go");
+    let file = folder.0.join("let-go.csv");
+    // What is let go of comes back, of its own or for a computation, and at the end for nothing.
+    let first = "0F0,0SEND_F0,0RESHARD,0F1,0SEND_F1,0RESHARD,0UNSHARD,0RECV_B0,0B0,0RECV_B1,0B1";
+    let other = "1RECV_F0,1F0,1B0,1SEND_B0,1RESHARD,1RECV_F1,1F1,1B1,1SEND_B1,1RESHARD";
+    std::fs::write(&file, format!("{first},0RESHARD,0UNSHARD\n{other}\n")).unwrap();
     for (strategy, devices, by) in [
         ("zero1,1f1b", 4, "by the devices, letters from device to device\n"),
         ("zero2,zbv", 4, "by the devices, letters from device to device\n"),
         ("fsdp,interleaved --chunks 4 --micro-batches 2", 4, "by the devices, letters"),
         ("fsdp,zb1p", 1, "by the devices between meetings of their hosts, letters"),
+        (&format!("fsdp --micro-batches 2 --schedule {}", file.display()), 4, "by the devices, "),
     ] {
         let flags = format!("{mesh} {strategy}");
         let output = run(&flags, devices);

@@ -54,8 +54,8 @@ fn pipelines_side_by_side_have_the_losses_of_the_processor() {
     }
 }
 
-/// Ranks that are threads, of which each has all stages. Those of several pipelines have theirs with
-/// the host; as processes they do not: see `tests/tests/devices.rs`.
+/// Ranks that are threads, of which each has all stages. Those of several pipelines have theirs
+/// with the host; as processes they do not: see `tests/tests/devices.rs`.
 #[test]
 fn stages_in_parts_have_the_losses_of_the_processor() {
     if !has_device() {

@@ -99,6 +99,26 @@ fn micro_batches_in_memory_are_as_many_as_they_must_be() {
 }
 
 #[test]
+fn stages_are_whole_until_a_schedule_lets_go_of_them() {
+    let needs = |text: &str| {
+        let plan = Plan::new(&text.parse::<Schedule>().unwrap()).unwrap();
+        let needs = Needs::of(&plan.schedule, &plan.shape, 0);
+        (needs.whole, needs.stages.iter().map(|stage| stage.gathers).collect::<Vec<_>>())
+    };
+    let turns = |rows: usize| (0..rows).map(|stage| format!("{stage}F0")).collect::<Vec<_>>();
+    // Of more than three stages of a rank, three at a time, and the last ones stay.
+    let (forward, back) = (turns(5), (0..5).rev().map(|stage| format!("{stage}B0")));
+    let all: Vec<String> = forward.into_iter().chain(back).collect();
+    assert_eq!(needs(&all.join(",")), (3, vec![2, 2, 1, 1, 1]));
+    // A file with messages says so itself, or not at all, and lets go where it likes.
+    let first = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1";
+    let other = "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1";
+    assert_eq!(needs(&format!("{first}\n{other}")), (1, vec![1, 0]));
+    let first = first.replace("0F1,", "0RESHARD,0F1,") + ",0UNSHARD,0RESHARD,0UNSHARD";
+    assert_eq!(needs(&format!("{first}\n{other}")), (1, vec![3, 0]));
+}
+
+#[test]
 fn an_interleaved_pipeline_says_which_micro_batches_it_takes() {
     let fault = generate(Order::Interleaved, 4, 2, 11).unwrap_err().to_string();
     assert!(fault.contains("such as 12"), "{fault}");

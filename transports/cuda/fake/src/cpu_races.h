@@ -41,8 +41,9 @@ struct Identity {
 
 constexpr unsigned WITHOUT_ORDER = 1;
 
-// Making one takes a millisecond, so those of blocks that have ended are taken again: of the same
-// stream, whose kernels come one behind the other anyway. What one has seen it brings along.
+// Making one takes a millisecond, so those of blocks that have ended are taken again. What one has
+// seen it brings along: so by the same stream alone, whose kernels come one behind the other anyway
+// (of one kernel's blocks, which do not, some are known by the same names).
 constexpr unsigned long STREAMS = 1024;
 inline pthread_mutex_t spare_identities_lock = PTHREAD_MUTEX_INITIALIZER;
 inline Identity *spare_identities[STREAMS] = {};

@@ -2,8 +2,8 @@
 //! what computes.
 //!
 //! All calls go into one stream, in an order that is the same on every rank. What computes and
-//! what calls wait for each other by events alone; where the hosts must meet for a call, it is made
-//! when the device has something else to compute meanwhile.
+//! what calls wait for each other by events alone. Where the hosts must meet for a call, that of a
+//! gradient is made when the device has something else to compute meanwhile.
 
 use super::held::{Held, Turn};
 use crate::device::Calls;
@@ -82,7 +82,7 @@ impl<'a> Flow<'a> {
     /// Have the parameters of a unit's group on their way, if they are not here, and keep them
     /// until they are `used`.
     pub(in super::super) fn ask(&mut self, held: &Held, unit: usize) -> Result<(), Error> {
-        if held.unit(unit).whole.is_none() { self.whole(held, unit).map(drop) } else { Ok(()) }
+        if held.unit(unit).whole.is_none() { self.room_of(held, unit).map(drop) } else { Ok(()) }
     }
 
     /// A unit's parameters, for what is computed next, until they are `used`.
@@ -90,14 +90,14 @@ impl<'a> Flow<'a> {
         if let Some(whole) = held.unit(unit).whole {
             return Ok(whole);
         }
-        let room = self.whole(held, unit)?;
+        let room = self.room_of(held, unit)?;
         let (_, group) = held.group(unit);
         self.compute.wait(&self.rooms[room].gathered[unit - group.start])?;
         Ok(held.room(room, unit))
     }
 
     /// The room of a unit's group. Of those that nobody uses it takes what was let go of first.
-    fn whole(&mut self, held: &Held, unit: usize) -> Result<usize, Error> {
+    fn room_of(&mut self, held: &Held, unit: usize) -> Result<usize, Error> {
         let (group, units) = held.group(unit);
         if let Some(at) = self.rooms.iter().position(|room| room.holds == Some(group)) {
             self.rooms[at].is_in_use = true;

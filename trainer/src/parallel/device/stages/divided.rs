@@ -57,9 +57,16 @@ impl<'a> Divided<'a> {
         self.flow.renew()
     }
 
+    /// Behind the last micro-batch: what is computed next sees what became of all gradients, and
+    /// touches nothing that a call is still on.
+    pub(super) fn settle(&mut self, device: &Device) -> Result<(), Error> {
+        while self.flow.settle(&self.held, device)?.is_some() {}
+        self.flow.renew()
+    }
+
     /// A unit's parameters and room for its gradient, whatever is there.
     pub(super) fn views(&self, layout: &Layout, unit: usize) -> [View; 2] {
-        [self.held.params(unit), self.held.any_lane(unit)].map(|view| whole(layout, unit, view))
+        [self.held.params(unit), self.held.any_lane(unit)].map(|view| of_unit(layout, unit, view))
     }
 
     /// Have the parameters of a stage on their way, of which this is a unit, until they are `used`.
@@ -73,10 +80,11 @@ impl<'a> Divided<'a> {
 
     /// A unit's parameters, as products read them.
     pub(super) fn params(&mut self, layout: &Layout, unit: usize) -> Result<View, Error> {
-        Ok(whole(layout, unit, self.flow.params(&self.held, unit)?))
+        Ok(of_unit(layout, unit, self.flow.params(&self.held, unit)?))
     }
 
-    /// Where backward leaves a unit's gradient, when so many micro-batches are done.
+    /// Where backward leaves a unit's gradient, of the micro-batch behind so many, which is the
+    /// last or is not.
     pub(super) fn lane(
         &mut self,
         layout: &Layout,
@@ -85,7 +93,7 @@ impl<'a> Divided<'a> {
         device: &Device,
     ) -> Result<View, Error> {
         let (lane, _) = self.flow.open(&self.held, device, (unit, done), is_last)?;
-        Ok(whole(layout, unit, lane))
+        Ok(of_unit(layout, unit, lane))
     }
 
     /// It is there.
@@ -100,7 +108,7 @@ impl<'a> Divided<'a> {
         if self.calls().meets() { Ok(()) } else { self.flow.flush(&self.held) }
     }
 
-    /// Move this rank's parts of a stage against their gradients.
+    /// Behind that: move this rank's parts of a stage against their gradients.
     pub(super) fn update(
         &mut self,
         units: Range<usize>,
@@ -108,7 +116,6 @@ impl<'a> Divided<'a> {
         how: (&Optimizer, f32),
         device: &Device,
     ) -> Result<(), Error> {
-        while self.flow.settle(&self.held, device)?.is_some() {}
         for unit in units.rev() {
             self.held.update(device, layout, unit, how)?;
             self.flow.share(&self.held, unit)?;
@@ -117,7 +124,8 @@ impl<'a> Divided<'a> {
     }
 
     /// The state of all stages goes to its place. Collective over those who divide it.
-    pub(super) fn gather(&self, wire: &mut Wire, state: &mut State) -> Result<(), Error> {
+    pub(super) fn gather(&mut self, wire: &mut Wire, state: &mut State) -> Result<(), Error> {
+        self.flow.renew()?;
         self.held.tell(self.group, wire, true, &mut |array, first, values| {
             state.put(array, first, values);
             Ok(())
@@ -130,7 +138,7 @@ impl<'a> Divided<'a> {
     }
 }
 
-/// A unit's numbers, of all parts of it.
-fn whole(layout: &Layout, unit: usize, parts: View) -> View {
+/// A unit's numbers, without what is left over in its last part.
+fn of_unit(layout: &Layout, unit: usize, parts: View) -> View {
     parts.first(layout.unit(unit).len())
 }

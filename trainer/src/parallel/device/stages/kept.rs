@@ -106,8 +106,8 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// Where backward leaves a unit's gradient, when so many micro-batches are done, or all but
-    /// the last.
+    /// Where backward leaves a unit's gradient, of the micro-batch behind so many that are done,
+    /// which is the last or is not.
     pub(super) fn lane(
         &mut self,
         unit: usize,
@@ -123,7 +123,7 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// It is there.
+    /// It is there, of that micro-batch.
     pub(super) fn close(
         &mut self,
         unit: usize,

@@ -1,7 +1,7 @@
 //! The stages of a pipeline's rank on its device, which computes them, and has and updates their
-//! state, or the host does. Everything is given to the device as the schedule says, ahead of what
-//! it computes; the host waits for letters of other ranks and for what comes down, and within a
-//! computation only where `waits_inside` says so.
+//! state, whole or in parts, or the host does. Everything is given to the device as the schedule
+//! says, ahead of what it computes; the host waits for letters of other ranks and for what comes
+//! down, and within a computation only where `waits_inside` says so.
 
 mod clock;
 mod divided;
@@ -38,7 +38,7 @@ use post::{Direct, Post, Through};
 use rooms::{Chunk, Keeper, Letters, Part};
 pub(super) use site::Site;
 use site::choose;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One rank's stages, at home on its device.
 pub(super) struct DeviceStages<'a> {
@@ -234,6 +234,12 @@ impl Home for DeviceStages<'_> {
     }
 
     fn measure(&mut self, spans: &mut [Span]) -> Result<Option<Duration>, Error> {
+        let begun = Instant::now();
+        let Common { divided, .. } = &mut self.common;
+        divided.as_mut().map_or(Ok(()), |divided| divided.settle(&self.gpt.device))?;
+        // Nothing is waited for where no hosts meet.
+        let mut waited =
+            if self.calls().any(Calls::meets) { begun.elapsed() } else { Duration::ZERO };
         let stream = self.gpt.device.stream();
         match self.chunks.last().expect("a schedule has stages") {
             Some(_) => {
@@ -244,7 +250,7 @@ impl Home for DeviceStages<'_> {
             None => stream.synchronize()?,
         }
         // What the host waited for ranks within computations the device did, too.
-        let mut waited = self.gpt.take_waited();
+        waited += self.gpt.take_waited();
         for Chunk { kept, .. } in self.chunks.iter_mut().flatten() {
             waited += kept.take_waited()[0];
         }
@@ -271,7 +277,7 @@ impl Home for DeviceStages<'_> {
         let Common { layout, divided, wire, .. } = &mut self.common;
         let mut chunks = self.chunks.iter_mut().flatten();
         chunks.try_for_each(|chunk| chunk.kept.gather(layout, wire, state))?;
-        divided.as_ref().map_or(Ok(()), |divided| divided.gather(wire, state))
+        divided.as_mut().map_or(Ok(()), |divided| divided.gather(wire, state))
     }
 
     fn formula_bytes(&self) -> u64 {

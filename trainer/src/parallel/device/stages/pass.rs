@@ -87,10 +87,10 @@ impl Pass<'_, '_> {
         let mut place = live[action.micro].take().expect("forward came before");
         mail.take(action, gpt.scratch.residual, &gpt.device, wires)?;
         clock.begin()?;
-        let turn = (*done, *done + 1 == live.len());
+        let slot = (*done, *done + 1 == live.len());
         for unit in kept.units().rev() {
             let params = kept.params(unit, common)?;
-            let lane = kept.lane(unit, turn, common, &gpt.device)?;
+            let lane = kept.lane(unit, slot, common, &gpt.device)?;
             if let Some(inputs) = inputs {
                 inputs.come_back(place.at, unit)?;
                 gpt.backward(&mut place.tape, unit, params, lane)?;
@@ -99,7 +99,7 @@ impl Pass<'_, '_> {
             } else {
                 gpt.backward(&mut place.tape, unit, params, lane)?;
             }
-            kept.close(unit, turn, common, &gpt.device)?;
+            kept.close(unit, slot, common, &gpt.device)?;
         }
         clock.end()?;
         gpt.device.stream().record(&place.used)?;
@@ -135,11 +135,11 @@ impl Pass<'_, '_> {
         let place = live[action.micro].take().expect("forward came before");
         let rest = owed[action.micro].take().expect("the other part came before");
         clock.begin()?;
-        let turn = (*done, *done + 1 == live.len());
+        let slot = (*done, *done + 1 == live.len());
         for unit in kept.units().rev() {
-            let lane = kept.lane(unit, turn, common, &gpt.device)?;
+            let lane = kept.lane(unit, slot, common, &gpt.device)?;
             gpt.backward_weight(&place.tape, unit, lane, &rest)?;
-            kept.close(unit, turn, common, &gpt.device)?;
+            kept.close(unit, slot, common, &gpt.device)?;
         }
         clock.end()?;
         gpt.device.stream().record(&place.used)?;

@@ -39,7 +39,7 @@ pub(super) struct Part<'p> {
 pub(super) enum Keeper {
     /// Its device.
     Device,
-    /// The devices of so many ranks, of which it is this one, in parts.
+    /// The devices of those who share them, in parts: this rank among them, and how many they are.
     Devices(Share, (usize, usize)),
     /// Its host.
     Host,

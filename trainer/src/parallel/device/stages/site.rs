@@ -160,7 +160,14 @@ fn choose_among(
         part.is_direct = objections == [0];
     }
     let way = fit(part, part.is_direct);
-    let least = ways.iter().map(|way| part.all_bytes(*way)).min().unwrap_or(0);
+    let keeper = part.keeper;
+    let every = keepers.iter().flat_map(|keeper| ways.iter().map(|way| (*keeper, *way)));
+    let bytes = |(keeper, way)| {
+        part.keeper = keeper;
+        part.all_bytes(way)
+    };
+    let least = every.map(bytes).min().unwrap_or(0);
+    part.keeper = keeper;
     let mut most = [if way.is_some() { 0 } else { least as u64 }];
     site.axes().try_for_each(|axis| axis.all_reduce(&mut most, Op::Max))?;
     way.filter(|_| most == [0])
