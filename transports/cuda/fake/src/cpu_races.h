@@ -41,12 +41,9 @@ struct Identity {
 
 constexpr unsigned WITHOUT_ORDER = 1;
 
-// Making one takes a millisecond, so those of blocks that have ended are taken again. What one has
-// seen it brings along: so by the same stream alone, whose kernels come one behind the other anyway
-// (of one kernel's blocks, which do not, some are known by the same names).
-constexpr unsigned long STREAMS = 1024;
+// Making one takes a millisecond, so those of blocks that have ended are taken again.
 inline pthread_mutex_t spare_identities_lock = PTHREAD_MUTEX_INITIALIZER;
-inline Identity *spare_identities[STREAMS] = {};
+inline Identity *spare_identities = nullptr;
 
 // A lock that puts nobody in order.
 struct IdentitiesGuard {
@@ -63,19 +60,17 @@ struct IdentitiesGuard {
 BRIGADE_UNSEEN static inline Identity own_identity() {
     return {__tsan_get_current_fiber(), nullptr, nullptr};
 }
-BRIGADE_UNSEEN static inline Identity *take_identity(unsigned long stream) {
+BRIGADE_UNSEEN static inline Identity *take_identity() {
     IdentitiesGuard guard;
-    Identity *&spare = spare_identities[stream % STREAMS];
-    Identity *one = spare;
-    if (one) spare = one->next;
+    Identity *one = spare_identities;
+    if (one) spare_identities = one->next;
     else one = new Identity{__tsan_create_fiber(0), new_stack(), nullptr};
     return one;
 }
-BRIGADE_UNSEEN static inline void give_identity(Identity *one, unsigned long stream) {
+BRIGADE_UNSEEN static inline void give_identity(Identity *one) {
     IdentitiesGuard guard;
-    Identity *&spare = spare_identities[stream % STREAMS];
-    one->next = spare;
-    spare = one;
+    one->next = spare_identities;
+    spare_identities = one;
 }
 BRIGADE_UNSEEN static inline void become(const Identity *other) {
     __tsan_switch_to_fiber(other->name, WITHOUT_ORDER);
@@ -87,8 +82,8 @@ BRIGADE_UNSEEN static inline void come_behind(void *place) { __tsan_acquire(plac
 #else
 
 static inline Identity own_identity() { return {}; }
-static inline Identity *take_identity(unsigned long) { return nullptr; }
-static inline void give_identity(Identity *, unsigned long) {}
+static inline Identity *take_identity() { return nullptr; }
+static inline void give_identity(Identity *) {}
 static inline void become(const Identity *) {}
 static inline void go_before(void *) {}
 static inline void come_behind(void *) {}
