@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-
 use std::time::{Duration, Instant};
 
 use brigade_transports::opened;
@@ -60,10 +59,19 @@ impl Ending {
         self.until
     }
 
-    /// Whether the root at `place` ends now, from which these ranks want to hear of others.
-    pub(super) fn is_due(&self, now: Instant, holders: &[usize], place: &str) -> bool {
-        if holders.is_empty() || now < self.until {
-            return holders.is_empty();
+    /// Whether the root at `place` ends now, from which `holders` want to hear of others: some of
+    /// them, if they are its `own` process's, might have the thread that waits for its end.
+    pub(super) fn is_due(
+        &self,
+        now: Instant,
+        (holders, own): (&[usize], &[usize]),
+        place: &str,
+    ) -> bool {
+        if holders.is_empty() || holders.iter().any(|rank| own.contains(rank)) {
+            return true;
+        }
+        if now < self.until {
+            return false;
         }
         warn(&format!(
             "the root at {place} ends, and has stayed {} s for ranks {holders:?} to close their \
@@ -71,5 +79,21 @@ impl Ending {
             STAY.as_secs()
         ));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_stays_for_ranks_of_other_processes_and_not_for_ever() {
+        let now = Instant::now();
+        let ending = Ending::new(now);
+        let is_due = |after, holders: &[usize]| ending.is_due(now + after, (holders, &[0, 1]), "x");
+        assert!(is_due(Duration::ZERO, &[]));
+        assert!(!is_due(Duration::ZERO, &[2, 3]) && !is_due(STAY / 2, &[3]));
+        assert!(is_due(Duration::ZERO, &[1, 3]), "one thread may have ranks 0 and 1");
+        assert!(is_due(STAY, &[3]));
     }
 }

@@ -45,7 +45,8 @@ pub(super) struct Hub {
     place: String,
     process: [u8; 16],
     conns: Vec<Conn>,
-    hub_rank: Option<usize>,
+    /// Ranks of this process.
+    own: Vec<usize>,
     /// Once it was told to end.
     ending: Option<Ending>,
     stage: Stage,
@@ -72,7 +73,7 @@ impl Hub {
             nonce: random()?,
             process: super::process_token()?,
             conns: Vec::new(),
-            hub_rank: None,
+            own: Vec::new(),
             ending: None,
             stage: Stage::Gathering(Roster::default()),
         })
@@ -122,19 +123,15 @@ impl Hub {
             Stage::Sitting(court) => court.due(),
             Stage::Failed { until, .. } => Some(*until),
         };
-        self.conns
-            .iter()
-            .filter_map(Conn::due)
-            .chain(stage)
-            .chain(self.ending.as_ref().map(Ending::until))
-            .min()
+        let ending = self.ending.as_ref().map(Ending::until);
+        self.conns.iter().filter_map(Conn::due).chain(stage).chain(ending).min()
     }
 
     /// Whether nobody needs a root that was told to end, or it has stayed for long enough.
     fn may_end(&mut self, now: Instant) -> bool {
         let Stage::Sitting(court) = &self.stage else { return true };
         let ending = self.ending.get_or_insert_with(|| Ending::new(now));
-        ending.is_due(now, &court.holders(), &self.place)
+        ending.is_due(now, (&court.holders(), &self.own), &self.place)
     }
 
     fn accept(&mut self) {
@@ -242,13 +239,14 @@ impl Hub {
         match roster.seat(join, now) {
             Ok(rank) => {
                 let complete = roster.complete(&process, nonce);
+                let own = roster.ranks_of(&process);
                 let old = self.conns.iter_mut().find(|conn| conn.rank() == Some(rank));
                 if let Some(old) = old {
                     old.dead = true;
                 }
                 self.conns[index].sit(rank);
                 if let Some(table) = complete {
-                    self.hub_rank = table.hub_rank.map(|rank| rank as usize);
+                    self.own = own;
                     self.stage = Stage::Sitting(Court::new(table.seats.len()));
                     self.listener = None;
                     self.conns.iter_mut().filter(|c| is_stranger(c)).for_each(|c| c.dead = true);
@@ -357,13 +355,13 @@ impl Hub {
         }
     }
 
-    /// Send what can be sent. The rank in our own process comes last: when it hears the verdict
+    /// Send what can be sent. Ranks in our own process come last: when one hears the verdict
     /// first it may end the process, and the others would blame it.
     fn flush(&mut self) {
         for own in [false, true] {
             for index in 0..self.conns.len() {
                 let rank = self.conns[index].rank();
-                if own == (rank.is_some() && rank == self.hub_rank)
+                if own == rank.is_some_and(|rank| self.own.contains(&rank))
                     && let Some(how) = self.conns[index].flush()
                 {
                     self.part(index, &how);

@@ -9,7 +9,8 @@ use super::bell::Bell;
 use super::hub::Hub;
 
 /// A root at work. Dropping it ends it: ranks that are waiting to join are told so, and ranks that
-/// have joined go on without anybody who notices a death.
+/// have joined go on without anybody who notices a death. Ranks of other processes that have groups
+/// on devices to close are served first, for up to ten seconds.
 #[derive(Debug)]
 pub struct Root {
     bell: Arc<Bell>,

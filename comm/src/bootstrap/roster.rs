@@ -219,6 +219,13 @@ impl Roster {
         ranks_of.into_iter().map(excuse).collect::<Vec<_>>().join("; ")
     }
 
+    /// Ranks of this process.
+    pub(super) fn ranks_of(&self, process: &[u8; 16]) -> Vec<usize> {
+        let seats = self.seats.iter().enumerate();
+        let is_of = |seat: &Option<Seat>| seat.as_ref().is_some_and(|it| it.process == *process);
+        seats.filter(|(_, seat)| is_of(seat)).map(|(rank, _)| rank).collect()
+    }
+
     /// The table for everybody, once all are present. `process` is the root's own.
     pub(super) fn complete(&self, process: &[u8; 16], nonce: [u8; 32]) -> Option<Table> {
         let seats: Option<Vec<&Seat>> =

@@ -33,6 +33,7 @@ fn a_table_needs_everybody_to_be_present() {
     roster.seat(join(1, 3, 11), Instant::now()).unwrap();
     let table = roster.complete(&join(2, 3, 12).process, [9; 32]).unwrap();
     assert_eq!(table.hub_rank, Some(2));
+    assert_eq!(roster.ranks_of(&join(2, 3, 12).process), [2]);
     assert_eq!(table.seats.iter().map(|s| s.1[0]).collect::<Vec<_>>(), [0, 1, 2]);
 }
 

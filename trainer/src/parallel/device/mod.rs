@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `Resident` | the device, as do all ranks of DDP | the device |
 //! | `Parts` | the device, in parts: ZeRO and FSDP | the device |
-//! | `DeviceStages` | of its stages: the device, whole or in parts, or the host | who has it |
+//! | `DeviceStages` | of a stage: the device, or devices in parts, or the host | who has it |
 //! | `Streamed` | the host, as `Shards` holds them; units cross when needed | the host |
 //!
 //! The first two are what a run gets that asks for plain AdamW, and fits; the last is for all

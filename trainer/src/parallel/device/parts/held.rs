@@ -157,7 +157,7 @@ impl Held {
 
     /// Whether lanes are added up before ranks are.
     pub(super) fn adds_up(&self) -> bool {
-        self.all().any(|(_, unit)| unit.sum.is_some())
+        self.all().next().is_some_and(|(_, unit)| unit.sum.is_some())
     }
 
     /// Whether gradients of a slot, which is the last or is not, go to the other ranks.
