@@ -210,11 +210,10 @@ pub(crate) fn strategy<'a>(
             Pipeline::new(model, groups, lanes, sharing, optimizer, &thrift, state, plan)?;
         return Ok(Box::new(pipeline));
     }
+    let peers = groups.peers(args.travel.secondary);
     if let Some(usage) = usage {
-        let peers = groups.peers(false);
         return on_device(usage, model, peers, lanes, sharing, optimizer, &thrift, state);
     }
-    let peers = groups.peers(args.travel.secondary);
     let data = DataParallel::new(model, peers, lanes, sharing, optimizer, &thrift, state)?;
     Ok(Box::new(data))
 }

@@ -30,7 +30,7 @@ impl Args {
         let ways = Ways::of(&self.strategy)?;
         let mesh = self.mesh(ranks);
         ways.suit(&mesh, self.experts)?;
-        let does_travel = self.check_travel(&ways, &mesh, ranks)?;
+        self.check_travel(&ways, &mesh, ranks)?;
         if mesh.ranks() != ranks {
             let problem = format!("{mesh} has {} ranks, but there are {ranks}", mesh.ranks());
             return Err(Error::setting("mesh", problem));
@@ -51,7 +51,7 @@ impl Args {
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
         let is_divided = mesh.length(Axis::Tp) > 1;
-        let goes = does_travel && self.tile.is_none() && (!is_divided || ways.go_on_devices());
+        let goes = self.tile.is_none() && ways.go_on_devices(is_divided);
         self.device.check(goes, self.plan)?;
         if self.ordered && ways.inside == Some(Inside::Experts) && self.device.is_cuda() {
             let problem = "experts of several ranks on devices add up in the order of rows";
@@ -179,9 +179,7 @@ mod tests {
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
             ("--strategy 2d --device cuda", 4, "--device"),
-            ("--strategy fsdp --reduce int8 --device cuda", 2, "--device"),
-            ("--strategy fsdp --reduce bf16 --ordered --device cuda", 2, "--device"),
-            ("--strategy fsdp --mesh dp=2,shard=2 --secondary --device cuda", 4, "--device"),
+            ("--strategy ps --device cuda", 2, "--device"),
             ("--strategy ep --experts 4 --ordered --device cuda", 2, "--ordered"),
             ("--strategy 1f1b --precision bf16", 2, "--precision"),
             ("--strategy 1f1b --precision f16 --device cuda", 2, "--precision"),

@@ -70,8 +70,8 @@ impl DeviceArgs {
         match self.device {
             Machine::Cuda if !goes => refuse(
                 "device",
-                "cuda goes with ddp, zero1 to fsdp, tp, sp, ring, ep and pipelines, with gradients \
-                 in f32 or bf16, and no tiles",
+                "cuda goes with ddp, horovod, zero1 to fsdp, tp, sp, ring, ep and pipelines, and no \
+                 tiles",
             ),
             Machine::Cuda if is_plan => {
                 refuse("plan", "tells of the processor only: leave --device away")

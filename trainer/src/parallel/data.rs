@@ -71,7 +71,6 @@ impl<'a> DataParallel<'a> {
         let (layout, config) = (model.layout(), model.layout().config());
         let peers = peers.into();
         let (samples, time) = (lanes.samples(), config.context);
-        let rounding = if sharing.is_ordered { sharing.travel.reduce } else { Packing::F32 };
         let units = 0..layout.units();
         let state = model.part(state);
         let mut shards =
@@ -101,7 +100,7 @@ impl<'a> DataParallel<'a> {
             model,
             peers,
             lanes,
-            rounding,
+            rounding: sharing.rounding(),
             shards,
             optimizer,
             precision,

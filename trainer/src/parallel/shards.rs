@@ -64,6 +64,13 @@ pub struct Sharing {
     pub travel: Travel,
 }
 
+impl Sharing {
+    /// What each lane's gradient is rounded to, so that it has the same bits wherever it is added.
+    pub(super) fn rounding(&self) -> Packing {
+        if self.is_ordered { self.travel.reduce } else { Packing::F32 }
+    }
+}
+
 struct Unit {
     /// Where it lies in the layout.
     range: Range<usize>,

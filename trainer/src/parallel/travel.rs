@@ -60,6 +60,17 @@ pub enum Compress {
     PowerSgd(usize),
 }
 
+/// Who makes less of gradients and parameters before they travel, where devices compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PackedBy {
+    /// They travel as they are.
+    Nobody,
+    /// Who has them.
+    Devices,
+    /// Hosts, as without devices.
+    Hosts,
+}
+
 impl Travel {
     /// Refuse what does not go with each other, or with the rest of a run.
     ///
@@ -98,6 +109,23 @@ impl Travel {
             return refuse("secondary", "goes with fsdp and --mesh dp=..,shard=..");
         }
         Ok(())
+    }
+
+    /// Refuse what would move tensors that ranks along tp share apart: picks and blocks are of a
+    /// unit, in which each rank has other neighbours of theirs.
+    fn suit_divided(&self, ways: &Ways, mesh: &Mesh) -> Result<(), Error> {
+        if mesh.length(Axis::Tp) == 1 || !ways.divide_tensors() {
+            return Ok(());
+        }
+        let name = match self {
+            Travel { compress: Some(Compress::TopK(_)), .. } => "compress",
+            Travel { reduce, .. } if reduce.has_blocks() => "reduce",
+            Travel { gather, .. } if gather.has_blocks() => "gather",
+            _ => return Ok(()),
+        };
+        let problem = "sees tensors that ranks along tp divide beside those that they share, which \
+                       would drift apart: ring divides none";
+        Err(Error::setting(name, problem.to_string()))
     }
 
     fn suit_fusion(&self, is_ordered: bool) -> Result<(), Error> {
@@ -139,12 +167,16 @@ impl Travel {
         given.map(|(name, how)| format!(" --{name} {how}")).collect()
     }
 
-    /// Whether devices send so: as it is, or gradients in bf16. In `is_ordered` runs what they
-    /// compute is not rounded as lanes are.
-    fn goes_on_devices(&self, is_ordered: bool) -> bool {
+    /// Who makes less of what devices have for each other. They round gradients to bf16 themselves,
+    /// but not lanes of `is_ordered` runs.
+    pub(super) fn packed_by(&self, is_ordered: bool) -> PackedBy {
         let is_narrow = self.reduce == Packing::Bf16 || self.compress == Some(Compress::Bf16);
         let rest = Travel { reduce: Packing::F32, compress: None, ..*self };
-        self.is_plain() || (is_narrow && !is_ordered && rest.is_plain())
+        match self.is_plain() {
+            true => PackedBy::Nobody,
+            false if is_narrow && !is_ordered && rest.is_plain() => PackedBy::Devices,
+            false => PackedBy::Hosts,
+        }
     }
 
     /// Whether everything travels as it is.
@@ -160,14 +192,10 @@ impl crate::Args {
         Travel { is_fused, ..self.travel }
     }
 
-    /// Refuse ways to travel that do not go with the rest. Whether devices go this one.
-    pub(crate) fn check_travel(
-        &self,
-        ways: &Ways,
-        mesh: &Mesh,
-        ranks: usize,
-    ) -> Result<bool, Error> {
+    /// Refuse ways to travel that do not go with the rest.
+    pub(crate) fn check_travel(&self, ways: &Ways, mesh: &Mesh, ranks: usize) -> Result<(), Error> {
         self.travel().suit(ways.data, mesh, self.ordered, self.precision)?;
+        self.travel.suit_divided(ways, mesh)?;
         Pace::suit(ways.pace, self, ranks)?;
         let has_servers = ways.pace.is_some();
         let is_plain = self.travel().is_plain() && !has_servers && mesh.length(Axis::Shard) == 1;
@@ -180,7 +208,7 @@ impl crate::Args {
             let problem = "holds parameters in memory, that --offload nvme would not".to_string();
             return Err(Error::setting("secondary", problem));
         }
-        Ok(self.travel().goes_on_devices(self.ordered) && !has_servers)
+        Ok(())
     }
 }
 
@@ -288,6 +316,9 @@ mod tests {
             ("--strategy fsdp --reduce int4 --ordered", 2, "--reduce"),
             ("--strategy zero2 --gather int8", 2, "--gather"),
             ("--strategy fsdp --gather int8 --precision bf16", 2, "--gather"),
+            ("--strategy tp,ddp --mesh dp=2,tp=2 --compress topk", 4, "--compress"),
+            ("--strategy sp,zero2 --mesh dp=2,tp=2 --reduce int8", 4, "--reduce"),
+            ("--strategy tp,fsdp --mesh dp=2,tp=2 --gather int8", 4, "--gather"),
             ("--mesh replicate=2,shard=2", 4, "--mesh"),
             ("--strategy fsdp --secondary", 4, "--secondary"),
             ("--strategy fsdp,1f1b --mesh dp=2,pp=2 --reduce bf16", 4, "--strategy"),

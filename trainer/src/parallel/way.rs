@@ -142,9 +142,15 @@ impl Ways {
         if self.inside.is_some() { Axis::Tp } else { Axis::Dp }
     }
 
-    /// Whether devices that compute divide a model so.
-    pub(crate) fn go_on_devices(&self) -> bool {
-        !matches!(self.inside, Some(Inside::Square | Inside::Squares | Inside::Cube))
+    /// Whether devices that compute go these, and divide a model so, if that `is_divided`.
+    pub(crate) fn go_on_devices(&self, is_divided: bool) -> bool {
+        let is_grid = matches!(self.inside, Some(Inside::Square | Inside::Squares | Inside::Cube));
+        self.pace.is_none() && !(is_divided && is_grid)
+    }
+
+    /// Whether ranks along tp have parts of tensors.
+    pub(super) fn divide_tensors(&self) -> bool {
+        self.inside.is_some_and(|inside| inside != Inside::Ring)
     }
 
     /// Refuse ways that the mesh has no axis for, or that do not go with so many experts.

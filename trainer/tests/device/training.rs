@@ -60,6 +60,41 @@ fn gradients_that_travel_in_16_bits_have_the_losses_of_the_processor() {
     }
 }
 
+/// What devices do not make less of, their hosts do, as without devices: of gradients that come
+/// down and of sums that go up, or, of parts, where they have the state.
+#[test]
+fn what_hosts_make_less_of_has_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for (ranks, more) in [
+        (2, "--strategy ddp --compress f16 --accumulate 2"),
+        (2, "--strategy ddp --compress topk:0.2 --accumulate 2"),
+        (4, "--strategy ddp --compress powersgd:2"),
+        (2, "--strategy ddp --compress powersgd:2 --optimizer lion"),
+        (2, "--strategy horovod --accumulate 2"),
+        (2, "--strategy horovod --fusion 4K --cycle 2"),
+        (2, "--strategy horovod --offload cpu"),
+        (2, "--strategy zero1 --reduce f16 --accumulate 2"),
+        (2, "--strategy zero2 --reduce int8"),
+        (2, "--strategy zero2 --reduce bf16 --ordered --lanes 4"),
+        (2, "--strategy fsdp --reduce int4 --gather int8"),
+        (4, "--strategy fsdp --secondary --mesh dp=2,shard=2"),
+        (4, "--strategy fsdp --secondary --mesh dp=2,shard=2 --reduce int4 --gather int8"),
+        (4, "--strategy tp,ddp --mesh dp=2,tp=2 --compress powersgd:2"),
+        (4, "--strategy ring,ddp --mesh dp=2,tp=2 --compress topk:0.2"),
+    ] {
+        check(ranks, &format!("--batch 64 {more}"), TOLERANCE);
+    }
+    let of_state = |flags: &str| {
+        let told = args(&format!("--batch 64 {flags} --device cuda"));
+        let told = table(2, &Args { quiet: false, ..told });
+        told.contains("units at a time")
+    };
+    assert!(!of_state("--strategy ddp --compress topk") && !of_state("--strategy horovod"));
+    assert!(of_state("--strategy fsdp --gather int8"));
+}
+
 #[test]
 fn parts_of_more_ranks_and_of_several_lanes_have_the_losses_of_the_processor() {
     if !has_device() {

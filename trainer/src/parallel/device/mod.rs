@@ -29,6 +29,7 @@ use super::formula::call_bytes;
 use super::pipeline::{Home, Needs, Pipeline, Plan};
 use super::source::Passing;
 use super::tensor::{Group, Inside};
+use super::travel::PackedBy;
 use super::{Groups, Lanes, Peers, Sharing, Stage, Strategy, Thrift};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes};
 use crate::error::Error;
@@ -47,7 +48,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
 use std::sync::OnceLock;
-use sums::Sums;
+use sums::{Hosts, Sums};
 
 /// This rank's part of a run that a device computes.
 ///
@@ -81,8 +82,9 @@ pub fn on_device<'a>(
     let has_gates = layout.config().experts > 0;
     let dividers = model.dividers().map(Group::comm);
     let groups = groups_at_once(&[dividers, peers.parts, peers.replicas], None, &device)?;
-    let (is_packed, stage) = (!sharing.travel.is_plain(), sharing.stage);
-    if let Some(parts) = peers.parts.filter(|_| is_in_parts) {
+    let (by, stage) = (sharing.travel.packed_by(sharing.is_ordered), sharing.stage);
+    let is_packed = by == PackedBy::Devices;
+    if let Some(parts) = peers.parts.filter(|_| is_in_parts && by != PackedBy::Hosts) {
         let share = Share { stage, slots, is_packed };
         let bytes = |way| Parts::bytes(layout, share, way, parts.size());
         if let Some(way) = fitting(&bytes)
@@ -95,25 +97,16 @@ pub fn on_device<'a>(
             return Ok(Box::new(way));
         }
     }
-    let is_packed = is_packed && group.is_some();
-    let bytes = |way| Resident::bytes(layout, slots, is_packed, way);
+    let bytes = |way| Resident::bytes(layout, slots, is_packed && group.is_some(), way);
     if let Some(way) = fitting(&bytes).filter(|_| !is_in_parts) {
-        let lens = (0..layout.units()).map(|unit| layout.unit(unit).len());
-        let sums = Sums::open(group, (groups, has_gates), device.stream(), lens)?;
-        // Hosts who add up pack by themselves, and then for all ranks.
-        let sums = match (is_packed, sums) {
-            (false, sums) => Some(sums),
-            (true, Sums::Devices(calls)) => {
-                if_all_have(Some(calls), [dividers, None])?.map(Sums::Devices)
-            }
-            (true, _) => if_all_have(None, [dividers, None])?.map(Sums::Devices),
-        };
-        if let Some(sums) = sums {
-            let division = divide(model, groups, &device, way)?;
-            let (share, from) = ((group, lanes, sums, is_packed), passing()?);
-            let way = Resident::new(device, model, division, share, optimizer, way, thrift, from)?;
-            return Ok(Box::new(way));
-        }
+        let hosts = |group| Hosts::travelling(model.kernels(), group, sharing, layout);
+        let at_once = if by == PackedBy::Hosts { 0 } else { groups };
+        let sums = Sums::open(group, (at_once, has_gates), device.stream(), hosts)?;
+        let division = divide(model, groups, &device, way)?;
+        let share = (group, lanes, sums, is_packed);
+        let from = passing()?;
+        let way = Resident::new(device, model, division, share, optimizer, way, thrift, from)?;
+        return Ok(Box::new(way));
     }
     let division = divide(model, groups, &device, passes[0])?;
     let (share, room) = ((peers, lanes, sharing), (budget, &passes[..]));

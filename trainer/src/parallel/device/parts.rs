@@ -10,7 +10,7 @@ mod unit;
 
 use super::divided_bytes;
 use super::pass::Pass;
-use super::sums::Sums;
+use super::sums::{Hosts, Sums};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, Passes, Rooms, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};
@@ -86,8 +86,10 @@ impl<'a> Parts<'a> {
         let rooms = Rooms::take(&mut room, layout.config(), passes);
         let mut flow = Flow::new(calls, device.stream(), &held)?;
         let may = (groups, layout.config().experts > 0);
-        let sums = Sums::open(peers.replicas, may, device.stream(), held.lens())?;
-        let longest = if sums.bytes() > 0 { 4 * held.lens().max().unwrap_or(0) } else { 0 };
+        let hosts = |group| Hosts::plain(model.kernels(), group, held.lens());
+        let sums = Sums::open(peers.replicas, may, device.stream(), hosts)?;
+        let longest = held.lens().map(|(_, len)| len).max().unwrap_or(0);
+        let longest = if sums.bytes() > 0 { 4 * longest } else { 0 };
         let gpt = DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?;
         let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, longest)?;
         if flow.calls().shares_process() {
@@ -110,9 +112,7 @@ impl<'a> Parts<'a> {
             peers,
             optimizer,
             losses: vec![0.0; slots],
-            formula_bytes: loss_bytes(peers.data, slots)?
-                + sums.formula_bytes(held.lens())?
-                + inside,
+            formula_bytes: loss_bytes(peers.data, slots)? + sums.formula_bytes()? + inside,
             memory: Memory { calls, activations, arena, ..memory },
             held,
             flow,
@@ -141,7 +141,7 @@ impl<'a> Parts<'a> {
         let is_last = slot + 1 == losses.len();
         // What has come of a unit's gradients goes on to those who have the same parts.
         let mut settled = |unit: usize, wire: &mut Wire| match is_last {
-            true => sums.sum(held.grads(unit), wire),
+            true => sums.sum(unit, held.grads(unit), wire),
             false => Ok(()),
         };
         for unit in (0..layout.units()).rev() {

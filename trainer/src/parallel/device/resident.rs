@@ -1,7 +1,7 @@
 //! All of the state on the device, which updates it too. Among ranks, DDP: each unit's gradient is
 //! summed over the ranks once it is there, while the units below are still computed.
 
-use super::divided_bytes;
+use super::{divided_bytes, longest};
 use super::held::Held;
 use super::pass::Pass;
 use super::sums::Sums;
@@ -34,7 +34,9 @@ pub struct Resident<'a> {
     packs: Option<View>,
     optimizer: Optimizer,
     losses: Vec<f64>,
+    /// Of a step, and of that what does not come from `sums`.
     formula_bytes: u64,
+    other_bytes: u64,
     memory: Memory,
 }
 
@@ -49,7 +51,7 @@ impl<'a> Resident<'a> {
     }
 
     /// Of all ranks with other samples the same, of what passes by them. Those who divide the model
-    /// are given, and how gradients are summed: packed, if it is by devices.
+    /// are given, and how gradients are summed, by devices packed or not.
     ///
     /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
     /// `passing`.
@@ -65,6 +67,8 @@ impl<'a> Resident<'a> {
         mut passing: Passing<'_>,
     ) -> Result<Resident<'a>, Error> {
         let (layout, slots) = (model.layout(), lanes.slots());
+        // Hosts who add up pack by themselves.
+        let is_packed = is_packed && sums.calls().is_some();
         let bytes = Resident::bytes(layout, slots, is_packed, passes);
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let mut room = Room::at(memory.address());
@@ -72,8 +76,8 @@ impl<'a> Resident<'a> {
         let packs = is_packed.then(|| room.take(layout.len(), 2));
         let activations = (bytes - room.taken()) as u64;
         let rooms = Rooms::take(&mut room, layout.config(), passes);
-        let lens = || (0..layout.units()).map(|unit| layout.unit(unit).len());
-        let longest = if sums.bytes() > 0 { 4 * lens().max().unwrap_or(0) } else { 0 };
+        let units = 0..layout.units();
+        let longest = if sums.bytes() > 0 { 4 * longest(layout, units.clone()) } else { 0 };
         let gpt = DeviceGpt::new(device, model, division, passes.heads, rooms.scratch, memory)?;
         let mut pass = Pass::new(gpt, model, rooms.tape, lanes, thrift, longest)?;
         let views = |unit| [held.params(layout, unit), held.grads(layout, unit)];
@@ -85,20 +89,21 @@ impl<'a> Resident<'a> {
         held.fill(&mut pass.wire, layout, &mut passing)?;
         let [pinned, arena] = pass.host_bytes();
         let calls = sums.bytes() + pinned + packs.map_or(0, |packs| packs.bytes() as u64);
-        let inside = divided_bytes(model, &pass.gpt, passes.keep, 0..layout.units(), &lanes)?;
-        let formula_bytes = loss_bytes(group, slots)? + sums.formula_bytes(lens())? + inside;
+        let inside = divided_bytes(model, &pass.gpt, passes.keep, units, &lanes)?;
+        let other_bytes = loss_bytes(group, slots)? + inside;
         Ok(Resident {
             model,
             layout,
             group,
-            sums,
             memory: Memory { calls, activations, arena, ..held.memory() },
             pass,
             held,
             packs,
             optimizer,
             losses: vec![0.0; slots],
-            formula_bytes,
+            formula_bytes: sums.formula_bytes()? + other_bytes,
+            other_bytes,
+            sums,
         })
     }
 
@@ -122,7 +127,7 @@ impl<'a> Resident<'a> {
                 if travels != sum {
                     pass.gpt.device.to_bf16(travels, sum)?;
                 }
-                sums.sum(travels, &mut pass.wire)?;
+                sums.sum(unit, travels, &mut pass.wire)?;
             }
         }
         pass.end()?;
@@ -137,6 +142,9 @@ impl<'a> Resident<'a> {
 
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
+        if self.sums.has_changed() {
+            self.formula_bytes = self.sums.formula_bytes()? + self.other_bytes;
+        }
         let disk = self.pass.disk_use();
         for slot in 0..self.losses.len() {
             self.pass.enter(slot, batch)?;

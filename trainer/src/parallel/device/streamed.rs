@@ -14,7 +14,7 @@ use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::{
-    Batch, Lanes, Memory, Peers, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses,
+    Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses,
     loss_bytes, tell_whole,
 };
 use crate::state::State;
@@ -32,7 +32,10 @@ pub struct Streamed<'a> {
     grads: [Gradient; 2],
     optimizer: Optimizer,
     losses: Vec<f64>,
+    sharing: Sharing,
+    /// Of a step, and of that what does not come from `shards`.
     formula_bytes: u64,
+    other_bytes: u64,
     /// Of the device, pinned, and where what goes into blocks is or passes through.
     pass_bytes: [u64; 3],
 }
@@ -119,9 +122,11 @@ impl<'a> Streamed<'a> {
         })?;
         let inside = divided_bytes(model, &pass.gpt, keep, 0..layout.units(), &lanes)?;
         let told = loss_bytes(peers.data, lanes.slots())?;
-        let formula_bytes = shards.formula_bytes()? + told + inside;
+        let other_bytes = told + inside;
         let [pinned, inputs] = pass.host_bytes();
         Ok(Streamed {
+            formula_bytes: shards.formula_bytes()? + other_bytes,
+            other_bytes,
             model,
             peers,
             pass,
@@ -130,7 +135,7 @@ impl<'a> Streamed<'a> {
             grads,
             optimizer,
             losses,
-            formula_bytes,
+            sharing,
             pass_bytes: [bytes as u64, pinned, inputs],
         })
     }
@@ -200,7 +205,9 @@ impl<'a> Streamed<'a> {
     /// A unit's gradient comes to the host, and goes on to the other ranks.
     fn take(&mut self, unit: usize, slot: usize) -> Result<(), Error> {
         let size = self.grads[0].crossing.size();
-        self.pass.wire.take(self.shards.open_gradient(unit, slot)?, size)?;
+        let grads = self.shards.open_gradient(unit, slot)?;
+        self.pass.wire.take(grads, size)?;
+        self.sharing.rounding().round(grads);
         self.shards.close(unit, slot)
     }
 
@@ -234,6 +241,9 @@ impl Streamed<'_> {
 
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
+        if self.shards.has_changed() {
+            self.formula_bytes = self.shards.formula_bytes()? + self.other_bytes;
+        }
         let disk = self.disk_use();
         for slot in 0..self.losses.len() {
             self.pass.enter(slot, batch)?;
@@ -311,7 +321,9 @@ impl Strategy for Streamed<'_> {
     }
 
     fn evaluates(&self) -> Option<usize> {
-        Some(self.pass.lanes.samples())
+        // Where parameters travel as less than they are, the host looks at all of them.
+        let is_all = self.sharing.travel.gather == Packing::F32;
+        is_all.then(|| self.pass.lanes.samples())
     }
 
     fn evaluate(

@@ -1,16 +1,22 @@
 //! How gradients that several ranks' devices have become one: summed by the devices themselves,
-//! or, where those do not reach each other, through pinned memory by the hosts.
+//! or, where those do not reach each other, or make less of what they send than the hosts would,
+//! through pinned memory by the hosts, as they do it without devices.
 
 use crate::device::{Calls, Wire};
 use crate::error::Error;
+use crate::kernels::Kernels;
 use crate::kernels::cuda::View;
-use crate::parallel::formula::call_bytes;
-use crate::trace::{self, Lane};
-use brigade_comm::{Call, Communicator, Dtype, Op, Owned};
+use crate::layout::Layout;
+use crate::parallel::cut::Cut;
+use crate::parallel::gradients::{GradientSums, Reduction};
+use crate::parallel::lane_sums::LaneSums;
+use crate::parallel::sums::lane_sums;
+use crate::parallel::{Peers, Sharing};
+use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_cuda::Stream;
 use brigade_schedule::Collective;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Sums over ranks that have the same units and other samples.
 pub(super) enum Sums<'a> {
@@ -24,34 +30,27 @@ pub(super) enum Sums<'a> {
 
 /// Gradients on their way through the hosts' memory, in the order in which they were asked for.
 pub(super) struct Hosts<'a> {
-    group: &'a Communicator,
-    /// Buffers that nothing is in, and bytes of all.
-    free: Vec<Vec<f32>>,
-    bytes: u64,
+    /// One slot: devices add up what is before it.
+    sums: Box<dyn LaneSums + 'a>,
+    /// Which units of the model it counts from 0, in ascending order.
+    units: Vec<usize>,
     /// Coming down from the device.
-    coming: VecDeque<View>,
-    /// Being summed.
-    calls: VecDeque<(View, Owned<f32>)>,
+    coming: VecDeque<(usize, View)>,
 }
 
 impl<'a> Sums<'a> {
-    /// Over this group, beside what computes, of gradients this long: each once a step. By the
+    /// Over this group, beside what computes, of gradients that are each summed once a step. By the
     /// devices if they can, and so many groups may, for which it matters whether gates decide what
-    /// is computed. Collective.
+    /// is computed; else by these hosts. Collective.
     pub(super) fn open(
         group: Option<&'a Communicator>,
         (groups, has_gates): (u32, bool),
         compute: &Stream,
-        lens: impl Iterator<Item = usize>,
+        hosts: impl FnOnce(&'a Communicator) -> Hosts<'a>,
     ) -> Result<Sums<'a>, Error> {
         let Some(group) = group else { return Ok(Sums::None) };
-        if let Some(calls) = Calls::new(group, groups, compute, has_gates)? {
-            return Ok(Sums::Devices(calls));
-        }
-        let free: Vec<Vec<f32>> = lens.map(|len| vec![0.0; len]).collect();
-        let bytes = 4 * free.iter().map(Vec::len).sum::<usize>() as u64;
-        let (coming, calls) = (VecDeque::new(), VecDeque::new());
-        Ok(Sums::Hosts(Hosts { group, free, bytes, coming, calls }))
+        let calls = Calls::new(group, groups, compute, has_gates)?;
+        Ok(calls.map_or_else(|| Sums::Hosts(hosts(group)), Sums::Devices))
     }
 
     /// Calls of the devices, if they sum.
@@ -78,20 +77,26 @@ impl<'a> Sums<'a> {
         if let Sums::Devices(calls) = self { calls.meet() } else { Ok(()) }
     }
 
-    /// Payload bytes that summing gradients this long makes the host send.
-    pub(super) fn formula_bytes(&self, lens: impl Iterator<Item = usize>) -> Result<u64, Error> {
-        let Sums::Hosts(Hosts { group, .. }) = self else { return Ok(0) };
-        lens.map(|len| call_bytes(group, &sum_of(Dtype::F32, len))).sum()
+    /// Payload bytes that a step's sums make the host send.
+    pub(super) fn formula_bytes(&self) -> Result<u64, Error> {
+        if let Sums::Hosts(hosts) = self { hosts.sums.formula_bytes() } else { Ok(0) }
     }
 
-    /// Bytes of the host's memory.
+    /// Whether a step sends something else than was told last.
+    pub(super) fn has_changed(&mut self) -> bool {
+        if let Sums::Hosts(hosts) = self { hosts.sums.has_changed() } else { false }
+    }
+
+    /// Bytes of the host's memory. Call it when nothing is on its way.
     pub(super) fn bytes(&self) -> u64 {
-        if let Sums::Hosts(hosts) = self { hosts.bytes } else { 0 }
+        let Sums::Hosts(hosts) = self else { return 0 };
+        let (sums, beside) = hosts.sums.bytes();
+        sums + beside
     }
 
-    /// Have a gradient summed over all ranks, in place, once all is computed that was asked for so
-    /// far. Every rank asks in the same order.
-    pub(super) fn sum(&mut self, grads: View, wire: &mut Wire) -> Result<(), Error> {
+    /// Have a unit's gradient summed over all ranks, in place, once all is computed that was asked
+    /// for so far. Every rank asks in the same order.
+    pub(super) fn sum(&mut self, unit: usize, grads: View, wire: &mut Wire) -> Result<(), Error> {
         match self {
             Sums::None => Ok(()),
             Sums::Devices(calls) => calls.sum(all_reduce(grads), grads),
@@ -100,7 +105,7 @@ impl<'a> Sums<'a> {
                     hosts.share(wire)?;
                 }
                 wire.fetch(grads)?;
-                hosts.coming.push_back(grads);
+                hosts.coming.push_back((unit, grads));
                 Ok(())
             }
         }
@@ -115,7 +120,7 @@ impl<'a> Sums<'a> {
                 while !hosts.coming.is_empty() {
                     hosts.share(wire)?;
                 }
-                Ok(())
+                (0..hosts.units.len()).rev().try_for_each(|at| hosts.sums.complete(at))
             }
         }
     }
@@ -129,35 +134,55 @@ impl<'a> Sums<'a> {
         wire: &mut Wire,
     ) -> Result<Duration, Error> {
         let Sums::Hosts(hosts) = self else { return Ok(Duration::ZERO) };
-        let at = hosts.calls.iter().position(|(of, _)| *of == grads);
-        let (_, call) = hosts.calls.remove(at.expect("a sum was asked for")).expect("it is there");
-        let (waiting, begun) = (trace::span(Lane::Waiting, "for gradients", unit), Instant::now());
-        let (_, sum) = call.wait()?;
-        drop(waiting);
-        let waited = begun.elapsed();
-        wire.put(grads, &sum)?;
-        hosts.free.push(sum);
-        Ok(waited)
+        let at = hosts.place(unit);
+        wire.put(grads, hosts.sums.sum(at)?)?;
+        Ok(hosts.sums.take_waited())
     }
 }
 
-impl Hosts<'_> {
+impl<'a> Hosts<'a> {
+    /// Of units with these numbers, in ascending order, that have gradients so long: as they are.
+    pub(super) fn plain(
+        kernels: &'a dyn Kernels,
+        group: &'a Communicator,
+        units: impl Iterator<Item = (usize, usize)>,
+    ) -> Hosts<'a> {
+        let cut = |(unit, len)| (unit, Cut::new(len, group.rank(), group.size()));
+        let (units, cuts): (Vec<_>, Vec<_>) = units.map(cut).unzip();
+        let peers = Peers::from(Some(group));
+        let sums = Box::new(GradientSums::new(kernels, peers, Reduction::Whole, 1, &cuts));
+        Hosts { sums, units, coming: VecDeque::new() }
+    }
+
+    /// Of all units, as these gradients travel.
+    pub(super) fn travelling(
+        kernels: &'a dyn Kernels,
+        group: &'a Communicator,
+        sharing: Sharing,
+        layout: &Layout,
+    ) -> Hosts<'a> {
+        let units = 0..layout.units();
+        let cut = |unit| Cut::new(layout.unit(unit).len(), group.rank(), group.size());
+        let cuts: Vec<Cut> = units.clone().map(cut).collect();
+        let sharing = Sharing { slots: 1, ..sharing };
+        let sums = lane_sums(kernels, Some(group).into(), sharing, layout, units.clone(), &cuts);
+        Hosts { sums, units: units.collect(), coming: VecDeque::new() }
+    }
+
     /// The gradient that has come down first goes to the other ranks.
     fn share(&mut self, wire: &mut Wire) -> Result<(), Error> {
-        let grads = self.coming.pop_front().expect("a gradient is coming down");
-        let at = self.free.iter().position(|room| room.len() == grads.len());
-        let mut sum = self.free.swap_remove(at.expect("each gradient has its room"));
-        wire.take(&mut sum, 4)?;
-        let call = self.group.start_owned_in_place(all_reduce(grads), sum)?;
-        self.calls.push_back((grads, call));
-        Ok(())
+        let (unit, grads) = self.coming.pop_front().expect("a gradient is coming down");
+        let at = self.place(unit);
+        wire.take(self.sums.open(at, 0)?, grads.size())?;
+        self.sums.close(at, 0)
+    }
+
+    fn place(&self, unit: usize) -> usize {
+        self.units.binary_search(&unit).expect("one of its units")
     }
 }
 
 fn all_reduce(grads: View) -> Call {
-    sum_of(if grads.size() == 4 { Dtype::F32 } else { Dtype::Bf16 }, grads.len())
-}
-
-fn sum_of(dtype: Dtype, len: usize) -> Call {
-    Call::new(Collective::AllReduce, dtype, Op::Sum, len)
+    let dtype = if grads.size() == 4 { Dtype::F32 } else { Dtype::Bf16 };
+    Call::new(Collective::AllReduce, dtype, Op::Sum, grads.len())
 }

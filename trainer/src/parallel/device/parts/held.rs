@@ -121,9 +121,9 @@ impl Held {
         all.filter_map(|(number, unit)| Some((number, unit.as_ref()?)))
     }
 
-    /// Numbers of each unit's part.
-    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
-        self.all().map(|(_, unit)| unit.grads.len())
+    /// Each unit, and numbers of its part.
+    pub(super) fn lens(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.all().map(|(number, unit)| (number, unit.grads.len()))
     }
 
     /// This rank's part of the sum of a unit's gradients.

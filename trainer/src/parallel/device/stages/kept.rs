@@ -140,7 +140,7 @@ impl<'a> Kept<'a> {
                 if done > 0 {
                     device.add(sum, held.lane(layout, unit, done))?;
                 }
-                if is_last { sums.sum(sum, wire) } else { Ok(()) }
+                if is_last { sums.sum(unit, sum, wire) } else { Ok(()) }
             }
         }
     }

@@ -13,7 +13,7 @@ mod post;
 mod rooms;
 mod site;
 
-use super::sums::Sums;
+use super::sums::{Hosts, Sums};
 use super::{divide, divided_bytes, groups_at_once};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceInputs, Passes, Results, Text, Wire};
 use crate::error::Error;
@@ -95,8 +95,10 @@ impl<'a> DeviceStages<'a> {
         // Where the host keeps the state its own calls sum.
         let group = groups.dp.as_ref().filter(|_| part.keeper == Keeper::Device);
         let has_gates = layout.config().experts > 0;
-        let sums = Sums::open(group, (at_once, has_gates), stream, part.lens())?;
-        let longest = if sums.bytes() > 0 { 4 * part.lens().max().unwrap_or(0) } else { 0 };
+        let hosts = |group| Hosts::plain(model.kernels(), group, part.lens());
+        let sums = Sums::open(group, (at_once, has_gates), stream, hosts)?;
+        let longest = part.lens().map(|(_, len)| len).max().unwrap_or(0);
+        let longest = if sums.bytes() > 0 { 4 * longest } else { 0 };
         let common = Common { layout, sums, divided, wire: Wire::new(stream, longest)? };
         let computes = plan.row(rank).iter().filter(|action| action.kind.computes()).count();
         let keep = |at: usize, state| {
@@ -112,7 +114,7 @@ impl<'a> DeviceStages<'a> {
                 || common.calls().any(Calls::meets)
                 || (part.keeper == Keeper::Host && groups.dp.is_some())
                 || has_gates,
-            formula_bytes: common.sums.formula_bytes(part.lens())?,
+            formula_bytes: common.sums.formula_bytes()?,
             mail: mail(stream, (plan, rank), window, rooms.letters, letter)?,
             clock: Clock::new(stream, computes)?,
             results: Results::new(device.context(), slots)?,

@@ -136,10 +136,10 @@ impl<'p> Part<'p> {
         Ok(Part { layout, stages, needs, slots, keeper, adds_in_order, places, ranks, is_direct })
     }
 
-    /// Numbers of each unit's parameters.
-    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
+    /// Each unit, and numbers of its parameters.
+    pub(super) fn lens(&self) -> impl Iterator<Item = (usize, usize)> {
         let units = self.stages.iter().flat_map(|(_, units)| units.clone());
-        units.map(|unit| self.layout.unit(unit).len())
+        units.map(|unit| (unit, self.layout.unit(unit).len()))
     }
 
     /// Numbers that go from stage to stage for each micro-batch.
