@@ -192,15 +192,16 @@ pub(crate) fn strategy<'a>(
         (true, None) => Keep::Inputs,
         (false, None) => Keep::All,
     };
-    if let (Some(pace), Some(group)) = (ways.pace, &groups.dp) {
-        return pace.strategy(args, model, group, lanes, optimizer, keep, state);
-    }
     let (precision, offload) = (args.precision, args.offload(rank, ranks));
     let from = if let Source::Kept(paths) = &source { paths.clone() } else { Vec::new() };
     let offload = offload.map(|offload| Offload { from, ..offload });
     let inputs = args.inputs(rank, ranks);
     let thrift = Thrift { keep, precision, offload, inputs, source };
     let usage = args.device.usage(rank, thrift.precision);
+    if let (Some(pace), Some(group)) = (ways.pace, &groups.dp) {
+        let means = (&thrift, usage);
+        return pace.strategy(args, model, group, lanes, optimizer, means, state);
+    }
     if let Some(plan) = args.pipeline(ranks)? {
         if let Some(usage) = usage {
             let (way, by) = (sharing, optimizer);

@@ -51,7 +51,7 @@ impl Args {
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
         let is_divided = mesh.length(Axis::Tp) > 1;
-        let goes = self.tile.is_none() && ways.go_on_devices(is_divided);
+        let goes = self.tile.is_none() && (!is_divided || ways.go_on_devices());
         self.device.check(goes, self.plan)?;
         if self.ordered && ways.inside == Some(Inside::Experts) && self.device.is_cuda() {
             let problem = "experts of several ranks on devices add up in the order of rows";
@@ -179,7 +179,8 @@ mod tests {
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
             ("--strategy 2d --device cuda", 4, "--device"),
-            ("--strategy ps --device cuda", 2, "--device"),
+            ("--strategy ps --precision f16 --device cuda", 2, "--precision"),
+            ("--strategy ps --precision bf16", 2, "--precision"),
             ("--strategy ep --experts 4 --ordered --device cuda", 2, "--ordered"),
             ("--strategy 1f1b --precision bf16", 2, "--precision"),
             ("--strategy 1f1b --precision f16 --device cuda", 2, "--precision"),

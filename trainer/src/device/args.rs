@@ -70,8 +70,7 @@ impl DeviceArgs {
         match self.device {
             Machine::Cuda if !goes => refuse(
                 "device",
-                "cuda goes with ddp, horovod, zero1 to fsdp, tp, sp, ring, ep and pipelines, and no \
-                 tiles",
+                "cuda goes with all ways but 2d, 2.5d and 3d, and with no tiles",
             ),
             Machine::Cuda if is_plan => {
                 refuse("plan", "tells of the processor only: leave --device away")

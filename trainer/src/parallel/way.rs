@@ -142,10 +142,9 @@ impl Ways {
         if self.inside.is_some() { Axis::Tp } else { Axis::Dp }
     }
 
-    /// Whether devices that compute go these, and divide a model so, if that `is_divided`.
-    pub(crate) fn go_on_devices(&self, is_divided: bool) -> bool {
-        let is_grid = matches!(self.inside, Some(Inside::Square | Inside::Squares | Inside::Cube));
-        self.pace.is_none() && !(is_divided && is_grid)
+    /// Whether devices that compute divide a model so.
+    pub(crate) fn go_on_devices(&self) -> bool {
+        !matches!(self.inside, Some(Inside::Square | Inside::Squares | Inside::Cube))
     }
 
     /// Whether ranks along tp have parts of tensors.

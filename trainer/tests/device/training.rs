@@ -2,7 +2,8 @@
 
 use super::has_device;
 use super::world::{
-    Folder, TOLERANCE, args, check, check_failure, check_legs, is_child_with, table, told, train,
+    Folder, TOLERANCE, args, check, check_bf16, check_failure, check_legs, is_child_with, near,
+    table, told, train, world,
 };
 use brigade_trainer::Args;
 use brigade_trainer::kernels::cuda::BLAS_VARIABLE;
@@ -82,7 +83,7 @@ fn what_hosts_make_less_of_has_the_losses_of_the_processor() {
         (4, "--strategy fsdp --secondary --mesh dp=2,shard=2"),
         (4, "--strategy fsdp --secondary --mesh dp=2,shard=2 --reduce int4 --gather int8"),
         (4, "--strategy tp,ddp --mesh dp=2,tp=2 --compress powersgd:2"),
-        (4, "--strategy ring,ddp --mesh dp=2,tp=2 --compress topk:0.2"),
+        (4, "--strategy ring,ddp --mesh dp=2,tp=2 --context 12 --compress topk:0.2"),
     ] {
         check(ranks, &format!("--batch 64 {more}"), TOLERANCE);
     }
@@ -93,6 +94,35 @@ fn what_hosts_make_less_of_has_the_losses_of_the_processor() {
     };
     assert!(!of_state("--strategy ddp --compress topk") && !of_state("--strategy horovod"));
     assert!(of_state("--strategy fsdp --gather int8"));
+}
+
+/// Workers have devices, and servers need none.
+#[test]
+fn workers_of_servers_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for (ranks, more) in [
+        (2, "--strategy ps"),
+        (3, "--strategy ps --servers 1 --accumulate 2 --device-budget 500K"),
+        (3, "--strategy ps --servers 1 --ordered --lanes 4 --recompute"),
+        (2, "--strategy ps --optimizer lion --experts 4"),
+    ] {
+        let host = &world(ranks, &args(&more.replace("--device-budget 500K", "")))[0];
+        let more = format!("{more} --device cuda");
+        for device in world(ranks, &args(&more)) {
+            assert_eq!(device.sent_bytes, device.formula_bytes, "{more}");
+            near(&device.losses, &host.losses, TOLERANCE, &more);
+            near(&[device.held_out], &[host.held_out], TOLERANCE, &more);
+        }
+    }
+    check_bf16(2, "--strategy ps", "");
+    // Time decides what a worker sees, but it learns.
+    let device = &world(3, &args("--strategy ps-async --servers 1 --steps 12 --device cuda"))[0];
+    let [first, last] = [device.losses[0], device.losses[11]];
+    assert!(last < 0.95 * first, "{:?}", device.losses);
+    let told = table(2, &Args { quiet: false, ..args("--strategy ps --device cuda --stop-at 1") });
+    assert!(told.contains("units at a time"), "{told}");
 }
 
 #[test]

@@ -132,7 +132,8 @@ pub(super) fn check_bf16(ranks: usize, more: &str, shape: &str) {
     }
 }
 
-fn near(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
+/// No loss is off by more than that part of it.
+pub(super) fn near(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
     for (got, want) in got.iter().zip(want) {
         assert!((got - want).abs() / want < tolerance, "{what}: {got}, not {want}");
     }

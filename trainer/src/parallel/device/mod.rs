@@ -12,6 +12,7 @@
 //! for parts on devices that do not reach each other, or where ranks in several groups share a
 //! process, or some of them a device. Pipelines have the third, by the same rules.
 
+mod crossing;
 mod held;
 mod parts;
 mod pass;
@@ -20,6 +21,7 @@ mod stages;
 mod streamed;
 mod sums;
 
+pub(super) use crossing::Crossing;
 pub use parts::Parts;
 use parts::Share;
 pub use resident::Resident;
@@ -215,6 +217,21 @@ fn passes(inside: cuda::Inside, model: &Gpt, lanes: &Lanes, keep: Keep) -> Vec<P
     let tiles = Device::has_tiles(heads) && way != Some(Inside::Ring);
     let tiles = tiles.then_some(Passes { has_tiles: true, ..plain });
     std::iter::once(plain).chain(tiles).collect()
+}
+
+/// The passes of a rank that computes what others hold.
+///
+/// Errors: as `on_device`.
+pub(super) fn crossing_on_device<'a>(
+    usage: DeviceUse,
+    model: &'a Gpt,
+    lanes: Lanes,
+    thrift: &Thrift,
+) -> Result<Crossing<'a>, Error> {
+    check(thrift)?;
+    let device = Device::open(usage.index, usage.inside)?;
+    let passes = passes(usage.inside, model, &lanes, thrift.keep);
+    Crossing::new(device, model, None, lanes, thrift, (usage.budget, &passes))
 }
 
 /// This rank's part of a pipeline whose stages are on devices. Collective.

@@ -9,14 +9,14 @@
 //! Each worker and server have a communicator of their own: whoever waits for one of them does not
 //! wait for the others.
 
-use super::{Part, Places, Server, Worker, gather};
+use super::worker::Worker;
+use super::{Part, Places, Server, gather};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::Optimizer;
-use crate::parallel::{Batch, Lanes, Memory, Spent, Strategy};
+use crate::parallel::{Batch, Memory, Spent, Strategy};
 use crate::state::State;
-use crate::tape::Keep;
 use brigade_comm::{Communicator, Owned};
 use std::time::{Duration, Instant};
 
@@ -74,9 +74,8 @@ impl<'a> Eventual<'a> {
         model: &'a Gpt,
         group: &'a Communicator,
         (servers, bound, steps): (usize, usize, usize),
-        lanes: Lanes,
+        worker: Option<Worker<'a>>,
         optimizer: Optimizer,
-        keep: Keep,
         state: &State,
     ) -> Result<Eventual<'a>, Error> {
         let (layout, rank) = (model.layout(), group.rank());
@@ -91,7 +90,7 @@ impl<'a> Eventual<'a> {
         let room = |server: usize| vec![0.0; places.elements(server) + 1];
         let role = match here {
             None => Role::Worker {
-                worker: Box::new(Worker::new(model, lanes, keep, true, state)),
+                worker: Box::new(worker.expect("who is no server is a worker")),
                 servers: ways.into_iter().enumerate().map(|(at, way)| (way, room(at))).collect(),
             },
             Some(server) => Role::Server {
@@ -133,15 +132,12 @@ fn compute(
     batch: &Batch<'_>,
 ) -> Result<Spent, Error> {
     let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
-    let mut loss = 0.0;
-    for slot in 0..worker.lanes.slots() {
-        let from = Instant::now();
-        loss += worker.forward(slot, batch)?;
-        spent.forward += from.elapsed();
-        let from = Instant::now();
-        (0..places.units.len()).rev().try_for_each(|unit| worker.backward(unit, slot > 0))?;
-        spent.backward += from.elapsed();
+    for slot in 0..worker.slots() {
+        worker.forward(slot, batch, &mut spent)?;
+        let mut units = (0..places.units.len()).rev();
+        units.try_for_each(|unit| worker.backward(unit, slot > 0, &mut spent))?;
     }
+    let loss: f64 = worker.losses(&mut spent)?.iter().sum();
     // The mean over this rank's samples: nobody knows the others'.
     spent.loss = loss * f64::from(batch.scale()) * places.workers as f64;
     let from = Instant::now();
@@ -166,6 +162,7 @@ fn compute(
             rest = others;
         }
     }
+    worker.renew();
     spent.exposed = from.elapsed();
     Ok(spent)
 }
@@ -282,6 +279,13 @@ impl Strategy for Eventual<'_> {
             }
         };
         self.group.stats().sent_bytes + pairs
+    }
+
+    fn device(&self) -> Option<String> {
+        match &self.role {
+            Role::Worker { worker, .. } => worker.device(),
+            Role::Server { .. } => None,
+        }
     }
 
     fn memory(&self) -> Memory {

@@ -16,24 +16,25 @@
 
 mod eventual;
 mod together;
+mod worker;
 
 pub use eventual::Eventual;
 pub use together::Together;
 
 use super::cut::Cut;
-use super::{Batch, Lanes, Memory, Strategy, Travel};
+use super::{Lanes, Memory, Strategy, Thrift, Travel};
 use crate::args::Args;
-use crate::data::fill;
+use crate::device::DeviceUse;
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::{Moments, Optimizer, Rule};
 use crate::precision::Precision;
 use crate::state::State;
-use crate::tape::{Keep, Scratch, Tape};
 use brigade_comm::Communicator;
 use std::ops::Range;
 use std::sync::Arc;
+use worker::Worker;
 
 /// How far workers may be apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +76,14 @@ impl Pace {
             return refuse("servers", "must leave a worker: fewer than --ranks, and at least 1");
         }
         let travel = Travel { servers: None, staleness: None, ..args.travel };
+        let is_narrow = args.precision != Precision::F32;
         match pace {
             _ if travel != Travel::default() => refuse("strategy", "servers get what is as it is"),
             _ if args.mesh.is_some() => refuse("mesh", "is not for servers: say --servers"),
             _ if args.optimizer.has_norms() => refuse("optimizer", "has norms of whole tensors"),
-            _ if args.precision != Precision::F32 => refuse("precision", "of servers is f32"),
+            _ if args.precision == Precision::F16 || (is_narrow && !args.device.is_cuda()) => {
+                refuse("precision", "of servers is f32, or bf16 where workers have devices")
+            }
             _ if args.tile.is_some() => refuse("tile", "does not go with servers"),
             _ if args.offload.is_some() => refuse("offload", "does not go with servers"),
             _ if args.offload_activations.is_some() => {
@@ -93,9 +97,9 @@ impl Pace {
         }
     }
 
-    /// This rank's part of a world with servers, which come last.
+    /// This rank's part of a world with servers, which come last and need no device.
     ///
-    /// Errors: those of calls that the group cannot do.
+    /// Errors: those of calls that the group cannot do, and of what a device does not.
     #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
     pub(crate) fn strategy<'a>(
         self,
@@ -104,20 +108,23 @@ impl Pace {
         group: &'a Communicator,
         lanes: Lanes,
         optimizer: Optimizer,
-        keep: Keep,
+        (thrift, usage): (&Thrift, Option<DeviceUse>),
         state: &State,
     ) -> Result<Box<dyn Strategy + 'a>, Error> {
         let servers = self.servers(args, group.size());
+        let (is_worker, adds_up) = (group.rank() + servers < group.size(), !args.ordered);
+        let worker = || Worker::new(model, lanes, (thrift, usage), adds_up, state);
+        let worker = is_worker.then(worker).transpose()?;
         if self == Pace::Together {
-            let is_ordered = args.ordered;
+            let numbers = (servers, lanes.slots());
             return Ok(Box::new(Together::new(
-                model, group, servers, lanes, is_ordered, optimizer, keep, state,
+                model, group, numbers, worker, !adds_up, optimizer, state,
             )?));
         }
         let bound = args.travel.staleness.unwrap_or(1);
         let steps = args.last_step().saturating_sub(state.steps);
         let numbers = (servers, bound, steps);
-        let rank = Eventual::new(model, group, numbers, lanes, optimizer, keep, state)?;
+        let rank = Eventual::new(model, group, numbers, worker, optimizer, state)?;
         Ok(Box::new(rank))
     }
 }
@@ -149,82 +156,6 @@ impl Places {
     /// Elements that one server has.
     fn elements(&self, server: usize) -> usize {
         self.units.iter().map(|(_, parts)| parts[server].len()).sum()
-    }
-}
-
-/// A rank that computes.
-struct Worker<'a> {
-    model: &'a Gpt,
-    lanes: Lanes,
-    /// [parameters] each.
-    params: Vec<f32>,
-    grads: Vec<f32>,
-    /// A lane's gradient of a unit, where a rank adds several lanes up.
-    lane: Vec<f32>,
-    tape: Tape,
-    scratch: Scratch,
-    tokens: Vec<u32>,
-    targets: Vec<u32>,
-}
-
-impl<'a> Worker<'a> {
-    fn new(model: &'a Gpt, lanes: Lanes, keep: Keep, adds_up: bool, state: &State) -> Worker<'a> {
-        let (layout, samples) = (model.layout(), lanes.samples());
-        let (units, time) = (0..layout.units(), layout.config().context);
-        let longest = units.clone().map(|unit| layout.unit(unit).len()).max().unwrap_or(0);
-        Worker {
-            params: if state.is_absent() { vec![0.0; layout.len()] } else { state.params.clone() },
-            grads: vec![0.0; layout.len()],
-            lane: vec![0.0; if adds_up && lanes.slots() > 1 { longest } else { 0 }],
-            tape: model.tape_that_keeps(keep, units, samples, time),
-            scratch: model.scratch(samples, time),
-            tokens: vec![0; samples * time],
-            targets: vec![0; samples * time],
-            model,
-            lanes,
-        }
-    }
-
-    /// Forward of this rank's lane of `slot`: its summed loss.
-    fn forward(&mut self, slot: usize, batch: &Batch<'_>) -> Result<f64, Error> {
-        let Worker { model, params, tape, tokens, targets, .. } = self;
-        let windows = self.lanes.range(slot);
-        let windows =
-            windows.map(|index| batch.corpus.sample(batch.seed, batch.step, index, batch.context));
-        fill(windows, tokens, targets, batch.context);
-        for unit in 0..model.layout().units() {
-            model.forward(unit, &params[model.layout().unit(unit)], tape, tokens)?;
-        }
-        model.loss(tape, targets, batch.scale())
-    }
-
-    /// Backward of one unit of the same. The gradient is added to those of the lanes before if
-    /// there are any and `adds_up`.
-    fn backward(&mut self, unit: usize, adds_up: bool) -> Result<(), Error> {
-        let Worker { model, params, grads, lane, tape, scratch, tokens, .. } = self;
-        let range = model.layout().unit(unit);
-        let (params, grads) = (&params[range.clone()], &mut grads[range.clone()]);
-        if tape.has_lost(unit) {
-            model.forward(unit, params, tape, tokens)?;
-        }
-        if !adds_up {
-            return model.backward(unit, params, grads, tape, scratch, tokens);
-        }
-        let lane = &mut lane[..range.len()];
-        model.backward(unit, params, lane, tape, scratch, tokens)?;
-        model.kernels().add(grads, lane);
-        Ok(())
-    }
-
-    fn memory(&self) -> Memory {
-        let bytes = |numbers: usize| 4 * numbers as u64;
-        Memory {
-            params: bytes(self.params.len()),
-            grads: bytes(self.grads.len()),
-            calls: bytes(self.lane.len()),
-            activations: self.tape.bytes() + self.scratch.bytes(),
-            ..Memory::default()
-        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Servers that wait for all workers in each step.
 
-use super::{Places, Server, Worker, gather};
+use super::worker::Worker;
+use super::{Places, Server, gather};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::optim::Optimizer;
-use crate::parallel::{Batch, Lanes, Memory, Spent, Strategy, gather_losses, loss_bytes};
+use crate::parallel::{Batch, Memory, Spent, Strategy, gather_losses, loss_bytes};
 use crate::state::State;
-use crate::tape::Keep;
 use brigade_comm::Communicator;
 use std::time::{Duration, Instant};
 
@@ -29,25 +29,23 @@ pub struct Together<'a> {
 }
 
 impl<'a> Together<'a> {
-    /// This rank's part, of which the last `servers` of the group are servers.
+    /// This rank's part, of which the last `servers` of the group are servers, and the others have
+    /// so many slots each.
     ///
     /// Errors: those of calls that the group cannot do.
     #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
     pub fn new(
         model: &'a Gpt,
         group: &'a Communicator,
-        servers: usize,
-        lanes: Lanes,
+        (servers, slots): (usize, usize),
+        worker: Option<Worker<'a>>,
         is_ordered: bool,
         optimizer: Optimizer,
-        keep: Keep,
         state: &State,
     ) -> Result<Together<'a>, Error> {
         let layout = model.layout();
         let places = Places::new(layout, group.size(), servers);
-        let slots = lanes.slots();
         let here = places.server(group.rank());
-        let worker = here.is_none().then(|| Worker::new(model, lanes, keep, !is_ordered, state));
         let server =
             here.map(|server| Server::new(layout, &places, server, optimizer.rule(), state));
         let parts = |server: usize| places.units.iter().map(move |unit| unit.1[server].len());
@@ -78,12 +76,9 @@ impl<'a> Together<'a> {
     fn compute(&mut self, batch: &Batch<'_>, spent: &mut Spent) -> Result<(), Error> {
         let Some(worker) = &mut self.worker else { return Ok(()) };
         for slot in 0..self.slots {
-            let from = Instant::now();
-            self.losses[slot] = worker.forward(slot, batch)?;
-            spent.forward += from.elapsed();
-            let (from, before) = (Instant::now(), self.waited);
+            worker.forward(slot, batch, spent)?;
             for (unit, (_, parts)) in self.places.units.iter().enumerate().rev() {
-                worker.backward(unit, slot > 0 && !self.is_ordered)?;
+                worker.backward(unit, slot > 0 && !self.is_ordered, spent)?;
                 if !self.is_ordered && slot + 1 < self.slots {
                     continue;
                 }
@@ -96,8 +91,8 @@ impl<'a> Together<'a> {
                 pushes.run()?;
                 self.waited += from.elapsed();
             }
-            spent.backward += from.elapsed().saturating_sub(self.waited - before);
         }
+        self.losses.copy_from_slice(worker.losses(spent)?);
         Ok(())
     }
 
@@ -145,6 +140,7 @@ impl<'a> Together<'a> {
             }
             messages.run()?;
         }
+        self.worker.as_mut().map_or((), Worker::renew);
         self.waited += from.elapsed();
         Ok(())
     }
@@ -187,6 +183,10 @@ impl Strategy for Together<'_> {
 
     fn sent_bytes(&self) -> u64 {
         self.group.stats().sent_bytes
+    }
+
+    fn device(&self) -> Option<String> {
+        self.worker.as_ref().and_then(Worker::device)
     }
 
     fn memory(&self) -> Memory {
