@@ -78,9 +78,14 @@ impl Gpt {
         self.division.groups().first()
     }
 
-    /// How devices that compute divide it.
-    pub(crate) fn on_device(&self) -> Option<Inside> {
-        self.division.on_device()
+    /// The same, and groups of them.
+    pub(crate) fn divider_groups(&self) -> &[Group] {
+        self.division.groups()
+    }
+
+    /// How they divide it.
+    pub(crate) fn way(&self) -> Option<Inside> {
+        self.division.way()
     }
 
     /// What this rank has of a pass over so many samples of `time` tokens.

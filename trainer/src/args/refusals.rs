@@ -50,9 +50,7 @@ impl Args {
         }
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
-        let is_divided = mesh.length(Axis::Tp) > 1;
-        let goes = self.tile.is_none() && (!is_divided || ways.go_on_devices());
-        self.device.check(goes, self.plan)?;
+        self.device.check(self.tile.is_some(), self.plan)?;
         if self.ordered && ways.inside == Some(Inside::Experts) && self.device.is_cuda() {
             let problem = "experts of several ranks on devices add up in the order of rows";
             return Err(Error::setting("ordered", problem.to_string()));
@@ -178,7 +176,7 @@ mod tests {
             ("--accumulate 0", 1, "--accumulate"),
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
-            ("--strategy 2d --device cuda", 4, "--device"),
+            ("--tile 4 --device cuda", 1, "--tile"),
             ("--strategy ps --precision f16 --device cuda", 2, "--precision"),
             ("--strategy ps --precision bf16", 2, "--precision"),
             ("--strategy ep --experts 4 --ordered --device cuda", 2, "--ordered"),

@@ -65,13 +65,12 @@ impl DeviceArgs {
     }
 
     /// Refuse what no device does, or what means nothing without one.
-    pub(crate) fn check(&self, goes: bool, is_plan: bool) -> Result<(), Error> {
+    pub(crate) fn check(&self, has_tiles: bool, is_plan: bool) -> Result<(), Error> {
         let refuse = |name, problem: &str| Err(Error::setting(name, problem.to_string()));
         match self.device {
-            Machine::Cuda if !goes => refuse(
-                "device",
-                "cuda goes with all ways but 2d, 2.5d and 3d, and with no tiles",
-            ),
+            Machine::Cuda if has_tiles => {
+                refuse("tile", "is the processor's: a device has units in turn, by --device-budget")
+            }
             Machine::Cuda if is_plan => {
                 refuse("plan", "tells of the processor only: leave --device away")
             }

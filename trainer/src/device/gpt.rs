@@ -57,9 +57,9 @@ impl<'a> DeviceGpt<'a> {
         format!("{}{attention}{division}", self.device.describe())
     }
 
-    /// Calls of the devices of those who divide the model, if they sum.
-    pub(crate) fn calls(&self) -> Option<&Calls<'a>> {
-        self.division.as_ref().and_then(DeviceDivision::calls)
+    /// Calls of the devices of those who divide the model, if they make them.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &Calls<'a>> {
+        self.division.iter().flat_map(DeviceDivision::calls)
     }
 
     /// How long the host waited for those since this was asked last.

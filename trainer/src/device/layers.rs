@@ -1,6 +1,7 @@
 //! The layers between the stream and the inside of a block, of all who divide a model: entering and
 //! leaving are where ranks talk, as `parallel/tensor` has it.
 
+use super::division::DeviceDivision;
 use super::gpt::DeviceGpt;
 use super::tape::Scratch;
 use crate::error::Error;
@@ -14,6 +15,9 @@ pub(super) type LinearGrads = [View; 2];
 impl DeviceGpt<'_> {
     /// From the stream to the inside: y = x · weightᵀ + bias.
     pub(super) fn enter(&mut self, y: View, x: View, layer: [View; 2]) -> Result<(), Error> {
+        if self.is_on_grid() {
+            return self.enter_grid(y, x, layer);
+        }
         let (x, [weight, bias]) = (self.all_rows(x)?, layer);
         self.device.enter(y, x, weight, bias)
     }
@@ -28,6 +32,9 @@ impl DeviceGpt<'_> {
         x: View,
         weight: View,
     ) -> Result<(), Error> {
+        if self.is_on_grid() {
+            return self.enter_grid_backward(dx, [dweight, dbias], [dy, x, weight]);
+        }
         let DeviceGpt { device: d, division, scratch: Scratch { partials, sum, all, .. }, .. } =
             self;
         let outputs = dbias.len();
@@ -61,6 +68,9 @@ impl DeviceGpt<'_> {
         [weight, bias]: [View; 2],
         onto: View,
     ) -> Result<(), Error> {
+        if self.is_on_grid() {
+            return self.leave_grid(y, x, [weight, bias], onto);
+        }
         let DeviceGpt { device: d, division, scratch, .. } = self;
         let Some(division) = division.as_mut().filter(|it| it.divides_heads()) else {
             return d.leave(y, x, [weight, bias], Some(onto));
@@ -88,6 +98,9 @@ impl DeviceGpt<'_> {
         weight: View,
     ) -> Result<(), Error> {
         self.scratch.narrow_residual(&self.device)?;
+        if self.is_on_grid() {
+            return self.leave_grid_backward(dx, [dweight, dbias], [self.scratch.dy, x, weight]);
+        }
         let dy = self.all_rows(self.scratch.dy)?;
         self.device.linear_backward(dx, dweight, dy, x, weight, dbias.len())?;
         self.device.bias_backward(dbias, dy, self.scratch.partials)
@@ -115,6 +128,10 @@ impl DeviceGpt<'_> {
             _ if division.divides_rows() => division.all_reduce(grads),
             _ => Ok(()),
         }
+    }
+
+    fn is_on_grid(&self) -> bool {
+        self.division.as_ref().is_some_and(DeviceDivision::is_grid)
     }
 
     /// What the inside reads of the stream: rows of all, where each rank has some.

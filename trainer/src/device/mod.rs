@@ -13,14 +13,18 @@
 //! | `inputs` | what goes into blocks, kept elsewhere meanwhile |
 //! | `wire` | what crosses between host and device |
 //! | `calls` | collectives of the devices themselves |
+//! | `among` | these, or those of the hosts, of ranks that divide a model |
 //! | `division` | ranks that divide the inside of units |
+//! | `grid` | linear layers of ranks that divide matrices along both sides |
 //!
 //! Who holds parameters, gradients and moments, and where, is decided in `parallel::device`.
 
+mod among;
 mod args;
 mod calls;
 mod division;
 mod gpt;
+mod grid;
 mod inputs;
 mod layers;
 mod mixture;

@@ -2,6 +2,7 @@
 //! needs. n: rows of the stream, m: of the inside of a block, both of what this rank has of batch ·
 //! time; c = width, and i what the rank has of that inside; *inside* is f32 or bf16, the rest f32.
 
+use super::grid::GridRooms;
 use super::mixture::{MixtureRooms, MixtureScratch};
 use crate::error::Error;
 use crate::kernels::Heads;
@@ -30,7 +31,7 @@ pub(crate) struct Passes {
 impl Passes {
     /// Whether other ranks have other rows of the stream.
     fn divides_rows(&self) -> bool {
-        self.way.is_some_and(|way| way != tensor::Inside::Heads)
+        self.way.is_some_and(tensor::Inside::divides_rows)
     }
 
     /// Whether keys and values go round.
@@ -134,6 +135,7 @@ pub(crate) struct Scratch {
     pub(crate) sum: View,
     pub(crate) all: View,
     pub(crate) ring: Ring,
+    pub(crate) grid: GridRooms,
     pub(crate) mixture: MixtureScratch,
 }
 
@@ -303,6 +305,7 @@ impl Scratch {
             sum: room.take(all, 4),
             all: room.take(all, narrow),
             ring: Ring::take(room, if passes.is_ring() { rows * 2 * width } else { 0 }, passes),
+            grid: GridRooms::take(room, width, passes),
             mixture: MixtureScratch::take(room, config, passes),
         }
     }

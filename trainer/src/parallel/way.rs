@@ -142,11 +142,6 @@ impl Ways {
         if self.inside.is_some() { Axis::Tp } else { Axis::Dp }
     }
 
-    /// Whether devices that compute divide a model so.
-    pub(crate) fn go_on_devices(&self) -> bool {
-        !matches!(self.inside, Some(Inside::Square | Inside::Squares | Inside::Cube))
-    }
-
     /// Whether ranks along tp have parts of tensors.
     pub(super) fn divide_tensors(&self) -> bool {
         self.inside.is_some_and(|inside| inside != Inside::Ring)

@@ -78,6 +78,30 @@ fn ranks_that_divide_tokens_have_the_losses_of_the_processor() {
     );
 }
 
+/// Threads that are in several groups have their hosts send tiles; processes do not: see
+/// `tests/tests/devices.rs`.
+#[test]
+fn ranks_in_grids_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for more in ["", "--accumulate 2 --recompute", "--optimizer lion"] {
+        check(4, &format!("{SHAPE} --strategy 2d {more}"), TOLERANCE);
+    }
+    check(8, &format!("{SHAPE} --strategy 2.5d"), TOLERANCE);
+    check(8, &format!("{SHAPE} --strategy 3d --recompute"), TOLERANCE);
+    check(9, "--batch 18 --heads 3 --width 18 --steps 2 --strategy 2d", TOLERANCE);
+    for (strategy, mesh) in [("fsdp,2d", "dp=2,tp=4"), ("1f1b,2d", "pp=2,tp=4")] {
+        check(8, &format!("{SHAPE} --strategy {strategy} --mesh {mesh}"), TOLERANCE);
+    }
+    for (ranks, way) in [(4, "2d"), (8, "3d")] {
+        check_bf16(ranks, &format!("--strategy {way}"), SHAPE);
+    }
+    let told =
+        table(4, &Args { quiet: false, ..args(&format!("{SHAPE} --strategy 2d --device cuda")) });
+    assert!(told.contains("matrices divided by a grid of 4, tiles sent by the hosts"), "{told}");
+}
+
 #[test]
 fn bf16_stays_near_the_processors_losses() {
     if !has_device() {

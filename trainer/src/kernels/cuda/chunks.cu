@@ -79,3 +79,15 @@ extern "C" __global__ void put_columns(act* y, const float* x, u32 width, u32 ap
         put(&y[at / width * apart + at % width], x[at]);
     }
 }
+
+// Tiles that lie one after the other become a matrix with `across` of them to a row, or are added
+// to one.
+extern "C" __global__ void join_tiles(
+    float* y, const float* tiles, u32 rows, u32 width, u32 across, u32 added, u64 len) {
+    u64 each = (u64)rows * width;
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        u64 tile = at / each, row = tile / across * rows + at % each / width;
+        u64 to = (row * across + tile % across) * width + at % width;
+        y[to] = (added ? y[to] : 0.0f) + tiles[at];
+    }
+}

@@ -177,4 +177,21 @@ impl Device {
         launch!(self.put_columns(y.address(), x.address(), width, apart, len)
             as self.elements(x.len()))
     }
+
+    /// A matrix whose tiles lie one after the other, row of tiles by row of tiles, `across` to each:
+    /// all f32, added to what is there, or not.
+    pub fn join_tiles(
+        &self,
+        y: View,
+        tiles: View,
+        [rows, width, across]: [usize; 3],
+        is_added: bool,
+    ) -> Result<(), Error> {
+        assert!(y.len() == tiles.len() && y.len().is_multiple_of(rows * width * across));
+        assert_eq!([y.size(), tiles.size()], [4; 2], "sums are in f32");
+        let (len, is_added) = (y.len() as u64, u32::from(is_added));
+        let [rows, width, across] = [rows, width, across].map(narrow);
+        launch!(self.join_tiles(y.address(), tiles.address(), rows, width, across, is_added, len)
+            as self.elements(y.len()))
+    }
 }

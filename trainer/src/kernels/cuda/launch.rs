@@ -38,7 +38,7 @@ kernels! {
     adamw layernorm layernorm_backward norm_slices column_slices token_slices fold_slices
     causal_softmax softmax_backward cross_entropy sum_losses product_wide product_inside
     attention_tiles attention_tiles_queries attention_tiles_keys chunk_softmax chunk_backward
-    chunk_deltas take_columns put_columns choose_experts send_rows combine_answers
+    chunk_deltas take_columns put_columns join_tiles choose_experts send_rows combine_answers
     share_gradients send_gradients add_returned gate_backward
 }
 

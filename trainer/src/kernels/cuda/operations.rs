@@ -160,6 +160,16 @@ impl Device {
         self.product(&forward(y, x, weight, bias.len()).added())
     }
 
+    /// y = onto, if there is something, + bias: of the stream, or of whatever else is in f32.
+    pub fn start(&self, y: View, onto: Option<View>, bias: View) -> Result<(), Error> {
+        assert!(onto.is_none_or(|onto| (y.len(), y.size()) == (onto.len(), onto.size())));
+        assert_eq!(y.size(), 4, "sums are in f32");
+        let (len, width) = (y.len() as u64, narrow(bias.len()));
+        let onto = onto.map_or(0, View::address);
+        launch!(self.start_stream(y.address(), onto, bias.address(), len, width)
+            as self.elements(y.len()))
+    }
+
     /// y = x · weightᵀ + bias + onto, if there is something, from the inside to the stream.
     pub fn leave(
         &self,
@@ -168,17 +178,24 @@ impl Device {
         [weight, bias]: [View; 2],
         onto: Option<View>,
     ) -> Result<(), Error> {
-        assert!(onto.is_none_or(|onto| (y.len(), y.size()) == (onto.len(), onto.size())));
-        let (len, width) = (y.len() as u64, narrow(bias.len()));
-        let onto = onto.map_or(0, View::address);
-        launch!(self.start_stream(y.address(), onto, bias.address(), len, width)
-            as self.elements(y.len()))?;
-        self.product(&forward(y, x, weight, bias.len()).added())
+        self.start(y, onto, bias)?;
+        self.project_onto(y, x, weight, bias.len())
     }
 
     /// y = x · weightᵀ, with so many outputs.
     pub fn project(&self, y: View, x: View, weight: View, outputs: usize) -> Result<(), Error> {
         self.product(&forward(y, x, weight, outputs))
+    }
+
+    /// y += x · weightᵀ, with so many outputs.
+    pub fn project_onto(
+        &self,
+        y: View,
+        x: View,
+        weight: View,
+        outputs: usize,
+    ) -> Result<(), Error> {
+        self.product(&forward(y, x, weight, outputs).added())
     }
 
     /// dx = dy · weight, and the weight's gradient dyᵀ · x.

@@ -83,7 +83,8 @@ pub fn on_device<'a>(
     let is_in_parts = sharing.stage > Stage::Ddp && group.is_some();
     let has_gates = layout.config().experts > 0;
     let dividers = model.dividers().map(Group::comm);
-    let groups = groups_at_once(&[dividers, peers.parts, peers.replicas], None, &device)?;
+    let others = [peers.parts, peers.replicas].into_iter().flatten();
+    let groups = groups_at_once(model, others, None, &device)?;
     let (by, stage) = (sharing.travel.packed_by(sharing.is_ordered), sharing.stage);
     let is_packed = by == PackedBy::Devices;
     if let Some(parts) = peers.parts.filter(|_| is_in_parts && by != PackedBy::Hosts) {
@@ -124,7 +125,7 @@ fn divide<'a>(
     device: &Device,
     passes: Passes,
 ) -> Result<Option<DeviceDivision<'a>>, Error> {
-    let (Some(group), Some(way)) = (model.dividers(), passes.way) else { return Ok(None) };
+    let (dividers, Some(way)) = (model.divider_groups(), passes.way) else { return Ok(None) };
     let Config { context, width, .. } = *model.layout().config();
     let all = passes.samples * context * width;
     let longest = longest(model.layout(), 0..model.layout().units());
@@ -132,9 +133,15 @@ fn divide<'a>(
         Inside::Sequence => [all.max(longest), all],
         Inside::Experts => [longest, 0],
         Inside::Ring => [(2 * passes.rows * width).max(longest), 2 * passes.rows * width],
-        _ => [all, 0],
+        Inside::Heads => [all, 0],
+        Inside::Square | Inside::Squares | Inside::Cube => {
+            // A block of either factor, whose longer side is four times a tile's; the stream.
+            let (inner, side) = (passes.heads.width, width / passes.heads.width);
+            let block = side * 4 * inner * (passes.samples * context).max(inner);
+            [block, block.max(passes.rows * width)]
+        }
     };
-    DeviceDivision::open(group.comm(), way, groups, device.stream(), most).map(Some)
+    DeviceDivision::open(dividers, way, groups, device.stream(), most).map(Some)
 }
 
 /// What those who divide a model make this rank's host send in a step through some units: their
@@ -170,23 +177,27 @@ fn if_all_have<'a>(
     }
 }
 
-/// How many groups of a rank may have calls on its device at once: all of these, if each rank has a
+/// How many groups of a rank may have calls on its device at once: all that divide this model, and
+/// `more`, if each rank has a
 /// process of its own, and a device too, or all ranks have one device, on which no call waits.
 /// Elsewhere those that wait on devices would take room that another group's need, or hold up its
 /// threads, so several groups have none. `others` may be on those devices, too, without calls.
 /// Collective over all ranks that are in such groups.
-fn groups_at_once(
-    groups: &[Option<&Communicator>],
+fn groups_at_once<'g>(
+    model: &'g Gpt,
+    more: impl Iterator<Item = &'g Communicator>,
     others: Option<&Communicator>,
     device: &Device,
 ) -> Result<u32, Error> {
-    let count = groups.iter().flatten().count() as u32;
+    let dividers = model.divider_groups().iter().map(Group::comm).filter(|it| it.size() > 1);
+    let groups: Vec<&Communicator> = dividers.chain(more).collect();
+    let count = groups.len() as u32;
     if count == 0 || (count == 1 && others.is_none()) {
         return Ok(count);
     }
     let mut all: Vec<u8> = device.context().device().uuid.to_vec();
     all.extend(process());
-    for group in groups.iter().flatten().chain(&others) {
+    for group in groups.into_iter().chain(others) {
         let mine = std::mem::take(&mut all);
         all = vec![0; group.size() * mine.len()];
         group.all_gather(&mine, &mut all)?;
@@ -209,7 +220,7 @@ fn process() -> [u8; 8] {
 
 /// How passes can be made, best first: attention in tiles is for what would not fit otherwise.
 fn passes(inside: cuda::Inside, model: &Gpt, lanes: &Lanes, keep: Keep) -> Vec<Passes> {
-    let way = model.on_device();
+    let way = model.way();
     let extent = model.extent(lanes.samples(), model.layout().config().context);
     let (samples, rows, heads) = (extent.samples, extent.rows.len(), extent.heads);
     let plain = Passes { samples, keep, inside, way, rows, heads, has_tiles: false };

@@ -135,8 +135,8 @@ impl Streamed<'_> {
 
     /// The others hear of it where this rank goes no further.
     fn seen<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
-        let abort = |error: &Error| self.crossing.pass.gpt.calls().map_or((), |calls| calls.abort(error));
-        outcome.inspect_err(abort)
+        let calls = || self.crossing.pass.gpt.calls();
+        outcome.inspect_err(|error| calls().for_each(|calls| calls.abort(error)))
     }
 
     /// What files have cost so far.
@@ -178,7 +178,7 @@ impl Streamed<'_> {
 
 impl Strategy for Streamed<'_> {
     fn close(&mut self) -> Result<(), Error> {
-        self.crossing.pass.gpt.calls().map_or(Ok(()), Calls::close)
+        Calls::close_all(self.crossing.pass.gpt.calls())
     }
 
     fn step(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
@@ -209,7 +209,7 @@ impl Strategy for Streamed<'_> {
     }
 
     fn sent_bytes(&self) -> u64 {
-        let meetings = self.crossing.pass.gpt.calls().map_or(0, Calls::meeting_bytes);
+        let meetings: u64 = self.crossing.pass.gpt.calls().map(Calls::meeting_bytes).sum();
         self.peers.sent_bytes() + self.model.sent_bytes() - meetings
     }
 

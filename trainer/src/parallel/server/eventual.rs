@@ -70,7 +70,7 @@ impl<'a> Eventual<'a> {
     /// `bound` pushes ahead, in so many steps. Collective.
     ///
     /// Errors: those of calls that the group cannot do.
-    pub fn new(
+    pub(super) fn new(
         model: &'a Gpt,
         group: &'a Communicator,
         (servers, bound, steps): (usize, usize, usize),

@@ -34,7 +34,7 @@ impl<'a> Together<'a> {
     ///
     /// Errors: those of calls that the group cannot do.
     #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
-    pub fn new(
+    pub(super) fn new(
         model: &'a Gpt,
         group: &'a Communicator,
         (servers, slots): (usize, usize),
@@ -140,7 +140,9 @@ impl<'a> Together<'a> {
             }
             messages.run()?;
         }
-        self.worker.as_mut().map_or((), Worker::renew);
+        if let Some(worker) = &mut self.worker {
+            worker.renew();
+        }
         self.waited += from.elapsed();
         Ok(())
     }

@@ -53,7 +53,7 @@ impl Division for Expert {
         std::slice::from_ref(&self.group)
     }
 
-    fn on_device(&self) -> Option<Inside> {
+    fn way(&self) -> Option<Inside> {
         Some(Inside::Experts)
     }
 

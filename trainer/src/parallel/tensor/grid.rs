@@ -7,7 +7,7 @@
 //! heads, proj; fc, GELU, out. The residual stream and the norms are whole on every rank, so a tile
 //! is cut from it for free and put together by an all-gather.
 
-use super::{Division, Group, Linear, LinearGrads, Place};
+use super::{Division, Group, Inside, Linear, LinearGrads, Place};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
@@ -27,6 +27,9 @@ pub enum Side {
 /// A grid of ranks and the products it makes. Every call is collective over all of its ranks. No
 /// tensor is padded: what is divided must divide.
 pub trait Grid {
+    /// Which of them this is.
+    fn way(&self) -> Inside;
+
     /// All ranks, and the groups along the axes.
     fn groups(&self) -> &[Group];
 
@@ -180,6 +183,10 @@ impl<G: Grid> Gridded<G> {
 impl<G: Grid> Division for Gridded<G> {
     fn groups(&self) -> &[Group] {
         self.grid.groups()
+    }
+
+    fn way(&self) -> Option<Inside> {
+        Some(self.grid.way())
     }
 
     fn place(&self, rank: usize) -> Place {

@@ -70,7 +70,7 @@ impl Division for Megatron {
         std::slice::from_ref(&self.group)
     }
 
-    fn on_device(&self) -> Option<Inside> {
+    fn way(&self) -> Option<Inside> {
         Some(if self.divides_rows { Inside::Sequence } else { Inside::Heads })
     }
 

@@ -68,6 +68,11 @@ pub enum Inside {
 }
 
 impl Inside {
+    /// Whether each rank has rows of the stream of its own.
+    pub(crate) fn divides_rows(self) -> bool {
+        matches!(self, Inside::Sequence | Inside::Ring | Inside::Experts)
+    }
+
     /// Divide a model of this shape among `ranks`, for passes over so many samples. Collective.
     ///
     /// Errors: `Setting` if something does not divide.
@@ -131,8 +136,8 @@ pub trait Division {
     /// All who divide, then groups of them; nobody if there is nobody else.
     fn groups(&self) -> &[Group];
 
-    /// Which way this is, if devices that compute go it, too.
-    fn on_device(&self) -> Option<Inside> {
+    /// Which way this is, if it divides something.
+    fn way(&self) -> Option<Inside> {
         None
     }
 

@@ -126,7 +126,7 @@ impl Division for Ring {
         std::slice::from_ref(&self.group)
     }
 
-    fn on_device(&self) -> Option<Inside> {
+    fn way(&self) -> Option<Inside> {
         Some(Inside::Ring)
     }
 

@@ -23,7 +23,6 @@ use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::pipeline::{Home, Needs, Places, Plan, Span, Stages};
 use crate::parallel::source::Passing;
-use crate::parallel::tensor::Group;
 use crate::parallel::{Batch, Lanes, Memory};
 use crate::state::State;
 use brigade_comm::Op;
@@ -80,8 +79,8 @@ impl<'a> DeviceStages<'a> {
         let mut part = Part::new(layout, (plan, rank), needs, slots)?;
         part.adds_in_order = site.adds_in_order();
         let device = Device::open(usage.index, usage.inside)?;
-        let (stream, dividers) = (device.stream(), model.dividers().map(Group::comm));
-        let at_once = groups_at_once(&[groups.dp.as_ref(), dividers], groups.pp.as_ref(), &device)?;
+        let stream = device.stream();
+        let at_once = groups_at_once(model, groups.dp.iter(), groups.pp.as_ref(), &device)?;
         let (passes, calls) = choose(site, &mut part, (at_once, stream))?;
         let (window, memory) = memory(site, &mut part, (device.context(), passes))?;
         let rooms = part.take(&mut Room::at(memory.address()), passes);
