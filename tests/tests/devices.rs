@@ -95,6 +95,30 @@ fn parts_of_tensors_on_devices_of_their_own_have_the_losses_of_the_processor() {
     }
 }
 
+/// Ranks in a square, several and a cube: calls of up to four groups on each device, of which those
+/// along rows and columns are beside each other, and beside products.
+#[test]
+fn grids_of_devices_have_the_losses_of_the_processor() {
+    if is_off() || !has_device() {
+        return;
+    }
+    // Few calls, of whatever length: eight ranks take turns on what cores there are.
+    let few = "--layers 1 --batch 128 --context 4";
+    let alone = losses(&run(few, 1));
+    let met = "tiles sent by the devices between meetings of their hosts, which";
+    for (way, devices, how) in [
+        ("--ranks 4 --strategy 2d", 4, "by a grid of 4, tiles sent by the devices, which"),
+        ("--ranks 8 --strategy 2.5d", 8, "by a grid of 8, tiles sent by the devices, which"),
+        ("--ranks 8 --strategy 3d --recompute", 8, "by a grid of 8, tiles sent by the devices,"),
+        ("--ranks 4 --strategy 2d", 1, met),
+    ] {
+        let flags = format!("{few} {way} --device cuda");
+        let output = run(&flags, devices);
+        assert!(output.contains(how) && output.contains(", as predicted"), "{flags}: {output}");
+        near(&losses(&output), &alone, &flags);
+    }
+}
+
 /// The same where all ranks share one device, as on a developer's machine: no call waits there, and
 /// hosts meet for those of every group.
 #[test]

@@ -177,27 +177,27 @@ fn if_all_have<'a>(
     }
 }
 
-/// How many groups of a rank may have calls on its device at once: all that divide this model, and
-/// `more`, if each rank has a
-/// process of its own, and a device too, or all ranks have one device, on which no call waits.
-/// Elsewhere those that wait on devices would take room that another group's need, or hold up its
-/// threads, so several groups have none. `others` may be on those devices, too, without calls.
-/// Collective over all ranks that are in such groups.
+/// How many groups of a rank may have calls on its device at once: those that divide this model and
+/// these `more`, if each rank has a process of its own, and a device too, or all ranks have one
+/// device, on which no call waits. Elsewhere those that wait on devices would take room that another
+/// group's need, or hold up its threads, so several groups have none. `others` may be on those
+/// devices, too, without calls. Collective over all ranks that are in such groups.
 fn groups_at_once<'g>(
     model: &'g Gpt,
     more: impl Iterator<Item = &'g Communicator>,
     others: Option<&Communicator>,
     device: &Device,
 ) -> Result<u32, Error> {
-    let dividers = model.divider_groups().iter().map(Group::comm).filter(|it| it.size() > 1);
-    let groups: Vec<&Communicator> = dividers.chain(more).collect();
-    let count = groups.len() as u32;
+    let dividers = model.divider_groups().iter().filter(|group| group.size() > 1).count();
+    // Of those who divide the model the first group has all.
+    let axes: Vec<_> = model.dividers().map(Group::comm).into_iter().chain(more).collect();
+    let count = (dividers + axes.len() - model.dividers().iter().len()) as u32;
     if count == 0 || (count == 1 && others.is_none()) {
         return Ok(count);
     }
     let mut all: Vec<u8> = device.context().device().uuid.to_vec();
     all.extend(process());
-    for group in groups.into_iter().chain(others) {
+    for group in axes.into_iter().chain(others) {
         let mine = std::mem::take(&mut all);
         all = vec![0; group.size() * mine.len()];
         group.all_gather(&mine, &mut all)?;
