@@ -22,9 +22,9 @@ const SHORT_SLEEP: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 32;
 /// Looks that follow each other without a pause, while the answer is a cache line away.
 const HOT_LOOKS: u32 = 256;
-/// For how many waits nobody yields after a yield that gave the core to a stranger, who keeps it
-/// for a whole slice. A sleeper in such company is woken a hundred times sooner than one who
-/// yielded.
+/// For how many waits at most nobody yields after a yield that gave the core to a stranger, who
+/// keeps it for a whole slice. A sleeper in such company is woken a hundred times sooner than one
+/// who yielded.
 const WARY_WAITS: u32 = 1000;
 
 /// How a rank lets others run.
@@ -34,17 +34,31 @@ struct Yielding {
     most: u32,
     /// A yield that took longer gave the core to a stranger.
     stranger: Duration,
+    /// For how many waits nobody yields after that, at first; twice as many each time it is so
+    /// again.
+    wary_waits: u32,
     /// For how many waits nobody yields after one in which all yields were in vain, or would be.
     vain_waits: u32,
 }
 
 /// With a core of one's own nobody who has business there is among the ranks.
-const ALONE: Yielding = Yielding { most: 16, stranger: Duration::from_micros(50), vain_waits: 0 };
+const ALONE: Yielding = Yielding {
+    most: 16,
+    stranger: Duration::from_micros(50),
+    wary_waits: WARY_WAITS,
+    vain_waits: 0,
+};
 /// Ranks that share cores have business there: to wake one takes longer than its turn, and in a
 /// call of some length it may work for a while. Four ranks on two cores, which took each other for
 /// strangers after 50 us, slept for nearly every message, and a short call took three times as
-/// long.
-const CROWDED: Yielding = Yielding { most: 50, stranger: Duration::from_millis(1), vain_waits: 8 };
+/// long. Somebody passes by now and then, above all while a world begins: who slept for a thousand
+/// waits after each took twice as long in the first tenths of a second.
+const CROWDED: Yielding = Yielding {
+    most: 50,
+    stranger: Duration::from_millis(1),
+    wary_waits: 16,
+    vain_waits: 8,
+};
 
 /// When the ranks that share a core have so many bytes to move over a wire of each, a wait is
 /// longer than it takes to wake one, and yields keep others from their work.
@@ -61,8 +75,10 @@ pub(crate) struct Waiting {
     is_long: bool,
     /// Not two cores for each rank: a thread that runs behind others holds none while it waits.
     scarce: bool,
-    /// Waits to come in which we sleep rather than yield.
+    /// Waits to come in which we sleep rather than yield, and how many there will be after the next
+    /// yield to a stranger.
     wary: u32,
+    wary_next: u32,
     /// Whether to leave the core to a rank that may need it.
     aside: Aside,
     looks: u32,
@@ -82,13 +98,15 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// For a rank with its share of a host's cores.
     pub(crate) fn among(share: Share, aside: Aside) -> Self {
+        let yielding = if share.is_crowded() { CROWDED } else { ALONE };
         Self {
             crowded: share.is_crowded(),
-            yielding: if share.is_crowded() { CROWDED } else { ALONE },
+            yielding,
             long_bytes: LONG_BYTES * share.cores as u64 / share.ranks.max(1) as u64,
             is_long: false,
             scarce: share.ranks > share.cores / 2,
             wary: 0,
+            wary_next: yielding.wary_waits,
             aside,
             looks: 0,
             yields: 0,
@@ -116,6 +134,9 @@ impl Waiting {
             match self.since {
                 Some(since) => self.slept(since.elapsed()),
                 None => self.aside.found(),
+            }
+            if self.yields > 0 && self.wary == 0 {
+                self.wary_next = self.yielding.wary_waits.max(self.wary_next / 2);
             }
             (self.spin_end, self.yields, self.since) = (None, 0, None);
             (self.told, self.reported, self.left) = (false, false, None);
@@ -172,7 +193,8 @@ impl Waiting {
     /// Learn from a yield who else is there.
     fn yielded(&mut self, took: Duration) {
         if took > self.yielding.stranger {
-            self.wary = WARY_WAITS;
+            self.wary = self.wary_next;
+            self.wary_next = WARY_WAITS.min(2 * self.wary_next);
         }
     }
 }
@@ -216,15 +238,32 @@ mod tests {
         waiting.yielded(ALONE.stranger * 2);
         assert_eq!(waiting.wary, 0);
         waiting.yielded(CROWDED.stranger * 2);
-        for _ in 0..WARY_WAITS {
+        for _ in 0..CROWDED.wary_waits {
             assert_eq!(looks(&mut waiting), LOOKS - 1);
             assert_eq!(waiting.yields, 0);
         }
         looks(&mut waiting);
-        assert!(waiting.yields > 0, "a thousand waits later it yields again");
+        assert!(waiting.yields > 0, "some waits later it yields again");
         let mut alone = Waiting::among(FEW, Aside::never());
         alone.yielded(ALONE.stranger * 2);
         assert_eq!(alone.wary, WARY_WAITS, "no rank has business on its core");
+    }
+
+    #[test]
+    fn a_stranger_who_stays_is_met_seldom_and_one_who_passed_by_is_soon_forgotten() {
+        let mut waiting = Waiting::among(MANY, Aside::never());
+        let met = |waiting: &mut Waiting| {
+            waiting.yielded(CROWDED.stranger * 2);
+            std::mem::take(&mut waiting.wary)
+        };
+        let waits: Vec<u32> = (0..8).map(|_| met(&mut waiting)).collect();
+        assert_eq!(waits, [16, 32, 64, 128, 256, 512, WARY_WAITS, WARY_WAITS]);
+        for _ in 0..10 {
+            // It yielded, and nobody kept the core.
+            waiting.yields = 1;
+            waiting.moved();
+        }
+        assert_eq!(met(&mut waiting), CROWDED.wary_waits);
     }
 
     #[test]
