@@ -913,6 +913,16 @@ brigade_result_t brigade_device_group_create(brigade_device_group_t *group,
                                              int device,
                                              brigade_comm_t comm);
 
+// The same where calls of `groups` groups, this one among them, may be on the rank's device at
+// once: a call that waits for other ranks takes an equal part of the device then, so that all fit.
+// There must be one order of all calls, of whichever groups, in which each rank makes its own.
+//
+// Threads: as brigade_device_group_create.
+brigade_result_t brigade_device_group_create_among(brigade_device_group_t *group,
+                                                   int device,
+                                                   int groups,
+                                                   brigade_comm_t comm);
+
 // Tell what a group on devices is.
 //
 // Threads: from any thread.

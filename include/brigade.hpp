@@ -295,9 +295,11 @@ private:
 // (CUstream or cudaStream_t). What brigade.h says of brigade_device_group_t holds here.
 class DeviceGroup : public Owned<brigade_device_group_t, brigade_device_group_destroy> {
 public:
-    // Every rank makes one; `device` is a number as CUDA counts them.
-    explicit DeviceGroup(const Communicator &comm, int device = BRIGADE_CURRENT_DEVICE)
-        : Owned(make(comm, device)) {}
+    // Every rank makes one; `device` is a number as CUDA counts them, and calls of so many
+    // `groups`, this one among them, may be on it at once.
+    explicit DeviceGroup(const Communicator &comm, int device = BRIGADE_CURRENT_DEVICE,
+                         int groups = 1)
+        : Owned(make(comm, device, groups)) {}
 
     brigade_device_info_t info() const {
         brigade_device_info_t info = BRIGADE_DEVICE_INFO_INIT;
@@ -336,9 +338,9 @@ public:
     }
 
 private:
-    static brigade_device_group_t make(const Communicator &comm, int device) {
+    static brigade_device_group_t make(const Communicator &comm, int device, int groups) {
         brigade_device_group_t handle = nullptr;
-        check(brigade_device_group_create(&handle, device, comm.get()));
+        check(brigade_device_group_create_among(&handle, device, groups, comm.get()));
         return handle;
     }
 };

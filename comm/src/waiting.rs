@@ -53,12 +53,8 @@ const ALONE: Yielding = Yielding {
 /// strangers after 50 us, slept for nearly every message, and a short call took three times as
 /// long. Somebody passes by now and then, above all while a world begins: who slept for a thousand
 /// waits after each took twice as long in the first tenths of a second.
-const CROWDED: Yielding = Yielding {
-    most: 50,
-    stranger: Duration::from_millis(1),
-    wary_waits: 16,
-    vain_waits: 8,
-};
+const CROWDED: Yielding =
+    Yielding { most: 50, stranger: Duration::from_millis(1), wary_waits: 16, vain_waits: 8 };
 
 /// When the ranks that share a core have so many bytes to move over a wire of each, a wait is
 /// longer than it takes to wake one, and yields keep others from their work.

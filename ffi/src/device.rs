@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use brigade_comm::Dtype;
-use brigade_comm::device::Way;
 use brigade_comm::device::cuda::{Context, Cuda};
+use brigade_comm::device::{DeviceShare, Way};
 use brigade_wall::handle::{Noun, close, pin, register};
 use brigade_wall::listed::What;
 use brigade_wall::memory::{Memory, Seat};
@@ -121,27 +121,64 @@ pub unsafe extern "C" fn brigade_device_group_create(
     device: c_int,
     comm: brigade_comm_t,
 ) -> brigade_result_t {
-    enter(|| {
-        may_wait("brigade_device_group_create")?;
-        let comm = pin::<Comm>(comm.addr() as u64)?;
-        let out = Out::new(group, "group")?;
-        // SAFETY: C passes a place for it.
-        unsafe { out.put(std::ptr::null_mut()) };
-        let context = context(device);
-        // All hear of it before anybody waits for a rank that cannot come.
-        let without = first_without(&comm.communicator, context.is_ok())?;
-        let context = context?;
-        if let Some(rank) = without {
-            return Err(Failure::usage(format!("rank {rank} has no device: its error says why")));
-        }
-        let streams = Streams::new(&comm.communicator, &context)?;
-        let (seat, ordinal) = (comm.seat(), context.device().ordinal);
-        let made = OnDevice { streams, seat, ordinal, _comm: comm.share() };
-        let handle = register(Arc::new(made))?;
-        // SAFETY: as above.
-        unsafe { out.put(std::ptr::without_provenance_mut(handle as usize)) };
-        Ok(())
-    })
+    let share = || Ok(DeviceShare::default());
+    // SAFETY: C passes what the function needs.
+    enter(|| unsafe { create("brigade_device_group_create", group, device, share, comm) })
+}
+
+/// The same where calls of `groups` groups, this one among them, may be on the rank's device at
+/// once: a call that waits for other ranks takes an equal part of the device then, so that all fit.
+/// There must be one order of all calls, of whichever groups, in which each rank makes its own.
+/// Ranks may say different numbers. One below 1 is BRIGADE_INVALID_ARGUMENT, and
+/// BRIGADE_INVALID_USAGE on the others.
+///
+/// Threads: as brigade_device_group_create.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_device_group_create_among(
+    group: *mut brigade_device_group_t,
+    device: c_int,
+    groups: c_int,
+    comm: brigade_comm_t,
+) -> brigade_result_t {
+    let share = || match u32::try_from(groups) {
+        Ok(groups @ 1..) => Ok(DeviceShare::among(groups)),
+        _ => Err(Failure::argument(format!("groups: {groups}, but this one is among them"))),
+    };
+    // SAFETY: C passes what the function needs.
+    enter(|| unsafe { create("brigade_device_group_create_among", group, device, share, comm) })
+}
+
+/// Make a group with a share of each rank's device.
+///
+/// # Safety
+///
+/// `group` is NULL, or can be written to.
+unsafe fn create(
+    name: &'static str,
+    group: *mut brigade_device_group_t,
+    device: c_int,
+    share: impl FnOnce() -> Outcome<DeviceShare>,
+    comm: brigade_comm_t,
+) -> Outcome {
+    may_wait(name)?;
+    let comm = pin::<Comm>(comm.addr() as u64)?;
+    let out = Out::new(group, "group")?;
+    // SAFETY: the caller's promise.
+    unsafe { out.put(std::ptr::null_mut()) };
+    let opened = share().and_then(|share| Ok((context(device)?, share)));
+    // All hear of it before anybody waits for a rank that cannot come.
+    let without = first_without(&comm.communicator, opened.is_ok())?;
+    let (context, share) = opened?;
+    if let Some(rank) = without {
+        return Err(Failure::usage(format!("rank {rank} takes no part: its error says why")));
+    }
+    let streams = Streams::new(&comm.communicator, &context, share)?;
+    let (seat, ordinal) = (comm.seat(), context.device().ordinal);
+    let made = OnDevice { streams, seat, ordinal, _comm: comm.share() };
+    let handle = register(Arc::new(made))?;
+    // SAFETY: as above.
+    unsafe { out.put(std::ptr::without_provenance_mut(handle as usize)) };
+    Ok(())
 }
 
 /// Tell what a group on devices is.

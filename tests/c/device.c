@@ -261,7 +261,10 @@ static void *take_part(void *argument) {
     size_t at;
     cuda_enter();
     CHECK(brigade_comm_init_rank(&me->comm, me->size, me->id, me->rank));
-    CHECK(brigade_device_group_create(&me->group, BRIGADE_CURRENT_DEVICE, me->comm));
+    if (me->size > 2)
+        CHECK(brigade_device_group_create_among(&me->group, BRIGADE_CURRENT_DEVICE, 2, me->comm));
+    else
+        CHECK(brigade_device_group_create(&me->group, BRIGADE_CURRENT_DEVICE, me->comm));
     me->info = none;
     CHECK(brigade_device_group_info(me->group, &me->info));
     REQUIRE(me->info.device == 0 && me->info.captures ==

@@ -34,7 +34,7 @@ void calls() {
     auto *at = reinterpret_cast<std::int32_t *>(static_cast<std::uintptr_t>(address));
 
     brigade::Communicator world = brigade::Communicator::from_env();
-    brigade::DeviceGroup group(world);
+    brigade::DeviceGroup group(world, BRIGADE_CURRENT_DEVICE, 2);
     require(group.info().device == 0, "it is on the first device");
     group.all_reduce(at, at, 4, stream, BRIGADE_MAX);
     group.broadcast(at, 4, 0, stream);

@@ -46,10 +46,17 @@ static void no_such_device(struct rank *me) {
         SAYS("device 99");
     } else {
         MISUSED(brigade_device_group_create(&none, 0, me->comm));
-        SAYS("rank 1 has no device");
+        SAYS("rank 1 takes no part");
     }
     REQUIRE(none == NULL);
     REFUSED(brigade_device_group_create(&none, -2, me->comm));
+    if (me->rank == 1) {
+        REFUSED(brigade_device_group_create_among(&none, 0, 0, me->comm));
+        SAYS("groups: 0, but this one is among them");
+    } else {
+        MISUSED(brigade_device_group_create_among(&none, 0, 2, me->comm));
+        SAYS("rank 1 takes no part");
+    }
     if (me->rank == 1)
         cuda_enter();
     if (me->rank == 0) {
@@ -57,7 +64,7 @@ static void no_such_device(struct rank *me) {
         SAYS("no context of CUDA");
     } else {
         MISUSED(brigade_device_group_create(&none, BRIGADE_CURRENT_DEVICE, me->comm));
-        SAYS("rank 0 has no device");
+        SAYS("rank 0 takes no part");
     }
     CHECK(brigade_device_group_create(&me->group, me->rank - 1 ? 0 : BRIGADE_CURRENT_DEVICE,
                                       me->comm));

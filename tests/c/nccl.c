@@ -332,6 +332,13 @@ static void nonsense(void) {
     config.size = sizeof config;
     config.blocking = 2;
     REFUSED(ncclCommInitRankConfig(&made, 1, id, 0, &config));
+    config.blocking = 1;
+    config.maxCTAs = 0;
+    REFUSED(ncclCommInitRankConfig(&made, 1, id, 0, &config));
+    config.minCTAs = 3;
+    config.maxCTAs = 2;
+    REFUSED(ncclCommInitRankConfig(&made, 1, id, 0, &config));
+    REQUIRE(strstr(ncclGetLastError(NULL), "minCTAs is 3, maxCTAs 2") != NULL);
     REQUIRE(made == NULL);
     REFUSED(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, NULL, NULL));
     REFUSED(ncclAllReduce(&value, &value, 1, 99, ncclSum, comms[0], NULL));

@@ -5,10 +5,11 @@ use std::sync::OnceLock;
 use brigade_cuda::{Context, IpcHandle};
 
 use super::kernels::build_number;
+use super::share::DeviceShare;
 use crate::Settings;
 
 /// Bytes of a card.
-pub(super) const CARD_BYTES: usize = 100 + IpcHandle::BYTES;
+pub(super) const CARD_BYTES: usize = 104 + IpcHandle::BYTES;
 /// Bytes of the name of an algorithm.
 const NAME_BYTES: usize = 32;
 
@@ -24,6 +25,8 @@ pub(super) struct Card {
     pub(super) room: u32,
     /// Groups whose calls may be on it at once, this one among them.
     pub(super) groups: u32,
+    /// Blocks that a call may have, at most.
+    pub(super) blocks: u32,
     /// Where what it shows the others begins: its board, its inbox, or a window.
     pub(super) shows: u64,
     /// That of rank 0 is the group's: no two are alike.
@@ -45,6 +48,7 @@ impl Card {
         ordinal: 0,
         room: 0,
         groups: 1,
+        blocks: u32::MAX,
         shows: 0,
         number: 0,
         build: 0,
@@ -53,7 +57,12 @@ impl Card {
         handle: [0; IpcHandle::BYTES],
     };
 
-    pub(super) fn of(context: &Context, groups: u32, shows: u64, settings: &Settings) -> Self {
+    pub(super) fn of(
+        context: &Context,
+        share: DeviceShare,
+        shows: u64,
+        settings: &Settings,
+    ) -> Self {
         let device = context.device();
         let name = settings.algorithm.map(|algorithm| algorithm.to_string()).unwrap_or_default();
         let mut algorithm = [0; NAME_BYTES];
@@ -64,7 +73,8 @@ impl Card {
             host: host_number(),
             ordinal: device.ordinal,
             room: device.multiprocessors.max(1),
-            groups: groups.max(1),
+            groups: share.groups,
+            blocks: share.blocks,
             shows,
             number: random().unwrap_or(shows),
             build: build_number(),
@@ -90,6 +100,7 @@ impl Card {
         bytes.extend(self.build.to_le_bytes());
         bytes.extend(self.ordered.to_le_bytes());
         bytes.extend(self.groups.to_le_bytes());
+        bytes.extend(self.blocks.to_le_bytes());
         bytes.extend(self.algorithm);
         bytes.extend(self.handle);
         bytes
@@ -112,8 +123,9 @@ impl Card {
             build: short(56),
             ordered: short(60),
             groups: short(64).max(1),
-            algorithm: part(bytes, 68),
-            handle: part(bytes, 100),
+            blocks: short(68).max(1),
+            algorithm: part(bytes, 72),
+            handle: part(bytes, 104),
         }
     }
 

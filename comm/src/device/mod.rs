@@ -46,6 +46,7 @@ mod proof;
 mod reached;
 mod room;
 mod setup;
+mod share;
 mod shown;
 mod slots;
 mod slotted;
@@ -67,6 +68,7 @@ use brigade_schedule::Algorithm;
 pub use brigade_cuda as cuda;
 pub use kernels::sources;
 pub use messages::DeviceMessage;
+pub use share::DeviceShare;
 pub use way::Way;
 pub use window::DeviceWindow;
 pub use work::DeviceWork;
@@ -151,19 +153,22 @@ impl Communicator {
     /// [`Error::Join`] and [`Error::Transport`] where a rank's device cannot be opened or has no
     /// memory left; otherwise those of a call.
     pub fn on_device(&self, context: &Context) -> Result<DeviceGroup, Error> {
-        self.on_device_among(context, 1)
+        self.on_device_with(context, DeviceShare::default())
     }
 
-    /// The same where calls of `groups` groups, this one among them, may be on this rank's device
-    /// at once. One that waits for others has a share of the device then, so that all fit. There
-    /// must be one order of all calls, of whichever groups, in which each rank makes its own.
+    /// The same with a share of this rank's device, beside calls of other groups there. There must
+    /// be one order of all calls, of whichever groups, in which each rank makes its own.
     ///
     /// # Errors
     ///
     /// As for [`Communicator::on_device`].
-    pub fn on_device_among(&self, context: &Context, groups: u32) -> Result<DeviceGroup, Error> {
+    pub fn on_device_with(
+        &self,
+        context: &Context,
+        share: DeviceShare,
+    ) -> Result<DeviceGroup, Error> {
         let shared = self.shared();
-        let mut met = setup::meet(shared, context, groups)?;
+        let mut met = setup::meet(shared, context, share)?;
         let ways = std::mem::take(&mut met.ways);
         let mut inner = Inner::new(shared, met);
         inner.find_way(&ways)?;

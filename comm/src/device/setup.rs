@@ -11,6 +11,7 @@ use super::inbox::{self, Inboxes};
 use super::kernels::{Folding, Kernels};
 use super::layout::{BLOCKS, Group, PACKETS_AT, RANKS, board_bytes};
 use super::parties;
+use super::share::DeviceShare;
 use super::shown::{clear, reach, show, shown};
 use super::sys::Desk;
 use super::way::Way;
@@ -57,16 +58,16 @@ pub(super) struct Met {
     pub(super) blocks: u32,
 }
 
-/// Open this rank's device, on which calls of so many groups may be at once, and hear of the
-/// others'. Collective; fails on all ranks alike.
-pub(super) fn meet(shared: &Shared, context: &Context, groups: u32) -> Result<Met, Error> {
+/// Open this rank's device, of which calls get this share, and hear of the others'. Collective;
+/// fails on all ranks alike.
+pub(super) fn meet(shared: &Shared, context: &Context, share: DeviceShare) -> Result<Met, Error> {
     let (rank, ranks) = (shared.rank, shared.ranks as usize);
     // Opening waits for the device, on which an earlier group's calls may wait for another rank.
     agree(shared, true)?;
     let opened = Opened::new(context, ranks);
     let card = opened.as_ref().ok().map(|opened| {
         let (context, board) = (&opened.context, opened.board.address());
-        Card::of(context, groups, board, &shared.settings)
+        Card::of(context, share, board, &shared.settings)
     });
     let bytes = exchange(shared, &card.unwrap_or(Card::NONE).to_bytes())?;
     let cards: Vec<Card> = bytes.chunks_exact(CARD_BYTES).map(Card::from_bytes).collect();
@@ -90,7 +91,7 @@ pub(super) fn meet(shared: &Shared, context: &Context, groups: u32) -> Result<Me
         packets: [0; RANKS],
         inboxes: Inboxes::default(),
         ways: Vec::new(),
-        blocks: room_for_each(&cards).clamp(1, BLOCKS as u32),
+        blocks: blocks(&cards),
         cards,
     };
     if ranks <= RANKS {
@@ -162,6 +163,12 @@ fn is_each_of_one_process(cards: &[Card]) -> bool {
     cards.iter().all(|one| cards.iter().all(|two| apart(one, two)))
 }
 
+/// How many blocks a call may have on each rank.
+fn blocks(cards: &[Card]) -> u32 {
+    let most = cards.iter().map(|card| card.blocks).min().unwrap_or(1);
+    room_for_each(cards).min(most).clamp(1, BLOCKS as u32)
+}
+
 /// How many blocks of each rank run at the same time where ranks and their groups share devices;
 /// zero if there is not one for each. While all other calls of a device wait, a quarter of it is
 /// left to the last one, if it can be: products come in clusters, which want several neighbours
@@ -204,5 +211,20 @@ mod tests {
             assert!(blocks <= room && (blocks > 0) == (ranks as u32 <= room), "{room}, {ranks}");
             assert_eq!(each(room, 1, ranks as u32), each(room, ranks, 1), "{room}, {ranks}");
         }
+    }
+
+    #[test]
+    fn a_call_has_the_fewest_blocks_that_any_rank_asks_for() {
+        let asked = |all: &[u32]| {
+            let card = |most: &u32| {
+                let mut card = Card::NONE;
+                (card.room, card.blocks) = (132, *most);
+                card
+            };
+            let cards: Vec<Card> = all.iter().map(card).collect();
+            blocks(&cards)
+        };
+        assert_eq!(asked(&[u32::MAX]), BLOCKS as u32);
+        assert_eq!([asked(&[7, u32::MAX]), asked(&[9, 2]), asked(&[1])], [7, 2, 1]);
     }
 }

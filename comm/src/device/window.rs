@@ -8,6 +8,7 @@ use brigade_cuda::{Context, CudaError, DeviceMemory, Stream};
 use super::card::{CARD_BYTES, Card};
 use super::exchange::{agree, exchange};
 use super::reached::{GREETING_BYTES, Reached};
+use super::share::DeviceShare;
 use super::shown::show;
 use crate::Error;
 use crate::communicator::{Communicator, Shared};
@@ -47,9 +48,10 @@ impl Communicator {
         // Allocating waits for the device, on which calls may wait for another rank.
         agree(shared, true)?;
         let made = make(context, DeviceWindow::allocated(bytes, self.size()));
-        let card = made
-            .as_ref()
-            .map_or(Card::NONE, |(own, _)| Card::of(context, 1, own.address(), &shared.settings));
+        let card = made.as_ref().map_or(Card::NONE, |(own, _)| {
+            let share = DeviceShare::default();
+            Card::of(context, share, own.address(), &shared.settings)
+        });
         // From here on others may have it open, whatever becomes of this rank.
         let made = made.map(|(own, stream)| {
             let (shared, reached) = (Arc::clone(shared), Reached::default());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brigade_comm::device::Way;
+use brigade_comm::device::{DeviceShare, Way};
 use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_cuda::{Context, DeviceMemory, Stream};
 use brigade_schedule::Collective;
@@ -20,7 +20,8 @@ fn be_in_a_row_and_a_column(comm: &Communicator, context: &Context) {
     let me = comm.rank();
     let part = |colour: usize| {
         let part = comm.split(Some(colour as u32), 0).expect("a split").expect("a part of it");
-        let group = part.on_device_among(context, 2).expect("a group on devices");
+        let group =
+            part.on_device_with(context, DeviceShare::among(2)).expect("a group on devices");
         assert_eq!(group.way(), Way::Linked);
         let memory = DeviceMemory::new(context, 4 * ELEMS).expect("memory");
         (part, group, Stream::new(context).expect("a stream"), memory)

@@ -45,9 +45,9 @@ impl Member {
         Seat { rank: self.communicator.rank(), ranks: self.communicator.size() }
     }
 
-    /// What a part of this one has of devices.
-    pub(crate) fn bound(&self) -> Option<Bound> {
-        self.on_device.as_ref().map(OnDevice::bound)
+    /// What a part of this one has of devices, with so many blocks of a call, if a number is given.
+    pub(crate) fn bound(&self, blocks: Option<u32>) -> Option<Bound> {
+        self.on_device.as_ref().map(|on_device| on_device.bound().at_most(blocks))
     }
 }
 

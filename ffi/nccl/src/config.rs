@@ -28,22 +28,26 @@ const BYTES_MIN: usize = std::mem::offset_of!(ncclConfig_t, version) + size_of::
 /// No struct of theirs will ever be larger.
 const BYTES_MAX: usize = 4096;
 const BLOCKING_AT: usize = std::mem::offset_of!(ncclConfig_t, blocking);
+const MIN_CTAS_AT: usize = std::mem::offset_of!(ncclConfig_t, minCTAs);
+const MAX_CTAS_AT: usize = std::mem::offset_of!(ncclConfig_t, maxCTAs);
 
 /// What Brigade can do something about.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Config {
     /// Whether calls return when they are done; `None` leaves it as it is.
     pub(crate) blocking: Option<bool>,
+    /// How many blocks of a kernel a call may have on a device, likewise.
+    pub(crate) blocks: Option<u32>,
 }
 
-/// Read a config, which may be NULL. What is about GPUs is nobody's concern here.
+/// Read a config, which may be NULL.
 ///
 /// # Safety
 ///
 /// The pointer is NULL, misaligned, or leads to as many bytes as its first word says.
 pub(crate) unsafe fn config(pointer: *const ncclConfig_t) -> Outcome<Config> {
     if pointer.is_null() {
-        return Ok(Config { blocking: None });
+        return Ok(Config::default());
     }
     // SAFETY: the caller's promise.
     let bytes = *unsafe { read(pointer.cast::<usize>(), "config") }?;
@@ -58,11 +62,23 @@ pub(crate) unsafe fn config(pointer: *const ncclConfig_t) -> Outcome<Config> {
     if magic != Some(MAGIC) {
         return Err(Failure::argument(format!("config: its magic is not {MAGIC:#x}: {begin}")));
     }
-    let blocking = match word(BLOCKING_AT).map_or(UNDEFINED, c_int::from_ne_bytes) {
+    let number = |at: usize| word(at).map_or(UNDEFINED, c_int::from_ne_bytes);
+    let blocking = match number(BLOCKING_AT) {
         UNDEFINED => None,
         0 => Some(false),
         1 => Some(true),
         other => return Err(Failure::argument(format!("config: blocking is {other}, not 0 or 1"))),
     };
-    Ok(Config { blocking })
+    let blocks = match (number(MIN_CTAS_AT), number(MAX_CTAS_AT)) {
+        (least, UNDEFINED) if least == UNDEFINED || least > 0 => None,
+        (least, most) if most > 0 && (least == UNDEFINED || (1..=most).contains(&least)) => {
+            Some(most as u32)
+        }
+        (least, most) => {
+            let problem =
+                format!("config: minCTAs is {least}, maxCTAs {most}: at least 1, in order");
+            return Err(Failure::argument(problem));
+        }
+    };
+    Ok(Config { blocking, blocks })
 }

@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
 use brigade_comm::Communicator;
+use brigade_comm::device::DeviceShare;
 use brigade_cuda::{Context, Cuda, Place, Whereabouts};
 use brigade_wall::listed::What;
 use brigade_wall::streams::{Streams, ended, first_without, said};
@@ -20,8 +21,25 @@ const KNOWN_MAX: usize = 16;
 const NO_CONTEXT: &str = "the thread that made the communicator had no context of CUDA: call \
                           cudaSetDevice before ncclCommInitRank";
 
-/// What the thread that makes a communicator has: the context of a device, or why it has none.
-pub(crate) type Bound = Result<Context, String>;
+/// What the thread that makes a communicator has: the context of a device, or why it has none; and
+/// how much of the device its calls may take.
+#[derive(Clone)]
+pub(crate) struct Bound {
+    context: Result<Context, String>,
+    share: DeviceShare,
+}
+
+impl Bound {
+    fn new(context: Result<Context, String>) -> Self {
+        Self { context, share: DeviceShare::default() }
+    }
+
+    /// With so many blocks of a call, if a number is given.
+    pub(crate) fn at_most(self, blocks: Option<u32>) -> Self {
+        let share = blocks.map_or(self.share, |blocks| self.share.at_most(blocks));
+        Self { share, ..self }
+    }
+}
 
 /// What a member of a group has on devices.
 pub(crate) struct OnDevice {
@@ -41,17 +59,18 @@ enum Kind {
 
 /// What the calling thread has of devices; `None` where the program does not use CUDA.
 pub(crate) fn bound() -> Option<Bound> {
-    match Context::current() {
+    let context = match Context::current() {
         Ok(Some(context)) => Some(Ok(context)),
         Ok(None) => Cuda::in_use().map(|_| Err(NO_CONTEXT.into())),
         Err(error) => Some(Err(error.to_string())),
-    }
+    };
+    context.map(Bound::new)
 }
 
 /// The number of a device as CUDA counts them; 0 without one.
 pub(crate) fn number(bound: &Option<Bound>) -> c_int {
     match bound {
-        Some(Ok(context)) => context.device().ordinal as c_int,
+        Some(Bound { context: Ok(context), .. }) => context.device().ordinal as c_int,
         _ => 0,
     }
 }
@@ -64,7 +83,7 @@ pub(crate) fn meet_all(world: Vec<Communicator>, numbers: &[c_int]) -> Outcome<V
         return Ok(world.into_iter().map(alone).collect());
     };
     let devices = cuda.devices().map_err(said)?;
-    let bound = |rank: usize| -> Bound {
+    let context = |rank: usize| -> Result<Context, String> {
         let turn = || (rank % devices.len().max(1)) as c_int;
         let number = numbers.get(rank).copied().unwrap_or_else(turn);
         let device = usize::try_from(number).ok().and_then(|number| devices.get(number));
@@ -74,7 +93,7 @@ pub(crate) fn meet_all(world: Vec<Communicator>, numbers: &[c_int]) -> Outcome<V
     };
     std::thread::scope(|scope| {
         let join = |(rank, communicator)| {
-            let bound = Some(bound(rank));
+            let bound = Some(Bound::new(context(rank)));
             scope.spawn(move || Member::new(communicator, None, bound))
         };
         let threads: Vec<_> = world.into_iter().enumerate().map(join).collect();
@@ -86,15 +105,17 @@ impl OnDevice {
     /// Find out which ranks have devices, and where all have one, open them to each other.
     /// Collective.
     pub(crate) fn meet(communicator: &Communicator, bound: Option<Bound>) -> Outcome<Option<Self>> {
-        let without = first_without(communicator, matches!(bound, Some(Ok(_))))?;
+        let has_one = bound.as_ref().is_some_and(|bound| bound.context.is_ok());
+        let without = first_without(communicator, has_one)?;
         let (Some(bound), Ok(cuda)) = (bound, Cuda::load()) else { return Ok(None) };
-        let there = match (&bound, without) {
+        let there = match (&bound.context, without) {
             (Err(why), _) => Err(why.clone()),
             (Ok(_), Some(rank)) => {
                 Err(format!("rank {rank} had no context of CUDA when the communicator was made"))
             }
             (Ok(context), None) => {
-                Streams::new(communicator, context).map_err(|failure| failure.sentence)
+                let streams = Streams::new(communicator, context, bound.share);
+                streams.map_err(|failure| failure.sentence)
             }
         };
         Ok(Some(Self { cuda, bound, there, known: Mutex::default() }))

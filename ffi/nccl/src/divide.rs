@@ -8,7 +8,7 @@ use brigade_wall::pointer::{Out, list};
 use brigade_wall::{Failure, Outcome};
 
 use crate::comm::{Comm, Member, ncclComm_t};
-use crate::config::{config, ncclConfig_t};
+use crate::config::{Config, config, ncclConfig_t};
 use crate::join::begin;
 use crate::result::{enter_for, ncclResult_t};
 
@@ -38,15 +38,16 @@ pub unsafe extern "C" fn ncclCommSplit(
         };
         parent.member()?;
         // SAFETY: C passes NULL or a config.
-        let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
-        let made = Arc::new(Comm::new(blocking, parent.device));
+        let Config { blocking, blocks } = unsafe { config(wishes) }?;
+        let made = Arc::new(Comm::new(blocking.unwrap_or(parent.blocking), parent.device));
         let before = parent.divide(&made);
         let divide = move || {
             wait_for(before);
             let member = parent.member()?;
             let part = member.communicator.split(colour, key)?;
             let root = member.root.clone();
-            let join = || part.map(|part| Member::new(part, root, member.bound())).transpose();
+            let join =
+                || part.map(|part| Member::new(part, root, member.bound(blocks))).transpose();
             in_turn(member, colour, join)
         };
         // SAFETY: C passes a place for the handle.
@@ -88,14 +89,14 @@ pub unsafe extern "C" fn ncclCommShrink(
             member.communicator.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
         }
         // SAFETY: C passes NULL or a config.
-        let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
-        let made = Arc::new(Comm::new(blocking, parent.device));
+        let Config { blocking, blocks } = unsafe { config(wishes) }?;
+        let made = Arc::new(Comm::new(blocking.unwrap_or(parent.blocking), parent.device));
         let before = parent.divide(&made);
         let shrink = move || -> Outcome<Option<Member>> {
             wait_for(before);
             let member = parent.member()?;
             let communicator = member.communicator.shrink(&excluded)?;
-            Member::new(communicator, None, member.bound()).map(Some)
+            Member::new(communicator, None, member.bound(blocks)).map(Some)
         };
         // SAFETY: C passes a place for the handle.
         unsafe { begin(&out, made, shrink) }.map(|(result, _)| result)

@@ -8,7 +8,7 @@ use brigade_wall::pointer::Out;
 use brigade_wall::{Failure, Outcome, roots};
 
 use crate::comm::{Comm, Member, ncclComm_t};
-use crate::config::{config, ncclConfig_t};
+use crate::config::{Config, config, ncclConfig_t};
 use crate::divide::wait_for;
 use crate::id::ncclUniqueId;
 use crate::join::{begin, ncclCommInitRankConfig};
@@ -68,10 +68,10 @@ pub unsafe extern "C" fn ncclCommGrow(
         let ranks = usize::try_from(nranks).unwrap_or_default();
         parent.member()?;
         // SAFETY: C passes NULL or a config.
-        let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(parent.blocking);
+        let Config { blocking, blocks } = unsafe { config(wishes) }?;
         // SAFETY: C passes NULL or an id.
         let given = unsafe { unique_id.as_ref() }.map(|id| id.internal);
-        let made = Arc::new(Comm::new(blocking, parent.device));
+        let made = Arc::new(Comm::new(blocking.unwrap_or(parent.blocking), parent.device));
         let before = parent.divide(&made);
         let grow = move || -> Outcome<Option<Member>> {
             wait_for(before);
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ncclCommGrow(
             let ids = [given, *drawn()];
             let (communicator, root) = roots::grow(&member.communicator, ranks, ids, settings)?;
             *drawn() = None;
-            Member::new(communicator, root, member.bound()).map(Some)
+            Member::new(communicator, root, member.bound(blocks)).map(Some)
         };
         // SAFETY: C passes a place for the handle.
         unsafe { begin(&out, made, grow) }.map(|(result, _)| result)

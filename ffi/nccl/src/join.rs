@@ -46,11 +46,11 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             return Err(wrong());
         }
         // SAFETY: C passes NULL or a config.
-        let blocking = unsafe { config(wishes) }?.blocking.unwrap_or(true);
+        let wishes = unsafe { config(wishes) }?;
         let settings = Settings::from_env()?;
         let opened = roots::open(unique_id.internal)?;
-        let bound = device::bound();
-        let comm = Arc::new(Comm::new(blocking, device::number(&bound)));
+        let bound = device::bound().map(|bound| bound.at_most(wishes.blocks));
+        let comm = Arc::new(Comm::new(wishes.blocking.unwrap_or(true), device::number(&bound)));
         let join = move || {
             let (communicator, root) = opened.join(rank, ranks, settings)?;
             Member::new(communicator, root, bound).map(Some)

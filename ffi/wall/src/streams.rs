@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use brigade_comm::device::cuda::{Context, CudaError, Event, Stream};
-use brigade_comm::device::{DeviceGroup, DeviceMessage, DeviceWork};
+use brigade_comm::device::{DeviceGroup, DeviceMessage, DeviceShare, DeviceWork};
 use brigade_comm::{Call, Communicator, Dtype, Error};
 
 use crate::failure::{Cause, Failure, Outcome};
@@ -56,11 +56,16 @@ pub fn first_without(communicator: &Communicator, brings: bool) -> Outcome<Optio
 }
 
 impl Streams {
-    /// A communicator on devices, each rank with the context of its own. Collective.
-    pub fn new(communicator: &Communicator, context: &Context) -> Outcome<Self> {
+    /// A communicator on devices, each rank with the context of its own, of which its calls get
+    /// this share. Collective.
+    pub fn new(
+        communicator: &Communicator,
+        context: &Context,
+        share: DeviceShare,
+    ) -> Outcome<Self> {
         // Once there is a group, kernels of other ranks may wait for this one.
         let made = Stream::new(context).and_then(|own| Ok((own, Event::new(context)?)));
-        let group = communicator.on_device(context)?;
+        let group = communicator.on_device_with(context, share)?;
         let (own, event) = made.map_err(|error| {
             // The others have the group, and would wait for this rank in its calls.
             communicator.abort(&error.to_string());

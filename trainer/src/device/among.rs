@@ -24,6 +24,8 @@ pub(super) struct Among<'a> {
 }
 
 enum By<'a> {
+    /// There is nobody else: what is in place is there.
+    Alone,
     Devices(Calls<'a>),
     Hosts(Hosts),
 }
@@ -47,6 +49,7 @@ impl<'a> Among<'a> {
         most: [usize; 2],
     ) -> Result<Among<'a>, Error> {
         let by = match calls {
+            _ if comm.size() == 1 => By::Alone,
             Some(calls) => By::Devices(calls),
             None => By::Hosts(Hosts {
                 wire: Wire::new(compute, 4 * most[0])?,
@@ -99,6 +102,10 @@ impl<'a> Among<'a> {
     pub(super) fn beside(&mut self, call: Call, views: [View; 2]) -> Result<(), Error> {
         match &mut self.by {
             _ if self.is_silent => Ok(()),
+            By::Alone => {
+                assert_eq!(views[0], views[1], "{call} of one rank");
+                Ok(())
+            }
             By::Devices(calls) => calls.later(call, views),
             By::Hosts(hosts) => {
                 if !views[0].is_empty() {
@@ -114,6 +121,7 @@ impl<'a> Among<'a> {
     pub(super) fn arrive(&mut self) -> Result<(), Error> {
         match &mut self.by {
             _ if self.is_silent => Ok(()),
+            By::Alone => Ok(()),
             By::Devices(calls) => calls.deliver(),
             By::Hosts(hosts) => {
                 while let Some((call, views)) = hosts.next.pop_front() {
@@ -137,7 +145,7 @@ impl<'a> Among<'a> {
     /// Bytes of the host's memory.
     pub(super) fn bytes(&self) -> u64 {
         match &self.by {
-            By::Devices(_) => 0,
+            By::Alone | By::Devices(_) => 0,
             By::Hosts(Hosts { wire, rooms, .. }) => {
                 wire.bytes() + 4 * rooms.iter().map(|room| room.len() as u64).sum::<u64>()
             }

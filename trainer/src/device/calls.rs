@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::kernels::cuda::View;
-use brigade_comm::device::{DeviceGroup, DeviceMessage, Way};
+use brigade_comm::device::{DeviceGroup, DeviceMessage, DeviceShare, Way};
 use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_cuda::{Event, Stream};
 
@@ -38,7 +38,7 @@ impl<'a> Calls<'a> {
         }
         let context = compute.context();
         let before = comm.stats().sent_bytes;
-        let group = comm.on_device_among(context, groups)?;
+        let group = comm.on_device_with(context, DeviceShare::among(groups))?;
         let mut shares = [u64::from(has_gates && group.shares_process())];
         if has_gates {
             comm.all_reduce(&mut shares, Op::Max)?;
@@ -209,6 +209,6 @@ impl<'a> Calls<'a> {
 }
 
 /// What numbers inside are.
-pub(super) fn dtype(view: View) -> Dtype {
+pub(crate) fn dtype(view: View) -> Dtype {
     if view.size() == 4 { Dtype::F32 } else { Dtype::Bf16 }
 }

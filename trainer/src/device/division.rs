@@ -29,15 +29,15 @@ pub(crate) struct DeviceDivision<'a> {
 }
 
 impl<'a> DeviceDivision<'a> {
-    /// Of these ranks, and, in a grid, of those along its axes, beside what computes; calls give
-    /// and get up to `most` numbers. By the devices if they can, and so many groups may: of all
-    /// axes, or of none. Collective.
+    /// Of these ranks, and, in a grid, of those along its axes, beside what computes; calls of
+    /// either give and get up to `most` numbers. By the devices if they can, and so many groups
+    /// may: of all axes, or of none. Collective.
     pub(crate) fn open(
         groups: &'a [Group],
         way: Inside,
         at_once: u32,
         compute: &Stream,
-        most: [usize; 2],
+        most: [[usize; 2]; 2],
     ) -> Result<DeviceDivision<'a>, Error> {
         let comms = || groups.iter().map(Group::comm);
         let mut calls = Vec::new();
@@ -56,8 +56,10 @@ impl<'a> DeviceDivision<'a> {
                 calls.iter_mut().for_each(|calls| *calls = None);
             }
         }
-        let among = |(comm, calls)| Among::new(comm, calls, compute, most);
-        let mut among = comms().zip(calls).map(among).collect::<Result<Vec<_>, Error>>()?;
+        let most = std::iter::once(most[0]).chain(std::iter::repeat(most[1]));
+        let among = |((comm, calls), most)| Among::new(comm, calls, compute, most);
+        let all = comms().zip(calls).zip(most);
+        let mut among = all.map(among).collect::<Result<Vec<_>, Error>>()?;
         let axes = among.split_off(1);
         let grid = <[Among<'_>; 3]>::try_from(axes).ok().map(|axes| DeviceGrid::new(way, axes));
         let all = among.pop().expect("those who divide a model");

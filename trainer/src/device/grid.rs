@@ -2,12 +2,11 @@
 //! `tensor/cube` have them, each rank's tiles on its device. What products read travels as they
 //! read it, sums in f32.
 //!
-//! In a square the tiles of the next product are on their way while this one is made, and so are
-//! the parts of its sums.
+//! In a square the tiles of the next product are on their way while this one is made, and parts of
+//! dx while those of the weight's gradient are.
 
 use super::among::Among;
 use super::calls::dtype;
-use super::gpt::DeviceGpt;
 use super::layers::LinearGrads;
 use super::tape::Passes;
 use crate::error::Error;
@@ -28,16 +27,18 @@ pub(crate) struct DeviceGrid<'a> {
 /// that is divided by a side of a cube comes together once more.
 #[derive(Clone, Copy)]
 pub(crate) struct GridRooms {
-    /// [m × i] inside, and in f32: this rank's tile of the stream, and of its gradient.
-    tile: View,
-    dtile: View,
-    /// [n × c] f32, the tiles of all ranks.
-    tiles: View,
+    /// [m × i] inside: this rank's tile of what is cut.
+    pub(super) tile: View,
+    /// [m × i] f32: its tile of what is to be joined; and [n × c], those of all ranks.
+    pub(super) part: View,
+    pub(super) parts: View,
     /// Of other ranks, inside: [m × 4i] and [4i × i], in a square two of each in turn; in a cube
     /// the second of x is the gradient of y.
     x: [View; 2],
     weight: [View; 2],
-    /// Parts of sums, in f32: [m × 4i] of y and dx, [4i × i] of the weight's gradient.
+    /// Parts of sums, in f32: [m × 4i] of y and dx, [4i × i] of the weight's gradient. In a cube,
+    /// forward leaves sums that are not kept in f32 where dx is in backward, and backward where y
+    /// is in forward.
     y: View,
     dx: View,
     dweight: View,
@@ -45,17 +46,16 @@ pub(crate) struct GridRooms {
 
 impl GridRooms {
     pub(super) fn take(room: &mut Room, width: usize, passes: Passes) -> GridRooms {
-        let is_cube = passes.way == Some(Inside::Cube);
-        let is_there = is_cube || matches!(passes.way, Some(Inside::Square | Inside::Squares));
+        let (way, narrow, inner) = (passes.way, passes.inside.size(), passes.heads.width);
+        let is_cube = way == Some(Inside::Cube);
+        let is_there = is_cube || matches!(way, Some(Inside::Square | Inside::Squares));
         let has = |len: usize| if is_there { len } else { 0 };
-        let (narrow, inner) = (passes.inside.size(), passes.heads.width);
         let rows = passes.samples * passes.heads.time;
-        let side = if is_cube { width / inner } else { 1 };
-        let (x, weight) = (has(side * rows * 4 * inner), has(4 * inner * inner));
+        let [x, weight] = GridRooms::lens(width, passes).map(has);
         GridRooms {
             tile: room.take(has(rows * inner), narrow),
-            dtile: room.take(has(rows * inner), 4),
-            tiles: room.take(has(passes.rows * width), 4),
+            part: room.take(has(rows * inner), 4),
+            parts: room.take(has(passes.rows * width), 4),
             x: [0; 2].map(|_| room.take(x, narrow)),
             weight: [weight, if is_cube { 0 } else { weight }].map(|len| room.take(len, narrow)),
             y: room.take(x, 4),
@@ -63,16 +63,30 @@ impl GridRooms {
             dweight: room.take(weight, 4),
         }
     }
+
+    /// The most numbers that a call along an axis gives or gets.
+    pub(crate) fn longest(width: usize, passes: Passes) -> usize {
+        let [x, weight] = GridRooms::lens(width, passes);
+        x.max(weight)
+    }
+
+    /// Numbers of the longest factors of a product.
+    fn lens(width: usize, passes: Passes) -> [usize; 2] {
+        let (rows, inner) = (passes.samples * passes.heads.time, passes.heads.width);
+        let side = if passes.way == Some(Inside::Cube) { width / inner } else { 1 };
+        [side * rows * 4 * inner, 4 * inner * inner]
+    }
 }
 
 /// What a layer's backward writes, and what it reads.
-struct Backward {
-    side: Side,
-    dx: View,
-    grads: LinearGrads,
-    dy: View,
-    x: View,
-    weight: View,
+pub(super) struct Backward {
+    pub(super) side: Side,
+    pub(super) dx: View,
+    /// The bias's may be empty.
+    pub(super) grads: LinearGrads,
+    pub(super) dy: View,
+    pub(super) x: View,
+    pub(super) weight: View,
 }
 
 impl<'a> DeviceGrid<'a> {
@@ -91,7 +105,7 @@ impl<'a> DeviceGrid<'a> {
     }
 
     /// y = x · weightᵀ + bias, tile by tile; the bias may be empty.
-    fn forward(
+    pub(super) fn forward(
         &mut self,
         d: &Device,
         rooms: GridRooms,
@@ -102,6 +116,20 @@ impl<'a> DeviceGrid<'a> {
         match self.is_cube {
             true => self.forward_in_cube(d, rooms, side, [y, x], layer),
             false => self.forward_in_square(d, rooms, [y, x], layer),
+        }
+    }
+
+    /// Writes the tiles of dx and of the gradients.
+    pub(super) fn backward(
+        &mut self,
+        d: &Device,
+        rooms: GridRooms,
+        partials: View,
+        layer: &Backward,
+    ) -> Result<(), Error> {
+        match self.is_cube {
+            true => self.backward_in_cube(d, rooms, partials, layer),
+            false => self.backward_in_square(d, rooms, partials, layer),
         }
     }
 
@@ -263,96 +291,11 @@ impl<'a> DeviceGrid<'a> {
     }
 
     fn arrive(&mut self) -> Result<(), Error> {
-        self.axes.iter_mut().filter(|axis| axis.size() > 1).try_for_each(Among::arrive)
+        self.axes.iter_mut().try_for_each(Among::arrive)
     }
 
     fn side(&self) -> usize {
         self.axes[0].size()
-    }
-}
-
-impl DeviceGpt<'_> {
-    /// As `enter`, where a grid divides the model.
-    pub(super) fn enter_grid(&mut self, y: View, x: View, layer: [View; 2]) -> Result<(), Error> {
-        let tile = self.cut(x)?;
-        let DeviceGpt { device, division, scratch, .. } = self;
-        let grid = division.as_mut().and_then(|it| it.grid()).expect("a grid");
-        grid.forward(device, scratch.grid, Side::Enter, [y, tile], layer)
-    }
-
-    /// As `enter_backward`.
-    pub(super) fn enter_grid_backward(
-        &mut self,
-        dx: View,
-        grads: LinearGrads,
-        [dy, x, weight]: [View; 3],
-    ) -> Result<(), Error> {
-        let tile = self.cut(x)?;
-        let dtile = self.scratch.grid.dtile;
-        let layer = Backward { side: Side::Enter, dx: dtile, grads, dy, x: tile, weight };
-        self.backward_on_grid(&layer)?;
-        self.join(dx, false)
-    }
-
-    /// As `leave`.
-    pub(super) fn leave_grid(
-        &mut self,
-        y: View,
-        x: View,
-        [weight, bias]: [View; 2],
-        onto: View,
-    ) -> Result<(), Error> {
-        let DeviceGpt { device, division, scratch, .. } = self;
-        let (rooms, none) = (scratch.grid, bias.first(0));
-        let grid = division.as_mut().and_then(|it| it.grid()).expect("a grid");
-        grid.forward(device, rooms, Side::Leave, [rooms.dtile, x], [weight, none])?;
-        device.start(y, Some(onto), bias)?;
-        self.join(y, true)
-    }
-
-    /// As `leave_backward`, from the stream's gradient inside.
-    pub(super) fn leave_grid_backward(
-        &mut self,
-        dx: View,
-        [dweight, dbias]: LinearGrads,
-        [dy, x, weight]: [View; 3],
-    ) -> Result<(), Error> {
-        // The stream is whole on every rank, and its bias.
-        self.device.bias_backward(dbias, dy, self.scratch.partials)?;
-        let (dy, grads) = (self.cut(dy)?, [dweight, dbias.first(0)]);
-        self.backward_on_grid(&Backward { side: Side::Leave, dx, grads, dy, x, weight })
-    }
-
-    fn backward_on_grid(&mut self, layer: &Backward) -> Result<(), Error> {
-        let DeviceGpt { device, division, scratch, .. } = self;
-        let grid = division.as_mut().and_then(|it| it.grid()).expect("a grid");
-        let (rooms, partials) = (scratch.grid, scratch.partials);
-        match grid.is_cube {
-            true => grid.backward_in_cube(device, rooms, partials, layer),
-            false => grid.backward_in_square(device, rooms, partials, layer),
-        }
-    }
-
-    /// This rank's tile of the stream. Tiles count through rows of tiles, as ranks do.
-    fn cut(&self, stream: View) -> Result<View, Error> {
-        let (tile, width) = (self.scratch.grid.tile, self.shape.width);
-        let (columns, rank) = (self.heads.width, self.division.as_ref().map_or(0, |it| it.rank()));
-        let (rows, across) = (tile.len() / columns, width / columns);
-        let first = rank / across * rows * width;
-        let here = stream.part(first..first + rows * width);
-        self.device.take_columns(tile, here, [rank % across * columns, columns, width])?;
-        Ok(tile)
-    }
-
-    /// The stream, of the tiles that all ranks have in f32; added to what is there, or not.
-    fn join(&mut self, stream: View, is_added: bool) -> Result<(), Error> {
-        let GridRooms { dtile, tiles, .. } = self.scratch.grid;
-        let division = self.division.as_mut().expect("a grid");
-        division.gather_beside(dtile, tiles)?;
-        division.arrive()?;
-        let (columns, width) = (self.heads.width, self.shape.width);
-        let rows = dtile.len() / columns;
-        self.device.join_tiles(stream, tiles, [rows, columns, width / columns], is_added)
     }
 }
 
@@ -406,9 +349,6 @@ fn scatter(
 
 /// The sum over all of them, before what is computed next.
 fn sum(group: &mut Among<'_>, view: View) -> Result<(), Error> {
-    if group.size() == 1 {
-        return Ok(());
-    }
     let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, view.len());
     group.in_order(call, view)
 }

@@ -16,6 +16,7 @@
 //! | `among` | these, or those of the hosts, of ranks that divide a model |
 //! | `division` | ranks that divide the inside of units |
 //! | `grid` | linear layers of ranks that divide matrices along both sides |
+//! | `gridded` | blocks of these |
 //!
 //! Who holds parameters, gradients and moments, and where, is decided in `parallel::device`.
 
@@ -25,6 +26,7 @@ mod calls;
 mod division;
 mod gpt;
 mod grid;
+mod gridded;
 mod inputs;
 mod layers;
 mod mixture;
@@ -35,9 +37,10 @@ mod text;
 mod wire;
 
 pub use args::{DeviceArgs, DeviceUse, Machine};
-pub(crate) use calls::Calls;
+pub(crate) use calls::{Calls, dtype};
 pub(crate) use division::DeviceDivision;
 pub(crate) use gpt::DeviceGpt;
+pub(crate) use grid::GridRooms;
 pub(crate) use inputs::DeviceInputs;
 pub(crate) use split::DeviceOwed;
 pub(crate) use tape::{DeviceTape, Passes, Rooms, Scratch};

@@ -123,8 +123,8 @@ impl Travel {
             Travel { gather, .. } if gather.has_blocks() => "gather",
             _ => return Ok(()),
         };
-        let problem = "sees tensors that ranks along tp divide beside those that they share, which \
-                       would drift apart: ring divides none";
+        let problem = "picks, or scales, across tensors: those that all ranks along tp have would \
+                       differ from rank to rank; bf16 works, and --strategy ring";
         Err(Error::setting(name, problem.to_string()))
     }
 
@@ -317,6 +317,7 @@ mod tests {
             ("--strategy zero2 --gather int8", 2, "--gather"),
             ("--strategy fsdp --gather int8 --precision bf16", 2, "--gather"),
             ("--strategy tp,ddp --mesh dp=2,tp=2 --compress topk", 4, "--compress"),
+            ("--strategy ddp --mesh dp=2,tp=2 --compress topk", 4, "--compress"),
             ("--strategy sp,zero2 --mesh dp=2,tp=2 --reduce int8", 4, "--reduce"),
             ("--strategy tp,fsdp --mesh dp=2,tp=2 --gather int8", 4, "--gather"),
             ("--mesh replicate=2,shard=2", 4, "--mesh"),

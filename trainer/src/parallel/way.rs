@@ -142,9 +142,9 @@ impl Ways {
         if self.inside.is_some() { Axis::Tp } else { Axis::Dp }
     }
 
-    /// Whether ranks along tp have parts of tensors.
+    /// Whether ranks along tp, if there are any, have parts of tensors.
     pub(super) fn divide_tensors(&self) -> bool {
-        self.inside.is_some_and(|inside| inside != Inside::Ring)
+        self.inside != Some(Inside::Ring)
     }
 
     /// Refuse ways that the mesh has no axis for, or that do not go with so many experts.

@@ -89,6 +89,8 @@ fn ranks_in_grids_have_the_losses_of_the_processor() {
         check(4, &format!("{SHAPE} --strategy 2d {more}"), TOLERANCE);
     }
     check(8, &format!("{SHAPE} --strategy 2.5d"), TOLERANCE);
+    // Squares of one rank.
+    check(2, &format!("{SHAPE} --strategy 2.5d"), TOLERANCE);
     check(8, &format!("{SHAPE} --strategy 3d --recompute"), TOLERANCE);
     check(9, "--batch 18 --heads 3 --width 18 --steps 2 --strategy 2d", TOLERANCE);
     for (strategy, mesh) in [("fsdp,2d", "dp=2,tp=4"), ("1f1b,2d", "pp=2,tp=4")] {

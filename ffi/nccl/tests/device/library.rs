@@ -11,6 +11,25 @@ pub(crate) type Address = usize;
 #[derive(Clone, Copy)]
 pub(crate) struct UniqueId(pub(crate) [u8; 128]);
 
+/// ncclConfig_t, of which nothing is asked for but these.
+#[repr(C)]
+pub(crate) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    others: [c_int; 2],
+    least_blocks: c_int,
+    pub(crate) most_blocks: c_int,
+}
+
+impl Config {
+    pub(crate) fn at_most(most_blocks: c_int) -> Self {
+        let (size, magic, undefined) = (size_of::<Self>(), 0xcafe_beef, c_int::MIN);
+        let others = [undefined; 2];
+        Self { size, magic, version: 22_809, others, least_blocks: undefined, most_blocks }
+    }
+}
+
 pub(crate) const SUCCESS: c_int = 0;
 pub(crate) const INVALID_ARGUMENT: c_int = 4;
 pub(crate) const INVALID_USAGE: c_int = 5;
@@ -45,6 +64,8 @@ macro_rules! functions {
 functions! {
     unique_id = c"ncclGetUniqueId"(*mut UniqueId);
     init_rank = c"ncclCommInitRank"(*mut Address, c_int, UniqueId, c_int);
+    init_rank_config =
+        c"ncclCommInitRankConfig"(*mut Address, c_int, UniqueId, c_int, *const Config);
     init_all = c"ncclCommInitAll"(*mut Address, c_int, *const c_int);
     split = c"ncclCommSplit"(Address, c_int, c_int, *mut Address, Address);
     finalize = c"ncclCommFinalize"(Address);

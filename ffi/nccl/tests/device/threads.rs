@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use brigade_cuda::{Context, Cuda, DeviceMemory, Pinned, Place, Stream};
 
-use super::library::{Address, F32, INVALID_ARGUMENT, INVALID_USAGE, Nccl, SUCCESS, SUM};
+use super::library::{Address, Config, F32, INVALID_ARGUMENT, INVALID_USAGE, Nccl, SUCCESS, SUM};
 use super::rank::{Rank, brings, bytes, context, has_device, read, turn, unique_id};
 
 /// Run `body` on so many ranks.
@@ -47,6 +47,38 @@ fn both_ranks(body: impl FnOnce(&'static Nccl, &Context, [Address; 2])) {
         // SAFETY: nobody calls it any more.
         nccl.ok(unsafe { (nccl.destroy)(comm) });
     }
+}
+
+/// With as many blocks of a call as a config says, and as the parts of a communicator inherit.
+#[test]
+fn calls_of_few_blocks_are_the_same_calls() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let (nccl, id, all) = (Nccl::get(), unique_id(), Barrier::new(2));
+    let body = |number: usize| {
+        let context = context();
+        let here = context.enter().unwrap();
+        let (mut comm, mut part, config) = (0, 0, Config::at_most(1));
+        // SAFETY: the places and the config are there for the calls.
+        unsafe {
+            nccl.ok((nccl.init_rank_config)(&mut comm, 2, id, number as c_int, &config));
+            nccl.ok((nccl.split)(comm, 0, number as c_int, &mut part, 0));
+        }
+        drop(here);
+        for comm in [comm, part] {
+            let mut rank = Rank::of(&context, comm, number, 2);
+            all.wait();
+            [1, 20_000].into_iter().for_each(|elems| rank.collectives(elems));
+            rank.leave(|| {
+                all.wait();
+            });
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..2).for_each(|number| drop(scope.spawn(move || body(number))));
+    });
 }
 
 #[test]

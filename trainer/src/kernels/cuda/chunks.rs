@@ -178,8 +178,8 @@ impl Device {
             as self.elements(x.len()))
     }
 
-    /// A matrix whose tiles lie one after the other, row of tiles by row of tiles, `across` to each:
-    /// all f32, added to what is there, or not.
+    /// A matrix whose tiles lie one after the other, row of tiles by row of tiles, `across` to
+    /// each: all f32, added to what is there, or not.
     pub fn join_tiles(
         &self,
         y: View,

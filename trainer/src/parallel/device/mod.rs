@@ -9,8 +9,9 @@
 //!
 //! The first two are what a run gets that asks for plain AdamW, and fits; the last is for all
 //! others, `--offload` and `--ordered` among them, for models larger than `--device-budget`, and
-//! for parts on devices that do not reach each other, or where ranks in several groups share a
-//! process, or some of them a device. Pipelines have the third, by the same rules.
+//! for parts that travel as less than devices make of them, or on devices that do not reach each
+//! other, or where ranks in several groups share a process, or some of them a device. Pipelines
+//! have the third, by the same rules.
 
 mod crossing;
 mod held;
@@ -33,7 +34,7 @@ use super::source::Passing;
 use super::tensor::{Group, Inside};
 use super::travel::PackedBy;
 use super::{Groups, Lanes, Peers, Sharing, Stage, Strategy, Thrift};
-use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, Passes};
+use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, GridRooms, Passes};
 use crate::error::Error;
 use crate::kernels::cuda::{self, Device};
 use crate::layout::{Config, Layout};
@@ -134,13 +135,12 @@ fn divide<'a>(
         Inside::Experts => [longest, 0],
         Inside::Ring => [(2 * passes.rows * width).max(longest), 2 * passes.rows * width],
         Inside::Heads => [all, 0],
+        // A tile of the stream, and all of them.
         Inside::Square | Inside::Squares | Inside::Cube => {
-            // A block of either factor, whose longer side is four times a tile's; the stream.
-            let (inner, side) = (passes.heads.width, width / passes.heads.width);
-            let block = side * 4 * inner * (passes.samples * context).max(inner);
-            [block, block.max(passes.rows * width)]
+            [passes.samples * context * passes.heads.width, passes.rows * width]
         }
     };
+    let most = [most, [GridRooms::longest(width, passes); 2]];
     DeviceDivision::open(dividers, way, groups, device.stream(), most).map(Some)
 }
 
@@ -177,27 +177,27 @@ fn if_all_have<'a>(
     }
 }
 
-/// How many groups of a rank may have calls on its device at once: those that divide this model and
-/// these `more`, if each rank has a process of its own, and a device too, or all ranks have one
-/// device, on which no call waits. Elsewhere those that wait on devices would take room that another
-/// group's need, or hold up its threads, so several groups have none. `others` may be on those
-/// devices, too, without calls. Collective over all ranks that are in such groups.
+/// How many groups of a rank may have calls on its device at once: those that divide this model
+/// and these `more`, if each rank has a process of its own, and a device too, or all ranks have one
+/// device, on which no call waits. Elsewhere those that wait on devices would take room that
+/// another group's need, or hold up its threads, so several groups have none. `others` may be on
+/// those devices, too, without calls. Collective over all ranks that are in such groups.
 fn groups_at_once<'g>(
     model: &'g Gpt,
     more: impl Iterator<Item = &'g Communicator>,
     others: Option<&Communicator>,
     device: &Device,
 ) -> Result<u32, Error> {
+    let more: Vec<&Communicator> = more.collect();
     let dividers = model.divider_groups().iter().filter(|group| group.size() > 1).count();
-    // Of those who divide the model the first group has all.
-    let axes: Vec<_> = model.dividers().map(Group::comm).into_iter().chain(more).collect();
-    let count = (dividers + axes.len() - model.dividers().iter().len()) as u32;
+    let count = (dividers + more.len()) as u32;
     if count == 0 || (count == 1 && others.is_none()) {
         return Ok(count);
     }
     let mut all: Vec<u8> = device.context().device().uuid.to_vec();
     all.extend(process());
-    for group in axes.into_iter().chain(others) {
+    // Of those who divide the model the first group has all.
+    for group in model.dividers().map(Group::comm).into_iter().chain(more).chain(others) {
         let mine = std::mem::take(&mut all);
         all = vec![0; group.size() * mine.len()];
         group.all_gather(&mine, &mut all)?;

@@ -1,10 +1,10 @@
 //! All of the state on the device, which updates it too. Among ranks, DDP: each unit's gradient is
 //! summed over the ranks once it is there, while the units below are still computed.
 
-use super::{divided_bytes, longest};
 use super::held::Held;
 use super::pass::Pass;
 use super::sums::Sums;
+use super::{divided_bytes, longest};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};
@@ -51,7 +51,7 @@ impl<'a> Resident<'a> {
     }
 
     /// Of all ranks with other samples the same, of what passes by them. Those who divide the model
-    /// are given, and how gradients are summed, by devices packed or not.
+    /// are given, and who sums gradients: where devices do, packed or as they are.
     ///
     /// Errors: `Device` for what the driver says; those of calls that the group cannot do, and of
     /// `passing`.

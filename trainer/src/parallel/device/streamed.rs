@@ -11,8 +11,8 @@ use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::{
-    Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Spent, Strategy, Take, Thrift, gather_losses,
-    loss_bytes, tell_whole,
+    Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Spent, Strategy, Take, Thrift,
+    gather_losses, loss_bytes, tell_whole,
 };
 use crate::state::State;
 use std::time::Instant;

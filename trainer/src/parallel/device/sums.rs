@@ -1,8 +1,8 @@
-//! How gradients that several ranks' devices have become one: summed by the devices themselves,
-//! or, where those do not reach each other, or make less of what they send than the hosts would,
-//! through pinned memory by the hosts, as they do it without devices.
+//! How gradients that several ranks' devices have become one: summed by the devices themselves, or
+//! through pinned memory by the hosts, as without devices, where devices do not reach each other,
+//! or only hosts know how less of the gradients is to be sent.
 
-use crate::device::{Calls, Wire};
+use crate::device::{Calls, Wire, dtype};
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::kernels::cuda::View;
@@ -12,7 +12,7 @@ use crate::parallel::gradients::{GradientSums, Reduction};
 use crate::parallel::lane_sums::LaneSums;
 use crate::parallel::sums::lane_sums;
 use crate::parallel::{Peers, Sharing};
-use brigade_comm::{Call, Communicator, Dtype, Op};
+use brigade_comm::{Call, Communicator, Op};
 use brigade_cuda::Stream;
 use brigade_schedule::Collective;
 use std::collections::VecDeque;
@@ -120,6 +120,8 @@ impl<'a> Sums<'a> {
                 while !hosts.coming.is_empty() {
                     hosts.share(wire)?;
                 }
+                // What hosts waited for so far was behind what the device computed.
+                let _ = hosts.sums.take_waited();
                 (0..hosts.units.len()).rev().try_for_each(|at| hosts.sums.complete(at))
             }
         }
@@ -183,6 +185,5 @@ impl<'a> Hosts<'a> {
 }
 
 fn all_reduce(grads: View) -> Call {
-    let dtype = if grads.size() == 4 { Dtype::F32 } else { Dtype::Bf16 };
-    Call::new(Collective::AllReduce, dtype, Op::Sum, grads.len())
+    Call::new(Collective::AllReduce, dtype(grads), Op::Sum, grads.len())
 }

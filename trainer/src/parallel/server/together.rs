@@ -33,7 +33,6 @@ impl<'a> Together<'a> {
     /// so many slots each.
     ///
     /// Errors: those of calls that the group cannot do.
-    #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
     pub(super) fn new(
         model: &'a Gpt,
         group: &'a Communicator,

@@ -24,9 +24,18 @@ pub(super) struct Worker<'a> {
 }
 
 enum Machine<'a> {
-    Host { tape: Tape, scratch: Scratch, tokens: Vec<u32>, targets: Vec<u32> },
+    Host(Box<Host>),
     /// With the units whose backward it was given so far, from the last one on.
     Device(Box<Crossing<'a>>, usize),
+}
+
+/// What the processor needs.
+struct Host {
+    tape: Tape,
+    scratch: Scratch,
+    /// [samples of a lane × context], and the byte after each.
+    tokens: Vec<u32>,
+    targets: Vec<u32>,
 }
 
 impl<'a> Worker<'a> {
@@ -47,12 +56,12 @@ impl<'a> Worker<'a> {
             Some(usage) => {
                 Machine::Device(Box::new(crossing_on_device(usage, model, lanes, thrift)?), 0)
             }
-            None => Machine::Host {
+            None => Machine::Host(Box::new(Host {
                 tape: model.tape_that_keeps(thrift.keep, units, samples, time),
                 scratch: model.scratch(samples, time),
                 tokens: vec![0; samples * time],
                 targets: vec![0; samples * time],
-            },
+            })),
         };
         Ok(Worker {
             params: if state.is_absent() { vec![0.0; layout.len()] } else { state.params.clone() },
@@ -80,7 +89,8 @@ impl<'a> Worker<'a> {
         let Worker { model, lanes, params, losses, machine, .. } = self;
         let layout = model.layout();
         match machine {
-            Machine::Host { tape, tokens, targets, .. } => {
+            Machine::Host(host) => {
+                let Host { tape, tokens, targets, .. } = &mut **host;
                 let from = Instant::now();
                 let sample =
                     |index| batch.corpus.sample(batch.seed, batch.step, index, batch.context);
@@ -118,7 +128,8 @@ impl<'a> Worker<'a> {
         let grads = &mut grads[range.clone()];
         let to = if adds_up { &mut lane[..range.len()] } else { &mut *grads };
         match machine {
-            Machine::Host { tape, scratch, tokens, .. } => {
+            Machine::Host(host) => {
+                let Host { tape, scratch, tokens, .. } = &mut **host;
                 if tape.has_lost(unit) {
                     model.forward(unit, &params[range.clone()], tape, tokens)?;
                 }
@@ -138,7 +149,7 @@ impl<'a> Worker<'a> {
         if adds_up {
             model.kernels().add(grads, &lane[..range.len()]);
         }
-        if matches!(machine, Machine::Host { .. }) {
+        if matches!(machine, Machine::Host(_)) {
             spent.backward += from.elapsed();
         }
         Ok(())
@@ -162,7 +173,7 @@ impl<'a> Worker<'a> {
     /// What computes, if it is not the host: one line.
     pub(super) fn device(&self) -> Option<String> {
         match &self.machine {
-            Machine::Host { .. } => None,
+            Machine::Host(_) => None,
             Machine::Device(crossing, _) => Some(crossing.describe()),
         }
     }
@@ -170,7 +181,7 @@ impl<'a> Worker<'a> {
     pub(super) fn memory(&self) -> Memory {
         let bytes = |numbers: usize| 4 * numbers as u64;
         let [activations, pinned, arena] = match &self.machine {
-            Machine::Host { tape, scratch, .. } => [tape.bytes() + scratch.bytes(), 0, 0],
+            Machine::Host(host) => [host.tape.bytes() + host.scratch.bytes(), 0, 0],
             Machine::Device(crossing, _) => crossing.bytes(),
         };
         Memory {
