@@ -280,7 +280,7 @@ trainer_ranks() {
     local shape one two strategy
     shape="--device cuda $(sized "--steps 8" "$SMALL")"
     one=$(losses $shape | tail -n 1) || return
-    for strategy in $(sized "ddp zero1 zero2 fsdp tp sp ring" "ddp fsdp"); do
+    for strategy in $(sized "ddp zero1 zero2 fsdp tp sp ring horovod ps" "ddp fsdp ps"); do
         two=$(losses $shape --ranks 2 --strategy $strategy | tail -n 1) || return
         near "last loss, one rank and two by $strategy" "$one" "$two" 0.02 || return
     done
@@ -296,14 +296,15 @@ trainer_ranks() {
     done
 }
 
-# Four ranks on the one device, each in two groups: all of their calls are the devices'.
+# Four ranks on the one device, each in two groups or more: all of their calls are the devices'.
 trainer_groups() {
     local shape one four way
     shape="--device cuda $(sized "--steps 8" "${SMALL/--heads 1/--heads 2}")"
     shape=${shape/--batch 2/--batch 16}
     one=$(losses $shape | tail -n 1) || return
     for way in $(sized "ddp,tp:dp=2,tp=2 fsdp,tp:dp=2,tp=2 fsdp:dp=2,shard=2 ddp,1f1b:dp=2,pp=2 \
-        zero1,1f1b:dp=2,pp=2 fsdp,interleaved:dp=2,pp=2" "fsdp,tp:dp=2,tp=2 zero1,1f1b:dp=2,pp=2"); do
+        zero1,1f1b:dp=2,pp=2 fsdp,interleaved:dp=2,pp=2 2d:tp=4" \
+        "fsdp,tp:dp=2,tp=2 zero1,1f1b:dp=2,pp=2 2d:tp=4"); do
         four=$("$BRIGADE" train $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:}) || return
         grep -q '^device .* by the devices' <<<"$four" || { echo "$four"; return 1; }
         four=$(sed -n 's/^step .*loss \([0-9.]*\).*/\1/p' <<<"$four" | tail -n 1)
