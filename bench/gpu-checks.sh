@@ -266,7 +266,7 @@ trainer_loss() {
     local shape host most line how
     shape=$(sized "--steps 8" "$SMALL")
     host=$(losses $shape) || return
-    for how in f32:0.001 bf16:0.02; do
+    for how in f32:0.001 bf16:0.02 f16:0.02; do
         line=$(losses $shape --device cuda --precision ${how%:*}) || return
         most=$(paste <(echo "$host") <(echo "$line") | awk '
             { d = $1 > $2 ? $1 - $2 : $2 - $1; if (d > most) most = d; if (NF != 2) bad = 1 }

@@ -5,6 +5,7 @@
 //! gradient is rounded to f16 first, so that it overflows as it would in a device that computes in
 //! f16; the loss is scaled so that it does not, and when it does, no rank makes that step.
 
+use crate::state::State;
 use brigade_offload::optimizer::Narrowed;
 use clap::ValueEnum;
 use half::slice::HalfFloatSliceExt;
@@ -79,6 +80,12 @@ impl LossScale {
     /// The scale of a first step; it goes on from there only for f16.
     pub fn new(precision: Precision) -> LossScale {
         LossScale { scale: if precision == Precision::F16 { 65536.0 } else { 1.0 }, steps: 0 }
+    }
+
+    /// That which a run of this precision goes on with from a state, or its first.
+    pub(crate) fn of_run(precision: Precision, state: &State) -> LossScale {
+        let scale = state.scale.filter(|_| precision == Precision::F16);
+        scale.unwrap_or_else(|| LossScale::new(precision))
     }
 
     /// As a rank tells others: two numbers, the first of which is not zero.

@@ -49,6 +49,7 @@ impl DeviceArgs {
     pub(crate) fn usage(&self, rank: usize, precision: Precision) -> Option<DeviceUse> {
         let inside = match precision {
             Precision::Bf16 => Inside::Bf16,
+            Precision::F16 => Inside::F16,
             _ if self.tf32 => Inside::Tf32,
             _ => Inside::Full,
         };

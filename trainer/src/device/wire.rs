@@ -1,16 +1,16 @@
 //! What crosses between the host and a device around a pass: text, parameters, gradients, losses.
 //! Numbers are cast while they are put into pinned memory or taken out of it, which they pass
-//! through anyway, so that bf16 crosses as 16 bits.
+//! through anyway, so that bf16 and f16 cross as 16 bits.
 //!
 //! Views here are of memory that their owner keeps for as long as this: see `DeviceGpt`.
 
 use super::text::Text;
 use crate::error::Error;
-use crate::kernels::cuda::View;
+use crate::kernels::cuda::{Inside, View};
 use brigade_cuda::{Context, Event, Pinned, Stream};
 use brigade_offload::device::{Download, Upload};
-use half::bf16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 /// Numbers that a thread casts at a time.
@@ -27,6 +27,8 @@ pub(crate) struct Wire {
     computed: Event,
     /// Marks in `up`.
     sent: Event,
+    /// What numbers of two bytes are.
+    inside: Inside,
 }
 
 impl Wire {
@@ -39,7 +41,13 @@ impl Wire {
             computed: Event::new(context)?,
             sent: Event::new(context)?,
             compute: compute.clone(),
+            inside: Inside::Bf16,
         })
+    }
+
+    /// The same for numbers that are such inside.
+    pub(crate) fn of(self, inside: Inside) -> Wire {
+        Wire { inside, ..self }
     }
 
     /// Bytes of pinned memory.
@@ -73,10 +81,16 @@ impl Wire {
         if from.is_empty() {
             return Ok(self.up.stream().record(&self.sent)?);
         }
+        let inside = self.inside;
         let fill = |start: usize, slot: &mut [u8]| match to.size() {
             4 => {
                 fill(bytemuck::cast_slice_mut(slot), &from[start / 4..], |to: &mut [f32], from| {
                     to.copy_from_slice(from);
+                })
+            }
+            _ if inside == Inside::F16 => {
+                fill(bytemuck::cast_slice_mut(slot), &from[start / 2..], |to: &mut [f16], from| {
+                    to.convert_from_f32_slice(from);
                 })
             }
             _ => {
@@ -132,7 +146,13 @@ impl Wire {
 
     /// Wait for what was fetched first, and take it; `size` is the bytes of each number there.
     pub(crate) fn take(&mut self, to: &mut [f32], size: usize) -> Result<(), Error> {
+        let inside = self.inside;
         let see = |slot: &[u8]| match size {
+            _ if size == 2 && inside == Inside::F16 => {
+                fill(to, bytemuck::cast_slice(slot), |to, from: &[f16]| {
+                    from.convert_to_f32_slice(to);
+                })
+            }
             4 => fill(to, bytemuck::cast_slice(slot), |to, from| to.copy_from_slice(from)),
             _ => fill(to, bytemuck::cast_slice(slot), |to, from: &[bf16]| {
                 from.convert_to_f32_slice(to);

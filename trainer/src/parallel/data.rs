@@ -104,10 +104,7 @@ impl<'a> DataParallel<'a> {
             shards,
             optimizer,
             precision,
-            scale: match state.scale.filter(|_| precision == Precision::F16) {
-                Some(scale) => scale,
-                None => LossScale::new(precision),
-            },
+            scale: LossScale::of_run(precision, &state),
             inputs,
         })
     }

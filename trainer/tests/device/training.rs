@@ -183,6 +183,47 @@ fn bf16_stays_near_the_processors_losses() {
     check(1, "--precision bf16 --offload cpu", 1e-2);
 }
 
+/// The host has the state, and no rank makes a step whose gradients overflow on any.
+#[test]
+fn f16_stays_near_the_processors_losses_and_leaves_out_what_overflows() {
+    if !has_device() {
+        return;
+    }
+    let shape = "--batch 8 --accumulate 2";
+    for (ranks, more) in [
+        (1, ""),
+        (2, "--strategy fsdp --recompute"),
+        (2, "--strategy ddp --compress f16"),
+        (1, "--device-budget 400K"),
+    ] {
+        let host = more.replace("--device-budget 400K", "");
+        let host = &world(ranks, &args(&format!("{shape} --precision f16 {host}")))[0];
+        let more = format!("{shape} --precision f16 {more} --device cuda");
+        for device in world(ranks, &args(&more)) {
+            assert_eq!(device.sent_bytes, device.formula_bytes, "{more}");
+            near(&device.losses, &host.losses, 2e-3, &more);
+            near(&[device.held_out], &[host.held_out], 2e-3, &more);
+        }
+    }
+    // From a scale that no gradient survives down to one that all do.
+    let folder = Folder::new();
+    let file = |name: &str| Some(folder.0.join(name));
+    let flags = "--precision f16 --strategy zero2 --device cuda";
+    let first = args(&format!("{flags} --stop-at 1"));
+    world(2, &Args { checkpoint: file("first"), ..first });
+    let mut state = std::fs::read(folder.0.join("first")).unwrap();
+    let place = state.windows(7).position(|bytes| bytes == b"65536.0").unwrap();
+    state[place..place + 7].copy_from_slice(b"8388608");
+    std::fs::write(folder.0.join("large"), state).unwrap();
+    let rest = args(&format!("{flags} --steps 12"));
+    let rest = &world(2, &Args { resume: file("large"), checkpoint: file("after"), ..rest })[0];
+    assert!(rest.losses.iter().all(|loss| loss.is_finite()), "{:?}", rest.losses);
+    assert!(rest.losses[10] < rest.losses[0], "{:?}", rest.losses);
+    let after = std::fs::read(folder.0.join("after")).unwrap();
+    let large = after.windows(7).any(|bytes| bytes == b"8388608");
+    assert!(!large, "the scale fell with the first overflow");
+}
+
 #[test]
 fn a_budget_makes_units_stream_and_a_smaller_one_is_refused() {
     if !has_device() {

@@ -1,5 +1,6 @@
-//! cuBLAS, found at run time: one function of it, for products of f32 and of bf16.
+//! cuBLAS, found at run time: one function of it, for products of f32, of bf16 and of f16.
 
+use super::Inside;
 use super::product::Product;
 use brigade_cuda::nvrtc::Compiler;
 use brigade_cuda::{Stream, Version, find};
@@ -17,6 +18,7 @@ const FILES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
 const CUBLAS_OP_N: c_int = 0;
 const CUBLAS_OP_T: c_int = 1;
 const CUDA_R_32F: c_int = 0;
+const CUDA_R_16F: c_int = 2;
 const CUDA_R_16BF: c_int = 14;
 const CUBLAS_COMPUTE_32F: c_int = 68;
 const CUBLAS_COMPUTE_32F_FAST_TF32: c_int = 77;
@@ -59,6 +61,8 @@ pub(super) struct Blas {
     gemm: Gemm,
     destroy: Destroy,
     compute: c_int,
+    /// What numbers of two bytes are.
+    narrow: c_int,
 }
 
 // SAFETY: a handle may be used by one thread after the other, which `&mut` or a lock of whoever
@@ -66,10 +70,10 @@ pub(super) struct Blas {
 unsafe impl Send for Blas {}
 
 impl Blas {
-    /// For products in this stream; with `is_tf32`, those of f32 read 10 bits of each fraction.
+    /// For products of this kind in this stream.
     ///
     /// Errors: a sentence that says what is missing.
-    pub(super) fn new(stream: &Stream, is_tf32: bool) -> Result<Blas, String> {
+    pub(super) fn new(stream: &Stream, inside: Inside) -> Result<Blas, String> {
         let library = open(stream.context().device().cuda.version())?;
         let missing = |error: libloading::Error| error.to_string();
         // SAFETY: these are the functions' types in cublas_api.h, in versions 12 and 13.
@@ -90,9 +94,13 @@ impl Blas {
         if status != 0 {
             return Err(format!("cublasCreate said {status}"));
         }
-        let compute = if is_tf32 { CUBLAS_COMPUTE_32F_FAST_TF32 } else { CUBLAS_COMPUTE_32F };
+        let compute = match inside {
+            Inside::Tf32 => CUBLAS_COMPUTE_32F_FAST_TF32,
+            Inside::Full | Inside::Bf16 | Inside::F16 => CUBLAS_COMPUTE_32F,
+        };
+        let narrow = if inside == Inside::F16 { CUDA_R_16F } else { CUDA_R_16BF };
         let stream = stream.clone();
-        let blas = Blas { handle, stream, gemm, destroy, compute };
+        let blas = Blas { handle, stream, gemm, destroy, compute, narrow };
         // SAFETY: handle and stream are alive, and `blas` keeps both.
         match unsafe { set_stream(handle, blas.stream.raw()) } {
             0 => Ok(blas),
@@ -111,7 +119,7 @@ impl Blas {
         let Product { out, a, b, shape: [m, n, k], scale, is_added, count, .. } = *product;
         let _here = self.stream.context().enter().map_err(|error| error.to_string())?;
         let (alpha, beta) = (scale, if is_added { 1.0_f32 } else { 0.0 });
-        let kind = |size| if size == 4 { CUDA_R_32F } else { CUDA_R_16BF };
+        let kind = |size| if size == 4 { CUDA_R_32F } else { self.narrow };
         let turn = |is_turned| if is_turned { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let int = |number: usize| c_int::try_from(number).expect("a product's side is below 2^31");
         let compute = if a.view.size() == 4 { self.compute } else { CUBLAS_COMPUTE_32F };

@@ -70,7 +70,7 @@ impl Device {
         let context = stream.context();
         let module = nvrtc::module(context, inside.source())?;
         let kernels = Kernels::of(&module)?;
-        let (blas, products) = match Blas::new(stream, inside == Inside::Tf32) {
+        let (blas, products) = match Blas::new(stream, inside) {
             Ok(blas) => (Some(blas), "cuBLAS".to_string()),
             Err(why) => (None, format!("own kernels ({why})")),
         };

@@ -43,10 +43,11 @@ const TEXT: &str = concat!(
     include_str!("mixture.cu"),
 );
 
-/// All kernels, with f32 inside and with bf16.
-pub const SOURCES: [Source; 2] = [
+/// All kernels, with f32 inside, with bf16, and with f16.
+pub const SOURCES: [Source; 3] = [
     Source::new("trainer", TEXT),
     Source { options: &["-DNARROW"], ..Source::new("trainer-bf16", TEXT) },
+    Source { options: &["-DHALF"], ..Source::new("trainer-f16", TEXT) },
 ];
 
 /// What products read on a device.
@@ -58,16 +59,23 @@ pub enum Inside {
     Tf32,
     /// bf16.
     Bf16,
+    /// f16.
+    F16,
 }
 
 impl Inside {
     /// Bytes of each number inside.
     pub fn size(self) -> usize {
-        if self == Inside::Bf16 { 2 } else { 4 }
+        if matches!(self, Inside::Bf16 | Inside::F16) { 2 } else { 4 }
     }
 
     /// The kernels for it.
     pub fn source(self) -> &'static Source {
-        const { &SOURCES }.get(usize::from(self == Inside::Bf16)).expect("there are two")
+        let [full, bf16, f16] = const { &SOURCES };
+        match self {
+            Inside::Full | Inside::Tf32 => full,
+            Inside::Bf16 => bf16,
+            Inside::F16 => f16,
+        }
     }
 }

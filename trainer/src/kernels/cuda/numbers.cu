@@ -1,8 +1,12 @@
 // What products read (weights, and activations inside of blocks) is `act`: f32, or bf16 where
-// NARROW is defined. Sums, the residual stream, statistics and gradients of weights are f32.
+// NARROW is defined, or f16 where HALF is. Sums, the residual stream, statistics and gradients of weights are f32.
 //
 // Every kernel is right with any number of blocks, and with any power of two of threads in each up
 // to 256, one among them; numbers are added in an order that the shape alone decides.
+
+#ifdef HALF
+#include "brigade.cuh"
+#endif
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -16,7 +20,9 @@ struct Bf16 {
     unsigned short bits;
 };
 
-#ifdef NARROW
+#ifdef HALF
+typedef f16 act;
+#elif defined(NARROW)
 typedef Bf16 act;
 #else
 typedef float act;
@@ -39,6 +45,11 @@ __device__ inline void put(Bf16* to, float number) {
     u32 rounded = as.bits + 0x7fff + ((as.bits >> 16) & 1);
     to->bits = (unsigned short)((number == number ? rounded : as.bits | 0x400000) >> 16);
 }
+
+#ifdef HALF
+__device__ inline float wide(f16 narrow) { return to_float(narrow); }
+__device__ inline void put(f16* to, float number) { *to = from_float<f16>(number); }
+#endif
 
 // First element of this thread, and how far it is to its next, where elements are independent.
 __device__ inline u64 first_element() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }

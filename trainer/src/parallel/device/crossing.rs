@@ -97,9 +97,9 @@ impl<'a> Crossing<'a> {
         self.pass.enter(slot, batch)
     }
 
-    /// Between forward and backward of a slot.
-    pub(crate) fn turn(&mut self, slot: usize, batch: &Batch<'_>) -> Result<(), Error> {
-        self.pass.turn(slot, batch.scale())
+    /// Between forward and backward of a slot: what its loss is multiplied by for its gradient.
+    pub(crate) fn turn(&mut self, slot: usize, scale: f32) -> Result<(), Error> {
+        self.pass.turn(slot, scale)
     }
 
     /// Wait for all that was computed: the losses of all slots, and how long the device took.
@@ -134,7 +134,7 @@ impl<'a> Crossing<'a> {
         self.pass.backward(unit, view, full)?;
         self.used(slot)?;
         if crossing != full {
-            self.pass.gpt.device.to_bf16(crossing, full)?;
+            self.pass.gpt.device.to_inside(crossing, full)?;
         }
         self.pass.wire.fetch(crossing)?;
         if unit == 0 { self.pass.end() } else { Ok(()) }

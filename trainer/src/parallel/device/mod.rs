@@ -55,8 +55,8 @@ use sums::{Hosts, Sums};
 
 /// This rank's part of a run that a device computes.
 ///
-/// Errors: `Setting` for what does not go with a device, and where the least that a pass needs is
-/// over the budget; `Device` for what the driver says.
+/// Errors: `Setting` where the least that a pass needs is over the budget; `Device` for what the
+/// driver says.
 #[expect(clippy::too_many_arguments, reason = "what a run is made of")]
 pub fn on_device<'a>(
     usage: DeviceUse,
@@ -68,11 +68,11 @@ pub fn on_device<'a>(
     thrift: &Thrift,
     state: &State,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
-    check(thrift)?;
     let group = peers.data;
     let (device, state) = (Device::open(usage.index, usage.inside)?, &*model.part(state));
     let is_plain = optimizer.rule() == Rule::Adamw
         && !(sharing.is_ordered && group.is_some())
+        && thrift.precision != Precision::F16
         && thrift.offload.is_none();
     let (layout, budget) = (model.layout(), usage.budget);
     let passes = passes(usage.inside, model, &lanes, thrift.keep);
@@ -239,7 +239,6 @@ pub(super) fn crossing_on_device<'a>(
     lanes: Lanes,
     thrift: &Thrift,
 ) -> Result<Crossing<'a>, Error> {
-    check(thrift)?;
     let device = Device::open(usage.index, usage.inside)?;
     let passes = passes(usage.inside, model, &lanes, thrift.keep);
     Crossing::new(device, model, None, lanes, thrift, (usage.budget, &passes))
@@ -260,21 +259,12 @@ pub fn pipeline_on_device<'a>(
     state: &State,
     plan: Plan,
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
-    check(thrift)?;
     let (rule, state) = (optimizer.rule(), &*model.part(state));
     let site = Site { usage, model, groups, lanes, sharing, rule, thrift, state };
     let home = |plan: &Plan, rank: usize, needs: &Needs| -> Result<Box<dyn Home + 'a>, Error> {
         Ok(Box::new(DeviceStages::new(&site, (plan, rank), needs)?))
     };
     Ok(Box::new(Pipeline::with_home(model, groups, optimizer, plan, home)?))
-}
-
-fn check(thrift: &Thrift) -> Result<(), Error> {
-    let refuse = |problem: &str| Err(Error::setting("device", problem.to_string()));
-    if thrift.precision == Precision::F16 {
-        return refuse("cuda computes in f32 or bf16, not in f16");
-    }
-    Ok(())
 }
 
 /// Numbers of the longest of these units' parameters.

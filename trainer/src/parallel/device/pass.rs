@@ -46,7 +46,7 @@ impl<'a> Pass<'a> {
         let scope = Scope { layers, units, slots: 1, len, stays };
         let keep = |offload| DeviceInputs::new(gpt.device.stream(), offload, scope);
         Ok(Pass {
-            wire: Wire::new(gpt.device.stream(), down_bytes)?,
+            wire: Wire::new(gpt.device.stream(), down_bytes)?.of(gpt.device.inside()),
             results: Results::new(&context, lanes.slots())?,
             read: Event::new(&context)?,
             marks: [mark()?, mark()?, mark()?, mark()?],

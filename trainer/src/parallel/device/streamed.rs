@@ -14,6 +14,7 @@ use crate::parallel::{
     Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Spent, Strategy, Take, Thrift,
     gather_losses, loss_bytes, tell_whole,
 };
+use crate::precision::{LossScale, Precision};
 use crate::state::State;
 use std::time::Instant;
 
@@ -26,6 +27,8 @@ pub struct Streamed<'a> {
     optimizer: Optimizer,
     losses: Vec<f64>,
     sharing: Sharing,
+    precision: Precision,
+    scale: LossScale,
     /// Of a step, and of that what does not come from `shards`.
     formula_bytes: u64,
     other_bytes: u64,
@@ -72,6 +75,8 @@ impl<'a> Streamed<'a> {
             optimizer,
             losses: vec![0.0; slots],
             sharing,
+            precision: thrift.precision,
+            scale: LossScale::of_run(thrift.precision, state),
         })
     }
 
@@ -145,7 +150,7 @@ impl Streamed<'_> {
     }
 
     fn step_or_fail(&mut self, batch: &Batch<'_>, lr: f32) -> Result<Spent, Error> {
-        let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
+        let mut spent = Spent { loss_scale: self.scale.scale(), ..Spent::default() };
         if self.shards.has_changed() {
             self.formula_bytes = self.shards.formula_bytes()? + self.other_bytes;
         }
@@ -153,7 +158,7 @@ impl Streamed<'_> {
         for slot in 0..self.losses.len() {
             self.crossing.enter(slot, batch)?;
             self.forward()?;
-            self.crossing.turn(slot, batch)?;
+            self.crossing.turn(slot, batch.scale() * self.scale.scale())?;
             self.backward(slot)?;
         }
         self.crossing.losses(&mut self.losses, &mut spent)?;
@@ -164,8 +169,11 @@ impl Streamed<'_> {
         spent.exposed += begun.elapsed();
 
         let begun = Instant::now();
-        self.optimizer.scale = 1.0;
-        self.shards.update(&mut self.optimizer, lr)?;
+        self.optimizer.scale = 1.0 / spent.loss_scale;
+        spent.is_skipped = !self.shards.update(&mut self.optimizer, lr)?;
+        if self.precision == Precision::F16 {
+            self.scale = self.scale.after(!spent.is_skipped);
+        }
         self.optimizer.steps += 1;
         self.crossing.renew();
         let waited = self.shards.take_waited();
@@ -190,6 +198,7 @@ impl Strategy for Streamed<'_> {
         let mut state = State::room(self.model.layout());
         self.shards.gather(&mut state)?;
         state.steps = self.optimizer.steps;
+        state.scale = self.loss_scale();
         self.model.assemble(state)
     }
 
@@ -222,6 +231,10 @@ impl Strategy for Streamed<'_> {
 
     fn disk_formula(&self) -> DiskUse {
         self.shards.disk_formula().plus(self.crossing.pass.disk_formula())
+    }
+
+    fn loss_scale(&self) -> Option<LossScale> {
+        (self.precision == Precision::F16).then_some(self.scale)
     }
 
     fn evaluates(&self) -> Option<usize> {

@@ -108,7 +108,7 @@ impl<'a> Worker<'a> {
                 for unit in 0..layout.units() {
                     crossing.forward(unit, || Ok(&params[layout.unit(unit)]))?;
                 }
-                crossing.turn(slot, batch)
+                crossing.turn(slot, batch.scale())
             }
         }
     }
