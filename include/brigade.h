@@ -916,6 +916,8 @@ brigade_result_t brigade_device_group_create(brigade_device_group_t *group,
 // The same where calls of `groups` groups, this one among them, may be on the rank's device at
 // once: a call that waits for other ranks takes an equal part of the device then, so that all fit.
 // There must be one order of all calls, of whichever groups, in which each rank makes its own.
+// Ranks may say different numbers. One below 1 is BRIGADE_INVALID_ARGUMENT, and
+// BRIGADE_INVALID_USAGE on the others.
 //
 // Threads: as brigade_device_group_create.
 brigade_result_t brigade_device_group_create_among(brigade_device_group_t *group,

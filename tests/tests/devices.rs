@@ -109,7 +109,6 @@ fn grids_of_devices_have_the_losses_of_the_processor() {
     for (way, devices, how) in [
         ("--ranks 4 --strategy 2d", 4, "by a grid of 4, tiles sent by the devices, which"),
         ("--ranks 8 --strategy 2.5d", 8, "by a grid of 8, tiles sent by the devices, which"),
-        ("--ranks 2 --strategy 2.5d", 2, "by a grid of 2, tiles sent by the devices, which"),
         ("--ranks 8 --strategy 3d --recompute", 8, "by a grid of 8, tiles sent by the devices,"),
         ("--ranks 4 --strategy 2d", 1, met),
     ] {
