@@ -35,7 +35,7 @@ struct Yielding {
     /// A yield that took longer gave the core to a stranger.
     stranger: Duration,
     /// For how many waits nobody yields after that, at first; twice as many each time it is so
-    /// again.
+    /// again before as many waits have yielded and met nobody.
     wary_waits: u32,
     /// For how many waits nobody yields after one in which all yields were in vain, or would be.
     vain_waits: u32,
@@ -75,6 +75,8 @@ pub(crate) struct Waiting {
     /// yield to a stranger.
     wary: u32,
     wary_next: u32,
+    /// Waits since then that yielded, and met nobody.
+    unmet: u32,
     /// Whether to leave the core to a rank that may need it.
     aside: Aside,
     looks: u32,
@@ -103,6 +105,7 @@ impl Waiting {
             scarce: share.ranks > share.cores / 2,
             wary: 0,
             wary_next: yielding.wary_waits,
+            unmet: 0,
             aside,
             looks: 0,
             yields: 0,
@@ -132,7 +135,7 @@ impl Waiting {
                 None => self.aside.found(),
             }
             if self.yields > 0 && self.wary == 0 {
-                self.wary_next = self.yielding.wary_waits.max(self.wary_next / 2);
+                self.met_nobody();
             }
             (self.spin_end, self.yields, self.since) = (None, 0, None);
             (self.told, self.reported, self.left) = (false, false, None);
@@ -189,8 +192,17 @@ impl Waiting {
     /// Learn from a yield who else is there.
     fn yielded(&mut self, took: Duration) {
         if took > self.yielding.stranger {
-            self.wary = self.wary_next;
+            (self.wary, self.unmet) = (self.wary_next, 0);
             self.wary_next = WARY_WAITS.min(2 * self.wary_next);
+        }
+    }
+
+    /// A wait has yielded, and no stranger kept the core: one who is there for half of the time is
+    /// not forgotten in the other half.
+    fn met_nobody(&mut self) {
+        self.unmet += 1;
+        if self.unmet >= self.wary_next {
+            (self.wary_next, self.unmet) = (self.yielding.wary_waits.max(self.wary_next / 2), 0);
         }
     }
 }
@@ -254,11 +266,18 @@ mod tests {
         };
         let waits: Vec<u32> = (0..8).map(|_| met(&mut waiting)).collect();
         assert_eq!(waits, [16, 32, 64, 128, 256, 512, WARY_WAITS, WARY_WAITS]);
-        for _ in 0..10 {
-            // It yielded, and nobody kept the core.
-            waiting.yields = 1;
-            waiting.moved();
+        let meets_nobody = |waiting: &mut Waiting, times: u32| {
+            for _ in 0..times {
+                waiting.yields = 1;
+                waiting.moved();
+            }
+        };
+        for _ in 0..100 {
+            // It is there now and then.
+            meets_nobody(&mut waiting, 100);
+            assert_eq!(met(&mut waiting), WARY_WAITS);
         }
+        meets_nobody(&mut waiting, 2 * WARY_WAITS);
         assert_eq!(met(&mut waiting), CROWDED.wary_waits);
     }
 
