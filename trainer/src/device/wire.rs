@@ -45,7 +45,7 @@ impl Wire {
         })
     }
 
-    /// The same for numbers that are such inside.
+    /// The same where numbers of two bytes are not bf16 but such as these.
     pub(crate) fn of(self, inside: Inside) -> Wire {
         Wire { inside, ..self }
     }

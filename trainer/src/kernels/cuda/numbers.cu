@@ -1,5 +1,6 @@
 // What products read (weights, and activations inside of blocks) is `act`: f32, or bf16 where
-// NARROW is defined, or f16 where HALF is. Sums, the residual stream, statistics and gradients of weights are f32.
+// NARROW is defined, or f16 where HALF is. Sums, the residual stream, statistics and gradients of
+// weights are f32.
 //
 // Every kernel is right with any number of blocks, and with any power of two of threads in each up
 // to 256, one among them; numbers are added in an order that the shape alone decides.

@@ -18,7 +18,7 @@ pub(crate) struct Crossing<'a> {
     layout: &'a Layout,
     pub(super) pass: Pass<'a>,
     slots: Vec<Slot>,
-    /// Gradients on the device, in turn, in what they cross in: f32, or bf16 beside it.
+    /// Gradients on the device, in turn, in what they cross in: f32, or 16 bits beside it.
     grads: [Gradient; 2],
     bytes: u64,
 }
