@@ -7,6 +7,7 @@ use crate::data::Corpus;
 use crate::error::Error;
 use crate::keep;
 use crate::kernels::{Cpu, packed_bytes};
+use crate::layout::Config;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::learning_rate;
@@ -243,9 +244,11 @@ impl Run<'_> {
             return Ok(0);
         }
         let (rank, ranks) = self.world.map_or((0, 1), |world| (world.rank(), world.size()));
-        let config = self.model.layout().config();
+        let Config { width, vocab, .. } = *self.model.layout().config();
         let rows = self.args.share_of(rank, ranks)?.samples() * self.args.context;
-        Ok(self.args.threads(ranks) as u64 * packed_bytes(rows, config.width, config.vocab))
+        let layers = [[width, 4 * width], [4 * width, width], [width, vocab]];
+        let most = layers.map(|layer| packed_bytes(rows, layer)).into_iter().max();
+        Ok(self.args.threads(ranks) as u64 * most.unwrap_or(0))
     }
 
     /// What every rank has to say of itself.

@@ -122,22 +122,33 @@ where
     });
 }
 
-/// Bytes that a thread packs matrices into for one panel of a product of `rows` by a weight of
-/// these widths, and gives back after it. The `gemm` crate sizes them by the caches of the machine,
-/// so they are counted, in a thread of their own; 0 where nothing counts.
-pub(crate) fn packed_bytes(rows: usize, ins: usize, outs: usize) -> u64 {
-    let count = || {
-        let height = panel_rows(rows).min(rows);
-        let (x, weight) = (vec![0.0; height * ins], vec![0.0; ins * outs]);
-        let (x, weight) = (Mat::new(&x, height, ins, ins), Mat::new(&weight, outs, ins, ins));
-        let mut y = vec![0.0; height * outs];
-        // What a thread keeps from its first product on is no part of a step.
-        let mut run =
-            || product(MatMut::new(&mut y, height, outs, outs), Old::Replace, 1.0, x, weight.t());
-        run();
-        sys::most_of(run)
+/// The most bytes that a thread packs matrices into for a panel of one of the products that a
+/// linear layer makes of `rows`, forward and backward, and gives back after it. The `gemm` crate
+/// sizes them by the caches of the machine, so they are counted, in a thread of their own; 0 where
+/// nothing counts.
+pub(crate) fn packed_bytes(rows: usize, [ins, outs]: [usize; 2]) -> u64 {
+    /// What is longer goes through the same memory piece by piece, on any cache that we know.
+    const LONGEST: usize = 4096;
+    let most = || {
+        let (few, rows) = (panel_rows(rows).min(rows), rows.min(LONGEST));
+        let few_outs = panel_rows(outs).min(outs);
+        let zeros = vec![0.0; (rows.max(few) * ins.max(outs)).max(ins * outs)];
+        let matrix = |rows: usize, cols: usize| Mat::new(&zeros[..rows * cols], rows, cols, cols);
+        let forward = packed_by(matrix(few, ins), matrix(outs, ins).t());
+        let of_input = packed_by(matrix(few, outs), matrix(outs, ins));
+        let of_weight = packed_by(matrix(rows, few_outs).t(), matrix(rows, ins));
+        forward.max(of_input).max(of_weight)
     };
-    std::thread::scope(|scope| scope.spawn(count).join().expect("products of zeros"))
+    std::thread::scope(|scope| scope.spawn(most).join().expect("products of zeros"))
+}
+
+fn packed_by(a: Mat<'_>, b: Mat<'_>) -> u64 {
+    let (rows, cols) = (a.rows, b.cols);
+    let mut y = vec![0.0; rows * cols];
+    let mut run = || product(MatMut::new(&mut y, rows, cols, cols), Old::Replace, 1.0, a, b);
+    // What a thread keeps from its first product on is no part of a step.
+    run();
+    sys::most_of(run)
 }
 
 /// Eight panels, but none so low that packing `b` for it costs more than the arithmetic it feeds.
