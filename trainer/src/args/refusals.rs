@@ -50,7 +50,7 @@ impl Args {
         }
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
-        self.device.check(self.tile.is_some(), self.plan)?;
+        self.device.check(self.plan)?;
         if self.ordered && ways.inside == Some(Inside::Experts) && self.device.is_cuda() {
             let problem = "experts of several ranks on devices add up in the order of rows";
             return Err(Error::setting("ordered", problem.to_string()));
@@ -176,7 +176,6 @@ mod tests {
             ("--accumulate 0", 1, "--accumulate"),
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),
-            ("--tile 4 --device cuda", 1, "--tile"),
             ("--strategy ps --precision f16 --device cuda", 2, "--precision"),
             ("--strategy ps --precision bf16", 2, "--precision"),
             ("--strategy ep --experts 4 --ordered --device cuda", 2, "--ordered"),

@@ -66,12 +66,9 @@ impl DeviceArgs {
     }
 
     /// Refuse what no device does, or what means nothing without one.
-    pub(crate) fn check(&self, has_tiles: bool, is_plan: bool) -> Result<(), Error> {
+    pub(crate) fn check(&self, is_plan: bool) -> Result<(), Error> {
         let refuse = |name, problem: &str| Err(Error::setting(name, problem.to_string()));
         match self.device {
-            Machine::Cuda if has_tiles => {
-                refuse("tile", "is the processor's: a device has units in turn, by --device-budget")
-            }
             Machine::Cuda if is_plan => {
                 refuse("plan", "tells of the processor only: leave --device away")
             }

@@ -96,6 +96,7 @@ impl<'a> DeviceGpt<'a> {
         params: View,
     ) -> Result<(), Error> {
         let (d, config) = (&self.device, *self.layout.config());
+        let (tile, unit) = (self.layout.tile(unit), self.layout.module(unit));
         if unit == 0 {
             let tables = params.cut(embed_lens(&config));
             return d.embed(tape.output(0), tape.tokens(), tables, self.shape);
@@ -107,7 +108,10 @@ impl<'a> DeviceGpt<'a> {
             return d.project(self.logits(tape), tape.lnf, head, config.vocab);
         }
         tape.hold(unit);
-        self.block(tape, unit, params)
+        match tile {
+            None => self.block(tape, unit, params),
+            Some(tile) => self.tile(tile, tape, unit, params),
+        }
     }
 
     /// Sum over all tokens of −log p(target), which `scratch.loss` takes. Leaves `scale` times the
@@ -128,6 +132,10 @@ impl<'a> DeviceGpt<'a> {
         grads: View,
     ) -> Result<(), Error> {
         let config = *self.layout.config();
+        let (tile, unit) = (self.layout.tile(unit), self.layout.module(unit));
+        if let Some(tile) = tile {
+            return self.tile_backward(tile, tape, unit, [params, grads]);
+        }
         let is_block = (1..=config.layers).contains(&unit);
         if is_block && tape.has_lost(unit) {
             self.forward(tape, unit, params)?;
@@ -220,7 +228,7 @@ impl<'a> DeviceGpt<'a> {
         self.device.layernorm_backward(residual, [dg1, db1], narrow, norm, partials)
     }
 
-    fn attention(&mut self, t: &BlockRooms) -> Result<(), Error> {
+    pub(super) fn attention(&mut self, t: &BlockRooms) -> Result<(), Error> {
         match self.circle() {
             Some(circle) => self.attention_in_ring(circle, [t.mixed, t.lse, t.qkv]),
             None if t.probs.is_empty() => {

@@ -7,6 +7,7 @@
 //! | `tape` | memory of a pass on the device |
 //! | `gpt` | forward and backward, unit by unit |
 //! | `layers` | what is between the stream and the inside of a block, of all who divide a model |
+//! | `tiles` | linear layers of which each tile is a unit |
 //! | `ring` | attention of ranks that divide tokens |
 //! | `mixture` | experts in place of a block's perceptron |
 //! | `split` | backward in two parts |
@@ -34,6 +35,7 @@ mod ring;
 mod split;
 mod tape;
 mod text;
+mod tiles;
 mod wire;
 
 pub use args::{DeviceArgs, DeviceUse, Machine};

@@ -26,6 +26,8 @@ pub(crate) struct Passes {
     pub(crate) heads: Heads,
     /// Whether attention goes tile by tile, and keeps a number a row in place of its scores.
     pub(crate) has_tiles: bool,
+    /// Whether units are tiles of linear layers, which come one after the other.
+    pub(crate) has_tiled_layers: bool,
 }
 
 impl Passes {
@@ -137,6 +139,9 @@ pub(crate) struct Scratch {
     pub(crate) ring: Ring,
     pub(crate) grid: GridRooms,
     pub(crate) mixture: MixtureScratch,
+    /// [m × 4i], where units are tiles and the inside is not f32: what goes into a layer adds up
+    /// here, tile by tile.
+    pub(crate) tiled: View,
 }
 
 /// What goes round where ranks divide tokens.
@@ -289,6 +294,7 @@ impl Scratch {
         let each = if config.experts > 0 && passes.way.is_none() { config.top } else { 1 };
         let is_in_rows = passes.way == Some(tensor::Inside::Sequence);
         let all = if is_in_rows { passes.inner_rows() * width } else { 0 };
+        let adds_up = passes.has_tiled_layers && narrow < 4;
         Scratch {
             logits: room.take(if has_head && narrow < 4 { rows * vocab } else { 0 }, 4),
             losses: room.take(if has_head { rows } else { 0 }, 4),
@@ -307,6 +313,7 @@ impl Scratch {
             ring: Ring::take(room, if passes.is_ring() { rows * 2 * width } else { 0 }, passes),
             grid: GridRooms::take(room, width, passes),
             mixture: MixtureScratch::take(room, config, passes),
+            tiled: room.take(if adds_up { 4 * inner } else { 0 }, 4),
         }
     }
 

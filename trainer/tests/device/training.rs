@@ -93,6 +93,34 @@ fn what_hosts_make_less_of_has_the_losses_of_the_processor() {
     assert!(of_state("--strategy fsdp --gather int8"));
 }
 
+/// Each tile is a unit, so the device needs room for fewer parameters at a time.
+#[test]
+fn layers_in_tiles_have_the_losses_of_the_processor() {
+    if !has_device() {
+        return;
+    }
+    for (ranks, more) in [
+        (1, "--tile 4 --accumulate 2"),
+        (2, "--tile 2 --strategy ddp"),
+        (2, "--tile 4 --strategy fsdp --accumulate 2"),
+        (2, "--tile 2 --strategy zero1 --reduce bf16"),
+        (4, "--tile 4 --strategy zero2 --mesh dp=2,shard=2 --ordered"),
+        (2, "--tile 4 --strategy fsdp --offload cpu"),
+    ] {
+        check(ranks, &format!("--batch 64 --steps 3 {more}"), TOLERANCE);
+    }
+    check_bf16(1, "--tile 4", "");
+    check_bf16(2, "--tile 2 --strategy fsdp", "");
+    check(1, "--tile 4 --precision f16", 2e-3);
+    let wide = "--layers 2 --width 96 --heads 4 --context 8 --batch 4 --steps 3";
+    let tight = format!("{wide} --device cuda --device-budget 1500K");
+    let refused = train(&args(&tight), None).expect_err("no room for two blocks").to_string();
+    assert!(refused.contains("a pass needs 2."), "{refused}");
+    let host = train(&args(wide), None).unwrap();
+    let device = train(&args(&format!("{tight} --tile 8")), None).unwrap();
+    near(&device.losses, &host.losses, TOLERANCE, "in 1500K");
+}
+
 /// Workers have devices, and servers need none.
 #[test]
 fn workers_of_servers_have_the_losses_of_the_processor() {

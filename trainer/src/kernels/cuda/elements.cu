@@ -40,17 +40,23 @@ extern "C" __global__ void add_bf16(
     }
 }
 
-// y = onto + bias, row by row: what a product is then added to. onto may be missing.
+// y = onto + bias, row by row: what a product is then added to. onto may be missing. Rows of both are
+// `apart` numbers from each other, and have `len` of these columns in all.
 extern "C" __global__ void start_stream(
-    float* y, const float* onto, const act* bias, u64 len, u32 width) {
+    float* y, const float* onto, const act* bias, u64 len, u32 width, u32 apart) {
     for (u64 at = first_element(); at < len; at += stride_of_elements()) {
-        y[at] = (onto ? onto[at] : 0.0f) + wide(bias[at % width]);
+        u32 column = at % width;
+        u64 place = at / width * apart + column;
+        y[place] = (onto ? onto[place] : 0.0f) + wide(bias[column]);
     }
 }
 
 // The same inside of a block.
-extern "C" __global__ void start_inside(act* y, const act* bias, u64 len, u32 width) {
-    for (u64 at = first_element(); at < len; at += stride_of_elements()) y[at] = bias[at % width];
+extern "C" __global__ void start_inside(act* y, const act* bias, u64 len, u32 width, u32 apart) {
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        u32 column = at % width;
+        y[at / width * apart + column] = bias[column];
+    }
 }
 
 // x: [rows x width]. places: of each row in its sample, if rows are not whole samples.

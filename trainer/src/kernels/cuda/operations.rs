@@ -1,7 +1,7 @@
 //! The operations of a GPT, each a launch or two. Shapes are those of `kernels::Kernels`.
 
 use super::launch::{launch, narrow};
-use super::{Device, Matrix, Product, View};
+use super::{Device, View};
 use crate::error::Error;
 use crate::kernels::Heads;
 use brigade_cuda::Arg;
@@ -37,7 +37,7 @@ pub struct AdamWStep {
 }
 
 /// Slices that sums over rows are cut into, which are then added in order.
-const SLICES: usize = 32;
+pub(super) const SLICES: usize = 32;
 /// The same for tokens, whose sums are as long as their table.
 const TOKEN_SLICES: usize = 4;
 
@@ -152,104 +152,6 @@ impl Device {
         self.fold(dbias, of_bias, SLICES)
     }
 
-    /// y = x · weightᵀ + bias, all inside of a block.
-    pub fn enter(&self, y: View, x: View, weight: View, bias: View) -> Result<(), Error> {
-        let (len, width) = (y.len() as u64, narrow(bias.len()));
-        launch!(self.start_inside(y.address(), bias.address(), len, width)
-            as self.elements(y.len()))?;
-        self.product(&forward(y, x, weight, bias.len()).added())
-    }
-
-    /// y = onto, if there is something, + bias: of the stream, or of whatever else is in f32.
-    pub fn start(&self, y: View, onto: Option<View>, bias: View) -> Result<(), Error> {
-        assert!(onto.is_none_or(|onto| (y.len(), y.size()) == (onto.len(), onto.size())));
-        assert_eq!(y.size(), 4, "sums are in f32");
-        let (len, width) = (y.len() as u64, narrow(bias.len()));
-        let onto = onto.map_or(0, View::address);
-        launch!(self.start_stream(y.address(), onto, bias.address(), len, width)
-            as self.elements(y.len()))
-    }
-
-    /// y = x · weightᵀ + bias + onto, if there is something, from the inside to the stream.
-    pub fn leave(
-        &self,
-        y: View,
-        x: View,
-        [weight, bias]: [View; 2],
-        onto: Option<View>,
-    ) -> Result<(), Error> {
-        self.start(y, onto, bias)?;
-        self.project_onto(y, x, weight, bias.len())
-    }
-
-    /// y = x · weightᵀ, with so many outputs.
-    pub fn project(&self, y: View, x: View, weight: View, outputs: usize) -> Result<(), Error> {
-        self.product(&forward(y, x, weight, outputs))
-    }
-
-    /// y += x · weightᵀ, with so many outputs.
-    pub fn project_onto(
-        &self,
-        y: View,
-        x: View,
-        weight: View,
-        outputs: usize,
-    ) -> Result<(), Error> {
-        self.product(&forward(y, x, weight, outputs).added())
-    }
-
-    /// dx = dy · weight, and the weight's gradient dyᵀ · x.
-    pub fn linear_backward(
-        &self,
-        dx: View,
-        dweight: View,
-        dy: View,
-        x: View,
-        weight: View,
-        outputs: usize,
-    ) -> Result<(), Error> {
-        self.linear_input(dx, dy, weight, outputs)?;
-        self.linear_weight(dweight, dy, x, outputs)
-    }
-
-    /// dx = dy · weight.
-    pub fn linear_input(
-        &self,
-        dx: View,
-        dy: View,
-        weight: View,
-        outputs: usize,
-    ) -> Result<(), Error> {
-        let (rows, inputs) = (dy.len() / outputs, weight.len() / outputs);
-        let (dx, weight) = (Matrix::rows(dx, inputs), Matrix::rows(weight, inputs));
-        self.product(&Product::new(dx, Matrix::rows(dy, outputs), weight, [rows, inputs, outputs]))
-    }
-
-    /// The weight's gradient, dyᵀ · x.
-    pub fn linear_weight(
-        &self,
-        dweight: View,
-        dy: View,
-        x: View,
-        outputs: usize,
-    ) -> Result<(), Error> {
-        let (rows, inputs) = (dy.len() / outputs, dweight.len() / outputs);
-        let (dweight, x) = (Matrix::rows(dweight, inputs), Matrix::rows(x, inputs));
-        let dy = Matrix::rows(dy, outputs);
-        self.product(&Product::new(dweight, dy.t(), x, [outputs, inputs, rows]))
-    }
-
-    /// A bias's gradient: the sum of the rows of dy, which is inside.
-    pub fn bias_backward(&self, dbias: View, dy: View, partials: View) -> Result<(), Error> {
-        let width = dbias.len();
-        let partials = partials.first(SLICES * width);
-        let sizes = [dy.len() / width, width, SLICES].map(narrow);
-        launch!(self.column_slices(
-            partials.address(), dy.address(), sizes[0], sizes[1], sizes[2],
-        ) as self.elements(partials.len()))?;
-        self.fold(dbias, partials, SLICES)
-    }
-
     /// GELU by its tanh form.
     pub fn gelu(&self, y: View, x: View) -> Result<(), Error> {
         assert_eq!(y.len(), x.len());
@@ -339,18 +241,10 @@ impl Device {
         ) as self.elements(params.len()))
     }
 
-    fn fold(&self, sums: View, partials: View, slices: usize) -> Result<(), Error> {
+    pub(super) fn fold(&self, sums: View, partials: View, slices: usize) -> Result<(), Error> {
         assert_eq!(partials.len(), slices * sums.len());
         let (count, len) = (narrow(slices), sums.len() as u64);
         launch!(self.fold_slices(sums.address(), partials.address(), count, len)
             as self.elements(sums.len()))
     }
-}
-
-fn forward(y: View, x: View, weight: View, outputs: usize) -> Product {
-    let inputs = weight.len() / outputs;
-    let rows = x.len() / inputs;
-    assert_eq!(y.len(), rows * outputs, "the output of a linear layer");
-    let (y, x) = (Matrix::rows(y, outputs), Matrix::rows(x, inputs));
-    Product::new(y, x, Matrix::rows(weight, inputs).t(), [rows, outputs, inputs])
 }

@@ -70,16 +70,17 @@ extern "C" __global__ void norm_slices(
     }
 }
 
-// Of each column the sum over each slice of the rows. partials: [slices x width]
+// Of each column the sum over each slice of the rows, which are `apart` numbers from each other.
+// partials: [slices x width]
 extern "C" __global__ void column_slices(
-    float* partials, const act* dy, u32 rows, u32 width, u32 slices) {
+    float* partials, const act* dy, u32 rows, u32 width, u32 apart, u32 slices) {
     u64 len = (u64)slices * width;
     for (u64 at = first_element(); at < len; at += stride_of_elements()) {
         u32 column = at % width;
         u64 slice = at / width;
         float sum = 0.0f;
         for (u64 row = rows * slice / slices; row < rows * (slice + 1) / slices; row++) {
-            sum += wide(dy[row * width + column]);
+            sum += wide(dy[row * apart + column]);
         }
         partials[at] = sum;
     }

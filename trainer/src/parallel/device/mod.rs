@@ -223,7 +223,9 @@ fn passes(inside: cuda::Inside, model: &Gpt, lanes: &Lanes, keep: Keep) -> Vec<P
     let way = model.way();
     let extent = model.extent(lanes.samples(), model.layout().config().context);
     let (samples, rows, heads) = (extent.samples, extent.rows.len(), extent.heads);
-    let plain = Passes { samples, keep, inside, way, rows, heads, has_tiles: false };
+    let has_tiled_layers = model.layout().tiles() > 0;
+    let has_tiles = false;
+    let plain = Passes { samples, keep, inside, way, rows, heads, has_tiles, has_tiled_layers };
     // Of scores in a ring there are those of a chunk at a time.
     let tiles = Device::has_tiles(heads) && way != Some(Inside::Ring);
     let tiles = tiles.then_some(Passes { has_tiles: true, ..plain });

@@ -5,7 +5,7 @@ mod mixture;
 
 use super::{beside, has_device};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
-use brigade_trainer::kernels::cuda::{Device, Inside, Norm, Room, View};
+use brigade_trainer::kernels::cuda::{Columns, Device, Inside, Norm, Room, View};
 use brigade_trainer::kernels::{Cpu, Heads, Kernels};
 
 const SEED: u64 = 1851;
@@ -141,6 +141,47 @@ fn linear_layers_agree() {
         .unwrap();
     let partials = rig.unwritten(Device::partials(outputs, 1));
     rig.device.bias_backward(dbias_there, onto_there, partials).unwrap();
+    rig.check("linear's dx", dx_there, &dx);
+    rig.check("linear's dweight", dweight_there, &dweight);
+    rig.check("linear's dbias", dbias_there, &dbias);
+}
+
+/// A layer in tiles of its outputs, whose columns lie among those of the others.
+#[test]
+fn linear_layers_agree_tile_by_tile() {
+    if !has_device() {
+        return;
+    }
+    let mut rig = Rig::new();
+    let (inputs, outputs) = (WIDTH, 131);
+    let (x, x_there) = rig.random(ROWS * inputs);
+    let (weight, weight_there) = rig.random(outputs * inputs);
+    let (bias, bias_there) = rig.random(outputs);
+    let (onto, onto_there) = rig.random(ROWS * outputs);
+    let [left, entered, dx_there] =
+        [outputs, outputs, inputs].map(|width| rig.unwritten(ROWS * width));
+    let [dweight_there, dbias_there] = [outputs * inputs, outputs].map(|len| rig.unwritten(len));
+    let partials = rig.unwritten(Device::partials(outputs, 1));
+    let device = &rig.device;
+    for (at, tile) in [40..41, 0..40, 41..131].into_iter().enumerate() {
+        let of_weight = tile.start * inputs..tile.end * inputs;
+        let layer = [weight_there.part(of_weight.clone()), bias_there.part(tile.clone())];
+        let columns = |view| Columns::all(view, outputs).part(tile.clone());
+        device.leave_columns(columns(left), x_there, layer, Some(columns(onto_there))).unwrap();
+        device.enter_columns(columns(entered), x_there, layer).unwrap();
+        let dy = columns(onto_there);
+        device.columns_input(dx_there, dy, layer[0], at == 0).unwrap();
+        device.columns_weight(dweight_there.part(of_weight), dy, x_there).unwrap();
+        device.columns_bias(dbias_there.part(tile.clone()), dy, partials).unwrap();
+    }
+    let mut y = vec![0.0; ROWS * outputs];
+    Cpu.linear(&mut y, &x, &weight, &bias, inputs, Some(&onto));
+    rig.check("leaving", left, &y);
+    Cpu.linear(&mut y, &x, &weight, &bias, inputs, None);
+    rig.check("entering", entered, &y);
+    let (mut dx, mut dweight, mut dbias) =
+        (vec![0.0; ROWS * inputs], vec![0.0; outputs * inputs], vec![0.0; outputs]);
+    Cpu.linear_backward(&mut dx, &mut dweight, &mut dbias, &onto, &x, &weight, inputs);
     rig.check("linear's dx", dx_there, &dx);
     rig.check("linear's dweight", dweight_there, &dweight);
     rig.check("linear's dbias", dbias_there, &dbias);
