@@ -9,7 +9,7 @@ UNAVAILABLE=69
 # is kept with the record, what it prints too; its last line stands in the table.
 checks() {
     check doctor                 5  40 doctor
-    check kernels               30 100 kernels
+    check kernels               20 100 kernels
     check wall-driver            8  40 device_test brigade-cuda driver time_passes
     check wall-kernels           8  40 needs_compiler device_test brigade-cuda kernels a_kernel_adds
     check wall-processes         8  40 device_test brigade-cuda processes ""
@@ -24,11 +24,12 @@ checks() {
     check offload-transfers     10  40 offload_transfers
     check offload-direct         6  40 offload_direct
     check offload-device        10  40 device_test brigade-offload device ""
+    check trainer-products      10  60 trainer_products
     check trainer-offload       40  90 trainer_offload
     check trainer-ranks         30  90 trainer_ranks
     check windows                4  40 device_test brigade-comm device windows::
     check trainer-groups        15  90 trainer_groups
-    check c-device              15  90 device_test brigade-ffi device one_rank_needs
+    check c-device              15  90 c_device
     check nccl-device           25  90 device_test brigade-nccl device threads::
     check trainer-device        20 100 device_test brigade-trainer device operations::
     check trainer-speed         15  60 trainer_speed
@@ -72,6 +73,13 @@ near() {
 # number NAME: the field of that name in each line of JSON.
 number() {
     sed -n "s/.*\"$1\":\([-0-9.e]*\).*/\1/p"
+}
+
+# Programs of C, which the machine's own compiler makes.
+c_device() {
+    command -v gcc >/dev/null || command -v clang >/dev/null ||
+        { echo "no C compiler here"; return $UNAVAILABLE; }
+    device_test brigade-ffi device one_rank_needs
 }
 
 # A test program on the device rather than on the fake; a rehearsal runs the tests named by FILTER.
@@ -151,9 +159,11 @@ ALL=$ALL,send-recv
 # can take: one launch that is waited for, and one more for each further rank.
 bench_latency() {
     local ranks graph us floor row waited line worst=9
-    row=$("$BRIGADE" gpu limits --quick --json /dev/stdout) || return
+    # What else it measures is judged elsewhere.
+    row=$("$BRIGADE" gpu limits --quick --json /dev/stdout)
     waited=$(grep '"what":"a launch that is waited for"' <<<"$row" | number us)
     row=$(grep '"what":"launches in a row, each"' <<<"$row" | number us)
+    [ -n "$waited" ] && [ -n "$row" ] || { echo "no launches were timed: $row"; return 1; }
     for ranks in $(sized "1 2 8" "1 2"); do
         for graph in "" --graph; do
             # Two lines; the first is out of place.
@@ -193,43 +203,43 @@ bench_bulk() {
 
 # Ranks that are threads and share the device: every collective, every element.
 bench_checked() {
-    local ranks
+    local ranks failed=0
     for ranks in $(sized "2 4 8" 2); do
         "$BRIGADE" bench $ALL -n $ranks --transport cuda -b 8 -e "$(sized 1M 1K)" -f 128 --check \
-            $(sized "" "--iters 1 --warmup 1") --json - >>"$JSON" || return
+            $(sized "" "--iters 1 --warmup 1") --json - >>"$JSON" || failed=1
     done
-    wrong
+    wrong && return $failed
 }
 
 # The same by schedules, through slots, as processes with devices of their own do it: threads do so
 # when an algorithm is named.
 bench_linked() {
-    local ranks algorithm
+    local ranks algorithm failed=0
     for ranks in $(sized "2 4" 2); do
         for algorithm in ring halving; do
             "$BRIGADE" bench $ALL -n $ranks --transport cuda --algorithm $algorithm -b 16K \
                 -e "$(sized 64M 16K)" -f 64 --check $(sized "" "--iters 1 --warmup 1") \
-                --json - >>"$JSON" || return
+                --json - >>"$JSON" || failed=1
         done
     done
-    wrong
+    wrong && return $failed
 }
 
 # Ranks that are processes and share the device, whose hosts meet around each call.
 bench_processes() {
-    local ranks
+    local ranks failed=0
     for ranks in $(sized "2 4 8" 2); do
         "$BRIGADE" run -n $ranks -- "$BRIGADE" bench $ALL --transport cuda -b 8 \
             -e "$(sized 8M 1K)" -f 1024 --check $(sized "--iters 5" "--iters 1") --warmup 1 \
-            --json "$JSON.$ranks" || return
+            --json "$JSON.$ranks" || failed=1
         cat "$JSON.$ranks" >>"$JSON" && rm "$JSON.$ranks"
     done
     # Those of owners who keep their buffers.
     "$BRIGADE" run -n 2 -- "$BRIGADE" bench all-reduce --transport cuda --keep-open -b 8 \
         -e "$(sized 8M 1K)" -f 1024 --check $(sized "" "--iters 1 --warmup 1") \
-        --json "$JSON.kept" || return
+        --json "$JSON.kept" || failed=1
     cat "$JSON.kept" >>"$JSON" && rm "$JSON.kept"
-    wrong
+    wrong && return $failed
 }
 
 # How many elements were wrong in all that was compared.
@@ -263,59 +273,86 @@ SMALL="--layers 2 --width 16 --heads 1 --context 8 --batch 2 --steps 2 --sample 
 
 # Losses on the device beside the host's: f32 rounds otherwise, bf16 keeps 8 bits.
 trainer_loss() {
-    local shape host most line how
+    local shape host most line how failed=0
     shape=$(sized "--steps 8" "$SMALL")
     host=$(losses $shape) || return
     for how in f32:0.001 bf16:0.02 f16:0.02; do
-        line=$(losses $shape --device cuda --precision ${how%:*}) || return
+        line=$(losses $shape --device cuda --precision ${how%:*})
         most=$(paste <(echo "$host") <(echo "$line") | awk '
             { d = $1 > $2 ? $1 - $2 : $2 - $1; if (d > most) most = d; if (NF != 2) bad = 1 }
             END { print bad || NR < 2 ? "" : most + 0 }')
-        near "losses by ${how%:*}, host and device, at most" "$most" 0 ${how#*:} || return
+        near "losses by ${how%:*}, host and device, at most" "$most" 0 ${how#*:} || failed=1
     done
+    return $failed
+}
+
+# That cuBLAS multiplies where there is one, also for ranks that are threads and wait for each other
+# in kernels while it loads code. Our own kernels would be right as well, and slow.
+trainer_products() {
+    local told program
+    told=$("$BRIGADE" train $SMALL --device cuda) || { echo "$told"; return 1; }
+    grep '^device' <<<"$told"
+    if grep -q '^  cuBLAS  *none' "$STATE/doctor"; then
+        sed -n 's/^  cuBLAS  *//p' "$STATE/doctor"
+        return $UNAVAILABLE
+    fi
+    grep -q '^device .*products by cuBLAS' <<<"$told" || return
+    program=$(test_program brigade-trainer device) || return
+    ran "$program" --test-threads=1 --nocapture products_by_cublas
+}
+
+# last_loss WHAT ONE FLAGS...: the last loss of this run beside that of one rank.
+last_loss() {
+    local what=$1 one=$2 loss
+    shift 2
+    loss=$(losses "$@" | tail -n 1)
+    near "last loss, one rank and $what" "$one" "$loss" 0.02
 }
 
 # Two ranks on the one device train as one does, with the same units and with other ones.
 trainer_ranks() {
-    local shape one two strategy
+    local shape one strategy failed=0
     shape="--device cuda $(sized "--steps 8" "$SMALL")"
     one=$(losses $shape | tail -n 1) || return
     for strategy in $(sized "ddp zero1 zero2 fsdp tp sp ring horovod ps" "ddp fsdp ps"); do
-        two=$(losses $shape --ranks 2 --strategy $strategy | tail -n 1) || return
-        near "last loss, one rank and two by $strategy" "$one" "$two" 0.02 || return
+        last_loss "two by $strategy" "$one" $shape --ranks 2 --strategy $strategy || failed=1
     done
+    last_loss "two by fsdp in tiles" "$one" $shape --ranks 2 --strategy fsdp --tile 4 || failed=1
     for strategy in $(sized "gpipe 1f1b zb1p" 1f1b); do
-        two=$(losses $shape --ranks 2 --strategy $strategy --micro-batches 2 | tail -n 1) || return
-        near "last loss, one rank and a pipeline of two, $strategy" "$one" "$two" 0.02 || return
+        last_loss "a pipeline of two, $strategy" "$one" $shape --ranks 2 --strategy $strategy \
+            --micro-batches 2 || failed=1
     done
     shape="$shape --experts 4"
     one=$(losses $shape | tail -n 1) || return
     for strategy in $(sized "ddp fsdp ep" "ep"); do
-        two=$(losses $shape --ranks 2 --strategy $strategy | tail -n 1) || return
-        near "last loss, one rank with experts and two by $strategy" "$one" "$two" 0.02 || return
+        last_loss "two with experts by $strategy" "$one" $shape --ranks 2 --strategy $strategy ||
+            failed=1
     done
+    return $failed
 }
 
 # Four ranks on the one device, each in two groups or more: all of their calls are the devices'.
 trainer_groups() {
-    local shape one four way
+    local shape one four way failed=0
     shape="--device cuda $(sized "--steps 8" "${SMALL/--heads 1/--heads 2}")"
     shape=${shape/--batch 2/--batch 16}
     one=$(losses $shape | tail -n 1) || return
     for way in $(sized "ddp,tp:dp=2,tp=2 fsdp,tp:dp=2,tp=2 fsdp:dp=2,shard=2 ddp,1f1b:dp=2,pp=2 \
         zero1,1f1b:dp=2,pp=2 fsdp,interleaved:dp=2,pp=2 2d:tp=4" \
         "fsdp,tp:dp=2,tp=2 zero1,1f1b:dp=2,pp=2 2d:tp=4"); do
-        four=$("$BRIGADE" train $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:}) || return
-        grep -q '^device .* by the devices' <<<"$four" || { echo "$four"; return 1; }
+        four=$("$BRIGADE" train $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:})
+        grep -q '^device .* by the devices' <<<"$four" || { echo "$four"; failed=1; continue; }
         four=$(sed -n 's/^step .*loss \([0-9.]*\).*/\1/p' <<<"$four" | tail -n 1)
-        near "last loss, one rank and four by ${way%:*} on ${way#*:}" "$one" "$four" 0.02 || return
+        near "last loss, one rank and four by ${way%:*} on ${way#*:}" "$one" "$four" 0.02 ||
+            failed=1
     done
+    return $failed
 }
 
 # A model whose state (0.9 GB) is larger than its part of the device trains as one that fits, with
 # moments in an arena, and with all state in a file, and with what goes into blocks there, too.
 trainer_offload() {
-    local shape all some tier budget
+    local shape all some tier budget failed=0
     shape=$(sized "--layers 8 --width 768 --heads 12 --context 128 --batch 8 --steps 3 --sample 0" \
         "$SMALL")
     budget=$(sized 512M 200K)
@@ -323,19 +360,21 @@ trainer_offload() {
     all=$(losses $shape --device cuda | tail -n 1) || return
     for tier in cpu "nvme:$STATE/tier"; do
         some=$(losses $shape --device cuda --device-budget $budget --offload "$tier" \
-            --offload-activations "$tier" | tail -n 1) || return
-        near "last loss, all there and $budget of it by ${tier%%:*}" "$all" "$some" 0.01 || return
+            --offload-activations "$tier" | tail -n 1)
+        near "last loss, all there and $budget of it by ${tier%%:*}" "$all" "$some" 0.01 || failed=1
     done
+    return $failed
 }
 
 # What a step takes, in each precision: a number to look at, not to fail by.
 trainer_speed() {
-    local shape how line
+    local shape how told
     shape="--layers 12 --width 768 --heads 12 --context 512 --batch 16 --steps 12 --sample 0"
     shape=$(sized "$shape" "$SMALL")
     for how in "--precision f32" "--precision f32 --tf32" "--precision bf16"; do
-        line=$("$BRIGADE" train $shape --quiet --device cuda $how | grep loss | tail -n 1) || return
-        echo "$how: $line"
+        told=$("$BRIGADE" train $shape --device cuda $how) || { echo "$told"; return 1; }
+        echo "$how: $(grep '^device' <<<"$told")"
+        echo "$how: $(grep '^step' <<<"$told" | tail -n 1)"
     done
 }
 

@@ -36,17 +36,21 @@ collect() {
 
 # Built programs and compiled kernels for a machine that has neither cargo nor a compiler.
 pack() {
-    local folder=$1 arch bytes
+    local folder=$1 arch bytes compiler compilers
     mkdir -p "$folder" && rm -rf "$folder/tests" "$folder/kernels" || return
     # Those of the last time: what has not changed is not compiled again.
     [ ! -f "$folder/kernels.tgz" ] || tar -C "$folder" -xzf "$folder/kernels.tgz" || return
     collect "$folder" "install -m 755" || return
     strip "$folder/brigade" "$folder"/tests/* || return
-    # CI keeps one there.
-    [ -n "${BRIGADE_NVRTC:-}" ] || [ ! -d "$TARGET/nvrtc" ] || export BRIGADE_NVRTC=$TARGET/nvrtc
-    for arch in ${ARCHES:-sm_80 sm_90 sm_100}; do
-        BRIGADE_CACHE=$folder "$folder/brigade" gpu compile --keep --arch $arch |
-            tail -n 1 | sed "s/^/kernels for $arch: /"
+    # CI keeps two there: a machine with a compiler looks for what its own version made, and an older
+    # driver may refuse what a newer one did.
+    compilers=("${BRIGADE_NVRTC:-}")
+    [ -n "${BRIGADE_NVRTC:-}" ] || [ ! -d "$TARGET/nvrtc/12" ] || compilers=("$TARGET"/nvrtc/*)
+    for compiler in "${compilers[@]}"; do
+        for arch in ${ARCHES:-sm_80 sm_90 sm_100}; do
+            BRIGADE_NVRTC=$compiler BRIGADE_CACHE=$folder "$folder/brigade" gpu compile --keep \
+                --arch $arch | sed -n '1s/ of .*//p; $p' | paste -sd' '
+        done
     done
     # Compressed, a quarter of it.
     if [ -d "$folder/kernels" ]; then

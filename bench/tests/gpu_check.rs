@@ -6,15 +6,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A command whose limits take long or fail when the test says so, and which starts a process that
-/// would outlive it.
+/// A command whose limits take long or fail when the test says so, and which starts a process in a
+/// session of its own, which no signal to the command reaches.
 const COMMAND: &str = r#"#!/bin/sh
 case "$1 $2" in
 "doctor ") echo "GPU"; [ -n "$NO_GPU" ] || echo "  device 0       Stub One, sm_90, 1 GiB" ;;
 "gpu compile") echo "no compiler"; exit 69 ;;
 "gpu limits")
     echo "{\"what\":\"copy on the device\",\"gb_s\":$GB_S}" >>"$4"
-    sleep "$LIMITS_S" & echo $! >"$CHILD"; wait
+    setsid sleep "$LIMITS_S" & echo $! >"$CHILD"; wait
     exit "$LIMITS_STATUS" ;;
 *) exit 0 ;;
 esac
@@ -152,6 +152,24 @@ fn failures_are_told_and_tests_that_did_nothing_are_failures() {
     }
     assert!(packed.lines("wall-kernels").0.contains("no compiler of kernels"));
     ends(&packed.check(&["--only", "limits"], &[]), 0, "0 failed");
+}
+
+/// A test that fails early says why far from the end of what all say.
+#[test]
+fn what_a_test_said_as_it_failed_is_in_the_record_and_all_that_was_said_beside_it() {
+    let packed = Packed::new("panicked");
+    packed.program(
+        "tests/brigade-cuda-driver",
+        "#!/bin/sh\necho \"thread 'early' panicked at test.rs:7:\"\necho 'five is not six'\n\
+         seq -f 'line %.0f' 300\nexit 1\n",
+    );
+    ends(&packed.check(&["--only", "wall-driver"], &[]), 1, "1 failed");
+    let text = fs::read_to_string(packed.record("md")).expect("the record");
+    assert!(text.contains("panicked at test.rs:7:\nfive is not six"), "{text}");
+    assert!(text.contains("line 300") && !text.contains("line 150"), "{text}");
+    let mut tar = Command::new("tar");
+    let logs = tar.arg("-xzOf").arg(packed.record("tgz")).arg("logs/wall-driver").output();
+    assert!(String::from_utf8_lossy(&logs.expect("tar runs").stdout).contains("line 150"));
 }
 
 /// Asking about the device takes a second on some machines, and the record is written often.

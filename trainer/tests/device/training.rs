@@ -340,6 +340,8 @@ fn products_by_cublas_have_the_losses_of_the_processor() {
     check(2, "--strategy tp --offload cpu", TOLERANCE);
     check(1, "--accumulate 2 --recompute", TOLERANCE);
     check(1, "--precision bf16", 1e-2);
+    check(1, "--precision f16", 2e-3);
+    check(1, "--tile 4", TOLERANCE);
     let table = table(2, &Args { quiet: false, ..args(&format!("{more} --device cuda")) });
     assert!(table.contains("products by cuBLAS"), "{table}");
 }

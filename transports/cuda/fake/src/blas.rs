@@ -2,6 +2,7 @@
 //! one. As cuBLAS does, it loads code for a kind of product when that is first asked for, which
 //! waits for everything on the device.
 
+use half::{bf16, f16};
 use std::ffi::{c_int, c_longlong, c_void};
 use std::sync::Mutex;
 
@@ -12,6 +13,7 @@ use crate::table::{Code, Handle, Table, export, lock, put, while_all_wait};
 const INVALID_ARGUMENT: Code = 7;
 const NOT_SUPPORTED: Code = 15;
 const F32: c_int = 0;
+const F16: c_int = 2;
 const BF16: c_int = 14;
 
 /// A handle: the stream that its products go into.
@@ -38,7 +40,7 @@ impl Matrix {
     /// Whether columns of a matrix of this shape lie apart; a turned one lies as its transpose.
     fn holds(&self, rows: c_int, columns: c_int) -> bool {
         let rows = if self.is_turned { columns } else { rows };
-        matches!(self.kind, F32 | BF16) && self.apart >= rows.max(1) as usize
+        matches!(self.kind, F32 | F16 | BF16) && self.apart >= rows.max(1) as usize
     }
 
     fn place(&self, product: i64, row: usize, column: usize) -> u64 {
@@ -52,22 +54,19 @@ impl Matrix {
         unsafe {
             match self.kind {
                 F32 => (place as *const f32).read(),
-                _ => f32::from_bits(u32::from((place as *const u16).read()) << 16),
+                F16 => (place as *const f16).read().to_f32(),
+                _ => (place as *const bf16).read().to_f32(),
             }
         }
     }
 
     fn write(&self, place: u64, number: f32) {
-        let bits = number.to_bits();
-        let narrow = match number.is_nan() {
-            true => bits | 0x40_0000,
-            false => bits + 0x7fff + (bits >> 16 & 1),
-        };
         // SAFETY: as above, and nobody else uses what is written.
         unsafe {
             match self.kind {
                 F32 => (place as *mut f32).write(number),
-                _ => (place as *mut u16).write((narrow >> 16) as u16),
+                F16 => (place as *mut f16).write(f16::from_f32(number)),
+                _ => (place as *mut bf16).write(bf16::from_f32(number)),
             }
         }
     }
