@@ -44,18 +44,27 @@ impl Cache {
         read(&self.folder.as_ref()?.join(self.name(version)))
     }
 
-    /// What a compiler of any version made of it.
+    /// What a compiler of any version made of it, the newest first.
     pub(super) fn any(&self) -> Option<Arc<[u8]>> {
-        let mut names: Vec<PathBuf> = fs::read_dir(self.folder.as_ref()?)
-            .ok()?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| {
-                let name = path.file_name().and_then(|name| name.to_str());
-                name.is_some_and(|name| name.starts_with(&self.stem) && name.ends_with(".cubin"))
-            })
+        self.before(u32::MAX)
+    }
+
+    /// What a compiler of this generation or an older one made of it, the newest first.
+    pub(super) fn before(&self, generation: u32) -> Option<Arc<[u8]>> {
+        let entries = fs::read_dir(self.folder.as_ref()?).ok()?;
+        let version = |path: &PathBuf| {
+            let name = path.file_name()?.to_str()?;
+            let version = name.strip_prefix(&self.stem)?.strip_prefix('-')?;
+            let (major, minor) = version.strip_suffix(".cubin")?.split_once('.')?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        };
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut found: Vec<((u32, u32), PathBuf)> = paths
+            .filter_map(|path| Some((version(&path)?, path)))
+            .filter(|((major, _), _)| *major <= generation)
             .collect();
-        names.sort();
-        names.iter().rev().find_map(|path| read(path))
+        found.sort();
+        found.iter().rev().find_map(|(_, path)| read(path))
     }
 
     /// Keep it. A folder that cannot be written is no error: the next run compiles again.
@@ -105,4 +114,30 @@ fn read(path: &Path) -> Option<Arc<[u8]>> {
     let whole = fs::read(path).ok()?;
     let (hash, image) = whole.split_at_checked(HASH_BYTES)?;
     (Sha256::digest(image).as_slice() == hash).then(|| image.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_the_newest_that_a_driver_takes() {
+        let folder = std::env::temp_dir().join(format!("brigade-cache-{}", std::process::id()));
+        let cache = Cache { folder: Some(folder.clone()), stem: "one-sm_90-abc".to_string() };
+        let other = Cache { folder: Some(folder.clone()), stem: "one-sm_90-abcd".to_string() };
+        let version = |major, minor| Version { major, minor };
+        cache.write(version(12, 8), b"12.8");
+        cache.write(version(9, 9), b"9.9");
+        cache.write(version(13, 0), b"13.0");
+        other.write(version(12, 9), b"other");
+        let text = |image: Option<Arc<[u8]>>| image.map(|image| image.to_vec());
+        assert_eq!(text(cache.any()), Some(b"13.0".to_vec()));
+        assert_eq!(text(cache.before(12)), Some(b"12.8".to_vec()));
+        assert_eq!(text(cache.before(11)), Some(b"9.9".to_vec()));
+        assert_eq!(text(cache.before(8)), None);
+        // What was cut is as good as none.
+        std::fs::write(folder.join(cache.name(version(12, 8))), b"12").unwrap();
+        assert_eq!(text(cache.before(12)), Some(b"9.9".to_vec()));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -84,14 +84,21 @@ impl Compiler {
 }
 
 /// Kernels ready to be launched in `context`: from the cache on disk, or compiled now and kept
-/// there. Where there is no compiler, what any compiler made of this very source will do.
+/// there. Where there is no compiler, or one of a later generation than the driver, which may
+/// refuse its code, what another compiler made of this very source will do.
 ///
 /// # Errors
 ///
 /// [`CudaError::Compile`], [`CudaError::Missing`] where there is neither a compiler nor a cache,
 /// and what the driver says. A cache that cannot be read or written is none.
 pub fn module(context: &Context, source: &Source) -> Result<Module> {
-    let image = image(source, &context.device().arch())?;
+    let (arch, driver) = (context.device().arch(), context.device().cuda.version().major);
+    let is_later = |compiler: Compiler| compiler.version().major > driver;
+    let kept = match Compiler::find() {
+        Ok(compiler) if !is_later(compiler) => None,
+        _ => cache::Cache::of(source, &arch).before(driver),
+    };
+    let image = kept.map_or_else(|| image(source, &arch), Ok)?;
     // SAFETY: the image is compiled from text that is part of this program.
     unsafe { Module::load(context, &image) }
 }
