@@ -3,6 +3,7 @@
 use brigade_cuda::cufile::GpuDirect;
 use brigade_cuda::nvrtc::{self, Compiler};
 use brigade_cuda::{Context, Cuda, Device, PeerLink, Result, Version};
+use brigade_trainer::kernels::cuda::{BLAS_VARIABLE, find_blas};
 
 /// Print what there is. Nothing of it is needed: without a GPU all else works.
 pub(crate) fn print_gpus() {
@@ -22,6 +23,7 @@ pub(crate) fn print_gpus() {
         }
     };
     print_compiler(version);
+    print_blas(version);
     print_direct(version.is_some());
 }
 
@@ -104,6 +106,19 @@ fn print_compiler(driver: Option<Version>) {
     match nvrtc::folder() {
         Some(folder) => line("kernels", format!("kept in {}", folder.display())),
         None => line("kernels", String::from("not kept: set BRIGADE_CACHE, or HOME")),
+    }
+}
+
+/// What multiplies in the trainer; where there is no driver, that has been said.
+fn print_blas(driver: Option<Version>) {
+    match driver.map(find_blas) {
+        None => (),
+        Some(Ok(file)) => line("cuBLAS", file.display().to_string()),
+        Some(Err(why)) => {
+            line("cuBLAS", format!("none, the trainer multiplies by kernels of its own: {why}"));
+            let next = "next: install a toolkit, or Python's nvidia-cublas";
+            line("", format!("{next}; {BLAS_VARIABLE} names another place"));
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use brigade_cuda::nvrtc::Compiler;
 use brigade_cuda::{Stream, Version, find};
 use libloading::Library;
 use std::ffi::{c_int, c_longlong, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The variable that names the library, where it is in an odd place; empty for none.
 pub const LIBRARY_VARIABLE: &str = "BRIGADE_CUBLAS_LIBRARY";
@@ -74,7 +74,7 @@ impl Blas {
     ///
     /// Errors: a sentence that says what is missing.
     pub(super) fn new(stream: &Stream, inside: Inside) -> Result<Blas, String> {
-        let library = open(stream.context().device().cuda.version())?;
+        let (library, _) = open(stream.context().device().cuda.version())?;
         let missing = |error: libloading::Error| error.to_string();
         // SAFETY: these are the functions' types in cublas_api.h, in versions 12 and 13.
         let (create, destroy, set_stream, gemm) = unsafe {
@@ -170,8 +170,22 @@ impl Drop for Blas {
     }
 }
 
+/// The file that products are asked of, where the driver is of this version.
+///
+/// Errors: a sentence that says what is missing.
+pub fn find_blas(driver: Version) -> Result<PathBuf, String> {
+    let (library, file) = open(driver)?;
+    std::mem::forget(library);
+    Ok(file)
+}
+
+/// Whether somebody named the library, and means to have it.
+pub(super) fn is_named() -> bool {
+    std::env::var_os(LIBRARY_VARIABLE).is_some_and(|named| !named.is_empty())
+}
+
 /// That of the driver's generation, if there is one: what is of a later one makes no handle.
-fn open(driver: Version) -> Result<Library, String> {
+fn open(driver: Version) -> Result<(Library, PathBuf), String> {
     if std::env::var_os(LIBRARY_VARIABLE).is_some_and(|named| named.is_empty()) {
         return Err(format!("{LIBRARY_VARIABLE} is empty"));
     }
@@ -185,11 +199,25 @@ fn open(driver: Version) -> Result<Library, String> {
     }
     let mut first = None;
     for file in find::of_generation(files, driver.major) {
+        open_beside(&file);
         // SAFETY: loading cuBLAS runs its initialisers, which any program that links it runs too.
         match unsafe { Library::new(&file) } {
-            Ok(library) => return Ok(library),
+            Ok(library) => return Ok((library, file)),
             Err(error) => _ = first.get_or_insert(error.to_string()),
         }
     }
     Err(first.unwrap_or_default())
+}
+
+/// Open cuBLAS's other half where it lies beside it: a linker that is told to look elsewhere first
+/// would take one of another version.
+fn open_beside(file: &Path) {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let other = file.with_file_name(name.replacen("libcublas", "libcublasLt", 1));
+    if file.components().count() > 1 && other.exists() {
+        // SAFETY: cuBLAS would load it, and run its initialisers, by itself.
+        let library = unsafe { Library::new(&other) };
+        // If it does not open, cuBLAS says so.
+        std::mem::forget(library);
+    }
 }

@@ -1,6 +1,6 @@
 //! Kernels that are loaded, and how many threads each launch gets.
 
-use super::blas::Blas;
+use super::blas::{self, Blas};
 use super::{Inside, Matrix, Product, View};
 use crate::error::Error;
 use brigade_cuda::{Arg, Context, Cuda, Function, Launch, Module, Stream, nvrtc};
@@ -65,13 +65,17 @@ impl Device {
 
     /// Kernels for this stream.
     ///
-    /// Errors: what compiler or driver say.
+    /// Errors: what compiler or driver say; `Setting` where cuBLAS is named and cannot be used.
     pub fn new(stream: &Stream, inside: Inside) -> Result<Device, Error> {
         let context = stream.context();
         let module = nvrtc::module(context, inside.source())?;
         let kernels = Kernels::of(&module)?;
         let (blas, products) = match Blas::new(stream, inside) {
             Ok(blas) => (Some(blas), "cuBLAS".to_string()),
+            Err(why) if blas::is_named() => {
+                let problem = format!("{} cannot be used: {why}", blas::LIBRARY_VARIABLE);
+                return Err(Error::setting("device", problem));
+            }
             Err(why) => (None, format!("own kernels ({why})")),
         };
         let threads_max = THREADS.min(kernels.product_inside.threads_max()?);

@@ -22,7 +22,7 @@ mod product;
 mod tiles;
 mod view;
 
-pub use blas::LIBRARY_VARIABLE as BLAS_VARIABLE;
+pub use blas::{LIBRARY_VARIABLE as BLAS_VARIABLE, find_blas};
 pub use chunks::Attending;
 pub use launch::Device;
 pub use linear::Columns;
