@@ -12,12 +12,15 @@
 // time]. A block takes a tile of one head of one sample at a time.
 
 #define SIDE 16
-#define HALF 8
+#define FEW 8
+// The longest row, and as many more numbers as put the same column of 16 rows into other banks of a
+// multiprocessor's memory.
 #define HEAD_MAX 128
+#define ROW (HEAD_MAX + 4)
 
 // Some rows of a head, wide; zeros behind the last. apart: numbers from a row to the next.
 __device__ inline void load_rows(
-    float (*to)[HEAD_MAX], u32 count, const act* from, u32 first, u32 time, u32 apart, u32 size) {
+    float (*to)[ROW], u32 count, const act* from, u32 first, u32 time, u32 apart, u32 size) {
     for (u32 at = threadIdx.x; at < count * size; at += blockDim.x) {
         u32 row = at / size, column = at % size;
         bool is_there = first + row < time;
@@ -52,7 +55,7 @@ __device__ inline Tile tile_at(u64 index, u32 time, u32 heads, u32 size) {
 
 extern "C" __global__ void attention_tiles(
     act* y, float* lse, const act* qkv, u32 time, u32 heads, u32 size, float scale, u64 tiles) {
-    __shared__ float q[SIDE][HEAD_MAX], k[SIDE][HEAD_MAX], v[SIDE][HEAD_MAX], o[SIDE][HEAD_MAX];
+    __shared__ float q[SIDE][ROW], k[SIDE][ROW], v[SIDE][ROW], o[SIDE][ROW];
     __shared__ float s[SIDE][SIDE];
     __shared__ float top[SIDE], sum[SIDE], fade[SIDE];
     u32 width = heads * size;
@@ -119,8 +122,8 @@ extern "C" __global__ void attention_tiles(
 extern "C" __global__ void attention_tiles_queries(
     act* dqkv, float* delta, const act* dy, const act* y, const act* qkv, const float* lse,
     u32 time, u32 heads, u32 size, float scale, u64 tiles) {
-    __shared__ float q[SIDE][HEAD_MAX], d[SIDE][HEAD_MAX], k[SIDE][HEAD_MAX], v[SIDE][HEAD_MAX];
-    __shared__ float dq[SIDE][HEAD_MAX];
+    __shared__ float q[SIDE][ROW], d[SIDE][ROW], k[SIDE][ROW], v[SIDE][ROW];
+    __shared__ float dq[SIDE][ROW];
     __shared__ float ds[SIDE][SIDE];
     __shared__ float sums[SIDE];
     u32 width = heads * size;
@@ -174,10 +177,10 @@ extern "C" __global__ void attention_tiles_queries(
 extern "C" __global__ void attention_tiles_keys(
     act* dqkv, const float* delta, const act* dy, const act* qkv, const float* lse, u32 time,
     u32 heads, u32 size, float scale, u64 tiles) {
-    __shared__ float k[SIDE][HEAD_MAX], v[SIDE][HEAD_MAX], dk[SIDE][HEAD_MAX], dv[SIDE][HEAD_MAX];
+    __shared__ float k[SIDE][ROW], v[SIDE][ROW], dk[SIDE][ROW], dv[SIDE][ROW];
     // Half as many queries, so that all of it fits.
-    __shared__ float q[HALF][HEAD_MAX], d[HALF][HEAD_MAX];
-    __shared__ float p[HALF][SIDE], ds[HALF][SIDE];
+    __shared__ float q[FEW][ROW], d[FEW][ROW];
+    __shared__ float p[FEW][SIDE], ds[FEW][SIDE];
     u32 width = heads * size;
     for (u64 index = blockIdx.x; index < tiles; index += gridDim.x) {
         Tile here = tile_at(index, time, heads, size);
@@ -189,12 +192,12 @@ extern "C" __global__ void attention_tiles_keys(
             dk[at / size][at % size] = 0.0f;
             dv[at / size][at % size] = 0.0f;
         }
-        for (u32 first = here.first; first < time; first += HALF) {
+        for (u32 first = here.first; first < time; first += FEW) {
             __syncthreads();
-            load_rows(q, HALF, from, first, time, 3 * width, size);
-            load_rows(d, HALF, dy + here.y, first, time, width, size);
+            load_rows(q, FEW, from, first, time, 3 * width, size);
+            load_rows(d, FEW, dy + here.y, first, time, width, size);
             __syncthreads();
-            for (u32 at = threadIdx.x; at < HALF * SIDE; at += blockDim.x) {
+            for (u32 at = threadIdx.x; at < FEW * SIDE; at += blockDim.x) {
                 u32 row = at / SIDE, column = at % SIDE;
                 u32 query = first + row;
                 p[row][column] = 0.0f;
@@ -210,7 +213,7 @@ extern "C" __global__ void attention_tiles_keys(
             for (u32 at = threadIdx.x; at < SIDE * size; at += blockDim.x) {
                 u32 key = at / size, column = at % size;
                 float of_key = dk[key][column], of_value = dv[key][column];
-                for (u32 row = 0; row < HALF; row++) {
+                for (u32 row = 0; row < FEW; row++) {
                     of_key += ds[row][key] * q[row][column];
                     of_value += p[row][key] * d[row][column];
                 }
