@@ -130,6 +130,8 @@ static void streams(struct rank *me) {
     size_t at;
     int call;
     CU(cuStreamCreateWithPriority(&streams[1], CU_STREAM_NON_BLOCKING, 0));
+    /* Making one may wait for kernels that wait for this rank. */
+    CHECK(brigade_barrier(me->comm, NULL));
     begin(me);
     CHECK(brigade_device_all_reduce(BUFFERS, n, F32, BRIGADE_SUM, LAST));
     wants_sums(me, 0, n);

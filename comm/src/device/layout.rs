@@ -123,7 +123,7 @@ pub(super) struct Packets {
     pub(super) signature: u32,
     pub(super) op: u32,
     pub(super) folds: u32,
-    pub(super) spare: u32,
+    pub(super) orders: u32,
     pub(super) factor: f64,
     pub(super) part: [Part; RANKS],
 }

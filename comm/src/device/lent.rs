@@ -151,10 +151,17 @@ impl Imports {
             (known.call, known.stays) = (self.call, stays);
             return Some(known.opened.address());
         }
-        self.opened.retain(|it| it.rank != rank || !it.lent.is_in_the_way_of(lent));
         if lent.bytes == 0 {
             return None;
         }
+        let in_the_way = |it: &Import| it.rank == rank && it.lent.is_in_the_way_of(lent);
+        // Of this call both are there: short allocations that a driver has put into one piece, and
+        // exports as one. What is open already cannot be closed.
+        if self.opened.iter().any(|it| it.call == self.call && in_the_way(it)) {
+            self.tell(rank, &"two short allocations of it are exported as one");
+            return None;
+        }
+        self.opened.retain(|it| !in_the_way(it));
         if self.opened.len() >= IMPORTS_MAX {
             self.opened.retain(|it| it.call == self.call);
         }
@@ -168,11 +175,15 @@ impl Imports {
                 Some(address)
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.is_told, true) {
-                    warn(&format!("calls go through the host, for rank {rank}'s memory: {error}"));
-                }
+                self.tell(rank, &error);
                 None
             }
+        }
+    }
+
+    fn tell(&mut self, rank: usize, why: &dyn std::fmt::Display) {
+        if !std::mem::replace(&mut self.is_told, true) {
+            warn(&format!("calls go through the host, for rank {rank}'s memory: {why}"));
         }
     }
 

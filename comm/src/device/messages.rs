@@ -93,15 +93,14 @@ impl Inner {
 
     fn check_messages(&self, state: &mut State, messages: &[DeviceMessage]) -> Result<(), Error> {
         let (own, ranks) = (self.group.rank as usize, self.group.ranks as usize);
-        let device = self.context.device();
         for message in messages {
             if message.peer >= ranks {
                 let peer = message.peer;
                 return Err(Error::invalid(format!("message: rank {peer} of {ranks} ranks")));
             }
             if message.bytes > 0 {
-                let from = (device.cuda, device.ordinal);
-                state.ranges.of(from, "message", message.address, message.bytes)?;
+                let (address, bytes) = (message.address, message.bytes);
+                state.ranges.of(&self.context, "message", address, bytes)?;
             }
         }
         let lengths = |sends| {

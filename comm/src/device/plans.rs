@@ -1,6 +1,6 @@
 //! Calls that were made before, lowered once; and the memory that they name, asked about once.
 
-use brigade_cuda::{Cuda, CudaError, Place, Whereabouts};
+use brigade_cuda::{Context, CudaError, Place, Whereabouts};
 use brigade_schedule::Collective;
 
 use super::exchange::trouble;
@@ -190,7 +190,7 @@ fn packets(call: &Call, signature: u32, facts: &Facts<'_>, parts: &[Part]) -> Re
         signature,
         op: u32::from(call.op.code()),
         folds: u32::from(call.collective.folds()),
-        spare: 0,
+        orders: u32::from(call.collective == Collective::Barrier),
         factor: factor(&call.op),
         part,
     });
@@ -226,16 +226,20 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// The allocation around `bytes` bytes at `address`, which a device of this number can use.
+    /// The allocation around `bytes` bytes at `address`, which the device of this context can use.
     /// Asks the driver once for each allocation, but of pinned memory each time.
     pub(super) fn of(
         &mut self,
-        (cuda, ordinal): (Cuda, u32),
+        context: &Context,
         what: &str,
         address: u64,
         bytes: usize,
     ) -> Result<Whereabouts, Error> {
         let around = |range: &&Whereabouts| {
+            // Of pinned memory a driver may not tell how long it is.
+            if range.place == Place::Pinned && range.bytes == 0 {
+                return true;
+            }
             let room = address
                 .checked_sub(range.start)
                 .and_then(|at| range.bytes.checked_sub(at as usize));
@@ -245,7 +249,9 @@ impl Ranges {
             return Ok(*range);
         }
         let asked = |error: CudaError| trouble("asking where memory lies", &error);
-        let range = cuda.where_is(address).map_err(asked)?;
+        let _here = context.enter().map_err(asked)?;
+        let range = context.device().cuda.where_is(address).map_err(asked)?;
+        let ordinal = context.device().ordinal;
         match range.place {
             Place::Host => Err(Error::invalid(format!(
                 "the {what} at {address:#x} lies in ordinary memory of the host; a call in a \
@@ -259,8 +265,15 @@ impl Ranges {
                  {} bytes from there",
                 range.start + range.bytes as u64 - address
             ))),
-            // Nothing tells when it is let go where it lies, and is the host's alone again.
-            Place::Pinned => Ok(range),
+            // Nothing tells when it is let go where it lies, and is the host's alone again. What
+            // devices reach elsewhere they were asked to, as under WSL, is refused by name.
+            Place::Pinned => match context.address_of_pinned(address) {
+                Ok(there) if there != address => Err(Error::invalid(format!(
+                    "the {what} at {address:#x} lies in pinned memory that devices reach at \
+                     {there:#x} (cuMemHostGetDevicePointer): pass that address"
+                ))),
+                _ => Ok(range),
+            },
             _ => {
                 let end = |range: &Whereabouts| range.start + range.bytes as u64;
                 // Whatever was known of these addresses is gone.

@@ -216,7 +216,6 @@ impl Inner {
         input: u64,
         output: u64,
     ) -> Result<(), Error> {
-        let device = self.context.device();
         let (input_elems, output_elems) = state.plans.at(index).elems;
         let size = call.dtype.size();
         for (what, address, elems) in
@@ -232,8 +231,7 @@ impl Inner {
                      multiple of {size}"
                 )));
             }
-            let from = (device.cuda, device.ordinal);
-            state.ranges.of(from, what, address, elems * size)?;
+            state.ranges.of(&self.context, what, address, elems * size)?;
         }
         Ok(())
     }

@@ -183,6 +183,8 @@ fn an_all_to_all_may_be_in_place_on_some_ranks_and_outlive_its_stream() {
             let [from, to] = [0, 1].map(|at| memory[at].address());
             let to = if own == 0 { from } else { to };
             let stream = Stream::new(rank.group.context()).expect("a stream");
+            // Making one may wait for kernels that wait for this rank.
+            rank.comm.barrier().expect("a barrier");
             // SAFETY: it is alive for as long as it is used.
             let borrowed = unsafe { Stream::borrowed(rank.group.context(), stream.raw()) };
             let call = Call::moving(Collective::AllToAll, Dtype::U8, elems);

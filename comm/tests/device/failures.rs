@@ -27,7 +27,12 @@ fn memory_that_is_not_there_is_refused_and_the_group_goes_on() {
         let refuse = |input: u64, call: &Call, why: &str| {
             // SAFETY: it is refused.
             let refused = unsafe { rank.group.enqueue(call, input, at, &rank.stream) };
-            let Err(Error::Invalid { what }) = refused else { panic!("{refused:?}") };
+            let what = match refused {
+                Err(Error::Invalid { what }) => what,
+                // A real driver may as well say that it is no address at all.
+                Err(error) if is_real() && why.is_empty() => error.to_string(),
+                other => panic!("{other:?}"),
+            };
             assert!(what.contains(why), "{what}");
         };
         // The plan is made with all ranks, and kept.
@@ -37,7 +42,6 @@ fn memory_that_is_not_there_is_refused_and_the_group_goes_on() {
         refuse(host.as_ptr() as u64, &call, "ordinary memory of the host");
         refuse(at + 2, &call, "a multiple of 4");
         refuse(at, &all_reduce(1 << 28), "its allocation ends");
-        // A real driver may as well say that it is no address at all.
         refuse(u64::MAX - 63, &call, if is_real() { "" } else { "ordinary memory of the host" });
         let strange = Call::new(Collective::Broadcast { root: 9 }, Dtype::U8, Op::Sum, 1);
         refuse(at, &strange, "root 9");

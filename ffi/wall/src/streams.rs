@@ -36,8 +36,8 @@ pub struct Streams {
 /// The last call, which the next one comes after, also in another stream.
 struct Turn {
     event: Event,
-    /// The stream that it is in; `None` before the first call.
-    stream: Option<usize>,
+    /// Whether there is one.
+    has_call: bool,
 }
 
 /// Calls of one group that were listed first.
@@ -72,7 +72,7 @@ impl Streams {
             said(error)
         })?;
         let shares = group.way().is_enqueued() && group.shares_device();
-        let turn = Mutex::new(Turn { event, stream: None });
+        let turn = Mutex::new(Turn { event, has_call: false });
         Ok(Self { group, own, shares, known: Mutex::default(), turn })
     }
 
@@ -195,12 +195,12 @@ impl Streams {
         if stream.is_capturing().map_err(said)? {
             return Ok(body(stream)?);
         }
-        let raw = stream.raw().addr();
-        if turn.stream.is_some_and(|last| last != raw || raw == OF_THE_THREAD) {
+        // Also where it seems to be the same stream: one that is gone may have had that address.
+        if turn.has_call {
             stream.wait(&turn.event).map_err(said)?;
         }
         body(stream)?;
-        turn.stream = Some(raw);
+        turn.has_call = true;
         stream.record(&turn.event).map_err(said)
     }
 

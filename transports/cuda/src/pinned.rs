@@ -167,6 +167,18 @@ impl Drop for Registered {
     }
 }
 
+impl Context {
+    /// Where devices reach pinned memory that the host has at `address`: mostly there.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says of memory that is not pinned, or not from there on.
+    pub fn address_of_pinned(&self, address: u64) -> Result<u64> {
+        let _here = self.enter()?;
+        device_address(self, ptr::with_exposed_provenance_mut(address as usize))
+    }
+}
+
 fn device_address(context: &Context, pointer: *mut c_void) -> Result<u64> {
     let mut address = 0;
     // SAFETY: the pointer is to a number that outlives the call; the driver checks the other.

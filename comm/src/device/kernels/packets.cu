@@ -30,7 +30,9 @@ struct Packets {
     u32 signature;
     u32 op;
     u32 folds;
-    u32 spare;
+    // Whether what ranks did before the call comes before what they do behind it, on all devices:
+    // packets alone put nothing but themselves in order.
+    u32 orders;
     double factor;
     Part part[RANKS];
 };
@@ -184,9 +186,11 @@ DEVICE void place_packets(const Packets& call, u32 sequence) {
 KERNEL packets(Packets call) {
     const Group& g = call.group;
     u32 sequence = g.board[g.rank]->sequence[0] + 1;
+    if (call.orders) fence_sys();
     send_packets(call, sequence);
     // All has been sent before anything is written to what may be the same buffer.
     bool is_same = is_same_call(call, sequence);
+    if (call.orders) fence_sys();
     if (!__syncthreads_or(!is_same)) {
         if (call.folds) {
             WITH_OPERATOR(call.op, fold_packets, call, sequence)

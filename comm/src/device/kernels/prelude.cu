@@ -130,6 +130,14 @@ DEVICE void store_word(u32* at, u32 value) {
 #endif
 }
 
+// What this thread knows to be done comes before what it stores from here on, on all devices. On a
+// processor flags do that by themselves.
+DEVICE void fence_sys() {
+#ifndef BRIGADE_CPU
+    __threadfence_system();
+#endif
+}
+
 // One more of a counter of this rank's own; what it was.
 DEVICE u32 take_ticket(u32* at) {
 #ifndef BRIGADE_CPU
@@ -284,6 +292,9 @@ DEVICE void copy(u64 to, u64 from, u64 bytes) {
         done = copy_each<Vector>(to, from, bytes);
     } else if (((to | from) & 3) == 0) {
         done = copy_each<u32>(to, from, bytes);
+    } else if (((to | from) & 1) == 0) {
+        // Elements of two bytes, an odd number of them in front.
+        done = copy_each<u16>(to, from, bytes);
     }
     copy_each<u8>(to + done, from + done, bytes - done);
 }

@@ -122,9 +122,11 @@ fn calls_keep_the_order_of_their_streams() {
 
 #[test]
 fn messages_of_a_group_may_be_in_several_streams() {
-    ranks(2, |rank, _| {
+    ranks(2, |rank, all| {
         rank.write(&brings(rank.rank, 5000));
         let other = Stream::new(rank.stream.context()).expect("a stream");
+        // Making one may wait for kernels that wait for this rank.
+        all.wait();
         let (nccl, peer, raw) = (rank.nccl, 1 - rank.rank as c_int, rank.raw());
         // SAFETY: the buffers are longer than the messages, and waited for.
         unsafe {
