@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::Transport;
 
-use crate::bootstrap::{IdError, JoinError, Joined, Root, UniqueId, rendezvous_with};
+use crate::bootstrap::{IdError, JoinError, Joined, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
 use crate::control::Refusal;
 use crate::launch::{Launch, RootSpec};
@@ -76,7 +76,7 @@ impl Communicator {
             return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
         }
         let settings = bounded(settings);
-        Met::meet(&launch, &settings, transports).map_err(not_joined)?.join(settings, None)
+        Met::meet(&launch, &settings, transports).map_err(not_joined)?.join(settings)
     }
 
     /// `ranks` communicators of one group, for as many threads of this process. Over the transport
@@ -101,7 +101,8 @@ impl Communicator {
     ) -> Result<Vec<Self>, Error> {
         let here = Some(std::net::Ipv4Addr::LOCALHOST.into());
         let (id, root) = UniqueId::create(here).map_err(Error::join)?;
-        let root = Arc::new(root);
+        // All of them keep it; until they do, this does.
+        let _root = root.shared();
         let settings = &bounded(settings.clone());
         let meet = |rank| {
             let spec = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id.clone()) };
@@ -112,7 +113,7 @@ impl Communicator {
             )
         };
         let met = all_met(at_once(0..ranks, meet))?;
-        let join = |met: Met| met.join(settings.clone(), Some(Arc::clone(&root)));
+        let join = |met: Met| met.join(settings.clone());
         at_once(met, join).into_iter().collect()
     }
 }
@@ -140,9 +141,9 @@ impl Met {
         Ok(Self { rank, ranks, ports, joined })
     }
 
-    fn join(self, settings: Settings, root: Option<Arc<Root>>) -> Result<Communicator, Error> {
+    fn join(self, settings: Settings) -> Result<Communicator, Error> {
         let Self { rank, ranks, ports, joined } = self;
-        let world = World::new(rank as u32, ports, &joined.cards, joined.control, root);
+        let world = World::new(rank as u32, ports, &joined.cards, joined.control);
         let members: Arc<[u32]> = (0..ranks as u32).collect();
         Communicator::of_members(
             &Arc::new(world),

@@ -70,19 +70,19 @@ impl Communicator {
         let unjudged = Arc::new(shared.world.unjudged());
         let patience = Settings { timeout: settings.join_timeout, ..settings.clone() };
         let meeting = Self::of_members(&unjudged, members, group, Arc::new(patience), JOINING)?;
-        let (root, spec) = meeting.share_root()?;
+        let (_root, spec) = meeting.share_root()?;
         let (rank, ranks) = (meeting.rank(), meeting.size());
         let launch = Launch { rank, ranks, local_rank: None, root: spec };
         let mut cards = |_: &[u8; 32]| Ok(shared.world.own_cards());
         let joined = rendezvous_with(&launch, &mut cards, settings.patience_until(deadline))
             .map_err(Error::join)?;
-        let world = shared.world.anew(rank as u32, &joined.cards, joined.control, root);
+        let world = shared.world.anew(rank as u32, &joined.cards, joined.control);
         let everybody: Arc<[u32]> = (0..ranks as u32).collect();
         let anew = derive_group(group, number, digest);
         Self::of_members(&Arc::new(world), everybody, anew, Arc::new(settings), JOINING)
     }
 
-    /// The first rank opens a root; all learn where it is.
+    /// The first rank opens a root, which is there until all have met; all learn where it is.
     fn share_root(&self) -> Result<(Option<Arc<Root>>, RootSpec), Error> {
         if self.size() == 1 {
             return Ok((None, RootSpec::Alone));
@@ -90,7 +90,7 @@ impl Communicator {
         let (mut bytes, mut root) = ([0; ID_BYTES], Ok(None));
         if self.rank() == 0 {
             match UniqueId::create(None) {
-                Ok((id, opened)) => (bytes, root) = (id.to_bytes(), Ok(Some(Arc::new(opened)))),
+                Ok((id, opened)) => (bytes, root) = (id.to_bytes(), Ok(Some(opened.shared()))),
                 // The others get an id that is none, and need not wait for long.
                 Err(error) => root = Err(Error::join(error)),
             }

@@ -7,7 +7,6 @@ use std::time::Instant;
 use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, TransportError, opened};
 
 use crate::aside::Aside;
-use crate::bootstrap::Root;
 use crate::control::Control;
 use crate::wait::{Joining, Watch};
 use crate::waiting::Waiting;
@@ -17,8 +16,6 @@ use crate::{Error, Settings, say};
 pub(crate) struct World {
     pub(crate) rank: u32,
     pub(crate) control: Arc<Control>,
-    /// The root of this world if it runs in this process; it ends after the last member here.
-    _root: Option<Arc<Root>>,
     /// Shared with worlds of survivors of this one.
     ports: Arc<Ports>,
     /// The cards of every rank, one for each of our ports, in their order.
@@ -114,27 +111,15 @@ fn card_of(name: &str, mut bytes: &[u8]) -> Option<Vec<u8>> {
 impl World {
     /// A world from what bootstrap brought: the cards of every rank, by rank. Rank 0 says, for all,
     /// what was asked for and is not to be had.
-    pub(crate) fn new(
-        rank: u32,
-        ports: Ports,
-        all_cards: &[Vec<u8>],
-        control: Control,
-        root: Option<Arc<Root>>,
-    ) -> Self {
+    pub(crate) fn new(rank: u32, ports: Ports, all_cards: &[Vec<u8>], control: Control) -> Self {
         if rank == 0 {
             Settings::warn_of_unknown_variables();
             ports.refused.iter().for_each(|reason| say::warn(reason));
         }
-        Self::with_ports(rank, Arc::new(ports), all_cards, control, root)
+        Self::with_ports(rank, Arc::new(ports), all_cards, control)
     }
 
-    fn with_ports(
-        rank: u32,
-        ports: Arc<Ports>,
-        all_cards: &[Vec<u8>],
-        control: Control,
-        root: Option<Arc<Root>>,
-    ) -> Self {
+    fn with_ports(rank: u32, ports: Arc<Ports>, all_cards: &[Vec<u8>], control: Control) -> Self {
         let find = |(name, _): &(&'static str, Box<dyn Port>)| {
             all_cards.iter().map(|bytes| card_of(name, bytes)).collect()
         };
@@ -142,7 +127,7 @@ impl World {
         let hosts = all_cards.iter().map(|bytes| card_of(HOST, bytes)).collect();
         let cores_of = |bytes: &Vec<u8>| Cores::parse(&card_of(CORES, bytes)?);
         let cores = all_cards.iter().map(cores_of).collect();
-        Self { rank, control: Arc::new(control), _root: root, ports, cards, hosts, cores }
+        Self { rank, control: Arc::new(control), ports, cards, hosts, cores }
     }
 
     /// The same ranks and ports without anybody who judges: for those who go on when this world has
@@ -150,7 +135,7 @@ impl World {
     pub(crate) fn unjudged(&self) -> Self {
         let (cards, hosts, cores) = (self.cards.clone(), self.hosts.clone(), self.cores.clone());
         let (ports, control) = (Arc::clone(&self.ports), Arc::new(Control::alone()));
-        Self { rank: self.rank, control, _root: None, ports, cards, hosts, cores }
+        Self { rank: self.rank, control, ports, cards, hosts, cores }
     }
 
     /// What this rank shows of itself to those with whom it makes another world of these ports.
@@ -159,14 +144,8 @@ impl World {
     }
 
     /// Another world of these ports, in which this one is rank `rank`.
-    pub(crate) fn anew(
-        &self,
-        rank: u32,
-        all_cards: &[Vec<u8>],
-        control: Control,
-        root: Option<Arc<Root>>,
-    ) -> Self {
-        Self::with_ports(rank, Arc::clone(&self.ports), all_cards, control, root)
+    pub(crate) fn anew(&self, rank: u32, all_cards: &[Vec<u8>], control: Control) -> Self {
+        Self::with_ports(rank, Arc::clone(&self.ports), all_cards, control)
     }
 
     /// Join the group of `watch`, for what `name` says: each member by the first transport that

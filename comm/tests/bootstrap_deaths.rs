@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use brigade_comm::bootstrap::{Root, UniqueId, rendezvous};
-use brigade_comm::launch::Launch;
+use brigade_comm::launch::{Launch, RootSpec};
 
 /// How long survivors may take to name the dead.
 const NOTICED_WITHIN: Duration = Duration::from_millis(500);
@@ -117,6 +117,22 @@ fn one_rank() {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+#[test]
+#[ignore = "a process with the root and two ranks, of which rank 0 leaves"]
+fn two_ranks() {
+    let Ok(file) = std::env::var("BRIGADE_TEST_FILE") else { return };
+    let at = |rank: usize| {
+        let root = RootSpec::IdFile(file.clone().into());
+        let me = Launch { rank, ranks: 3, local_rank: None, root };
+        std::thread::spawn(move || rendezvous(&me, Vec::new(), Instant::now() + PATIENCE).unwrap())
+    };
+    let [first, second] = [0, 1].map(at).map(|thread| thread.join().unwrap());
+    drop(first);
+    println!("rank: joined");
+    wait_for_the_end();
+    drop(second);
 }
 
 #[test]
@@ -238,6 +254,25 @@ fn when_several_die_all_survivors_name_the_same_one() {
         drop(dead);
         world.end();
     }
+}
+
+#[test]
+fn a_rank_beside_the_root_is_named_though_rank_0_has_left() {
+    let path = std::env::temp_dir().join(format!("brigade-beside-{}", std::process::id()));
+    let file = path.to_str().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("BRIGADE_TEST_FILE", file);
+    let mut pair = Process::start("two_ranks", command);
+    let third = Process::rank(2, 3, ("BRIGADE_ID_FILE", file), false);
+    for process in [&pair, &third] {
+        assert_eq!(process.line(PATIENCE).unwrap(), "rank: joined");
+    }
+    // The third has heard by then that rank 0 has left.
+    assert_eq!(third.line(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout));
+    pair.kill();
+    let line = third.line(NOTICED_WITHIN).unwrap();
+    assert!(line.starts_with("rank: rank 1 is gone: "), "{line}");
+    third.end();
 }
 
 #[test]

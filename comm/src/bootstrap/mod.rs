@@ -25,7 +25,7 @@ mod vigil;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -227,7 +227,7 @@ pub(crate) fn rendezvous_with(
         (RootSpec::IdFile(path), 0) => {
             let (id, root) = UniqueId::create(None)?;
             id.write_file(path)?;
-            let joined = join(&Target::Id(&id), wish, Some(root), vigil);
+            let joined = join(&Target::Id(&id), wish, Some(root.shared()), vigil);
             // Everybody has read it, or nobody needs it any more; a newer one is not ours.
             if UniqueId::read_file(path).is_ok_and(|now| now == id) {
                 let _removed = std::fs::remove_file(path);
@@ -240,7 +240,7 @@ pub(crate) fn rendezvous_with(
             let secret = address.secret.bytes();
             let root = Root::serve(listener, secret).map_err(system("starting the root"))?;
             let own = listen::own_address(root.address());
-            join(&Target::Own(own, secret), wish, Some(root), vigil)
+            join(&Target::Own(own, secret), wish, Some(root.shared()), vigil)
         }
         (RootSpec::Address(address), _) => join(&Target::Address(address), wish, None, vigil),
         (RootSpec::Store(store), rank) => join_by_store(store, rank, wish, vigil),
@@ -285,7 +285,7 @@ fn join_by_store(
     }
     let (id, root) = UniqueId::create(None)?;
     client.set(&key, id.to_string().as_bytes(), vigil.deadline())?;
-    let joined = join(&Target::Id(&id), wish, Some(root), vigil);
+    let joined = join(&Target::Id(&id), wish, Some(root.shared()), vigil);
     // Everybody has read it, or nobody needs it any more. It holds a secret.
     let _removed = client.delete(&key, Instant::now() + FORGETTING);
     joined
@@ -303,15 +303,19 @@ fn draw(card: &mut CardMaker<'_>, secret: &[u8; 32]) -> Result<Vec<u8>, JoinErro
 fn join(
     target: &Target<'_>,
     mut wish: Wish<'_>,
-    root: Option<Root>,
+    root: Option<Arc<Root>>,
     vigil: &mut Vigil,
 ) -> Result<Joined, JoinError> {
     let seat = dial(target, &mut wish, vigil)?;
+    let nonce = seat.table.nonce;
     let hub_rank = seat.table.hub_rank.map(|rank| rank as usize);
-    let (members, cards) = seat.table.seats.into_iter().unzip();
-    let mut control = Control::start(wish.rank, wish.ranks, hub_rank, seat.stream, seat.decoder)
+    let (members, cards): (Vec<Member>, _) = seat.table.seats.into_iter().unzip();
+    let is_beside_root = |rank: &usize| hub_rank.is_some_and(|hub| members[hub] == members[*rank]);
+    let beside_root = (0..wish.ranks).filter(is_beside_root).collect();
+    let mut control = Control::start(wish.rank, wish.ranks, beside_root, seat.stream, seat.decoder)
         .map_err(system("starting the control plane"))?;
-    if let Some(root) = root {
+    // Ranks beside rank 0 may outlive it, and others may have to be heard until then.
+    if let Some(root) = root.or_else(|| Root::of_this_process(&nonce)) {
         control.keep(root);
     }
     Ok(Joined { cards, members, secret: seat.secret, control })

@@ -55,7 +55,7 @@ pub struct Control {
     heard: std::sync::Arc<Heard>,
     line: Option<Line>,
     leaving: AtomicBool,
-    /// What ends after the rank has left: the root, which rank 0 often runs.
+    /// What ends after the rank has left, and the others of its process: the root.
     kept: Option<Box<dyn Debug + Send + Sync>>,
 }
 
@@ -73,7 +73,7 @@ struct Line {
 impl Control {
     /// The star of a world of one: no threads, no sockets, verdicts only from oneself.
     pub(crate) fn alone() -> Self {
-        let heard = Heard::new(None);
+        let heard = Heard::new(Vec::new());
         heard.stop_listening();
         Self { rank: 0, ranks: 1, heard, line: None, leaving: AtomicBool::new(false), kept: None }
     }
@@ -82,13 +82,13 @@ impl Control {
     pub(crate) fn start(
         rank: usize,
         ranks: usize,
-        hub_rank: Option<usize>,
+        beside_root: Vec<usize>,
         stream: TcpStream,
         decoder: Decoder,
     ) -> std::io::Result<Self> {
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(Some(SAY_TIMEOUT))?;
-        let heard = Heard::new(hub_rank);
+        let heard = Heard::new(beside_root);
         let monitor = heard.listen(opened(|| stream.try_clone())?, decoder, rank)?;
         let line = Line {
             stream,
@@ -101,7 +101,7 @@ impl Control {
         Ok(Self { rank, ranks, heard, line: Some(line), leaving, kept: None })
     }
 
-    /// Drop `root` only after this rank has left.
+    /// Let go of `root` only after this rank has left.
     pub(crate) fn keep(&mut self, root: impl Debug + Send + Sync + 'static) {
         self.kept = Some(Box::new(root));
     }
@@ -121,8 +121,8 @@ impl Control {
         self.heard.verdict()
     }
 
-    /// Ranks that left as they should, in the order in which they did. Rank 0 is among them when
-    /// it ended the root; from then on nobody notices further deaths. Takes a lock.
+    /// Ranks that left as they should, in the order in which they did. Once the root has ended, as
+    /// it does with the last rank of its process, nobody notices further deaths. Takes a lock.
     pub fn left_ranks(&self) -> Vec<usize> {
         self.heard.left_ranks()
     }

@@ -19,7 +19,8 @@ const STACK_BYTES: usize = 128 << 10;
 /// What has been heard so far.
 #[derive(Debug)]
 pub(super) struct Heard {
-    hub_rank: Option<usize>,
+    /// Ranks in the root's own process, in order.
+    beside_root: Vec<usize>,
     verdict: OnceLock<Verdict>,
     left: Mutex<Vec<usize>>,
     /// Who has left each communicator that we asked about and are still in: the root goes on
@@ -41,9 +42,9 @@ struct Paper {
 }
 
 impl Heard {
-    pub(super) fn new(hub_rank: Option<usize>) -> Arc<Self> {
+    pub(super) fn new(beside_root: Vec<usize>) -> Arc<Self> {
         Arc::new(Self {
-            hub_rank,
+            beside_root,
             verdict: OnceLock::new(),
             left: Mutex::new(Vec::new()),
             partings: Mutex::default(),
@@ -140,11 +141,12 @@ impl Heard {
 
     fn run(&self, mut stream: TcpStream, mut decoder: Decoder) {
         let how = self.read_to_end(&mut stream, &mut decoder);
-        let root_left = self.hub_rank.is_some_and(|rank| self.has_left(rank));
+        let beside_root = self.beside_root.iter().copied().find(|rank| !self.has_left(*rank));
+        let root_left = !self.beside_root.is_empty() && beside_root.is_none();
         let expected = root_left || self.leaving.load(Ordering::Acquire) || !self.is_listening();
         self.stop_listening();
         if !expected {
-            self.decide(match self.hub_rank {
+            self.decide(match beside_root {
                 Some(rank) => Verdict::Lost { rank, how },
                 None => Verdict::RootLost { how },
             });
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn of_groups_that_come_and_go_nothing_is_kept() {
-        let heard = Heard::new(None);
+        let heard = Heard::new(Vec::new());
         for group in 0..1000 {
             let left = |rank| heard.take(Frame::LeftGroup { rank, group }).unwrap();
             left(1);

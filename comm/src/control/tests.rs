@@ -11,7 +11,7 @@ fn rank_one() -> (Control, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let root = listener.accept().unwrap().0;
-    (Control::start(1, 2, Some(0), stream, Decoder::new(RANK_BYTES_MAX)).unwrap(), root)
+    (Control::start(1, 2, vec![0], stream, Decoder::new(RANK_BYTES_MAX)).unwrap(), root)
 }
 
 fn stand(control: &Control, group: u64) -> bool {

@@ -18,17 +18,18 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn leaving_is_not_dying_and_the_root_may_go_first() {
-    let root = RootSpec::Address(by_address("127.0.0.1"));
-    let mut joined = check(4, &root);
+    let (id, root) = UniqueId::create(None).unwrap();
+    let mut joined = check(4, &RootSpec::Id(id));
     drop(joined.remove(2));
     until("rank 2 is seen to leave", || {
         joined.iter().all(|world| world.control.left_ranks() == [2])
     });
     joined[0].control.report_lost(2, "its wire closed");
     drop(joined.remove(0));
-    until("the root is seen to leave", || {
+    until("rank 0 is seen to leave", || {
         joined.iter().all(|world| world.control.left_ranks() == [2, 0])
     });
+    drop(root);
     std::thread::sleep(Duration::from_millis(100));
     for world in &joined {
         assert_eq!(world.control.verdict(), None);
@@ -38,6 +39,23 @@ fn leaving_is_not_dying_and_the_root_may_go_first() {
         joined[0].control.report_lost(3, "its wire closed");
         matches!(joined[0].control.verdict(), Some(Verdict::Lost { rank: 3, .. }))
     });
+}
+
+/// The root is rank 0's, but it serves ranks beside that one for as long as they are there.
+#[test]
+fn rank_0_may_leave_before_others_of_its_process() {
+    let root = RootSpec::Address(by_address("127.0.0.1"));
+    let mut joined = check(4, &root);
+    for gone in 0..2 {
+        drop(joined.remove(0));
+        until("a rank is seen to leave", || {
+            joined.iter().all(|world| world.control.left_ranks().len() == gone + 1)
+        });
+    }
+    joined[0].control.abort("the loss is not a number");
+    until("an abort arrives", || joined[1].control.verdict().is_some());
+    let said = joined[1].control.verdict().unwrap().to_string();
+    assert_eq!(said, "rank 2 aborted: the loss is not a number");
 }
 
 #[test]
