@@ -181,8 +181,7 @@ pub(crate) fn strategy<'a>(
 ) -> Result<Box<dyn Strategy + 'a>, Error> {
     let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
     let lanes = args.share_of(rank, ranks)?;
-    let ways = Ways::of(&args.strategy)?;
-    let stage = ways.data;
+    let Ways { data: stage, pace, .. } = Ways::of(&args.strategy)?;
     let sharing =
         Sharing { stage, is_ordered: args.ordered, slots: lanes.slots(), travel: args.travel() };
     let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
@@ -192,13 +191,15 @@ pub(crate) fn strategy<'a>(
         (true, None) => Keep::Inputs,
         (false, None) => Keep::All,
     };
-    let (precision, offload) = (args.precision, args.offload(rank, ranks));
     let from = if let Source::Kept(paths) = &source { paths.clone() } else { Vec::new() };
-    let offload = offload.map(|offload| Offload { from, ..offload });
-    let inputs = args.inputs(rank, ranks);
+    let offload = args.offload(rank, ranks).map(|offload| Offload { from, ..offload });
+    let (precision, inputs) = (args.precision, args.inputs(rank, ranks));
     let thrift = Thrift { keep, precision, offload, inputs, source };
-    let usage = args.device.usage(rank, thrift.precision);
-    if let (Some(pace), Some(group)) = (ways.pace, &groups.dp) {
+    let computes = pace.is_none_or(|pace| pace.computes(args, (rank, ranks)));
+    let device = args.device.usage(rank, thrift.precision);
+    let device = device.map(|usage| usage.with_budget(world, computes)).transpose()?;
+    let usage = device.as_ref().map(|(usage, _)| *usage);
+    if let (Some(pace), Some(group)) = (pace, &groups.dp) {
         let means = (&thrift, usage);
         return pace.strategy(args, model, group, lanes, optimizer, means, state);
     }

@@ -24,8 +24,9 @@ pub struct DeviceArgs {
     /// What computes; ranks share the devices of a machine if they are more
     #[arg(long, value_enum, default_value_t)]
     pub device: Machine,
-    /// Bytes of a device that a rank may use, such as 2G: parameters and gradients stream through
-    /// it if it does not hold the state, or with zero1, zero2, fsdp and pipelines this rank's part
+    /// Bytes of a device that a rank may use, such as 2G, in place of its part of what is free:
+    /// parameters and gradients stream through it if it does not hold the state, or with zero1,
+    /// zero2, fsdp and pipelines this rank's part
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub device_budget: Option<usize>,
     /// Let products of f32 on a device read 10 bits of each fraction (TF32)

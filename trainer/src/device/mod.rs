@@ -3,6 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `args` | its flags |
+//! | `budget` | how much of it a rank may use |
 //! | `text` | the text of a pass, as a rank has it |
 //! | `tape` | memory of a pass on the device |
 //! | `gpt` | forward and backward, unit by unit |
@@ -23,6 +24,7 @@
 
 mod among;
 mod args;
+mod budget;
 mod calls;
 mod division;
 mod gpt;

@@ -128,6 +128,7 @@ fn workers_of_servers_have_the_losses_of_the_processor() {
         return;
     }
     for (ranks, more) in [
+        (1, "--strategy ps --servers 1"),
         (2, "--strategy ps"),
         (3, "--strategy ps --servers 1 --accumulate 2 --device-budget 500K"),
         (3, "--strategy ps --servers 1 --ordered --lanes 4 --recompute"),
@@ -176,6 +177,26 @@ fn parts_stay_on_the_device_unless_its_budget_is_too_small() {
         let table = table(4, &Args { quiet: false, ..args(&more) });
         println!("{budget}: {table}");
         assert!(table.contains(want), "{budget}: {table}");
+    }
+}
+
+/// A device that does not hold a model computes it all the same, though nobody says how much of it
+/// may be used: ranks take nine tenths of what is free, but for some that other things need.
+#[test]
+fn a_model_that_is_larger_than_the_device_streams_through_it() {
+    let name = "training::a_model_that_is_larger_than_the_device_streams_through_it";
+    let memory = Path::new("150000000");
+    if brigade_cuda_fake::is_off() || !is_child_with(&[("BRIGADE_FAKE_CUDA_MEMORY", memory)], name)
+    {
+        return;
+    }
+    let shape = "--batch 8 --accumulate 2";
+    check(2, &format!("{shape} --strategy fsdp"), TOLERANCE);
+    // What one rank has room for is too much for each of two.
+    for (ranks, where_it_is) in [(1, "which has the state too"), (2, "units at a time")] {
+        let told = args(&format!("{shape} --strategy ddp --device cuda --stop-at 1"));
+        let told = table(ranks, &Args { quiet: false, ..told });
+        assert!(told.contains(where_it_is), "{ranks} ranks: {told}");
     }
 }
 

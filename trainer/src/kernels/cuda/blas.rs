@@ -184,7 +184,8 @@ pub(super) fn is_named() -> bool {
     std::env::var_os(LIBRARY_VARIABLE).is_some_and(|named| !named.is_empty())
 }
 
-/// That of the driver's generation, if there is one: what is of a later one makes no handle.
+/// That of the driver's generation, if there is one, or of an older one: what is of a later one
+/// makes no handle.
 fn open(driver: Version) -> Result<(Library, PathBuf), String> {
     if std::env::var_os(LIBRARY_VARIABLE).is_some_and(|named| named.is_empty()) {
         return Err(format!("{LIBRARY_VARIABLE} is empty"));
@@ -198,7 +199,13 @@ fn open(driver: Version) -> Result<(Library, PathBuf), String> {
         files.extend(FILES.map(|file| folder.join(file)));
     }
     let mut first = None;
+    let is_later = |file: &Path| generation(file).is_some_and(|major| major > driver.major);
     for file in find::of_generation(files, driver.major) {
+        if is_later(&file) {
+            let why = format!("{} is of a later generation than the driver", file.display());
+            first.get_or_insert(why);
+            continue;
+        }
         open_beside(&file);
         // SAFETY: loading cuBLAS runs its initialisers, which any program that links it runs too.
         match unsafe { Library::new(&file) } {
@@ -207,6 +214,12 @@ fn open(driver: Version) -> Result<(Library, PathBuf), String> {
         }
     }
     Err(first.unwrap_or_default())
+}
+
+/// 12 of libcublas.so.12, and of libcublas.so.12.8.4.
+fn generation(file: &Path) -> Option<u32> {
+    let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
+    version.split('.').next()?.parse().ok()
 }
 
 /// Open cuBLAS's other half where it lies beside it: a linker that is told to look elsewhere first

@@ -46,21 +46,27 @@ kernels! {
 const TILE: usize = 64;
 const THREADS: u32 = 256;
 
+/// The context of the `index`-th device of this machine, modulo how many there are.
+///
+/// Errors: `Setting` that says what is missing, `Device` for what the driver says.
+pub fn open_context(index: usize) -> Result<Context, Error> {
+    let missing = |what: brigade_cuda::Missing| {
+        Error::setting("device", format!("there is no CUDA here: {what}; {}", what.next_step))
+    };
+    let devices = Cuda::load().map_err(missing)?.devices()?;
+    let Some(device) = devices.get(index % devices.len().max(1)) else {
+        return Err(Error::setting("device", "CUDA has no device here".to_string()));
+    };
+    Ok(Context::new(device)?)
+}
+
 impl Device {
     /// The first device of this machine, or the `index`-th modulo how many there are, so that ranks
     /// of a machine spread over its devices. Compiles the kernels unless they are kept from before.
     ///
     /// Errors: `Setting` that says what is missing, `Device` for what the driver says.
     pub fn open(index: usize, inside: Inside) -> Result<Device, Error> {
-        let missing = |what: brigade_cuda::Missing| {
-            Error::setting("device", format!("there is no CUDA here: {what}; {}", what.next_step))
-        };
-        let devices = Cuda::load().map_err(missing)?.devices()?;
-        let Some(device) = devices.get(index % devices.len().max(1)) else {
-            return Err(Error::setting("device", "CUDA has no device here".to_string()));
-        };
-        let context = Context::new(device)?;
-        Device::new(&Stream::new(&context)?, inside)
+        Device::new(&Stream::new(&open_context(index)?)?, inside)
     }
 
     /// Kernels for this stream.

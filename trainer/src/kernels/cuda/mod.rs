@@ -24,7 +24,7 @@ mod view;
 
 pub use blas::{LIBRARY_VARIABLE as BLAS_VARIABLE, find_blas};
 pub use chunks::Attending;
-pub use launch::Device;
+pub use launch::{Device, open_context};
 pub use linear::Columns;
 pub use mixture::Routes;
 pub use operations::{AdamWStep, Norm};

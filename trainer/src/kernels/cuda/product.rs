@@ -15,7 +15,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Rows of this many numbers, without gaps.
+    /// Rows that begin this many numbers apart.
     pub fn rows(view: View, apart: usize) -> Matrix {
         Matrix { view, apart, is_turned: false, stride: 0 }
     }

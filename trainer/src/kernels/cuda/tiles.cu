@@ -13,8 +13,8 @@
 
 #define SIDE 16
 #define FEW 8
-// The longest row, and as many more numbers as put the same column of 16 rows into other banks of a
-// multiprocessor's memory.
+// The longest row, and as many more numbers as keep threads that read a column of 16 rows out of each
+// other's way: rows eight apart share a bank, where all of them did.
 #define HEAD_MAX 128
 #define ROW (HEAD_MAX + 4)
 

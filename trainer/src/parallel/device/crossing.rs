@@ -75,7 +75,9 @@ impl<'a> Crossing<'a> {
         let [plain, last] = [passes.first(), passes.last()].map(|passes| *passes.expect("a way"));
         let fits = |way: &(bool, Passes)| budget.is_none_or(|budget| bytes_of(*way) <= budget);
         let way = [(true, plain), (false, plain), (false, last)].into_iter().find(fits);
-        let way = way.ok_or_else(|| over(budget, bytes_of((false, last)), "a pass needs", keep))?;
+        let way = way.ok_or_else(|| {
+            over(budget, bytes_of((false, last)), "a pass needs", (keep, layout.tiles() > 0))
+        })?;
         let bytes = bytes_of(way);
         let memory = DeviceMemory::new(device.context(), bytes)?;
         let (views, grads, rooms) = plan(way, &mut Room::at(memory.address()));

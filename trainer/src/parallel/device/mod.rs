@@ -299,10 +299,12 @@ fn fitting(
     passes.iter().find(fits).copied()
 }
 
-/// Refuse what is over the budget, with what would be enough; `what` needs it.
-fn over(budget: Option<usize>, needed: usize, what: &str, keep: Keep) -> Error {
+/// Refuse what is over the budget, with what would be enough; `what` needs it. `is_tiled`: whether
+/// units are tiles, with which nothing is computed twice.
+fn over(budget: Option<usize>, needed: usize, what: &str, (keep, is_tiled): (Keep, bool)) -> Error {
     let budget = budget.unwrap_or(usize::MAX);
     let hint = match keep {
+        _ if is_tiled => "a smaller --batch, or more --accumulate, needs less",
         Keep::All => "--recompute, a smaller --batch or more --accumulate needs less",
         Keep::Inputs => {
             "--offload-activations cpu, a smaller --batch or more --accumulate needs less"
@@ -310,5 +312,5 @@ fn over(budget: Option<usize>, needed: usize, what: &str, keep: Keep) -> Error {
         Keep::LastInput => "a smaller --batch, or more --accumulate, needs less",
     };
     let [needed, budget] = [needed, budget].map(|bytes| megabytes(bytes as u64));
-    Error::setting("device-budget", format!("{what} {needed}, {budget} are given: {hint}"))
+    Error::setting("device-budget", format!("{what} {needed}, and a rank has {budget}: {hint}"))
 }

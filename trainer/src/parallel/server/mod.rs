@@ -46,15 +46,20 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// How many of so many ranks are servers.
+    /// How many of so many ranks are servers: none of one, which is alone.
     pub(crate) fn servers(self, args: &Args, ranks: usize) -> usize {
-        args.travel.servers.unwrap_or(ranks / 2)
+        if ranks > 1 { args.travel.servers.unwrap_or(ranks / 2) } else { 0 }
+    }
+
+    /// Whether a rank of so many is a worker: servers come last, and need no device.
+    pub(crate) fn computes(self, args: &Args, (rank, ranks): (usize, usize)) -> bool {
+        rank + self.servers(args, ranks) < ranks
     }
 
     /// Which of how many shares of the samples a rank has, of so many: servers have none, and are
     /// given the last.
     pub(crate) fn share(self, args: &Args, (rank, ranks): (usize, usize)) -> (usize, usize) {
-        let servers = if ranks > 1 { self.servers(args, ranks) } else { 0 };
+        let servers = self.servers(args, ranks);
         let workers = ranks.saturating_sub(servers).max(1);
         (rank.min(workers - 1), workers)
     }
@@ -97,7 +102,7 @@ impl Pace {
         }
     }
 
-    /// This rank's part of a world with servers, which come last and need no device.
+    /// This rank's part of a world with servers.
     ///
     /// Errors: those of calls that the group cannot do, and of what a device does not.
     #[expect(clippy::too_many_arguments, reason = "what a run may choose")]
@@ -112,7 +117,8 @@ impl Pace {
         state: &State,
     ) -> Result<Box<dyn Strategy + 'a>, Error> {
         let servers = self.servers(args, group.size());
-        let (is_worker, adds_up) = (group.rank() + servers < group.size(), !args.ordered);
+        let is_worker = self.computes(args, (group.rank(), group.size()));
+        let adds_up = !args.ordered;
         let worker = || Worker::new(model, lanes, (thrift, usage), adds_up, state);
         let worker = is_worker.then(worker).transpose()?;
         if self == Pace::Together {

@@ -170,6 +170,7 @@ fn choose_among(
     part.keeper = keeper;
     let mut most = [if way.is_some() { 0 } else { least as u64 }];
     site.axes().try_for_each(|axis| axis.all_reduce(&mut most, Op::Max))?;
-    way.filter(|_| most == [0])
-        .ok_or_else(|| over(usage.budget, most[0] as usize, "a rank's stages need", thrift.keep))
+    way.filter(|_| most == [0]).ok_or_else(|| {
+        over(usage.budget, most[0] as usize, "a rank's stages need", (thrift.keep, false))
+    })
 }
