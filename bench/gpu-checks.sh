@@ -75,13 +75,6 @@ number() {
     sed -n "s/.*\"$1\":\([-0-9.e]*\).*/\1/p"
 }
 
-# Programs of C, which the machine's own compiler makes.
-c_device() {
-    command -v gcc >/dev/null || command -v clang >/dev/null ||
-        { echo "no C compiler here"; return $UNAVAILABLE; }
-    device_test brigade-ffi device one_rank_needs
-}
-
 # A test program on the device rather than on the fake; a rehearsal runs the tests named by FILTER.
 # device_test PACKAGE NAME FILTER
 device_test() {
@@ -208,7 +201,7 @@ bench_checked() {
         "$BRIGADE" bench $ALL -n $ranks --transport cuda -b 8 -e "$(sized 1M 1K)" -f 128 --check \
             $(sized "" "--iters 1 --warmup 1") --json - >>"$JSON" || failed=1
     done
-    wrong && return $failed
+    wrong && all_ran $failed
 }
 
 # The same by schedules, through slots, as processes with devices of their own do it: threads do so
@@ -222,7 +215,7 @@ bench_linked() {
                 --json - >>"$JSON" || failed=1
         done
     done
-    wrong && return $failed
+    wrong && all_ran $failed
 }
 
 # Ranks that are processes and share the device, whose hosts meet around each call.
@@ -239,7 +232,13 @@ bench_processes() {
         -e "$(sized 8M 1K)" -f 1024 --check $(sized "" "--iters 1 --warmup 1") \
         --json "$JSON.kept" || failed=1
     cat "$JSON.kept" >>"$JSON" && rm "$JSON.kept"
-    wrong && return $failed
+    wrong && all_ran $failed
+}
+
+# The last word of several runs, of which some may have failed.
+all_ran() {
+    [ "$1" = 0 ] || echo "a run failed: see above"
+    return "$1"
 }
 
 # How many elements were wrong in all that was compared.
@@ -247,6 +246,13 @@ wrong() {
     number wrong <"$JSON" | awk '{ wrong += $1 }
         END { printf "%d cases compared, %d elements wrong\n", NR, wrong
               exit !(NR > 0 && !wrong) }'
+}
+
+# Programs of C, which the machine's own compiler makes.
+c_device() {
+    command -v gcc >/dev/null || command -v clang >/dev/null ||
+        { echo "no C compiler here"; return $UNAVAILABLE; }
+    device_test brigade-ffi device one_rank_needs
 }
 
 # CuPy's own binding of NCCL on arrays of the device, by two processes that share it.
@@ -277,7 +283,7 @@ trainer_loss() {
     shape=$(sized "--steps 8" "$SMALL")
     host=$(losses $shape) || return
     for how in f32:0.001 bf16:0.02 f16:0.02; do
-        line=$(losses $shape --device cuda --precision ${how%:*})
+        line=$(losses $shape --device cuda --precision ${how%:*}) || failed=1
         most=$(paste <(echo "$host") <(echo "$line") | awk '
             { d = $1 > $2 ? $1 - $2 : $2 - $1; if (d > most) most = d; if (NF != 2) bad = 1 }
             END { print bad || NR < 2 ? "" : most + 0 }')
@@ -305,7 +311,7 @@ trainer_products() {
 last_loss() {
     local what=$1 one=$2 loss
     shift 2
-    loss=$(losses "$@" | tail -n 1)
+    loss=$(losses "$@" | tail -n 1) || { echo "$what: it failed"; return 1; }
     near "last loss, one rank and $what" "$one" "$loss" 0.02
 }
 
@@ -340,7 +346,8 @@ trainer_groups() {
     for way in $(sized "ddp,tp:dp=2,tp=2 fsdp,tp:dp=2,tp=2 fsdp:dp=2,shard=2 ddp,1f1b:dp=2,pp=2 \
         zero1,1f1b:dp=2,pp=2 fsdp,interleaved:dp=2,pp=2 2d:tp=4" \
         "fsdp,tp:dp=2,tp=2 zero1,1f1b:dp=2,pp=2 2d:tp=4"); do
-        four=$("$BRIGADE" train $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:})
+        four=$("$BRIGADE" train $shape --ranks 4 --strategy ${way%:*} --mesh ${way#*:}) ||
+            { echo "$four"; failed=1; continue; }
         grep -q '^device .* by the devices' <<<"$four" || { echo "$four"; failed=1; continue; }
         four=$(sed -n 's/^step .*loss \([0-9.]*\).*/\1/p' <<<"$four" | tail -n 1)
         near "last loss, one rank and four by ${way%:*} on ${way#*:}" "$one" "$four" 0.02 ||
@@ -360,7 +367,7 @@ trainer_offload() {
     all=$(losses $shape --device cuda | tail -n 1) || return
     for tier in cpu "nvme:$STATE/tier"; do
         some=$(losses $shape --device cuda --device-budget $budget --offload "$tier" \
-            --offload-activations "$tier" | tail -n 1)
+            --offload-activations "$tier" | tail -n 1) || failed=1
         near "last loss, all there and $budget of it by ${tier%%:*}" "$all" "$some" 0.01 || failed=1
     done
     return $failed

@@ -45,7 +45,7 @@ pack() {
     # CI keeps two there: a machine with a compiler looks for what its own version made, and an older
     # driver may refuse what a newer one did.
     compilers=("${BRIGADE_NVRTC:-}")
-    [ -n "${BRIGADE_NVRTC:-}" ] || [ ! -d "$TARGET/nvrtc/12" ] || compilers=("$TARGET"/nvrtc/*)
+    [ -n "${BRIGADE_NVRTC:-}" ] || [ ! -d "$TARGET/nvrtc/12" ] || compilers=("$TARGET"/nvrtc/[0-9]*)
     for compiler in "${compilers[@]}"; do
         for arch in ${ARCHES:-sm_80 sm_90 sm_100}; do
             BRIGADE_NVRTC=$compiler BRIGADE_CACHE=$folder "$folder/brigade" gpu compile --keep \

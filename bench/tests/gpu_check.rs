@@ -16,6 +16,9 @@ case "$1 $2" in
     echo "{\"what\":\"copy on the device\",\"gb_s\":$GB_S}" >>"$4"
     setsid sleep "$LIMITS_S" & echo $! >"$CHILD"; wait
     exit "$LIMITS_STATUS" ;;
+train*)
+    echo "step 1/2 loss 5.0"; echo "step 2/2 loss 4.0"
+    case "$*" in *"--device cuda"*) exit "${TRAIN_STATUS:-0}" ;; esac ;;
 *) exit 0 ;;
 esac
 "#;
@@ -154,6 +157,15 @@ fn failures_are_told_and_tests_that_did_nothing_are_failures() {
     ends(&packed.check(&["--only", "limits"], &[]), 0, "0 failed");
 }
 
+/// Losses that are right are no success of a run that then ends in an error.
+#[test]
+fn a_training_that_fails_behind_its_losses_is_a_failure() {
+    let packed = Packed::new("losses");
+    ends(&packed.check(&["--only", "trainer-loss"], &[]), 0, "0 failed");
+    let output = packed.check(&["--only", "trainer-loss,trainer-ranks"], &[("TRAIN_STATUS", "1")]);
+    ends(&output, 1, "2 failed");
+}
+
 /// A test that fails early says why far from the end of what all say.
 #[test]
 fn what_a_test_said_as_it_failed_is_in_the_record_and_all_that_was_said_beside_it() {
@@ -167,9 +179,17 @@ fn what_a_test_said_as_it_failed_is_in_the_record_and_all_that_was_said_beside_i
     let text = fs::read_to_string(packed.record("md")).expect("the record");
     assert!(text.contains("panicked at test.rs:7:\nfive is not six"), "{text}");
     assert!(text.contains("line 300") && !text.contains("line 150"), "{text}");
-    let mut tar = Command::new("tar");
-    let logs = tar.arg("-xzOf").arg(packed.record("tgz")).arg("logs/wall-driver").output();
-    assert!(String::from_utf8_lossy(&logs.expect("tar runs").stdout).contains("line 150"));
+    let is_whole = || {
+        let mut tar = Command::new("tar");
+        let logs = tar.arg("-xzOf").arg(packed.record("tgz")).arg("logs/wall-driver").output();
+        String::from_utf8_lossy(&logs.expect("tar runs").stdout).contains("line 150")
+    };
+    assert!(is_whole());
+    // Also behind a call that does the rest.
+    let record = packed.record("md");
+    let record = record.to_str().expect("text");
+    ends(&packed.check(&["--only", "doctor", "--resume", record], &[]), 1, "1 failed");
+    assert!(is_whole());
 }
 
 /// Asking about the device takes a second on some machines, and the record is written often.
