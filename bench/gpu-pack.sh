@@ -34,7 +34,8 @@ collect() {
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
 }
 
-# Built programs and compiled kernels for a machine that has neither cargo nor a compiler.
+# Built programs and compiled kernels for a machine that has neither cargo nor a compiler. Where they
+# are, FOLDER/brigade is what gpu-check is told.
 pack() {
     local folder=$1 arch bytes compiler compilers
     mkdir -p "$folder" && rm -rf "$folder/tests" "$folder/kernels" || return
@@ -57,6 +58,9 @@ pack() {
         tar -C "$folder" -czf "$folder/kernels.tgz" kernels && rm -r "$folder/kernels" || return
     fi
     echo "newest glibc that is asked for: $(newest_glibc "$folder"/brigade "$folder"/tests/*)"
+    # A third of what they are; gpu-check unpacks them.
+    tar -C "$folder" -czf "$folder/programs.tgz" brigade tests || return
+    rm -r "$folder/brigade" "$folder/tests" || return
     bytes=$(cd "$folder" && find . -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
     bytes=$((bytes + $(git ls-files -z | xargs -0 cat | wc -c)))
     echo "$folder: $(du -sh "$folder" | cut -f1), $((bytes >> 20)) MiB with what git tracks"

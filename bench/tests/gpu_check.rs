@@ -157,6 +157,20 @@ fn failures_are_told_and_tests_that_did_nothing_are_failures() {
     ends(&packed.check(&["--only", "limits"], &[]), 0, "0 failed");
 }
 
+/// As `--pack` leaves it.
+#[test]
+fn programs_that_were_packed_are_unpacked() {
+    let packed = Packed::new("packed");
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(&packed.0).arg("-czf").arg(packed.0.join("programs.tgz"));
+    assert!(tar.args(["brigade", "tests"]).status().expect("tar runs").success());
+    fs::remove_file(packed.0.join("brigade")).expect("it was there");
+    fs::remove_dir_all(packed.0.join("tests")).expect("they were there");
+    fs::write(packed.0.join("commit"), "1234567").expect("a file");
+    ends(&packed.check(&["--only", "doctor,limits"], &[]), 0, "0 failed");
+    assert!(packed.lines("limits").0.contains("| 1234567 |"));
+}
+
 /// Losses that are right are no success of a run that then ends in an error.
 #[test]
 fn a_training_that_fails_behind_its_losses_is_a_failure() {
