@@ -11,13 +11,16 @@ use std::sync::OnceLock;
 const LINE_BYTES: usize = 64;
 /// The last cache where the system does not tell.
 const CACHE_BYTES: u64 = 32 << 20;
+/// Of a longer one others have most: cores of a whole socket share it, and so do virtual machines.
+const CACHE_BYTES_MAX: u64 = 128 << 20;
 
 /// Whether so many bytes of one rank's output are better written past the caches: half of the last
-/// cache or more. Of less, whoever reads it next finds enough there to make up for what the call
+/// cache or more, or 64 MiB of a very long one. Of less, whoever reads it next finds enough there to make up for what the call
 /// takes longer (docs/MEASURED.md).
 pub fn outgrows_caches(bytes: u64) -> bool {
     static HALF: OnceLock<u64> = OnceLock::new();
-    bytes >= *HALF.get_or_init(|| last_cache_bytes().unwrap_or(CACHE_BYTES) / 2)
+    let half = || last_cache_bytes().unwrap_or(CACHE_BYTES).min(CACHE_BYTES_MAX) / 2;
+    bytes >= *HALF.get_or_init(half)
 }
 
 /// Bytes of the last cache of the first core.
