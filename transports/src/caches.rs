@@ -15,8 +15,8 @@ const CACHE_BYTES: u64 = 32 << 20;
 const CACHE_BYTES_MAX: u64 = 128 << 20;
 
 /// Whether so many bytes of one rank's output are better written past the caches: half of the last
-/// cache or more, or 64 MiB of a very long one. Of less, whoever reads it next finds enough there to make up for what the call
-/// takes longer (docs/MEASURED.md).
+/// cache or more, or 64 MiB of a very long one. Of less, whoever reads it next finds enough there
+/// to make up for what the call takes longer (docs/MEASURED.md).
 pub fn outgrows_caches(bytes: u64) -> bool {
     static HALF: OnceLock<u64> = OnceLock::new();
     let half = || last_cache_bytes().unwrap_or(CACHE_BYTES).min(CACHE_BYTES_MAX) / 2;
