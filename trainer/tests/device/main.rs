@@ -1,6 +1,7 @@
 //! Training on a device: a fake one, whose driver and compiler are this project's own, so that it
 //! runs everywhere, or a real one with `BRIGADE_FAKE_CUDA=off`.
 
+mod blas;
 mod experts;
 mod inputs;
 mod operations;

@@ -6,8 +6,7 @@ use super::world::{
     table, told, train, world,
 };
 use brigade_trainer::Args;
-use brigade_trainer::kernels::cuda::BLAS_VARIABLE;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 #[test]
 fn one_process_has_the_losses_of_the_processor() {
@@ -339,32 +338,6 @@ fn a_checkpoint_of_parts_goes_to_other_ranks_and_back() {
         (2, "--strategy zero2 --device cuda", 4),
     ];
     check_legs("--batch 64", legs);
-}
-
-/// cuBLAS loads code at each first product of a kind, which waits for the device: so must no call
-/// there that waits for the rank.
-#[test]
-fn products_by_cublas_have_the_losses_of_the_processor() {
-    let name = "training::products_by_cublas_have_the_losses_of_the_processor";
-    // A real device has the real one, and the fake need not be there.
-    let (variable, library) = match brigade_cuda_fake::is_off() {
-        true => ("NO_FAKE_HERE", PathBuf::from("none")),
-        false => (BLAS_VARIABLE, brigade_cuda_fake::library()),
-    };
-    if !is_child_with(&[(variable, &library)], name) {
-        return;
-    }
-    let more = "--batch 64 --strategy fsdp";
-    check(2, more, TOLERANCE);
-    check(2, "--batch 64 --strategy ddp", TOLERANCE);
-    check(2, "--strategy tp", TOLERANCE);
-    check(2, "--strategy tp --offload cpu", TOLERANCE);
-    check(1, "--accumulate 2 --recompute", TOLERANCE);
-    check(1, "--precision bf16", 1e-2);
-    check(1, "--precision f16", 2e-3);
-    check(1, "--tile 4", TOLERANCE);
-    let table = table(2, &Args { quiet: false, ..args(&format!("{more} --device cuda")) });
-    assert!(table.contains("products by cuBLAS"), "{table}");
 }
 
 /// A rank that fails gives its memory back, which waits for the device, where calls of the others

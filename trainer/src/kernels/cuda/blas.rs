@@ -234,3 +234,16 @@ fn open_beside(file: &Path) {
         std::mem::forget(library);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_the_generation() {
+        let of = |name: &str| generation(Path::new(name));
+        assert_eq!(of("libcublas.so.12"), Some(12));
+        assert_eq!(of("/usr/lib/libcublas.so.13.0.2"), Some(13));
+        assert_eq!((of("libcublas.so"), of("/opt/fake.so.txt")), (None, None));
+    }
+}

@@ -107,84 +107,98 @@ fn norms_agree() {
     rig.check("norm's dbias", there[1], &dbias);
 }
 
+/// A linear layer's numbers, here and there, and room for what comes of them.
+struct Layer {
+    x: (Vec<f32>, View),
+    weight: (Vec<f32>, View),
+    bias: (Vec<f32>, View),
+    onto: (Vec<f32>, View),
+    /// What leaves, what enters, and the gradients of x, weight and bias, from `onto`.
+    left: View,
+    entered: View,
+    grads: [View; 3],
+    partials: View,
+}
+
+impl Layer {
+    const OUTPUTS: usize = 131;
+
+    fn new(rig: &mut Rig) -> Layer {
+        let (x, y, weight) = (ROWS * WIDTH, ROWS * Layer::OUTPUTS, Layer::OUTPUTS * WIDTH);
+        Layer {
+            x: rig.random(x),
+            weight: rig.random(weight),
+            bias: rig.random(Layer::OUTPUTS),
+            onto: rig.random(y),
+            left: rig.unwritten(y),
+            entered: rig.unwritten(y),
+            grads: [x, weight, Layer::OUTPUTS].map(|len| rig.unwritten(len)),
+            partials: rig.unwritten(Device::partials(Layer::OUTPUTS, 1)),
+        }
+    }
+
+    fn check(&self, rig: &Rig) {
+        let [x, weight, bias, onto] =
+            [&self.x, &self.weight, &self.bias, &self.onto].map(|it| &it.0);
+        let mut y = vec![0.0; onto.len()];
+        Cpu.linear(&mut y, x, weight, bias, WIDTH, Some(onto));
+        rig.check("leaving", self.left, &y);
+        Cpu.linear(&mut y, x, weight, bias, WIDTH, None);
+        rig.check("entering", self.entered, &y);
+        let [mut dx, mut dweight, mut dbias] = self.grads.map(|view| vec![0.0; view.len()]);
+        Cpu.linear_backward(&mut dx, &mut dweight, &mut dbias, onto, x, weight, WIDTH);
+        rig.check("linear's dx", self.grads[0], &dx);
+        rig.check("linear's dweight", self.grads[1], &dweight);
+        rig.check("linear's dbias", self.grads[2], &dbias);
+    }
+}
+
 #[test]
 fn linear_layers_agree() {
     if !has_device() {
         return;
     }
     let mut rig = Rig::new();
-    let (inputs, outputs) = (WIDTH, 131);
-    let (x, x_there) = rig.random(ROWS * inputs);
-    let (weight, weight_there) = rig.random(outputs * inputs);
-    let (bias, bias_there) = rig.random(outputs);
-    let (onto, onto_there) = rig.random(ROWS * outputs);
-    let mut y = vec![0.0; ROWS * outputs];
-    let y_there = rig.unwritten(ROWS * outputs);
-    Cpu.linear(&mut y, &x, &weight, &bias, inputs, Some(&onto));
-    rig.device.leave(y_there, x_there, [weight_there, bias_there], Some(onto_there)).unwrap();
-    rig.check("leaving", y_there, &y);
-    Cpu.linear(&mut y, &x, &weight, &bias, inputs, None);
-    rig.device.enter(y_there, x_there, weight_there, bias_there).unwrap();
-    rig.check("entering", y_there, &y);
-    Cpu.linear(&mut y, &x, &weight, &[], inputs, None);
-    rig.device.project(y_there, x_there, weight_there, outputs).unwrap();
-    rig.check("projecting", y_there, &y);
-
-    let (mut dx, mut dweight, mut dbias) =
-        (vec![0.0; ROWS * inputs], vec![0.0; outputs * inputs], vec![0.0; outputs]);
-    Cpu.linear_backward(&mut dx, &mut dweight, &mut dbias, &onto, &x, &weight, inputs);
-    let [dx_there, dweight_there, dbias_there] =
-        [ROWS * inputs, outputs * inputs, outputs].map(|len| rig.unwritten(len));
+    let layer = Layer::new(&mut rig);
+    let projected = rig.unwritten(ROWS * Layer::OUTPUTS);
+    let Layer { left, entered, grads: [dx, dweight, dbias], partials, .. } = layer;
+    let [x, weight, bias, onto] =
+        [&layer.x, &layer.weight, &layer.bias, &layer.onto].map(|it| it.1);
     let device = &rig.device;
-    device
-        .linear_backward(dx_there, dweight_there, onto_there, x_there, weight_there, outputs)
-        .unwrap();
-    let partials = rig.unwritten(Device::partials(outputs, 1));
-    rig.device.bias_backward(dbias_there, onto_there, partials).unwrap();
-    rig.check("linear's dx", dx_there, &dx);
-    rig.check("linear's dweight", dweight_there, &dweight);
-    rig.check("linear's dbias", dbias_there, &dbias);
+    device.leave(left, x, [weight, bias], Some(onto)).unwrap();
+    device.enter(entered, x, weight, bias).unwrap();
+    device.project(projected, x, weight, Layer::OUTPUTS).unwrap();
+    device.linear_backward(dx, dweight, onto, x, weight, Layer::OUTPUTS).unwrap();
+    device.bias_backward(dbias, onto, partials).unwrap();
+    layer.check(&rig);
+    let mut y = vec![0.0; projected.len()];
+    Cpu.linear(&mut y, &layer.x.0, &layer.weight.0, &[], WIDTH, None);
+    rig.check("projecting", projected, &y);
 }
 
-/// A layer in tiles of its outputs, whose columns lie among those of the others.
+/// Tiles of its outputs, whose columns lie among those of the others.
 #[test]
 fn linear_layers_agree_tile_by_tile() {
     if !has_device() {
         return;
     }
     let mut rig = Rig::new();
-    let (inputs, outputs) = (WIDTH, 131);
-    let (x, x_there) = rig.random(ROWS * inputs);
-    let (weight, weight_there) = rig.random(outputs * inputs);
-    let (bias, bias_there) = rig.random(outputs);
-    let (onto, onto_there) = rig.random(ROWS * outputs);
-    let [left, entered, dx_there] =
-        [outputs, outputs, inputs].map(|width| rig.unwritten(ROWS * width));
-    let [dweight_there, dbias_there] = [outputs * inputs, outputs].map(|len| rig.unwritten(len));
-    let partials = rig.unwritten(Device::partials(outputs, 1));
+    let layer = Layer::new(&mut rig);
+    let Layer { left, entered, grads: [dx, dweight, dbias], partials, .. } = layer;
+    let [x, weight, bias, onto] =
+        [&layer.x, &layer.weight, &layer.bias, &layer.onto].map(|it| it.1);
     let device = &rig.device;
-    for (at, tile) in [40..41, 0..40, 41..131].into_iter().enumerate() {
-        let of_weight = tile.start * inputs..tile.end * inputs;
-        let layer = [weight_there.part(of_weight.clone()), bias_there.part(tile.clone())];
-        let columns = |view| Columns::all(view, outputs).part(tile.clone());
-        device.leave_columns(columns(left), x_there, layer, Some(columns(onto_there))).unwrap();
-        device.enter_columns(columns(entered), x_there, layer).unwrap();
-        let dy = columns(onto_there);
-        device.columns_input(dx_there, dy, layer[0], at == 0).unwrap();
-        device.columns_weight(dweight_there.part(of_weight), dy, x_there).unwrap();
-        device.columns_bias(dbias_there.part(tile.clone()), dy, partials).unwrap();
+    for (at, tile) in [40..41, 0..40, 41..Layer::OUTPUTS].into_iter().enumerate() {
+        let of_weight = tile.start * WIDTH..tile.end * WIDTH;
+        let part = [weight.part(of_weight.clone()), bias.part(tile.clone())];
+        let columns = |view| Columns::all(view, Layer::OUTPUTS).part(tile.clone());
+        device.leave_columns(columns(left), x, part, Some(columns(onto))).unwrap();
+        device.enter_columns(columns(entered), x, part).unwrap();
+        device.columns_input(dx, columns(onto), part[0], at == 0).unwrap();
+        device.columns_weight(dweight.part(of_weight), columns(onto), x).unwrap();
+        device.columns_bias(dbias.part(tile.clone()), columns(onto), partials).unwrap();
     }
-    let mut y = vec![0.0; ROWS * outputs];
-    Cpu.linear(&mut y, &x, &weight, &bias, inputs, Some(&onto));
-    rig.check("leaving", left, &y);
-    Cpu.linear(&mut y, &x, &weight, &bias, inputs, None);
-    rig.check("entering", entered, &y);
-    let (mut dx, mut dweight, mut dbias) =
-        (vec![0.0; ROWS * inputs], vec![0.0; outputs * inputs], vec![0.0; outputs]);
-    Cpu.linear_backward(&mut dx, &mut dweight, &mut dbias, &onto, &x, &weight, inputs);
-    rig.check("linear's dx", dx_there, &dx);
-    rig.check("linear's dweight", dweight_there, &dweight);
-    rig.check("linear's dbias", dbias_there, &dbias);
+    layer.check(&rig);
 }
 
 /// Rows of each sample that one of several ranks has: two chunks.
