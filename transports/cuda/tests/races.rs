@@ -1,9 +1,10 @@
 //! That a kernel in which something is out of order is found out, and one in which nothing is.
 
 use brigade_cuda::nvrtc::{self, Source};
-use brigade_cuda::{Arg, Context, Cuda, DeviceMemory, Event, Launch, Stream};
+use brigade_cuda::{Arg, Context, Cuda, DeviceMemory, Event, Function, Launch, Stream};
 use brigade_cuda_fake::{has_device, races, watched};
 use std::process::Command;
+use std::time::Duration;
 
 /// Threads of one block, and two blocks. The words in capitals are what puts them in order.
 const KERNELS: &str = r#"
@@ -76,18 +77,22 @@ fn run(kernel: &str, blocks: u32, word: &str, other: &str) {
     let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
     let context = Context::new(&device).expect("a context");
     let stream = Stream::new(&context).expect("a stream");
-    let define = |(name, usual): (&str, &str)| {
-        format!("#define {name} {}\n", if name == word { other } else { usual })
-    };
-    let text: &str = (WORDS.map(define).concat() + KERNELS).leak();
-    let module = nvrtc::module(&context, &Source::new("races", text)).expect("kernels");
-    let kernel = module.function(kernel).expect("a kernel");
+    let kernel = kernel_with(&context, kernel, word, other);
     let mut memory = DeviceMemory::new(&context, 4 * 66).expect("memory");
     memory.write(&stream, 0, &[0; 4 * 66]).expect("a copy");
     let (address, shape) = (memory.address(), Launch::linear(blocks, 64).cooperative());
     // SAFETY: the kernel's parameter, of memory that outlives the wait.
     unsafe { kernel.launch(&stream, &shape, &[Arg::of(&address)]) }.expect("a launch");
     stream.synchronize().expect("its end");
+}
+
+fn kernel_with(context: &Context, name: &str, word: &str, other: &str) -> Function {
+    let define = |(name, usual): (&str, &str)| {
+        format!("#define {name} {}\n", if name == word { other } else { usual })
+    };
+    let text: &str = (WORDS.map(define).concat() + KERNELS).leak();
+    let module = nvrtc::module(context, &Source::new("races", text)).expect("kernels");
+    module.function(name).expect("a kernel")
 }
 
 /// The tests below that are ignored are run by these two, in a process of their own.
@@ -113,10 +118,15 @@ fn what_is_in_order_is_not_reported() {
     assert_eq!(reports, "");
 }
 
-/// A stream that copies what another has written, behind its event, or too early.
+/// A stream that copies or overwrites what another has written, behind its event, or too early.
 #[test]
 fn streams_are_in_order_by_events_alone() {
-    for (name, is_in_order) in [("copies_behind_an_event", true), ("copies_too_early", false)] {
+    for (name, is_in_order) in [
+        ("copies_behind_an_event", true),
+        ("copies_too_early", false),
+        ("kernels_behind_an_event", true),
+        ("kernels_too_early", false),
+    ] {
         let mut command = Command::new(std::env::current_exe().expect("a running program"));
         command.args(["--ignored", "--exact", name]);
         let Some((_, said)) = watched(&mut command) else { return };
@@ -156,6 +166,43 @@ fn copy_beside(has_event: bool) {
         copies.copy(to.address(), from.address(), 256).expect("a copy");
     }
     [writes, copies].iter().for_each(|stream| stream.synchronize().expect("its end"));
+}
+
+#[test]
+#[ignore = "watched from outside"]
+fn kernels_behind_an_event() {
+    launch_beside(true);
+}
+
+#[test]
+#[ignore = "watched from outside"]
+fn kernels_too_early() {
+    launch_beside(false);
+}
+
+/// What came first has ended long before, and its threads' places are others' now.
+fn launch_beside(has_event: bool) {
+    if !has_device() {
+        return;
+    }
+    let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
+    let context = Context::new(&device).expect("a context");
+    let streams = [0; 2].map(|_| Stream::new(&context).expect("a stream"));
+    let kernel = kernel_with(&context, "neighbours", "", "");
+    let mut memory = DeviceMemory::new(&context, 4 * 66).expect("memory");
+    memory.write(&streams[0], 0, &[0; 4 * 66]).expect("a copy");
+    let (address, shape) = (memory.address(), Launch::linear(1, 64));
+    let launched = Event::new(&context).expect("an event");
+    for stream in &streams {
+        if has_event {
+            stream.wait(&launched).expect("a wait");
+        }
+        // SAFETY: the kernel's parameter, of memory that outlives the waits.
+        unsafe { kernel.launch(stream, &shape, &[Arg::of(&address)]) }.expect("a launch");
+        stream.record(&launched).expect("a record");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    streams.iter().for_each(|stream| stream.synchronize().expect("its end"));
 }
 
 #[test]

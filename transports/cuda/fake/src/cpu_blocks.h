@@ -51,10 +51,10 @@ BRIGADE_UNSEEN static void enter(Block &b, Fiber &first) {
     brigade_cpu_switch(&b.home, first.stack_pointer);
 }
 
-// Run one block on this thread, to its end.
+// Run one block on this thread, to its end. `stream` is a number.
 static void run(const unsigned *grid, const unsigned *size, const unsigned *index,
                 unsigned shared_bytes, void (*kernel)(void **), void **arguments,
-                void (*on_stall)(void *), void *on_stall_data) {
+                void (*on_stall)(void *), void *on_stall_data, unsigned long stream) {
     Block b{};
     b.grid = {grid[0], grid[1], grid[2]};
     b.size = {size[0], size[1], size[2]};
@@ -73,7 +73,7 @@ static void run(const unsigned *grid, const unsigned *size, const unsigned *inde
         f.lane = at % WARP;
         f.warp = &b.warps[at / WARP];
         f.warp->live |= 1u << f.lane;
-        f.identity = take_identity();
+        f.identity = take_identity(stream);
     }
     Block *before = block;
     block = &b;
@@ -81,7 +81,7 @@ static void run(const unsigned *grid, const unsigned *size, const unsigned *inde
     enter(b, b.fibers[0]);
     block = before;
     come_behind(&b.end);
-    for (const Fiber &f : b.fibers) give_identity(f.identity);
+    for (const Fiber &f : b.fibers) give_identity(f.identity, stream);
 }
 
 static inline void *dynamic_shared() {
@@ -108,6 +108,6 @@ static unsigned sizes(void (*)(A...), unsigned *into, unsigned room) {
 
 extern "C" void brigade_cpu_run(const unsigned *grid, const unsigned *size, const unsigned *index,
                                 unsigned shared_bytes, void (*kernel)(void **), void **arguments,
-                                void (*on_stall)(void *), void *data) {
-    brigade_cpu::run(grid, size, index, shared_bytes, kernel, arguments, on_stall, data);
+                                void (*on_stall)(void *), void *data, unsigned long stream) {
+    brigade_cpu::run(grid, size, index, shared_bytes, kernel, arguments, on_stall, data, stream);
 }

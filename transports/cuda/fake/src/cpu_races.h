@@ -41,9 +41,11 @@ struct Identity {
 
 constexpr unsigned WITHOUT_ORDER = 1;
 
-// Making one takes a millisecond, so those of blocks that have ended are taken again.
+// Making one takes a millisecond, so those of blocks that have ended are taken again: of the same
+// stream, whose kernels come one behind the other anyway. What one has seen it brings along.
+constexpr unsigned long STREAMS = 1024;
 inline pthread_mutex_t spare_identities_lock = PTHREAD_MUTEX_INITIALIZER;
-inline Identity *spare_identities = nullptr;
+inline Identity *spare_identities[STREAMS] = {};
 
 // A lock that puts nobody in order.
 struct IdentitiesGuard {
@@ -60,17 +62,19 @@ struct IdentitiesGuard {
 BRIGADE_UNSEEN static inline Identity own_identity() {
     return {__tsan_get_current_fiber(), nullptr, nullptr};
 }
-BRIGADE_UNSEEN static inline Identity *take_identity() {
+BRIGADE_UNSEEN static inline Identity *take_identity(unsigned long stream) {
     IdentitiesGuard guard;
-    Identity *one = spare_identities;
-    if (one) spare_identities = one->next;
+    Identity *&spare = spare_identities[stream % STREAMS];
+    Identity *one = spare;
+    if (one) spare = one->next;
     else one = new Identity{__tsan_create_fiber(0), new_stack(), nullptr};
     return one;
 }
-BRIGADE_UNSEEN static inline void give_identity(Identity *one) {
+BRIGADE_UNSEEN static inline void give_identity(Identity *one, unsigned long stream) {
     IdentitiesGuard guard;
-    one->next = spare_identities;
-    spare_identities = one;
+    Identity *&spare = spare_identities[stream % STREAMS];
+    one->next = spare;
+    spare = one;
 }
 BRIGADE_UNSEEN static inline void become(const Identity *other) {
     __tsan_switch_to_fiber(other->name, WITHOUT_ORDER);
@@ -82,8 +86,8 @@ BRIGADE_UNSEEN static inline void come_behind(void *place) { __tsan_acquire(plac
 #else
 
 static inline Identity own_identity() { return {}; }
-static inline Identity *take_identity() { return nullptr; }
-static inline void give_identity(Identity *) {}
+static inline Identity *take_identity(unsigned long) { return nullptr; }
+static inline void give_identity(Identity *, unsigned long) {}
 static inline void become(const Identity *) {}
 static inline void go_before(void *) {}
 static inline void come_behind(void *) {}

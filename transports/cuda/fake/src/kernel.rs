@@ -1,6 +1,6 @@
 //! Kernels: libraries that the fake compiler made, run block by block.
 
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_uint, c_ulong, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
@@ -34,6 +34,7 @@ type Run = extern "C" fn(
     *mut *mut c_void,
     OnStall,
     *mut c_void,
+    c_ulong,
 );
 
 const PARAMETERS_MAX: usize = 64;
@@ -64,6 +65,8 @@ struct Launch {
     shared_bytes: u32,
     /// Sixteen bytes at a time, so that every type is aligned.
     arguments: Vec<Vec<[u64; 2]>>,
+    /// The stream's number.
+    stream: c_ulong,
 }
 
 /// One run of a launch: blocks are taken in order by however many threads there are.
@@ -165,10 +168,12 @@ fn launch(
         copy
     };
     let arguments = function.sizes.iter().enumerate().map(copied).collect();
-    let launch = Arc::new(Launch { function, grid, block, shared_bytes, arguments });
+    let stream = stream::find(stream)?;
+    let launch = Launch { function, grid, block, shared_bytes, arguments, stream: stream.number };
+    let launch = Arc::new(launch);
     races::kernel_begins();
     races::go_before(&*launch);
-    stream::find(stream)?.submit(move || {
+    stream.submit(move || {
         races::come_behind(&*launch);
         let (launch, next) = (launch.clone(), AtomicUsize::new(0));
         let going = Arc::new(Going { launch, next, threads: Mutex::new(Vec::new()) });
@@ -230,6 +235,7 @@ impl Going {
             arguments.as_mut_ptr(),
             on_stall,
             data,
+            launch.stream,
         );
     }
 }

@@ -23,6 +23,8 @@ pub(crate) type Job = Arc<dyn Fn() + Send + Sync>;
 
 pub(crate) struct Stream {
     pub(crate) device: usize,
+    /// What no other stream of the process has.
+    pub(crate) number: u64,
     jobs: Mutex<Sender<Job>>,
     given: Mutex<u64>,
     done: Arc<(Mutex<u64>, Condvar)>,
@@ -50,8 +52,10 @@ impl Stream {
                 counted.1.notify_all();
             }
         });
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (given, capture) = (Mutex::new(0), Mutex::new(None));
-        Self { device, jobs: Mutex::new(sender), given, done, capture }
+        Self { device, number, jobs: Mutex::new(sender), given, done, capture }
     }
 
     pub(crate) fn submit(&self, job: impl Fn() + Send + Sync + 'static) -> Answer {
