@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::graph::Aloof;
 use crate::sys::{
-    CU_EVENT_DEFAULT, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CUipcHandle, Handle,
+    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DEFAULT, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
+    CUipcHandle, Handle,
 };
 use crate::{Code, Context, CudaError, Result};
 
@@ -40,6 +41,11 @@ impl Event {
     /// What the driver says.
     pub fn new(context: &Context) -> Result<Self> {
         Self::with_flags(context, CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// An event for order only, for which a thread waits without turning in place.
+    pub(crate) fn patient(context: &Context) -> Result<Self> {
+        Self::with_flags(context, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC)
     }
 
     /// An event that knows when it was reached.

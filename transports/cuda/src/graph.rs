@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr;
 
 use crate::library::Driver;
+use crate::pace::COMMAND;
 use crate::sys::{
     CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED,
     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, Handle,
@@ -35,6 +36,8 @@ unsafe impl Send for Graph {}
 pub struct Executable {
     context: Context,
     raw: Handle,
+    /// What a launch takes of a stream.
+    places: u32,
 }
 
 // SAFETY: as above; launches take it exclusively.
@@ -114,12 +117,13 @@ impl Graph {
     ///
     /// What the driver says.
     pub fn instantiate(&self) -> Result<Executable> {
+        let places = u32::try_from(self.nodes()?).unwrap_or(u32::MAX).saturating_mul(COMMAND);
         let _here = self.context.enter()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the pointer is to a handle that outlives the call; the graph is alive.
         unsafe { self.context.driver().graph_instantiate(&mut raw, self.raw, 0) }
             .ok("making a graph launchable")?;
-        Ok(Executable { context: self.context.clone(), raw })
+        Ok(Executable { context: self.context.clone(), raw, places })
     }
 
     /// How many kernels, copies and the like it holds.
@@ -164,6 +168,7 @@ impl Executable {
     ///
     /// What the driver says.
     pub unsafe fn launch(&mut self, stream: &Stream) -> Result<()> {
+        stream.keep_pace(self.places)?;
         let _here = self.context.enter()?;
         // SAFETY: both are alive; the rest is handed on to our caller.
         unsafe { self.context.driver().graph_launch(self.raw, stream.raw()) }

@@ -17,6 +17,7 @@
 //! (copies, launches) is `unsafe` and says what it is owed; the rest owns what it frees.
 #![warn(missing_docs)]
 
+mod callback;
 mod context;
 pub mod cufile;
 mod device;
@@ -30,6 +31,7 @@ mod memory;
 mod module;
 pub mod nvrtc;
 mod onlooker;
+mod pace;
 mod pinned;
 mod place;
 mod share;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::pace::COMMAND;
 use crate::{Context, CudaError, Result, Stream};
 
 /// A range of a device's memory, freed when dropped.
@@ -46,6 +47,8 @@ impl DeviceMemory {
     /// What the driver says; see [`CudaError::is_out_of_memory`].
     pub fn pooled(stream: &Stream, bytes: usize) -> Result<Self> {
         let context = stream.context();
+        // For giving it back, too, which does not wait.
+        stream.keep_pace(2 * COMMAND)?;
         let _here = context.enter()?;
         let mut address = 0;
         // SAFETY: the pointer is to a number that outlives the call; the stream is alive.

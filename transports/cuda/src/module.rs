@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
+use crate::pace::COMMAND;
 use crate::sys::{
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
     CU_FUNC_ATTRIBUTE_NUM_REGS, Handle,
@@ -169,6 +170,7 @@ impl Function {
     /// told by a later call.
     pub unsafe fn launch(&self, stream: &Stream, shape: &Launch, args: &[Arg<'_>]) -> Result<()> {
         let context = &self.module.inner.context;
+        stream.keep_pace(COMMAND)?;
         let _here = context.enter()?;
         let [grid_x, grid_y, grid_z] = shape.grid;
         let [block_x, block_y, block_z] = shape.block;

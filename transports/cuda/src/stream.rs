@@ -2,15 +2,14 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
 use crate::graph::Aloof;
 use crate::library::Driver;
+use crate::pace::{COMMAND, Pace};
 use crate::sys::{
-    CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_NON_BLOCKING, CU_STREAM_WAIT_VALUE_GEQ, CUhostFn,
-    Handle,
+    CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_NON_BLOCKING, CU_STREAM_WAIT_VALUE_GEQ, Handle,
 };
 use crate::{Code, Context, CudaError, Event, Result};
 
@@ -23,7 +22,8 @@ pub struct Stream {
 struct Inner {
     context: Context,
     raw: Handle,
-    is_ours: bool,
+    /// Of those that were made here.
+    pace: Option<Pace>,
 }
 
 // SAFETY: streams belong to no thread; the driver locks what its calls share.
@@ -38,7 +38,9 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// A new stream, which does not wait for the default stream.
+    /// A new stream, which does not wait for the default stream. Whoever gives it something while
+    /// it has some 250 commands that it has not begun waits until it has begun enough of them, so
+    /// that the driver never lacks room and holds up other threads.
     ///
     /// # Errors
     ///
@@ -63,13 +65,14 @@ impl Stream {
     }
 
     fn with_priority(context: &Context, priority: c_int) -> Result<Self> {
+        let pace = Pace::new(context)?;
         let _here = context.enter()?;
         let mut raw = ptr::null_mut();
         let flags = CU_STREAM_NON_BLOCKING;
         // SAFETY: the pointer is to a handle that outlives the call.
         unsafe { context.driver().stream_create_with_priority(&mut raw, flags, priority) }
             .ok("making a stream")?;
-        Ok(Self { inner: Arc::new(Inner { context: context.clone(), raw, is_ours: true }) })
+        Ok(Self { inner: Arc::new(Inner { context: context.clone(), raw, pace: Some(pace) }) })
     }
 
     /// A stream of somebody else (a `cudaStream_t` or `CUstream`; null and 1 are the default
@@ -79,7 +82,7 @@ impl Stream {
     ///
     /// It is a stream of `context`, and stays alive for as long as what is returned is used.
     pub unsafe fn borrowed(context: &Context, raw: *mut c_void) -> Self {
-        Self { inner: Arc::new(Inner { context: context.clone(), raw, is_ours: false }) }
+        Self { inner: Arc::new(Inner { context: context.clone(), raw, pace: None }) }
     }
 
     /// The context of a stream of somebody else.
@@ -122,7 +125,7 @@ impl Stream {
 
     /// Whether it is a stream of somebody else, who may destroy it.
     pub fn is_borrowed(&self) -> bool {
-        !self.inner.is_ours
+        self.inner.pace.is_none()
     }
 
     /// The driver's handle (`CUstream`), for libraries that want one.
@@ -179,6 +182,11 @@ impl Stream {
     ///
     /// What the driver says.
     pub fn record(&self, event: &Event) -> Result<()> {
+        self.keep_pace(COMMAND)?;
+        self.mark(event)
+    }
+
+    pub(crate) fn mark(&self, event: &Event) -> Result<()> {
         let _here = self.inner.context.enter()?;
         // SAFETY: both are alive.
         unsafe { self.driver().event_record(event.raw(), self.inner.raw) }.ok("recording an event")
@@ -190,6 +198,7 @@ impl Stream {
     ///
     /// What the driver says.
     pub fn wait(&self, event: &Event) -> Result<()> {
+        self.keep_pace(COMMAND)?;
         let _here = self.inner.context.enter()?;
         // SAFETY: both are alive.
         unsafe { self.driver().stream_wait_event(self.inner.raw, event.raw(), 0) }
@@ -213,6 +222,7 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
+        self.keep_pace(COMMAND)?;
         let _here = self.inner.context.enter()?;
         // SAFETY: handed on to our caller.
         unsafe { self.driver().memcpy_async(target, source, bytes, self.inner.raw) }
@@ -238,6 +248,7 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
+        self.keep_pace(COMMAND)?;
         let _here = self.inner.context.enter()?;
         let (to, from) = (to.raw(), from.raw());
         // SAFETY: handed on to our caller.
@@ -259,6 +270,7 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
+        self.keep_pace(COMMAND)?;
         let _here = self.inner.context.enter()?;
         // SAFETY: handed on to our caller.
         unsafe { self.driver().memset_d8_async(address, byte, bytes, self.inner.raw) }
@@ -276,6 +288,7 @@ impl Stream {
     ///
     /// What the driver says; not every device can.
     pub unsafe fn write_number(&self, address: u64, value: u32) -> Result<()> {
+        self.keep_pace(COMMAND)?;
         let _here = self.inner.context.enter()?;
         // SAFETY: handed on to our caller.
         unsafe { self.driver().stream_write_value32(self.inner.raw, address, value, 0) }
@@ -292,6 +305,7 @@ impl Stream {
     ///
     /// What the driver says; not every device can.
     pub unsafe fn wait_number(&self, address: u64, value: u32) -> Result<()> {
+        self.keep_pace(COMMAND)?;
         let _here = self.inner.context.enter()?;
         let (driver, raw) = (self.driver(), self.inner.raw);
         // SAFETY: handed on to our caller.
@@ -299,44 +313,18 @@ impl Stream {
             .ok("letting a stream wait for a number")
     }
 
-    /// Call `function` on a thread of the driver when the stream gets here; what comes after waits
-    /// for it. It must not call CUDA. Allocates; a stream that is being captured is refused, since
-    /// graphs run more than once.
+    /// Wait until there is room for so many commands, which a library gives the stream next. What
+    /// is given through this type does so by itself.
     ///
     /// # Errors
     ///
-    /// [`CudaError::Refused`] during capture, and what the driver says. Then it is not called.
-    pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
-        if self.is_capturing()? {
-            let why = "a function that is called once cannot go into a graph";
-            return Err(CudaError::refused(why));
-        }
-        let data: *mut Boxed = Box::into_raw(Box::new(Box::new(function)));
-        // SAFETY: `call_once` takes the box back, once, since nothing is captured.
-        let given = unsafe { self.call_raw(call_once, data.cast()) };
-        if given.is_err() {
-            // SAFETY: it was not given to the driver, so it is still ours.
-            drop(unsafe { Box::from_raw(data) });
-        }
-        given
+    /// What has gone wrong on the device.
+    pub fn make_room(&self, commands: u32) -> Result<()> {
+        self.keep_pace(commands * COMMAND)
     }
 
-    /// Call a C function on a thread of the driver whenever the stream, or a graph that this goes
-    /// into, gets here.
-    ///
-    /// # Safety
-    ///
-    /// `data` is what the function wants, each time and on any thread; the function neither calls
-    /// CUDA nor unwinds.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says.
-    pub unsafe fn call_raw(&self, function: CUhostFn, data: *mut c_void) -> Result<()> {
-        let _here = self.inner.context.enter()?;
-        // SAFETY: handed on to our caller.
-        unsafe { self.driver().launch_host_func(self.inner.raw, function, data) }
-            .ok("giving a stream a function of the host")
+    pub(crate) fn keep_pace(&self, places: u32) -> Result<()> {
+        self.inner.pace.as_ref().map_or(Ok(()), |pace| pace.keep(self, places))
     }
 
     pub(crate) fn driver(&self) -> &'static Driver {
@@ -360,19 +348,9 @@ impl Stream {
     }
 }
 
-type Boxed = Box<dyn FnOnce() + Send>;
-
-unsafe extern "C" fn call_once(data: *mut c_void) {
-    // SAFETY: made by `Stream::call`, for this one call.
-    let function = unsafe { Box::from_raw(data.cast::<Boxed>()) };
-    // A panic must not unwind into the driver; whoever waits for the function's effects finds
-    // them missing.
-    let _ = catch_unwind(AssertUnwindSafe(function));
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.is_ours
+        if self.pace.is_some()
             && let Ok(_here) = self.context.enter()
         {
             // SAFETY: made once and destroyed once; what is in it is still done.

@@ -33,6 +33,7 @@ pub(crate) const CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: c_uint = 1;
 pub(crate) const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 
 pub(crate) const CU_EVENT_DEFAULT: c_uint = 0;
+pub(crate) const CU_EVENT_BLOCKING_SYNC: c_uint = 1;
 pub(crate) const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const CU_EVENT_INTERPROCESS: c_uint = 4;
 

@@ -1,7 +1,8 @@
 //! Streams, events, graphs and memory on the fake device: order, and who owns what.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use brigade_cuda::{
@@ -23,7 +24,7 @@ fn a_stream_does_in_order_what_it_was_given_and_another_waits_for_its_event() {
     let event = Event::new(&context).expect("an event");
     let seen = order.clone();
     let late = move || {
-        std::thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(50));
         assert_eq!(seen.fetch_add(1, Ordering::SeqCst), 0);
     };
     first.call(late).expect("a call");
@@ -38,13 +39,74 @@ fn a_stream_does_in_order_what_it_was_given_and_another_waits_for_its_event() {
     assert!(event.is_done().expect("an answer"));
 }
 
+/// What happens to who gives a stream more than it begins.
+struct Crowded {
+    /// Commands that it took before whoever gave them stood still.
+    taken: u32,
+    /// Whether giving another stream something stood still, too.
+    is_other_held_up: bool,
+}
+
+/// Give a stream 3000 commands, all behind one that waits until nothing else goes on.
+fn crowd(stream: &Stream, other: &Stream) -> Crowded {
+    let context = stream.context();
+    let number = Pinned::new(context, 4).expect("pinned memory");
+    // SAFETY: ours, aligned, and written by nobody else; the device reads it.
+    let host = unsafe { AtomicU32::from_ptr(number.as_ptr().cast_mut().cast()) };
+    let [mine, others] = [(); 2].map(|()| DeviceMemory::new(context, 4).expect("memory"));
+    let (taken, is_other_taken) = (AtomicU32::new(0), AtomicBool::new(false));
+    let crowded = thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: this memory and that of the number outlive the wait below.
+            unsafe { stream.wait_number(number.device_address(), 1) }.expect("a wait");
+            for _ in 0..3000 {
+                // SAFETY: as above.
+                unsafe { stream.fill(mine.address(), 1, 4) }.expect("a fill");
+                taken.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let mut before = u32::MAX;
+        while taken.load(Ordering::SeqCst) != before {
+            before = taken.load(Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(100));
+        }
+        scope.spawn(|| {
+            // SAFETY: as above.
+            unsafe { other.fill(others.address(), 1, 4) }.expect("a fill");
+            is_other_taken.store(true, Ordering::SeqCst);
+        });
+        thread::sleep(Duration::from_millis(200));
+        let is_other_held_up = !is_other_taken.load(Ordering::SeqCst);
+        // Nothing of this asks the driver, so all goes on from here.
+        host.store(1, Ordering::SeqCst);
+        Crowded { taken: before, is_other_held_up }
+    });
+    [stream, other].iter().for_each(|stream| stream.synchronize().expect("its end"));
+    crowded
+}
+
+#[test]
+fn who_runs_ahead_of_a_stream_holds_up_nobody() {
+    let context = context();
+    let [stream, other] = [(); 2].map(|()| Stream::new(&context).expect("a stream"));
+    let Crowded { taken, is_other_held_up } = crowd(&stream, &other);
+    assert!((100..300).contains(&taken) && !is_other_held_up, "{taken}, {is_other_held_up}");
+    // What a driver does by itself: it is told what devices do, and the fake does the worst of it.
+    // SAFETY: the stream outlives its other name.
+    let plain = unsafe { Stream::borrowed(&context, stream.raw()) };
+    let Crowded { taken, is_other_held_up } = crowd(&plain, &other);
+    println!("a driver takes {taken} commands ahead; others are held up then: {is_other_held_up}");
+    assert!(!brigade_cuda_fake::is_off() || taken > 300, "{taken} commands are no room for ours");
+    assert!(brigade_cuda_fake::is_off() || (1000..1100).contains(&taken) && is_other_held_up);
+}
+
 #[test]
 fn time_passes_between_events() {
     let context = context();
     let stream = Stream::new(&context).expect("a stream");
     let [start, end] = [(); 2].map(|()| Event::timed(&context).expect("an event"));
     stream.record(&start).expect("a record");
-    stream.call(|| std::thread::sleep(Duration::from_millis(20))).expect("a call");
+    stream.call(|| thread::sleep(Duration::from_millis(20))).expect("a call");
     stream.record(&end).expect("a record");
     end.synchronize().expect("a wait");
     assert!(end.since(&start).expect("a time") >= Duration::from_millis(20));

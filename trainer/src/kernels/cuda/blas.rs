@@ -24,6 +24,9 @@ const CUBLAS_COMPUTE_32F: c_int = 68;
 const CUBLAS_COMPUTE_32F_FAST_TF32: c_int = 77;
 const CUBLAS_GEMM_DEFAULT: c_int = -1;
 
+/// What a product gives the stream, generously: parts of a sum are multiplied, and then added up.
+const COMMANDS: u32 = 4;
+
 type Handle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
 type Destroy = unsafe extern "C" fn(Handle) -> c_int;
@@ -117,6 +120,7 @@ impl Blas {
     /// The memory of the three views exists until the product is done, and nobody else writes it.
     pub(super) unsafe fn product(&self, product: &Product) -> Result<(), String> {
         let Product { out, a, b, shape: [m, n, k], scale, is_added, count, .. } = *product;
+        self.stream.make_room(COMMANDS).map_err(|error| error.to_string())?;
         let _here = self.stream.context().enter().map_err(|error| error.to_string())?;
         let (alpha, beta) = (scale, if is_added { 1.0_f32 } else { 0.0 });
         let kind = |size| if size == 4 { CUDA_R_32F } else { self.narrow };

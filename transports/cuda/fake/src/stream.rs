@@ -37,6 +37,10 @@ static EVERY: Mutex<Vec<Arc<Stream>>> = Mutex::new(Vec::new());
 /// The streams that need not be made, by device and thread; 0 is every thread's.
 static DEFAULTS: Mutex<Option<Defaults>> = Mutex::new(None);
 
+/// How much a stream holds that it has not done. Behind that, who gives it more waits for room, and
+/// so does whoever gives any stream something meanwhile.
+const ROOM: u64 = 1024;
+
 type Defaults = HashMap<(usize, u64), Arc<Stream>>;
 
 impl Stream {
@@ -75,6 +79,9 @@ impl Stream {
             return Ok(());
         }
         let mut given = lock(&self.given);
+        if !self.has_done((*given + 1).saturating_sub(ROOM)) {
+            while_all_wait(|| self.wait_for(*given + 1 - ROOM));
+        }
         lock(&self.jobs).send(job).map_err(|_| INVALID_HANDLE)?;
         *given += 1;
         Ok(())
