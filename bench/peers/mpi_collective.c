@@ -1,12 +1,15 @@
 // Times one collective of MPI on float32, out of place (broadcast has one buffer), as
 // bench/src/measure.rs times Brigade's: a sample is one call, waited for, begun together after a
-// barrier; its time is the largest over the ranks. Sizes are nccl-tests': of the longest buffer.
+// barrier; its time is the largest over the ranks. Where buffers are touched, it is also that of
+// writing the input in front of the call and of reading the output behind it, as Brigade's --touch.
+// Sizes are nccl-tests': of the longest buffer.
 //
 //   mpicc -O3 mpi_collective.c -o mpi_collective
-//   mpirun -np 2 ./mpi_collective COLLECTIVE BYTES BUDGET_US CALLS_MIN CALLS_MAX WARMUP
+//   mpirun -np 2 ./mpi_collective COLLECTIVE BYTES BUDGET_US CALLS_MIN CALLS_MAX WARMUP TOUCHED
 //
 // Rank 0 prints one line of JSON.
 #include <mpi.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +18,7 @@
 static float *input, *output;
 // Elements of the longest buffer, and of a rank's block of it.
 static int count, block, rank, ranks;
+static int is_touched;
 static MPI_Comm world;
 
 static void all_reduce(void) {
@@ -61,15 +65,17 @@ static const struct kind {
     void (*call)(void);
     float (*expected)(int);
     int is_whole, is_root_only;
+    // The same of the inputs.
+    int is_input_whole, is_input_root_only;
 } kinds[] = {
-    {"all-reduce", all_reduce, sum, 1, 0},
-    {"reduce-scatter", reduce_scatter, of_folded, 0, 0},
-    {"all-gather", all_gather, of_gathered, 1, 0},
-    {"broadcast", broadcast, of_root, 1, 0},
-    {"reduce", reduce, sum, 1, 1},
-    {"all-to-all", all_to_all, of_exchanged, 1, 0},
-    {"gather", gather, of_gathered, 1, 1},
-    {"scatter", scatter, of_scattered, 0, 0},
+    {"all-reduce", all_reduce, sum, 1, 0, 1, 0},
+    {"reduce-scatter", reduce_scatter, of_folded, 0, 0, 1, 0},
+    {"all-gather", all_gather, of_gathered, 1, 0, 0, 0},
+    {"broadcast", broadcast, of_root, 1, 0, 1, 1},
+    {"reduce", reduce, sum, 1, 1, 1, 0},
+    {"all-to-all", all_to_all, of_exchanged, 1, 0, 1, 0},
+    {"gather", gather, of_gathered, 1, 1, 0, 0},
+    {"scatter", scatter, of_scattered, 0, 0, 1, 1},
 };
 
 static double now_us(clockid_t clock) {
@@ -78,12 +84,31 @@ static double now_us(clockid_t clock) {
     return time.tv_sec * 1e6 + time.tv_nsec / 1e3;
 }
 
+static int of_output(const struct kind *kind) {
+    return kind->is_root_only && rank ? 0 : kind->is_whole ? count : block;
+}
+
+static void write_input(const struct kind *kind) {
+    int written = kind->is_input_root_only && rank ? 0 : kind->is_input_whole ? count : block;
+    memset(kind->call == broadcast ? output : input, 0, written * sizeof(float));
+}
+
+static void read_output(const struct kind *kind) {
+    uint64_t all = 0, word;
+    for (int i = 0; i + 1 < of_output(kind); i += 2)
+        memcpy(&word, output + i, sizeof word), all += word;
+    // So that the compiler cannot leave it out.
+    __asm__ volatile("" : : "r"(all));
+}
+
 static double sample_us(const struct kind *kind) {
     MPI_Barrier(world);
     // Brigade's bench reads this clock here, which takes longer than a call of 8 bytes; so do we.
     now_us(CLOCK_PROCESS_CPUTIME_ID);
     double start = now_us(CLOCK_MONOTONIC);
+    if (is_touched) write_input(kind);
     kind->call();
+    if (is_touched) read_output(kind);
     return now_us(CLOCK_MONOTONIC) - start;
 }
 
@@ -100,8 +125,7 @@ static long wrong_elements(const struct kind *kind) {
     for (int i = 0; i < count; i++) input[i] = sent(rank, i), output[i] = rank ? -1 : input[i];
     kind->call();
     long wrong = 0, all;
-    int looked_at = kind->is_root_only && rank ? 0 : kind->is_whole ? count : block;
-    for (int i = 0; i < looked_at; i++) wrong += output[i] != kind->expected(i);
+    for (int i = 0; i < of_output(kind); i++) wrong += output[i] != kind->expected(i);
     MPI_Allreduce(&wrong, &all, 1, MPI_LONG, MPI_SUM, world);
     memset(input, 0, count * sizeof(float));
     return all;
@@ -125,11 +149,12 @@ int main(int argc, char **argv) {
     world = MPI_COMM_WORLD;
     MPI_Comm_rank(world, &rank);
     MPI_Comm_size(world, &ranks);
-    if (argc != 7) MPI_Abort(world, 2);
+    if (argc != 8) MPI_Abort(world, 2);
     const struct kind *kind = kind_of(argv[1]);
     count = atoi(argv[2]) / (int)sizeof(float), block = count / ranks;
     double budget_us = atof(argv[3]), last_us = 0;
     int calls_min = atoi(argv[4]), calls_max = atoi(argv[5]), warmup = atoi(argv[6]);
+    is_touched = atoi(argv[7]);
     input = buffer(), output = buffer();
 
     long wrong = wrong_elements(kind);

@@ -58,6 +58,7 @@ def output_of(*command, limit_s=LIMIT_S):
 class Brigade:
     def __init__(self, args):
         self.program, self.ranks = args.brigade, args.ranks
+        self.touch = ["--touch"] if args.touched else []
         if not self.program:
             print("building brigade (cargo build --release)", file=sys.stderr)
             manifest = f"--manifest-path={ROOT / 'Cargo.toml'}"
@@ -69,7 +70,7 @@ class Brigade:
     def measure(self, transport, collective, size):
         flags = f"{collective} -n {self.ranks} --transport {transport} -b {size} -e {size}"
         flags += " --check --json -"
-        lines = output_of(self.program, "bench", *flags.split()).splitlines()
+        lines = output_of(self.program, "bench", *flags.split(), *self.touch).splitlines()
         in_place = collective == "broadcast"  # as the peers, who have one buffer for it
         return next(line for line in map(json.loads, lines) if line["in_place"] == in_place)
 
@@ -99,6 +100,7 @@ class Mpi:
         program = folder / "mpi_collective"
         output_of(compiler, "-O3", HERE / "mpi_collective.c", "-o", program)
         self.command = [launcher, *flags, program]
+        self.touched = int(args.touched)
 
     def tools(self, args):
         """Compiler and launcher, and what the latter says of itself."""
@@ -115,7 +117,8 @@ class Mpi:
         return contextlib.nullcontext()  # its ranks spin while they wait: a world for each time
 
     def measure(self, collective, size):
-        return json.loads(output_of(*self.command, collective, size, *METHOD).splitlines()[-1])
+        command = [*self.command, collective, size, *METHOD, self.touched]
+        return json.loads(output_of(*command).splitlines()[-1])
 
 
 class Gloo:

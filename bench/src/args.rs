@@ -26,6 +26,7 @@ Examples:
   brigade bench reduce-scatter -n 3 -b 1 -e 4M -f 4 --dtype all --op all --check --iters 1
   brigade bench all-reduce,all-gather -n 2 --check
   brigade bench all-reduce -n 8 --transport cuda -b 8 -e 64M --check
+  brigade bench all-gather -n 2 --transport shm -b 64K -e 4M --touch
   brigade bench all-gather -n 2 --plot all-gather.svg")]
 pub struct Args {
     /// What to measure; several, separated by commas, get a table each from the same ranks
@@ -75,6 +76,10 @@ pub struct Args {
     #[arg(long, value_name = "CALLS", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub in_a_row: u32,
+    /// Write the input in front of each call and read the output behind it, within its time, as
+    /// programs do: what a call leaves in whose cache costs them, too
+    #[arg(long, conflicts_with_all = ["graph", "keep_open"])]
+    pub touch: bool,
     /// Compare every element with a plain sequential fold; exit with 1 if any is wrong
     #[arg(long)]
     pub check: bool,
@@ -141,6 +146,7 @@ impl Default for Args {
             iters: None,
             warmup: 2,
             in_a_row: 1,
+            touch: false,
             check: false,
             json: None,
             plot: None,

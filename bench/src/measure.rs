@@ -36,6 +36,8 @@ pub(crate) struct Method {
     pub(crate) warmup: u32,
     /// So many calls make a sample.
     pub(crate) in_a_row: u32,
+    /// Whether the time of a call is also that of writing its input and reading its output.
+    pub(crate) touch: bool,
     /// Whether every element is compared with the reference.
     pub(crate) check: bool,
     /// Whose processor time counts.
@@ -130,16 +132,16 @@ impl<'a> Bench<'a> {
         in_place: bool,
     ) -> Result<Record, Error> {
         let (comm, method) = (self.comm, self.method);
-        let in_a_row = method.in_a_row;
+        let (in_a_row, touch) = (method.in_a_row, method.touch);
         let mut run = Run::new(comm, &mut self.rooms, case, in_place);
         let wrong = reference.map(|reference| run.check(reference)).transpose()?;
         run.clear()?;
         let sent_before = comm.stats().sent_bytes;
-        let mut last = run.timed(in_a_row)?;
+        let mut last = run.timed(in_a_row, touch)?;
         let sent = (comm.stats().sent_bytes - sent_before) / u64::from(in_a_row);
         for _ in 1..method.warmup {
             comm.barrier()?;
-            last = run.timed(in_a_row)?;
+            last = run.timed(in_a_row, touch)?;
         }
         let calls = match method.calls {
             Some(calls) => u64::from(calls),
@@ -155,7 +157,7 @@ impl<'a> Bench<'a> {
         for _ in 0..calls {
             comm.barrier()?;
             let cpu_before = method.cpu.used();
-            told.push(run.timed(in_a_row)?.as_nanos() as u64);
+            told.push(run.timed(in_a_row, touch)?.as_nanos() as u64);
             cpu += method.cpu.used() - cpu_before;
         }
         told[2] = cpu.as_nanos() as u64 / u64::from(in_a_row);
@@ -193,6 +195,7 @@ impl<'a> Bench<'a> {
             },
             transport: self.transport(),
             in_a_row: self.method.in_a_row,
+            touched: self.method.touch,
             sorted_ns,
             cpu_ns: all.iter().map(|told| told[2]).sum(),
             sent_bytes: slowest(0),

@@ -19,6 +19,8 @@ pub struct Record {
     pub transport: String,
     /// How many calls made a sample; times are of each.
     pub in_a_row: u32,
+    /// Whether the times are also those of writing inputs and reading outputs.
+    pub touched: bool,
     /// The time of each sample, the largest over the ranks, in ns, in increasing order.
     pub sorted_ns: Vec<u64>,
     /// Processor time of all ranks over all samples, a call each, in ns.
@@ -41,6 +43,7 @@ struct Line<'a> {
     transport: &'a str,
     in_place: bool,
     in_a_row: u32,
+    touched: bool,
     us_p50: f64,
     us_p99: f64,
     us_min: f64,
@@ -112,6 +115,7 @@ impl Record {
             transport: &self.transport,
             in_place: self.in_place,
             in_a_row: self.in_a_row,
+            touched: self.touched,
             us_p50: self.us(50),
             us_p99: self.us(99),
             us_min: self.us(0),
@@ -140,6 +144,7 @@ pub(crate) mod tests {
             algorithm: String::from("ring"),
             transport: String::from("shm"),
             in_a_row: 1,
+            touched: false,
             sorted_ns: vec![ns, 2 * ns, 3 * ns],
             cpu_ns: 24 * ns,
             sent_bytes: 6 * block_elems as u64,
@@ -172,8 +177,8 @@ pub(crate) mod tests {
     #[test]
     fn json_has_the_keys_that_scripts_rely_on() {
         let text = record(1, true, 1000).json().unwrap();
-        let keys = "op ranks bytes dtype redop algorithm transport in_place in_a_row us_p50 us_p99 \
-                    us_min algbw busbw wrong sent_bytes_per_rank";
+        let keys = "op ranks bytes dtype redop algorithm transport in_place in_a_row touched \
+                    us_p50 us_p99 us_min algbw busbw wrong sent_bytes_per_rank";
         let found: Vec<usize> =
             keys.split_whitespace().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
         assert!(found.is_sorted());

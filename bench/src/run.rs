@@ -2,6 +2,7 @@
 //!
 //! Not here: how often it is called, and what is made of the times.
 
+use std::hint::black_box;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -91,14 +92,38 @@ impl<'a> Run<'a> {
         self.device.iter_mut().for_each(|device| device.forget());
     }
 
-    /// So many calls, and how long each took here.
-    pub(crate) fn timed(&mut self, in_a_row: u32) -> Result<Duration, Error> {
+    /// So many calls, and how long each took here, together with what a program does with its
+    /// buffers where they are touched.
+    pub(crate) fn timed(&mut self, in_a_row: u32, touch: bool) -> Result<Duration, Error> {
         let start = Instant::now();
         for _ in 0..in_a_row {
+            if touch {
+                self.write_input();
+            }
             self.start()?;
+            if touch {
+                self.read_output();
+            }
         }
         self.wait()?;
         Ok(start.elapsed() / in_a_row)
+    }
+
+    /// Write what is there already: zeros.
+    fn write_input(&mut self) {
+        match self.images.as_mut().expect("what is touched lies on the host") {
+            Images::Apart { input, .. } => input.fill(0),
+            Images::Together(whole) => whole[self.input.1.clone()].fill(0),
+        }
+    }
+
+    fn read_output(&self) {
+        let output = match self.images.as_ref().expect("what is touched lies on the host") {
+            Images::Apart { output, .. } => &output[..],
+            Images::Together(whole) => &whole[self.output.clone()],
+        };
+        let words = output.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        black_box(words.fold(0, u64::wrapping_add));
     }
 
     fn wait(&self) -> Result<(), Error> {

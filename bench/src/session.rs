@@ -169,8 +169,12 @@ fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failur
         DEVICES => Place::Device,
         _ => Place::Host,
     };
-    let Args { iters: calls, warmup, in_a_row, check, .. } = *args;
-    let method = Method { calls, budget: BUDGET, warmup, in_a_row, check, cpu, place };
+    let Args { iters: calls, warmup, in_a_row, touch, check, .. } = *args;
+    if touch && place != Place::Host {
+        let why = "--touch is for buffers of the host: leave it out, or choose another transport";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    let method = Method { calls, budget: BUDGET, warmup, in_a_row, touch, check, cpu, place };
     let mut bench = Bench::new(comm, method, &cases).map_err(Failure::before)?;
     let mut report = (comm.rank() == 0).then(|| Report::new(args));
     let mut wrong = 0;
@@ -328,15 +332,18 @@ fn facts(args: &Args, comm: &Communicator, title: &str, choice: &str) -> Vec<Str
             "algorithm: {choice}; calls: {calls} after {} of warm-up; seed {SEED}",
             args.warmup
         ),
-        match args.in_a_row {
-            1 => String::from(
-                "time: median of calls, each waited for, the slowest rank's; GB = 1e9 bytes",
-            ),
-            calls => format!(
-                "time: each of {calls} calls in a row, median, the slowest rank's; GB = 1e9 bytes"
-            ),
-        },
+        format!("time: {}, the slowest rank's; GB = 1e9 bytes", times(args)),
     ]
+}
+
+/// What a table's times are of.
+fn times(args: &Args) -> String {
+    let calls = match args.in_a_row {
+        1 => String::from("median of calls, each waited for"),
+        calls => format!("each of {calls} calls in a row, median"),
+    };
+    let touched = if args.touch { ", with writing its input and reading its output" } else { "" };
+    calls + touched
 }
 
 /// Create a file, or say which one cannot be written.

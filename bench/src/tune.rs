@@ -146,7 +146,8 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
     // Processor time is not asked for.
     let (cpu, place) = (Cpu::Thread, Place::Host);
     let (calls, budget) = (args.iters, BUDGET);
-    let method = Method { calls, budget, warmup: 1, in_a_row: 1, check: false, cpu, place };
+    let method =
+        Method { calls, budget, warmup: 1, in_a_row: 1, touch: false, check: false, cpu, place };
     let mut report = (comm.rank() == 0).then(|| Report::new(args, comm)).transpose()?;
     for cases in cases.chunk_by(|one, next| one.kind == next.kind) {
         let kind = cases[0].kind;

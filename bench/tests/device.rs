@@ -39,6 +39,14 @@ fn every_collective_is_checked_on_devices() {
     check(&format!("all-reduce {sizes} --graph --in-a-row 3"));
 }
 
+/// Nobody would know what a device's buffers cost a program.
+#[test]
+fn buffers_on_devices_are_not_touched() {
+    let refused = run_threads(&args("all-reduce -n 2 --transport cuda --touch"));
+    let why = refused.expect_err("buffers on devices").to_string();
+    assert!(why.contains("--touch is for buffers of the host"), "{why}");
+}
+
 /// Threads open nothing of each other's.
 #[test]
 fn buffers_stay_open_only_where_calls_open_some() {

@@ -37,3 +37,19 @@ fn a_row_tells_of_one_call_however_many_are_in_a_row() {
         }
     }
 }
+
+#[test]
+fn a_row_tells_whether_buffers_were_touched() {
+    let kinds = "all-reduce,reduce-scatter,all-gather,broadcast,reduce,all-to-all,gather,scatter,\
+                 send-recv,all-gather-v,barrier";
+    let how = "-n 3 --transport loopback -b 100 -e 100 --dtype u8 --check --iters 3";
+    let flags = &format!("{kinds} {how}");
+    let (plain, touched) = (rows(flags), rows(&format!("{flags} --touch")));
+    assert!(plain.len() > 11 && plain.len() == touched.len());
+    for (plain, touched) in plain.iter().zip(&touched) {
+        assert_eq!((&plain["touched"], &touched["touched"]), (&false.into(), &true.into()));
+        for key in ["op", "bytes", "sent_bytes_per_rank", "wrong", "algorithm"] {
+            assert_eq!(plain[key], touched[key], "{key}: {plain} and {touched}");
+        }
+    }
+}
