@@ -10,8 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use crate::{Context, Event, Result, Stream};
 
 /// Places between two marks; a stream holds less than two such stretches and one command. Where a
-/// driver lets several streams share a queue, that is room for four.
-const STRETCH: u32 = 128;
+/// driver lets several streams share a queue, that is room for five, and for one where
+/// `CUDA_SCALE_LAUNCH_QUEUES` leaves it a quarter.
+const STRETCH: u32 = 96;
 
 /// Places of most commands, and of a function of the host, as far as they were ever counted: in
 /// that program room ends behind 57 of those, each with a record.

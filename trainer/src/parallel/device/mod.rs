@@ -312,5 +312,7 @@ fn over(budget: Option<usize>, needed: usize, what: &str, (keep, is_tiled): (Kee
         Keep::LastInput => "a smaller --batch, or more --accumulate, needs less",
     };
     let [needed, budget] = [needed, budget].map(|bytes| megabytes(bytes as u64));
-    Error::setting("device-budget", format!("{what} {needed}, and a rank has {budget}: {hint}"))
+    let whose = "its part of what is free there, unless it is given";
+    let problem = format!("{what} {needed}, and a rank has {budget} ({whose}): {hint}");
+    Error::setting("device-budget", problem)
 }
