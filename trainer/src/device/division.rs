@@ -227,11 +227,6 @@ impl<'a> DeviceDivision<'a> {
         self.each_mut().map(Among::take_waited).sum()
     }
 
-    /// Whether the host waits for the others within a pass: such a sum is no matter of the device.
-    pub(crate) fn holds_up_host(&self) -> bool {
-        self.all.calls().is_none_or(Calls::meets) || self.calls().any(Calls::meets)
-    }
-
     /// Whether the hosts make all calls, whose formulas tell what they send.
     pub(crate) fn is_by_hosts(&self) -> bool {
         self.all.calls().is_none()

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::{Context, Event, Result, Stream};
 
-/// Places between two marks; a stream holds less than two such stretches and one command. Where a
+/// Places between two marks; a stream that one thread gives something holds less than two such
+/// stretches and one command, or two graphs, if they are longer than a stretch. Where a
 /// driver lets several streams share a queue, that is room for five, and for one where
 /// `CUDA_SCALE_LAUNCH_QUEUES` leaves it a quarter.
 const STRETCH: u32 = 96;
@@ -45,13 +46,15 @@ impl Pace {
         if before / STRETCH == before.wrapping_add(places) / STRETCH {
             return Ok(());
         }
-        self.mark(stream)
+        self.mark(stream, places)
     }
 
     #[cold]
-    fn mark(&self, stream: &Stream) -> Result<()> {
-        // A graph takes whatever comes, and what it is made of cannot be waited for.
+    fn mark(&self, stream: &Stream, places: u32) -> Result<()> {
+        // A graph takes whatever comes, and what it is made of cannot be waited for: the mark is
+        // made with the first thing behind it.
         if stream.is_capturing()? {
+            self.given.fetch_sub(places, Ordering::Relaxed);
             return Ok(());
         }
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -40,7 +40,8 @@ impl fmt::Debug for Stream {
 impl Stream {
     /// A new stream, which does not wait for the default stream. Whoever gives it something while
     /// it has some 190 commands that it has not begun waits until it has begun enough of them, so
-    /// that the driver never lacks room and holds up other threads.
+    /// that the driver never lacks room and holds up other threads. So a thread that has several
+    /// ranks gives each its part of a call before it goes on.
     ///
     /// # Errors
     ///

@@ -65,21 +65,25 @@ fn crowd(stream: &Stream, other: &Stream) -> Crowded {
                 taken.fetch_add(1, Ordering::SeqCst);
             }
         });
-        let mut before = u32::MAX;
-        while taken.load(Ordering::SeqCst) != before {
-            before = taken.load(Ordering::SeqCst);
+        let (mut before, mut looks) = (0, 0);
+        while looks < 5 {
             thread::sleep(Duration::from_millis(100));
+            let now = taken.load(Ordering::SeqCst);
+            looks = if now > 0 && now == before { looks + 1 } else { 0 };
+            before = now;
         }
         scope.spawn(|| {
             // SAFETY: as above.
             unsafe { other.fill(others.address(), 1, 4) }.expect("a fill");
             is_other_taken.store(true, Ordering::SeqCst);
         });
-        thread::sleep(Duration::from_millis(200));
-        let is_other_held_up = !is_other_taken.load(Ordering::SeqCst);
+        let is_soon_taken = (0..20).any(|_| {
+            thread::sleep(Duration::from_millis(50));
+            is_other_taken.load(Ordering::SeqCst)
+        });
         // Nothing of this asks the driver, so all goes on from here.
         host.store(1, Ordering::SeqCst);
-        Crowded { taken: before, is_other_held_up }
+        Crowded { taken: before, is_other_held_up: !is_soon_taken }
     });
     [stream, other].iter().for_each(|stream| stream.synchronize().expect("its end"));
     crowded

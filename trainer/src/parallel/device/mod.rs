@@ -312,7 +312,7 @@ fn over(budget: Option<usize>, needed: usize, what: &str, (keep, is_tiled): (Kee
         Keep::LastInput => "a smaller --batch, or more --accumulate, needs less",
     };
     let [needed, budget] = [needed, budget].map(|bytes| megabytes(bytes as u64));
-    let whose = "its part of what is free there, unless it is given";
+    let whose = "as given, or else its part of what is free";
     let problem = format!("{what} {needed}, and a rank has {budget} ({whose}): {hint}");
     Error::setting("device-budget", problem)
 }

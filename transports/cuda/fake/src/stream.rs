@@ -79,8 +79,12 @@ impl Stream {
             return Ok(());
         }
         let mut given = lock(&self.given);
-        if !self.has_done((*given + 1).saturating_sub(ROOM)) {
-            while_all_wait(|| self.wait_for(*given + 1 - ROOM));
+        while !self.has_done((*given + 1).saturating_sub(ROOM)) {
+            let done = *given + 1 - ROOM;
+            // Others look at the stream meanwhile.
+            drop(given);
+            while_all_wait(|| self.wait_for(done));
+            given = lock(&self.given);
         }
         lock(&self.jobs).send(job).map_err(|_| INVALID_HANDLE)?;
         *given += 1;

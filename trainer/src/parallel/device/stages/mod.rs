@@ -54,9 +54,10 @@ pub(super) struct DeviceStages<'a> {
     results: Results,
     losses: Vec<f64>,
     /// Whether the host may wait within a computation, for other ranks, or for its device, which
-    /// may itself wait for others: then what those may wait for leaves before. Where only what
-    /// goes into blocks is waited for, it leaves when the device has the first unit to compute, for
-    /// which that is there.
+    /// may itself wait for others: then what those may wait for leaves before. Where devices have
+    /// calls within it, the host waits as soon as it is far enough ahead of one that waits. Where
+    /// only what goes into blocks is waited for, it leaves when the device has the first unit to
+    /// compute, for which that is there.
     waits_inside: bool,
     formula_bytes: u64,
     /// All of the device's.
@@ -109,8 +110,8 @@ impl<'a> DeviceStages<'a> {
         };
         let (samples, time) = (lanes.samples(), layout.config().context);
         let mut stages = DeviceStages {
-            waits_inside: division.as_ref().is_some_and(DeviceDivision::holds_up_host)
-                || common.calls().any(Calls::meets)
+            waits_inside: division.is_some()
+                || common.calls().next().is_some()
                 || (part.keeper == Keeper::Host && groups.dp.is_some())
                 || has_gates,
             formula_bytes: common.sums.formula_bytes()?,
