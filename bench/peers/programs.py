@@ -58,7 +58,7 @@ def output_of(*command, limit_s=LIMIT_S):
 class Brigade:
     def __init__(self, args):
         self.program, self.ranks = args.brigade, args.ranks
-        self.touch = ["--touch"] if args.touched else []
+        self.touch = ["--touch"] if args.touch else []
         if not self.program:
             print("building brigade (cargo build --release)", file=sys.stderr)
             manifest = f"--manifest-path={ROOT / 'Cargo.toml'}"
@@ -100,7 +100,7 @@ class Mpi:
         program = folder / "mpi_collective"
         output_of(compiler, "-O3", HERE / "mpi_collective.c", "-o", program)
         self.command = [launcher, *flags, program]
-        self.touched = int(args.touched)
+        self.is_touched = int(args.touch)
 
     def tools(self, args):
         """Compiler and launcher, and what the latter says of itself."""
@@ -117,7 +117,7 @@ class Mpi:
         return contextlib.nullcontext()  # its ranks spin while they wait: a world for each time
 
     def measure(self, collective, size):
-        command = [*self.command, collective, size, *METHOD, self.touched]
+        command = [*self.command, collective, size, *METHOD, self.is_touched]
         return json.loads(output_of(*command).splitlines()[-1])
 
 

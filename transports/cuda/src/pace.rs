@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::{Context, Event, Result, Stream};
 
 /// Places between two marks; a stream that one thread gives something holds less than two such
-/// stretches and one command, or two graphs, if they are longer than a stretch. Where a
-/// driver lets several streams share a queue, that is room for five, and for one where
+/// stretches and one command, or two graphs, if they are longer than a stretch. Where a driver lets
+/// several streams share a queue, that is room for five, and for one where
 /// `CUDA_SCALE_LAUNCH_QUEUES` leaves it a quarter.
 const STRETCH: u32 = 96;
 

@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use brigade_cuda::nvrtc::Compiler;
+use brigade_cuda_fake::Folder;
 
 /// The version that the fake compiler tells.
 fn version(file: &Path) -> (c_int, c_int) {
@@ -19,33 +20,21 @@ fn version(file: &Path) -> (c_int, c_int) {
     (major, minor)
 }
 
-/// A folder that goes with everything in it.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing is left to do about a folder that cannot be removed.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// NVRTC of CUDA 13.0 asks the linker for its other half when it compiles, and says that it is
 /// missing where it lies in the same folder.
 #[test]
 fn what_lies_beside_a_compiler_is_open_before_it_compiles() {
     let fake = brigade_cuda_fake::library();
-    let name = format!("brigade-compiler-{}", std::process::id());
-    let folder = Folder(std::env::temp_dir().join(name));
-    fs::create_dir(&folder.0).expect("a folder");
+    let folder = Folder::new().expect("a folder");
     let (major, minor) = version(&fake);
-    let builtins = folder.0.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
-    for copy in [&folder.0.join("libnvrtc.so.13"), &builtins] {
+    let builtins = folder.path().join(format!("libnvrtc-builtins.so.{major}.{minor}"));
+    for copy in [&folder.path().join("libnvrtc.so.13"), &builtins] {
         fs::copy(&fake, copy).expect("a copy of the fake");
     }
     // SAFETY: nobody else reads the environment: this is the only test of the process.
-    unsafe { std::env::set_var("BRIGADE_NVRTC", &folder.0) };
+    unsafe { std::env::set_var("BRIGADE_NVRTC", folder.path()) };
     let compiler = Compiler::find().expect("a compiler");
-    assert!(Path::new(compiler.file()).starts_with(&folder.0), "{}", compiler.file());
+    assert!(Path::new(compiler.file()).starts_with(folder.path()), "{}", compiler.file());
     let maps = fs::read_to_string("/proc/self/maps").expect("a list of what is open");
     assert!(maps.contains(builtins.to_str().expect("a name in UTF-8")), "{maps}");
 }

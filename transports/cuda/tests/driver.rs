@@ -56,7 +56,7 @@ fn crowd(stream: &Stream, other: &Stream) -> Crowded {
     let [mine, others] = [(); 2].map(|()| DeviceMemory::new(context, 4).expect("memory"));
     let (taken, is_other_taken) = (AtomicU32::new(0), AtomicBool::new(false));
     let crowded = thread::scope(|scope| {
-        scope.spawn(|| {
+        let giver = scope.spawn(|| {
             // SAFETY: this memory and that of the number outlive the wait below.
             unsafe { stream.wait_number(number.device_address(), 1) }.expect("a wait");
             for _ in 0..3000 {
@@ -66,7 +66,7 @@ fn crowd(stream: &Stream, other: &Stream) -> Crowded {
             }
         });
         let (mut before, mut looks) = (0, 0);
-        while looks < 5 {
+        while looks < 5 && !giver.is_finished() {
             thread::sleep(Duration::from_millis(100));
             let now = taken.load(Ordering::SeqCst);
             looks = if now > 0 && now == before { looks + 1 } else { 0 };
@@ -95,7 +95,7 @@ fn who_runs_ahead_of_a_stream_holds_up_nobody() {
     let [stream, other] = [(); 2].map(|()| Stream::new(&context).expect("a stream"));
     let Crowded { taken, is_other_held_up } = crowd(&stream, &other);
     assert!((100..300).contains(&taken) && !is_other_held_up, "{taken}, {is_other_held_up}");
-    // What a driver does by itself: it is told what devices do, and the fake does the worst of it.
+    // And by itself, which the fake does as badly as it may be; of a device it is told.
     // SAFETY: the stream outlives its other name.
     let plain = unsafe { Stream::borrowed(&context, stream.raw()) };
     let Crowded { taken, is_other_held_up } = crowd(&plain, &other);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use brigade_cuda_fake::watched;
+use brigade_cuda_fake::{Folder, watched};
 
 const LIBRARY: &str = "
 __thread long own[6] = {1};
@@ -38,23 +38,11 @@ int main(int, char **arguments) {
 }
 ";
 
-/// A folder that is gone when this is dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is left to whoever cleans the folder for temporary files.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn threads_own_memory_may_lie_anywhere() {
-    let name = format!("brigade-onlooker-{}", std::process::id());
-    let folder = Folder(std::env::temp_dir().join(name));
-    fs::create_dir_all(&folder.0).expect("a folder");
-    let library = made(&folder.0.join("library.so"), LIBRARY, &["-shared", "-fPIC"]);
-    let program = made(&folder.0.join("program"), PROGRAM, &[]);
+    let folder = Folder::new().expect("a folder");
+    let library = made(&folder.path().join("library.so"), LIBRARY, &["-shared", "-fPIC"]);
+    let program = made(&folder.path().join("program"), PROGRAM, &[]);
     let (Some(library), Some(program)) = (library, program) else {
         eprintln!("skipped: there is no g++ that makes programs");
         return;

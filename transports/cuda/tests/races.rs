@@ -151,9 +151,7 @@ fn copy_beside(has_event: bool) {
     if !has_device() {
         return;
     }
-    let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
-    let context = Context::new(&device).expect("a context");
-    let [writes, copies] = [0; 2].map(|_| Stream::new(&context).expect("a stream"));
+    let (context, [writes, copies]) = two_streams();
     let written = Event::new(&context).expect("an event");
     let [from, to] = [0; 2].map(|_| DeviceMemory::new(&context, 256).expect("memory"));
     // SAFETY: both ranges outlive the wait.
@@ -166,6 +164,13 @@ fn copy_beside(has_event: bool) {
         copies.copy(to.address(), from.address(), 256).expect("a copy");
     }
     [writes, copies].iter().for_each(|stream| stream.synchronize().expect("its end"));
+}
+
+fn two_streams() -> (Context, [Stream; 2]) {
+    let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
+    let context = Context::new(&device).expect("a context");
+    let streams = [0; 2].map(|_| Stream::new(&context).expect("a stream"));
+    (context, streams)
 }
 
 #[test]
@@ -185,9 +190,7 @@ fn launch_beside(has_event: bool) {
     if !has_device() {
         return;
     }
-    let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
-    let context = Context::new(&device).expect("a context");
-    let streams = [0; 2].map(|_| Stream::new(&context).expect("a stream"));
+    let (context, streams) = two_streams();
     let kernel = kernel_with(&context, "neighbours", "", "");
     let mut memory = DeviceMemory::new(&context, 4 * 66).expect("memory");
     memory.write(&streams[0], 0, &[0; 4 * 66]).expect("a copy");

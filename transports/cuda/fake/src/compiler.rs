@@ -3,11 +3,11 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use crate::folder::Folder;
 use crate::races;
 use crate::rewrite::rewrite;
 use crate::table::{Handle, Table, lock, put};
@@ -56,27 +56,6 @@ pub(crate) fn program() -> Option<&'static str> {
     })
 }
 
-/// A folder that is gone when this is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> std::io::Result<Self> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("brigade-fake-nvrtc-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is left to whoever cleans the folder for temporary files.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Operations as they stand: a device rounds each of them, and so do tests' references. Short loops
 /// are unrolled, as NVRTC does it: products take half the time, and compiling no longer.
 const OPTIONS: [&str; 7] =
@@ -86,7 +65,7 @@ const OPTIONS: [&str; 7] =
 fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
     let io = |error: std::io::Error| format!("the fake compiler needs a folder: {error}");
     let folder = Folder::new().map_err(io)?;
-    let path = |name: &str| folder.0.join(name);
+    let path = |name: &str| folder.path().join(name);
     for (name, text) in &program.headers {
         fs::write(path(name), text).map_err(io)?;
     }
@@ -102,10 +81,10 @@ fn compile(program: &Program, options: &[String]) -> Result<Vec<u8>, String> {
         first.extend(races::OPTIONS.map(String::from));
         second.extend(races::OPTIONS.map(String::from));
     }
-    run(&folder.0, &first, "kernels.cpp", "kernels.ii")?;
+    run(folder.path(), &first, "kernels.cpp", "kernels.ii")?;
     let text = fs::read_to_string(path("kernels.ii")).map_err(io)?;
     fs::write(path("rewritten.ii"), rewrite(&text)).map_err(io)?;
-    run(&folder.0, &second, "rewritten.ii", "kernels.so")?;
+    run(folder.path(), &second, "rewritten.ii", "kernels.so")?;
     let code = fs::read(path("kernels.so")).map_err(io)?;
     let length = (code.len() as u64).to_le_bytes();
     Ok([IMAGE_MAGIC, &length, &code].concat())

@@ -36,6 +36,7 @@ mod cufile;
 mod device;
 mod event;
 mod fault;
+mod folder;
 mod graph;
 mod kernel;
 mod memory;
@@ -48,6 +49,7 @@ mod table;
 use std::path::PathBuf;
 use std::sync::Once;
 
+pub use folder::Folder;
 pub use races::{races, watched};
 
 /// The library, built beside the test that asks. Tests get it by naming this crate among their
