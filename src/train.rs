@@ -88,10 +88,7 @@ fn train_in_world(args: &Args) -> ExitCode {
     let rank = comm.rank();
     // Whoever was started by another launcher than ours has not been asked yet.
     if let Err(error) = brigade_trainer::check(args, comm.size()) {
-        return match error.is_told_elsewhere(rank) {
-            true => code_of(&error),
-            false => fail(&error, &format!("rank {rank}: ")),
-        };
+        return end(&brigade_trainer::give_up(&comm, error), rank);
     }
     if let Err(problem) = if rank == 0 { check_outputs(args) } else { Ok(()) } {
         comm.abort(&problem);
@@ -100,8 +97,7 @@ fn train_in_world(args: &Args) -> ExitCode {
     }
     match brigade_trainer::train(args, Some(comm), &mut stdout()) {
         Ok(_) => ExitCode::SUCCESS,
-        Err(error) if error.is_told_elsewhere(rank) => code_of(&error),
-        Err(error) => fail(&error, &format!("rank {rank}: ")),
+        Err(error) => end(&error, rank),
     }
 }
 
@@ -125,6 +121,14 @@ fn settings(args: &Args) -> Result<Settings, Error> {
         settings.set("BRIGADE_TRANSPORT", transport)?;
     }
     Ok(settings)
+}
+
+/// End a rank of a training with its error.
+fn end(error: &brigade_trainer::Error, rank: usize) -> ExitCode {
+    match error.is_told_elsewhere() {
+        true => code_of(error),
+        false => fail(error, &format!("rank {rank}: ")),
+    }
 }
 
 /// End a training with its error.

@@ -110,6 +110,23 @@ fn a_killed_rank_is_named_and_its_run_goes_on_from_the_checkpoint_with_the_same_
     assert_eq!(resumed[..], alone[alone.len() - resumed.len()..]);
 }
 
+#[test]
+fn what_ends_a_run_is_told_by_one_rank_whether_one_finds_it_or_all() {
+    // The last stage is longer: it has what comes behind the blocks. Rank 0 has room.
+    let one = "--strategy gpipe --offload cpu --host-budget 300K";
+    let all = "--strategy zero2 --offload cpu --host-budget 40K";
+    let lr = "--lr 1e30";
+    for (flags, words) in [(one, "--host-budget: "), (all, "--host-budget: "), (lr, "loss is ")] {
+        let output = train(&format!("--steps 8 --ranks 2 {flags}")).output().unwrap();
+        assert!(!output.status.success(), "{flags}");
+        let errors = text(&output.stderr);
+        let told = errors.lines().filter(|line| line.starts_with("brigade train: rank "));
+        let told: Vec<&str> = told.collect();
+        assert!(matches!(told[..], [line] if line.contains(words)), "{flags}: {errors}");
+        assert!(flags != one || told[0].starts_with("brigade train: rank 1: "), "{errors}");
+    }
+}
+
 /// The process of a rank below the launcher.
 fn rank_process(launcher: u32, rank: usize) -> u32 {
     // `timeout` stands between us and the launcher.

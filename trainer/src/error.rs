@@ -57,6 +57,14 @@ pub enum Error {
         /// How many had ended before.
         ended: usize,
     },
+    /// Another rank was the first to end all with these words, and tells them.
+    #[error("{error}")]
+    Told {
+        /// The other rank.
+        by: usize,
+        /// What this one found, too.
+        error: Box<Error>,
+    },
     /// The loss is not a number any more; a smaller learning rate usually helps.
     #[error("loss is {loss} at step {step}: try a smaller --lr")]
     Diverged {
@@ -75,14 +83,9 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    /// Whether another rank than `rank` says it: the one that aborted, or rank 0 where all ranks
-    /// find the same.
-    pub fn is_told_elsewhere(&self, rank: usize) -> bool {
-        match self {
-            Error::Comm(brigade_comm::Error::Aborted { .. }) => true,
-            Error::Setting { .. } | Error::Diverged { .. } => rank > 0,
-            _ => false,
-        }
+    /// Whether another rank says it: the one that has ended all.
+    pub fn is_told_elsewhere(&self) -> bool {
+        matches!(self, Error::Comm(brigade_comm::Error::Aborted { .. }) | Error::Told { .. })
     }
 
     /// Whether whoever read the output went away (`| head`), who wants to hear no more of it.
@@ -97,6 +100,7 @@ impl Error {
             // Everything is read before the first step.
             Error::File { action, .. } => *action == "read",
             Error::Comm(error) => matches!(error, brigade_comm::Error::Invalid { .. }),
+            Error::Told { error, .. } => error.is_refusal(),
             _ => false,
         }
     }

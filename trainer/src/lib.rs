@@ -44,4 +44,4 @@ pub use error::Error;
 pub use plan::plan;
 pub use records::Output;
 pub use sys::Counting;
-pub use train::{Outcome, train};
+pub use train::{Outcome, give_up, train};

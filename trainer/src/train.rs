@@ -25,6 +25,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// How long a rank that ends all waits to hear whether another was there first.
+const VERDICT_WAIT: Duration = Duration::from_millis(500);
+const VERDICT_LOOK: Duration = Duration::from_millis(1);
+
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
@@ -54,7 +58,8 @@ pub struct Outcome {
 ///
 /// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint`
 /// for files; `Output` if `out` does not take what is printed; `Diverged` if the loss is no number
-/// any more. Whatever ends this rank ends the others too, with its reason.
+/// any more. Whatever ends this rank ends the others too, with its reason; of those that find the
+/// same all but the first have `Told`.
 pub fn train(
     args: &Args,
     world: Option<Communicator>,
@@ -75,7 +80,34 @@ pub fn train(
     drop(pool);
     // Until its threads are gone they hold memory, which a run after this one would see go.
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    outcome.inspect_err(|error| abort(world, error))
+    outcome.map_err(|error| match world {
+        Some(comm) => give_up(comm, error),
+        None => error,
+    })
+}
+
+/// Have the other ranks of `world` hear why this one goes no further. What it comes to is told by
+/// this rank, unless it is `is_told_elsewhere`: of ranks that find the same one tells it, whichever
+/// was the first.
+pub fn give_up(world: &Communicator, error: Error) -> Error {
+    abort(Some(world), &error);
+    if let Error::Comm(_) = error {
+        return error;
+    }
+    let words = error.to_string();
+    let until = Instant::now() + VERDICT_WAIT;
+    loop {
+        match world.ended() {
+            Some(brigade_comm::Error::Aborted { rank, why })
+                if rank as usize != world.rank() && why == words =>
+            {
+                return Error::Told { by: rank as usize, error: Box::new(error) };
+            }
+            None if Instant::now() < until => std::thread::sleep(VERDICT_LOOK),
+            // Better twice than not at all.
+            _ => return error,
+        }
+    }
 }
 
 fn run(
