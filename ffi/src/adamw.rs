@@ -253,11 +253,13 @@ unsafe fn open(
 
 impl Machinery {
     fn new(tiers: &Tiers, mut state: StateFile, config: brigade_adamw_config_t) -> Outcome<Self> {
-        let names = state.directory().tensors().iter().map(|placed| &placed.tensor.name[..]);
-        if !names.eq(ARRAYS) {
+        let there = || state.directory().tensors().iter().map(|placed| &placed.tensor);
+        let elements = there().next().map_or(0, Tensor::count);
+        let whole = |name| Tensor::whole(name, Dtype::F32, &[elements]);
+        if !there().eq(ARRAYS.map(whole).iter()) {
             return Err(Failure::argument("these files hold another kind of state"));
         }
-        let elements = state.directory().tensors()[0].tensor.count() as usize;
+        let elements = elements as usize;
         let carrier = tiers.carrier.clone();
         let shape = {
             let tensors: Vec<Placed> = state.directory().tensors().to_vec();

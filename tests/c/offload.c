@@ -149,6 +149,8 @@ static void flip(brigade_arena_t arena) {
 static void nonsense(brigade_arena_t arena) {
     const brigade_tensor_t twice[] = {{"a", BRIGADE_INT8, 5}, {"a", BRIGADE_INT8, 5}};
     const brigade_tensor_t alike[] = {{"a", BRIGADE_INT8, 5}, {"a", BRIGADE_INT32, 7}};
+    const brigade_tensor_t integers[] = {
+        {"weights", BRIGADE_INT32, 5}, {"mean", BRIGADE_INT32, 5}, {"square", BRIGADE_INT32, 5}};
     const brigade_tensor_t nameless = {NULL, BRIGADE_INT8, 5};
     const brigade_tensor_t untyped = {"a", (brigade_dtype_t)99, 5};
     const brigade_tensor_t endless = {"a", BRIGADE_INT64, SIZE_MAX};
@@ -189,6 +191,10 @@ static void nonsense(brigade_arena_t arena) {
     CHECK(brigade_store_commit(store, 1));
     CHECK(brigade_store_destroy(store));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_store_destroy(store));
+    RESULT(BRIGADE_INVALID_ARGUMENT, brigade_adamw_open(&adamw, arena, paths, 1, NULL));
+    CHECK(brigade_store_create(&store, arena, paths, 1, integers, 3, MIB));
+    CHECK(brigade_store_commit(store, 1));
+    CHECK(brigade_store_destroy(store));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_adamw_open(&adamw, arena, paths, 1, NULL));
     config.beta1 = 1;
     RESULT(BRIGADE_INVALID_ARGUMENT,

@@ -101,14 +101,20 @@ impl Args {
         if self.resume.as_deref().is_some_and(|from| is_same_folder(from, folder)) {
             return Ok(());
         }
-        // What cannot be gone on from is nobody's loss.
-        let Ok(Kept { header, .. }) = Kept::find(folder) else { return Ok(()) };
-        let (name, step) = (folder.display(), header.step);
-        let problem = format!(
-            "it is what a run has kept after step {step}: --resume {name} goes on from that; else \
-             remove its files, or let --offload name another folder"
-        );
-        Err(Error::checkpoint(folder, problem))
+        let name = folder.display();
+        let what = match Kept::look(folder) {
+            Ok(None) => return Ok(()),
+            Ok(Some(Kept { header, .. })) => {
+                let step = header.step;
+                format!(
+                    "it is what a run has kept after step {step}: --resume {name} goes on from that"
+                )
+            }
+            // Sound files may be among them.
+            Err(problem) => format!("what is there cannot be gone on from ({problem})"),
+        };
+        let problem = "else remove its files, or let --offload name another folder";
+        Err(Error::checkpoint(folder, format!("{what}; {problem}")))
     }
 }
 

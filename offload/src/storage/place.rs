@@ -41,6 +41,17 @@ impl Body {
         file.metadata().map_or(0, |found| if found.is_file() { found.dev() } else { found.rdev() })
     }
 
+    /// Whether what was there before may still be read.
+    pub(crate) fn is_device(&self) -> bool {
+        match self {
+            Body::System { buffered, .. } => {
+                buffered.metadata().is_ok_and(|found| !found.is_file())
+            }
+            Body::Namespace { .. } => true,
+            Body::Simulated => false,
+        }
+    }
+
     /// Let others own it.
     pub(super) fn disown(&self) {
         match self {

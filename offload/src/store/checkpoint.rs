@@ -42,7 +42,8 @@ impl Checkpoint {
     /// there are several, of different numbers of ranks, the one with the highest label. What a
     /// writer left that was killed at its start, or while it removed an older one, is passed over.
     ///
-    /// Errors: there is none; one that is not whole has something newer.
+    /// Errors: `Nothing` if there is none; one that is not whole has something newer; what is there
+    /// cannot be read.
     pub fn find(carrier: &Carrier, folders: &[impl AsRef<Path>]) -> Result<Self, StoreError> {
         let Some(folder) = folders.first().map(AsRef::as_ref) else {
             let (folder, what) = (PathBuf::new(), String::from("no folder to look in"));
@@ -76,9 +77,13 @@ impl Checkpoint {
         }
         // An older, complete one beside it would be taken without a word: better to say so.
         let label = best.as_ref().map(Self::label);
-        match broken.into_iter().find(|(newest, _)| label.is_none() || *newest > label) {
+        let what = match broken.is_empty() {
+            true => "no file of a checkpoint",
+            false => "nothing was ever committed to the files of a checkpoint",
+        };
+        match broken.into_iter().find(|(newest, _)| *newest > label) {
             Some((_, why)) => Err(why),
-            None => best.ok_or_else(|| incomplete(String::from("no file of a checkpoint"))),
+            None => best.ok_or_else(|| StoreError::Nothing { folder: folder.into(), what }),
         }
     }
 

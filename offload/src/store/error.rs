@@ -137,6 +137,14 @@ pub enum StoreError {
         /// Those that are there.
         found: Vec<u64>,
     },
+    /// No checkpoint is there, and none ever was: nothing was committed to any file that is.
+    #[error("{}: {what}", folder.display())]
+    Nothing {
+        /// Where it was looked for.
+        folder: PathBuf,
+        /// What is there instead.
+        what: &'static str,
+    },
     /// The files of a checkpoint are not all there.
     #[error("{}: {what}", folder.display())]
     Incomplete {

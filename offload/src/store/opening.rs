@@ -8,8 +8,8 @@ use super::carrier::{Carrier, damaged};
 use super::error::StoreError;
 use super::state::Which;
 use crate::layout::{
-    Blueprint, Candidate, Fault, Generation, Geometry, Recovered, SLOT_BYTES, Superblock, Wrong,
-    recover,
+    ALIGNMENT, Blueprint, Candidate, Fault, Generation, Geometry, Place, Placed, Recovered,
+    SLOT_BYTES, Side, Step, Superblock, Wrong, recover,
 };
 use crate::storage::File;
 
@@ -63,6 +63,35 @@ pub(super) fn load(
             Err(_) => {}
         }
     }
+}
+
+/// Make devices what new files are, as far as it counts. No old superblock is there, by these
+/// steps, and behind the end of each tensor its last block is zero, on both sides: parts of tensors
+/// are written up to their end, and blocks are summed whole.
+pub(super) fn take_devices(
+    carrier: &Carrier,
+    files: &[File],
+    blueprint: &Blueprint,
+    erase: &[Step],
+) -> Result<(), StoreError> {
+    if let Some(file) = files.iter().find(|file| file.opened.namespace().is_some()) {
+        let what = "commands to a drive move whole blocks: name its block device (/dev/nvme..)";
+        return Err(StoreError::Foreign { path: file.path().into(), what: what.into() });
+    }
+    carrier.run(files, erase)?;
+    let geometry = &blueprint.geometry;
+    let block_bytes = geometry.block_bytes();
+    let ends = blueprint.directory.tensors().iter().map(Placed::end);
+    for end in ends.filter(|end| !end.is_multiple_of(block_bytes)) {
+        for side in [Side::Even, Side::Odd] {
+            let Place { stripe, offset } = geometry.place(end / block_bytes, side);
+            // Whole pages; the tensor's own bytes come later.
+            let kept = end % block_bytes / ALIGNMENT * ALIGNMENT;
+            let bytes = vec![0; (block_bytes - kept) as usize];
+            carrier.run(files, &[Step::Write { stripe, offset: offset + kept, bytes }])?;
+        }
+    }
+    Ok(())
 }
 
 /// Own the files of a state in which these generations were seen.

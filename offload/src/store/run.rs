@@ -152,8 +152,8 @@ impl Run {
         Ok(run.start())
     }
 
-    /// Write to blocks from `first` on. What is behind the end in the last of them is zero and
-    /// stays so.
+    /// Write to blocks from `first` on. What is behind the end in the last of them was made zero
+    /// with the state, and stays so.
     ///
     /// Errors: a newer draft was begun.
     pub(super) fn write(

@@ -8,7 +8,7 @@ use super::carrier::{Carrier, damaged};
 use super::draft::Draft;
 use super::error::StoreError;
 use super::gather::gather;
-use super::opening::{load, nothing, numbers, random_id, slots, take_over};
+use super::opening::{load, nothing, numbers, random_id, slots, take_devices, take_over};
 use crate::layout::{
     Blueprint, Checksum, Directory, Entry, Fault, Generation, Geometry, Piece, Placed, Step, Wrong,
     checksum, erase, recover, withdraw,
@@ -74,7 +74,10 @@ impl StateFile {
     /// device shows now.
     ///
     /// `block_bytes`: a power of two from 4 KiB to 64 MiB; 1 MiB is right for drives as we know
-    /// them.
+    /// them. A block device does as well as a file.
+    ///
+    /// Errors: `Foreign` for a namespace's generic device (`/dev/ng..`), which takes no less than
+    /// whole blocks; the system's.
     pub fn create(
         carrier: &Carrier,
         paths: &[impl AsRef<Path>],
@@ -88,6 +91,9 @@ impl StateFile {
         };
         let files = (0..).zip(paths).map(create).collect::<Result<Vec<_>, _>>()?;
         let mend = erase(geometry.stripes());
+        if files.iter().any(|file| file.opened.body().is_device()) {
+            take_devices(carrier, &files, &blueprint, &mend)?;
+        }
         Ok(Self { is_ours: true, ..Self::new(carrier, files, blueprint, None, mend) })
     }
 

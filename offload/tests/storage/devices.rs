@@ -12,7 +12,7 @@ use brigade_offload::storage::{
 };
 use brigade_offload::store::{Carrier, StateFile, StoreError, Which};
 
-use crate::world::outcome;
+use crate::world::{LIMIT, outcome};
 
 const MIB: usize = 1 << 20;
 const IMAGE_BYTES: u64 = 48 << 20;
@@ -199,5 +199,30 @@ fn a_device_that_cannot_read_says_where() {
             other => panic!("{other:?}"),
         }
         println!("{why}");
+    });
+}
+
+#[test]
+fn a_state_on_a_device_that_held_other_bytes_is_what_was_written() {
+    each_engine(Bench::attach, |_, device, storage, arena| {
+        std::fs::write(device, vec![0xA5; IMAGE_BYTES as usize]).unwrap();
+        run("blockdev", &["--flushbufs", path(device)]).unwrap();
+        let carrier = Carrier::new(storage, arena);
+        let bytes = 3 * MIB + 5000;
+        let tensor = Tensor::whole("t", Dtype::U8, &[bytes as u64]);
+        let directory = Directory::pack([tensor], 1 << 20).unwrap();
+        let mut state = StateFile::create(&carrier, &[device], directory, 1 << 20).unwrap();
+        let placed = state.directory().tensors()[0].clone();
+        for byte in 1..=3 {
+            let mut buffer = arena.take(bytes, Category::Staging).unwrap();
+            buffer.fill(byte);
+            let mut draft = state.begin().unwrap();
+            let run = draft.write_part(&placed, 0, bytes, buffer, Priority::Urgent).unwrap();
+            drop(run.wait(LIMIT).unwrap());
+            state.commit(draft, u64::from(byte), b"").unwrap();
+            state.verify().unwrap();
+        }
+        drop(state);
+        StateFile::open(&carrier, &[device], Which::Newest).unwrap().verify().unwrap();
     });
 }

@@ -134,3 +134,28 @@ fn what_would_be_lost_or_is_not_there_is_refused() {
     }
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2, "what was kept is there still");
 }
+
+#[test]
+fn what_was_kept_and_cannot_be_read_is_not_written_over_and_what_nobody_has_kept_is() {
+    let folder = Folder::new();
+    let kept = args(&format!("--strategy fsdp --keep {}", folder.nvme()));
+    world(2, &Args { stop_at: Some(2), ..kept.clone() });
+    let path = |rank| folder.0.join(format!("rank-{rank:05}-of-00002.brigade"));
+    let bytes = std::fs::read(path(1)).unwrap();
+    let refused = |why: &str| {
+        for end in ends(2, &kept) {
+            let problem = end.unwrap_err().to_string();
+            let is_said = problem.contains("cannot be gone on from") && problem.contains(why);
+            assert!(is_said && problem.contains("remove its files"), "{problem}");
+        }
+    };
+    std::fs::write(path(1), &bytes[..bytes.len() - 1]).unwrap();
+    refused("truncated?");
+    std::fs::remove_file(path(1)).unwrap();
+    refused("1 files of a checkpoint of 2 ranks");
+    // A run that was killed at its start has left these.
+    for rank in 0..2 {
+        std::fs::write(path(rank), "").unwrap();
+    }
+    world(2, &Args { stop_at: Some(1), ..kept.clone() });
+}

@@ -29,20 +29,35 @@ impl Kept {
     /// Errors: `Offload` if there is none, `Checkpoint` if it is no run's.
     pub(crate) fn find(folder: &Path) -> Result<Kept, Error> {
         let checkpoint = Checkpoint::find(&carrier()?, &[folder]).map_err(Error::offload)?;
-        let ranks = checkpoint.ranks();
-        let paths = (0..ranks).flat_map(|rank| rank_paths(&[folder], rank, ranks)).collect();
-        Kept::of(checkpoint, paths)
+        Kept::of(checkpoint, folder)
+    }
+
+    /// The same, or none where no run has kept anything.
+    ///
+    /// Errors: what is there cannot be read, or is no run's.
+    pub(crate) fn look(folder: &Path) -> Result<Option<Kept>, Error> {
+        match Checkpoint::find(&carrier()?, &[folder]) {
+            Err(StoreError::Nothing { .. }) => Ok(None),
+            Ok(checkpoint) if note(&checkpoint).is_empty() => Ok(None),
+            found => Kept::of(found.map_err(Error::offload)?, folder).map(Some),
+        }
     }
 
     /// The same of these files, whatever else there is in the folder by now.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Kept, Error> {
         let ranks: Vec<_> = paths.iter().map(|path| vec![path.clone()]).collect();
         let checkpoint = Checkpoint::open(&carrier()?, &ranks).map_err(Error::offload)?;
-        Kept::of(checkpoint, paths.to_vec())
+        Kept::at(checkpoint, paths.to_vec())
     }
 
-    fn of(checkpoint: Checkpoint, paths: Vec<PathBuf>) -> Result<Kept, Error> {
-        let note = checkpoint.state(0).generation().map_or(&[][..], |newest| &newest.note);
+    fn of(checkpoint: Checkpoint, folder: &Path) -> Result<Kept, Error> {
+        let ranks = checkpoint.ranks();
+        let paths = (0..ranks).flat_map(|rank| rank_paths(&[folder], rank, ranks)).collect();
+        Kept::at(checkpoint, paths)
+    }
+
+    fn at(checkpoint: Checkpoint, paths: Vec<PathBuf>) -> Result<Kept, Error> {
+        let note = note(&checkpoint);
         if note.is_empty() {
             let problem = "its run ended before it had kept anything";
             return Err(Error::checkpoint(&paths[0], problem));
@@ -123,6 +138,11 @@ impl Kept {
         }
         Ok(state)
     }
+}
+
+/// What its run has written beside it, once it has kept something.
+fn note(checkpoint: &Checkpoint) -> &[u8] {
+    checkpoint.state(0).generation().map_or(&[], |newest| &newest.note)
 }
 
 fn carrier() -> Result<Carrier, Error> {
