@@ -46,5 +46,6 @@ pub(crate) fn is_of_no_width() -> bool {
 
 /// Tell the user, whose terminal may be gone.
 pub(crate) fn say(words: Arguments<'_>) {
-    let _gone = writeln!(io::stderr(), "{words}");
+    // In one piece, as ranks share a terminal.
+    let _gone = io::stderr().write_all(format!("{words}\n").as_bytes());
 }

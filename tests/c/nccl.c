@@ -89,8 +89,9 @@ static void messages(void) {
 
 static void operators(void) {
     float factor = 0.5f, value[RANKS];
+    const long long inexact = (1LL << 53) + 1;
     ncclRedOp_t now[RANKS], later[RANKS], again;
-    int rank;
+    int rank, sum = 1;
     ALL(rank) {
         CHECK(ncclRedOpCreatePreMulSum(&now[rank], &factor, ncclFloat32, ncclScalarHostImmediate,
                                        comms[rank]));
@@ -110,6 +111,10 @@ static void operators(void) {
     ALL(rank) REQUIRE(value[rank] == wanted);
     SCALED(now, 3)
     SCALED(later, 12)
+    MISUSED(ncclRedOpCreatePreMulSum(&again, (void *)&inexact, ncclInt64, ncclScalarHostImmediate,
+                                     comms[0]));
+    REFUSED(ncclAllReduce(&sum, &sum, 1, ncclInt32, now[0], comms[0], NULL));
+    REQUIRE(strstr(ncclGetLastError(comms[0]), "type f32") != NULL);
     CHECK(ncclRedOpDestroy(now[0], comms[0]));
     REFUSED(ncclRedOpDestroy(now[0], comms[0]));
     REFUSED(ncclRedOpDestroy(ncclSum, comms[0]));
@@ -120,7 +125,9 @@ static void operators(void) {
 
 static void divisions(void) {
     ncclComm_t halves[RANKS], rest[RANKS];
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int excluded[1] = {1}, rank, number;
+    ncclResult_t state;
     long long sum[RANKS];
     CHECK(ncclGroupStart());
     ALL(rank) CHECK(ncclCommSplit(comms[rank], rank == 0 ? -1 : rank % 2, -rank, &halves[rank],
@@ -150,6 +157,10 @@ static void divisions(void) {
     }
     REFUSED(ncclCommShrink(comms[0], excluded, -1, &rest[0], NULL, 0));
     REFUSED(ncclCommSplit(comms[0], -2, 0, &rest[0], NULL));
+    config.blocking = 7;
+    REFUSED(ncclCommShrink(comms[0], excluded, 1, &rest[0], &config, 1));
+    CHECK(ncclCommGetAsyncError(comms[0], &state));
+    RESULT(ncclSuccess, state);
     MISUSED(ncclCommSuspend(comms[0], 1));
     REQUIRE(strstr(ncclGetLastError(comms[0]), "ncclCommSuspend") != NULL);
 }
@@ -352,8 +363,10 @@ static void nonsense(void) {
     MISUSED(ncclGroupEnd());
     CHECK(ncclGroupStart());
     REFUSED(ncclAllReduce(&value, NULL, 1, ncclFloat32, ncclSum, comms[0], NULL));
-    MISUSED(ncclCommDestroy(comms[0]));
+    CHECK(ncclCommDestroy(comms[0]));
     REFUSED(ncclGroupEnd());
+    /* Not that either. */
+    CHECK(ncclCommCount(comms[0], &version));
     CHECK(ncclGroupStart());
     CHECK(ncclGroupEnd());
 }

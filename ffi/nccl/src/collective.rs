@@ -167,7 +167,7 @@ unsafe fn carry_out(
         let dtype = dtype(datatype)?;
         let op = match op {
             // SAFETY: the caller's promise.
-            Some(op) => unsafe { parse(op, &comm) }?,
+            Some(op) => unsafe { parse(op, dtype, &comm) }?,
             None => Op::Sum,
         };
         let (collective, lengths) = shape(comm.member()?.seat())?;

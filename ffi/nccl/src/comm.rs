@@ -123,6 +123,16 @@ impl Comm {
         std::mem::replace(&mut *last, Arc::downgrade(part)).upgrade()
     }
 
+    /// Wait until its calls have ended, and where it blocks, until nothing of it on devices is open
+    /// to others.
+    pub(crate) fn finalize(&self) -> Outcome {
+        let member = self.undivided()?;
+        match &member.on_device {
+            Some(on_device) if self.blocking => on_device.close(),
+            _ => Ok(()),
+        }
+    }
+
     /// Calls are on their way; ncclCommGetAsyncError tells when they have ended.
     pub(crate) fn keep(&self, works: Vec<Work<'static>>) {
         self.works.lock().unwrap_or_else(PoisonError::into_inner).extend(works);
@@ -213,22 +223,22 @@ pub unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) 
     unsafe { ask(comm, device, |comm| Ok(comm.device)) }
 }
 
-/// Waits until all ranks have come here, and all their calls have ended; on devices, also until no
-/// process has memory of another one's open. For a communicator that does not block, the latter is
-/// what ncclCommDestroy waits for.
+/// Waits until this rank's calls have ended; on devices, also until no process has memory of
+/// another one's open, so a thread that has ranks of several processes' worlds finalizes them in a
+/// group. For a communicator that does not block, the latter is what ncclCommDestroy waits for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
     enter_for(|| {
-        group::refuse("ncclCommFinalize")?;
-        let comm = pin::<Comm>(comm.addr() as u64)?;
-        // SAFETY: a barrier has no memory.
-        let result = unsafe { group::later(&comm, group::barrier()?, std::ptr::null_mut()) }?;
-        if comm.blocking
-            && let Some(on_device) = &comm.member()?.on_device
-        {
-            on_device.close()?;
+        if comm.is_null() {
+            return Ok(SUCCESS);
         }
-        Ok(result)
+        let comm = pin::<Comm>(comm.addr() as u64)?.share();
+        if group::is_open() {
+            group::list_finalizing(comm);
+            return Ok(SUCCESS);
+        }
+        comm.finalize()?;
+        Ok(if comm.blocking { SUCCESS } else { IN_PROGRESS })
     })
 }
 
@@ -237,8 +247,16 @@ pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
     enter(|| {
-        group::refuse("ncclCommDestroy")?;
-        close::<Comm>(comm.addr() as u64)
+        let handle = comm.addr() as u64;
+        if comm.is_null() {
+            return Ok(());
+        }
+        if group::is_open() {
+            drop(pin::<Comm>(handle)?);
+            group::list_destroying(handle);
+            return Ok(());
+        }
+        close::<Comm>(handle)
     })
 }
 
@@ -246,6 +264,9 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
     enter(|| {
+        if comm.is_null() {
+            return Ok(());
+        }
         stop(comm, "ncclCommAbort was called")?;
         close::<Comm>(comm.addr() as u64)
     })

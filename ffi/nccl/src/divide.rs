@@ -85,11 +85,11 @@ pub unsafe extern "C" fn ncclCommShrink(
         let seat = member.seat();
         let excluded = excluded.iter().map(|rank| seat.member("shrink: rank", *rank));
         let excluded = excluded.collect::<Outcome<Vec<_>>>()?;
+        // SAFETY: C passes NULL or a config.
+        let Config { blocking, blocks } = unsafe { config(wishes) }?;
         if flags == SHRINK_ABORT {
             member.communicator.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
         }
-        // SAFETY: C passes NULL or a config.
-        let Config { blocking, blocks } = unsafe { config(wishes) }?;
         let made = Arc::new(Comm::new(blocking.unwrap_or(parent.blocking), parent.device));
         let before = parent.divide(&made);
         let shrink = move || -> Outcome<Option<Member>> {

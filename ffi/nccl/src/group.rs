@@ -3,18 +3,18 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use brigade_comm::{Call, Dtype, Work};
-use brigade_schedule::Collective;
+use brigade_comm::Work;
+use brigade_wall::failure::guard;
 use brigade_wall::fork;
-use brigade_wall::handle::Pinned;
+use brigade_wall::handle::{Pinned, close};
 use brigade_wall::listed::{Listed, What};
-use brigade_wall::memory::{Lengths, Memory};
 use brigade_wall::sight::hidden_in;
-use brigade_wall::streams::{Enqueued, Streams};
+use brigade_wall::streams::{Enqueued, Streams, ended};
 use brigade_wall::{Failure, Outcome};
 
 use crate::collective::cudaStream_t;
 use crate::comm::{Comm, Member};
+use crate::join::Joining;
 use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
 
 /// What a thread has listed.
@@ -22,10 +22,13 @@ use crate::result::{IN_PROGRESS, SUCCESS, enter, enter_for, ncclResult_t};
 struct Group {
     /// Where it was opened; a child of `fork` inherits it.
     process: u32,
-    /// Communicators that other threads are making meanwhile.
-    joining: Vec<Arc<Comm>>,
+    /// Communicators to be made.
+    joining: Vec<Joining>,
     /// By communicator, in the order in which they were first named.
     shares: Vec<Share>,
+    /// Communicators to be finalized behind their calls, and handles to be closed behind that.
+    finalizing: Vec<Arc<Comm>>,
+    destroying: Vec<u64>,
     /// Why nothing will be carried out.
     spoilt: Option<Box<Failure>>,
 }
@@ -65,12 +68,18 @@ pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
         1 => {
             OPEN.set(0);
             let group = GROUP.with(RefCell::take);
-            let group = fork::own_group(group.process, group)?;
+            let mut group = fork::own_group(group.process, group)?;
+            let finalizing = std::mem::take(&mut group.finalizing);
+            let destroying = std::mem::take(&mut group.destroying);
             // SAFETY: whoever listed the calls has promised to leave their memory alone.
-            unsafe {
+            let result = unsafe {
                 group.check()?;
                 group.carry_out()
-            }
+            }?;
+            let is_waited_for = finalizing.iter().all(|comm| comm.blocking);
+            at_once(finalizing, |comm| comm.finalize())?;
+            at_once(destroying, close::<Comm>)?;
+            Ok(if is_waited_for { result } else { IN_PROGRESS })
         }
         count => {
             OPEN.set(count - 1);
@@ -104,17 +113,37 @@ pub(crate) fn spoil(failure: &Failure) {
     }
 }
 
-/// The end of the open group waits for this communicator.
-pub(crate) fn list_joining(comm: Arc<Comm>) {
-    GROUP.with_borrow_mut(|group| group.joining.push(comm));
+/// The end of the open group makes this communicator.
+pub(crate) fn list_joining(joining: Joining) {
+    GROUP.with_borrow_mut(|group| group.joining.push(joining));
 }
 
-/// A barrier, to be carried out.
-pub(crate) fn barrier() -> Outcome<What> {
-    let call = Call::moving(Collective::Barrier, Dtype::U8, 0);
-    let nothing = std::ptr::null_mut();
-    let memory = Memory::new(nothing, nothing, Lengths::equal(0), Dtype::U8)?;
-    Ok(What::Collective { call, memory })
+/// The end of the open group finalizes this communicator.
+pub(crate) fn list_finalizing(comm: Arc<Comm>) {
+    GROUP.with_borrow_mut(|group| group.finalizing.push(comm));
+}
+
+/// The end of the open group closes this communicator's handle.
+pub(crate) fn list_destroying(handle: u64) {
+    GROUP.with_borrow_mut(|group| group.destroying.push(handle));
+}
+
+/// Do it to all of them, each in a thread of its own, as they may wait for each other. The first
+/// failure is told.
+fn at_once<T: Send>(those: Vec<T>, what: impl Fn(T) -> Outcome + Sync) -> Outcome {
+    let what = &what;
+    std::thread::scope(|scope| {
+        let start = |one: T| {
+            let thread = std::thread::Builder::new().name("brigade-end".into());
+            let body = move || guard(|| what(one));
+            thread.spawn_scoped(scope, body).map_err(|error| {
+                Failure::system(format!("no thread can be started to end one: {error}"))
+            })
+        };
+        let threads: Vec<_> = those.into_iter().map(start).collect();
+        let ended = threads.into_iter().map(|thread| ended(thread?));
+        ended.fold(Ok(()), Result::and)
+    })
 }
 
 /// Carry a call out, or list it in the open group, or start it.
@@ -188,19 +217,23 @@ pub(crate) unsafe fn later(
 }
 
 impl Group {
-    /// Wait for communicators that are being made, and refuse all of it for the sake of one call.
+    /// Refuse all of it for the sake of one call, and make communicators.
     ///
     /// # Safety
     ///
     /// The memory is what C must pass.
-    unsafe fn check(&self) -> Outcome {
-        // All come to an end, and the first failure is told.
-        let joined = self.joining.iter().map(|comm| comm.joined.wait().as_ref().map(|_| ()));
-        joined.fold(Ok(()), Result::and).map_err(Clone::clone)?;
+    unsafe fn check(&mut self) -> Outcome {
         if let Some(failure) = &self.spoilt {
             let sentence = format!("nothing of the group was carried out: {}", failure.sentence);
             return Err(Failure::new(failure.cause, sentence));
         }
+        // All come to an end, and the first failure is told.
+        let joining: Vec<_> = self.joining.drain(..).map(Joining::start).collect();
+        let joined = joining.into_iter().map(|started| match started?.joined.wait() {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.clone()),
+        });
+        joined.fold(Ok(()), Result::and)?;
         for Share { comm, listed, .. } in &self.shares {
             if !listed.is_empty() {
                 // SAFETY: the caller's promise.

@@ -123,9 +123,8 @@ pub unsafe extern "C" fn ncclCommInitAll(
     })
 }
 
-/// Make a communicator of what `join` comes to. In a group another thread does it, and the end of
-/// the group waits for it; so does one that does not block, and nobody waits. The handle is also
-/// returned.
+/// Make a communicator of what `join` comes to. In a group its end does, in other threads; another
+/// thread also makes one that does not block, and nobody waits. The handle is also returned.
 ///
 /// # Safety
 ///
@@ -136,7 +135,8 @@ pub(crate) unsafe fn begin(
     join: impl FnOnce() -> Outcome<Option<Member>> + Send + 'static,
 ) -> Outcome<(ncclResult_t, u64)> {
     let handle = register(Arc::clone(&comm))?;
-    if comm.blocking && !group::is_open() {
+    let blocking = comm.blocking;
+    if blocking && !group::is_open() {
         if let Err(failure) = comm.joined.get_or_init(|| guard(join)) {
             close::<Comm>(handle)?;
             return Err(failure.clone());
@@ -145,22 +145,59 @@ pub(crate) unsafe fn begin(
         unsafe { out.put(as_comm(handle)) };
         return Ok((SUCCESS, handle));
     }
-    let joining = Arc::clone(&comm);
-    let body = move || {
-        joining.joined.get_or_init(|| guard(join));
-    };
-    let thread = std::thread::Builder::new().name("brigade-join".into()).spawn(body);
-    if let Err(error) = thread {
+    let joining = Joining::new(comm, join);
+    if blocking {
+        group::list_joining(joining);
+    } else if let Err(failure) = joining.start() {
         close::<Comm>(handle)?;
-        return Err(Failure::system(format!("no thread can be started to join: {error}")));
+        return Err(failure);
     }
     // SAFETY: the caller's promise.
     unsafe { out.put(as_comm(handle)) };
-    if comm.blocking {
-        group::list_joining(comm);
-        return Ok((SUCCESS, handle));
+    Ok((if blocking { SUCCESS } else { IN_PROGRESS }, handle))
+}
+
+/// A communicator that is to be made.
+pub(crate) struct Joining {
+    comm: Arc<Comm>,
+    join: Option<Box<dyn FnOnce() -> Outcome<Option<Member>> + Send>>,
+}
+
+impl Joining {
+    fn new(
+        comm: Arc<Comm>,
+        join: impl FnOnce() -> Outcome<Option<Member>> + Send + 'static,
+    ) -> Self {
+        Self { comm, join: Some(Box::new(join)) }
     }
-    Ok((IN_PROGRESS, handle))
+
+    /// Have another thread do it.
+    pub(crate) fn start(mut self) -> Outcome<Arc<Comm>> {
+        let comm = Arc::clone(&self.comm);
+        let thread = std::thread::Builder::new().name("brigade-join".into());
+        let body = move || {
+            if let Some(join) = self.join.take() {
+                self.comm.joined.get_or_init(|| guard(join));
+            }
+        };
+        match thread.spawn(body) {
+            Ok(_) => Ok(comm),
+            Err(error) => {
+                Err(Failure::system(format!("no thread can be started to join: {error}")))
+            }
+        }
+    }
+}
+
+impl Drop for Joining {
+    /// Whoever waits for one that is never begun is told so.
+    fn drop(&mut self) {
+        if self.join.is_some() {
+            let failure =
+                || Err(Failure::usage("the group that should make it was not carried out"));
+            self.comm.joined.get_or_init(failure);
+        }
+    }
 }
 
 fn as_comm(handle: u64) -> ncclComm_t {

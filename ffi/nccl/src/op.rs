@@ -21,11 +21,18 @@ const FACTORS_MAX: usize = 1 << 16;
 
 /// What an operator that was made scales by.
 #[derive(Clone, Copy)]
-pub(crate) enum Factor {
-    /// A number that was read when it was made.
+pub(crate) struct Factor {
+    /// Of what: of the number, and of the elements.
+    dtype: Dtype,
+    number: Number,
+}
+
+#[derive(Clone, Copy)]
+enum Number {
+    /// Read when it was made.
     Known(f64),
-    /// A number to be read with each call, where it lies.
-    At(usize, Dtype),
+    /// To be read with each call, where it lies.
+    At(usize),
 }
 
 /// An element type, as NCCL numbers them: the first twelve of ours.
@@ -34,12 +41,12 @@ pub(crate) fn dtype(number: c_int) -> Outcome<Dtype> {
     known.ok_or_else(|| Failure::argument(format!("no element type has the number {number}")))
 }
 
-/// The operator with this number on this communicator.
+/// The operator with this number on this communicator, for elements of a type.
 ///
 /// # Safety
 ///
 /// A factor that is read with each call is still where it was.
-pub(crate) unsafe fn parse(op: ncclRedOp_t, comm: &Comm) -> Outcome<Op> {
+pub(crate) unsafe fn parse(op: ncclRedOp_t, dtype: Dtype, comm: &Comm) -> Outcome<Op> {
     Ok(match op {
         0 => Op::Sum,
         1 => Op::Prod,
@@ -50,10 +57,16 @@ pub(crate) unsafe fn parse(op: ncclRedOp_t, comm: &Comm) -> Outcome<Op> {
             let factors = comm.factors.lock().unwrap_or_else(PoisonError::into_inner);
             let place = usize::try_from(made.wrapping_sub(BUILT_IN)).ok();
             let factor = place.and_then(|place| factors.get(place).copied().flatten());
-            match factor {
-                None => return Err(unknown(op)),
-                Some(Factor::Known(factor)) => Op::PreMulSum(factor),
-                Some(Factor::At(address, dtype)) => {
+            let Factor { dtype: own, number } = factor.ok_or_else(|| unknown(op))?;
+            if own != dtype {
+                let (own, dtype) = (own.name(), dtype.name());
+                return Err(Failure::argument(format!(
+                    "operator {op} was made for elements of type {own}, and the call is on {dtype}"
+                )));
+            }
+            match number {
+                Number::Known(factor) => Op::PreMulSum(factor),
+                Number::At(address) => {
                     let scalar = std::ptr::with_exposed_provenance(address);
                     // SAFETY: the caller's promise.
                     Op::PreMulSum(unsafe { scalar_at(scalar, dtype) }?)
@@ -88,9 +101,9 @@ pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         }
         // SAFETY: C passes a number of this type.
         let now = unsafe { scalar_at(scalar, dtype) }?;
-        let factor = match residence {
-            0 => Factor::At(scalar.expose_provenance(), dtype),
-            1 => Factor::Known(now),
+        let number = match residence {
+            0 => Number::At(scalar.expose_provenance()),
+            1 => Number::Known(now),
             _ => return Err(Failure::argument(format!("residence {residence}: 0 or 1"))),
         };
         let mut factors = comm.factors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +114,7 @@ pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         if place == factors.len() {
             factors.push(None);
         }
-        factors[place] = Some(factor);
+        factors[place] = Some(Factor { dtype, number });
         // SAFETY: C passes a place for it.
         unsafe { out.put(BUILT_IN + place as ncclRedOp_t) };
         Ok(())
@@ -120,6 +133,8 @@ pub unsafe extern "C" fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> 
 }
 
 /// A number of some type, in host memory.
+///
+/// Errors: no call multiplies by this one exactly.
 ///
 /// # Safety
 ///
@@ -140,12 +155,21 @@ unsafe fn scalar_at(scalar: *const c_void, dtype: Dtype) -> Outcome<f64> {
         Dtype::U8 => f64::from(one),
         Dtype::I32 => f64::from(i32::from_ne_bytes(word)),
         Dtype::U32 => f64::from(u32::from_ne_bytes(word)),
-        Dtype::I64 => i64::from_ne_bytes(bytes) as f64,
-        Dtype::U64 => u64::from_ne_bytes(bytes) as f64,
+        Dtype::I64 => exact(i64::from_ne_bytes(bytes).into())?,
+        Dtype::U64 => exact(u64::from_ne_bytes(bytes).into())?,
         Dtype::F16 => half::f16::from_ne_bytes(half).to_f64(),
         Dtype::Bf16 => half::bf16::from_ne_bytes(half).to_f64(),
         Dtype::F32 => f64::from(f32::from_ne_bytes(word)),
         Dtype::F64 => f64::from_ne_bytes(bytes),
         other => return Err(Failure::usage(format!("no factor of type {}", other.name()))),
     })
+}
+
+/// A factor of 64 bits, as far as calls have it exactly.
+fn exact(number: i128) -> Outcome<f64> {
+    const MOST: u128 = 1 << f64::MANTISSA_DIGITS;
+    match number.unsigned_abs() <= MOST {
+        true => Ok(number as f64),
+        false => Err(Failure::usage(format!("a factor of {number}: from -2^53 to 2^53 will do"))),
+    }
 }

@@ -221,7 +221,9 @@ fn serve(
 /// Send parameters to those who wait for them and are not too far ahead.
 fn answer(server: &Server, workers: &mut [Peer], bound: usize) -> Result<(), Error> {
     let last = workers.iter().map(|peer| peer.pushes).min().unwrap_or(0);
-    for peer in workers.iter_mut().filter(|peer| peer.waits && peer.pushes <= last + bound) {
+    for peer in
+        workers.iter_mut().filter(|peer| peer.waits && peer.pushes <= last.saturating_add(bound))
+    {
         if let Some(call) = peer.pulling.take() {
             // It has pushed since, so it has this.
             (peer.pull, _) = call.wait()?;
