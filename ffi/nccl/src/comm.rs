@@ -224,8 +224,9 @@ pub unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) 
 }
 
 /// Waits until this rank's calls have ended; on devices, also until no process has memory of
-/// another one's open, so a thread that has ranks of several processes' worlds finalizes them in a
-/// group. For a communicator that does not block, the latter is what ncclCommDestroy waits for.
+/// another one's open, so a thread that has several ranks finalizes them in a group if there are
+/// other processes. For a communicator that does not block, the latter is what ncclCommDestroy
+/// waits for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
     enter_for(|| {
