@@ -1164,8 +1164,8 @@ brigade_result_t brigade_store_create(brigade_store_t *store,
                                       size_t tensor_count,
                                       size_t memory_bytes);
 
-// The store that was committed to these paths, as of its last commit. `store` is NULL after an
-// error.
+// The store that was committed to these paths, all of those it was made with, as of its last
+// commit. `store` is NULL after an error.
 //
 // Threads: from any thread.
 brigade_result_t brigade_store_open(brigade_store_t *store,
@@ -1229,6 +1229,14 @@ brigade_result_t brigade_store_get(brigade_store_t store,
 brigade_result_t brigade_store_commit(brigade_store_t store,
                                       uint64_t label);
 
+// The last commit: its number, from 1 on, and the label that it was given; both 0 where nothing
+// was committed yet, and both may be NULL.
+//
+// Threads: from any thread; calls on one store come one after the other.
+brigade_result_t brigade_store_last(brigade_store_t store,
+                                    uint64_t *number,
+                                    uint64_t *label);
+
 // End a handle, and with it borrowed memory. What was not committed is forgotten.
 //
 // Threads: from any thread.
@@ -1259,9 +1267,9 @@ brigade_result_t brigade_adamw_open(brigade_adamw_t *adamw,
 
 // One step: `gradients`, as many as there are weights, of float32, float16 or bfloat16, each
 // multiplied by `scale` first. `copy`, which may be NULL, gets all new weights as `copy_dtype`
-// (float32, float16, bfloat16). Chunks are read, updated and written, all three at a time; then
-// the whole survives a loss of power. If it fails, the state is as it was before the step, and
-// `copy` may have some of what would have been.
+// (float32, float16, bfloat16), and must not overlap `gradients`. Chunks are read, updated and
+// written, all three at a time; then the whole survives a loss of power. If it fails, the state is
+// as it was before the step, and `copy` may have some of what would have been.
 //
 // Threads: from any thread; calls on one optimizer come one after the other.
 brigade_result_t brigade_adamw_step(brigade_adamw_t adamw,

@@ -77,6 +77,12 @@ public:
         check(brigade_store_get(get(), name, data, bytes));
     }
     void commit(std::uint64_t label) const { check(brigade_store_commit(get(), label)); }
+    // The label of the last commit; 0 where there was none.
+    std::uint64_t label() const {
+        std::uint64_t label = 0;
+        check(brigade_store_last(get(), nullptr, &label));
+        return label;
+    }
 
 private:
     explicit Store(brigade_store_t handle) noexcept : Owned(handle) {}

@@ -12,7 +12,7 @@ use brigade_offload::store::{Carrier, StateFile, StoreError, Which};
 use crate::arena::{Tiers, brigade_arena_t, failed, files};
 use crate::dtype::DtypeCode;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
-use crate::floats::{Copied, parse_copy, parse_gradients};
+use crate::floats::{Copied, lie_apart, parse_copy, parse_gradients};
 use crate::settings::sized;
 use brigade_wall::Cause;
 use brigade_wall::handle::{Noun, Pinned, close, pin, register};
@@ -134,9 +134,9 @@ pub unsafe extern "C" fn brigade_adamw_open(
 
 /// One step: `gradients`, as many as there are weights, of float32, float16 or bfloat16, each
 /// multiplied by `scale` first. `copy`, which may be NULL, gets all new weights as `copy_dtype`
-/// (float32, float16, bfloat16). Chunks are read, updated and written, all three at a time; then
-/// the whole survives a loss of power. If it fails, the state is as it was before the step, and
-/// `copy` may have some of what would have been.
+/// (float32, float16, bfloat16), and must not overlap `gradients`. Chunks are read, updated and
+/// written, all three at a time; then the whole survives a loss of power. If it fails, the state is
+/// as it was before the step, and `copy` may have some of what would have been.
 ///
 /// Threads: from any thread; calls on one optimizer come one after the other.
 #[unsafe(no_mangle)]
@@ -156,13 +156,18 @@ pub unsafe extern "C" fn brigade_adamw_step(
         if !(lr.is_finite() && scale.is_finite()) {
             return Err(Failure::argument(format!("lr {lr} and scale {scale} must be finite")));
         }
-        // SAFETY: C passes as many gradients as there are weights.
-        let gradients = unsafe { parse_gradients(gradients, count, gradient_dtype.parse()?) }?;
+        let read = gradient_dtype.parse()?;
         let copy = match copy.is_null() {
             true => Copied::None,
-            // SAFETY: C passes room for as many weights as there are.
-            false => unsafe { parse_copy(copy, count, copy_dtype.parse()?) }?,
+            false => {
+                let written = copy_dtype.parse()?;
+                lie_apart(gradients, copy, count, (read, written))?;
+                // SAFETY: C passes room for as many weights as there are, which nobody else reads.
+                unsafe { parse_copy(copy, count, written) }?
+            }
         };
+        // SAFETY: C passes as many gradients as there are weights.
+        let gradients = unsafe { parse_gradients(gradients, count, read) }?;
         machinery.step(gradients, copy, lr, scale)
     })
 }

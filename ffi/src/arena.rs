@@ -117,6 +117,8 @@ pub(crate) fn failed(error: StoreError) -> Box<Failure> {
         | StoreError::Geometry(_)
         | StoreError::Missing(_)
         | StoreError::Namesakes { .. }
+        | StoreError::TooLong { .. }
+        | StoreError::Apart { .. }
         | StoreError::NoTensor { .. } => Cause::Argument,
         StoreError::Late { .. } => Cause::Timeout,
         _ => Cause::Usage,

@@ -55,6 +55,25 @@ pub(crate) unsafe fn parse_copy<'a>(
     }
 }
 
+/// Threads write copies of some elements while others read gradients of other ones: nothing that is
+/// read may be written, not even in place.
+pub(crate) fn lie_apart(
+    gradients: *const c_void,
+    copy: *const c_void,
+    count: usize,
+    (read, written): (Dtype, Dtype),
+) -> Outcome {
+    let (read_bytes, written_bytes) = (count * read.size(), count * written.size());
+    let (from, to) = (gradients.addr(), copy.addr());
+    if to.wrapping_sub(from) >= read_bytes && from.wrapping_sub(to) >= written_bytes {
+        return Ok(());
+    }
+    Err(Failure::argument(format!(
+        "the {read_bytes} bytes of gradients ({gradients:p}) and the {written_bytes} bytes of copy \
+         ({copy:p}) overlap: give copy memory of its own"
+    )))
+}
+
 fn no_float(name: &str, dtype: Dtype) -> Box<Failure> {
     Failure::argument(format!("{name} of {dtype}: float32, float16 or bfloat16 will do"))
 }

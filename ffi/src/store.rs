@@ -105,8 +105,8 @@ pub unsafe extern "C" fn brigade_store_create(
     unsafe { open(store, arena, (paths, path_count), make) }
 }
 
-/// The store that was committed to these paths, as of its last commit. `store` is NULL after an
-/// error.
+/// The store that was committed to these paths, all of those it was made with, as of its last
+/// commit. `store` is NULL after an error.
 ///
 /// Threads: from any thread.
 #[unsafe(no_mangle)]
@@ -282,6 +282,29 @@ pub unsafe extern "C" fn brigade_store_commit(
     enter(|| {
         let shelves = pin::<Shelves>(store.addr() as u64)?;
         shelves.books().store.commit(label, b"").map_err(failed)
+    })
+}
+
+/// The last commit: its number, from 1 on, and the label that it was given; both 0 where nothing
+/// was committed yet, and both may be NULL.
+///
+/// Threads: from any thread; calls on one store come one after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brigade_store_last(
+    store: brigade_store_t,
+    number: *mut u64,
+    label: *mut u64,
+) -> brigade_result_t {
+    enter(|| {
+        let shelves = pin::<Shelves>(store.addr() as u64)?;
+        let last = shelves.books().store.last().unwrap_or((0, 0));
+        for (place, value, name) in [(number, last.0, "number"), (label, last.1, "label")] {
+            if !place.is_null() {
+                // SAFETY: C passes NULL or a place for it.
+                unsafe { Out::new(place, name)?.put(value) };
+            }
+        }
+        Ok(())
     })
 }
 

@@ -33,6 +33,7 @@ static void swap(brigade_arena_t arena) {
     brigade_store_t store;
     unsigned char *borrowed;
     size_t at, bytes;
+    uint64_t number, label;
     int tensor, round;
     for (tensor = 0; tensor < TENSORS; tensor++) {
         tensors[tensor].name = names[tensor];
@@ -45,6 +46,8 @@ static void swap(brigade_arena_t arena) {
             data[at] = value(tensor, 0, at);
         CHECK(brigade_store_put(store, names[tensor], data, TENSOR_BYTES));
     }
+    CHECK(brigade_store_last(store, &number, &label));
+    REQUIRE(number == 0 && label == 0);
     CHECK(brigade_store_expect(store, names, TENSORS));
     for (round = 1; round <= 2; round++) {
         for (tensor = 0; tensor < TENSORS; tensor++) {
@@ -63,6 +66,8 @@ static void swap(brigade_arena_t arena) {
     CHECK(brigade_store_destroy(store));
     /* All of it is there when the store is opened again; what is not committed is not. */
     CHECK(brigade_store_open(&store, arena, paths, 1, 2 * TENSOR_BYTES));
+    CHECK(brigade_store_last(store, &number, &label));
+    REQUIRE(number == 1 && label == 2);
     CHECK(brigade_store_get(store, "c", data, TENSOR_BYTES));
     for (at = 0; at < TENSOR_BYTES; at++)
         REQUIRE(data[at] == value(2, 2, at));
@@ -178,6 +183,8 @@ static void nonsense(brigade_arena_t arena) {
            brigade_store_create(&store, arena, paths, 1, &untyped, 1, MIB));
     RESULT(BRIGADE_INVALID_ARGUMENT,
            brigade_store_create(&store, arena, paths, 1, &endless, 1, MIB));
+    RESULT(BRIGADE_INVALID_ARGUMENT, brigade_store_create(&store, arena, paths, 1, twice, 1, 4095));
+    REQUIRE(strstr(brigade_last_error(), "takes 4096 bytes of memory") != NULL);
     CHECK(brigade_store_create(&store, arena, paths, 1, twice, 1, MIB));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_store_borrow(store, "b", &data, NULL));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_store_borrow(store, NULL, &data, NULL));
@@ -209,6 +216,13 @@ static void nonsense(brigade_arena_t arena) {
                                                         BRIGADE_INT8, 0.1f, 1.0f));
     RESULT(BRIGADE_INVALID_ARGUMENT, brigade_adamw_step(adamw, gradients, BRIGADE_FLOAT32, NULL,
                                                         BRIGADE_FLOAT32, (float)NAN, 1.0f));
+    /* The last byte of what is read is the first of what would be written. */
+    RESULT(BRIGADE_INVALID_ARGUMENT,
+           brigade_adamw_step(adamw, gradients, BRIGADE_FLOAT32, (char *)gradients + 19,
+                              BRIGADE_FLOAT16, 0.1f, 1.0f));
+    REQUIRE(strstr(brigade_last_error(), "overlap") != NULL);
+    CHECK(brigade_adamw_step(adamw, gradients, BRIGADE_FLOAT32, (char *)gradients + 20,
+                             BRIGADE_FLOAT16, 0.1f, 1.0f));
     CHECK(brigade_adamw_destroy(adamw));
 }
 

@@ -63,7 +63,8 @@ void swap(const brigade::Arena &arena, const std::string &path) {
         require(bytes == count * sizeof(float) && borrowed[7] == 0, "zeros at first");
         borrowed[7] = 2.5f;
         store.give_back("b", BRIGADE_CHANGED);
-        store.commit(1);
+        store.commit(7);
+        require(store.label() == 7, "the label");
     }
     brigade::Store store = brigade::Store::open(arena, {path}, 1 << 20);
     std::vector<float> got(count);

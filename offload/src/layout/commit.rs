@@ -120,6 +120,7 @@ fn steps(blueprint: &Blueprint, generation: &Generation) -> Vec<Step> {
     let digest = digest(number, label, note, sums.iter().copied());
     let superblock = |stripe: u32| Superblock {
         state: blueprint.state,
+        member: blueprint.member,
         geometry,
         stripe,
         generation: number,

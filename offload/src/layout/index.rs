@@ -8,12 +8,15 @@ use super::directory::Directory;
 use super::fault::{Fault, Wrong};
 use super::geometry::{BadGeometry, Geometry, Place, Side};
 use super::recover::Candidate;
+use super::superblock::Member;
 
 /// What never changes in the life of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blueprint {
     /// A number that no other state has.
     pub state: u128,
+    /// The states that are committed together with it.
+    pub member: Member,
     /// Where things lie.
     pub geometry: Geometry,
     /// Its tensors.
@@ -49,6 +52,7 @@ impl Blueprint {
     /// A new state. `state`: random, so that files of two states are never taken for one.
     pub fn new(
         state: u128,
+        member: Member,
         directory: Directory,
         block_bytes: u64,
         stripes: u32,
@@ -57,7 +61,7 @@ impl Blueprint {
         let directory_bytes = encoded.len() as u64;
         let geometry =
             Geometry::new(directory.state_bytes(), block_bytes, directory_bytes, stripes)?;
-        Ok(Arc::new(Self { state, geometry, directory, encoded }))
+        Ok(Arc::new(Self { state, member, geometry, directory, encoded }))
     }
 
     /// The index of one stripe, as it is written: filled up to the alignment behind its end.
@@ -123,9 +127,9 @@ impl Generation {
             reader.end().map_err(fail)?;
         }
         let (directory, encoded) = directory.expect("a state has at least one stripe");
-        let state = candidate.stripes()[0].state;
-        let blueprint = Blueprint { state, geometry, directory, encoded };
         let head = &candidate.stripes()[0];
+        let (state, member) = (head.state, head.member);
+        let blueprint = Blueprint { state, member, geometry, directory, encoded };
         let entries = entries.into_iter().map(|entry| entry.expect("blocks are dealt to stripes"));
         let generation = Generation {
             number: head.generation,

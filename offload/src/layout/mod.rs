@@ -12,6 +12,9 @@
 //! commit  write blocks and index -> sync -> write superblock -> sync
 //! ```
 //!
+//! States that are of use only together, as those of a store with several paths, say so in their
+//! superblocks ([`Member`]): none of them is opened without the others.
+//!
 //! Generation g uses slot and index g mod 2. A superblock binds all stripes: it holds a digest over
 //! the indices of every stripe, and [`recover`] takes the newest generation on which all stripes
 //! agree. Before a state is written to again, slots that lost are erased and everything is synced
@@ -44,5 +47,5 @@ pub use index::{Blueprint, Entry, Generation};
 pub use overlap::{Held, Missing, Piece, pieces};
 pub use recover::{Candidate, Recovered, Unrecoverable, erase, recover, withdraw};
 pub use step::Step;
-pub use superblock::{NOTE_BYTES_MAX, Superblock};
+pub use superblock::{Member, NOTE_BYTES_MAX, Superblock};
 pub use tensor::{BadHold, Dtype, Hold, Tensor};

@@ -188,6 +188,10 @@ fn belongs(
     if superblock.state != model.state {
         return Err(foreign(Wrong::State { wanted: model.state, found: superblock.state }));
     }
+    let (ours, theirs) = (superblock.member, model.member);
+    if ours != theirs {
+        return Err(foreign(Wrong::State { wanted: theirs.set, found: ours.set }));
+    }
     let stripes = superblock.geometry.stripes();
     if superblock.stripe != stripe || stripes != given {
         let found = superblock.stripe;

@@ -9,14 +9,34 @@ use super::geometry::{Geometry, SLOT_BYTES};
 pub const NOTE_BYTES_MAX: usize = 3 << 10;
 
 const MARK: [u8; 8] = *b"brigade\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const SUM_OFFSET: usize = SLOT_BYTES as usize - 8;
+
+/// Which of some states that are committed together this one is: they are of use only together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// A number that no other such set has.
+    pub set: u128,
+    /// Its place among them, from 0.
+    pub place: u32,
+    /// How many there are.
+    pub of: u32,
+}
+
+impl Member {
+    /// A state that is committed for itself.
+    pub fn alone(state: u128) -> Self {
+        Self { set: state, place: 0, of: 1 }
+    }
+}
 
 /// What one superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The state that the file belongs to.
     pub state: u128,
+    /// The states that are committed together with it.
+    pub member: Member,
     /// Sizes, the same on all stripes.
     pub geometry: Geometry,
     /// Which of the stripes this file is.
@@ -56,6 +76,9 @@ impl Superblock {
         bytes.u32(VERSION);
         bytes.u32(self.stripe);
         bytes.u128(self.state);
+        bytes.u128(self.member.set);
+        bytes.u32(self.member.place);
+        bytes.u32(self.member.of);
         bytes.u64(self.geometry.state_bytes());
         bytes.u64(self.geometry.block_bytes());
         bytes.u64(self.geometry.directory_bytes());
@@ -112,6 +135,7 @@ impl Superblock {
         let at_stripe = reader.offset();
         let stripe = reader.u32()?;
         let state = reader.u128()?;
+        let member = Self::member(&mut reader)?;
         let at_sizes = reader.offset();
         let (state_bytes, block_bytes) = (reader.u64()?, reader.u64()?);
         let directory_bytes = reader.u64()?;
@@ -141,6 +165,18 @@ impl Superblock {
         if extra > 0 {
             return Err(Fault::new(at_rest, Wrong::Extra { extra }));
         }
-        Ok(Self { state, geometry, stripe, generation, label, note, index, digest })
+        Ok(Self { state, member, geometry, stripe, generation, label, note, index, digest })
+    }
+
+    fn member(reader: &mut Reader) -> Result<Member, Fault> {
+        let set = reader.u128()?;
+        let at_place = reader.offset();
+        let (place, of) = (reader.u32()?, reader.u32()?);
+        if place >= of {
+            let (most, found) = (u64::from(of.saturating_sub(1)), u64::from(place));
+            let wrong = Wrong::Value { field: "place in its store", least: 0, most, found };
+            return Err(Fault::new(at_place, wrong));
+        }
+        Ok(Member { set, place, of })
     }
 }

@@ -94,7 +94,7 @@ pub struct Tensor {
 
 /// A part that is not inside its tensor, or a tensor beyond all bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("tensor {name:?} of shape {shape:?} cannot hold {hold:?}")]
+#[error("tensor {name:?} of shape {shape:?} {}", why(shape, hold))]
 pub struct BadHold {
     /// The tensor's name.
     pub name: String,
@@ -102,6 +102,21 @@ pub struct BadHold {
     pub shape: Vec<u64>,
     /// The part that was asked for.
     pub hold: Hold,
+}
+
+/// What is wrong with a part, or with the whole.
+fn why(shape: &[u64], hold: &Hold) -> String {
+    match (elements(shape), hold) {
+        (None, _) => {
+            format!("is too large: {ELEMENTS_MAX} elements in {RANK_MAX} dimensions at most")
+        }
+        (Some(all), Hold::Flat { start, count }) => {
+            format!("has {all} elements: no {count} from element {start} on")
+        }
+        (Some(_), Hold::Box { start, extent }) => {
+            format!("has no part of {extent:?} from {start:?} on")
+        }
+    }
 }
 
 impl Tensor {

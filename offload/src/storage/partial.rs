@@ -85,7 +85,8 @@ impl Partial {
 
     /// It is whole: have it survive a loss of power, and take the place of what had its name.
     ///
-    /// Errors: those of the file system; then nothing is left of it.
+    /// Errors: those of the file system. What had its name has it still then; only where the folder
+    /// could not be synced is it there already, and a loss of power may take it away again.
     pub fn finish(self) -> io::Result<()> {
         self.file.sync_all()?;
         let path = self.path.clone();

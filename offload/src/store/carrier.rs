@@ -64,14 +64,20 @@ impl Carrier {
         Ok(pending.wait(self.wait_limit).into_buffer()?)
     }
 
-    /// Read bytes that are not part of a block.
+    /// Read bytes that are not part of a block. How many, a file may have said: what no memory
+    /// holds is an error.
     pub(super) fn read_all(
         &self,
         file: &File,
         offset: u64,
         bytes: u64,
     ) -> Result<Vec<u8>, StoreError> {
-        let mut all = vec![0; bytes as usize];
+        let mut all = Vec::new();
+        all.try_reserve_exact(bytes as usize).map_err(|error| {
+            let what = format!("an index of {bytes} bytes: {error}");
+            StoreError::Foreign { path: file.path().into(), what }
+        })?;
+        all.resize(bytes as usize, 0);
         let mut convoy = self.convoy(STAGING_BYTES as u64, Category::Staging);
         let mut land = |(at, end, pending): (usize, usize, Pending)| {
             let buffer = self.land(pending)?;

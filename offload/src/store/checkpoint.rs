@@ -11,7 +11,7 @@ use super::carrier::Carrier;
 use super::error::StoreError;
 use super::gather::gather;
 use super::state::{StateFile, Which};
-use crate::layout::{Dtype, Held, Placed, Tensor, Unrecoverable, pieces};
+use crate::layout::{Dtype, Held, Member, Placed, Tensor, Unrecoverable, pieces};
 use crate::storage::StorageError;
 
 /// What a file of a checkpoint is called: `rank-00003-of-00008.brigade`.
@@ -143,6 +143,7 @@ pub(super) fn open_common(
         let (folder, what) = (PathBuf::new(), String::from("a checkpoint of no ranks"));
         return Err(StoreError::Incomplete { folder, what });
     };
+    check_sets(&states, ranks)?;
     let common = first
         .found()
         .iter()
@@ -162,6 +163,28 @@ pub(super) fn open_common(
         debug_assert_eq!(state.generation().map(|newest| newest.label), Some(label));
     }
     Ok(states)
+}
+
+/// Every state is there once, and with it all that are committed together with it: what is
+/// committed to some of them alone is in no generation that they share.
+fn check_sets(states: &[StateFile], ranks: &[Vec<PathBuf>]) -> Result<(), StoreError> {
+    let members: Vec<Member> = states.iter().map(StateFile::member).collect();
+    let twin = |index: usize| members[..index].iter().position(|other| *other == members[index]);
+    if let Some((first, again)) = (0..members.len()).find_map(|again| Some((twin(again)?, again))) {
+        let paths = ranks[first].iter().chain(&ranks[again]).cloned().collect();
+        return Err(StoreError::Apart { paths, what: String::from("the same state twice") });
+    }
+    for (member, paths) in members.iter().zip(ranks) {
+        let there = members.iter().filter(|other| other.set == member.set).count();
+        if there != member.of as usize {
+            let (of, place) = (member.of, member.place + 1);
+            let what = format!(
+                "file {place} of the {of} of a store, of which {there} are named: name all of them"
+            );
+            return Err(StoreError::Apart { paths: paths.clone(), what });
+        }
+    }
+    Ok(())
 }
 
 /// The highest label that these states had; none if nothing was ever committed to them.

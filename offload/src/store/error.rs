@@ -103,7 +103,7 @@ pub enum StoreError {
         name: String,
     },
     /// All memory of the store is lent out.
-    #[error("{wanted_bytes} bytes do not fit into a host tier of {limit_bytes}: {held:?}")]
+    #[error("{wanted_bytes} bytes do not fit into a host tier of {limit_bytes}: {held}")]
     HostFull {
         /// Bytes asked for.
         wanted_bytes: usize,
@@ -152,6 +152,26 @@ pub enum StoreError {
         folder: PathBuf,
         /// What is there and what is missing.
         what: String,
+    },
+    /// States that belong together, not each of them once.
+    #[error("{paths:?}: {what}")]
+    Apart {
+        /// The files of the state.
+        paths: Vec<PathBuf>,
+        /// What is missing, or there twice.
+        what: String,
+    },
+    /// A tensor that no memory of the store could ever hold.
+    #[error(
+        "tensor {name:?} takes {wanted_bytes} bytes of memory, and the store has {limit_bytes}"
+    )]
+    TooLong {
+        /// Its name.
+        name: String,
+        /// What it takes, in whole pages.
+        wanted_bytes: u64,
+        /// Most bytes that the store may hold in memory.
+        limit_bytes: usize,
     },
     /// A file in another format.
     #[error("{}: {what}", path.display())]

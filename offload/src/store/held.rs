@@ -1,5 +1,7 @@
 //! What a store holds where.
 
+use std::fmt;
+
 /// Bytes by tier, in whole pages. Those in memory are what the arena has lent to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -13,4 +15,12 @@ pub struct Held {
     pub lent: usize,
     /// In files alone.
     pub file: usize,
+}
+
+impl fmt::Display for Held {
+    /// What is in memory, as `HostFull` says it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { clean, changed, moving, lent, .. } = self;
+        write!(f, "{lent} bytes lent out, {moving} on their way, {} to be had", clean + changed)
+    }
 }

@@ -64,6 +64,11 @@ pub fn import(
     mut share: impl FnMut(Tensor) -> Option<Tensor>,
 ) -> Result<StateFile, StoreError> {
     let foreign = |what: String| StoreError::Foreign { path: path.to_path_buf(), what };
+    // Opening a pipe would wait for whoever writes to it.
+    match std::fs::metadata(path) {
+        Ok(about) if !about.is_file() => return Err(foreign(String::from("this is no file"))),
+        _ => {}
+    }
     let file = File::open(path).map_err(|e| foreign(e.to_string()))?;
     let (begin, metadata) = read_header(&file).map_err(foreign)?;
     let label = metadata.metadata().as_ref().and_then(|notes| notes.get(LABEL)?.parse().ok());
@@ -128,7 +133,7 @@ fn read_header(mut file: &File) -> Result<(u64, Metadata), String> {
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(|e| format!("no header: {e}"))?;
     let length = u64::from_le_bytes(length);
-    if length > HEADER_BYTES_MAX.min(found - 8) {
+    if length > HEADER_BYTES_MAX.min(found.saturating_sub(8)) {
         return Err(format!("a header of {length} bytes in a file of {found}"));
     }
     let mut header = vec![0; length as usize];

@@ -10,8 +10,8 @@ use super::error::StoreError;
 use super::gather::gather;
 use super::opening::{load, nothing, numbers, random_id, slots, take_devices, take_over};
 use crate::layout::{
-    Blueprint, Checksum, Directory, Entry, Fault, Generation, Geometry, Piece, Placed, Step, Wrong,
-    checksum, erase, recover, withdraw,
+    Blueprint, Checksum, Directory, Entry, Fault, Generation, Geometry, Member, Piece, Placed,
+    Step, Wrong, checksum, erase, recover, withdraw,
 };
 use crate::memory::{Buffer, Category};
 use crate::storage::{File, Pending, Priority};
@@ -84,7 +84,20 @@ impl StateFile {
         directory: Directory,
         block_bytes: u64,
     ) -> Result<Self, StoreError> {
-        let blueprint = Blueprint::new(random_id(), directory, block_bytes, paths.len() as u32)?;
+        Self::create_member(carrier, paths, directory, block_bytes, None)
+    }
+
+    /// As [`StateFile::create`]: one of a store's, or alone.
+    pub(super) fn create_member(
+        carrier: &Carrier,
+        paths: &[impl AsRef<Path>],
+        directory: Directory,
+        block_bytes: u64,
+        member: Option<Member>,
+    ) -> Result<Self, StoreError> {
+        let id = random_id();
+        let member = member.unwrap_or(Member::alone(id));
+        let blueprint = Blueprint::new(id, member, directory, block_bytes, paths.len() as u32)?;
         let geometry = blueprint.geometry;
         let create = |(stripe, path): (u32, &_)| {
             carrier.storage.create(AsRef::<Path>::as_ref(path), geometry.file_bytes(stripe))
@@ -161,6 +174,11 @@ impl StateFile {
     /// Its sizes.
     pub fn geometry(&self) -> Geometry {
         self.shared.blueprint.geometry
+    }
+
+    /// The states that are committed together with it.
+    pub(super) fn member(&self) -> Member {
+        self.shared.blueprint.member
     }
 
     /// The generation that reads see; none before the first commit.

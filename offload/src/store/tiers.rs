@@ -17,11 +17,12 @@ use super::checkpoint::open_common;
 use super::draft::Draft;
 use super::error::StoreError;
 use super::held::Held;
+use super::opening::random_id;
 use super::order::Order;
 use super::run::Run;
 use super::state::StateFile;
 use super::work::Plan;
-use crate::layout::{ALIGNMENT, Directory, Placed, Tensor};
+use crate::layout::{ALIGNMENT, Directory, Member, Placed, Tensor};
 use crate::memory::{Buffer, Category};
 
 /// Named tensors, some of them in host memory, all of them in files. How they move: `moves`.
@@ -131,6 +132,9 @@ impl DerefMut for Loan {
 impl Store {
     /// A new store with all tensors zero. Each goes to the path that has the least so far, as whole
     /// blocks. At most `host_bytes` of the arena are used for tensors, as `category`.
+    ///
+    /// Errors: `TooLong` for a tensor longer than that, `Namesakes`, and those of
+    /// [`StateFile::create`]; before the last of them nothing is written.
     pub fn create(
         carrier: &Carrier,
         paths: &[impl AsRef<Path>],
@@ -147,20 +151,31 @@ impl Store {
             if !names.insert(tensor.name.clone()) {
                 return Err(StoreError::Namesakes { name: tensor.name });
             }
+            let wanted_bytes = tensor.bytes().next_multiple_of(ALIGNMENT);
+            if wanted_bytes > host_bytes as u64 {
+                let (name, limit_bytes) = (tensor.name, host_bytes);
+                return Err(StoreError::TooLong { name, wanted_bytes, limit_bytes });
+            }
             let least = shares.iter_mut().min_by_key(|(bytes, _)| *bytes).expect("not empty");
             least.0 += tensor.bytes();
             least.1.push(tensor);
         }
         let mut states = Vec::new();
-        for (path, (_, tensors)) in paths.iter().zip(shares) {
-            let directory = Directory::pack(tensors, block_bytes)?;
-            states.push(StateFile::create(carrier, &[path], directory, block_bytes)?);
+        let pack = |(_, tensors)| Directory::pack(tensors, block_bytes);
+        let directories = shares.into_iter().map(pack).collect::<Result<Vec<_>, _>>()?;
+        let (set, of) = (random_id(), paths.len() as u32);
+        for (place, (path, directory)) in (0..).zip(paths.iter().zip(directories)) {
+            let (member, path) = (Some(Member { set, place, of }), &[path]);
+            states.push(StateFile::create_member(carrier, path, directory, block_bytes, member)?);
         }
         Self::new(carrier, owned(paths), states, category, host_bytes)
     }
 
     /// Open the store that was committed to these paths, at the newest commit that all of them
     /// have.
+    ///
+    /// Errors: `Apart` when they are not all of a store's, each once, and those of
+    /// [`StateFile::open`].
     pub fn open(
         carrier: &Carrier,
         paths: &[impl AsRef<Path>],
@@ -259,7 +274,8 @@ impl Store {
     /// Make the contents of all tensors survive a loss of power, as one generation.
     ///
     /// Errors: a tensor is lent out, and nothing is done; or something could not be written, and
-    /// the store is back at the last commit, in memory as in the files.
+    /// the store is back at the last commit, in memory as in the files. If that cannot be read, the
+    /// error tells of that: the store is of no use then until it is opened again.
     pub fn commit(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
         if let Some(lent) = self.slots.iter().find(|slot| matches!(slot.tier, Tier::Lent { .. })) {
             return Err(StoreError::Lent { name: lent.placed.tensor.name.clone() });
@@ -269,6 +285,12 @@ impl Store {
             self.revert()?;
         }
         committed
+    }
+
+    /// Number and label of the last commit, if there was one.
+    pub fn last(&self) -> Option<(u64, u64)> {
+        let generation = self.shelves[0].state.generation()?;
+        Some((generation.number, generation.label))
     }
 
     /// What became of uses so far.

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use brigade_offload::layout::{
-    Blueprint, Candidate, Commit, Directory, Dtype, Generation, Geometry, Recovered, SLOT_BYTES,
-    Sealed, Step, Superblock, Tensor, Unrecoverable, checksum, recover,
+    Blueprint, Candidate, Commit, Directory, Dtype, Generation, Geometry, Member, Recovered,
+    SLOT_BYTES, Sealed, Step, Superblock, Tensor, Unrecoverable, checksum, recover,
 };
 
 /// What a disk writes whole or not at all, unless it tears. [bytes]
@@ -166,7 +166,7 @@ pub(crate) fn load(
 pub(crate) fn blueprint(blocks: u64, stripes: u32) -> Arc<Blueprint> {
     let tensor = Tensor::whole("weights", Dtype::U8, &[blocks * UNIT as u64]);
     let directory = Directory::pack([tensor], 64).unwrap();
-    Blueprint::new(0x5eed, directory, UNIT as u64, stripes).unwrap()
+    Blueprint::new(0x5eed, Member::alone(0x5eed), directory, UNIT as u64, stripes).unwrap()
 }
 
 /// The byte that fills block `block` of the generation with this label.

@@ -105,6 +105,11 @@ fn files_that_are_not_what_they_say_are_refused() {
         assert!(error.contains(wanted), "{error}");
         assert!(!state[0].exists(), "nothing is made of it");
     };
+    let pipe = place.folder.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let state = place.paths("state", 1);
+    let error = import(&place.carrier, &pipe, &state, 4096, Some).unwrap_err().to_string();
+    assert!(error.contains("this is no file"), "{error}");
     refuse(&file[..file.len() - 1], "truncated?");
     refuse(&[file.as_slice(), &[0]].concat(), "truncated?");
     refuse(&file[..5], "no header");

@@ -84,6 +84,42 @@ fn a_store_four_times_its_memory_loses_nothing() {
     });
 }
 
+/// Commits to some of a store's files would leave no generation that all of them have.
+#[test]
+fn a_store_opens_with_all_of_its_files_each_once() {
+    everywhere("all", |place| {
+        let paths = place.paths("t", 3);
+        let mut store = create(place, &paths, 2);
+        store.commit(1, b"").unwrap();
+        drop(store);
+        let open = |paths: &[&PathBuf]| {
+            Store::open(&place.carrier, paths, Category::Optimizer, 1 << 20)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        let [a, b, c] = [&paths[0], &paths[1], &paths[2]];
+        for some in [&[a][..], &[c, a]] {
+            let error = open(some).unwrap_err();
+            let wanted = format!("of the 3 of a store, of which {} are named", some.len());
+            assert!(error.contains(&wanted) && error.contains("name all of them"), "{error}");
+        }
+        assert!(open(&[a, b, c, b]).unwrap_err().contains("the same state twice"));
+        let others = place.paths("u", 3);
+        let mut other = create(place, &others, 2);
+        other.commit(1, b"").unwrap();
+        drop(other);
+        assert!(open(&[a, b, &others[2]]).unwrap_err().contains("of which 2 are named"));
+        // In which order does not matter, nor what stands beside them.
+        open(&[c, a, b]).unwrap();
+        let (limit_bytes, paths) = (BYTES, place.paths("v", 1));
+        let tensor = || [Tensor::whole("long", Dtype::U8, &[BYTES as u64])];
+        let short =
+            Store::create(&place.carrier, &paths, tensor(), 4096, Category::Optimizer, limit_bytes);
+        let error = short.unwrap_err().to_string();
+        assert!(error.contains("61440 bytes of memory, and the store has 60000"), "{error}");
+    });
+}
+
 #[test]
 fn what_is_needed_next_is_there_in_time() {
     let place = Place::simulated("ahead", &SimulatedDevice::new(Rates::default()));
