@@ -50,6 +50,17 @@ fn every_order_comes_to_an_end_with_every_micro_batch() {
     }
 }
 
+/// What is completed in the square of its length would take minutes here.
+#[test]
+fn long_schedules_are_completed() {
+    for (order, ranks, micros) in [(Order::Gpipe, 1, 60_000), (Order::OneFOneB, 2, 20_000)] {
+        let plan = Plan::new(&generate(order, ranks, 1, micros).unwrap()).unwrap();
+        assert_eq!(plan.shape.micros, micros, "{order:?}");
+    }
+    let plan = Plan::new(&generate(Order::Gpipe, 2, 1, 30_000).unwrap()).unwrap();
+    assert_eq!(plan.shape.stages(), 2);
+}
+
 #[test]
 fn bubbles_are_those_of_the_papers() {
     for (order, ranks, micros, chunks, schedule) in all() {

@@ -1,6 +1,6 @@
 //! From settings to a plan: which schedule a run carries out, and what it cannot.
 
-use super::{Fault, Kind, Order, Plan, Schedule, generate, require_order, stage_units};
+use super::{Fault, Kind, Order, Plan, Schedule, Shape, generate, require_order, stage_units};
 use crate::args::Args;
 use crate::error::Error;
 use crate::intake;
@@ -47,8 +47,10 @@ impl Args {
             }
         };
         let fault = |fault: Fault| Error::setting("schedule", fault.to_string());
-        let plan = schedule.and_then(|schedule: Schedule| Plan::new(&schedule)).map_err(fault)?;
-        let (rows, planned) = (plan.schedule.rows.len(), plan.shape.micros);
+        let schedule: Schedule = schedule.map_err(fault)?;
+        let shape = Shape::of(&schedule).map_err(fault)?;
+        // Before it is completed, which takes long for a file of many actions.
+        let (rows, planned) = (schedule.rows.len(), shape.micros);
         if rows != stages || planned != micros {
             let problem = format!(
                 "it is for {rows} ranks and {planned} micro-batches, but a pipeline has {stages} \
@@ -56,10 +58,11 @@ impl Args {
             );
             return Err(Error::setting("schedule", problem));
         }
+        stage_units(self.layers, shape.stages(), 0)?;
+        let plan = Plan::of_shape(&schedule, shape).map_err(fault)?;
         if self.ordered {
             require_order(&plan.schedule, &plan.shape).map_err(fault)?;
         }
-        stage_units(self.layers, plan.shape.stages(), 0)?;
         self.suits(&plan, ranks)?;
         Ok(Some(plan))
     }

@@ -66,7 +66,7 @@ impl Timeline {
         }
         match run.wires.values().find(|wire| wire.sent.len() != wire.posted.len()) {
             None => Ok(line),
-            Some(Wire { sent, posted }) => Err(Fault::of_all(match sent.get(posted.len()) {
+            Some(Wire { sent, posted, .. }) => Err(Fault::of_all(match sent.get(posted.len()) {
                 Some((recv, _)) => format!("nobody receives what is sent for {recv}"),
                 None => format!("nobody sends what {} wants", posted[sent.len()]),
             })),
@@ -93,6 +93,21 @@ impl Timeline {
 struct Wire {
     sent: Vec<(Action, f64)>,
     posted: Vec<Action>,
+    /// Where in each of them something is: there may be a million.
+    place_sent: HashMap<Action, usize>,
+    place_posted: HashMap<Action, usize>,
+}
+
+impl Wire {
+    fn send(&mut self, recv: Action, time: f64) {
+        self.place_sent.entry(recv).or_insert(self.sent.len());
+        self.sent.push((recv, time));
+    }
+
+    fn post(&mut self, recv: Action) {
+        self.place_posted.entry(recv).or_insert(self.posted.len());
+        self.posted.push(recv);
+    }
 }
 
 struct DryRun<'a> {
@@ -123,12 +138,12 @@ impl DryRun<'_> {
             Kind::SendF | Kind::SendB => {
                 let target = self.shape.target(action).ok_or("there is no stage to send to")?;
                 let wire = self.wire(stage, target)?;
-                wire.sent.push((recv(target, kind == Kind::SendF), clock));
+                wire.send(recv(target, kind == Kind::SendF), clock);
                 Ok(Some(clock))
             }
             Kind::RecvF | Kind::RecvB => {
                 let source = self.shape.source(action).ok_or("there is no stage that sends it")?;
-                self.wire(source, stage)?.posted.push(action);
+                self.wire(source, stage)?.post(action);
                 Ok(Some(clock))
             }
             Kind::WaitSendF | Kind::WaitSendB => {
@@ -137,8 +152,8 @@ impl DryRun<'_> {
                 let target = self.shape.target(Action { kind: send, ..action });
                 let target = target.ok_or("there is no stage to send to")?;
                 let wire = self.wire(stage, target)?;
-                let at = wire.sent.iter().position(|(it, _)| *it == recv(target, is_forward));
-                Ok(at.filter(|at| *at < wire.posted.len()).map(|_| clock))
+                let at = wire.place_sent.get(&recv(target, is_forward));
+                Ok(at.filter(|at| **at < wire.posted.len()).map(|_| clock))
             }
             _ => Ok(Some(clock)),
         }
@@ -164,7 +179,7 @@ impl DryRun<'_> {
     /// When the message for `recv` has come.
     fn arrival(&mut self, recv: Action, source: usize) -> Result<Option<f64>, String> {
         let wire = self.wire(source, recv.stage)?;
-        let at = wire.posted.iter().position(|it| *it == recv);
+        let at = wire.place_posted.get(&recv).copied();
         let at = at.ok_or_else(|| format!("{recv} does not come before it"))?;
         match wire.sent.get(at) {
             None => Ok(None),

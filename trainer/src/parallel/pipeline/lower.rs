@@ -37,18 +37,7 @@ fn of_stage(stage: usize, kind: Kind) -> Cell {
 fn with_parameters(row: &[Cell]) -> Vec<Cell> {
     let mut whole: Vec<usize> = Vec::new();
     let mut out = Vec::new();
-    for at in 0..row.len() {
-        let mut next: Vec<usize> = Vec::new();
-        for cell in &row[at..] {
-            for action in cell.actions() {
-                if !next.contains(&action.stage) {
-                    next.push(action.stage);
-                }
-            }
-            if next.len() >= WHOLE_STAGES {
-                break;
-            }
-        }
+    for (cell, next) in row.iter().zip(stages_ahead(row)) {
         out.extend(
             whole.iter().filter(|stage| !next.contains(stage)).map(|s| of_stage(*s, Kind::Reshard)),
         );
@@ -56,10 +45,29 @@ fn with_parameters(row: &[Cell]) -> Vec<Cell> {
         let new: Vec<usize> = next.into_iter().filter(|stage| !whole.contains(stage)).collect();
         out.extend(new.iter().map(|stage| of_stage(*stage, Kind::Unshard)));
         whole.extend(new);
-        out.push(row[at]);
+        out.push(*cell);
     }
     out.extend(whole.into_iter().map(|stage| of_stage(stage, Kind::Reshard)));
     out
+}
+
+/// Which stages come next from each cell on, in their order: as many as may be whole, and one more
+/// where a cell is of two and brings them there.
+fn stages_ahead(row: &[Cell]) -> Vec<Vec<usize>> {
+    // From the end on, with the cell in which each comes next: a file may have a million cells.
+    let mut ahead: Vec<(usize, usize)> = Vec::new();
+    let mut next = vec![Vec::new(); row.len()];
+    for (at, cell) in row.iter().enumerate().rev() {
+        for action in cell.actions().iter().rev() {
+            ahead.retain(|(stage, _)| *stage != action.stage);
+            ahead.insert(0, (action.stage, at));
+        }
+        ahead.truncate(WHOLE_STAGES + 1);
+        let last = ahead.get(WHOLE_STAGES - 1).map_or(row.len(), |(_, last)| *last);
+        let comes = ahead.iter().filter(|(_, at)| *at <= last);
+        next[at] = comes.map(|(stage, _)| *stage).collect();
+    }
+    next
 }
 
 /// After the last backward of a stage its gradients are added up.
@@ -141,23 +149,27 @@ fn with_waits(row: &[Cell]) -> Vec<Cell> {
     };
     let has: HashSet<Action> = actions().collect();
     let mut out = Vec::new();
-    let mut sent: Vec<Action> = Vec::new();
+    let (mut sent, mut owed) = (Vec::new(), HashSet::new());
     for cell in row {
         out.push(*cell);
         for action in cell.actions() {
             match action.kind {
-                Kind::SendF | Kind::SendB if !has.contains(&wait(*action)) => sent.push(*action),
+                Kind::SendF | Kind::SendB if !has.contains(&wait(*action)) => {
+                    sent.push(*action);
+                    owed.insert(*action);
+                }
                 Kind::Backward | Kind::Input => {
                     let send = Action { kind: Kind::SendF, ..*action };
-                    if let Some(at) = sent.iter().position(|it| *it == send) {
-                        out.push(Cell::One(wait(sent.remove(at))));
+                    if owed.remove(&send) {
+                        out.push(Cell::One(wait(send)));
                     }
                 }
                 _ => {}
             }
         }
     }
-    out.extend(sent.into_iter().map(|send| Cell::One(wait(send))));
+    let left = sent.into_iter().filter(|send| owed.contains(send));
+    out.extend(left.map(|send| Cell::One(wait(send))));
     out
 }
 

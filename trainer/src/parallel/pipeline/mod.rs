@@ -65,7 +65,11 @@ impl Plan {
     ///
     /// Errors: what is wrong with it, and where.
     pub fn new(schedule: &Schedule) -> Result<Plan, Fault> {
-        let shape = Shape::of(schedule)?;
+        Plan::of_shape(schedule, Shape::of(schedule)?)
+    }
+
+    /// The same of a schedule whose shape is known.
+    pub(crate) fn of_shape(schedule: &Schedule, shape: Shape) -> Result<Plan, Fault> {
         let schedule = lower(schedule, &shape)?;
         Timeline::predict(&schedule, &shape, |_| 0.0)?;
         Ok(Plan { schedule, shape })
