@@ -29,8 +29,8 @@ impl Expert {
     pub(super) fn fits(ranks: usize, config: &Config, batch: usize) -> Result<(), Error> {
         for (name, value) in [("experts", config.experts), ("batch", batch)] {
             if value == 0 || !value.is_multiple_of(ranks) {
-                let next = value.max(1).next_multiple_of(ranks);
-                let problem = format!("{ranks} ranks cannot share {value} evenly; {next} works");
+                let of_a_pass = if name == "batch" { " samples of a pass" } else { "" };
+                let problem = format!("{ranks} ranks cannot share {value}{of_a_pass} evenly");
                 return Err(Error::setting(name, problem));
             }
         }

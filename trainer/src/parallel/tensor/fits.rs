@@ -67,6 +67,7 @@ impl Args {
         let batch = self.share_of(0, mesh.ranks())?.samples();
         let refused = inside.fits(ranks, &config, batch);
         let Err(Error::Setting { name, problem }) = refused else { return refused };
+        let problem = problem + &self.would_do(inside, ranks, name, batch);
         // How many samples a pass has depends on how many ranks divide experts.
         let tried = if inside == Inside::Experts { 0 } else { TRIED };
         let would = (2..=tried).filter(|ranks| inside.fits(*ranks, &config, batch).is_ok());
@@ -76,6 +77,49 @@ impl Args {
             false => format!("; with the other settings as they are, {} would", would.join(", ")),
         };
         Err(Error::setting(name, problem + &would))
+    }
+
+    /// In words, the value of a flag that so many ranks could divide, with all others as they are:
+    /// the next one above, or else the nearest below.
+    fn would_do(&self, inside: Inside, ranks: usize, name: &str, batch: usize) -> String {
+        let config = self.config();
+        // Passes are over a part of the batch.
+        let passes = self.batch / batch.max(1);
+        let with = |value: usize| match name {
+            "heads" => Some((Config { heads: value, ..config }, batch)),
+            "width" => Some((Config { width: value, ..config }, batch)),
+            "context" => Some((Config { context: value, ..config }, batch)),
+            "experts" => Some((Config { experts: value, ..config }, batch)),
+            "batch" => Some((config, value)),
+            _ => None,
+        };
+        let value = match name {
+            "heads" => config.heads,
+            "width" => config.width,
+            "context" => config.context,
+            "experts" => config.experts,
+            _ => batch,
+        };
+        // What else is wrong is told once this is right.
+        let is_other =
+            |refused: Error| !matches!(refused, Error::Setting { name: it, .. } if it == name);
+        let works = |value: &usize| {
+            with(*value).is_some_and(|(config, batch)| {
+                let fits = inside.fits(ranks, &config, batch);
+                config.validate().is_ok() && fits.err().is_none_or(is_other)
+            })
+        };
+        // Every multiple of both is among these.
+        let most = value.max(config.width) + ranks * config.heads.max(2);
+        let found = (value + 1..=most).find(works).or_else(|| (1..value).rev().find(works));
+        match (name, found) {
+            ("batch", Some(found)) => format!("; --batch {} works", found * passes),
+            (_, Some(found)) => format!("; {found} works"),
+            ("heads", None) => {
+                format!("; no number of them that divides width {} works", config.width)
+            }
+            (_, None) => String::new(),
+        }
     }
 }
 
@@ -95,6 +139,12 @@ mod tests {
             ("--strategy ring", 3, "--context", " 2, 4, 8, 16 would"),
             ("--strategy ep --experts 4 --batch 12", 3, "--experts", "6 works"),
             ("--strategy 2d --mesh dp=2,tp=3", 6, "--strategy", " 4, 16 would"),
+            ("--strategy tp --width 96", 3, "--heads", "evenly; 6 works"),
+            ("--strategy tp --width 20 --heads 10", 4, "--heads", "evenly; 20 works"),
+            ("--strategy tp --width 12 --heads 12", 8, "--heads", "no number of them that divides"),
+            ("--strategy ring --context 60", 4, "--context", "evenly; 64 works"),
+            ("--strategy ep --experts 4", 32, "--experts", "evenly; 32 works"),
+            ("--strategy ep --experts 32 --accumulate 3", 32, "--batch", "; --batch 96 works"),
         ] {
             let problem = Args::of(flags).validate(ranks).unwrap_err().to_string();
             let is_right = problem.starts_with(name) && problem.contains(would);

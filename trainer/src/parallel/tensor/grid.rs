@@ -101,8 +101,7 @@ pub(super) fn fits(
         ("width", config.width, columns * depth),
     ] {
         if !value.is_multiple_of(parts) {
-            let next = value.next_multiple_of(parts);
-            let problem = format!("{value} do not go into {parts} parts; {next} would");
+            let problem = format!("{value} do not go into {parts} parts");
             return Err(Error::setting(name, problem));
         }
     }

@@ -47,8 +47,7 @@ impl Megatron {
     ) -> Result<(), Error> {
         let heads = config.heads;
         if !heads.is_multiple_of(ranks) {
-            let next = heads.next_multiple_of(ranks);
-            let problem = format!("{ranks} ranks cannot share {heads} heads evenly; {next} works");
+            let problem = format!("{ranks} ranks cannot share {heads} heads evenly");
             return Err(Error::setting("heads", problem));
         }
         if divides_rows && !tokens.is_multiple_of(ranks) {

@@ -58,9 +58,7 @@ impl Ring {
     pub(super) fn fits(ranks: usize, config: &Config) -> Result<(), Error> {
         let chunks = 2 * ranks;
         if !config.context.is_multiple_of(chunks) {
-            let next = config.context.next_multiple_of(chunks);
-            let problem =
-                format!("{chunks} chunks cannot share {} evenly; {next} works", config.context);
+            let problem = format!("{chunks} chunks cannot share {} evenly", config.context);
             return Err(Error::setting("context", problem));
         }
         Ok(())
