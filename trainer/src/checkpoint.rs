@@ -71,6 +71,12 @@ const HEADER: &str = "brigade";
 /// Each array of a state, and what its tensors' names begin with.
 const PREFIXES: [(&str, &str); 3] = [("params", ""), ("mean", "adam.m/"), ("square", "adam.v/")];
 
+/// One of the numbers of an array that no run comes to: none at all, or a square below 0.
+pub(crate) fn strange(array: &str, values: &[f32]) -> Option<f32> {
+    let is_strange = |value: &&f32| !value.is_finite() || (array == "square" && **value < 0.0);
+    values.iter().find(is_strange).copied()
+}
+
 /// Find out before the first step whether a `Writer` will be able to write here.
 ///
 /// Errors: `File` if not.
@@ -138,7 +144,9 @@ mod tests {
     fn state(layout: &Layout) -> State {
         let wave = |by: f32| (0..layout.len()).map(|i| (i as f32 * by).sin()).collect();
         let scale = LossScale::new(crate::precision::Precision::F16).after(false).after(true);
-        let (params, mean, square) = (wave(0.7), wave(0.3), wave(0.1));
+        let (params, mean, mut square): (Vec<f32>, Vec<f32>, Vec<f32>) =
+            (wave(0.7), wave(0.3), wave(0.1));
+        square.iter_mut().for_each(|value| *value *= *value);
         State { params, mean, square, steps: 3, scale: Some(scale) }
     }
 
@@ -150,6 +158,24 @@ mod tests {
         let read = load(&path, &layout);
         std::fs::remove_file(&path).unwrap();
         assert!(read.unwrap() == written);
+    }
+
+    #[test]
+    fn numbers_that_no_run_comes_to_are_refused_by_their_tensor() {
+        let (layout, path) = (layout(1), file("strange"));
+        let mut negative = state(&layout);
+        negative.square[7 * 4] = -1.5;
+        save(&path, &layout, &Course::new(), &negative);
+        let below = load(&path, &layout).unwrap_err().to_string();
+        save(&path, &layout, &Course::new(), &state(&layout));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+        std::fs::write(&path, bytes).unwrap();
+        let none = load(&path, &layout).unwrap_err().to_string();
+        std::fs::remove_file(&path).unwrap();
+        assert!(below.contains("strange") && below.contains("adam.v/wpe has -1.5"), "{below}");
+        assert!(none.contains("wte has NaN") && !none.contains("adam"), "{none}");
     }
 
     #[test]

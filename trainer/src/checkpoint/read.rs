@@ -1,6 +1,6 @@
 //! A checkpoint of which any numbers are read without the rest.
 
-use super::{HEADER, Header, PREFIXES};
+use super::{HEADER, Header, PREFIXES, strange};
 use crate::error::Error;
 use crate::intake;
 use crate::layout::Layout;
@@ -68,7 +68,7 @@ impl<'l> Reader<'l> {
 
     /// Numbers of an array, from one of them on.
     ///
-    /// Errors: `File`.
+    /// Errors: `File`; `Checkpoint` for numbers that no run comes to.
     pub(crate) fn read(
         &mut self,
         array: &str,
@@ -88,8 +88,15 @@ impl<'l> Reader<'l> {
             let found = self.file.seek(SeekFrom::Start(place));
             let read = found.and_then(|_| self.file.read_exact(&mut bytes));
             read.map_err(Error::file("read", &self.path))?;
-            for (value, bytes) in values[from - first..].iter_mut().zip(bytes.as_chunks::<4>().0) {
+            let places = values[from - first..].iter_mut();
+            for (value, bytes) in places.zip(bytes.as_chunks::<4>().0) {
                 *value = f32::from_le_bytes(*bytes);
+            }
+            let values = &values[from - first..to - first];
+            if let Some(strange) = strange(PREFIXES[array].0, values) {
+                let (prefix, name) = (PREFIXES[array].1, &tensor.name);
+                let problem = format!("damaged: {prefix}{name} has {strange:?}");
+                return Err(Error::checkpoint(&self.path, problem));
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 //! another goes on from, in place if it has as many ranks, or else from the ranges that it needs.
 
 use super::{LIMIT, Unit, name_of};
-use crate::checkpoint::Header;
+use crate::checkpoint::{Header, strange};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::offload::{arena, is_same_folder};
@@ -133,6 +133,11 @@ impl Kept {
                     let whole = values.len();
                     let unit = Unit { number, whole, first: 0, params: &[], moments: None };
                     self.fill(array, &unit, 0, values).map_err(Error::offload)?;
+                    if let Some(strange) = strange(array, values) {
+                        let problem =
+                            format!("damaged: {} has {strange:?}", name_of(array, number));
+                        return Err(Error::checkpoint(&self.paths[0], problem));
+                    }
                 }
             }
         }
