@@ -310,7 +310,7 @@ impl Engine {
             return Ok(index);
         }
         let plan = link_messages(messages, header);
-        let prepared = Prepared { plan, name: messages_name(messages) };
+        let prepared = Prepared { plan, name: messages_name(messages, &self.driver.watch.members) };
         self.driver.open_wires(&prepared, self.settings.join_timeout)?;
         let index = self.next_message_plan;
         self.next_message_plan = (index + 1) % MESSAGE_PLANS_MAX;
@@ -340,9 +340,9 @@ fn enough(scratch: &mut Vec<u64>, plan: &Plan) -> *mut u8 {
     scratch.as_mut_ptr().cast()
 }
 
-/// A group of messages as it is named in errors.
-fn messages_name(messages: &[Message]) -> String {
-    let list: Vec<String> = messages.iter().map(Message::to_string).collect();
+/// A group of messages as it is named in errors, by the ranks of the world.
+fn messages_name(messages: &[Message], members: &[u32]) -> String {
+    let list: Vec<String> = messages.iter().map(|message| message.words(members)).collect();
     list.join(", ")
 }
 

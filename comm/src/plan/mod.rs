@@ -15,8 +15,6 @@ pub(crate) use fuse::{Phase, link_update};
 pub(crate) use link::link;
 pub(crate) use places::{Places, Seat};
 
-use std::fmt;
-
 use crate::Dtype;
 use crate::header::Header;
 
@@ -126,16 +124,14 @@ impl Message {
     pub(crate) fn is_receive(&self) -> bool {
         matches!(self.channel, Channel::From(_))
     }
-}
-
-impl fmt::Display for Message {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.channel {
-            Channel::To(peer) => write!(f, "send to {peer}")?,
-            Channel::From(peer) => write!(f, "receive from {peer}")?,
-            Channel::Within => f.write_str("message to oneself")?,
-        }
-        write!(f, " of {}", self.dtype.name())
+    /// In words; `members`: the world's rank of each member of the group.
+    pub(crate) fn words(&self, members: &[u32]) -> String {
+        let what = match self.channel {
+            Channel::To(peer) => format!("send to {}", members[peer as usize]),
+            Channel::From(peer) => format!("receive from {}", members[peer as usize]),
+            Channel::Within => "message to oneself".to_owned(),
+        };
+        format!("{what} of {}", self.dtype.name())
     }
 }
 

@@ -159,3 +159,19 @@ fn who_has_sent_everything_may_leave_while_another_is_late() {
         });
     }
 }
+
+#[test]
+fn messages_within_a_group_are_named_by_the_ranks_of_the_world() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            let me = member.rank();
+            let pair = member.split(Some(u32::from(me > 0)), 0).expect("a split");
+            let pair = pair.expect("a group");
+            if me == 1 {
+                let error = pair.recv(&mut [0f32; 4], 1).expect_err("rank 2 has left");
+                let said = error.to_string();
+                assert!(said.contains("receive from 2 of f32"), "{transport}: {said}");
+            }
+        });
+    }
+}
