@@ -8,19 +8,36 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use brigade_transports::Cores;
+
+/// Whether whoever started us has left it to the system to end us at a file that gets too long.
+static ENDS_AT_LONG_FILES: AtomicBool = AtomicBool::new(false);
+
+/// Have a write beyond the limit for files (`ulimit -f`) be an error like any other, in place of a
+/// signal that would end this process without a word and leave what it has begun to write. For the
+/// start of a program; children that [`die_with_parent`] get what this one was started with.
+pub(crate) fn outlive_long_files() {
+    // SAFETY: signal takes two integers, and neither action runs code of ours.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    ENDS_AT_LONG_FILES.store(before == libc::SIG_DFL, Ordering::Relaxed);
+}
 
 /// Have the system kill the child when the calling thread ends, however it ends. The child gets a
 /// process group of its own and starts with no signal blocked.
 pub(crate) fn die_with_parent(command: &mut Command) {
     let parent = std::process::id();
+    let ends_at_long_files = ENDS_AT_LONG_FILES.load(Ordering::Relaxed);
     let prepare = move || {
         // SAFETY: this runs in the forked child, where only async-signal-safe calls are allowed:
-        // prctl, getppid, sigemptyset and sigprocmask are plain system calls, and the set lives on
-        // this stack.
+        // signal, prctl, getppid, sigemptyset and sigprocmask are plain system calls, and the set
+        // lives on this stack.
         unsafe {
+            if ends_at_long_files {
+                libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+            }
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -187,6 +204,9 @@ pub(crate) fn signal_name(signal: i32) -> &'static str {
         libc::SIGPIPE => "SIGPIPE",
         libc::SIGALRM => "SIGALRM",
         libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGSYS => "SIGSYS",
         _ => "a signal of the system",
     }
 }

@@ -73,6 +73,27 @@ fn what_finds_no_room_leaves_the_file_that_was_there_and_says_which() {
 }
 
 #[test]
+fn a_limit_for_files_is_an_error_too_where_it_would_be_a_signal() {
+    let folder = Folder::new("limited");
+    for line in [SHOW, "train --checkpoint OUT --steps 1 --sample 0 --layers 1 --context 8"] {
+        let mut command = bounded("sh");
+        command.args(["-c", r#"ulimit -f 0; exec "$0" "$@""#]).arg(brigade());
+        sys::without_unnamed_files(&mut command);
+        let output = told(&mut command, line, &folder.0.join("new"));
+        let said = text(&output.stderr);
+        assert!(said.contains("File too large"), "{line}: {}", words(&output));
+        assert!(output.status.code().is_some_and(|code| code < 3), "{line}: {}", words(&output));
+        assert_eq!(names(&folder), [""; 0], "{line}");
+    }
+    // What `brigade run` starts gets what it was started with.
+    let mut command = bounded(brigade());
+    let output = command.args(["run", "-n", "1", "--", "sh", "-c", "kill -s XFSZ $$"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(128 + libc::SIGXFSZ), "{}", words(&output));
+    assert!(text(&output.stderr).contains("(SIGXFSZ)"), "{}", words(&output));
+}
+
+#[test]
 fn a_file_system_that_is_full_keeps_what_is_there() {
     if !may_mount() {
         return println!("skipped: nothing can be mounted here");
