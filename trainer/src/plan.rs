@@ -16,7 +16,8 @@ use crate::parallel::{Memory, Source};
 use crate::report::{grouped, megabytes};
 use crate::state::State;
 use brigade_comm::{Communicator, Settings};
-use std::io::Write;
+use std::io::{self, Write};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 /// More ranks than this are not planned: each is a thread here.
@@ -66,9 +67,25 @@ fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
     let settings = Settings { transport: "loopback".to_string(), ..Settings::from_env()? };
     let comms = Communicator::local_world(ranks, &settings)?;
     let plans: Result<Vec<Plan>, Error> = std::thread::scope(|scope| {
-        let start = |comm: Communicator| scope.spawn(move || of_rank(args, Some(&comm)));
+        let start = |comm: Communicator| {
+            let plan = move || of_rank(args, Some(&comm));
+            std::thread::Builder::new().spawn_scoped(scope, plan)
+        };
+        // One that is not there has dropped its communicator: the others do not wait for it.
         let threads: Vec<_> = comms.into_iter().map(start).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no plan panics")).collect()
+        let plan = |thread: io::Result<ScopedJoinHandle<'_, _>>| match thread {
+            Ok(thread) => thread.join().expect("no plan panics"),
+            Err(problem) => {
+                let problem =
+                    format!("each rank is a thread here, and no more can be had: {problem}");
+                Err(Error::setting("plan", problem))
+            }
+        };
+        let plans: Vec<Result<Plan, Error>> = threads.into_iter().map(plan).collect();
+        // What the others say follows from what this one does.
+        let (refused, others): (Vec<_>, Vec<_>) =
+            plans.into_iter().partition(|plan| matches!(plan, Err(Error::Setting { .. })));
+        refused.into_iter().chain(others).collect()
     });
     let plans = plans?;
     let memory = plans.iter().map(|plan| plan.memory).max_by_key(Memory::total);
