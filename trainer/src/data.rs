@@ -21,6 +21,8 @@ pub struct Corpus {
     name: String,
     bytes: Cow<'static, [u8]>,
     train: usize,
+    /// Without the ends of lines that files have got.
+    given: usize,
 }
 
 impl Corpus {
@@ -34,15 +36,17 @@ impl Corpus {
     ///
     /// Errors: `File` for what cannot be read, or is too long.
     pub fn read(path: &Path) -> Result<Corpus, Error> {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut ended) = (Vec::new(), 0);
         for file in files(path)? {
             let room = TEXT_BYTES_MAX.saturating_sub(bytes.len() as u64);
             bytes.extend(intake::read(&file, room)?);
             if !bytes.is_empty() && !bytes.ends_with(b"\n") {
                 bytes.push(b'\n');
+                ended += 1;
             }
         }
-        Ok(Corpus::new(path.display().to_string(), Cow::Owned(bytes)))
+        let text = Corpus::new(path.display().to_string(), Cow::Owned(bytes));
+        Ok(Corpus { given: text.given - ended, ..text })
     }
 
     /// The embedded text, or what `path` names.
@@ -73,11 +77,11 @@ impl Corpus {
             return Ok(());
         }
         let need = 20 * (context + 1);
+        let plural = if self.given == 1 { "" } else { "s" };
         let problem = format!(
-            "{} has {} bytes, but a context of {context} needs {need}; a longer text, or a smaller \
-             --context",
-            self.name,
-            self.len()
+            "{} has {} byte{plural}, but a context of {context} needs {need}; a longer text, or a \
+             smaller --context",
+            self.name, self.given
         );
         Err(Error::setting("text", problem))
     }
@@ -99,7 +103,7 @@ impl Corpus {
 
     fn new(name: String, bytes: Cow<'static, [u8]>) -> Corpus {
         let train = bytes.len() - bytes.len() / 20;
-        Corpus { name, bytes, train }
+        Corpus { name, given: bytes.len(), bytes, train }
     }
 }
 
@@ -190,13 +194,17 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_has_no_bytes() {
-        let path = std::env::temp_dir().join(format!("brigade-empty-{}", std::process::id()));
-        std::fs::write(&path, "").unwrap();
-        let text = Corpus::read(&path);
-        std::fs::remove_file(&path).unwrap();
-        let problem = text.unwrap().require(8).unwrap_err().to_string();
-        assert!(problem.contains(" has 0 bytes"), "{problem}");
+    fn a_file_has_as_many_bytes_as_it_says() {
+        let path = std::env::temp_dir().join(format!("brigade-short-{}", std::process::id()));
+        for (bytes, told) in
+            [("", " has 0 bytes,"), ("x", " has 1 byte,"), ("x\n", " has 2 bytes,")]
+        {
+            std::fs::write(&path, bytes).unwrap();
+            let text = Corpus::read(&path);
+            std::fs::remove_file(&path).unwrap();
+            let problem = text.unwrap().require(8).unwrap_err().to_string();
+            assert!(problem.contains(told), "{problem}");
+        }
     }
 
     #[test]

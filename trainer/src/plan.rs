@@ -13,7 +13,7 @@ use crate::kernels::Cpu;
 use crate::layout::Layout;
 use crate::parallel::pipeline::{Action, Kind, Timeline};
 use crate::parallel::{Memory, Source};
-use crate::report::{grouped, megabytes};
+use crate::report::{grouped, megabytes, two_sizes};
 use crate::state::State;
 use brigade_comm::{Communicator, Settings};
 use std::io::{self, Write};
@@ -178,12 +178,14 @@ fn fits(args: &Args, ranks: usize, plan: &Plan) -> Result<(), Error> {
     }
     let kinds = plan.memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
     let sum: Vec<_> = kinds.map(|(kind, bytes)| format!("{kind} {}", megabytes(bytes))).collect();
+    let ([allowed, needed], too_much) = (two_sizes([budget, need]), need - budget);
+    let too_much = match too_much {
+        100_000.. => megabytes(too_much),
+        _ => format!("{} bytes", grouped(too_much)),
+    };
     let mut problem = format!(
-        "{} allowed, but a rank needs {} ({}): {} too much",
-        megabytes(budget),
-        megabytes(need),
-        sum.join(" + "),
-        megabytes(need - budget)
+        "{allowed} allowed, but a rank needs {needed} ({}): {too_much} too much",
+        sum.join(" + ")
     );
     let fitting = alternatives(args).into_iter().find_map(|(flags, args)| {
         args.validate(ranks).ok()?;

@@ -158,6 +158,15 @@ pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
+/// The same of two sizes that are compared: to the byte where they would look the same.
+pub(crate) fn two_sizes(bytes: [u64; 2]) -> [String; 2] {
+    let rounded = bytes.map(megabytes);
+    if bytes[0] != bytes[1] && rounded[0] == rounded[1] {
+        return bytes.map(|bytes| format!("{} bytes", grouped(bytes)));
+    }
+    rounded
+}
+
 /// Bytes of a model as text for a terminal: what is no text, and what would steer the terminal,
 /// becomes U+FFFD.
 pub(crate) fn printable(bytes: &[u8]) -> String {
@@ -235,6 +244,13 @@ mod tests {
         for (number, want) in [(0, "0"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567")] {
             assert_eq!(grouped(number), want);
         }
+    }
+
+    #[test]
+    fn sizes_that_differ_look_different() {
+        assert_eq!(two_sizes([2_000_000, 3_000_000]), ["2.0 MB", "3.0 MB"]);
+        assert_eq!(two_sizes([230_001, 230_000]), ["230,001 bytes", "230,000 bytes"]);
+        assert_eq!(two_sizes([5, 5]), ["0.0 MB", "0.0 MB"]);
     }
 
     #[test]

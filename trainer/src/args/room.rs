@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::layout::Layout;
 use crate::offload::Tier;
 use crate::parallel::{Axis, Stage, Ways};
-use crate::report::megabytes;
+use crate::report::{megabytes, two_sizes};
 use brigade_offload::memory::available_bytes;
 
 /// Parts of what a rank takes: always less than it does. \[bytes\]
@@ -29,7 +29,7 @@ impl Args {
         let on_host = self.device.usage(0, self.precision).is_none();
         let pass = if on_host { least.logits + least.stream } else { 0 };
         let too_much = |bytes: u64| {
-            let (bytes, available) = (megabytes(bytes), megabytes(available));
+            let [bytes, available] = two_sizes([bytes, available]);
             format!("takes {bytes} a rank or more, and {available} are available")
         };
         if state > available {

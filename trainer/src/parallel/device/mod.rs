@@ -41,7 +41,7 @@ use crate::layout::{Config, Layout};
 use crate::model::Gpt;
 use crate::optim::{Optimizer, Rule};
 use crate::precision::Precision;
-use crate::report::megabytes;
+use crate::report::two_sizes;
 use crate::state::State;
 use crate::tape::Keep;
 use brigade_comm::{Communicator, Op};
@@ -311,7 +311,7 @@ fn over(budget: Option<usize>, needed: usize, what: &str, (keep, is_tiled): (Kee
         }
         Keep::LastInput => "a smaller --batch, or more --accumulate, needs less",
     };
-    let [needed, budget] = [needed, budget].map(|bytes| megabytes(bytes as u64));
+    let [needed, budget] = two_sizes([needed, budget].map(|bytes| bytes as u64));
     let whose = "as given, or else its part of what is free";
     let problem = format!("{what} {needed}, and a rank has {budget} ({whose}): {hint}");
     Error::setting("device-budget", problem)
