@@ -6,8 +6,10 @@
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// What one step was like on rank 0. Times in milliseconds, sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -62,6 +64,32 @@ pub struct RankEnd {
     pub start_bytes: u64,
 }
 
+/// How long whoever is to read a log that is a pipe may take to come, and how often that is asked.
+const READER_WAIT: Duration = Duration::from_secs(5);
+const READER_LOOK: Duration = Duration::from_millis(10);
+
+/// An end of it if this is a pipe, once it has a reader: to open it as ever would wait for that for
+/// ever, without a word.
+fn read_by_somebody(path: &Path) -> io::Result<Option<File>> {
+    if !std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        return Ok(None);
+    }
+    let until = Instant::now() + READER_WAIT;
+    loop {
+        let opened = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path);
+        match opened {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) && Instant::now() < until => {
+                std::thread::sleep(READER_LOOK);
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+                let problem = "nobody reads this pipe; start its reader before, such as `cat`";
+                return Err(io::Error::other(problem));
+            }
+            opened => return opened.map(Some),
+        }
+    }
+}
+
 /// An open log, or none.
 pub struct RunLog(Option<(PathBuf, File)>);
 
@@ -69,8 +97,11 @@ impl RunLog {
     /// Append to `path`, if given.
     pub fn open(path: Option<&Path>) -> Result<RunLog, Error> {
         let Some(path) = path else { return Ok(RunLog(None)) };
+        // Held until the log is open: its reader takes the end of the last writer for the end.
+        let held = read_by_somebody(path).map_err(Error::file("write", path))?;
         let file = File::options().create(true).append(true).open(path);
         let file = file.map_err(Error::file("write", path))?;
+        drop(held);
         Ok(RunLog(Some((path.to_path_buf(), file))))
     }
 
@@ -86,5 +117,32 @@ impl RunLog {
         let mut line = serde_json::to_string(&Line { event, record }).expect("records are plain");
         line.push('\n');
         file.write_all(line.as_bytes()).map_err(Error::file("write", path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_pipe_is_a_log_if_somebody_reads_it_and_is_not_waited_for_long() {
+        let path = std::env::temp_dir().join(format!("brigade-pipe-{}", std::process::id()));
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.is_ok_and(|made| made.success()));
+        let refused = RunLog::open(Some(&path)).map(drop).unwrap_err().to_string();
+        let from = path.clone();
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            File::open(from).unwrap().read_to_string(&mut text).unwrap();
+            text
+        });
+        let mut log = RunLog::open(Some(&path)).unwrap();
+        log.write("start", &RankEnd::default()).unwrap();
+        drop(log);
+        let text = reader.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(text.starts_with(r#"{"event":"start""#), "{text}");
+        assert!(refused.contains("nobody reads this pipe"), "{refused}");
     }
 }
