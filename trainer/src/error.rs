@@ -14,6 +14,12 @@ pub enum Error {
         /// What is wrong with its value.
         problem: String,
     },
+    /// What may be kept in the host's memory is too little.
+    #[error("--host-budget: {least_bytes} bytes are the least that it works with")]
+    HostBudget {
+        /// What would do, for all that the rank keeps.
+        least_bytes: usize,
+    },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
@@ -96,8 +102,8 @@ impl Error {
     /// Whether nothing was trained, since what is asked for cannot be, is missing or is damaged.
     pub fn is_refusal(&self) -> bool {
         match self {
-            Error::Setting { .. } | Error::Checkpoint { .. } | Error::Alone(_) => true,
-            // Everything is read before the first step.
+            Error::Setting { .. } | Error::Checkpoint { .. } => true,
+            Error::HostBudget { .. } | Error::Alone(_) | Error::Refused(_) => true,
             Error::File { action, .. } => *action == "read",
             Error::Comm(error) => matches!(error, brigade_comm::Error::Invalid { .. }),
             Error::Told { error, .. } => error.is_refusal(),

@@ -18,7 +18,7 @@ impl Args {
     pub(crate) fn offload(&self, rank: usize, ranks: usize) -> Option<Offload> {
         let (host_budget, place, stays) = (self.host_budget, (rank, ranks), self.keep);
         let from = Vec::new();
-        self.offload.clone().map(|tier| Offload { tier, host_budget, place, stays, from })
+        self.offload.clone().map(|tier| Offload { tier, host_budget, place, parts: 1, stays, from })
     }
 
     /// Where what goes into blocks is kept.
@@ -26,7 +26,7 @@ impl Args {
         let (host_budget, place) = (None, (rank, ranks));
         let (stays, from) = (false, Vec::new());
         let tier = self.offload_activations.clone();
-        tier.map(|tier| Offload { tier, host_budget, place, stays, from })
+        tier.map(|tier| Offload { tier, host_budget, place, parts: 1, stays, from })
     }
 
     /// Refuse folders for files that are not there, or take none.

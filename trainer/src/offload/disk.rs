@@ -14,7 +14,7 @@ mod pass;
 pub(crate) use kept::Kept;
 pub(crate) use pass::pass;
 
-use super::{DiskUse, Offload, arena};
+use super::{DiskUse, Offload, arena, usable};
 use crate::error::Error;
 use crate::optim::Moments;
 use crate::trace::{self, Lane};
@@ -118,7 +118,7 @@ struct Sizes {
 impl Disk {
     /// Write the state of some units to this rank's file in `folder`, or go on with what is there.
     ///
-    /// Errors: `Setting` if the budget is too little, `Offload` for what the device says.
+    /// Errors: `HostBudget` if the budget is too little, `Offload` for what the device says.
     pub(crate) fn new(
         folder: &Path,
         offload: &Offload,
@@ -129,7 +129,7 @@ impl Disk {
         let has_params = units.iter().any(|unit| !unit.params.is_empty());
         let lens: Vec<usize> = units.iter().map(|unit| unit.moments().len()).collect();
         let arrays = units[0].moments().count() + usize::from(has_params);
-        let sizes = sizes(&lens, arrays, is_fetched, budget)?;
+        let sizes = sizes(&lens, arrays, is_fetched, offload)?;
         let (spans, elements) = spans(&lens, sizes.block / 4);
         let arena = arena(budget, sizes.arena)?;
         let storage = Storage::new(&arena, Settings::default()).map_err(Error::offload)?;
@@ -364,8 +364,9 @@ fn sizes(
     lens: &[usize],
     arrays: usize,
     is_fetched: bool,
-    budget: Option<usize>,
+    offload: &Offload,
 ) -> Result<Sizes, Error> {
+    let budget = offload.host_budget;
     let longest = 4 * lens.iter().max().expect("a model has units");
     let all = 4 * lens.iter().sum::<usize>();
     let mut block = (all / 64).next_power_of_two().clamp(4 << 10, 1 << 20);
@@ -380,18 +381,11 @@ fn sizes(
                 None => return Ok(sizes),
                 Some(bytes) if arena <= usable(bytes) => return Ok(sizes),
                 Some(_) if block == 4 << 10 && slots == 3 => {
-                    let problem = format!("{arena} bytes are the least that it works with");
-                    return Err(Error::setting("host-budget", problem));
+                    return Err(offload.too_little(arena));
                 }
                 Some(_) => {}
             }
         }
         block /= 2;
     }
-}
-
-/// What an arena of so many bytes has at least: reserved pages come whole.
-fn usable(bytes: usize) -> usize {
-    const PAGE: usize = 2 << 20;
-    if bytes < PAGE { bytes } else { bytes / PAGE * PAGE }
 }

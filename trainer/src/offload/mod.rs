@@ -45,6 +45,8 @@ pub struct Offload {
     pub host_budget: Option<usize>,
     /// This rank among all, for the name of its file.
     pub place: (usize, usize),
+    /// Of how many parts of what the rank keeps this is one, each with a share of its budget.
+    pub parts: usize,
     /// Whether files stay when the run ends, as a checkpoint.
     pub stays: bool,
     /// Such files to go on from, of all ranks of a run; or none.
@@ -78,7 +80,13 @@ impl Offload {
     pub(crate) fn part(&self, part: usize, parts: usize) -> Offload {
         let (rank, ranks) = self.place;
         let host_budget = self.host_budget.map(|bytes| bytes / parts);
-        Offload { host_budget, place: (rank * parts + part, ranks * parts), ..self.clone() }
+        let place = (rank * parts + part, ranks * parts);
+        Offload { host_budget, place, parts: self.parts * parts, ..self.clone() }
+    }
+
+    /// The refusal of a budget of which this part would need so much.
+    fn too_little(&self, bytes: usize) -> Error {
+        Error::HostBudget { least_bytes: self.parts * least_budget(bytes) }
     }
 }
 
@@ -162,18 +170,37 @@ pub(crate) fn is_same_folder(one: &Path, other: &Path) -> bool {
     matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
 }
 
+/// All that these come to; or, where budgets are too little, the refusal of the one that wants the
+/// most, so that what it says is enough for all.
+pub(crate) fn all_within<T>(
+    parts: impl Iterator<Item = Result<T, Error>>,
+) -> Result<Vec<T>, Error> {
+    let (mut all, mut most_bytes) = (Vec::new(), 0);
+    for part in parts {
+        match part {
+            Ok(part) => all.push(part),
+            Err(Error::HostBudget { least_bytes }) => most_bytes = most_bytes.max(least_bytes),
+            Err(error) => return Err(error),
+        }
+    }
+    match most_bytes {
+        0 => Ok(all),
+        least_bytes => Err(Error::HostBudget { least_bytes }),
+    }
+}
+
 /// Move moments to an arena of the host, with room for nothing else.
 ///
-/// Errors: `Setting` if they do not fit into `budget`.
+/// Errors: `HostBudget` if they do not fit into the budget.
 pub(crate) fn to_host<'m>(
     moments: impl Iterator<Item = &'m mut Moments>,
-    budget: Option<usize>,
+    offload: &Offload,
 ) -> Result<Arena, Error> {
+    let budget = offload.host_budget;
     let mut numbers: Vec<&mut Numbers> = moments.flat_map(Moments::arrays_mut).collect();
     let bytes = numbers.iter().map(|numbers| span_bytes(4 * numbers.len())).sum();
-    if budget.is_some_and(|budget| budget < bytes) {
-        let problem = format!("{bytes} bytes are the least that it works with");
-        return Err(Error::setting("host-budget", problem));
+    if budget.is_some_and(|budget| usable(budget) < bytes) {
+        return Err(offload.too_little(bytes));
     }
     let arena = arena(budget, bytes)?;
     for numbers in &mut numbers {
@@ -183,6 +210,19 @@ pub(crate) fn to_host<'m>(
         **numbers = Numbers::Arena(buffer);
     }
     Ok(arena)
+}
+
+/// What comes whole where pages are reserved. \[bytes\]
+const PAGE: usize = 2 << 20;
+
+/// What an arena of so many bytes has at least.
+fn usable(bytes: usize) -> usize {
+    if bytes < PAGE { bytes } else { bytes / PAGE * PAGE }
+}
+
+/// The smallest budget of which so many bytes are usable.
+fn least_budget(bytes: usize) -> usize {
+    if bytes < PAGE { bytes } else { bytes.next_multiple_of(PAGE) }
 }
 
 /// The arena that a budget allows, or one of just so many bytes.

@@ -1,7 +1,7 @@
 //! Stages of pipelines whose state, and what goes into their blocks, is kept in cheaper memory: the
 //! digits of one process, and every byte as predicted.
 
-use brigade_trainer::{Args, Outcome};
+use brigade_trainer::{Args, Error, Outcome};
 
 use crate::world::{Folder, bits, ends, train, world};
 
@@ -114,6 +114,32 @@ fn waits_for_files_are_in_the_trace() {
         steps.iter().any(|step| step.1 <= wait.1 && wait.2 <= step.2 + 0.002)
     };
     assert!(waits.iter().filter(|wait| inside(wait)).count() > 3 * 8, "{waits:?}");
+}
+
+/// Of a rank with several stages each has a part of the budget.
+#[test]
+fn the_least_budget_that_is_told_is_enough_for_all_stages_of_a_rank() {
+    let folder = Folder::new();
+    for (ranks, flags) in [
+        (1, "--strategy interleaved --offload cpu".to_string()),
+        (2, "--strategy interleaved --offload cpu".to_string()),
+        (2, format!("--strategy zbv {}", folder.nvme())),
+    ] {
+        let mut budget = String::from("4K");
+        // Each rank says what it needs, and one is heard.
+        for _ in 0..ranks {
+            let ends = ends(ranks, &args(&format!("{flags} --host-budget {budget}")));
+            let told = |end: &Result<Outcome, Error>| {
+                let problem = end.as_ref().err()?.to_string();
+                let (_, least) = problem.split_once("--host-budget: ")?;
+                least.split_once(" bytes are the least").map(|(bytes, _)| bytes.to_string())
+            };
+            budget = ends.iter().find_map(told).unwrap_or(budget);
+        }
+        for end in ends(ranks, &args(&format!("{flags} --host-budget {budget}"))) {
+            end.unwrap_or_else(|error| panic!("{flags} --host-budget {budget}: {error}"));
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{Plan, stage_units};
 use crate::error::Error;
 use crate::layout::Config;
 use crate::model::{Gpt, Owed};
-use crate::offload::{DiskUse, Inputs, Offload, Scope};
+use crate::offload::{DiskUse, Inputs, Offload, Scope, all_within};
 use crate::optim::{Optimizer, Rule};
 use crate::parallel::{Batch, Lanes, Memory, Shards, Sharing, Thrift};
 use crate::state::State;
@@ -175,7 +175,7 @@ impl<'a> Chunks<'a> {
             let chunk = is_mine.then(|| site.chunk(units, needs.stages[stage], (part, parts)));
             chunk.transpose()
         };
-        let chunks = mine.iter().enumerate().map(chunk).collect::<Result<Vec<_>, _>>()?;
+        let chunks = all_within(mine.iter().enumerate().map(chunk))?;
         let tokens = vec![0; lanes.samples() * time];
         Ok(Chunks {
             scratch: model.scratch(lanes.samples(), time),

@@ -71,13 +71,12 @@ impl Shards<'_> {
     /// Move the moments to a cheaper memory, and to files also parameters that are held in parts,
     /// or in 32 bits beside others of 16.
     ///
-    /// Errors: `Setting` if the budget is too small, `Offload` for what the device says.
+    /// Errors: `HostBudget` if the budget is too small, `Offload` for what the device says.
     pub fn offload(&mut self, offload: &Offload) -> Result<(), Error> {
-        let Offload { tier, host_budget, .. } = offload;
-        let folder = match tier {
+        let folder = match &offload.tier {
             Tier::Cpu => {
                 let moments = self.units.iter_mut().map(|unit| &mut unit.moments);
-                self.arena = Some(offload::to_host(moments, *host_budget)?);
+                self.arena = Some(offload::to_host(moments, offload)?);
                 return Ok(());
             }
             Tier::Nvme(folder) => folder,
