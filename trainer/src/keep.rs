@@ -79,6 +79,15 @@ impl Args {
             let problem = "is for --checkpoint or --keep".to_string();
             return Err(Error::setting("checkpoint-every", problem));
         }
+        if let Some(Tier::Nvme(folder)) = self.offload.as_ref().filter(|_| self.keep)
+            && let Some(output) = self.outputs().find(|output| is_of_ranks(output.path(), folder))
+        {
+            let problem = format!(
+                "has a file of this name for a rank, {}: let what another flag writes have another",
+                output.path().display()
+            );
+            return Err(Error::setting("keep", problem));
+        }
         match (&self.offload, &self.resume) {
             (Some(Tier::Nvme(folder)), Some(resume))
                 if is_same_folder(folder, resume) && !self.keep =>
@@ -116,6 +125,14 @@ impl Args {
         let problem = "else remove its files, or let --offload name another folder";
         Err(Error::checkpoint(folder, format!("{what}; {problem}")))
     }
+}
+
+/// Whether this is what some rank of some run calls its file in this folder.
+fn is_of_ranks(path: &Path, folder: &Path) -> bool {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let name = path.file_name().map(|name| name.to_string_lossy());
+    name.is_some_and(|name| name.starts_with("rank-") && name.ends_with(".brigade"))
+        && is_same_folder(above.unwrap_or(Path::new(".")), folder)
 }
 
 /// Make a file in a folder, and take it away.

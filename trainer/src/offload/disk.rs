@@ -12,6 +12,7 @@ mod kept;
 mod pass;
 
 pub(crate) use kept::Kept;
+use kept::Unfinished;
 pub(crate) use pass::pass;
 
 use super::{DiskUse, Offload, arena, usable};
@@ -77,6 +78,8 @@ pub(crate) struct Disk {
     arena: Arena,
     carrier: Carrier,
     state: StateFile,
+    /// Its name, until it is a checkpoint for whoever comes after.
+    unfinished: Unfinished,
     /// None only while one is committed.
     draft: Option<Draft>,
     pipeline: Pipeline,
@@ -141,6 +144,8 @@ impl Disk {
         let path = if stays { path } else { passing(&path) };
         let kept = if from.is_empty() { None } else { Some(Kept::open(from)?) };
         let block = sizes.block as u64;
+        let is_new = stays && kept.as_ref().is_none_or(|kept| !kept.is_of(&path));
+        let unfinished = Unfinished::new(is_new.then(|| path.clone()));
         let mut state = open(&carrier, (rank, &path), names, units, kept, (block, stays))?;
         let draft = Some(state.begin().map_err(Error::offload)?);
         // The tensors of an array follow each other, each from a chunk on: to updates they are one.
@@ -165,6 +170,7 @@ impl Disk {
             arena,
             carrier,
             state,
+            unfinished,
             draft,
             has_params,
             is_finite: true,
@@ -266,6 +272,7 @@ impl Disk {
         let draft = self.draft.take().expect("one commit at a time");
         let done = self.state.commit(draft, step as u64, note.as_bytes());
         done.map_err(Error::offload)?;
+        self.unfinished.stays();
         self.draft = Some(self.state.begin().map_err(Error::offload)?);
         self.restart()
     }

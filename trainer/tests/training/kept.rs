@@ -159,3 +159,29 @@ fn what_was_kept_and_cannot_be_read_is_not_written_over_and_what_nobody_has_kept
     }
     world(2, &Args { stop_at: Some(1), ..kept.clone() });
 }
+
+#[test]
+fn a_run_that_never_began_leaves_no_file_for_the_next_to_stumble_over() {
+    let folder = Folder::new();
+    let kept = args(&format!("--strategy fsdp --keep {}", folder.nvme()));
+    // It is read once every rank has made its file.
+    let text = Some(PathBuf::from("/nonexistent"));
+    for end in ends(2, &Args { text, ..kept.clone() }) {
+        assert!(end.is_err());
+    }
+    assert!(folder.is_empty());
+    world(2, &kept);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
+}
+
+#[test]
+fn no_other_flag_writes_what_is_kept() {
+    let folder = Folder::new();
+    let kept = args(&format!("--strategy fsdp --keep {}", folder.nvme()));
+    for name in ["rank-00000-of-00001.brigade", "rank-00002-of-00003.brigade"] {
+        let log = Some(another_name(&folder).join(name));
+        let refused = Args { log, ..kept.clone() }.validate(1).unwrap_err().to_string();
+        assert!(refused.starts_with("--keep: ") && refused.contains(name), "{refused}");
+    }
+    Args { log: folder.file("log"), ..kept }.validate(1).unwrap();
+}

@@ -120,7 +120,7 @@ impl Kept {
 
     /// All of it, for a run that keeps its state elsewhere.
     ///
-    /// Errors: `Offload` for what cannot be read.
+    /// Errors: `Offload` for what cannot be read, `Checkpoint` for numbers that no run comes to.
     pub(crate) fn state(&self, layout: &Layout) -> Result<State, Error> {
         let mut state = State::room(layout);
         (state.steps, state.scale) = (self.header.step, self.header.loss_scale);
@@ -142,6 +142,29 @@ impl Kept {
             }
         }
         Ok(state)
+    }
+}
+
+/// A file that is to stay once it is a checkpoint, and goes with its run if that never comes to it:
+/// where another rank fails at the start, nobody can use it.
+pub(super) struct Unfinished(Option<PathBuf>);
+
+impl Unfinished {
+    pub(super) fn new(path: Option<PathBuf>) -> Unfinished {
+        Unfinished(path)
+    }
+
+    pub(super) fn stays(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // What cannot be removed is written over by the next run.
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
