@@ -1,6 +1,7 @@
 //! `brigade run`: start a program as the ranks of a world on this machine.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -74,6 +75,16 @@ pub(crate) fn in_a_world() -> bool {
     // whoever reads it next tells what is wrong with it.
     std::env::var_os("BRIGADE_RANK").is_some()
         || Launch::discover().map_or(true, |launch| launch.ranks > 1)
+}
+
+/// Whether what started this process is this very program, which then shows what all ranks say.
+pub(crate) fn is_started_by_us() -> bool {
+    let file = |process: u32| {
+        let found = std::fs::metadata(format!("/proc/{process}/exe"));
+        found.map(|found| (found.dev(), found.ino()))
+    };
+    let (parent, own) = (file(std::os::unix::process::parent_id()), file(std::process::id()));
+    matches!((parent, own), (Ok(parent), Ok(own)) if parent == own)
 }
 
 /// Run this very program again, with the same arguments, as the ranks of a world.

@@ -33,10 +33,7 @@ pub(crate) fn train(args: &Args) -> ExitCode {
         say(error);
         return ExitCode::FAILURE;
     }
-    match brigade_trainer::train(args, None, &mut stdout()) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, ""),
-    }
+    end(brigade_trainer::train(args, None, &mut stdout(), &mut |error| tell(error, "")))
 }
 
 /// Print what a run would need, once, also where a launcher started many of us.
@@ -48,9 +45,9 @@ fn plan(args: &Args) -> ExitCode {
     }
     match brigade_trainer::plan(args, ranks, &mut stdout()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ brigade_trainer::Error::Output(_)) => fail(&error, ""),
+        Err(error @ brigade_trainer::Error::Output(_)) => fail(error),
         Err(error) => {
-            fail(&error, "");
+            fail(error);
             ExitCode::from(2)
         }
     }
@@ -83,22 +80,26 @@ fn train_in_world(args: &Args) -> ExitCode {
     }
     let comm = match join(args) {
         Ok(comm) => comm,
-        Err(error) => return fail(&error.into(), ""),
+        Err(error) => return fail(error.into()),
     };
-    let rank = comm.rank();
+    let who = format!("rank {}: ", comm.rank());
+    let mut say = |error: &brigade_trainer::Error| {
+        // Our launcher shows what another rank says; under any other this one may be alone with
+        // whoever watches it.
+        if !(error.is_told_elsewhere() && run::is_started_by_us()) {
+            tell(error, &who);
+        }
+    };
     // Whoever was started by another launcher than ours has not been asked yet.
-    if let Err(error) = brigade_trainer::check(args, comm.size()) {
-        return end(&brigade_trainer::give_up(&comm, error), rank);
+    let checked = brigade_trainer::check(args, comm.size()).map_err(|error| error.to_string());
+    let is_first = comm.rank() == 0;
+    let checked = checked.and_then(|()| if is_first { check_outputs(args) } else { Ok(()) });
+    if let Err(problem) = checked {
+        let error = brigade_trainer::give_up(&comm, brigade_trainer::Error::Refused(problem));
+        say(&error);
+        return end(Err(error));
     }
-    if let Err(problem) = if rank == 0 { check_outputs(args) } else { Ok(()) } {
-        comm.abort(&problem);
-        say(format!("rank {rank}: {problem}"));
-        return ExitCode::from(2);
-    }
-    match brigade_trainer::train(args, Some(comm), &mut stdout()) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => end(&error, rank),
-    }
+    end(brigade_trainer::train(args, Some(comm), &mut stdout(), &mut say))
 }
 
 /// Leave nothing of a checkpoint that is being written when a signal ends this process, not even
@@ -123,21 +124,26 @@ fn settings(args: &Args) -> Result<Settings, Error> {
     Ok(settings)
 }
 
-/// End a rank of a training with its error.
-fn end(error: &brigade_trainer::Error, rank: usize) -> ExitCode {
-    match error.is_told_elsewhere() {
-        true => code_of(error),
-        false => fail(error, &format!("rank {rank}: ")),
+/// What a training exits with that was told what has ended it.
+fn end(outcome: Result<brigade_trainer::Outcome, brigade_trainer::Error>) -> ExitCode {
+    match outcome {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) if error.is_closed_pipe() => terminal::end_unread(),
+        Err(error) => code_of(&error),
     }
 }
 
-/// End a training with its error.
-fn fail(error: &brigade_trainer::Error, who: &str) -> ExitCode {
-    if error.is_closed_pipe() {
-        terminal::end_unread();
+/// Tell what ends a training; nobody wants to hear that nobody reads on.
+fn tell(error: &brigade_trainer::Error, who: &str) {
+    if !error.is_closed_pipe() {
+        say(format!("{who}{error}"));
     }
-    say(format!("{who}{error}"));
-    code_of(error)
+}
+
+/// End a command with its error.
+fn fail(error: brigade_trainer::Error) -> ExitCode {
+    tell(&error, "");
+    end(Err(error))
 }
 
 /// What a training that came to this exits with.

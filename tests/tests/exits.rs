@@ -151,6 +151,17 @@ fn what_a_run_cannot_go_on_from_is_refused_before_any_rank_starts() {
     }
 }
 
+#[test]
+fn what_cannot_be_saved_after_the_last_step_is_no_refusal() {
+    let folder = Folder::new("unsound");
+    let path = folder.0.join("state").display().to_string();
+    for ranks in ["1", "2"] {
+        let line = SMALL.replace("--steps 1", "--steps 2 --lr 1e38 --checkpoint-every 1");
+        let line = format!("{line} -n {ranks} --checkpoint {path}");
+        check(&line, &[], 1, "try a smaller --lr");
+    }
+}
+
 /// The checkpoint of a small model after a step.
 fn file_of_a_model(folder: &Path) -> String {
     let path = folder.join("model.gpt").display().to_string();

@@ -2,6 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+/// How the reason of a rank begins that ends all before the first step, since what is asked for
+/// cannot be: those who hear of it are to come to the same.
+const REFUSED: &str = "refused: ";
+
 /// Why a training run stopped.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -63,6 +67,12 @@ pub enum Error {
         /// How many had ended before.
         ended: usize,
     },
+    /// What the program around a training refuses; the text says what would do.
+    #[error("{0}")]
+    Refused(String),
+    /// What would have been a refusal before the first step, but came later.
+    #[error("{0}")]
+    OnTheWay(Box<Error>),
     /// Another rank was the first to end all with these words, and tells them.
     #[error("{error}")]
     Told {
@@ -99,16 +109,29 @@ impl Error {
         matches!(self, Error::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether nothing was trained, since what is asked for cannot be, is missing or is damaged.
+    /// Whether nothing was trained, since what is asked for cannot be, is missing or is damaged:
+    /// also where another rank has found that, so that all come to the same.
     pub fn is_refusal(&self) -> bool {
         match self {
             Error::Setting { .. } | Error::Checkpoint { .. } => true,
             Error::HostBudget { .. } | Error::Alone(_) | Error::Refused(_) => true,
             Error::File { action, .. } => *action == "read",
+            Error::Comm(brigade_comm::Error::Aborted { why, .. }) => why.starts_with(REFUSED),
             Error::Comm(error) => matches!(error, brigade_comm::Error::Invalid { .. }),
             Error::Told { error, .. } => error.is_refusal(),
             _ => false,
         }
+    }
+
+    /// The reason that others hear when this ends all.
+    pub(crate) fn reason(&self) -> String {
+        if self.is_refusal() { format!("{REFUSED}{self}") } else { self.to_string() }
+    }
+
+    /// The same of a run that has begun.
+    pub(crate) fn on_the_way(self) -> Error {
+        let is_of_this_rank = !self.is_told_elsewhere();
+        if is_of_this_rank && self.is_refusal() { Error::OnTheWay(Box::new(self)) } else { self }
     }
 
     pub(crate) fn setting(name: &'static str, problem: String) -> Error {

@@ -11,6 +11,7 @@ pub mod compare;
 pub mod data;
 pub mod device;
 mod drawing;
+mod ending;
 mod error;
 mod events;
 mod extent;
@@ -40,8 +41,9 @@ mod train;
 
 pub use args::Args;
 pub use begin::{check, check_resumed};
+pub use ending::give_up;
 pub use error::Error;
 pub use plan::plan;
 pub use records::Output;
 pub use sys::Counting;
-pub use train::{Outcome, give_up, train};
+pub use train::{Outcome, train};

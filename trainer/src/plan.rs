@@ -243,7 +243,8 @@ mod tests {
             let args = args(flags);
             let plan = make(&args, ranks).unwrap();
             let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
-            let train = |comm| crate::train(&args, comm, &mut std::io::sink()).unwrap().ranks;
+            let train =
+                |comm| crate::train(&args, comm, &mut std::io::sink(), &mut |_| {}).unwrap().ranks;
             let ends = std::thread::scope(|scope| {
                 let comms = Communicator::local_world(ranks, &settings).unwrap();
                 let train = &train;

@@ -73,6 +73,11 @@ impl<'a> Report<'a> {
         self.print(&format!("\n{text}"))
     }
 
+    /// Leave the terminal to what ends the run.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
     /// Errors: `Output`. A reader that went away (`| head`) ends the run like a full disk does.
     fn print(&mut self, text: &str) -> Result<(), Error> {
         self.bar.suspend(|| writeln!(self.out, "{text}")).map_err(Error::Output)
@@ -81,7 +86,7 @@ impl<'a> Report<'a> {
 
 impl Drop for Report<'_> {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.clear();
     }
 }
 

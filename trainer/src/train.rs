@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::begin;
 use crate::checkpoint::Course;
 use crate::data::Corpus;
+use crate::ending::Ending;
 use crate::error::Error;
 use crate::keep;
 use crate::kernels::{Cpu, packed_bytes};
@@ -11,7 +12,7 @@ use crate::layout::Config;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::learning_rate;
-use crate::parallel::{Batch, Strategy};
+use crate::parallel::{Batch, Groups, Strategy, Ways};
 use crate::records::Records;
 use crate::report::{Report, grouped, megabytes, printable};
 use crate::runlog::{RankEnd, StepRecord};
@@ -24,10 +25,6 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// How long a rank that ends all waits to hear whether another was there first.
-const VERDICT_WAIT: Duration = Duration::from_millis(500);
-const VERDICT_LOOK: Duration = Duration::from_millis(1);
 
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
@@ -54,19 +51,32 @@ pub struct Outcome {
     pub exposed_ms: Vec<f64>,
 }
 
-/// Train as `args` say, printing to `out`. Only rank 0 prints and writes files.
+/// Train as `args` say, printing to `out`. Only rank 0 prints and writes files. What ends this rank
+/// is given to `say`, once and before what the rank has goes, which may take long.
 ///
 /// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint`
 /// for files; `Output` if `out` does not take what is printed; `Diverged` if the loss is no number
-/// any more. Whatever ends this rank ends the others too, with its reason; of those that find the
-/// same all but the first have `Told`.
+/// any more; `OnTheWay` around what would be a refusal before the first step. Whatever ends this
+/// rank ends the others too, with its reason; of those that find the same all but the first have
+/// `Told`.
 pub fn train(
     args: &Args,
     world: Option<Communicator>,
     out: &mut (dyn Write + Send),
+    say: &mut (dyn FnMut(&Error) + Send),
 ) -> Result<Outcome, Error> {
     // A world of one has nobody to talk to.
     let world = world.as_ref().filter(|comm| comm.size() > 1);
+    let mut ending = Ending::new(world, say);
+    run_in_pool(args, world, out, &mut ending).map_err(|error| ending.tell(error))
+}
+
+fn run_in_pool(
+    args: &Args,
+    world: Option<&Communicator>,
+    out: &mut (dyn Write + Send),
+    ending: &mut Ending<'_>,
+) -> Result<Outcome, Error> {
     let ranks = world.map_or(1, Communicator::size);
     args.validate(ranks)?;
     let mut threads = Vec::new();
@@ -76,82 +86,57 @@ pub fn train(
         Ok(())
     });
     let pool = pool.build().map_err(|problem| Error::setting("threads", problem.to_string()))?;
-    let outcome = pool.install(|| run(args, world, out));
+    let outcome = pool.install(|| run(args, world, out, ending));
     drop(pool);
     // Until its threads are gone they hold memory, which a run after this one would see go.
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    outcome.map_err(|error| match world {
-        Some(comm) => give_up(comm, error),
-        None => error,
-    })
-}
-
-/// Have the other ranks of `world` hear why this one goes no further. What it comes to is told by
-/// this rank, unless it is `is_told_elsewhere`: of ranks that find the same one tells it, whichever
-/// was the first.
-pub fn give_up(world: &Communicator, error: Error) -> Error {
-    abort(Some(world), &error);
-    if let Error::Comm(_) = error {
-        return error;
-    }
-    let words = error.to_string();
-    let until = Instant::now() + VERDICT_WAIT;
-    loop {
-        match world.ended() {
-            Some(brigade_comm::Error::Aborted { rank, why })
-                if rank as usize != world.rank() && why == words =>
-            {
-                return Error::Told { by: rank as usize, error: Box::new(error) };
-            }
-            None if Instant::now() < until => std::thread::sleep(VERDICT_LOOK),
-            // Better twice than not at all.
-            _ => return error,
-        }
-    }
+    outcome
 }
 
 fn run(
     args: &Args,
     world: Option<&Communicator>,
     out: &mut (dyn Write + Send),
+    ending: &mut Ending<'_>,
 ) -> Result<Outcome, Error> {
     let model = Gpt::new(args.config(), Cpu)?;
     let kept = keep::kept(args, world)?;
     let mut groups = begin::groups(args, world)?;
+    let outcome = run_among(args, &model, world, &kept, &mut groups, out, ending);
+    outcome.map_err(|error| ending.tell_early(error))
+}
+
+/// The run of a rank that has its `groups`.
+fn run_among(
+    args: &Args,
+    model: &Gpt,
+    world: Option<&Communicator>,
+    kept: &[PathBuf],
+    groups: &mut Groups,
+    out: &mut (dyn Write + Send),
+    ending: &mut Ending<'_>,
+) -> Result<Outcome, Error> {
     // What every thread's products pack into is the same whatever the strategy: it is taken now.
     Cpu.prepare();
     let beside_bytes = together(world, || {
         sys::take_peak();
         sys::held()
     })?;
-    let (state, source, resumed) = begin::state(args, &model, world, &kept)?;
+    let (state, source, resumed) = begin::state(args, model, world, kept)?;
     let held_bytes = sys::held();
-    let part = begin::part(args, world, &mut groups)?;
-    let strategy = begin::strategy(args, &part, world, &groups, &state, source)?;
+    let part = begin::part(args, world, groups)?;
+    let strategy = begin::strategy(args, &part, world, groups, &state, source)?;
     let strategy_bytes = sys::held().saturating_sub(held_bytes);
     let start_bytes = together(world, sys::take_peak)?.saturating_sub(beside_bytes);
     drop(state);
-    // Whatever ends this rank from here on, others hear of it before what it has goes: calls are
-    // waited for then, and memory of devices, where they may wait for this rank.
-    let opened = begin::open(args, world).inspect_err(|error| abort(world, error))?;
-    let mut run = Run::new(args, &model, world, strategy, resumed, out, opened);
+    let opened = begin::open(args, world).map_err(|error| ending.tell_early(error))?;
+    let mut run = Run::new(args, model, world, strategy, resumed, out, opened);
     (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
-    let outcome = run.all(&kept);
-    // But whoever is first to find a loss that is no number does not end the others in their
-    // update: most find the same.
-    if let Err(error) = &outcome
-        && !matches!(error, Error::Diverged { .. })
-    {
-        abort(world, error);
-    }
-    outcome
-}
-
-/// Have the other ranks hear why this one goes no further, but for what they know themselves.
-fn abort(world: Option<&Communicator>, error: &Error) {
-    if let Some(comm) = world.filter(|_| !matches!(error, Error::Comm(_))) {
-        comm.abort(&error.to_string());
-    }
+    let outcome = run.all(kept);
+    outcome.map_err(|error| {
+        run.report.clear();
+        ending.tell_early(error)
+    })
 }
 
 /// What `read` counts once every rank has come so far and before any goes on: ranks may be threads,
@@ -198,6 +183,12 @@ impl Run<'_> {
             keep::outlive(args, world.map_or(1, Communicator::size), kept)?;
         }
         self.announce()?;
+        self.go().map_err(Error::on_the_way)
+    }
+
+    /// Everything from the first step on.
+    fn go(&mut self) -> Result<Outcome, Error> {
+        let Run { args, world, .. } = *self;
         if args.trace.is_some() {
             trace::begin(world)?;
         }

@@ -50,7 +50,7 @@ fn taken(context: &Context, strategy: &str) -> u64 {
     let comms = Communicator::local_world(RANKS as usize, &settings).unwrap();
     let run = |comm: Communicator| {
         let mut lookout = Lookout { context: context.clone(), most: 0 };
-        brigade_trainer::train(args, Some(comm), &mut lookout).unwrap();
+        brigade_trainer::train(args, Some(comm), &mut lookout, &mut |_| {}).unwrap();
         lookout.most
     };
     std::thread::scope(|scope| {

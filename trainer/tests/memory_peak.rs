@@ -34,7 +34,8 @@ fn peaks_are_what_formulas_say() {
     ] {
         let flags = base.split_whitespace().chain(more.split_whitespace());
         let args = Command::parse_from(flags).args;
-        let outcome = brigade_trainer::train(&args, None, &mut std::io::sink()).unwrap();
+        let outcome =
+            brigade_trainer::train(&args, None, &mut std::io::sink(), &mut |_| {}).unwrap();
         let rank = outcome.ranks[0];
         let (peak, formula) = (rank.peak_bytes as f64, rank.memory_bytes as f64);
         println!("{more}: {peak} of {formula}, {:+.2} %", 100.0 * (peak / formula - 1.0));

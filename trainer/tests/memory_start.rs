@@ -42,7 +42,8 @@ fn start(shape: &Shape, more: &str) -> (u64, u64) {
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let run = |comm| {
             let args = &args;
-            let train = || brigade_trainer::train(args, Some(comm), &mut std::io::sink());
+            let train =
+                || brigade_trainer::train(args, Some(comm), &mut std::io::sink(), &mut |_| {});
             scope.spawn(move || train().unwrap())
         };
         let threads: Vec<_> = comms.into_iter().map(run).collect();

@@ -44,7 +44,7 @@ fn a_budget_that_is_too_small_for_all_holds_three() {
     let shape = "--batch 16 --context 32 --layers 12 --steps 2 --stop-at 1 --device cuda";
     let run = |more: &str| {
         let args = args(&format!("{shape} --device-budget 2000K {more}"));
-        brigade_trainer::train(&args, None, &mut std::io::sink())
+        brigade_trainer::train(&args, None, &mut std::io::sink(), &mut |_| {})
     };
     let refused = run("--recompute").unwrap_err().to_string();
     assert!(refused.starts_with("--device-budget: a pass needs "), "{refused}");

@@ -39,7 +39,7 @@ pub(super) fn args(more: &str) -> Args {
 
 pub(super) fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
     let _beside = world.is_none().then(beside);
-    brigade_trainer::train(args, world, &mut std::io::sink())
+    brigade_trainer::train(args, world, &mut std::io::sink(), &mut |_| {})
 }
 
 /// The outcome of every rank of a world of threads.
@@ -67,7 +67,7 @@ pub(super) fn outcomes(ranks: usize, args: &Args) -> Vec<Result<Outcome, Error>>
 pub(super) fn told(args: &Args) -> (Outcome, String) {
     let _beside = beside();
     let mut text = Vec::new();
-    let outcome = brigade_trainer::train(args, None, &mut text).unwrap();
+    let outcome = brigade_trainer::train(args, None, &mut text, &mut |_| {}).unwrap();
     (outcome, String::from_utf8(text).unwrap())
 }
 
@@ -78,7 +78,7 @@ pub(super) fn table(ranks: usize, args: &Args) -> String {
     let comms = Communicator::local_world(ranks, &settings).unwrap();
     let run = |comm| {
         let mut text = Vec::new();
-        brigade_trainer::train(args, Some(comm), &mut text).unwrap();
+        brigade_trainer::train(args, Some(comm), &mut text, &mut |_| {}).unwrap();
         String::from_utf8(text).unwrap()
     };
     std::thread::scope(|scope| {

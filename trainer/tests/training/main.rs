@@ -2,6 +2,7 @@
 
 mod activations;
 mod bubbles;
+mod ended;
 mod experts;
 mod gradients;
 mod kept;

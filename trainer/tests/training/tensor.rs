@@ -251,7 +251,8 @@ fn run(ranks: usize, flags: &str) -> Vec<Outcome> {
     let args = &crate::world::flags(&flags.map(str::to_string).collect::<Vec<_>>());
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
     std::thread::scope(|scope| {
-        let one = |comm| scope.spawn(move || train(args, Some(comm), &mut std::io::sink()));
+        let one =
+            |comm| scope.spawn(move || train(args, Some(comm), &mut std::io::sink(), &mut |_| {}));
         let comms = Communicator::local_world(ranks, &settings).unwrap();
         let threads: Vec<_> = comms.into_iter().map(one).collect();
         threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()

@@ -9,7 +9,7 @@ fn printed(ranks: usize, flags: &str) -> String {
     let args = Args { quiet: false, ..args(&format!("--steps 1 {flags}")) };
     let told = spread(ranks, |comm| {
         let mut out = Vec::new();
-        brigade_trainer::train(&args, Some(comm), &mut out).unwrap();
+        brigade_trainer::train(&args, Some(comm), &mut out, &mut |_| {}).unwrap();
         out
     });
     String::from_utf8(told.into_iter().next().unwrap()).unwrap()

@@ -30,7 +30,7 @@ pub(crate) fn flags(flags: &[String]) -> Args {
 }
 
 pub(crate) fn train(args: &Args, world: Option<Communicator>) -> Result<Outcome, Error> {
-    brigade_trainer::train(args, world, &mut std::io::sink())
+    brigade_trainer::train(args, world, &mut std::io::sink(), &mut |_| {})
 }
 
 /// What every rank of a world of threads came to.
