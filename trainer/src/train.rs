@@ -267,6 +267,11 @@ impl Run<'_> {
             return Ok(0);
         }
         let (rank, ranks) = self.world.map_or((0, 1), |world| (world.rank(), world.size()));
+        // Servers multiply no matrices.
+        let pace = Ways::of(&self.args.strategy)?.pace;
+        if pace.is_some_and(|pace| !pace.computes(self.args, (rank, ranks))) {
+            return Ok(0);
+        }
         let Config { width, vocab, .. } = *self.model.layout().config();
         let rows = self.args.share_of(rank, ranks)?.samples() * self.args.context;
         let layers = [[width, 4 * width], [4 * width, width], [width, vocab]];

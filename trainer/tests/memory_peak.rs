@@ -1,5 +1,6 @@
 //! What a process holds at most in a step is what its strategy says it holds, within 2 %.
 
+use brigade_comm::{Communicator, Settings};
 use brigade_trainer::{Args, Counting};
 use clap::Parser;
 
@@ -46,4 +47,33 @@ fn peaks_are_what_formulas_say() {
     assert!(totals[1] < totals[0] / 2, "blocks that are not kept: {totals:?}");
     assert!(totals[6] < totals[1], "state that is not kept: {totals:?}");
     assert!(totals[7] < totals[6], "inputs that are not kept: {totals:?}");
+}
+
+/// Workers pack matrices, in each of their threads; servers multiply none.
+#[test]
+fn only_who_multiplies_packs_matrices() {
+    let formulas = |threads: usize| -> Vec<u64> {
+        let flags = format!(
+            "train --batch 8 --context 16 --layers 1 --width 64 --heads 4 --quiet --sample 0 \
+             --steps 1 --strategy ps --servers 1 --threads {threads}"
+        );
+        let args = &Command::parse_from(flags.split_whitespace()).args;
+        let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };
+        let comms = Communicator::local_world(2, &settings).unwrap();
+        std::thread::scope(|scope| {
+            let train = |comm| {
+                let mut out = std::io::sink();
+                let outcome = brigade_trainer::train(args, Some(comm), &mut out, &mut |_| {});
+                outcome.unwrap().ranks.iter().map(|rank| rank.memory_bytes).collect()
+            };
+            let ranks: Vec<_> =
+                comms.into_iter().map(|comm| scope.spawn(move || train(comm))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).next_back().unwrap()
+        })
+    };
+    let ([worker, server], [of_two, of_a_server]) =
+        (formulas(1).try_into().unwrap(), formulas(2).try_into().unwrap());
+    let _: [u64; 4] = [worker, server, of_two, of_a_server];
+    assert!(of_two > worker, "{of_two} bytes of two threads, {worker} of one");
+    assert_eq!(server, of_a_server);
 }
