@@ -3,8 +3,11 @@
 //! Each byte costs a whole forward pass over the context: there is no cache of keys and values,
 //! because a few hundred bytes at the end of a run take a second or two without it.
 
+use crate::error::Error;
 use crate::model::Gpt;
+use crate::report::printable;
 use crate::tape::Tape;
+use crate::train::Run;
 
 /// How bytes are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,6 +18,19 @@ pub struct Draw {
     pub top_k: usize,
     /// Chooses among them.
     pub seed: u64,
+}
+
+impl Run<'_> {
+    /// A sample of text, which rank 0 draws.
+    pub(crate) fn sample(&mut self, params: &[f32]) -> Result<(), Error> {
+        if self.args.sample == 0 || !self.is_first {
+            return Ok(());
+        }
+        let draw = Draw { temperature: 0.8, top_k: 40, seed: self.args.seed };
+        let prompt = self.args.prompt.as_bytes();
+        let text = sample(self.model, params, prompt, self.args.sample, draw);
+        self.report.say(&printable(&[prompt, &text].concat()))
+    }
 }
 
 /// `count` bytes that follow `prompt` (at least one byte), which is not repeated in the answer.

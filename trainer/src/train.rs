@@ -16,7 +16,6 @@ use crate::parallel::{Batch, Groups, Strategy, Ways};
 use crate::records::Records;
 use crate::report::{Report, grouped, megabytes, printable};
 use crate::runlog::{RankEnd, StepRecord};
-use crate::sample::{Draw, sample};
 use crate::sys;
 use crate::trace::{self, Lane};
 use brigade_comm::{Communicator, Op};
@@ -196,11 +195,13 @@ impl Run<'_> {
         if let Some(path) = &args.trace {
             trace::end(world, path)?;
         }
-        self.finish(&mut outcome)?;
-        if let Some(comm) = world {
-            // Nobody leaves while rank 0 still writes: a rank that ends early would look lost.
-            comm.barrier()?;
-        }
+        let params = self.finish(&mut outcome)?;
+        self.strategy.close()?;
+        // Nobody leaves while rank 0 still writes, as a rank that ends early would look lost; and
+        // ranks hear of each other's ends through rank 0, so none leaves before all have closed.
+        world.map_or(Ok(()), Communicator::barrier)?;
+        // A long text may take longer than others would wait for.
+        self.sample(&params)?;
         Ok(outcome)
     }
 
@@ -333,8 +334,8 @@ impl Run<'_> {
         })
     }
 
-    /// Held-out loss, a sample of text and the last checkpoint.
-    fn finish(&mut self, outcome: &mut Outcome) -> Result<(), Error> {
+    /// The last checkpoint, and the held-out loss of these parameters.
+    fn finish(&mut self, outcome: &mut Outcome) -> Result<Vec<f32>, Error> {
         self.keep()?;
         self.save()?;
         let params = self.params()?;
@@ -365,15 +366,7 @@ impl Run<'_> {
             ))?;
         }
         self.report.say(&bytes(ranks, self.strategy.device().is_some()))?;
-        if self.args.sample > 0 && self.is_first {
-            let draw = Draw { temperature: 0.8, top_k: 40, seed: self.args.seed };
-            let prompt = self.args.prompt.as_bytes();
-            let text = sample(self.model, &params, prompt, self.args.sample, draw);
-            self.report.say(&printable(&[prompt, &text].concat()))?;
-        }
-        self.strategy.close()?;
-        // Ranks hear of each other's ends through rank 0, so none leaves before all have closed.
-        self.world.map_or(Ok(()), |world| Ok(world.barrier()?))
+        Ok(params)
     }
 }
 
