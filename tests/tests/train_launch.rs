@@ -127,6 +127,55 @@ fn what_ends_a_run_is_told_by_one_rank_whether_one_finds_it_or_all() {
     }
 }
 
+/// Both ranks of a world that none of our launchers has started, each with its flags.
+fn two_apart(flags: [&str; 2]) -> Vec<Output> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = port.to_string();
+    let start = |(rank, flags): (usize, &str)| {
+        let mut command = train(flags);
+        let world = [("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)];
+        command.envs(world).env("RANK", rank.to_string());
+        Ended(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let ranks: Vec<Ended> = flags.into_iter().enumerate().map(start).collect();
+    ranks.into_iter().map(Ended::output).collect()
+}
+
+#[test]
+fn who_has_no_launcher_of_ours_hears_what_another_rank_found_and_exits_as_it_does() {
+    let folder = Folder::new("apart");
+    let log = folder.0.join("none/log").display().to_string();
+    let found = ["there is no folder", "--lr: rank 1 was told 0.5, but rank 0 0.25"];
+    for (at, flags) in [
+        [format!("--steps 2 --log {log}"), "--steps 2".to_string()],
+        ["--steps 2 --lr 0.25".to_string(), "--steps 2 --lr 0.5".to_string()],
+    ]
+    .iter()
+    .enumerate()
+    {
+        for (rank, output) in two_apart(flags.each_ref().map(String::as_str)).iter().enumerate() {
+            let said = text(&output.stderr);
+            let told = said.lines().filter(|line| line.starts_with("brigade train: rank "));
+            let told: Vec<&str> = told.collect();
+            let wanted = match rank == at {
+                true => format!("brigade train: rank {rank}: "),
+                false => format!("brigade train: rank {rank}: rank {at} aborted: refused: "),
+            };
+            assert!(matches!(told[..], [line] if line.starts_with(&wanted)), "{at}: {said}");
+            assert!(said.contains(found[at]), "{at}: {said}");
+            assert_eq!(output.status.code(), Some(2), "{at}, rank {rank}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_sample_may_take_longer_than_ranks_wait_for_each_other() {
+    let mut command = bounded(brigade());
+    let flags = "train --steps 1 --ranks 2 --layers 1 --width 64 --context 256 --batch 2 \
+                 --threads 1 --sample 1200";
+    run(command.args(flags.split_whitespace()).env("BRIGADE_TIMEOUT_MS", "2000"));
+}
+
 /// The process of a rank below the launcher.
 fn rank_process(launcher: u32, rank: usize) -> u32 {
     // `timeout` stands between us and the launcher.

@@ -4,6 +4,7 @@
 //! `kernels`, `parallel` (who computes and holds what), `train` (the loop). `docs/TRAINER.md` is a
 //! tour of it all.
 
+mod agree;
 mod args;
 mod begin;
 pub mod checkpoint;

@@ -1,5 +1,6 @@
 //! The training loop: samples in, one update per step, a line per step out.
 
+use crate::agree;
 use crate::args::Args;
 use crate::begin;
 use crate::checkpoint::Course;
@@ -14,7 +15,7 @@ use crate::offload::DiskUse;
 use crate::optim::learning_rate;
 use crate::parallel::{Batch, Groups, Strategy, Ways};
 use crate::records::Records;
-use crate::report::{Report, grouped, megabytes, printable};
+use crate::report::{Report, grouped, megabytes};
 use crate::runlog::{RankEnd, StepRecord};
 use crate::sys;
 use crate::trace::{self, Lane};
@@ -98,6 +99,7 @@ fn run(
     out: &mut (dyn Write + Send),
     ending: &mut Ending<'_>,
 ) -> Result<Outcome, Error> {
+    agree::require(args, world)?;
     let model = Gpt::new(args.config(), Cpu)?;
     let kept = keep::kept(args, world)?;
     let mut groups = begin::groups(args, world)?;
