@@ -264,7 +264,7 @@ static void endings(int destroy_first) {
     brigade_comm_t comms[2];
     brigade_result_t ended;
     pthread_t thread;
-    int rank;
+    int rank, naps;
     memset(&call, 0, sizeof call);
     CHECK(brigade_comm_init_all(comms, 2, NULL));
     call.comm = comms[0];
@@ -280,9 +280,13 @@ static void endings(int destroy_first) {
     CHECK(brigade_comm_abort(comms[destroy_first], "\xe9nough is enough"));
     pthread_join(thread, NULL);
     REQUIRE(call.result == BRIGADE_ABORTED && strstr(call.sentence, "enough") != NULL);
-    RESULT(BRIGADE_ABORTED, reduce_one(comms[1]));
-    CHECK(brigade_comm_get_async_error(comms[1], &ended));
+    /* What the other rank had sent before would be enough for a call here: until this one hears. */
+    for (naps = 0; ended == BRIGADE_SUCCESS && naps < 1000; naps++) {
+        nap(10);
+        CHECK(brigade_comm_get_async_error(comms[1], &ended));
+    }
     REQUIRE(ended == BRIGADE_ABORTED);
+    RESULT(BRIGADE_ABORTED, reduce_one(comms[1]));
     if (!destroy_first)
         CHECK(brigade_comm_destroy(comms[0]));
     CHECK(brigade_comm_destroy(comms[1]));
