@@ -80,12 +80,14 @@ def load():
     """The library with the types of its functions."""
     library = find()
     library.brigade_last_error.restype = c_char_p
+    library.brigade_error_string.restype = c_char_p
     library.brigade_dtype_size.restype = c_size_t
     memory, comm, work, counts = c_void_p, c_void_p, c_void_p, POINTER(c_size_t)
     ends = [comm, work]
     one = [memory, c_size_t, c_int]
     two = [memory, memory, c_size_t, c_int]
     prototypes = {
+        "error_string": [c_int],
         "get_unique_id": [POINTER(Id)],
         "comm_init_rank_config": [c_void_p, c_int, Id, c_int, POINTER(Config)],
         "comm_init_from_env": [c_void_p, POINTER(Config)],

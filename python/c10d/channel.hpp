@@ -22,10 +22,10 @@ namespace brigade {
 struct Meeting {
     c10::intrusive_ptr<c10d::Store> store;
     std::string key;
-    int rank;
+    // The group's own, which hears of deaths.
+    brigade_comm_t world;
+    int rank, size;
     Millis timeout;
-    // Throws if waiting is in vain.
-    std::function<void()> check_world;
 };
 
 // A message that any of several channels may bring: the first one that has it takes it.
@@ -130,7 +130,7 @@ private:
     void check_call(brigade_result_t result) const {
         switch (result) {
             case BRIGADE_SUCCESS: return;
-            case BRIGADE_PEER_LOST: fail("rank ", peer_, " is lost, its process ended");
+            case BRIGADE_PEER_LOST: fail("rank ", peer_, " ", in_words(result));
             case BRIGADE_PEER_LEFT: fail("rank ", peer_, " has left: did its group end early?");
             case BRIGADE_TIMEOUT:
                 fail("rank ", peer_, sends_ ? " took" : " sent", " nothing within ",
@@ -143,6 +143,13 @@ private:
         fail("(of these two, the sender is rank 0 and the receiver rank 1) ", sentence);
     }
 
+    // Fail if the peer will not come any more.
+    void check_world() const {
+        check_call(fate_of(meeting_.world, peer_));
+        const auto end = end_of_world(meeting_.world, meeting_.size);
+        if (!end.empty()) fail("the group has ended: ", end);
+    }
+
     // Wait for a key; false if there is no need for it any more.
     bool await(c10d::Store &store, const std::string &key,
                const std::atomic<bool> *needless = nullptr) const {
@@ -152,7 +159,7 @@ private:
             if (needless != nullptr && *needless) return false;
             if (stop_) fail("the group ended before the two met");
             if (Pool::Clock::now() >= deadline) check_call(BRIGADE_TIMEOUT);
-            meeting_.check_world();
+            check_world();
             std::this_thread::sleep_for(pause);
             pause = std::min(2 * pause, std::chrono::microseconds(5000));
         }
@@ -161,6 +168,8 @@ private:
 
     bool meet(const std::atomic<bool> *needless = nullptr) {
         if (comm_ != nullptr) return true;
+        // The store may have gone with the peer, and does not know that.
+        check_world();
         return at_store(meeting_.rank, [&] {
             // Waiting on a store that others use would make them wait too.
             return meet_at(*meeting_.store->clone(), needless);

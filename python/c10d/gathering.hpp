@@ -20,12 +20,7 @@ struct Acquaintance {
     bool exists() const { return comm != nullptr; }
 
     // What is known to have become of a rank of the new group.
-    brigade_result_t fate(int rank) const {
-        brigade_result_t gone = BRIGADE_SUCCESS;
-        // The group may have ended meanwhile: then nothing is known any more.
-        const auto known = brigade_comm_get_rank_error(comm, ranks[rank], &gone);
-        return known == BRIGADE_SUCCESS ? gone : BRIGADE_SUCCESS;
-    }
+    brigade_result_t fate(int rank) const { return fate_of(comm, ranks[rank]); }
 };
 
 // One rank that meets the others. With an acquaintance rank 0 draws no id before all have said that
@@ -91,8 +86,7 @@ private:
                               ? std::string()
                               : " (" + std::to_string(known_.ranks[rank]) + " of its elder group)";
         TORCH_CHECK_WITH(DistBackendError, false, "brigade, rank ", rank_, ": rank ", rank, also,
-                         " will not come to this group: it ",
-                         fate == BRIGADE_PEER_LOST ? "is lost, its process ended" : "has left");
+                         " will not come to this group: it ", in_words(fate));
     }
 
     // Tell who is late, unless rank 0 is there and does.

@@ -204,13 +204,7 @@ Channel &Group::channel(int peer, bool sends) {
     if (!channel) {
         const int from = sends ? rank_ : peer, to = sends ? peer : rank_;
         const auto key = key_ + "/" + std::to_string(from) + "-" + std::to_string(to);
-        const auto check_world = [this] {
-            brigade_result_t result = BRIGADE_SUCCESS;
-            check(brigade_comm_get_async_error(comm_, &result), rank_);
-            TORCH_CHECK_WITH(DistBackendError, result == BRIGADE_SUCCESS, "brigade, rank ", rank_,
-                             ": ", brigade_error_string(result));
-        };
-        const Meeting meeting = {store_, key, rank_, timeout_, check_world};
+        const Meeting meeting = {store_, key, comm_, rank_, size_, timeout_};
         channel = std::make_unique<Channel>(meeting, peer, sends);
     }
     return *channel;

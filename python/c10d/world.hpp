@@ -37,6 +37,32 @@ auto at_store(int rank, Body body) -> decltype(body()) {
     }
 }
 
+// What is known to have become of a rank of `comm`: BRIGADE_PEER_LOST, BRIGADE_PEER_LEFT, or nothing.
+inline brigade_result_t fate_of(brigade_comm_t comm, int rank) {
+    brigade_result_t gone = BRIGADE_SUCCESS;
+    // The communicator may have ended meanwhile: then nothing is known any more.
+    const auto known = brigade_comm_get_rank_error(comm, rank, &gone);
+    return known == BRIGADE_SUCCESS ? gone : BRIGADE_SUCCESS;
+}
+
+inline const char *in_words(brigade_result_t fate) {
+    return fate == BRIGADE_PEER_LOST ? "is lost, its process ended" : "has left";
+}
+
+// What ended the world of `comm`, with the rank that did where one is known to have gone; empty as
+// long as it goes on.
+inline std::string end_of_world(brigade_comm_t comm, int size) {
+    brigade_result_t result = BRIGADE_SUCCESS;
+    const auto known = brigade_comm_get_async_error(comm, &result);
+    if (known != BRIGADE_SUCCESS) return brigade_last_error();
+    if (result == BRIGADE_SUCCESS) return "";
+    for (int rank = 0; rank < size; rank++) {
+        const auto fate = fate_of(comm, rank);
+        if (fate == result) return "rank " + std::to_string(rank) + " " + in_words(fate);
+    }
+    return brigade_error_string(result);
+}
+
 // Join as `rank` of `size`. Calls may stand still for `timeout`, and so may the joining.
 inline brigade_comm_t join(const std::vector<uint8_t> &bytes, int rank, int size, Millis timeout) {
     brigade_unique_id_t id;

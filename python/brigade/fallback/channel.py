@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections import defaultdict, deque
-from ctypes import byref, c_void_p, sizeof
+from ctypes import byref, c_int, c_void_p, sizeof
 
 import torch.distributed as dist
 
@@ -27,6 +27,33 @@ def check(result):
     """Raise what a call failed with, as torch knows it."""
     if result != SUCCESS:
         raise dist.DistBackendError(f"brigade: {LIBRARY.brigade_last_error().decode()}")
+
+
+def fate_of(comm, rank):
+    """What is known to have become of a rank: PEER_LOST, PEER_LEFT, or nothing."""
+    gone = c_int()
+    # The communicator may have ended meanwhile: then nothing is known any more.
+    known = LIBRARY.brigade_comm_get_rank_error(comm, rank, byref(gone))
+    return gone.value if known == SUCCESS else SUCCESS
+
+
+def in_words(fate):
+    """What has become of a rank."""
+    return "is lost, its process ended" if fate == PEER_LOST else "has left"
+
+
+def end_of_world(comm, size):
+    """What ended a world, with the rank that did where one is known to have gone; "" as long as it
+    goes on.
+    """
+    ended = c_int()
+    check(LIBRARY.brigade_comm_get_async_error(comm, byref(ended)))
+    if ended.value == SUCCESS:
+        return ""
+    for rank in range(size):
+        if fate_of(comm, rank) == ended.value:
+            return f"rank {rank} {in_words(ended.value)}"
+    return LIBRARY.brigade_error_string(ended.value).decode()
 
 
 def join(drawn, rank, size, timeout_ms):
@@ -56,9 +83,9 @@ def at_store():
 class Channel:
     """One direction between this rank and a peer."""
 
-    def __init__(self, store, key, peer, sends, timeout_ms, check_world):
+    def __init__(self, store, key, peer, sends, timeout_ms, world, size):
         self._store, self._key, self._peer, self._sends = store, key, peer, sends
-        self._timeout_ms, self._check_world = timeout_ms, check_world
+        self._timeout_ms, self._world, self._size = timeout_ms, world, size
         self._lane, self._lock = Lane(), threading.Lock()
         self._comm, self._stopped = None, False
         self._posted, self._kept = deque(), defaultdict(deque)
@@ -111,13 +138,19 @@ class Channel:
         peer, moved = f"rank {self._peer}", "took" if self._sends else "sent"
         sentence = LIBRARY.brigade_last_error().decode()
         sentences = {
-            PEER_LOST: f"{peer} is lost, its process ended",
+            PEER_LOST: f"{peer} {in_words(result)}",
             PEER_LEFT: f"{peer} has left: did its group end early?",
             TIMEOUT: f"{peer} {moved} nothing within {self._timeout_ms:.0f} ms: does it make the "
             "matching call?",
         }
         between = f"(of these two, the sender is rank 0 and the receiver rank 1) {sentence}"
         raise self._failure(sentences.get(result, between))
+
+    def _check_world(self):
+        """Fail if the peer will not come any more."""
+        self._check(fate_of(self._world, self._peer))
+        if end := end_of_world(self._world, self._size):
+            raise self._failure(f"the group has ended: {end}")
 
     def _await(self, store, key):
         deadline, pause = time.monotonic() + self._timeout_ms / 1000, 0.0001
@@ -133,6 +166,8 @@ class Channel:
     def _meet(self):
         if self._comm is not None:
             return
+        # The store may have gone with the peer, and does not know that.
+        self._check_world()
         with at_store():
             # Waiting on a store that others use would make them wait too.
             can_clone = hasattr(self._store, "clone")

@@ -3,12 +3,12 @@
 import os
 import sys
 import time
-from ctypes import byref, c_int
 
 import torch.distributed as dist
 
 from ..communicator import unique_id
-from ..library import LIBRARY, PEER_LOST, SUCCESS
+from ..library import SUCCESS
+from .channel import fate_of, in_words
 
 
 class Gathering:
@@ -56,13 +56,12 @@ class Gathering:
             time.sleep(min(max(waited / 32, 0.0003), 0.05))
 
     def _check_fate(self, rank, known):
-        gone = c_int()
-        # The group may have ended meanwhile: then nothing is known any more.
-        asked = LIBRARY.brigade_comm_get_rank_error(self._comm, known, byref(gone))
-        if asked == SUCCESS and gone.value != SUCCESS:
+        fate = fate_of(self._comm, known)
+        if fate != SUCCESS:
             also = "" if known == rank else f" ({known} of its elder group)"
-            how = "is lost, its process ended" if gone.value == PEER_LOST else "has left"
-            raise self._failure(f"rank {rank}{also} will not come to this group: it {how}")
+            raise self._failure(
+                f"rank {rank}{also} will not come to this group: it {in_words(fate)}"
+            )
 
     def _failure(self, what):
         return dist.DistBackendError(f"brigade, rank {self._rank}: {what}")

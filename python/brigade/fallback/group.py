@@ -2,12 +2,12 @@
 
 import threading
 import time
-from ctypes import byref, c_int, c_size_t
+from ctypes import c_size_t
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
-from ..library import LIBRARY, SUCCESS
+from ..library import LIBRARY
 from .channel import Channel, at_store, check, join
 from .gathering import Gathering
 from .tensors import Run, apart, reduction, single
@@ -321,16 +321,10 @@ class Group(Backend):
             if channel is None:
                 ends = (self._rank, peer) if sends else (peer, self._rank)
                 key = "{}/{}-{}".format(self._key, *ends)
-                limits = self._timeout_ms, self._check_world
-                channel = Channel(self._store, key, peer, sends, *limits)
+                world = self._comm, self._size
+                channel = Channel(self._store, key, peer, sends, self._timeout_ms, *world)
                 self._channels[peer, sends] = channel
             return channel
-
-    def _check_world(self):
-        ended = c_int()
-        check(LIBRARY.brigade_comm_get_async_error(self._comm, byref(ended)))
-        if ended.value != SUCCESS:
-            raise dist.DistBackendError(f"brigade, rank {self._rank}: the world has ended")
 
     def _check_peer(self, peer):
         if not 0 <= peer < self._size:

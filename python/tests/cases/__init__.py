@@ -1,11 +1,12 @@
 """All cases, in the order in which they are run."""
 
 from . import (
-    beside_gloo, collectives, failures, lists, memory, messages, models, pipelines, sharded, works,
+    beside_gloo, collectives, failures, lists, memory, messages, models, partings, pipelines,
+    sharded, works,
 )
 from .case import CASES
 
 __all__ = [
     "CASES", "beside_gloo", "collectives", "failures", "lists", "memory", "messages", "models",
-    "pipelines", "sharded", "works",
+    "partings", "pipelines", "sharded", "works",
 ]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import os
 from collections.abc import Callable
 
 import torch.distributed as dist
@@ -67,3 +68,12 @@ def refused(function, *arguments, kind=Exception, **more):
     except kind as error:
         return error
     raise AssertionError(f"{function.__name__} was not refused")
+
+
+def end_after_the_others(rank, ranks):
+    """End this process; the first one, in which the store is, when the other `ranks` do."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"ends/{rank}", "1")
+    if rank == 0:
+        store.wait([f"ends/{other}" for other in ranks])
+    os._exit(0)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .case import begin, case, refused
+from .case import begin, case, end_after_the_others, refused
 
 
 @case(bare=True, ends={1: -signal.SIGKILL}, quick=True)
@@ -69,15 +69,6 @@ def a_message_that_nobody_sends_or_takes(backend, rank, world):
         assert "to rank 1: rank 1 took nothing within 2000 ms" in error, error
     else:
         time.sleep(6)
-    os._exit(0)
-
-
-def end_after_the_others(rank, ranks):
-    """End this process; the first one, in which the store is, when the other `ranks` do."""
-    store = dist.distributed_c10d._get_default_store()
-    store.set(f"ends/{rank}", "1")
-    if rank == 0:
-        store.wait([f"ends/{other}" for other in ranks])
     os._exit(0)
 
 
@@ -143,19 +134,6 @@ def a_new_group_that_is_late_or_never_comes(backend, rank, world):
     error = str(refused(dist.new_group, timeout=limit, kind=dist.DistBackendError))
     assert "waited 3.0 s for rank 1 to come to this group" in error, error
     os._exit(0)
-
-
-@case(bare=True, worlds=(2,), backends=("brigade",), quick=True)
-def a_first_message_after_the_store_has_gone(backend, rank, world):
-    begin(backend, 3)
-    dist.barrier()
-    if rank == 0:
-        # The store is in this process.
-        os._exit(0)
-    time.sleep(1)
-    error = refused(lambda: dist.isend(torch.ones(1), 0).wait(), kind=dist.DistBackendError)
-    assert "the store at which ranks meet does not answer" in str(error), error
-    dist.destroy_process_group()
 
 
 @case(bare=True, quick=True)
