@@ -75,7 +75,7 @@ Group::Group(Ptr<Store> store, int rank, int size, Millis timeout, std::vector<i
         key_ = "brigade/" + std::to_string(turn);
         return Gathering(*store_, key_, rank, size, timeout, known).id();
     });
-    comm_ = join(id, rank, size, timeout);
+    comm_ = join(id, rank, size, timeout, timeout);
     init();
     const std::lock_guard<std::mutex> lock(groups_mutex);
     groups().insert(this);
@@ -222,7 +222,7 @@ Group::Work Group::recv(Tensors &tensors, int peer, int tag) {
     auto run = Run::output(tensors);
     Channel &from = channel(peer, false);
     auto work = operation(c10d::OpType::RECV, "brigade:recv", tensors);
-    from.receive(work, std::move(run), tag);
+    from.receive(std::make_shared<Posted>(work, std::move(run), tag, 1));
     return work;
 }
 
@@ -231,9 +231,9 @@ Group::Work Group::recvAnysource(Tensors &tensors, int tag) {
     TORCH_CHECK_VALUE(size_ > 1, "there is no other rank to receive from");
     auto run = Run::output(tensors);
     auto work = operation(c10d::OpType::RECVANYSOURCE, "brigade:recv", tensors);
-    auto any = std::make_shared<Anybody>(work, std::move(run), tag, size_ - 1);
+    auto posted = std::make_shared<Posted>(work, std::move(run), tag, size_ - 1);
     for (int peer = 0; peer < size_; peer++) {
-        if (peer != rank_) channel(peer, false).receive_any(any);
+        if (peer != rank_) channel(peer, false).receive(posted);
     }
     return work;
 }

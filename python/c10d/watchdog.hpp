@@ -19,32 +19,39 @@ class Watchdog {
     struct Watched {
         Clock::time_point deadline;
         brigade_comm_t comm;
-        std::string reason;
+        std::chrono::milliseconds timeout;
+        bool has_ended_it = false;
     };
 
 public:
     // Watches from here to the end of the scope.
     class Watch {
     public:
-        Watch() = default;
         Watch(brigade_comm_t comm, std::chrono::milliseconds timeout) : dog_(&the()) {
-            const auto reason = "a call took longer than its timeout of " +
-                                std::to_string(timeout.count()) + " ms";
             const std::lock_guard<std::mutex> lock(dog_->mutex_);
-            place_ = dog_->watched_.insert(dog_->watched_.end(),
-                                           {Clock::now() + timeout, comm, reason});
+            const auto deadline = Clock::now() + timeout;
+            place_ = dog_->watched_.insert(dog_->watched_.end(), {deadline, comm, timeout});
+            // It looks again before that anyway, most of the time: then nobody need wake it.
+            if (deadline >= dog_->wakes_) return;
+            dog_->wakes_ = deadline;
             dog_->changed_.notify_one();
         }
+
         Watch(const Watch &) = delete;
         Watch &operator=(const Watch &) = delete;
         ~Watch() {
-            if (dog_ == nullptr) return;
             const std::lock_guard<std::mutex> lock(dog_->mutex_);
             dog_->watched_.erase(place_);
         }
 
+        // Whether that took too long, and the world has ended by it.
+        bool has_ended_it() const {
+            const std::lock_guard<std::mutex> lock(dog_->mutex_);
+            return place_->has_ended_it;
+        }
+
     private:
-        Watchdog *dog_ = nullptr;
+        Watchdog *const dog_;
         std::list<Watched>::iterator place_;
     };
 
@@ -68,11 +75,15 @@ private:
             for (auto &watched : watched_) {
                 if (watched.deadline <= Clock::now()) {
                     // Its call ends now, and leaves the list.
-                    brigade_comm_abort(watched.comm, watched.reason.c_str());
+                    const auto reason = "a call took longer than its timeout of " +
+                                        std::to_string(watched.timeout.count()) + " ms";
+                    brigade_comm_abort(watched.comm, reason.c_str());
                     watched.deadline = Clock::time_point::max();
+                    watched.has_ended_it = true;
                 }
                 next = std::min(next, watched.deadline);
             }
+            wakes_ = next;
             if (next == Clock::time_point::max()) {
                 changed_.wait(lock);
             } else {
@@ -85,6 +96,8 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::list<Watched> watched_;
+    // When it has its next look.
+    Clock::time_point wakes_ = Clock::time_point::max();
 };
 
 }  // namespace brigade

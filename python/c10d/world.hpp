@@ -37,7 +37,8 @@ auto at_store(int rank, Body body) -> decltype(body()) {
     }
 }
 
-// What is known to have become of a rank of `comm`: BRIGADE_PEER_LOST, BRIGADE_PEER_LEFT, or nothing.
+// What is known to have become of a rank of `comm`: BRIGADE_PEER_LOST, BRIGADE_PEER_LEFT, or
+// BRIGADE_SUCCESS if nothing is.
 inline brigade_result_t fate_of(brigade_comm_t comm, int rank) {
     brigade_result_t gone = BRIGADE_SUCCESS;
     // The communicator may have ended meanwhile: then nothing is known any more.
@@ -63,17 +64,19 @@ inline std::string end_of_world(brigade_comm_t comm, int size) {
     return brigade_error_string(result);
 }
 
-// Join as `rank` of `size`. Calls may stand still for `timeout`, and so may the joining.
-inline brigade_comm_t join(const std::vector<uint8_t> &bytes, int rank, int size, Millis timeout) {
+// Join as `rank` of `size`, within `come`. After that calls may stand still for `stand`.
+inline brigade_comm_t join(const std::vector<uint8_t> &bytes, int rank, int size, Millis come,
+                           Millis stand) {
     brigade_unique_id_t id;
     TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof id.bytes, "brigade, rank ", rank,
                      ": the store holds ", bytes.size(), " bytes where a unique id should be");
     std::memcpy(id.bytes, bytes.data(), sizeof id.bytes);
-    constexpr int64_t day = 24 * 3600 * 1000;
-    const int64_t limit = std::max<int64_t>(timeout.count(), 1);
-    const std::string stand = std::to_string(limit), come = std::to_string(std::min(limit, day));
-    const brigade_setting_t settings[] = {{"BRIGADE_TIMEOUT_MS", stand.c_str()},
-                                          {"BRIGADE_JOIN_TIMEOUT_MS", come.c_str()}};
+    // Nobody may join for longer than a day.
+    come = std::clamp(come, Millis(1), Millis(std::chrono::days(1)));
+    const auto joining = std::to_string(come.count());
+    const auto standing = std::to_string(std::max(stand, Millis(1)).count());
+    const brigade_setting_t settings[] = {{"BRIGADE_TIMEOUT_MS", standing.c_str()},
+                                          {"BRIGADE_JOIN_TIMEOUT_MS", joining.c_str()}};
     brigade_config_t config = BRIGADE_CONFIG_INIT;
     config.settings = settings;
     config.setting_count = 2;

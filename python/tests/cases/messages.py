@@ -1,5 +1,8 @@
 """From one rank to another."""
 
+import datetime
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -142,3 +145,48 @@ def in_a_part_of_the_world(rank, world):
         tensor = torch.empty(1)
         dist.recv(tensor, 0, group=group)
         assert tensor.item() == 4
+
+
+@case(quick=True, needs_native=True)
+def from_anybody_with_several_tags(rank, world):
+    got = {tag: torch.empty(1) for tag in range(4)}
+    if rank > 0:
+        if rank == 1:
+            for tag in 3, 1, 0:
+                dist.send(torch.full((1,), float(tag)), 0, tag=tag)
+        dist.barrier()
+        dist.send(torch.full((1,), 2.0), 0, tag=2)
+        return
+    # From one rank beside what may come from any.
+    works = {tag: dist.irecv(got[tag], tag=tag) for tag in [2, 0, 1]}
+    works[3] = dist.irecv(got[3], 1, tag=3)
+    for tag in 1, 3, 0:
+        works[tag].wait()
+        assert got[tag].item() == tag
+    dist.barrier()
+    works[2].wait()
+    for _ in range(2, world):
+        dist.recv(got[2], tag=2)
+    assert got[2].item() == 2
+
+
+@case(worlds=(4,), quick=True, needs_native=True)
+def from_anybody_while_some_are_silent(rank, world):
+    group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    got = torch.empty(1)
+    if rank == 0:
+        # One of those that are silent has sent something before.
+        dist.recv(got, 2, group=group)
+        for _ in range(10):
+            assert dist.recv(got, group=group) == 1
+        assert dist.recv(got, group=group) == 2
+        dist.recv(got, 3, group=group)
+    else:
+        if rank == 2:
+            dist.send(got, 0, group=group)
+        for _ in range(10 if rank == 1 else 0):
+            time.sleep(0.3)
+            dist.send(got, 0, group=group)
+        time.sleep([0, 0, 4, 5][rank])
+        if rank > 1:
+            dist.send(got, 0, group=group)
