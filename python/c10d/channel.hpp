@@ -17,7 +17,8 @@ namespace brigade {
 
 // Where and how two ranks meet.
 struct Meeting {
-    c10::intrusive_ptr<c10d::Store> store;
+    // The group's: looking for a key there keeps nobody from it for long.
+    OwnStore *store;
     std::string key;
     // The group's own, which hears of deaths.
     brigade_comm_t world;
@@ -131,10 +132,7 @@ private:
         if (comm_ != nullptr) return true;
         // The store may have gone with the peer, and does not know that.
         check_world();
-        return at_store(meeting_.rank, [&] {
-            // Waiting on a store that others use would make them wait too.
-            return meet_at(*meeting_.store->clone());
-        });
+        return at_store(meeting_.rank, [&] { return meet_at(meeting_.store->get()); });
     }
 
     // The receiver says that it is there, then the sender draws an id: nobody waits within

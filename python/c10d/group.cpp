@@ -64,6 +64,7 @@ Group::Group(Ptr<Store> store, int rank, int size, Millis timeout, std::vector<i
     : Backend(rank, size),
       ranks_(std::move(ranks)),
       store_(std::move(store)),
+      own_store_(store_),
       options_(c10::make_intrusive<Options>("brigade", timeout)),
       timeout_(timeout) {
     static std::once_flag once;
@@ -204,7 +205,7 @@ Channel &Group::channel(int peer, bool sends) {
     if (!channel) {
         const int from = sends ? rank_ : peer, to = sends ? peer : rank_;
         const auto key = key_ + "/" + std::to_string(from) + "-" + std::to_string(to);
-        const Meeting meeting = {store_, key, comm_, rank_, size_, timeout_};
+        const Meeting meeting = {&own_store_, key, comm_, rank_, size_, timeout_};
         channel = std::make_unique<Channel>(meeting, peer, sends);
     }
     return *channel;

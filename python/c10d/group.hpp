@@ -117,6 +117,8 @@ private:
 
     const std::vector<int> ranks_;
     const Ptr<Store> store_;
+    // For who waits there while others call.
+    OwnStore own_store_;
     const Ptr<Options> options_;
     // What the communicator was made with.
     const Millis timeout_;

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "brigade.h"
@@ -36,6 +39,34 @@ auto at_store(int rank, Body body) -> decltype(body()) {
                          error.what_without_backtrace());
     }
 }
+
+// A connection of our own to a store: who waits at one that others use makes them wait too, and is
+// made to wait by them. It is made when it is first needed, and once: a host's name is looked up,
+// which may take seconds. One that cannot be made is not tried again by all who need it.
+class OwnStore {
+public:
+    using Ptr = c10::intrusive_ptr<c10d::Store>;
+
+    explicit OwnStore(Ptr shared) : shared_(std::move(shared)) {}
+
+    c10d::Store &get() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (failure_) std::rethrow_exception(failure_);
+        try {
+            if (!own_) own_ = shared_->clone();
+        } catch (...) {
+            failure_ = std::current_exception();
+            throw;
+        }
+        return *own_;
+    }
+
+private:
+    const Ptr shared_;
+    std::mutex mutex_;
+    Ptr own_;
+    std::exception_ptr failure_;
+};
 
 // What is known to have become of a rank of `comm`: BRIGADE_PEER_LOST, BRIGADE_PEER_LEFT, or
 // BRIGADE_SUCCESS if nothing is.

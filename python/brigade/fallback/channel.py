@@ -80,6 +80,31 @@ def at_store():
         ) from error
 
 
+class OwnStore:
+    """A connection of our own to a store: who waits at one that others use makes them wait too, and
+    is made to wait by them. It is made when it is first needed, and once: a host's name is looked
+    up, which may take seconds. One that cannot be made is not tried again by all who need it.
+    """
+
+    def __init__(self, shared):
+        self._shared, self._lock = shared, threading.Lock()
+        self._own = self._failure = None
+
+    def get(self):
+        """The connection."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                if self._own is None:
+                    can_clone = hasattr(self._shared, "clone")
+                    self._own = self._shared.clone() if can_clone else self._shared
+            except Exception as error:
+                self._failure = error
+                raise
+            return self._own
+
+
 class Channel:
     """One direction between this rank and a peer."""
 
@@ -169,9 +194,7 @@ class Channel:
         # The store may have gone with the peer, and does not know that.
         self._check_world()
         with at_store():
-            # Waiting on a store that others use would make them wait too.
-            can_clone = hasattr(self._store, "clone")
-            self._meet_at(self._store.clone() if can_clone else self._store)
+            self._meet_at(self._store.get())
 
     def _meet_at(self, store):
         """The receiver says that it is there, then the sender draws an id."""

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 from ..library import LIBRARY
-from .channel import Channel, at_store, check, join
+from .channel import Channel, OwnStore, at_store, check, join
 from .gathering import Gathering
 from .tensors import Run, apart, reduction, single
 from .works import All, Lane, Work, wait_for_those_that_follow
@@ -47,7 +47,7 @@ class Group(Backend):
 
     def __init__(self, store, rank, size, timeout, ranks):
         super().__init__(rank, size)
-        self._store, self._rank, self._size = store, rank, size
+        self._store, self._rank, self._size = OwnStore(store), rank, size
         self._timeout_ms = timeout.total_seconds() * 1000
         self._options = Backend.Options("brigade", timeout)
         with at_store():

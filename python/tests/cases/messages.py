@@ -1,6 +1,7 @@
 """From one rank to another."""
 
 import datetime
+import os
 import time
 
 import torch
@@ -190,3 +191,45 @@ def from_anybody_while_some_are_silent(rank, world):
         time.sleep([0, 0, 4, 5][rank])
         if rank > 1:
             dist.send(got, 0, group=group)
+
+
+class Counting(dist.Store):
+    """A store that counts the connections that are made to it."""
+
+    def __init__(self, store):
+        super().__init__()
+        self.store, self.made = store, 0
+
+    def clone(self):
+        self.made += 1
+        return self.store.clone()
+
+    def set(self, key, value):
+        self.store.set(key, value)
+
+    def get(self, key):
+        return self.store.get(key)
+
+    def add(self, key, number):
+        return self.store.add(key, number)
+
+    def check(self, keys):
+        return self.store.check(keys)
+
+    def wait(self, keys, *timeout):
+        self.store.wait(keys, *timeout)
+
+
+@case(bare=True, backends=("brigade",), quick=True)
+def one_connection_to_the_store_for_all_messages(backend, rank, world):
+    port, seconds = int(os.environ["MASTER_PORT"]), datetime.timedelta(seconds=30)
+    store = Counting(dist.TCPStore("127.0.0.1", port, world, rank == 0, seconds))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=seconds)
+    peers = [peer for peer in range(world) if peer != rank]
+    works = [dist.isend(torch.ones(1), peer) for peer in peers]
+    works += [dist.irecv(torch.ones(1), peer) for peer in peers]
+    for work in works:
+        work.wait()
+    assert store.made == 1, store.made
+    dist.barrier()
+    os._exit(0)
