@@ -33,8 +33,11 @@ def the_death_of_who_sends(backend, rank, world):
     tensor = torch.ones(1)
     if rank == 1:
         dist.send(tensor, 0)
+        # It has come when both are here, and not just been sent.
+        dist.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
     dist.recv(tensor, 1)
+    dist.barrier()
     since = time.monotonic()
     refused(dist.recv, tensor, 1, kind=RuntimeError)
     assert time.monotonic() - since < 25
