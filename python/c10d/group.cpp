@@ -158,9 +158,19 @@ void Group::check_peer(int64_t peer) const {
     TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "rank ", peer, " of a group of ", size_);
 }
 
-bool Group::is_shorter(Millis timeout) const {
+// How long a call may take. The communicator has one timeout for good: it can be cut short, and
+// what would go beyond it is refused, for nobody would wait so long.
+Millis Group::limit_of(Millis timeout) const {
     const Millis limit = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
-    return limit.count() > 0 && limit < timeout_;
+    if (limit <= Millis(0)) return timeout_;
+    // As torch keeps a group's timeout.
+    using Seconds = std::chrono::duration<float>;
+    TORCH_CHECK_VALUE(Seconds(limit) <= Seconds(timeout_), "brigade, rank ", rank_,
+                      ": a timeout of ", limit.count(), " ms, but calls of this group wait for ",
+                      timeout_.count(), " ms at most, the timeout it was made with: give "
+                      "init_process_group or new_group the longest one that is needed, and set "
+                      "shorter ones later");
+    return limit;
 }
 
 bool Group::is_coalescing() {

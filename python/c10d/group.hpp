@@ -88,7 +88,7 @@ public:
     const std::string getBackendName() const override { return "brigade"; }
     Ptr<Options> getBackendOptions() override { return options_; }
     uint64_t getSequenceNumberForGroup() override { return sequence_; }
-    void setTimeout(Millis timeout) override { options_->timeout = timeout; }
+    void setTimeout(Millis timeout) override { options_->timeout = limit_of(timeout); }
     c10d::ErrorType getError() override;
     void abort() override;
     void shutdown() override;
@@ -105,7 +105,7 @@ private:
     Channel &channel(int peer, bool sends);
     void check_alive() const;
     void check_peer(int64_t peer) const;
-    bool is_shorter(Millis timeout) const;
+    Millis limit_of(Millis timeout) const;
     void all_reduce(const Run &run, const Op &op, Element element) const;
     void all_gather(const Run &input, const Run &output) const;
     void reduce_scatter(const Run &input, const Run &output, const Op &op, Element element) const;
@@ -139,12 +139,10 @@ private:
 template <typename Body>
 Group::Work Group::submit(c10d::OpType type, Title title, bool is_async, Millis timeout,
                           const Tensors &outputs, Body body) {
-    auto whole = [this, timeout, body = std::move(body)]() mutable {
-        if (is_shorter(timeout)) {
-            const Millis limit = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
-            const Watchdog::Watch watch(comm_, limit);
-            return body();
-        }
+    const Millis limit = limit_of(timeout);
+    auto whole = [this, limit, body = std::move(body)]() mutable {
+        if (limit >= timeout_) return body();
+        const Watchdog::Watch watch(comm_, limit);
         body();
     };
     if (!is_async && !is_coalescing()) {

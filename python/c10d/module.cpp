@@ -11,9 +11,9 @@ namespace {
 namespace py = pybind11;
 
 c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store> &store, int rank,
-                                         int size, std::chrono::duration<float> timeout,
+                                         int size, std::chrono::duration<double> timeout,
                                          std::vector<int> ranks) {
-    const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
+    const auto millis = std::chrono::round<std::chrono::milliseconds>(timeout);
     const bool is_first = ranks.empty();
     if (is_first) {
         ranks.resize(size);

@@ -81,6 +81,7 @@ class Group(Backend):
         return self._sequence
 
     def set_timeout(self, timeout):
+        self._check_timeout(timeout)
         self._options = Backend.Options("brigade", timeout)
 
     def allreduce(self, tensors, opts):
@@ -288,6 +289,7 @@ class Group(Backend):
         LIBRARY.brigade_comm_destroy(comm)
 
     def _submit(self, body, opts, outputs):
+        self._check_timeout(getattr(opts, "timeout", None))
         is_async = getattr(opts, "asyncOp", True)
         with self._lock:
             is_async = is_async or self._batch is not None
@@ -325,6 +327,17 @@ class Group(Backend):
                 channel = Channel(self._store, key, peer, sends, self._timeout_ms, *world)
                 self._channels[peer, sends] = channel
             return channel
+
+    def _check_timeout(self, timeout):
+        """Refuse a timeout that nobody would wait for."""
+        wanted_ms = timeout.total_seconds() * 1000 if timeout is not None else 0
+        # torch keeps a group's timeout as a float of 32 bits.
+        if wanted_ms > self._timeout_ms * (1 + 2**-23):
+            raise ValueError(
+                f"brigade, rank {self._rank}: a timeout of {wanted_ms:.0f} ms, but calls of this "
+                f"group wait for {self._timeout_ms:.0f} ms at most, the timeout it was made with: "
+                "give init_process_group or new_group the longest one that is needed"
+            )
 
     def _check_peer(self, peer):
         if not 0 <= peer < self._size:

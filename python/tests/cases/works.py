@@ -143,3 +143,17 @@ def another_timeout(rank, world):
         assert "500 ms" in str(error), error
         assert time.monotonic() - begin < 20
     dist.barrier()
+
+
+@case(backends=("brigade",), quick=True)
+def a_timeout_longer_than_the_group_has(rank, world):
+    most = datetime.timedelta(seconds=3600.7)
+    group = dist.new_group(timeout=most)
+    longer = most + datetime.timedelta(seconds=1)
+    told = "a timeout of 3601700 ms, but calls of this group wait for 3600700 ms at most"
+    error = refused(dist.set_timeout, longer, group, kind=ValueError)
+    assert f"brigade, rank {rank}" in str(error) and told in str(error), error
+    error = refused(dist.barrier, group, timeout=longer, kind=ValueError)
+    assert f"brigade, rank {rank}" in str(error) and told in str(error), error
+    dist.set_timeout(most, group)
+    dist.barrier(group, timeout=most)
