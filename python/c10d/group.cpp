@@ -9,6 +9,7 @@
 #include <set>
 
 #include "gathering.hpp"
+#include "rollcall.hpp"
 
 namespace brigade {
 namespace {
@@ -247,6 +248,17 @@ Group::Work Group::recvAnysource(Tensors &tensors, int tag) {
         if (peer != rank_) channel(peer, false).receive(posted);
     }
     return work;
+}
+
+// It may wait for longer than calls do: it is none of the communicator's.
+void Group::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all) {
+    check_alive();
+    const bool is_given = opts.timeout != c10d::kUnsetTimeout;
+    const Millis timeout = is_given ? opts.timeout : options_->timeout;
+    const auto key = key_ + "/roll-call/" + std::to_string(++roll_calls_);
+    at_store(rank_, [&] {
+        RollCall(own_store_.get(), key, comm_, rank_, size_, timeout).hold(wait_all);
+    });
 }
 
 Group::Ptr<c10d::Backend> Group::split(const Ptr<Store> &store, const std::vector<int> &ranks,

@@ -71,6 +71,7 @@ public:
                            const c10d::AllToAllOptions &opts) override;
     Work alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts) override;
     Work barrier(const c10d::BarrierOptions &opts) override;
+    void monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all) override;
     Work send(Tensors &tensors, int peer, int tag) override;
     Work recv(Tensors &tensors, int peer, int tag) override;
     Work recvAnysource(Tensors &tensors, int tag) override;
@@ -125,7 +126,7 @@ private:
     const unsigned born_ = forks.load();
     std::string key_;
     brigade_comm_t comm_ = nullptr;
-    std::atomic<uint64_t> sequence_{0};
+    std::atomic<uint64_t> sequence_{0}, roll_calls_{0};
     // Channels by peer and direction, and what is being coalesced.
     std::mutex mutex_;
     std::map<std::pair<int, bool>, std::unique_ptr<Channel>> channels_;

@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import Backend
 from ..library import LIBRARY
 from .channel import Channel, OwnStore, at_store, check, join
 from .gathering import Gathering
+from .rollcall import RollCall
 from .tensors import Run, apart, reduction, single
 from .works import All, Lane, Work, wait_for_those_that_follow
 
@@ -59,7 +60,7 @@ class Group(Backend):
         self._comm = join(drawn, rank, size, self._timeout_ms)
         self._lane, self._lock = Lane(), threading.Lock()
         self._channels, self._batch, self._sequence = {}, None, 0
-        self._has_ended = False
+        self._roll_calls, self._has_ended = 0, False
         GROUPS.add(self)
 
     # torch asks for each of these, without end where a subclass does not say.
@@ -237,6 +238,17 @@ class Group(Backend):
 
     def barrier(self, opts):
         return self._submit(lambda: self._call("barrier"), opts, [])
+
+    def monitored_barrier(self, opts, wait_all_ranks=False):
+        # It may wait for longer than calls do: it is none of the communicator's.
+        timeout = opts.timeout.total_seconds()
+        if timeout < 0:
+            timeout = self._options._timeout.total_seconds()
+        self._roll_calls += 1
+        key = f"{self._key}/roll-call/{self._roll_calls}"
+        with at_store():
+            place = self._store.get(), key, self._comm, self._rank, self._size
+            RollCall(*place, timeout).hold(wait_all_ranks)
 
     def send(self, tensors, peer, tag):
         channel, run = self._channel(peer, True), Run(tensors)

@@ -2,11 +2,11 @@
 
 from . import (
     beside_gloo, collectives, failures, lists, memory, messages, models, partings, pipelines,
-    sharded, works,
+    rollcalls, sharded, works,
 )
 from .case import CASES
 
 __all__ = [
     "CASES", "beside_gloo", "collectives", "failures", "lists", "memory", "messages", "models",
-    "partings", "pipelines", "sharded", "works",
+    "partings", "pipelines", "rollcalls", "sharded", "works",
 ]
