@@ -226,7 +226,7 @@ fn what_does_not_divide_is_refused_by_name() {
         "--strategy: 2d divides among a square of ranks, such as 4 or 9: 3 make none";
     const CUBE: &str = "--strategy: 3d divides among a cube of ranks, such as 8 or 27: 3 make none";
     for (ranks, inside, problem) in [
-        (4, TP, "--heads: 4 ranks cannot share 6 heads evenly; 8 works"),
+        (4, TP, "--heads: 4 ranks cannot share 6 heads evenly; 12 works"),
         (4, Inside::Ring, "--context: 8 chunks cannot share 23 evenly; 24 works"),
         (3, Inside::Square, SQUARE),
         (3, Inside::Cube, CUBE),

@@ -14,8 +14,17 @@ const TOLD: usize = 4;
 impl Inside {
     /// Refuse what so many ranks cannot divide in passes over `batch` samples.
     ///
-    /// Errors: `Setting`, by the flag whose value does not divide.
+    /// Errors: `Setting`, by the flag whose value does not divide, with one that does.
     pub fn fits(self, ranks: usize, config: &Config, batch: usize) -> Result<(), Error> {
+        let refused = self.suits(ranks, config, batch);
+        let Err(Error::Setting { name, problem }) = refused else { return refused };
+        let would = self.would_do(ranks, config, batch, name);
+        let would = would.map_or(String::new(), |value| format!("; {value} works"));
+        Err(Error::setting(name, problem + &would))
+    }
+
+    /// The same without a word on what would do.
+    fn suits(self, ranks: usize, config: &Config, batch: usize) -> Result<(), Error> {
         let tokens = batch * config.context;
         let parts = match self {
             Inside::Heads => return Megatron::fits(ranks, false, config, tokens),
@@ -36,6 +45,41 @@ impl Inside {
             return Err(Error::setting("strategy", problem));
         };
         grid::fits(parts, depth, config, batch)
+    }
+
+    /// The value of a setting that so many ranks could divide, with all others as they are: the
+    /// next one above, or else the nearest below.
+    fn would_do(self, ranks: usize, config: &Config, batch: usize, name: &str) -> Option<usize> {
+        let (mut config, mut batch) = (*config, batch);
+        let (width, heads) = (config.width, config.heads);
+        let value = match name {
+            "heads" => heads,
+            "width" => width,
+            "context" => config.context,
+            "experts" => config.experts,
+            _ => batch,
+        };
+        let mut works = |value: usize| {
+            let place = match name {
+                "heads" => &mut config.heads,
+                "width" => &mut config.width,
+                "context" => &mut config.context,
+                "experts" => &mut config.experts,
+                "batch" => &mut batch,
+                _ => return false,
+            };
+            *place = value;
+            // What else is wrong is told once this is right.
+            let is_right = match self.suits(ranks, &config, batch) {
+                Err(Error::Setting { name: other, .. }) => other != name,
+                suits => suits.is_ok(),
+            };
+            is_right && config.validate().is_ok()
+        };
+        // Every multiple of all that may have to divide it is among these.
+        let most = value.max(width) + ranks * heads.max(2);
+        let above = (value + 1..=most).find(|value| works(*value));
+        above.or_else(|| (1..value).rev().find(|value| works(*value)))
     }
 
     /// The side of the squares or of the cube that so many ranks make, and how many squares.
@@ -65,61 +109,24 @@ impl Args {
         let (ranks, config) = (mesh.length(Axis::Tp), self.config());
         let Some(inside) = ways.inside.filter(|_| ranks > 1) else { return Ok(()) };
         let batch = self.share_of(0, mesh.ranks())?.samples();
-        let refused = inside.fits(ranks, &config, batch);
+        let refused = inside.suits(ranks, &config, batch);
         let Err(Error::Setting { name, problem }) = refused else { return refused };
-        let problem = problem + &self.would_do(inside, ranks, name, batch);
+        let value = match (name, inside.would_do(ranks, &config, batch, name)) {
+            // Passes are over a part of the batch.
+            ("batch", Some(value)) => format!("; --batch {} works", value * self.batch / batch),
+            (_, Some(value)) => format!("; {value} works"),
+            ("heads", None) => format!("; no number that divides width {} works", config.width),
+            (_, None) => String::new(),
+        };
         // How many samples a pass has depends on how many ranks divide experts.
         let tried = if inside == Inside::Experts { 0 } else { TRIED };
-        let would = (2..=tried).filter(|ranks| inside.fits(*ranks, &config, batch).is_ok());
+        let would = (2..=tried).filter(|ranks| inside.suits(*ranks, &config, batch).is_ok());
         let would: Vec<String> = would.take(TOLD).map(|ranks| ranks.to_string()).collect();
         let would = match would.is_empty() {
             true => String::new(),
             false => format!("; with the other settings as they are, {} would", would.join(", ")),
         };
-        Err(Error::setting(name, problem + &would))
-    }
-
-    /// In words, the value of a flag that so many ranks could divide, with all others as they are:
-    /// the next one above, or else the nearest below.
-    fn would_do(&self, inside: Inside, ranks: usize, name: &str, batch: usize) -> String {
-        let config = self.config();
-        // Passes are over a part of the batch.
-        let passes = self.batch / batch.max(1);
-        let with = |value: usize| match name {
-            "heads" => Some((Config { heads: value, ..config }, batch)),
-            "width" => Some((Config { width: value, ..config }, batch)),
-            "context" => Some((Config { context: value, ..config }, batch)),
-            "experts" => Some((Config { experts: value, ..config }, batch)),
-            "batch" => Some((config, value)),
-            _ => None,
-        };
-        let value = match name {
-            "heads" => config.heads,
-            "width" => config.width,
-            "context" => config.context,
-            "experts" => config.experts,
-            _ => batch,
-        };
-        // What else is wrong is told once this is right.
-        let is_other =
-            |refused: Error| !matches!(refused, Error::Setting { name: it, .. } if it == name);
-        let works = |value: &usize| {
-            with(*value).is_some_and(|(config, batch)| {
-                let fits = inside.fits(ranks, &config, batch);
-                config.validate().is_ok() && fits.err().is_none_or(is_other)
-            })
-        };
-        // Every multiple of both is among these.
-        let most = value.max(config.width) + ranks * config.heads.max(2);
-        let found = (value + 1..=most).find(works).or_else(|| (1..value).rev().find(works));
-        match (name, found) {
-            ("batch", Some(found)) => format!("; --batch {} works", found * passes),
-            (_, Some(found)) => format!("; {found} works"),
-            ("heads", None) => {
-                format!("; no number of them that divides width {} works", config.width)
-            }
-            (_, None) => String::new(),
-        }
+        Err(Error::setting(name, problem + &value + &would))
     }
 }
 
@@ -141,7 +148,12 @@ mod tests {
             ("--strategy 2d --mesh dp=2,tp=3", 6, "--strategy", " 4, 16 would"),
             ("--strategy tp --width 96", 3, "--heads", "evenly; 6 works"),
             ("--strategy tp --width 20 --heads 10", 4, "--heads", "evenly; 20 works"),
-            ("--strategy tp --width 12 --heads 12", 8, "--heads", "no number of them that divides"),
+            (
+                "--strategy tp --width 12 --heads 12",
+                8,
+                "--heads",
+                "no number that divides width 12 works",
+            ),
             ("--strategy ring --context 60", 4, "--context", "evenly; 64 works"),
             ("--strategy ep --experts 4", 32, "--experts", "evenly; 32 works"),
             ("--strategy ep --experts 32 --accumulate 3", 32, "--batch", "; --batch 96 works"),
