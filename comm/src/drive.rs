@@ -54,14 +54,14 @@ impl Driver {
         Self { endpoints, routes, watch, bells, waiting, wires, run: Run::default() }
     }
 
-    /// Open the wires that a plan needs and that are not open yet: for as long as joining may take,
-    /// and no longer than the call may.
+    /// Open the wires that a plan needs and that are not open yet: within `patience`, which is as
+    /// long as joining may take, and no longer than the call may.
     pub(crate) fn open_wires(
         &mut self,
         prepared: &Prepared,
-        join_timeout: Duration,
+        patience: Duration,
     ) -> Result<(), Box<Error>> {
-        let deadline = Instant::now() + join_timeout.min(self.watch.timeout);
+        let deadline = Instant::now() + patience.min(self.watch.timeout);
         for pump in &prepared.plan.pumps {
             match pump.channel {
                 Channel::To(peer) => self.open_to(peer, deadline, &prepared.name)?,

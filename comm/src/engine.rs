@@ -241,7 +241,7 @@ impl Engine {
             .map_err(|error| Error::invalid(format!("{call}: {error}")))?;
         let name = format!("{call} by {algorithm}({})", self.ranks);
         let prepared = Prepared { plan, name };
-        self.driver.open_wires(&prepared, self.settings.join_timeout)?;
+        self.driver.open_wires(&prepared, self.settings.join_patience())?;
         let shape = Shape {
             collective: call.collective,
             dtype: call.dtype,
@@ -311,7 +311,7 @@ impl Engine {
         }
         let plan = link_messages(messages, header);
         let prepared = Prepared { plan, name: messages_name(messages, &self.driver.watch.members) };
-        self.driver.open_wires(&prepared, self.settings.join_timeout)?;
+        self.driver.open_wires(&prepared, self.settings.join_patience())?;
         let index = self.next_message_plan;
         self.next_message_plan = (index + 1) % MESSAGE_PLANS_MAX;
         if index < self.message_plans.len() {

@@ -1,7 +1,7 @@
 //! How a rank gets its first communicator.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use brigade_transports::Transport;
 
@@ -12,9 +12,6 @@ use crate::launch::{Launch, RootSpec};
 use crate::transports::{refuse_unknown, transports, transports_in_process};
 use crate::world::{Ports, World};
 use crate::{Error, Settings};
-
-/// Nobody waits longer for others to come, whatever was asked for: points in time have an end.
-const JOIN_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The number of the group of all ranks.
 const WORLD_GROUP: u64 = 1;
@@ -75,7 +72,6 @@ impl Communicator {
         if ranks == 0 || rank >= ranks {
             return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
         }
-        let settings = bounded(settings);
         Met::meet(&launch, &settings, transports).map_err(not_joined)?.join(settings)
     }
 
@@ -103,7 +99,6 @@ impl Communicator {
         let (id, root) = UniqueId::create(here).map_err(Error::join)?;
         // All of them keep it; until they do, this does.
         let _root = root.shared();
-        let settings = &bounded(settings.clone());
         let meet = |rank| {
             let spec = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id.clone()) };
             Met::meet(
@@ -132,7 +127,7 @@ impl Met {
         settings: &Settings,
         transports: &[Arc<dyn Transport>],
     ) -> Result<Self, JoinError> {
-        let patience = settings.patience_until(Instant::now() + settings.join_timeout);
+        let patience = settings.patience_until(Instant::now() + settings.join_patience());
         let (rank, ranks) = (launch.rank, launch.ranks);
         let mut doors = Doors { transports: (ranks > 1).then_some(transports), opened: None };
         let mut card = |secret: &[u8; 32]| doors.card(secret).map_err(|error| error.to_string());
@@ -153,10 +148,6 @@ impl Met {
             "joining",
         )
     }
-}
-
-fn bounded(settings: Settings) -> Settings {
-    Settings { join_timeout: settings.join_timeout.min(JOIN_TIMEOUT_MAX), ..settings }
 }
 
 /// Do it to all of them, each in a thread of its own.

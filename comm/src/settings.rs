@@ -103,6 +103,8 @@ const TABLE: [(&str, &str); 11] = [
 
 /// What part of the time after which a call is reported it takes until joining is.
 const JOIN_REPORT_PART: u32 = 6;
+/// Nobody waits longer for others to come, whatever was asked for: points in time have an end.
+const JOIN_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Calls that were cut smaller would be all overhead.
 const WINDOW_MIN_BYTES: u64 = 4096;
 
@@ -154,6 +156,12 @@ impl Settings {
     /// which ranks can tell each other, less by under a quarter.
     pub fn window(&self) -> u64 {
         Window::at_most(self.window_bytes).bytes()
+    }
+
+    /// How long others are waited for that are to come: always short enough to be added to a point
+    /// in time.
+    pub(crate) fn join_patience(&self) -> Duration {
+        self.join_timeout.min(JOIN_TIMEOUT_MAX)
     }
 
     /// How long ranks wait for each other until `deadline`: of some seconds a user is told sooner

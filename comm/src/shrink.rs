@@ -51,7 +51,7 @@ impl Communicator {
             return Err(Error::invalid(what));
         }
         let shared = self.shared();
-        let deadline = Instant::now() + settings.join_timeout;
+        let deadline = Instant::now() + settings.join_patience();
         let left: Vec<usize> = (0..size).filter(|rank| !excluded.contains(rank)).collect();
         let members: Arc<[u32]> = left.iter().map(|&rank| shared.members[rank]).collect();
         let digest =
@@ -68,7 +68,7 @@ impl Communicator {
         let group = derive_group(shared.group, number, digest | 1 << 63);
 
         let unjudged = Arc::new(shared.world.unjudged());
-        let patience = Settings { timeout: settings.join_timeout, ..settings.clone() };
+        let patience = Settings { timeout: settings.join_patience(), ..settings.clone() };
         let meeting = Self::of_members(&unjudged, members, group, Arc::new(patience), JOINING)?;
         let (_root, spec) = meeting.share_root()?;
         let (rank, ranks) = (meeting.rank(), meeting.size());

@@ -178,7 +178,7 @@ impl World {
         let share = self.share(members);
         let (endpoints, names, routes) = (Vec::new(), Vec::new(), vec![None; members.len()]);
         let mut links = Links { endpoints, names, routes, share };
-        let deadline = Instant::now() + settings.join_timeout;
+        let deadline = Instant::now() + settings.join_patience();
         for (index, (transport, port)) in self.ports.open.iter().enumerate() {
             if !ports.contains(&Some(index)) {
                 continue;

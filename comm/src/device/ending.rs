@@ -90,7 +90,7 @@ impl Inner {
         };
         let missing = match self.way {
             Way::Linked | Way::Met if is_still && (is_asked || !lent.is_empty()) => {
-                self.await_others(number, begun + patience)
+                self.await_others(number, begun.checked_add(patience))
             }
             _ => Vec::new(),
         };
@@ -121,10 +121,10 @@ impl Inner {
             let _ = self.context.synchronize();
         }
         let is_done = |patience: Duration| {
-            let deadline = Instant::now() + patience;
+            let begun = Instant::now();
             // On a device that has failed nothing is left.
             let mut busy = streams.iter().filter(|stream| !stream.is_done().unwrap_or(true));
-            while busy.clone().next().is_some() && Instant::now() < deadline {
+            while busy.clone().next().is_some() && begun.elapsed() < patience {
                 std::thread::sleep(NAP);
             }
             busy.next().is_none()
@@ -137,9 +137,9 @@ impl Inner {
         is_done(MERCY)
     }
 
-    /// Wait for ranks of other processes to say that they have closed what they had opened; those
-    /// who have not.
-    fn await_others(&self, number: u64, deadline: Instant) -> Vec<u32> {
+    /// Wait for ranks of other processes to say that they have closed what they had opened, however
+    /// long that takes if there is no deadline; those who have not.
+    fn await_others(&self, number: u64, deadline: Option<Instant>) -> Vec<u32> {
         let control = &self.watched.shared.world.control;
         let own = &self.cards[self.group.rank as usize];
         let others = self.cards.iter().zip(&*self.watched.shared.members);
@@ -147,6 +147,7 @@ impl Inner {
         let others: Vec<u32> = others.map(|(_, rank)| *rank).collect();
         // What was said before comes in front of the answer.
         let _reports = control.waiting_reports(number);
+        let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         loop {
             let is_over = control.verdict().is_some() || !control.hears();
             // Who has left the world has closed its groups before.
@@ -154,7 +155,7 @@ impl Inner {
                 |rank: usize| control.has_parted(rank, number) || control.has_left(rank);
             let missing = others.iter().copied().filter(|rank| !has_closed(*rank as usize));
             let missing: Vec<u32> = missing.collect();
-            if missing.is_empty() || is_over || Instant::now() >= deadline {
+            if missing.is_empty() || is_over || is_late() {
                 control.forget(number);
                 return missing;
             }

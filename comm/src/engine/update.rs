@@ -180,7 +180,7 @@ impl Engine {
             .map_err(|error| Error::invalid(format!("{shards}: {error}")))?;
         let name = format!("{shards} by {scatterer} and {gatherer}({})", self.ranks);
         let prepared = Prepared { plan, name };
-        self.driver.open_wires(&prepared, self.settings.join_timeout)?;
+        self.driver.open_wires(&prepared, self.settings.join_patience())?;
         let shape = UpdateShape {
             elems: shards.elems,
             gradients: shards.gradients,

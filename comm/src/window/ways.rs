@@ -149,7 +149,7 @@ impl Opening<'_> {
 
     /// Both wires between us and `rank`.
     fn wires(&mut self, rank: usize, route: usize) -> Result<Wires, Error> {
-        let deadline = Instant::now() + self.shared.settings.join_timeout;
+        let deadline = Instant::now() + self.shared.settings.join_patience();
         let to =
             self.await_from(rank, route, "wire", |endpoint| endpoint.connect(rank, deadline))?;
         let from = self.links.endpoints[route].receiver(rank);

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Call, Communicator, Dtype, Error, Op, Settings};
+use brigade_comm::{Call, Communicator, Dtype, Error, Op, Settings, WindowSize};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::world::{TRANSPORTS, each_rank, over};
@@ -119,5 +119,23 @@ fn who_would_wait_for_ever_joins_like_everybody() {
     for transport in TRANSPORTS {
         let settings = Settings { join_timeout: ever, timeout: ever, ..over(transport) };
         each_rank(2, &settings, |member| member.barrier().expect("both are here"));
+    }
+}
+
+/// Nor does a group that is made of another one, whose settings are another's.
+#[test]
+fn who_would_wait_for_ever_goes_on_with_groups_and_windows_like_everybody() {
+    let ever = Duration::MAX;
+    for transport in ["loopback", "shm", "tcp"] {
+        each_rank(2, &over(transport), move |member| {
+            let settings = Settings { join_timeout: ever, timeout: ever, ..over(transport) };
+            let part = member.shrink_with(&[], settings).expect("both are left");
+            part.barrier().expect("both are here");
+            let half = part.split(Some(0), 0).expect("a split").expect("all are in it");
+            half.barrier().expect("both are here");
+            let window = half.window(WindowSize { bytes: 64, signals: 1 }).expect("a window");
+            half.barrier().expect("both are here");
+            drop(window);
+        });
     }
 }

@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use brigade_comm::device::{DeviceGroup, Way};
-use brigade_comm::{Call, Communicator, Dtype, Error, Op};
+use brigade_comm::{Call, Communicator, Dtype, Error, Op, Settings};
 use brigade_cuda::{Context, DeviceMemory, Stream};
 use brigade_schedule::Collective;
 
 use super::processes::{TWO_DEVICES, Variable, in_processes, is_real};
-use super::world::{Rank, compile};
+use super::world::{Rank, compile, context, has_device, turn};
 
 /// An inbox for one peer is longer than this, and a board shorter.
 const INBOX_BYTES: usize = 4 << 20;
@@ -75,6 +75,30 @@ fn who_closes_waits_for_the_others_and_frees_all() {
         assert!(refused.to_string().contains("was closed"), "{refused}");
         drop(group);
         assert_eq!(free_bytes(&context), before);
+    });
+}
+
+#[test]
+fn groups_whose_calls_may_take_for_ever_close_like_others() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let settings = Settings {
+        transport: "loopback".into(),
+        join_timeout: Duration::MAX,
+        timeout: Duration::MAX,
+        ..Settings::default()
+    };
+    let world = Communicator::local_world(2, &settings).expect("a world");
+    std::thread::scope(|scope| {
+        for (rank, comm) in world.into_iter().enumerate() {
+            scope.spawn(move || {
+                let group = comm.on_device(&context(rank)).expect("a group on devices");
+                call_once(&group, &comm);
+                group.close().expect("the end of it");
+            });
+        }
     });
 }
 
