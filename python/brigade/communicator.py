@@ -8,11 +8,12 @@ once. Results are written to the buffers that are passed.
 import math
 import time
 from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
+from numbers import Real
 
 from . import signals
 from .library import (
     IN_PROGRESS, INVALID_ARGUMENT, LIBRARY, Config, Error, Id, Setting, Span, Stats, check, operator,
-    small, whole,
+    several, small, whole,
 )
 
 # Python handles signals between two waits, so none is longer. [seconds]
@@ -47,7 +48,7 @@ class Work:
 
         Signals are handled meanwhile: Ctrl-C is a KeyboardInterrupt, and the call goes on.
         """
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + seconds(timeout)
         while True:
             left = max(deadline - time.monotonic(), 0)
             limit = math.ceil(min(left, SIGNALS_AFTER) * 1000)
@@ -66,6 +67,14 @@ class Work:
         LIBRARY.brigade_work_free(self._handle)
 
 
+def seconds(timeout):
+    """A timeout as a number."""
+    if not isinstance(timeout, Real):
+        kind = type(timeout).__name__
+        raise TypeError(f"timeout has to be a number of seconds or None, and is of type {kind}")
+    return timeout
+
+
 def config_of(settings):
     """A config, and what it points to: timeout_ms=5000 is BRIGADE_TIMEOUT_MS=5000."""
     rows = [
@@ -78,7 +87,12 @@ def config_of(settings):
 
 def id_of(unique):
     """The unique id that these bytes are."""
-    with memoryview(unique) as view:
+    try:
+        view = memoryview(unique)
+    except TypeError:
+        kind = type(unique).__name__
+        raise TypeError(f"unique has to be bytes, and is of type {kind}") from None
+    with view:
         if view.nbytes != sizeof(Id):
             raise ValueError(f"unique has {view.nbytes} bytes, and a unique id {sizeof(Id)}")
     return Id.from_buffer_copy(unique)
@@ -129,7 +143,7 @@ class Communicator:
 
     def shrink(self, excluded):
         """The others of these ranks, in a world of their own, whatever became of those."""
-        ranks = [small(rank, "excluded") for rank in excluded]
+        ranks = [small(rank, "excluded") for rank in several(excluded, "excluded", "ranks")]
         listed, comm, handle = (c_int * len(ranks))(*ranks), self._open(), c_void_p()
 
         def function(made):
@@ -248,6 +262,8 @@ class Communicator:
 
     def abort(self, reason=""):
         """End the world on all its ranks."""
+        if not isinstance(reason, str):
+            raise TypeError(f"reason has to be a str, and is of type {type(reason).__name__}")
         check(LIBRARY.brigade_comm_abort(self._open(), reason.encode()))
 
     def close(self):
@@ -282,6 +298,7 @@ class Communicator:
         return Work(handle, spans)
 
     def _counts(self, counts, name, total):
+        counts = several(counts, name, "counts, one for each rank")
         numbers = [whole(count, f"a count of {name}") for count in counts]
         if len(numbers) != self.size or sum(numbers) != total or min(numbers) < 0:
             raise ValueError(

@@ -155,6 +155,15 @@ def whole(number, argument):
         raise TypeError(f"{argument} has to be a whole number, and is of type {kind}") from None
 
 
+def several(things, argument, what):
+    """A list of whatever can be gone through."""
+    try:
+        return list(things)
+    except TypeError:
+        kind = type(things).__name__
+        raise TypeError(f"{argument} has to be a list of {what}, and is of type {kind}") from None
+
+
 def small(number, argument):
     """A whole number as C has it in an int: ctypes would cut off what is more."""
     number = whole(number, argument)

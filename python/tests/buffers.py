@@ -155,6 +155,17 @@ for function, arguments, name in numbered:
     assert said == f"{name} 4294967296 is more than C can count to", said
 said = refused(comm.all_to_all, out, out, [1.0] * size, received, kind=TypeError)
 assert said == "a count of sent has to be a whole number, and is of type float", said
+said = refused(comm.all_to_all, out, out, 4, 4, kind=TypeError)
+assert said == "sent has to be a list of counts, one for each rank, and is of type int", said
+said = refused(comm.shrink, 1, kind=TypeError)
+assert said == "excluded has to be a list of ranks, and is of type int", said
+said = refused(comm.all_reduce(numpy.ones(3), wait=False).wait, "x", kind=TypeError)
+assert said == "timeout has to be a number of seconds or None, and is of type str", said
+assert comm.all_reduce(numpy.ones(3), wait=False).wait(numpy.float32(20))
+said = refused(brigade.Communicator.from_id, 5, 0, 2, kind=TypeError)
+assert said == "unique has to be bytes, and is of type int", said
+said = refused(comm.abort, 5, kind=TypeError)
+assert said == "reason has to be a str, and is of type int", said
 assert f": root -1 of {size} ranks" in refused(comm.broadcast, mine, -1, kind=brigade.Error)
 assert f": rank -1 of {size} ranks" in refused(comm.send, mine, -1, kind=brigade.Error)
 for wrong in b"short", bytes(129):

@@ -102,8 +102,7 @@ class RollCall:
         return False
 
     def _answer(self):
-        """The others: wait for rank 0, then for what it finds, which takes it as long again at most.
-        """
+        """The others: wait for rank 0, then for what it finds, which takes it as long at most."""
         limit = f"within {self._timeout * 1000:.0f} ms"
         if not holds_within(self._timeout, lambda: self._known(self._there(0))):
             # If it comes now it shall not find one who has gone on.
