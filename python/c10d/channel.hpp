@@ -38,7 +38,9 @@ public:
         lane_.post([this, work = std::move(work), run = std::move(run), tag] {
             const auto body = [&] {
                 meet();
-                const Header header = {tag, run.bytes()};
+                const Element element = moved(run.type());
+                const Header header = {tag, run.bytes(), static_cast<uint32_t>(element.dtype),
+                                       static_cast<uint32_t>(element.per_element)};
                 check_call(brigade_send(&header, sizeof header, BRIGADE_UINT8, 1, comm_, nullptr));
                 check_call(
                     brigade_send(run.data(), run.bytes(), BRIGADE_UINT8, 1, comm_, nullptr));
@@ -75,11 +77,6 @@ public:
     }
 
 private:
-    // What goes in front of every message.
-    struct Header {
-        int64_t tag;
-        uint64_t bytes;
-    };
     // Fail with a sentence about the peer.
     template <typename... What>
     [[noreturn]] void fail(const What &...what) const {
@@ -98,12 +95,11 @@ private:
             case BRIGADE_TIMEOUT:
                 fail("rank ", peer_, sends_ ? " took" : " sent", " nothing within ",
                      meeting_.timeout.count(), " ms: does it make the matching call?");
-            default: fail_between(brigade_last_error());
+            default:
+                fail(brigade_last_error(), " (said of these two alone: its rank 0 is rank ",
+                     sends_ ? meeting_.rank : peer_, ", who sends, its rank 1 is rank ",
+                     sends_ ? peer_ : meeting_.rank, ", who receives)");
         }
-    }
-
-    [[noreturn]] void fail_between(const char *sentence) const {
-        fail("(of these two, the sender is rank 0 and the receiver rank 1) ", sentence);
     }
 
     // Fail if the peer will not come any more.
@@ -151,12 +147,8 @@ private:
             bytes = store.get(id);
         }
         brigade_comm_t comm = nullptr;
-        try {
-            const Millis stand = sends_ ? meeting_.timeout : std::chrono::years(1);
-            comm = join(bytes, sends_ ? 0 : 1, 2, meeting_.timeout, stand);
-        } catch (const c10::DistBackendError &error) {
-            fail_between(error.what_without_backtrace());
-        }
+        const Millis stand = sends_ ? meeting_.timeout : std::chrono::years(1);
+        check_call(join(bytes, sends_ ? 0 : 1, 2, meeting_.timeout, stand, comm));
         const std::lock_guard<std::mutex> lock(mutex_);
         comm_ = comm;
         if (stop_) brigade_comm_abort(comm_, "the group has ended");
@@ -172,7 +164,7 @@ private:
                 if (const auto posted = inbox_.claim(header_.tag)) {
                     finish(*posted);
                 } else {
-                    inbox_.keep(header_.tag, fetch(header_.bytes));
+                    inbox_.keep(header_, fetch(header_.bytes));
                 }
             }
         } catch (...) {
@@ -233,24 +225,25 @@ private:
     void finish(const Posted &posted) {
         posted.work->came_from(peer_);
         const auto body = [&] {
-            if (header_.bytes == posted.run.bytes()) {
+            if (fits(header_, posted.run)) {
                 receive_rest(posted.run.data(), header_.bytes);
                 return posted.run.bring_back();
             }
             fetch(header_.bytes);
-            check_size(posted, header_.bytes);
+            fail_to_fit(header_, posted.run);
         };
         posted.work->carry_out(body);
     }
 
     // Whether a message that had come earlier was one of those that are waited for now.
     bool deliver_kept() {
-        Inbox::Bytes bytes;
-        const auto posted = inbox_.claim_kept(bytes);
+        Inbox::Kept kept;
+        const auto posted = inbox_.claim_kept(kept);
         if (!posted) return false;
         posted->work->came_from(peer_);
         const auto body = [&] {
-            check_size(*posted, bytes.size());
+            const auto &[header, bytes] = kept;
+            if (!fits(header, posted->run)) fail_to_fit(header, posted->run);
             if (!bytes.empty()) std::memcpy(posted->run.data(), bytes.data(), bytes.size());
             posted->run.bring_back();
         };
@@ -258,9 +251,22 @@ private:
         return true;
     }
 
-    void check_size(const Posted &posted, uint64_t bytes) const {
-        if (bytes == posted.run.bytes()) return;
-        fail("one of ", bytes, " bytes came for a tensor of ", posted.run.bytes());
+    static bool has_type_of(const Header &header, const Run &run) {
+        const Element element = moved(run.type());
+        return header.dtype == static_cast<uint32_t>(element.dtype) &&
+               header.per_element == element.per_element;
+    }
+
+    static bool fits(const Header &header, const Run &run) {
+        return header.bytes == run.bytes() && has_type_of(header, run);
+    }
+
+    [[noreturn]] void fail_to_fit(const Header &header, const Run &run) const {
+        if (has_type_of(header, run)) {
+            fail("one of ", header.bytes, " bytes came for a tensor of ", run.bytes());
+        }
+        const Element element = {static_cast<brigade_dtype_t>(header.dtype), header.per_element};
+        fail("one of ", name_of(element), " came for a tensor of ", run.type());
     }
 
     const Meeting meeting_;

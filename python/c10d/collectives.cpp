@@ -15,6 +15,7 @@ void Group::all_reduce(const Run &run, const Op &op, Element element) const {
 }
 
 Group::Work Group::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) {
+    const Call call(rank_, "all_reduce");
     if (single(tensors).is_sparse()) return sum_sparse(tensors[0], opts);
     auto run = Run::in_place(single(tensors));
     const Element element = folded(run.type(), opts.reduceOp);
@@ -27,6 +28,7 @@ Group::Work Group::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opt
 
 Group::Work Group::allreduce_coalesced(Tensors &tensors,
                                        const c10d::AllreduceCoalescedOptions &opts) {
+    const Call call(rank_, "all_reduce");
     std::vector<Run> runs;
     for (const auto &tensor : tensors) {
         runs.push_back(Run::in_place(tensor));
@@ -40,6 +42,7 @@ Group::Work Group::allreduce_coalesced(Tensors &tensors,
 }
 
 Group::Work Group::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
+    const Call call(rank_, "reduce");
     check_peer(opts.rootRank);
     auto run = Run::in_place(single(tensors));
     const Element element = folded(run.type(), opts.reduceOp);
@@ -56,6 +59,7 @@ Group::Work Group::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
 }
 
 Group::Work Group::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) {
+    const Call call(rank_, "broadcast");
     check_peer(opts.rootRank);
     auto run = Run::in_place(single(tensors));
     auto body = [this, run = std::move(run), root = static_cast<int>(opts.rootRank)] {
@@ -86,6 +90,7 @@ void Group::all_gather(const Run &input, const Run &output) const {
 
 Group::Work Group::allgather(TensorLists &outputs, Tensors &inputs,
                              const c10d::AllgatherOptions &opts) {
+    const Call call(rank_, "all_gather");
     const Tensors &list = single(outputs);
     check_list(list, size_);
     auto input = Run::input({single(inputs)});
@@ -104,8 +109,9 @@ Group::Work Group::allgather(TensorLists &outputs, Tensors &inputs,
 
 Group::Work Group::allgather_coalesced(TensorLists &outputs, Tensors &inputs,
                                        const c10d::AllgatherOptions &opts) {
-    TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "a list of ", outputs.size(),
-                      " lists for ", size_, " ranks");
+    const Call call(rank_, "all_gather");
+    BRIGADE_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "a list of ", outputs.size(),
+                        " lists for ", size_, " ranks");
     std::vector<std::pair<Run, Run>> parts;
     Tensors all;
     for (size_t at = 0; at < inputs.size(); at++) {
@@ -134,6 +140,7 @@ Group::Work Group::all_gather_single(at::Tensor &output, at::Tensor &input,
 
 Group::Work Group::all_gather_single_coalesced(Tensors &outputs, Tensors &inputs,
                                                const c10d::AllgatherOptions &opts) {
+    const Call call(rank_, "all_gather");
     auto parts = paired(inputs, outputs);
     for (auto &[input, output] : parts) {
         check_length(output.count(), input.count() * size_, "an output");
@@ -148,6 +155,7 @@ Group::Work Group::all_gather_single_coalesced(Tensors &outputs, Tensors &inputs
 
 // With a count for every rank, as the others do not know how even the root's list is.
 Group::Work Group::gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts) {
+    const Call call(rank_, "gather");
     check_peer(opts.rootRank);
     const int root = static_cast<int>(opts.rootRank);
     auto input = Run::input({single(inputs)});
@@ -176,13 +184,14 @@ Group::Work Group::gather(TensorLists &outputs, Tensors &inputs, const c10d::Gat
 
 Group::Work Group::gather_single(at::Tensor &output, at::Tensor &input,
                                  const c10d::GatherOptions &opts) {
+    const Call call(rank_, "gather");
     check_peer(opts.rootRank);
     TensorLists outputs;
     if (rank_ == opts.rootRank) {
-        TORCH_CHECK_VALUE(output.numel() == input.numel() * size_, "an output of ",
-                          output.numel(), " elements for ", size_, " times ", input.numel());
+        BRIGADE_CHECK_VALUE(output.numel() == input.numel() * size_, "an output of ",
+                            output.numel(), " elements for ", size_, " times ", input.numel());
         outputs.push_back(output.reshape({size_, -1}).unbind(0));
-        TORCH_CHECK_VALUE(is_plain(output), "gather_single needs a contiguous output");
+        BRIGADE_CHECK_VALUE(is_plain(output), "gather_single needs a contiguous output");
     }
     Tensors inputs = {input};
     return gather(outputs, inputs, opts);

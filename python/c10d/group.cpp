@@ -77,7 +77,7 @@ Group::Group(Ptr<Store> store, int rank, int size, Millis timeout, std::vector<i
         key_ = "brigade/" + std::to_string(turn);
         return Gathering(*store_, key_, rank, size, timeout, known).id();
     });
-    comm_ = join(id, rank, size, timeout, timeout);
+    check(join(id, rank, size, timeout, timeout, comm_), rank);
     init();
     const std::lock_guard<std::mutex> lock(groups_mutex);
     groups().insert(this);
@@ -156,7 +156,7 @@ void Group::check_alive() const {
 }
 
 void Group::check_peer(int64_t peer) const {
-    TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "rank ", peer, " of a group of ", size_);
+    BRIGADE_CHECK_VALUE(peer >= 0 && peer < size_, "rank ", peer, " of a group of ", size_);
 }
 
 // How long a call may take. The communicator has one timeout for good: it can be cut short, and
@@ -166,11 +166,10 @@ Millis Group::limit_of(Millis timeout) const {
     if (limit <= Millis(0)) return timeout_;
     // As torch keeps a group's timeout.
     using Seconds = std::chrono::duration<float>;
-    TORCH_CHECK_VALUE(Seconds(limit) <= Seconds(timeout_), "brigade, rank ", rank_,
-                      ": a timeout of ", limit.count(), " ms, but calls of this group wait for ",
-                      timeout_.count(), " ms at most, the timeout it was made with: give "
-                      "init_process_group or new_group the longest one that is needed, and set "
-                      "shorter ones later");
+    BRIGADE_CHECK_VALUE(Seconds(limit) <= Seconds(timeout_), "a timeout of ", limit.count(),
+                        " ms, but calls of this group wait for ", timeout_.count(),
+                        " ms at most, the timeout it was made with: give init_process_group or "
+                        "new_group the longest one that is needed, and set shorter ones later");
     return limit;
 }
 
@@ -193,7 +192,7 @@ void Group::startCoalescing() {
     auto whole = c10::make_intrusive<Operation>(rank_, c10d::OpType::COALESCED, nullptr, Tensors(),
                                                 sequence_);
     const std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK_VALUE(!batch_, "calls of this group are being coalesced already");
+    BRIGADE_CHECK_VALUE(!batch_, "calls of this group are being coalesced already");
     batch_ = std::make_shared<Batch>(std::move(whole));
 }
 
@@ -203,14 +202,14 @@ Group::Work Group::endCoalescing() {
         const std::lock_guard<std::mutex> lock(mutex_);
         batch.swap(batch_);
     }
-    TORCH_CHECK_VALUE(batch != nullptr, "no calls of this group are being coalesced");
+    BRIGADE_CHECK_VALUE(batch != nullptr, "no calls of this group are being coalesced");
     return batch->close();
 }
 
 Channel &Group::channel(int peer, bool sends) {
     check_peer(peer);
-    TORCH_CHECK_VALUE(peer != rank_, "rank ", peer, " cannot ",
-                      sends ? "send to" : "receive from", " itself");
+    BRIGADE_CHECK_VALUE(peer != rank_, "rank ", peer, " cannot ",
+                        sends ? "send to" : "receive from", " itself");
     const std::lock_guard<std::mutex> lock(mutex_);
     auto &channel = channels_[{peer, sends}];
     if (!channel) {
@@ -223,6 +222,7 @@ Channel &Group::channel(int peer, bool sends) {
 }
 
 Group::Work Group::send(Tensors &tensors, int peer, int tag) {
+    const Call call(rank_, "send");
     auto run = Run::input(tensors);
     Channel &to = channel(peer, true);
     auto work = operation(c10d::OpType::SEND, "brigade:send", tensors);
@@ -231,6 +231,7 @@ Group::Work Group::send(Tensors &tensors, int peer, int tag) {
 }
 
 Group::Work Group::recv(Tensors &tensors, int peer, int tag) {
+    const Call call(rank_, "recv");
     auto run = Run::output(tensors);
     Channel &from = channel(peer, false);
     auto work = operation(c10d::OpType::RECV, "brigade:recv", tensors);
@@ -240,7 +241,8 @@ Group::Work Group::recv(Tensors &tensors, int peer, int tag) {
 
 // Every channel looks for it.
 Group::Work Group::recvAnysource(Tensors &tensors, int tag) {
-    TORCH_CHECK_VALUE(size_ > 1, "there is no other rank to receive from");
+    const Call call(rank_, "recv");
+    BRIGADE_CHECK_VALUE(size_ > 1, "there is no other rank to receive from");
     auto run = Run::output(tensors);
     auto work = operation(c10d::OpType::RECVANYSOURCE, "brigade:recv", tensors);
     auto posted = std::make_shared<Posted>(work, std::move(run), tag, size_ - 1);
@@ -264,6 +266,7 @@ void Group::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all) {
 Group::Ptr<c10d::Backend> Group::split(const Ptr<Store> &store, const std::vector<int> &ranks,
                                        const Ptr<Options> &opts) {
     check_alive();
+    const Call call(rank_, "split_group");
     const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
     if (mine == ranks.end()) return nullptr;
     const int rank = static_cast<int>(mine - ranks.begin());

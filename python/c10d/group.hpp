@@ -89,7 +89,10 @@ public:
     const std::string getBackendName() const override { return "brigade"; }
     Ptr<Options> getBackendOptions() override { return options_; }
     uint64_t getSequenceNumberForGroup() override { return sequence_; }
-    void setTimeout(Millis timeout) override { options_->timeout = limit_of(timeout); }
+    void setTimeout(Millis timeout) override {
+        const Call call(rank_, "set_timeout");
+        options_->timeout = limit_of(timeout);
+    }
     c10d::ErrorType getError() override;
     void abort() override;
     void shutdown() override;

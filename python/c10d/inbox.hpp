@@ -20,6 +20,14 @@
 
 namespace brigade {
 
+// What goes in front of every message. Of elements it tells as brigade.h does, how many of which
+// type make one of torch's.
+struct Header {
+    int64_t tag;
+    uint64_t bytes;
+    uint32_t dtype, per_element;
+};
+
 // A receive that has been posted to a channel, or to several: the first one that has a message for
 // it takes it.
 struct Posted {
@@ -51,6 +59,7 @@ struct Posted {
 class Inbox {
 public:
     using Bytes = std::vector<uint8_t>;
+    using Kept = std::pair<Header, Bytes>;
     using Wanted = std::shared_ptr<Posted>;
 
     explicit Inbox(Millis timeout) : timeout_(timeout) {}
@@ -104,18 +113,18 @@ public:
     }
 
     // Somebody may want it later.
-    void keep(int64_t tag, Bytes bytes) {
+    void keep(const Header &header, Bytes bytes) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        kept_[tag].push_back(std::move(bytes));
+        kept_[header.tag].emplace_back(header, std::move(bytes));
     }
 
     // Who gets a message that was kept, and that.
-    Wanted claim_kept(Bytes &bytes) {
+    Wanted claim_kept(Kept &message) {
         const std::lock_guard<std::mutex> lock(mutex_);
         auto wanted = claim_if([this](const Posted &one) { return kept_.count(one.tag) > 0; });
         if (wanted) {
             const auto kept = kept_.find(wanted->tag);
-            bytes = std::move(kept->second.front());
+            message = std::move(kept->second.front());
             kept->second.pop_front();
             if (kept->second.empty()) kept_.erase(kept);
         }
@@ -156,7 +165,7 @@ private:
     const Millis timeout_;
     std::mutex mutex_;
     std::list<Wanted> posted_;
-    std::map<int64_t, std::deque<Bytes>> kept_;
+    std::map<int64_t, std::deque<Kept>> kept_;
     // When the last message came.
     Pool::Clock::time_point moved_;
 };

@@ -13,19 +13,19 @@ std::vector<size_t> split_counts(const at::Tensor &tensor, const std::vector<int
     const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
     const size_t row = rows == 0 ? 0 : tensor.numel() / rows * per_element;
     if (splits.empty()) {
-        TORCH_CHECK_VALUE(rows % size == 0, rows, " rows cannot be split evenly among ", size,
-                          " ranks");
+        BRIGADE_CHECK_VALUE(rows % size == 0, rows, " rows cannot be split evenly among ", size,
+                            " ranks");
         return std::vector<size_t>(size, rows / size * row);
     }
-    TORCH_CHECK_VALUE(splits.size() == static_cast<size_t>(size), splits.size(), " splits for ",
-                      size, " ranks");
+    BRIGADE_CHECK_VALUE(splits.size() == static_cast<size_t>(size), splits.size(), " splits for ",
+                        size, " ranks");
     std::vector<size_t> counts;
     for (const int64_t split : splits) {
-        TORCH_CHECK_VALUE(split >= 0, "a split of ", split, " rows");
+        BRIGADE_CHECK_VALUE(split >= 0, "a split of ", split, " rows");
         counts.push_back(split * row);
     }
     const int64_t sum = std::accumulate(splits.begin(), splits.end(), int64_t{0});
-    TORCH_CHECK_VALUE(sum == rows, "splits of ", sum, " rows together for a tensor of ", rows);
+    BRIGADE_CHECK_VALUE(sum == rows, "splits of ", sum, " rows together for a tensor of ", rows);
     return counts;
 }
 
@@ -33,6 +33,7 @@ std::vector<size_t> split_counts(const at::Tensor &tensor, const std::vector<int
 
 Group::Work Group::scatter(Tensors &outputs, TensorLists &inputs,
                            const c10d::ScatterOptions &opts) {
+    const Call call(rank_, "scatter");
     check_peer(opts.rootRank);
     const int root = static_cast<int>(opts.rootRank);
     auto output = Run::output({single(outputs)});
@@ -78,6 +79,7 @@ void Group::reduce_scatter(const Run &input, const Run &output, const Op &op,
 
 Group::Work Group::reduce_scatter(Tensors &outputs, TensorLists &inputs,
                                   const c10d::ReduceScatterOptions &opts) {
+    const Call call(rank_, "reduce_scatter");
     const Tensors &list = single(inputs);
     check_list(list, size_);
     auto input = Run::input(list);
@@ -104,6 +106,7 @@ Group::Work Group::reduce_scatter_single(at::Tensor &output, at::Tensor &input,
 
 Group::Work Group::reduce_scatter_single_coalesced(Tensors &outputs, Tensors &inputs,
                                                    const c10d::ReduceScatterOptions &opts) {
+    const Call call(rank_, "reduce_scatter");
     auto parts = paired(inputs, outputs);
     for (auto &[input, output] : parts) {
         check_length(input.count(), output.count() * size_, "an input");
@@ -139,6 +142,7 @@ Group::Work Group::all_to_all_single(at::Tensor &output, at::Tensor &input,
                                      std::vector<int64_t> &output_splits,
                                      std::vector<int64_t> &input_splits,
                                      const c10d::AllToAllOptions &opts) {
+    const Call call(rank_, "all_to_all");
     const size_t each = moved(input.scalar_type()).per_element;
     auto sent = split_counts(input, input_splits, size_, each);
     auto received = split_counts(output, output_splits, size_, each);
@@ -148,6 +152,7 @@ Group::Work Group::all_to_all_single(at::Tensor &output, at::Tensor &input,
 
 Group::Work Group::alltoall(Tensors &outputs, Tensors &inputs,
                             const c10d::AllToAllOptions &opts) {
+    const Call call(rank_, "all_to_all");
     check_list(outputs, size_);
     check_list(inputs, size_);
     auto input = Run::input(inputs), output = Run::output(outputs);
@@ -158,6 +163,7 @@ Group::Work Group::alltoall(Tensors &outputs, Tensors &inputs,
 }
 
 Group::Work Group::barrier(const c10d::BarrierOptions &opts) {
+    const Call call(rank_, "barrier");
     auto body = [this] { check(brigade_barrier(comm_, nullptr), rank_); };
     return submit(c10d::OpType::BARRIER, "brigade:barrier", opts.asyncOp, opts.timeout, {},
                   std::move(body));

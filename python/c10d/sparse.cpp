@@ -6,9 +6,9 @@
 namespace brigade {
 
 Group::Work Group::sum_sparse(const at::Tensor &tensor, const c10d::AllreduceOptions &opts) {
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "brigade takes tensors of the CPU, not of ",
-                      tensor.device());
-    TORCH_CHECK_TYPE(opts.reduceOp == c10d::ReduceOp::SUM, "sparse tensors can only be summed");
+    BRIGADE_CHECK_VALUE(tensor.device().is_cpu(), "brigade takes tensors of the CPU, not of ",
+                        tensor.device());
+    BRIGADE_CHECK_TYPE(opts.reduceOp == c10d::ReduceOp::SUM, "sparse tensors can only be summed");
     at::Tensor mine;
     {
         const Quietly quietly;

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -47,16 +48,31 @@ inline Element moved(c10::ScalarType type) {
     }
 }
 
+// A type of torch's whose elements are such; where it has several, one of them.
+inline std::string name_of(const Element &element) {
+    constexpr c10::ScalarType known[] = {
+        at::kChar, at::kByte, at::kShort, at::kInt, at::kUInt32, at::kLong, at::kUInt64, at::kHalf,
+        at::kBFloat16, at::kFloat, at::kDouble, at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kBool,
+        at::kComplexHalf, at::kComplexFloat, at::kComplexDouble};
+    for (const auto type : known) {
+        const Element one = moved(type);
+        if (one.dtype == element.dtype && one.per_element == element.per_element) {
+            return c10::toString(type);
+        }
+    }
+    return "items of " + std::to_string(element.per_element) + " bytes";
+}
+
 // For what computes: refuses types that have no arithmetic here. Complex numbers are two real
 // ones, which is right for sums only.
 inline Element folded(c10::ScalarType type, c10d::ReduceOp::RedOpType op) {
     const Element element = moved(type);
     const bool is_bytes = element.dtype == BRIGADE_UINT8 && type != at::kByte;
-    TORCH_CHECK_TYPE(!is_bytes, "brigade cannot reduce tensors of ", type);
+    BRIGADE_CHECK_TYPE(!is_bytes, "brigade cannot reduce tensors of ", type);
     const bool is_sum = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG ||
                         op == c10d::ReduceOp::PREMUL_SUM;
-    TORCH_CHECK_TYPE(is_sum || !c10::isComplexType(type),
-                     "complex tensors can be summed and averaged, nothing else");
+    BRIGADE_CHECK_TYPE(is_sum || !c10::isComplexType(type),
+                       "complex tensors can be summed and averaged, nothing else");
     return element;
 }
 
@@ -74,10 +90,10 @@ public:
             case c10d::ReduceOp::BOR: op_ = BRIGADE_BOR; return;
             case c10d::ReduceOp::BXOR: op_ = BRIGADE_BXOR; return;
             case c10d::ReduceOp::PREMUL_SUM: break;
-            default: TORCH_CHECK_VALUE(false, "no operator of torch.distributed.ReduceOp");
+            default: BRIGADE_CHECK_VALUE(false, "no operator of torch.distributed.ReduceOp");
         }
         const auto *by = dynamic_cast<c10d::PreMulSumSupplement *>(op.supplement_.get());
-        TORCH_CHECK_VALUE(by != nullptr, "PREMUL_SUM needs a factor");
+        BRIGADE_CHECK_VALUE(by != nullptr, "PREMUL_SUM needs a factor");
         const at::Tensor &tensor = by->tensor_factor;
         const double factor = tensor.defined() ? tensor.item<double>() : by->double_factor;
         check(brigade_op_create_pre_mul_sum(&op_, factor), rank);
@@ -102,11 +118,11 @@ struct Quietly {
 };
 
 inline void check_tensor(const at::Tensor &tensor) {
-    TORCH_CHECK_VALUE(tensor.defined(), "an undefined tensor");
-    TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "brigade takes dense tensors, not ",
-                     tensor.layout());
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "brigade takes tensors of the CPU, not of ",
-                      tensor.device());
+    BRIGADE_CHECK_VALUE(tensor.defined(), "an undefined tensor");
+    BRIGADE_CHECK_TYPE(tensor.layout() == at::kStrided, "brigade takes dense tensors, not ",
+                       tensor.layout());
+    BRIGADE_CHECK_VALUE(tensor.device().is_cpu(), "brigade takes tensors of the CPU, not of ",
+                        tensor.device());
 }
 
 inline bool is_plain(const at::Tensor &tensor) {
@@ -174,13 +190,13 @@ public:
 private:
     Run(std::vector<at::Tensor> tensors, bool is_read, bool is_written)
         : tensors_(std::move(tensors)) {
-        TORCH_CHECK_VALUE(!tensors_.empty(), "an empty list of tensors");
+        BRIGADE_CHECK_VALUE(!tensors_.empty(), "an empty list of tensors");
         type_ = tensors_[0].scalar_type();
         bool is_one_run = true;
         for (const auto &tensor : tensors_) {
             check_tensor(tensor);
-            TORCH_CHECK_TYPE(tensor.scalar_type() == type_, "tensors of ", type_, " and of ",
-                             tensor.scalar_type(), " in one call");
+            BRIGADE_CHECK_TYPE(tensor.scalar_type() == type_, "tensors of ", type_, " and of ",
+                               tensor.scalar_type(), " in one call");
             const size_t item = tensor.element_size();
             const char *end = static_cast<char *>(data_) + count_ * item;
             if (!is_plain(tensor) || (data_ && tensor.numel() && tensor.data_ptr() != end)) {

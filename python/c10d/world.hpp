@@ -96,11 +96,11 @@ inline std::string end_of_world(brigade_comm_t comm, int size) {
 }
 
 // Join as `rank` of `size`, within `come`. After that calls may stand still for `stand`.
-inline brigade_comm_t join(const std::vector<uint8_t> &bytes, int rank, int size, Millis come,
-                           Millis stand) {
+inline brigade_result_t join(const std::vector<uint8_t> &bytes, int rank, int size, Millis come,
+                             Millis stand, brigade_comm_t &comm) {
     brigade_unique_id_t id;
-    TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof id.bytes, "brigade, rank ", rank,
-                     ": the store holds ", bytes.size(), " bytes where a unique id should be");
+    TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof id.bytes, "brigade: the store holds ",
+                     bytes.size(), " bytes where a unique id should be");
     std::memcpy(id.bytes, bytes.data(), sizeof id.bytes);
     // Nobody may join for longer than a day.
     come = std::clamp(come, Millis(1), Millis(std::chrono::days(1)));
@@ -111,9 +111,7 @@ inline brigade_comm_t join(const std::vector<uint8_t> &bytes, int rank, int size
     brigade_config_t config = BRIGADE_CONFIG_INIT;
     config.settings = settings;
     config.setting_count = 2;
-    brigade_comm_t comm = nullptr;
-    check(brigade_comm_init_rank_config(&comm, size, id, rank, &config), rank);
-    return comm;
+    return brigade_comm_init_rank_config(&comm, size, id, rank, &config);
 }
 
 }  // namespace brigade

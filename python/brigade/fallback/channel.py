@@ -19,8 +19,10 @@ from ..library import (
 from .works import Lane
 
 BYTES = DTYPES["uint8"]
-# What goes in front of every message: tag and bytes.
-HEADER = struct.Struct("=qQ")
+# What goes in front of every message: tag, bytes, and how many elements of which type of brigade.h
+# make one of torch's.
+HEADER = struct.Struct("=qQII")
+NAMES = {number: name for name, number in DTYPES.items()}
 
 
 def check(result):
@@ -108,9 +110,9 @@ class OwnStore:
 class Channel:
     """One direction between this rank and a peer."""
 
-    def __init__(self, store, key, peer, sends, timeout_ms, world, size):
-        self._store, self._key, self._peer, self._sends = store, key, peer, sends
-        self._timeout_ms, self._world, self._size = timeout_ms, world, size
+    def __init__(self, store, key, rank, peer, sends, timeout_ms, world, size):
+        self._store, self._key, self._rank, self._peer = store, key, rank, peer
+        self._sends, self._timeout_ms, self._world, self._size = sends, timeout_ms, world, size
         self._lane, self._lock = Lane(), threading.Lock()
         self._comm, self._stopped = None, False
         self._posted, self._kept = deque(), defaultdict(deque)
@@ -120,7 +122,8 @@ class Channel:
 
         def body():
             self._meet()
-            self._move("send", HEADER.pack(tag, run.data.nbytes), HEADER.size)
+            header = HEADER.pack(tag, run.data.nbytes, run.dtype, run.each)
+            self._move("send", header, HEADER.size)
             self._move("send", run.address, run.data.nbytes)
 
         self._lane.post(lambda: work.carry_out(body))
@@ -152,7 +155,8 @@ class Channel:
 
     def _failure(self, what):
         way = "to" if self._sends else "from"
-        return dist.DistBackendError(f"brigade: a message {way} rank {self._peer}: {what}")
+        who = f"brigade, rank {self._rank}"
+        return dist.DistBackendError(f"{who}: a message {way} rank {self._peer}: {what}")
 
     def _check(self, result):
         """Raise what a call failed with. Within the channel the sender is rank 0 and the receiver
@@ -168,7 +172,11 @@ class Channel:
             TIMEOUT: f"{peer} {moved} nothing within {self._timeout_ms:.0f} ms: does it make the "
             "matching call?",
         }
-        between = f"(of these two, the sender is rank 0 and the receiver rank 1) {sentence}"
+        ends = (self._rank, self._peer) if self._sends else (self._peer, self._rank)
+        between = (
+            f"{sentence} (said of these two alone: its rank 0 is rank {ends[0]}, who sends, its "
+            f"rank 1 is rank {ends[1]}, who receives)"
+        )
         raise self._failure(sentences.get(result, between))
 
     def _check_world(self):
@@ -232,13 +240,13 @@ class Channel:
                     if not self._posted:
                         # They failed with an earlier one.
                         return
-                tag, count = HEADER.unpack(self._fetch(HEADER.size))
+                tag, count, *kind = HEADER.unpack(self._fetch(HEADER.size))
                 posted = self._find(lambda wanted: wanted == tag)
                 if posted is None:
-                    self._kept[tag].append(self._fetch(count))
+                    self._kept[tag].append((kind, self._fetch(count)))
                     continue
                 work, run, _tag = posted
-                return work.carry_out(lambda: self._finish(run, count))
+                return work.carry_out(lambda: self._finish(run, kind, count))
         except BaseException as error:
             with self._lock:
                 posted, self._posted = self._posted, deque()
@@ -252,22 +260,22 @@ class Channel:
                 self._posted.remove(found)
             return found
 
-    def _finish(self, run, count):
-        if count == run.data.nbytes:
+    def _finish(self, run, kind, count):
+        if kind == [run.dtype, run.each] and count == run.data.nbytes:
             self._move("recv", run.address, count)
             return run.bring_back()
         self._fetch(count)
-        check_size(run, count)
+        self._check_fit(run, kind, count)
 
     def _deliver_kept(self):
         posted = self._find(lambda tag: self._kept.get(tag))
         if posted is None:
             return False
         work, run, tag = posted
-        memory = self._kept[tag].popleft()
+        kind, memory = self._kept[tag].popleft()
 
         def body():
-            check_size(run, len(memory))
+            self._check_fit(run, kind, len(memory))
             if memory:
                 ctypes.memmove(run.address, bytes(memory), len(memory))
             run.bring_back()
@@ -275,10 +283,11 @@ class Channel:
         work.carry_out(body)
         return True
 
-
-def check_size(run, count):
-    """Whether a message fits its tensor."""
-    if count != run.data.nbytes:
-        raise dist.DistBackendError(
-            f"brigade: a message of {count} bytes came for a tensor of {run.data.nbytes}"
-        )
+    def _check_fit(self, run, kind, count):
+        """Whether a message fits its tensor."""
+        dtype, each = kind
+        if kind != [run.dtype, run.each]:
+            came = f"{NAMES[dtype]}{f' by {each}' * (each > 1)}"
+            raise self._failure(f"one of {came} came for a tensor of {run.type}")
+        if count != run.data.nbytes:
+            raise self._failure(f"one of {count} bytes came for a tensor of {run.data.nbytes}")

@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import Backend
 from ..library import LIBRARY
 from .channel import Channel, OwnStore, at_store, check, join
 from .gathering import Gathering
+from .naming import named
 from .rollcall import RollCall
 from .tensors import Run, apart, reduction, single
 from .works import All, Lane, Work, wait_for_those_that_follow
@@ -81,6 +82,7 @@ class Group(Backend):
     def _get_sequence_number_for_group(self):
         return self._sequence
 
+    @named("set_timeout")
     def set_timeout(self, timeout):
         self._check_timeout(timeout)
         self._options = Backend.Options("brigade", timeout)
@@ -88,6 +90,7 @@ class Group(Backend):
     def allreduce(self, tensors, opts):
         return self.allreduce_coalesced([single(tensors)], opts)
 
+    @named("all_reduce")
     def allreduce_coalesced(self, tensors, opts):
         runs = [Run([tensor]) for tensor in tensors]
         ops = [reduction(opts.reduceOp, run.type) for run in runs]
@@ -99,6 +102,7 @@ class Group(Backend):
 
         return self._submit(body, opts, tensors)
 
+    @named("reduce")
     def reduce(self, tensors, opts):
         run, root = Run([single(tensors)]), self._check_peer(opts.rootRank)
         op = reduction(opts.reduceOp, run.type)
@@ -111,6 +115,7 @@ class Group(Backend):
 
         return self._submit(body, opts, tensors)
 
+    @named("broadcast")
     def broadcast(self, tensors, opts):
         run, root = Run([single(tensors)]), self._check_peer(opts.rootRank)
 
@@ -134,6 +139,7 @@ class Group(Backend):
     def all_gather_single_coalesced(self, outputs, inputs, opts):
         return self._gather_all([([output], input) for output, input in zip(outputs, inputs)], opts)
 
+    @named("all_gather")
     def _gather_all(self, pairs, opts):
         parts = []
         for outputs, input in pairs:
@@ -152,6 +158,7 @@ class Group(Backend):
 
         return self._submit(body, opts, [output for outputs, _ in pairs for output in outputs])
 
+    @named("gather")
     def gather(self, outputs, inputs, opts):
         root, source = self._check_peer(opts.rootRank), Run([single(inputs)])
         target, counts = None, [source.count] * self._size
@@ -170,6 +177,7 @@ class Group(Backend):
 
         return self._submit(body, opts, [] if target is None else single(outputs))
 
+    @named("scatter")
     def scatter(self, outputs, inputs, opts):
         root, target = self._check_peer(opts.rootRank), Run([single(outputs)], is_read=False)
         source, counts = None, [target.count] * self._size
@@ -196,6 +204,7 @@ class Group(Backend):
         pairs = [(output, [input]) for output, input in zip(outputs, inputs)]
         return self._scatter_reduced(pairs, opts)
 
+    @named("reduce_scatter")
     def _scatter_reduced(self, pairs, opts):
         parts = []
         for output, inputs in pairs:
@@ -215,12 +224,14 @@ class Group(Backend):
 
         return self._submit(body, opts, [output for output, _ in pairs])
 
+    @named("all_to_all")
     def all_to_all_single(self, output, input, received, sent, opts):
         source, target = apart([input], [output]), Run([output], is_read=False)
         counts = [self._rows(tensor, splits, source.each)
                   for tensor, splits in ((input, sent), (output, received))]
         return self._all_to_all(source, target, *counts, opts, [output])
 
+    @named("all_to_all")
     def alltoall(self, outputs, inputs, opts):
         source, target = apart(inputs, outputs), Run(outputs, is_read=False)
         return self._all_to_all(source, target, source.counts(), target.counts(), opts, outputs)
@@ -236,6 +247,7 @@ class Group(Backend):
 
         return self._submit(body, opts, outputs)
 
+    @named("barrier")
     def barrier(self, opts):
         return self._submit(lambda: self._call("barrier"), opts, [])
 
@@ -250,12 +262,14 @@ class Group(Backend):
             place = self._store.get(), key, self._comm, self._rank, self._size
             RollCall(*place, timeout).hold(wait_all_ranks)
 
+    @named("send")
     def send(self, tensors, peer, tag):
         channel, run = self._channel(peer, True), Run(tensors)
         work = self._begin(tensors)
         channel.send(work, run, tag)
         return work
 
+    @named("recv")
     def recv(self, tensors, peer, tag):
         channel, run = self._channel(peer, False), Run(tensors, is_read=False)
         work = self._begin(tensors)
@@ -335,8 +349,8 @@ class Group(Backend):
             if channel is None:
                 ends = (self._rank, peer) if sends else (peer, self._rank)
                 key = "{}/{}-{}".format(self._key, *ends)
-                world = self._comm, self._size
-                channel = Channel(self._store, key, peer, sends, self._timeout_ms, *world)
+                place = self._store, key, self._rank, peer, sends, self._timeout_ms
+                channel = Channel(*place, self._comm, self._size)
                 self._channels[peer, sends] = channel
             return channel
 
@@ -346,8 +360,8 @@ class Group(Backend):
         # torch keeps a group's timeout as a float of 32 bits.
         if wanted_ms > self._timeout_ms * (1 + 2**-23):
             raise ValueError(
-                f"brigade, rank {self._rank}: a timeout of {wanted_ms:.0f} ms, but calls of this "
-                f"group wait for {self._timeout_ms:.0f} ms at most, the timeout it was made with: "
+                f"a timeout of {wanted_ms:.0f} ms, but calls of this group "
+                f"wait for {self._timeout_ms:.0f} ms at most, the timeout it was made with: "
                 "give init_process_group or new_group the longest one that is needed"
             )
 
@@ -377,3 +391,4 @@ class Group(Backend):
         if len(counts) != self._size:
             raise ValueError(f"a list of {len(counts)} tensors for {self._size} ranks")
         return (c_size_t * self._size)(*counts)
+

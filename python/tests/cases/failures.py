@@ -220,6 +220,47 @@ def wrong_arguments_break_nothing(backend, rank, world):
     dist.destroy_process_group()
 
 
+@case(backends=("brigade",), quick=True)
+def wrong_arguments_are_told_with_rank_and_call(rank, world):
+    def told(kind, call, function, *arguments):
+        error = str(refused(function, *arguments, kind=kind))
+        assert f"brigade, rank {rank}, {call}: " in error, error
+
+    group, one = dist.group.WORLD, torch.ones(1)
+    told(ValueError, "all_gather", dist.all_gather_into_tensor, torch.empty(3), torch.empty(2))
+    told(ValueError, "reduce_scatter", dist.reduce_scatter_tensor, one, torch.empty(7 * world + 1))
+    sparse = torch.ones(2).to_sparse()
+    told(TypeError, "all_reduce", dist.all_reduce, sparse, dist.ReduceOp.MAX)
+    told(ValueError, "broadcast", group.broadcast, one, world)
+    told(ValueError, "all_to_all", dist.all_to_all_single, torch.empty(2 * world + 1), one)
+    told(ValueError, "send", group.send, [one], rank, 0)
+    told(ValueError, "recv", group.recv, [one], -1, 0)
+    told(ValueError, "barrier", lambda: dist.barrier(timeout=datetime.timedelta(days=1)))
+
+
+@case(bare=True, backends=("brigade",), quick=True)
+def what_two_ranks_say_of_themselves(backend, rank, world):
+    begin(backend, 30)
+    tensor = torch.ones(1)
+    if rank == world - 1:
+        dist.send(tensor, world - 2)
+        dist.barrier()
+        dist.group.WORLD._get_backend(torch.device("cpu")).abort()
+        time.sleep(3)
+    elif rank == world - 2:
+        dist.recv(tensor, world - 1)
+        dist.barrier()
+        error = str(refused(dist.recv, tensor, world - 1, kind=dist.DistBackendError))
+        begins = f"brigade, rank {rank}: a message from rank {world - 1}: rank 0 aborted"
+        assert error.startswith(begins), error
+        ends = f"its rank 0 is rank {world - 1}, who sends, its rank 1 is rank {rank}, who receives"
+        assert ends in error, error
+    else:
+        dist.barrier()
+        time.sleep(3)
+    os._exit(0)
+
+
 @case(bare=True, quick=True)
 def an_end_without_a_goodbye(backend, rank, world):
     begin(backend)

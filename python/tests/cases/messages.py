@@ -137,6 +137,25 @@ def wrong_sizes_are_told(rank, world):
         assert bool((tensor == 1).all())
 
 
+@case(backends=("brigade",), quick=True)
+def other_types_are_told(rank, world):
+    if rank == 0:
+        for tag in 2, 1:
+            dist.send(torch.ones(6), 1, tag=tag)
+        dist.send(torch.ones(6, dtype=torch.uint32), 1, tag=3)
+        dist.send(torch.ones(3), 1)
+    elif rank == 1:
+        for tag, dtype in [(1, torch.int32), (2, torch.int32), (3, torch.float32)]:
+            got = torch.zeros(6, dtype=dtype)
+            # That of the second has been kept meanwhile.
+            error = refused(dist.recv, got, 0, None, tag)
+            assert "came for a tensor of " in str(error), error
+            assert bool((got == 0).all())
+        tensor = torch.empty(3)
+        dist.recv(tensor, 0)
+        assert bool((tensor == 1).all())
+
+
 @case()
 def in_a_part_of_the_world(rank, world):
     group = dist.new_group([0, world - 1])
