@@ -156,6 +156,7 @@ impl Store {
 
     /// Make the next generation of every shelf the newest.
     pub(super) fn seal(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
+        self.claim()?;
         for Shelf { state, draft } in &mut self.shelves {
             state.commit_draft(draft, label, note)?;
         }
@@ -185,6 +186,12 @@ impl Store {
         Ok(())
     }
 
+    /// Own all files, found as they were opened, before anything is written to one of them: whoever
+    /// opened some before and some behind another's commit would erase that from the first.
+    fn claim(&mut self) -> Result<(), StoreError> {
+        self.shelves.iter_mut().try_for_each(|shelf| shelf.state.claim())
+    }
+
     /// Whether the files know anything of a tensor.
     fn is_written(&self, index: usize) -> bool {
         let Slot { shelf, placed, span, .. } = &self.slots[index];
@@ -211,9 +218,10 @@ impl Store {
 
     /// Start to write a tensor to the next generation.
     fn send(&mut self, index: usize, mut buffer: Buffer) -> Result<Run, Broken> {
+        let claimed = self.claim();
         let Slot { shelf, placed, span, .. } = &self.slots[index];
         let shelf = &mut self.shelves[*shelf];
-        if let Err(error) = shelf.state.mend() {
+        if let Err(error) = claimed.and_then(|()| shelf.state.mend()) {
             return Err(Broken { error: Box::new(error), buffer: Some(buffer) });
         }
         buffer[placed.tensor.bytes() as usize..].fill(0);

@@ -96,8 +96,8 @@ impl StateFile {
         member: Option<Member>,
     ) -> Result<Self, StoreError> {
         let id = random_id();
-        let member = member.unwrap_or(Member::alone(id));
-        let blueprint = Blueprint::new(id, member, directory, block_bytes, paths.len() as u32)?;
+        let (member, stripes) = (member.unwrap_or(Member::alone(id)), paths.len() as u32);
+        let blueprint = Blueprint::new(id, member, directory, block_bytes, stripes)?;
         let geometry = blueprint.geometry;
         let create = |(stripe, path): (u32, &_)| {
             carrier.storage.create(AsRef::<Path>::as_ref(path), geometry.file_bytes(stripe))
@@ -269,13 +269,19 @@ impl StateFile {
         Draft::new(&self.shared, self.newest.as_deref(), ticket)
     }
 
-    /// Do what must be done before anything is written. Cost: nothing the second time.
-    pub(super) fn mend(&mut self) -> Result<(), StoreError> {
-        let Shared { carrier, files, last_draft, written_by, .. } = &*self.shared;
+    /// Own the files. Errors: somebody else does, or has written to them since they were opened.
+    pub(super) fn claim(&mut self) -> Result<(), StoreError> {
         if !self.is_ours {
-            take_over(carrier, files, &self.seen)?;
+            take_over(&self.shared.carrier, &self.shared.files, &self.seen)?;
             self.is_ours = true;
         }
+        Ok(())
+    }
+
+    /// Do what must be done before anything is written. Cost: nothing the second time.
+    pub(super) fn mend(&mut self) -> Result<(), StoreError> {
+        self.claim()?;
+        let Shared { carrier, files, last_draft, written_by, .. } = &*self.shared;
         let writer = written_by.load(Ordering::Acquire);
         if writer != 0 && writer != last_draft.load(Ordering::Acquire) {
             // Writes of a draft that was dropped may be under way still, to the same places.

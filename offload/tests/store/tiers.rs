@@ -120,6 +120,36 @@ fn a_store_opens_with_all_of_its_files_each_once() {
     });
 }
 
+/// Who opened a store while another was committing to it sees what was there before, and must not
+/// take the commit away when it writes.
+#[test]
+fn a_commit_that_was_seen_on_some_files_only_is_not_erased() {
+    let place = Place::new("halfway", Default::default());
+    let paths = place.paths("t", 2);
+    let mut store = create(&place, &paths, 4);
+    let mut halfway = Vec::new();
+    for label in 1..=3 {
+        halfway = std::fs::read(&paths[1]).unwrap();
+        step(&mut store, 2 * (label - 1));
+        store.commit(u64::from(label), b"").unwrap();
+    }
+    drop(store);
+    let whole = std::fs::read(&paths[1]).unwrap();
+    std::fs::write(&paths[1], halfway).unwrap();
+    let open = || Store::open(&place.carrier, &paths, Category::Optimizer, 8 * 61440).unwrap();
+    let mut late = open();
+    assert_eq!(late.last().map(|(_, label)| label), Some(2));
+    std::fs::write(&paths[1], whole).unwrap();
+    for index in [0, 1] {
+        let loan = late.get(&name(index)).unwrap();
+        late.put(loan);
+    }
+    let error = late.commit(3, b"").unwrap_err().to_string();
+    assert!(error.contains("somebody else has written to it"), "{error}");
+    drop(late);
+    assert_eq!(open().last().map(|(_, label)| label), Some(3));
+}
+
 #[test]
 fn what_is_needed_next_is_there_in_time() {
     let place = Place::simulated("ahead", &SimulatedDevice::new(Rates::default()));
