@@ -139,7 +139,7 @@ pub(crate) fn packed_bytes(rows: usize, [ins, outs]: [usize; 2]) -> u64 {
         let of_weight = packed_by(matrix(rows, few_outs).t(), matrix(rows, ins));
         forward.max(of_input).max(of_weight)
     };
-    std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, &most) {
+    std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, most) {
         Ok(thread) => thread.join().expect("products of zeros"),
         // Where no more threads can be made, this one keeps what its own products will want.
         Err(_) => most(),
