@@ -78,8 +78,9 @@ fn writes_in(process: u32, folder: &Path) -> bool {
 /// End it by a signal, and have it end by that.
 fn end(mut child: Running, name: &str, number: i32) {
     let kill = Command::new("kill").args(["-s", name, &child.0.id().to_string()]).status();
-    // A pipe that nobody reads could hold it up.
-    drop(child.0.stdout.take());
+    // A pipe that nobody reads could hold it up, and one that is closed end it by another signal.
+    let printed = child.0.stdout.take();
+    std::thread::spawn(|| printed.map(|mut pipe| std::io::copy(&mut pipe, &mut std::io::sink())));
     let status = child.0.wait().unwrap();
     assert!(kill.unwrap().success() && status.signal() == Some(number), "SIG{name}: {status}");
 }
