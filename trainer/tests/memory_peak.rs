@@ -71,9 +71,8 @@ fn only_who_multiplies_packs_matrices() {
             ranks.into_iter().map(|rank| rank.join().unwrap()).next_back().unwrap()
         })
     };
-    let ([worker, server], [of_two, of_a_server]) =
-        (formulas(1).try_into().unwrap(), formulas(2).try_into().unwrap());
-    let _: [u64; 4] = [worker, server, of_two, of_a_server];
+    let [worker, server] = formulas(1).try_into().unwrap();
+    let [of_two, of_a_server] = formulas(2).try_into().unwrap();
     assert!(of_two > worker, "{of_two} bytes of two threads, {worker} of one");
     assert_eq!(server, of_a_server);
 }

@@ -4,7 +4,7 @@
 //! between, some ranks are one generation ahead, but they still have the one before, so the newest
 //! generation that *all* have is whole. It is found by looking, not by agreement.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use super::carrier::Carrier;
@@ -168,18 +168,20 @@ pub(super) fn open_common(
 /// Every state is there once, and with it all that are committed together with it: what is
 /// committed to some of them alone is in no generation that they share.
 fn check_sets(states: &[StateFile], ranks: &[Vec<PathBuf>]) -> Result<(), StoreError> {
-    let members: Vec<Member> = states.iter().map(StateFile::member).collect();
-    let twin = |index: usize| members[..index].iter().position(|other| *other == members[index]);
-    if let Some((first, again)) = (0..members.len()).find_map(|again| Some((twin(again)?, again))) {
-        let paths = ranks[first].iter().chain(&ranks[again]).cloned().collect();
-        return Err(StoreError::Apart { paths, what: String::from("the same state twice") });
+    let members = || states.iter().map(StateFile::member).zip(ranks);
+    let mut sets: HashMap<u128, HashMap<u32, &[PathBuf]>> = HashMap::new();
+    for (Member { set, place, .. }, paths) in members() {
+        if let Some(twin) = sets.entry(set).or_default().insert(place, paths) {
+            let paths = twin.iter().chain(paths).cloned().collect();
+            return Err(StoreError::Apart { paths, what: String::from("the same state twice") });
+        }
     }
-    for (member, paths) in members.iter().zip(ranks) {
-        let there = members.iter().filter(|other| other.set == member.set).count();
-        if there != member.of as usize {
-            let (of, place) = (member.of, member.place + 1);
+    for (Member { set, place, of }, paths) in members() {
+        let there = sets[&set].len();
+        if there != of as usize {
             let what = format!(
-                "file {place} of the {of} of a store, of which {there} are named: name all of them"
+                "file {} of the {of} of a store, of which {there} are named: name all of them",
+                place + 1
             );
             return Err(StoreError::Apart { paths: paths.clone(), what });
         }

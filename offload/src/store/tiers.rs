@@ -133,8 +133,8 @@ impl Store {
     /// A new store with all tensors zero. Each goes to the path that has the least so far, as whole
     /// blocks. At most `host_bytes` of the arena are used for tensors, as `category`.
     ///
-    /// Errors: `TooLong` for a tensor longer than that, `Namesakes`, and those of
-    /// [`StateFile::create`]; before the last of them nothing is written.
+    /// Errors: `TooLong` for a tensor longer than that, and `Namesakes`, before anything is
+    /// written; those of [`StateFile::create`].
     pub fn create(
         carrier: &Carrier,
         paths: &[impl AsRef<Path>],

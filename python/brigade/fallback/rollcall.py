@@ -1,5 +1,5 @@
-"""A barrier with a timeout of its own, after which rank 0 names those who have not come. It is held
-at the store, so it ends nothing, and can be held where calls do not go on any more.
+"""A barrier with a timeout of its own, after which all who have come hear from rank 0 who has not.
+It is held at the store, so it ends nothing, and can be held where calls do not go on any more.
 """
 
 import time
