@@ -67,8 +67,9 @@
 // How a call ended. Results that NCCL knows have NCCL's numbers.
 //
 // After BRIGADE_INVALID_ARGUMENT and BRIGADE_INVALID_USAGE everything is as it was before the
-// call. After any other error of a call on a communicator that communicator can only be destroyed:
-// the other ranks get an error too, and every later call returns the first error again.
+// call; so it is after BRIGADE_SYSTEM_ERROR where the system had no more threads or files for work
+// that goes on. After any other error of a call on a communicator that communicator can only be
+// destroyed: the other ranks get an error too, and every later call returns the first error again.
 typedef enum {
     // It did what it says.
     BRIGADE_SUCCESS = 0,
@@ -424,7 +425,8 @@ brigade_result_t brigade_comm_init_from_env(brigade_comm_t *comm,
                                             const brigade_config_t *config);
 
 // `nranks` communicators of one world within this process, `comms[r]` being rank r's. Blocking
-// calls on them need a thread for each, or a group that holds the calls of all.
+// calls on them need a thread for each, or a group that holds the calls of all. Joining takes a
+// thread for each, too: BRIGADE_SYSTEM_ERROR where there are not so many, or not so many files.
 //
 // Threads: from any thread.
 brigade_result_t brigade_comm_init_all(brigade_comm_t *comms,

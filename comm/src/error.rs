@@ -1,13 +1,16 @@
 //! What a call can end with, by what its caller can do about it.
 
-use brigade_transports::TransportError;
+use std::fmt::Display;
+use std::io;
+
+use brigade_transports::{MAKE_THREAD, TransportError, remedy};
 use thiserror::Error;
 
 /// An error of a communicator. Ranks are those of the world, the group that bootstrapped together.
 ///
-/// After [`Error::Invalid`] the communicator is as good as before. After any other error it is
-/// not: calls in flight on other ranks end with an error too, and every later call on this
-/// communicator returns the first error again.
+/// After [`Error::Invalid`] and [`Error::Exhausted`] the communicator is as good as before. After
+/// any other error it is not: calls in flight on other ranks end with an error too, and every later
+/// call on this communicator returns the first error again.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,6 +18,13 @@ pub enum Error {
     #[error("{what}")]
     Invalid {
         /// What was wrong with it, with the numbers.
+        what: String,
+    },
+    /// The system has no more of the threads or files that the call needs before it begins: nothing
+    /// was sent, nothing was changed. It may be made again when there are more.
+    #[error("{what}")]
+    Exhausted {
+        /// What was wanted, what the system said, and what to do about it.
         what: String,
     },
     /// Two ranks are in different calls: another collective, type, operator, count, root or
@@ -102,13 +112,24 @@ impl Error {
         Self::Invalid { what: what.into() }
     }
 
+    /// The system gave nothing for `what`: no file, unless `call` says otherwise.
+    pub(crate) fn refused(what: impl Display, call: &str, error: &io::Error) -> Self {
+        let remedy = remedy(call, error).map_or(String::new(), |remedy| format!("; {remedy}"));
+        Self::Exhausted { what: format!("the system has no {what} ({error}){remedy}") }
+    }
+
+    /// The system started no thread: `what` is one, and says what for.
+    pub(crate) fn no_thread(what: impl Display, error: &io::Error) -> Self {
+        Self::refused(what, MAKE_THREAD, error)
+    }
+
     /// A failure to come together.
-    pub(crate) fn join(what: impl std::fmt::Display) -> Self {
+    pub(crate) fn join(what: impl Display) -> Self {
         Self::Join { what: what.to_string() }
     }
 
     /// Whether the communicator may still be used.
     pub fn is_recoverable(&self) -> bool {
-        matches!(self, Self::Invalid { .. })
+        matches!(self, Self::Invalid { .. } | Self::Exhausted { .. })
     }
 }

@@ -9,6 +9,7 @@ use crate::bootstrap::{IdError, JoinError, Joined, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
 use crate::control::Refusal;
 use crate::launch::{Launch, RootSpec};
+use crate::threads::at_once;
 use crate::transports::{refuse_unknown, transports, transports_in_process};
 use crate::world::{Ports, World};
 use crate::{Error, Settings};
@@ -25,8 +26,9 @@ impl Communicator {
     /// # Errors
     ///
     /// [`Error::Invalid`] for an environment or setting that cannot be read, and for an id's file
-    /// that cannot be used; [`Error::Join`] if the ranks cannot come together in time, naming those
-    /// that are missing.
+    /// that cannot be used; [`Error::Exhausted`] if this process may not have the threads or files
+    /// that it takes; [`Error::Join`] if the ranks cannot come together in time, naming those that
+    /// are missing.
     pub fn from_env() -> Result<Self, Error> {
         let launch = Launch::discover().map_err(|error| Error::invalid(error.to_string()))?;
         Self::join(launch, Settings::from_env()?)
@@ -72,7 +74,7 @@ impl Communicator {
         if ranks == 0 || rank >= ranks {
             return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
         }
-        Met::meet(&launch, &settings, transports).map_err(not_joined)?.join(settings)
+        Met::meet(&launch, &settings, transports)?.join(settings)
     }
 
     /// `ranks` communicators of one group, for as many threads of this process. Over the transport
@@ -96,7 +98,10 @@ impl Communicator {
         transports: &[Arc<dyn Transport>],
     ) -> Result<Vec<Self>, Error> {
         let here = Some(std::net::Ipv4Addr::LOCALHOST.into());
-        let (id, root) = UniqueId::create(here).map_err(Error::join)?;
+        let (id, root) = UniqueId::create(here).map_err(|error| {
+            let is_exhausted = error.is_exhausted();
+            NotMet { error, is_exhausted }
+        })?;
         // All of them keep it; until they do, this does.
         let _root = root.shared();
         let meet = |rank| {
@@ -107,9 +112,9 @@ impl Communicator {
                 transports,
             )
         };
-        let met = all_met(at_once(0..ranks, meet))?;
+        let met = all_met(at_once(0..ranks, meet)?)?;
         let join = |met: Met| met.join(settings.clone());
-        at_once(met, join).into_iter().collect()
+        at_once(met, join)?.into_iter().collect()
     }
 }
 
@@ -126,12 +131,16 @@ impl Met {
         launch: &Launch,
         settings: &Settings,
         transports: &[Arc<dyn Transport>],
-    ) -> Result<Self, JoinError> {
+    ) -> Result<Self, NotMet> {
         let patience = settings.patience_until(Instant::now() + settings.join_patience());
         let (rank, ranks) = (launch.rank, launch.ranks);
-        let mut doors = Doors { transports: (ranks > 1).then_some(transports), opened: None };
+        let transports = (ranks > 1).then_some(transports);
+        let mut doors = Doors { transports, opened: None, is_exhausted: false };
         let mut card = |secret: &[u8; 32]| doors.card(secret).map_err(|error| error.to_string());
-        let joined = rendezvous_with(launch, &mut card, patience)?;
+        let joined = rendezvous_with(launch, &mut card, patience).map_err(|error| {
+            let is_exhausted = doors.is_exhausted || error.is_exhausted();
+            NotMet { error, is_exhausted }
+        })?;
         let (_, ports) = doors.opened.expect("nobody joins without a card");
         Ok(Self { rank, ranks, ports, joined })
     }
@@ -150,30 +159,39 @@ impl Met {
     }
 }
 
-/// Do it to all of them, each in a thread of its own.
-fn at_once<A: Send, B: Send>(
-    those: impl IntoIterator<Item = A>,
-    what: impl Fn(A) -> B + Sync,
-) -> Vec<B> {
-    std::thread::scope(|scope| {
-        let what = &what;
-        let threads: Vec<_> = those.into_iter().map(|one| scope.spawn(move || what(one))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("joining panicked")).collect()
-    })
+/// Why a rank has not met the others.
+struct NotMet {
+    error: JoinError,
+    /// Whether the system had no more of what joining takes.
+    is_exhausted: bool,
+}
+
+impl From<NotMet> for Error {
+    /// What a user makes of it: nobody was waited for where the file for the id cannot be used.
+    fn from(NotMet { error, is_exhausted }: NotMet) -> Self {
+        match error {
+            error if is_exhausted => Error::Exhausted { what: error.to_string() },
+            JoinError::Id(IdError::File { .. }) => Error::invalid(error.to_string()),
+            error => Error::join(error),
+        }
+    }
 }
 
 /// All ranks of a process that is the whole world, or what kept one from coming. The root may have
 /// heard why; otherwise those that did come know only who did not, and no other process's output
-/// would say more.
-fn all_met(outcomes: Vec<Result<Met, JoinError>>) -> Result<Vec<Met>, Error> {
+/// would say more. What the system has no more of is what kept all of them.
+fn all_met(outcomes: Vec<Result<Met, NotMet>>) -> Result<Vec<Met>, Error> {
     let mut met = Vec::with_capacity(outcomes.len());
     let (mut unable, mut missing, mut cause) = (None, None, None);
     for (rank, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
             Ok(rank) => met.push(rank),
-            Err(JoinError::Refused { kind: Refusal::RankUnable, why }) => unable = Some(why),
-            Err(JoinError::Refused { kind: Refusal::RanksMissing, why }) => missing = Some(why),
-            Err(error) => cause = cause.or(Some((rank, error))),
+            Err(exhausted @ NotMet { is_exhausted: true, .. }) => return Err(exhausted.into()),
+            Err(NotMet { error, .. }) => match error {
+                JoinError::Refused { kind: Refusal::RankUnable, why } => unable = Some(why),
+                JoinError::Refused { kind: Refusal::RanksMissing, why } => missing = Some(why),
+                error => cause = cause.or(Some((rank, error))),
+            },
         }
     }
     if let Some(why) = unable {
@@ -182,18 +200,10 @@ fn all_met(outcomes: Vec<Result<Met, JoinError>>) -> Result<Vec<Met>, Error> {
     match (missing, cause) {
         (None, None) => Ok(met),
         (Some(why), None) => Err(Error::join(why)),
-        (None, Some((_, error))) => Err(not_joined(error)),
+        (None, Some((_, error))) => Err(NotMet { error, is_exhausted: false }.into()),
         (Some(why), Some((rank, error))) => {
             Err(Error::join(format!("{why}; rank {rank} itself: {error}")))
         }
-    }
-}
-
-/// What a user makes of it: nobody was waited for where the file for the id cannot be used.
-fn not_joined(error: JoinError) -> Error {
-    match error {
-        JoinError::Id(IdError::File { .. }) => Error::invalid(error.to_string()),
-        error => Error::join(error),
     }
 }
 
@@ -202,6 +212,8 @@ struct Doors<'a> {
     /// None in a world of one rank.
     transports: Option<&'a [Arc<dyn Transport>]>,
     opened: Option<([u8; 32], Ports)>,
+    /// Whether they could not be opened because the system has no more of something.
+    is_exhausted: bool,
 }
 
 impl Doors<'_> {
@@ -214,7 +226,9 @@ impl Doors<'_> {
         }
         let ports = match self.transports {
             None => Ports::none(),
-            Some(transports) => Ports::open(transports, *secret)?,
+            Some(transports) => Ports::open(transports, *secret).inspect_err(|error| {
+                self.is_exhausted = matches!(error, Error::Exhausted { .. });
+            })?,
         };
         let card = ports.cards();
         self.opened = Some((*secret, ports));

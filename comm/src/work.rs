@@ -81,15 +81,13 @@ impl<'scope> Work<'scope> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if no thread can be started.
+    /// [`Error::Exhausted`] if no thread can be started.
     pub fn on_done(
         &self,
         function: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        self.outcome.callbacks.promise().map_err(|error| {
-            let what = format!("no thread can be started for what follows a call: {error}");
-            Error::invalid(what)
-        })?;
+        let promised = self.outcome.callbacks.promise();
+        promised.map_err(|error| Error::no_thread("thread for what follows a call", &error))?;
         self.outcome.listen(Listener::Function(Box::new(function)));
         Ok(())
     }
@@ -98,7 +96,7 @@ impl<'scope> Work<'scope> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the system has none to give.
+    /// [`Error::Exhausted`] if the system has none to give.
     pub fn event(&self) -> Result<Event, Error> {
         let event = Event::new()?;
         self.outcome.listen(Listener::Event(event.clone()));
@@ -118,7 +116,8 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] at once; everything else when the work is waited for.
+    /// [`Error::Invalid`] and [`Error::Exhausted`] at once; everything else when the work is waited
+    /// for.
     pub fn all_reduce<T: Element>(
         &'scope self,
         data: &'scope mut [T],
@@ -132,7 +131,8 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] at once; everything else when the work is waited for.
+    /// [`Error::Invalid`] and [`Error::Exhausted`] at once; everything else when the work is waited
+    /// for.
     pub fn start(
         &'scope self,
         call: Call,
@@ -171,7 +171,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] at once; everything else when the work is waited for.
+    /// [`Error::Invalid`] and [`Error::Exhausted`] at once; everything else when the work is waited
+    /// for.
     ///
     /// # Safety
     ///

@@ -57,17 +57,24 @@ impl Ports {
 
     /// Open every transport that can be had. At least one must.
     pub(crate) fn open(transports: &[Arc<dyn Transport>], secret: [u8; 32]) -> Result<Self, Error> {
-        let (mut open, mut refused) = (Vec::new(), Vec::new());
+        let (mut open, mut refused, mut is_exhausted) = (Vec::new(), Vec::new(), false);
         for transport in transports {
             match transport.open(secret) {
                 Ok(port) => open.push((transport.name(), port)),
                 // This error begins with the name by itself.
                 Err(TransportError::Unavailable(missing)) => refused.push(missing.to_string()),
-                Err(error) => refused.push(format!("{}: {error}", transport.name())),
+                Err(error) => {
+                    is_exhausted |= error.is_exhausted();
+                    refused.push(format!("{}: {error}", transport.name()));
+                }
             }
         }
         if open.is_empty() {
-            return Err(Error::join(format!("no transport can be used: {}", refused.join("; "))));
+            let what = format!("no transport can be used: {}", refused.join("; "));
+            return Err(match is_exhausted {
+                true => Error::Exhausted { what },
+                false => Error::join(what),
+            });
         }
         Ok(Self { open, refused })
     }

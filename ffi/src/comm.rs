@@ -128,7 +128,8 @@ pub unsafe extern "C" fn brigade_comm_init_from_env(
 }
 
 /// `nranks` communicators of one world within this process, `comms[r]` being rank r's. Blocking
-/// calls on them need a thread for each, or a group that holds the calls of all.
+/// calls on them need a thread for each, or a group that holds the calls of all. Joining takes a
+/// thread for each, too: BRIGADE_SYSTEM_ERROR where there are not so many, or not so many files.
 ///
 /// Threads: from any thread.
 #[unsafe(no_mangle)]

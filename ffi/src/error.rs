@@ -12,8 +12,9 @@ use crate::group;
 /// How a call ended. Results that NCCL knows have NCCL's numbers.
 ///
 /// After BRIGADE_INVALID_ARGUMENT and BRIGADE_INVALID_USAGE everything is as it was before the
-/// call. After any other error of a call on a communicator that communicator can only be destroyed:
-/// the other ranks get an error too, and every later call returns the first error again.
+/// call; so it is after BRIGADE_SYSTEM_ERROR where the system had no more threads or files for work
+/// that goes on. After any other error of a call on a communicator that communicator can only be
+/// destroyed: the other ranks get an error too, and every later call returns the first error again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum brigade_result_t {

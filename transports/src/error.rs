@@ -45,7 +45,10 @@ pub enum TransportError {
         waited_ms: u64,
     },
     /// A system call failed.
-    #[error("{call} failed ({}): {what}", std::io::Error::from_raw_os_error(*errno))]
+    #[error(
+        "{call} failed ({}): {what}{}",
+        std::io::Error::from_raw_os_error(*errno), behind(call, *errno)
+    )]
     System {
         /// The call.
         call: &'static str,
@@ -76,6 +79,37 @@ impl TransportError {
     pub fn from_io(call: &'static str, error: &std::io::Error, what: impl Into<String>) -> Self {
         Self::System { call, errno: error.raw_os_error().unwrap_or(0), what: what.into() }
     }
+
+    /// Whether the system has no more of something that its limits say how much there is of.
+    pub fn is_exhausted(&self) -> bool {
+        matches!(self, Self::System { call, errno, .. } if remedy_of(call, *errno).is_some())
+    }
+}
+
+/// The call that makes threads, for errors of it.
+pub const MAKE_THREAD: &str = "pthread_create";
+
+/// What to do where the system has no more of the files or threads that `call` asked for; nothing
+/// where something else went wrong.
+pub fn remedy(call: &str, error: &std::io::Error) -> Option<&'static str> {
+    remedy_of(call, error.raw_os_error()?)
+}
+
+fn remedy_of(call: &str, errno: i32) -> Option<&'static str> {
+    Some(match errno {
+        libc::EMFILE => "this process has as many files open as it may: raise ulimit -n",
+        libc::ENFILE => "this machine has as many files open as it may: raise fs.file-max",
+        libc::EAGAIN if call == MAKE_THREAD => {
+            "no more threads may be started here: raise ulimit -u, or the limit that a container \
+             has on processes"
+        }
+        _ => return None,
+    })
+}
+
+/// The same behind a sentence.
+fn behind(call: &str, errno: i32) -> String {
+    remedy_of(call, errno).map_or(String::new(), |remedy| format!("; {remedy}"))
 }
 
 /// Why a transport is not to be had on this machine.

@@ -53,7 +53,7 @@ use std::time::{Duration, Instant};
 pub use bells::Bells;
 pub use caches::{copy_past_caches, outgrows_caches};
 pub use cores::{Cores, Share, step_aside};
-pub use error::{TransportError, Unavailable};
+pub use error::{MAKE_THREAD, TransportError, Unavailable, remedy};
 pub use lending::{Lending, LendingStats};
 pub use sys::opened;
 

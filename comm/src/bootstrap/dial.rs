@@ -8,13 +8,13 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use brigade_transports::opened;
+use brigade_transports::{opened, remedy};
 
 use super::conn::tune;
 use super::names::Lookup;
 use super::proof::{self, Nonces, Side, random};
 use super::target::{Found, Setback, Target};
-use super::{CardMaker, JoinError, Outlook, Vigil, draw};
+use super::{CardMaker, JoinError, Outlook, Vigil, draw, system};
 use crate::control::decoder::Decoder;
 use crate::control::frame::{Frame, Join, NEVER, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::control::frame::{Table, Unable, VERSION, root_bytes_max};
@@ -154,7 +154,11 @@ fn attempt(
 ) -> Result<Seat, Setback> {
     let left = deadline.saturating_duration_since(Instant::now()).max(BACKOFF_MIN);
     let connect = || TcpStream::connect_timeout(&address, left.min(CONNECT_TIMEOUT));
-    let stream = opened(connect).map_err(passing)?;
+    let stream = opened(connect).map_err(|error| match remedy("socket", &error) {
+        // There will be no more while all ranks of this process wait for this one.
+        Some(_) => Setback::Final(system("opening a connection to the root")(error)),
+        None => passing(error),
+    })?;
     if stream.local_addr().is_ok_and(|local| local == address) {
         // With nobody listening on a port of the ephemeral range, TCP may connect us to ourselves.
         return Err(may_pass("nobody listens"));

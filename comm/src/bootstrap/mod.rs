@@ -28,6 +28,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use brigade_transports::{MAKE_THREAD, remedy};
 use thiserror::Error;
 
 use crate::control::{CARD_BYTES_MAX, Control, Member, RANKS_MAX, Refusal};
@@ -84,7 +85,7 @@ pub enum JoinError {
         last: String,
     },
     /// The root cannot listen where it was told to.
-    #[error("the root cannot listen at {address}: {source}")]
+    #[error("the root cannot listen at {address}: {source}{}", more("socket", source))]
     Listen {
         /// Where.
         address: String,
@@ -129,7 +130,7 @@ pub enum JoinError {
         why: &'static str,
     },
     /// The system refused something that bootstrap cannot do without.
-    #[error("{what} failed: {source}")]
+    #[error("{what} failed: {source}{}", more(MAKE_THREAD, source))]
     System {
         /// What.
         what: &'static str,
@@ -145,9 +146,25 @@ impl std::fmt::Debug for JoinError {
     }
 }
 
+impl JoinError {
+    /// Whether the system had no more of what joining takes.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        match self {
+            Self::Listen { source, .. } => remedy("socket", source).is_some(),
+            Self::System { source, .. } => remedy(MAKE_THREAD, source).is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// What to do, behind what the system said.
+fn more(call: &str, error: &io::Error) -> String {
+    remedy(call, error).map_or(String::new(), |remedy| format!("; {remedy}"))
+}
+
 fn hint(kind: Refusal) -> &'static str {
     match kind {
-        Refusal::DuplicateRank => ": give each process a rank of its own",
+        Refusal::DuplicateRank => ": give each a rank of its own",
         Refusal::RankOutOfRange | Refusal::RanksDiffer => ": start all with the same number",
         Refusal::RanksMissing => ": look at the missing processes' own output",
         Refusal::Version => ": use one version of the library in the whole job",

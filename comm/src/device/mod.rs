@@ -63,6 +63,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use brigade_cuda::{Context, DeviceMemory, Stream};
 use brigade_schedule::Algorithm;
+use brigade_transports::{MAKE_THREAD, TransportError};
 
 /// The driver, contexts, streams and memory that calls are made with.
 pub use brigade_cuda as cuda;
@@ -173,8 +174,13 @@ impl Communicator {
         let mut inner = Inner::new(shared, met);
         inner.find_way(&ways)?;
         inner.is_proved = true;
-        let watcher = Watcher::start(&inner.watched)
-            .map_err(|error| Error::invalid(format!("no thread can be started: {error}")))?;
+        let watcher = Watcher::start(&inner.watched).map_err(|error| {
+            let source = TransportError::from_io(MAKE_THREAD, &error, "to watch its kernels");
+            // The others have the group already, and would wait for this rank in it.
+            inner
+                .watched
+                .end(Error::Transport { source, during: "opening a group on devices".to_owned() })
+        })?;
         let number = inner.cards[0].number;
         if inner.cards.iter().any(|card| card.process != inner.cards[0].process) {
             shared.world.control.hold(number);

@@ -4,12 +4,14 @@
 //! hold up the other threads that use it: hence for kernels that wait for this rank. So all that a
 //! proof needs is there before any rank's first kernel, and goes after the last.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use brigade_cuda::{CudaError, DeviceMemory, Stream};
 use brigade_schedule::Collective;
+use brigade_transports::{MAKE_THREAD, TransportError};
 
 use super::Inner;
 use super::exchange::{agree, trouble};
@@ -20,6 +22,8 @@ use super::way::Way;
 use crate::call::Call;
 use crate::{Dtype, Error};
 
+/// What is done here, for errors.
+const PROVING: &str = "proving a way";
 /// How long the proof may take, compilers and first launches included.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes that each rank shows the others before a way is trusted, in two calls.
@@ -110,14 +114,17 @@ impl Inner {
 
     fn prove_with(&self, round: &Round) -> Result<bool, Error> {
         let (bytes, ranks) = (round.bytes, self.group.ranks);
-        let failed = |error| trouble("proving a way", &error);
+        let failed = |error| trouble(PROVING, &error);
         let stream = &self.stream;
         let (from, to) = (round.input.address(), round.output.address());
         let call = Call::moving(Collective::AllGather, Dtype::U8, bytes);
         // SAFETY: both buffers are as long as the call says, and we wait for it; should it not end
         // by itself, it is made to.
         let enqueue = || unsafe { self.enqueue(&call, from, to, stream) };
-        let enqueued = with_alarm(&self.watched.desk, enqueue);
+        let enqueued = with_alarm(&self.watched.desk, enqueue).map_err(|error| {
+            let source = TransportError::from_io(MAKE_THREAD, &error, "to end what hangs");
+            Error::Transport { source, during: PROVING.to_owned() }
+        })?;
         let in_time = enqueued.is_ok() && ends_in_time(stream).map_err(failed)?;
         if !in_time {
             self.watched.desk.abort();
@@ -132,17 +139,17 @@ impl Inner {
 
 /// Do something that may not come back before kernels end, as launches under tools for debugging:
 /// no longer than a proof may take, after which kernels are told to.
-fn with_alarm<T>(desk: &Desk, body: impl FnOnce() -> T) -> T {
+fn with_alarm<T>(desk: &Desk, body: impl FnOnce() -> T) -> io::Result<T> {
     let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        std::thread::Builder::new().spawn_scoped(scope, move || {
             if is_done.recv_timeout(PROOF_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 desk.abort();
             }
-        });
+        })?;
         let outcome = body();
         drop(done);
-        outcome
+        Ok(outcome)
     })
 }
 

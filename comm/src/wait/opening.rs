@@ -42,7 +42,8 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`Error::Join`] if the transport cannot; otherwise why to wait no longer.
+    /// [`Error::Join`] if the transport cannot, [`Error::Transport`] if the system has no more of
+    /// something; otherwise why to wait no longer.
     pub(crate) fn await_joining(
         &self,
         mut waiting: Waiting,
@@ -79,7 +80,11 @@ impl Watch {
             _ => late,
         };
         let with = member.map(|member| format!(" with rank {}", self.members[member]));
-        Error::join(format!("{during}{}: {error}", with.unwrap_or_default()))
+        let during = format!("{during}{}", with.unwrap_or_default());
+        match error.is_exhausted() {
+            true => Error::Transport { source: error.clone(), during },
+            false => Error::join(format!("{during}: {error}")),
+        }
     }
 
     /// Ask `open` until it gives something or fails.

@@ -62,7 +62,7 @@ fn meet_stating(
     };
     let mut links = match shared.world.join(&watch, &shared.settings, MAKING) {
         // The others hear of it as of all that a rank cannot.
-        Err(Error::Join { what }) => Err(what),
+        Err(error @ (Error::Join { .. } | Error::Transport { .. })) => Err(error.to_string()),
         joined => Ok(joined?),
     };
     let exposed = links.as_mut().map_err(|why| why.clone()).and_then(|it| expose(it, size));

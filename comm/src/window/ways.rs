@@ -125,7 +125,7 @@ impl Opening<'_> {
         let group = (&self.held.watch, self.groups[1]);
         let joined = world.join_some(group, settings, MAKING, wanted);
         let Links { endpoints, routes, .. } = joined.map_err(|error| match error {
-            Error::Join { what } => Error::invalid(what),
+            Error::Join { .. } | Error::Transport { .. } => Error::invalid(error.to_string()),
             ended => ended,
         })?;
         let before = self.links.endpoints.len();

@@ -28,7 +28,7 @@ impl AsFd for Event {
 impl Event {
     pub(super) fn new() -> Result<Self, Error> {
         let made = sys::event().map(|file| Self(Arc::new(file)));
-        made.map_err(|error| Error::invalid(format!("no event can be made for a work: {error}")))
+        made.map_err(|error| Error::refused("event for a work", "eventfd", &error))
     }
 
     fn ring(&self) {

@@ -51,10 +51,7 @@ impl Progress {
             let body = move || progress.serve(&weak);
             let name = format!("brigade-{}", shared.rank);
             let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|error| {
-                Error::invalid(format!(
-                    "no thread can be started for calls in a scope: {error}; make calls that \
-                     block, or raise the limit on processes"
-                ))
+                Error::no_thread("thread for calls that go on: make calls that block", &error)
             });
             queue.thread = Some(thread?);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use brigade_comm::{Communicator, Settings};
+use brigade_comm::{Communicator, Error, Settings};
 use brigade_transports::{Caps, Port, Transport, TransportError, Unavailable, tcp};
 
 use crate::PATIENCE;
@@ -25,6 +25,7 @@ fn many_threads() {
     });
     match said {
         Ok(()) => println!("end: joined"),
+        Err(error @ Error::Exhausted { .. }) => println!("end: exhausted: {error}"),
         Err(error) => println!("end: {error}"),
     }
 }
@@ -53,9 +54,11 @@ fn a_world_needs_more_files_than_it_may_open_at_first_and_allows_itself_more() {
 
 #[test]
 fn a_world_that_may_not_have_the_files_it_needs_says_that_it_has_too_few() {
-    for transport in ["shm", "tcp"] {
+    for transport in ["loopback", "shm", "tcp"] {
         let said = with_files("ulimit -n 60", transport, "2000");
+        assert!(said.starts_with("end: exhausted: "), "{transport}: {said}");
         assert!(said.contains("Too many open files"), "{transport}: {said}");
+        assert!(said.ends_with("raise ulimit -n"), "{transport}: {said}");
         assert!(!said.contains("missing processes"), "there are no others: {transport}: {said}");
     }
 }

@@ -7,11 +7,11 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
-use brigade_comm::Communicator;
 use brigade_comm::device::DeviceShare;
+use brigade_comm::{Communicator, at_once};
 use brigade_cuda::{Context, Cuda, Place, Whereabouts};
 use brigade_wall::listed::What;
-use brigade_wall::streams::{Streams, ended, first_without, said};
+use brigade_wall::streams::{Streams, first_without, said};
 use brigade_wall::{Failure, Outcome};
 
 use crate::comm::Member;
@@ -91,14 +91,10 @@ pub(crate) fn meet_all(world: Vec<Communicator>, numbers: &[c_int]) -> Outcome<V
             device.ok_or_else(|| format!("there is no device with the number {number}"))?;
         Context::new(device).map_err(|error| error.to_string())
     };
-    std::thread::scope(|scope| {
-        let join = |(rank, communicator)| {
-            let bound = Some(Bound::new(context(rank)));
-            scope.spawn(move || Member::new(communicator, None, bound))
-        };
-        let threads: Vec<_> = world.into_iter().enumerate().map(join).collect();
-        threads.into_iter().map(ended).collect()
-    })
+    let bound = |(rank, communicator)| (communicator, Bound::new(context(rank)));
+    let ranks: Vec<_> = world.into_iter().enumerate().map(bound).collect();
+    let join = |(communicator, bound)| Member::new(communicator, None, Some(bound));
+    at_once(ranks, join)?.into_iter().collect()
 }
 
 impl OnDevice {

@@ -45,7 +45,7 @@ impl From<&Error> for Cause {
             Error::PeerLeft { .. } => Self::PeerLeft,
             Error::Timeout { .. } => Self::Timeout,
             Error::Aborted { .. } => Self::Aborted,
-            Error::Transport { .. } => Self::System,
+            Error::Transport { .. } | Error::Exhausted { .. } => Self::System,
             Error::Join { .. } => Self::Join,
             _ => Self::Internal,
         }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use brigade_comm::device::cuda::{Context, CudaError, Event, Stream};
 use brigade_comm::device::{DeviceGroup, DeviceMessage, DeviceShare, DeviceWork};
-use brigade_comm::{Call, Communicator, Dtype, Error};
+use brigade_comm::{Call, Communicator, Dtype, Error, at_once};
 
 use crate::failure::{Cause, Failure, Outcome};
 use crate::listed::What;
@@ -146,15 +146,11 @@ impl Streams {
             }
             moved.push(listed);
         }
-        let outcome = std::thread::scope(|scope| {
-            let calls = calls.iter().zip(&moved);
-            let calls = calls
-                .map(|((streams, listed), moved)| (*streams, moved.as_ref().unwrap_or(listed)));
-            let threads: Vec<_> = calls.map(|call| scope.spawn(move || run(call))).collect();
-            // All come to an end, and the first failure is told.
-            let outcomes: Vec<Outcome> = threads.into_iter().map(ended).collect();
-            outcomes.into_iter().collect()
-        });
+        let each = calls.iter().zip(&moved);
+        let each =
+            each.map(|((streams, listed), moved)| (*streams, moved.as_ref().unwrap_or(listed)));
+        // All come to an end, and the first failure is told.
+        let outcome = at_once(each, run)?.into_iter().collect();
         for ((streams, _), _) in calls.iter().zip(&moved).filter(|(_, moved)| moved.is_some()) {
             after(&here(streams), &streams.own).map_err(said)?;
         }

@@ -6,11 +6,12 @@ use std::process::Command;
 use crate::library::{Installed, bounded, brigade, has, run, source};
 
 /// All that is written in C against brigade.h.
-const C_PROGRAMS: [&str; 14] = [
+const C_PROGRAMS: [&str; 15] = [
     "layout.c",
     "collectives.c",
     "device.c",
     "device_hostile.c",
+    "exhausted.c",
     "fuzz.c",
     "groups.c",
     "hostile.c",
@@ -130,6 +131,20 @@ fn whatever_a_program_gets_wrong_it_is_told_so() {
     assert_eq!(run(&mut bounded(&binary)), "all refused as it should be\n");
     let binary = link(&library, "gcc", "groups.c", "plain", &[]);
     assert_eq!(run(&mut bounded(&binary)), "groups went as they should\n");
+}
+
+#[test]
+fn a_system_without_threads_or_files_is_told_and_leaves_all_as_it_was() {
+    if !has("gcc") {
+        return;
+    }
+    let library = Installed::get();
+    let binary = link(&library, "gcc", "exhausted.c", "plain", &[]);
+    for transport in ["loopback", "shm", "tcp"] {
+        let mut alone = bounded(&binary);
+        alone.env("BRIGADE_TRANSPORT", transport).env("BRIGADE_JOIN_TIMEOUT_MS", "5000");
+        assert_eq!(run(&mut alone), "exhausted as it should be\n");
+    }
 }
 
 #[test]

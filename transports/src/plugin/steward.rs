@@ -17,7 +17,7 @@ use super::inlet::Inlet;
 use super::net::Net;
 use super::outlet::lock;
 use super::peer::{Calling, Peer, left};
-use crate::{Endpoint, Port, TransportError};
+use crate::{Endpoint, MAKE_THREAD, Port, TransportError};
 
 /// How often anything that cannot ring is looked at.
 const LOOK: Duration = Duration::from_millis(1);
@@ -65,7 +65,7 @@ impl Steward {
         let thread = std::thread::Builder::new()
             .name("brigade-plugin".into())
             .spawn(move || work.run())
-            .map_err(|error| failed("pthread_create", error))?;
+            .map_err(|error| failed(MAKE_THREAD, error))?;
         Ok(Steward { hand, thread: Some(thread) })
     }
 }

@@ -17,7 +17,7 @@ use super::link::Link;
 use super::mend::Mender;
 use super::shared::{Gone, Shared};
 use super::sys::Gong;
-use crate::{Endpoint, TransportError};
+use crate::{Endpoint, MAKE_THREAD, TransportError};
 
 /// How often lanes are looked after while something is on its way.
 const LOOK: Duration = Duration::from_millis(50);
@@ -104,7 +104,7 @@ impl Exchange {
         let thread = std::thread::Builder::new()
             .name("brigade-rdma".into())
             .spawn(move || talk.run())
-            .map_err(|error| failed("pthread_create", error))?;
+            .map_err(|error| failed(MAKE_THREAD, error))?;
         Ok(Exchange { hand, thread: Some(thread) })
     }
 }

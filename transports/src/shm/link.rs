@@ -24,7 +24,7 @@ use super::patience::{Line, Patience};
 use super::probe::{Card, Name};
 use super::sys;
 use crate::proof::{Role, prove};
-use crate::{NAP, TransportError, opened};
+use crate::{MAKE_THREAD, NAP, TransportError, opened};
 
 /// What both ends of the hand-over believe it is about.
 const CONTEXT: &[u8] = b"shm region";
@@ -123,7 +123,7 @@ impl Listener {
             move || serve(&socket, &secret, &made)
         };
         let thread = std::thread::Builder::new().name("brigade-shm".into()).spawn(serve);
-        let thread = thread.map_err(failed("clone"))?;
+        let thread = thread.map_err(failed(MAKE_THREAD))?;
         Ok(Self { socket, thread: Some(thread) })
     }
 }

@@ -124,8 +124,14 @@ impl Transport for Shm {
     }
 
     fn probe(&self) -> Result<Caps, Unavailable> {
-        probe::host_identity()?;
-        probe::memory_files()?;
+        let usable = probe::host_identity().and_then(|_| probe::memory_files());
+        usable.map_err(|error| match error {
+            TransportError::Unavailable(unavailable) => unavailable,
+            other => {
+                let (why, next_step) = (other.to_string(), "run the probe again".into());
+                Unavailable { transport: NAME, why, next_step }
+            }
+        })?;
         Ok(caps(&Layout::new(2, &self.settings)))
     }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use sha2::{Digest, Sha256};
 
 use super::sys;
-use crate::{Cores, Unavailable, opened};
+use crate::{Cores, TransportError, Unavailable, opened, remedy};
 
 const MAGIC: [u8; 4] = *b"BSHM";
 const VERSION: u16 = 3;
@@ -36,7 +36,7 @@ pub(super) struct Card {
 
 impl Card {
     /// A card for a new port of this process.
-    pub(super) fn draw() -> Result<Self, Unavailable> {
+    pub(super) fn draw() -> Result<Self, TransportError> {
         let mut name = [0; NAME_BYTES];
         getrandom::fill(&mut name)
             .map_err(|e| unavailable(format!("the system gives no random bytes: {e}"), "retry"))?;
@@ -105,10 +105,12 @@ impl Card {
 }
 
 /// What says that two processes can share memory: one kernel, one space of socket names, one user.
-pub(super) fn host_identity() -> Result<[u8; 32], Unavailable> {
+pub(super) fn host_identity() -> Result<[u8; 32], TransportError> {
     let path = "/proc/sys/kernel/random/boot_id";
-    let boot = opened(|| std::fs::read(path))
-        .map_err(|e| unavailable(format!("{path} cannot be read: {e}"), "mount /proc"))?;
+    let boot = opened(|| std::fs::read(path)).map_err(|e| match remedy("open", &e) {
+        Some(_) => TransportError::from_io("open", &e, path),
+        None => unavailable(format!("{path} cannot be read: {e}"), "mount /proc"),
+    })?;
     let mut hash = Sha256::new();
     hash.update(b"brigade shm host");
     hash.update((boot.len() as u64).to_le_bytes());
@@ -118,19 +120,19 @@ pub(super) fn host_identity() -> Result<[u8; 32], Unavailable> {
     Ok(hash.finalize().into())
 }
 
-fn namespace(kind: &str) -> Result<u64, Unavailable> {
+fn namespace(kind: &str) -> Result<u64, TransportError> {
     let path = format!("/proc/self/ns/{kind}");
     let found = std::fs::metadata(&path);
     let found = found.map_err(|e| unavailable(format!("{path}: {e}"), "mount /proc"))?;
     Ok(found.ino())
 }
 
-fn unavailable(why: String, next_step: &str) -> Unavailable {
-    Unavailable { transport: super::NAME, why, next_step: next_step.into() }
+fn unavailable(why: String, next_step: &str) -> TransportError {
+    Unavailable { transport: super::NAME, why, next_step: next_step.into() }.into()
 }
 
 /// Whether memory files can be made here.
-pub(super) fn memory_files() -> Result<(), Unavailable> {
+pub(super) fn memory_files() -> Result<(), TransportError> {
     sys::memory_file().map(drop).map_err(|e| {
         let next_step = "allow the system call memfd_create in the container's profile";
         unavailable(format!("memfd_create fails: {e}"), next_step)

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::dial::Call;
 use super::patience::Patience;
-use crate::TransportError;
+use crate::{MAKE_THREAD, TransportError};
 
 /// The running thread. Dropping it calls the attempt off.
 pub(super) struct Dialler {
@@ -26,7 +26,7 @@ impl Dialler {
         let thread = std::thread::Builder::new()
             .name("brigade-dial".into())
             .spawn(move || call.link())
-            .map_err(|error| TransportError::from_io("pthread_create", &error, "dialling"))?;
+            .map_err(|error| TransportError::from_io(MAKE_THREAD, &error, "dialling"))?;
         Ok(Dialler { thread: Some(thread), wanted })
     }
 

@@ -20,7 +20,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::port::Shared;
 use super::{handshake, options, sys};
-use crate::{TransportError, Unavailable, opened};
+use crate::{MAKE_THREAD, TransportError, Unavailable, opened};
 
 /// How long a caller may take to prove itself.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -123,7 +123,7 @@ impl Listener {
         let thread = std::thread::Builder::new()
             .name("brigade-tcp".into())
             .spawn(move || serve(&bound.sockets, &stopped, &shared))
-            .map_err(|error| failed("pthread_create", error))?;
+            .map_err(|error| failed(MAKE_THREAD, error))?;
         Ok(Listener { thread: Some(thread), stop: Some(stop) })
     }
 }
