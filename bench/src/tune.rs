@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use brigade_comm::{Communicator, Rule, Settings, Tuning};
 use brigade_offload::storage::write_whole;
-use brigade_schedule::{Algorithm, Collective};
+use brigade_schedule::Algorithm;
 use clap::ValueEnum;
 
 use crate::args::{Args, Sweep};
@@ -21,7 +21,7 @@ use crate::session::{Failure, Verdict, cannot_write};
 use crate::sys::{Cpu, processor};
 use crate::{size, table};
 use progress::Progress;
-use rounds::{Timed, enough};
+use rounds::{Timed, enough, rules};
 
 /// What is tuned unless some are named.
 const KINDS: [Kind; 8] = [
@@ -75,7 +75,7 @@ pub struct TuneArgs {
     /// Among how many ranks, at which sizes, over what.
     #[command(flatten)]
     pub sweep: Sweep,
-    /// How often all algorithms are timed in turn; fewer than 7 make no rules
+    /// How often all algorithms are timed in turn; fewer than 7 make no rules, and no file of them
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
     /// Calls of each algorithm at each size, rather than as many as fit in 15 ms
@@ -99,6 +99,13 @@ impl TuneArgs {
         }
         if self.sweep.transport.as_deref() == Some("cuda") {
             return Err("rules are for memory of the host; leave --transport cuda out".into());
+        }
+        if let (Some(path), None) = (&self.output, enough(self.rounds)) {
+            let (rounds, path) = (self.rounds, path.display());
+            return Err(format!(
+                "no number of {rounds} rounds proves a rule: take --rounds 7 or more for {path}, \
+                 or leave --output out"
+            ));
         }
         // Each once, however often it is named.
         let is_named = |kind: &Kind| self.kinds.is_empty() || self.kinds.contains(kind);
@@ -204,21 +211,6 @@ fn time_all(
 
 fn bytes(case: &Case, comm: &Communicator) -> u64 {
     case.sizes(comm.size()).total as u64
-}
-
-/// The rules for one collective: sizes in between go with the nearer one.
-fn rules(collective: Collective, ranks: u32, timed: &[Timed]) -> Vec<Rule> {
-    let mut rules: Vec<Rule> = Vec::new();
-    for (at, one) in timed.iter().enumerate() {
-        let middle = |next: &Timed| ((one.bytes as f64) * (next.bytes as f64)).sqrt() as u64;
-        let up_to = timed.get(at + 1).map_or(u64::MAX, middle);
-        let rule = Rule { collective, ranks, up_to, algorithm: one.choice() };
-        match rules.last_mut().filter(|last| last.algorithm == rule.algorithm) {
-            Some(last) => last.up_to = up_to,
-            None => rules.push(rule),
-        }
-    }
-    rules
 }
 
 /// What rank 0 prints and keeps.
@@ -349,6 +341,7 @@ fn print(text: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use brigade_schedule::Collective;
     use clap::Parser;
 
     fn timed(bytes: u64, ring: f64, doubling: f64) -> Timed {
@@ -376,9 +369,21 @@ mod tests {
         args: TuneArgs,
     }
 
+    fn told(line: &str) -> Result<TuneArgs, clap::Error> {
+        Command::try_parse_from(line.split(' ')).map(|told| told.args)
+    }
+
+    #[test]
+    fn rounds_that_prove_nothing_write_no_rules() {
+        let of = |line| told(line).expect("flags").as_bench();
+        let refused = of("tune --rounds 6 --output rules").expect_err("six rounds");
+        assert!(refused.contains("no number of 6") && refused.contains("--rounds 7"), "{refused}");
+        of("tune --rounds 7 --output rules").expect("seven");
+        of("tune --rounds 1").expect("a look at the table");
+    }
+
     #[test]
     fn only_what_has_a_choice_is_tuned() {
-        let told = |line: &str| Command::try_parse_from(line.split(' ')).map(|told| told.args);
         let of = |line| told(line).expect("flags").as_bench();
         let all = of("tune -n 4 -e 4K").expect("all kinds").cases(4).expect("cases");
         assert_eq!(all.len(), KINDS.len() * 4, "from 64 bytes on");

@@ -13,7 +13,7 @@ use brigade_tests::sys;
 /// Every flag for such a file, in the least that writes it. No rank shares memory with others: that
 /// takes room, too.
 const LINES: [&str; 8] = [
-    "tune all-reduce -n 2 --transport loopback -b 64 -e 1K --rounds 1 --iters 2 --output OUT",
+    "tune all-reduce -n 2 --transport loopback -b 64 -e 1K --rounds 7 --iters 2 --output OUT",
     "bench all-reduce --transport loopback -n 2 -b 1K -e 1K --iters 1 --plot OUT",
     "offload bench step --simulate 1/1 --params 1K --turns 1 --plot OUT",
     "offload plan --params 1B --device 0 --host 64G --json OUT",

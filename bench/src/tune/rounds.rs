@@ -6,7 +6,8 @@
 //! for granted of how noise is distributed, what a busy machine does to some rounds costs these and
 //! no others, and more rounds see what fewer do not.
 
-use brigade_schedule::Algorithm;
+use brigade_comm::Rule;
+use brigade_schedule::{Algorithm, Collective};
 
 /// What is chosen without rules stays where nothing is faster by this part: clocks are no better.
 const WORTH: f64 = 0.03;
@@ -82,6 +83,21 @@ pub(super) fn enough(rounds: u32) -> Option<u32> {
         chance *= f64::from(won) / f64::from(rounds - won + 1);
     }
     least
+}
+
+/// The rules for one collective: sizes in between go with the nearer one.
+pub(super) fn rules(collective: Collective, ranks: u32, timed: &[Timed]) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = Vec::new();
+    for (at, one) in timed.iter().enumerate() {
+        let middle = |next: &Timed| ((one.bytes as f64) * (next.bytes as f64)).sqrt() as u64;
+        let up_to = timed.get(at + 1).map_or(u64::MAX, middle);
+        let rule = Rule { collective, ranks, up_to, algorithm: one.choice() };
+        match rules.last_mut().filter(|last| last.algorithm == rule.algorithm) {
+            Some(last) => last.up_to = up_to,
+            None => rules.push(rule),
+        }
+    }
+    rules
 }
 
 #[cfg(test)]
