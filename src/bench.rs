@@ -29,7 +29,7 @@ pub(crate) fn bench(args: &Args) -> ExitCode {
     if !brigade_bench::are_threads(&settings) {
         return run::run_self(args.sweep.ranks as usize);
     }
-    end(NAME, brigade_bench::run_threads(args), 0)
+    end(NAME, brigade_bench::run_threads(args))
 }
 
 /// The settings of a run that can be started.
@@ -48,11 +48,10 @@ pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
 fn bench_in_world(args: &Args) -> ExitCode {
     match join(args) {
         Ok(comm) => {
-            let (rank, checked) =
-                (comm.rank(), check_outputs(&comm, args.json.as_ref(), &args.plot));
+            let checked = check_outputs(&comm, args.json.as_ref(), &args.plot);
             let measured = checked.and_then(|()| brigade_bench::run_rank(args, &comm));
             drop(comm);
-            end(NAME, measured, rank)
+            end(NAME, measured)
         }
         Err(error) => {
             say(NAME, &error);
@@ -82,14 +81,14 @@ pub(crate) fn join(args: &Args) -> Result<Communicator, Failure> {
     Communicator::join(launch, settings).map_err(Failure::before)
 }
 
-/// What `rank` exits with, which has left its world.
-pub(crate) fn end(name: &str, result: Result<Verdict, Failure>, rank: usize) -> ExitCode {
+/// What a rank exits with, which has left its world.
+pub(crate) fn end(name: &str, result: Result<Verdict, Failure>) -> ExitCode {
     match result {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong(_)) => ExitCode::FAILURE,
         Err(error) if error.is_closed_pipe() => terminal::end_unread(),
         Err(error) => {
-            if !error.is_told_elsewhere(rank) {
+            if !error.is_told_elsewhere() {
                 say(name, &error);
             }
             code_of(&error)

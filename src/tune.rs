@@ -20,11 +20,10 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
     if run::in_a_world() {
         return match bench::join(&flags) {
             Ok(comm) => {
-                let (rank, checked) =
-                    (comm.rank(), bench::check_outputs(&comm, None, &args.output));
+                let checked = bench::check_outputs(&comm, None, &args.output);
                 let tuned = checked.and_then(|()| brigade_bench::tune_rank(args, &comm));
                 drop(comm);
-                bench::end(NAME, tuned, rank)
+                bench::end(NAME, tuned)
             }
             Err(error) => {
                 bench::say(NAME, &error);
@@ -42,7 +41,7 @@ pub(crate) fn tune(args: &TuneArgs) -> ExitCode {
     if !brigade_bench::are_threads(&settings) {
         return run::run_self(args.sweep.ranks as usize);
     }
-    bench::end(NAME, in_threads(args, &settings), 0)
+    bench::end(NAME, in_threads(args, &settings))
 }
 
 fn in_threads(args: &TuneArgs, settings: &Settings) -> Result<brigade_bench::Verdict, Failure> {

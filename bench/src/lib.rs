@@ -9,6 +9,7 @@ mod arena;
 mod args;
 pub mod cuda;
 mod device;
+mod failure;
 mod kind;
 mod measure;
 mod news;
@@ -25,10 +26,11 @@ mod table;
 mod tune;
 
 pub use args::{Args, Dtypes, Ops, Root, Sweep};
+pub use failure::Failure;
 pub use kind::{Case, Kind, Sizes};
 pub use record::Record;
 pub use room::refuse_too_large;
 pub use session::{
-    Failure, Verdict, are_threads, in_threads, run_rank, run_threads, settings, world_settings,
+    Verdict, are_threads, in_threads, run_rank, run_threads, settings, world_settings,
 };
 pub use tune::{TuneArgs, tune_rank};

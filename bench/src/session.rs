@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use brigade_comm::{Communicator, LendingStats, Settings};
+use brigade_comm::{Communicator, LendingStats, Settings, at_once};
 use brigade_offload::storage::write_whole;
 use brigade_schedule::Algorithm;
 
-use crate::args::Args;
+use crate::args::{self, Args};
 use crate::device::Place;
+use crate::failure::{Failure, cannot_write, give_up};
 use crate::kind::Case;
 use crate::measure::{BUDGET, Bench, Method};
 use crate::record::Record;
@@ -27,65 +28,6 @@ pub enum Verdict {
     Passed,
     /// So many elements were wrong.
     Wrong(u64),
-}
-
-/// Why a run could not be finished.
-#[derive(thiserror::Error)]
-pub enum Failure {
-    /// The flags contradict each other or the world.
-    #[error("{0}")]
-    Usage(String),
-    /// This rank cannot begin: a setting means nothing, or the machine lacks what is asked for.
-    #[error("{0}")]
-    Refused(String),
-    /// A collective failed.
-    #[error(transparent)]
-    Comm(#[from] brigade_comm::Error),
-    /// The table or a file could not be written.
-    #[error("cannot write {what}: {source}")]
-    Write {
-        /// What was being written.
-        what: String,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
-impl std::fmt::Debug for Failure {
-    /// The sentence, as `Display` has it: what a `main` that returns an error prints.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
-
-impl Failure {
-    /// Of an error before anything was measured.
-    pub fn before(error: brigade_comm::Error) -> Self {
-        match error {
-            brigade_comm::Error::Invalid { what } => Self::Refused(what),
-            error => Self::Comm(error),
-        }
-    }
-
-    /// Whether nothing was begun, since what is asked for cannot be, or not here.
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Usage(_) | Self::Refused(_))
-    }
-
-    /// Whether another rank than `rank` says it: the one that aborted, or rank 0 where all ranks
-    /// find the same.
-    pub fn is_told_elsewhere(&self, rank: usize) -> bool {
-        match self {
-            Self::Usage(_) => rank > 0,
-            Self::Comm(error) => matches!(error, brigade_comm::Error::Aborted { .. }),
-            Self::Refused(_) | Self::Write { .. } => false,
-        }
-    }
-
-    /// Whether whoever read the output went away (`| head`), who wants to hear no more of it.
-    pub fn is_closed_pipe(&self) -> bool {
-        matches!(self, Self::Write { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
-    }
 }
 
 /// The settings of the environment with the flags on top.
@@ -141,24 +83,18 @@ pub fn in_threads(
     world: Vec<Communicator>,
     body: impl Fn(&Communicator) -> Result<Verdict, Failure> + Sync,
 ) -> Result<Verdict, Failure> {
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let body = &body;
-        let ranks: Vec<_> =
-            world.into_iter().map(|comm| scope.spawn(move || body(&comm))).collect();
-        let joined = ranks.into_iter().map(|rank| rank.join());
-        joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    let results = at_once(world, |comm| body(&comm))?;
+    // The ranks agree on a verdict; an error of any is an error of all, in the words of the one
+    // that tells it.
+    let all = results.into_iter().reduce(|first, next| match first {
+        Err(told) if told.is_told_elsewhere() => next.and(Err(told)),
+        first => first.and(next),
     });
-    // The ranks agree on a verdict; an error of any is an error of all.
-    results.into_iter().reduce(|first, next| first.and(next)).expect("at least one rank")
+    all.expect("at least one rank")
 }
 
 fn run(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failure> {
-    let result = measure(args, comm, cpu);
-    if let Err(failure @ Failure::Write { .. }) = &result {
-        // Only rank 0 writes; the others shall not wait for it.
-        comm.abort(&failure.to_string());
-    }
-    result
+    measure(args, comm, cpu).map_err(|failure| give_up(comm, failure))
 }
 
 fn measure(args: &Args, comm: &Communicator, cpu: Cpu) -> Result<Verdict, Failure> {
@@ -349,10 +285,6 @@ fn times(args: &Args) -> String {
 /// Create a file, or say which one cannot be written.
 pub(crate) fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(cannot_write(&path.display().to_string()))
-}
-
-pub(crate) fn cannot_write(what: &str) -> impl Fn(io::Error) -> Failure {
-    move |source| Failure::Write { what: what.to_owned(), source }
 }
 
 #[cfg(test)]

@@ -15,9 +15,10 @@ use clap::ValueEnum;
 
 use crate::args::{Args, Sweep};
 use crate::device::Place;
+use crate::failure::{Failure, cannot_write, give_up};
 use crate::kind::{Case, Kind};
 use crate::measure::{Bench, Method};
-use crate::session::{Failure, Verdict, cannot_write};
+use crate::session::Verdict;
 use crate::sys::{Cpu, processor};
 use crate::{size, table};
 use progress::Progress;
@@ -139,12 +140,7 @@ fn kinds_help() -> String {
 ///
 /// Those of calls, and of writing.
 pub fn tune_rank(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
-    let result = tune(args, comm);
-    if let Err(failure @ Failure::Write { .. }) = &result {
-        // Only rank 0 writes; the others shall not wait for it.
-        comm.abort(&failure.to_string());
-    }
-    result
+    tune(args, comm).map_err(|failure| give_up(comm, failure))
 }
 
 fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {

@@ -7,8 +7,9 @@ use brigade_offload::storage::write_whole;
 use serde::Serialize;
 
 use super::Failure;
+use crate::failure::cannot_write;
 use crate::plot::{Line, picture};
-use crate::session::{Target, cannot_write};
+use crate::session::Target;
 use crate::sys::processor;
 
 /// The median of several measurements, with the range.

@@ -12,7 +12,7 @@ use brigade_offload::storage::simulated::SimulatedDevice;
 use brigade_offload::storage::{File, Pending, Priority, Settings, Storage, wait_all};
 
 use super::Failure;
-use crate::session::cannot_write;
+use crate::failure::cannot_write;
 use crate::sys::{Cpu, free_bytes};
 
 /// How long a drive may be silent before it is given up.
