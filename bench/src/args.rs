@@ -273,11 +273,21 @@ impl Sweep {
 
 fn transport_help() -> String {
     format!(
-        "What carries the bytes: auto, loopback, or any of {}, separated by commas, best \
-         first; cuda: buffers lie on devices, which ranks take in turn (threads; processes under \
-         `brigade run`) [default: BRIGADE_TRANSPORT, or else auto]",
-        transports::NAMES.join(", ")
+        "What carries the bytes: {}; cuda: buffers lie on devices, which ranks take in turn \
+         (threads; processes under `brigade run`) [default: BRIGADE_TRANSPORT, or else auto]",
+        accepted_of_host()
     )
+}
+
+/// What --transport takes for buffers of the host, in words.
+fn accepted_of_host() -> String {
+    let names = transports::NAMES.join(", ");
+    format!("auto, loopback, or any of {names}, separated by commas, best first")
+}
+
+/// What --transport takes, in words.
+pub(crate) fn accepted() -> String {
+    format!("there are {}; or cuda", accepted_of_host())
 }
 
 fn parse_dtypes(text: &str) -> Result<Dtypes, String> {

@@ -36,6 +36,16 @@ pub fn settings(args: &Args) -> Result<Settings, Failure> {
     if let Some(transport) = &args.sweep.transport {
         settings.transport.clone_from(transport);
     }
+    if settings.transport != DEVICES && settings.transport.split(',').any(|it| it.trim() == DEVICES)
+    {
+        let problem = format!(
+            "{DEVICES} stands alone, and not in {:?}: it says where buffers lie, and their ranks \
+             find the best way by themselves; {}",
+            settings.transport,
+            args::accepted()
+        );
+        return Err(Failure::Usage(problem));
+    }
     if args.graph && settings.transport != DEVICES {
         let problem = "--graph captures calls on devices: add --transport cuda, or leave it out";
         return Err(Failure::Usage(problem.into()));

@@ -42,6 +42,8 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller -e"),
         ("bench all-reduce --transport loopback,shm", "processes have shm, tcp and rdma"),
         ("bench all-reduce --transport auto,shm", "auto stands alone"),
+        ("bench all-reduce --transport cuda,shm", "there are auto, loopback, or any of shm, "),
+        ("bench all-reduce --transport shm,cuda", "cuda stands alone, and not in \"shm,cuda\""),
         ("bench all-reduce --algorithm ring --ordered", "leave one of the two out"),
         ("schedule check all-reduce -n 4 --algorithm bruck", "names those that do"),
         ("offload bench step", "provided:\n  <--path <DIR>|--simulate <READ/WRITE>>"),
