@@ -47,6 +47,8 @@ pub(crate) struct World {
 pub(crate) enum Outcome {
     /// Every rank exited with 0.
     Success,
+    /// So it was, but not all that they printed could be passed on.
+    OutputLost,
     /// A rank failed; this one was the first, or was killed before the launcher ended anybody.
     RankFailed(Failure),
     /// A signal asked the launcher to stop.
@@ -66,6 +68,7 @@ impl Outcome {
     pub(crate) fn code(&self) -> u8 {
         let code = match self {
             Self::Success => 0,
+            Self::OutputLost => 1,
             Self::RankFailed(failure) => match failure.status.signal() {
                 Some(signal) => 128 + signal,
                 None => failure.status.code().unwrap_or(1),
@@ -132,9 +135,12 @@ impl World {
                 }
             }
         }
-        let outcome = ranks.wait(&signals, self);
-        ranks.relay.finish();
-        outcome
+        let outcome = ranks.wait(&signals, self)?;
+        let is_whole = ranks.relay.finish();
+        Ok(match outcome {
+            Outcome::Success if !is_whole => Outcome::OutputLost,
+            outcome => outcome,
+        })
     }
 
     /// The command of each rank.

@@ -5,15 +5,21 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use brigade_transports::{MAKE_THREAD, remedy};
+
 /// How long to wait for the last lines once all ranks have ended. A program that a rank left behind
 /// may hold the pipe open for ever.
 const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// What is longer is cut, so that a rank that ends no line fills no memory.
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Carries the output of ranks to ours.
 pub(crate) struct Relay {
     /// Digits of the largest rank, where lines are to be marked.
     width: Option<usize>,
-    ended: (Sender<()>, Receiver<()>),
+    /// Each reader says at its end whether all that it read was passed on.
+    ended: (Sender<bool>, Receiver<bool>),
     readers: usize,
 }
 
@@ -31,24 +37,31 @@ impl Relay {
         };
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let mark = format!("[{rank:>width$}] ");
-        if let Some(output) = child.stdout.take() {
-            self.read(output, io::stdout(), mark.clone());
-        }
-        if let Some(output) = child.stderr.take() {
-            self.read(output, io::stderr(), mark);
+        let (output, errors) = (child.stdout.take(), child.stderr.take());
+        let is_read = output
+            .map_or(Ok(()), |output| self.read(output, io::stdout(), mark.clone()))
+            .and_then(|()| errors.map_or(Ok(()), |errors| self.read(errors, io::stderr(), mark)));
+        if let Err(error) = is_read {
+            // Nobody would read what it prints, and nobody else knows of it.
+            let _ended = child.kill().and_then(|()| child.wait());
+            return Err(no_reader(&error));
         }
         Ok(child)
     }
 
-    /// Wait until everything that was printed has been passed on.
-    pub(crate) fn finish(&mut self) {
+    /// Wait until everything that was printed has been passed on; whether it was. Who went away
+    /// without reading it misses nothing.
+    pub(crate) fn finish(&mut self) -> bool {
         let due = Instant::now() + LAST_LINES;
+        let mut is_whole = true;
         while self.readers > 0 {
-            if self.ended.1.recv_timeout(due.saturating_duration_since(Instant::now())).is_err() {
-                return;
+            match self.ended.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(is_passed_on) => is_whole &= is_passed_on,
+                Err(_) => break,
             }
             self.readers -= 1;
         }
+        is_whole
     }
 
     fn read(
@@ -56,42 +69,154 @@ impl Relay {
         source: impl Read + Send + 'static,
         target: impl Write + Send + 'static,
         mark: String,
-    ) {
-        self.readers += 1;
+    ) -> io::Result<()> {
         let ended = self.ended.0.clone();
-        std::thread::spawn(move || {
-            match copy_lines(BufReader::new(source), target, mark.as_bytes()) {
+        let reader = std::thread::Builder::new().name("output".into());
+        reader.spawn(move || {
+            let is_passed_on = match copy_lines(BufReader::new(source), target, mark.as_bytes()) {
                 // Nobody reads on, and so is the rank told that goes on printing.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-                Err(error) => eprintln!("brigade: {mark}output lost: {error}"),
-                Ok(()) => {}
-            }
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => true,
+                Err(error) => {
+                    eprintln!("brigade: {mark}output lost: {error}");
+                    false
+                }
+                Ok(()) => true,
+            };
             // The receiver is gone only when nobody waits for the last lines any more.
-            let _ = ended.send(());
-        });
+            let _ = ended.send(is_passed_on);
+        })?;
+        self.readers += 1;
+        Ok(())
     }
 }
 
-/// Copy line by line, each in one write, so that lines of different ranks do not mix.
-fn copy_lines(mut source: impl BufRead, mut target: impl Write, mark: &[u8]) -> io::Result<()> {
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        line.extend_from_slice(mark);
-        if source.read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+/// Why the output of a rank cannot be read.
+fn no_reader(error: &io::Error) -> io::Error {
+    let remedy = remedy(MAKE_THREAD, error).map_or(String::new(), |remedy| format!("; {remedy}"));
+    io::Error::new(error.kind(), format!("no thread can be started for --prefix: {error}{remedy}"))
+}
+
+/// Copy line by line, each in one write, so that lines of different ranks do not mix. A carriage
+/// return ends a line, too, and stays one: so progress is shown while it is made.
+fn copy_lines(source: impl BufRead, target: impl Write, mark: &[u8]) -> io::Result<()> {
+    Lines { target, mark, line: mark.to_vec(), has_returned: false }.copy(source)
+}
+
+/// The lines of one stream.
+struct Lines<'a, T> {
+    target: T,
+    mark: &'a [u8],
+    /// What has come of the next one, behind its mark.
+    line: Vec<u8>,
+    /// Whether the last one was ended by a carriage return, of which a line feed may be a part.
+    has_returned: bool,
+}
+
+impl<T: Write> Lines<'_, T> {
+    fn copy(&mut self, mut source: impl BufRead) -> io::Result<()> {
+        loop {
+            let bytes = match source.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                bytes => bytes?,
+            };
+            if bytes.is_empty() {
+                return if self.is_empty() { Ok(()) } else { self.end(b"\n") };
+            }
+            let room = LINE_BYTES_MAX - (self.line.len() - self.mark.len());
+            let ahead = &bytes[..bytes.len().min(room)];
+            let taken = match ahead.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+                Some(at) => {
+                    self.line.extend_from_slice(&ahead[..at]);
+                    let ends = if bytes[at..].starts_with(b"\r\n") { 2 } else { 1 };
+                    self.end(&bytes[at..at + ends])?;
+                    at + ends
+                }
+                None => {
+                    self.line.extend_from_slice(ahead);
+                    self.has_returned = false;
+                    if ahead.len() == room {
+                        self.end(b"\n")?;
+                    }
+                    ahead.len()
+                }
+            };
+            source.consume(taken);
         }
-        if !line.ends_with(b"\n") {
-            line.push(b'\n');
+    }
+
+    fn is_empty(&self) -> bool {
+        self.line.len() == self.mark.len()
+    }
+
+    /// Pass the line on with this at its end.
+    fn end(&mut self, end: &[u8]) -> io::Result<()> {
+        let is_rest = end == b"\n" && self.is_empty() && self.has_returned;
+        match self.is_empty() && end == b"\r" {
+            // A bar that begins with one.
+            true => {}
+            false => {
+                self.line.extend_from_slice(end);
+                let from = if is_rest { self.mark.len() } else { 0 };
+                self.target.write_all(&self.line[from..])?;
+                self.target.flush()?;
+                self.has_returned = end == b"\r";
+            }
         }
-        target.write_all(&line)?;
-        target.flush()?;
+        self.line.truncate(self.mark.len());
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::copy_lines;
+    use std::io::Read;
+
+    use super::*;
+
+    /// What has been passed on, and what is yet to come of a stream that gives a piece at a time.
+    fn copied(pieces: &[&str]) -> String {
+        /// Ends a read where a piece ends.
+        struct Pieces<'a>(std::slice::Iter<'a, &'a str>);
+        impl Read for Pieces<'_> {
+            fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+                let Some(piece) = self.0.next() else { return Ok(0) };
+                room[..piece.len()].copy_from_slice(piece.as_bytes());
+                Ok(piece.len())
+            }
+        }
+        let mut out = Vec::new();
+        copy_lines(BufReader::new(Pieces(pieces.iter())), &mut out, b"[3] ").unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn progress_is_passed_on_while_it_is_made() {
+        assert_eq!(copied(&["\r10%\r20%", "\r30%\n"]), "[3] 10%\r[3] 20%\r[3] 30%\n");
+        assert_eq!(copied(&["one\r\ntwo\r", "\nthree"]), "[3] one\r\n[3] two\r\n[3] three\n");
+        assert_eq!(copied(&["one\r", "two\n\n"]), "[3] one\r[3] two\n[3] \n");
+        let (mut source, target) = std::io::pipe().unwrap();
+        let (shown, out) = std::io::pipe().unwrap();
+        let copying = std::thread::spawn(move || {
+            copy_lines(BufReader::new(&mut source), out, b"[3] ").unwrap();
+        });
+        let (mut target, mut shown) = (target, shown);
+        target.write_all(b"10%\r").unwrap();
+        let mut first = [0; 8];
+        shown.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"[3] 10%\r");
+        drop(target);
+        copying.join().unwrap();
+    }
+
+    #[test]
+    fn what_never_ends_is_cut() {
+        let mut out = Vec::new();
+        let long = std::io::repeat(b'x').take(2 * LINE_BYTES_MAX as u64 + 5);
+        copy_lines(BufReader::new(long), &mut out, b"[3] ").unwrap();
+        let lengths: Vec<usize> =
+            out.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::len).collect();
+        assert_eq!(lengths, [LINE_BYTES_MAX + 5, LINE_BYTES_MAX + 5, 10]);
+    }
 
     #[test]
     fn every_line_is_marked_and_the_last_one_is_ended() {

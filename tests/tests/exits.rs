@@ -222,6 +222,48 @@ fn a_table_that_cannot_be_printed_is_no_refusal() {
     assert!(text(&output.stderr).contains("cannot print: No space left"), "{}", words(&output));
 }
 
+#[test]
+fn output_of_ranks_that_cannot_be_passed_on_is_a_failure() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = bounded(brigade());
+    command.args("run -n 2 --prefix -- echo something".split(' ')).stdout(full);
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", words(&output));
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("output lost: No space left").count(), 2, "{said}");
+    // A rank's own failure is what it was.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = bounded(brigade());
+    command.args(["run", "-n", "1", "--prefix", "--", "sh", "-c", "echo something; exit 7"]);
+    let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", words(&output));
+}
+
+/// Also where it is not rank 0, as under launchers that give each rank flags of its own.
+#[test]
+fn flags_that_make_no_sense_are_told_by_one_of_the_ranks_that_have_them() {
+    let (bench, end) = (brigade().display().to_string(), "-e 64 --iters 1");
+    let bench = |flags: &str| format!("exec {bench} bench all-reduce {flags} {end}");
+    let (bad, good) = (bench("--root 7"), bench(""));
+    let tune = format!("exec {} tune barrier", brigade().display());
+    for (line, wanted) in [
+        (bad.clone(), "--root 7 is no rank of 3"),
+        (format!("if [ $RANK = 1 ]; then {bad}; else {good}; fi"), "--root 7 is no rank of 3"),
+        (format!("if [ $RANK = 0 ]; then {bad}; else {good}; fi"), "--root 7 is no rank of 3"),
+        (
+            format!("if [ $RANK = 2 ]; then {tune}; else {good}; fi"),
+            "barrier has nothing to choose",
+        ),
+    ] {
+        let mut command = bounded(brigade());
+        command.args(["run", "-n", "3", "--", "sh", "-c", &line]);
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success(), "{line}: {}", words(&output));
+        assert_eq!(said.matches(wanted).count(), 1, "{line}: {said}");
+    }
+}
+
 /// Next to no training, with a table.
 const SHORT: &str = "--steps 2 --sample 0 --layers 1 --width 16 --heads 2 --context 8 --threads 1";
 
