@@ -71,7 +71,7 @@ impl Hub {
             listener: Some(listener),
             secret,
             nonce,
-            process: super::process_token()?,
+            process: super::process_token(false)?,
             conns: Vec::new(),
             own: Vec::new(),
             ending: None,

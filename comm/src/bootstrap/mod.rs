@@ -8,6 +8,7 @@
 //! Bootstrap knows ranks, hosts and processes. It does not know what is on the cards.
 
 mod bell;
+mod claims;
 mod conn;
 mod dial;
 mod hub;
@@ -33,6 +34,7 @@ use thiserror::Error;
 
 use crate::control::{CARD_BYTES_MAX, Control, Member, RANKS_MAX, Refusal};
 use crate::launch::{Launch, RootSpec, StoreAddress};
+use claims::Claim;
 use dial::{Wish, dial};
 pub use id::{ID_BYTES, IdError, UniqueId};
 pub use root::Root;
@@ -41,6 +43,9 @@ use target::Target;
 pub(crate) use vigil::Patience;
 use vigil::{Outlook, Vigil};
 
+/// How many bytes tell a process from all others, and how many of them its threads draw once.
+const TOKEN_BYTES: usize = 16;
+const DRAWN_BYTES: usize = 12;
 /// How long a store may take to forget an id.
 const FORGETTING: Duration = Duration::from_secs(2);
 
@@ -233,15 +238,18 @@ pub(crate) fn rendezvous_with(
         let (cards, members) = (vec![draw(card, &secret)?], vec![member]);
         return Ok(Joined { cards, members, secret, control: Control::alone() });
     }
-    let process = process_token().map_err(system("drawing a token"))?;
+    let claim = Claim::new(&me.root, rank);
+    let process = process_token(claim.is_second()).map_err(system("drawing a token"))?;
+    // The second of two threads opens no root: it comes to that of the first, and is refused there.
+    let serves = rank == 0 && !claim.is_second();
     let report_after = patience.report_after;
     let wish = Wish { rank, ranks, card, process, member, report_after };
     let mut vigil = Vigil::new(rank, patience);
     let vigil = &mut vigil;
-    match (&me.root, rank) {
+    match (&me.root, serves) {
         (RootSpec::Alone, _) => contradiction("nothing says where its root is"),
         (RootSpec::Id(id), _) => join_once(id, wish, vigil),
-        (RootSpec::IdFile(path), 0) => {
+        (RootSpec::IdFile(path), true) => {
             let (id, root) = UniqueId::create(None)?;
             id.write_file(path)?;
             let joined = join(&Target::Id(&id), wish, Some(root.shared()), vigil);
@@ -252,7 +260,7 @@ pub(crate) fn rendezvous_with(
             joined
         }
         (RootSpec::IdFile(path), _) => join(&Target::File(path), wish, None, vigil),
-        (RootSpec::Address(address), 0) => {
+        (RootSpec::Address(address), true) => {
             let listener = listen::for_root(address, vigil)?;
             let secret = address.secret.bytes();
             let root = Root::serve(listener, secret).map_err(system("starting the root"))?;
@@ -260,7 +268,7 @@ pub(crate) fn rendezvous_with(
             join(&Target::Own(own, secret), wish, Some(root.shared()), vigil)
         }
         (RootSpec::Address(address), _) => join(&Target::Address(address), wish, None, vigil),
-        (RootSpec::Store(store), rank) => join_by_store(store, rank, wish, vigil),
+        (RootSpec::Store(store), _) => join_by_store(store, rank, wish, vigil),
     }
 }
 
@@ -339,9 +347,10 @@ fn join(
 }
 
 /// Bytes that are the same for all ranks of this process and different everywhere else. The number
-/// of the process is among them, so that a fork is another process.
-fn process_token() -> io::Result<[u8; 16]> {
-    static DRAWN: OnceLock<[u8; 12]> = OnceLock::new();
+/// of the process is among them, so that a fork is another process; for a rank that another thread
+/// is, too, they are others.
+fn process_token(is_second: bool) -> io::Result<[u8; TOKEN_BYTES]> {
+    static DRAWN: OnceLock<[u8; DRAWN_BYTES]> = OnceLock::new();
     let drawn = match DRAWN.get() {
         Some(drawn) => drawn,
         None => {
@@ -349,9 +358,11 @@ fn process_token() -> io::Result<[u8; 16]> {
             DRAWN.get_or_init(|| drawn)
         }
     };
-    let mut token = [0; 16];
-    token[..12].copy_from_slice(drawn);
-    token[12..].copy_from_slice(&std::process::id().to_le_bytes());
+    let pid = std::process::id();
+    let mut token = [0; TOKEN_BYTES];
+    token[..DRAWN_BYTES].copy_from_slice(drawn);
+    // No process has a number with its highest bit set.
+    token[DRAWN_BYTES..].copy_from_slice(&if is_second { !pid } else { pid }.to_le_bytes());
     Ok(token)
 }
 

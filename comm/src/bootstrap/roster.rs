@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
+use super::DRAWN_BYTES;
 use super::vigil::{Reports, remains};
 use crate::control::frame::{Join, NEVER, Table, Unable};
 use crate::control::{Member, RANKS_MAX, Refusal};
@@ -119,11 +120,14 @@ impl Roster {
             && seat.present
             && (seat.process != *process || seat.member != *member)
         {
-            let why = format!(
-                "two processes say that they are rank {rank} of {ranks}: {} and {}",
-                named_process(&seat.member),
-                named_process(member),
-            );
+            let (one, other) = (named_process(&seat.member), named_process(member));
+            let is_same =
+                seat.member == *member && seat.process[..DRAWN_BYTES] == process[..DRAWN_BYTES];
+            let why = if is_same {
+                format!("two threads of {one} say that they are rank {rank} of {ranks}")
+            } else {
+                format!("two processes say that they are rank {rank} of {ranks}: {one} and {other}")
+            };
             return Err(Failure { kind: Refusal::DuplicateRank, why });
         }
         Ok(rank as usize)

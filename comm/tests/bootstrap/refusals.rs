@@ -7,7 +7,7 @@ use brigade_comm::bootstrap::{JoinError, Joined, UniqueId, rendezvous};
 use brigade_comm::control::{CARD_BYTES_MAX, Refusal};
 use brigade_comm::launch::{JobSecret, RootAddress, RootSpec};
 
-use super::{PATIENCE, best, by_address, join, launch};
+use super::{PATIENCE, best, by_address, check, join, launch, scratch_file};
 
 fn refusals(results: Vec<Result<Joined, JoinError>>) -> Vec<(Refusal, String)> {
     let refusal = |result: Result<Joined, JoinError>| match result {
@@ -47,9 +47,43 @@ fn a_missing_root_is_an_error_that_says_where_it_was_looked_for() {
     assert!(error.to_string().contains(&format!("127.0.0.1:{}", address.port)), "{error}");
 }
 
+/// By whatever leads to the root. A third rank, which is right, hears it as well.
+#[test]
+fn two_threads_of_the_same_rank_are_told_at_once_and_so_are_the_others() {
+    let (id, _root) = UniqueId::create(None).unwrap();
+    let file = scratch_file("claimed-twice");
+    for (root, rank) in [
+        (RootSpec::Id(id), 1),
+        (RootSpec::Address(by_address("127.0.0.1")), 0),
+        (RootSpec::Address(by_address("127.0.0.1")), 1),
+        (RootSpec::IdFile(file.clone()), 0),
+    ] {
+        let start = Instant::now();
+        let who = [0, rank, 1].map(|rank| launch(rank, 3, &root));
+        for (kind, why) in refusals(join(&who, PATIENCE)) {
+            assert_eq!(kind, Refusal::DuplicateRank);
+            let wanted = format!(
+                "two threads of process {} on {} say that they are rank {rank} of 3",
+                std::process::id(),
+                host(),
+            );
+            assert_eq!(why, wanted);
+        }
+        assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+    }
+    // Who tries again may.
+    let (id, _root) = UniqueId::create(None).unwrap();
+    check(3, &RootSpec::Id(id));
+    let _removed = std::fs::remove_file(file);
+}
+
+fn host() -> String {
+    let (id, _root) = UniqueId::create(None).unwrap();
+    check(2, &RootSpec::Id(id))[0].members[0].host.clone()
+}
+
 #[test]
 fn two_processes_of_the_same_rank_are_both_told() {
-    // Two threads of one process would be taken for one that reconnects: a second process.
     let (id, _root) = UniqueId::create(None).unwrap();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "refusals::a_rank_one_of_three", "--ignored", "--nocapture"])
