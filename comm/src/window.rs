@@ -19,7 +19,7 @@ mod request;
 mod tests;
 mod ways;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use brigade_transports::{Bells, Endpoint, TransportError};
@@ -46,6 +46,8 @@ pub struct Window {
     ways: Vec<Way>,
     held: Arc<Held>,
     rest: Rest,
+    /// What ended the window first, which is what every later call returns.
+    ended: OnceLock<Error>,
     /// How a wait begins.
     waiting: Waiting,
     /// How large each rank's is.
@@ -129,7 +131,10 @@ impl Window {
                 let outcome = lock(remote).put(offset, data);
                 outcome.map_err(|error| self.judge("put", error))?;
             }
-            Way::Messages(asker) => lock(asker).put(&self.held, offset, data)?,
+            Way::Messages(asker) => {
+                let outcome = lock(asker).put(&self.held, offset, data);
+                outcome.map_err(|error| self.end(error))?;
+            }
         }
         Ok(())
     }
@@ -148,7 +153,10 @@ impl Window {
                 let outcome = lock(remote).get(offset, target);
                 outcome.map_err(|error| self.judge("get", error))?;
             }
-            Way::Messages(asker) => lock(asker).get(&self.held, offset, target)?,
+            Way::Messages(asker) => {
+                let outcome = lock(asker).get(&self.held, offset, target);
+                outcome.map_err(|error| self.end(error))?;
+            }
         }
         Ok(())
     }
@@ -167,7 +175,10 @@ impl Window {
                 let outcome = lock(remote).signal(signal, add);
                 outcome.map_err(|error| self.judge("signal", error))?;
             }
-            Way::Messages(asker) => lock(asker).signal(&self.held, signal, add)?,
+            Way::Messages(asker) => {
+                let outcome = lock(asker).signal(&self.held, signal, add);
+                outcome.map_err(|error| self.end(error))?;
+            }
         }
         Ok(())
     }
@@ -303,7 +314,9 @@ impl Window {
     ) -> Result<(), Error> {
         let watch = &self.held.watch;
         let header = &Header::of_message(watch.group);
-        watch.look_around(waiting, endpoints, &Standstill { at: At::Anyone, name, header })
+        let seen =
+            watch.look_around(waiting, endpoints, &Standstill { at: At::Anyone, name, header });
+        seen.map_err(|error| self.end(error))
     }
 
     fn check_place(
@@ -320,7 +333,7 @@ impl Window {
                  {rank}'s window"
             )));
         }
-        self.held.watch.stopped().map_or(Ok(()), Err)
+        self.check_goes_on()
     }
 
     fn check_signal(&self, rank: usize, signal: usize) -> Result<(), Error> {
@@ -330,11 +343,25 @@ impl Window {
                 "signal {signal} of the {signals} of rank {rank}'s window"
             )));
         }
-        self.held.watch.stopped().map_or(Ok(()), Err)
+        self.check_goes_on()
     }
 
     fn judge(&self, what: &str, error: TransportError) -> Error {
-        self.held.watch.judge(Stop::Wire(error), &format!("{what} on a window"))
+        self.end(self.held.watch.judge(Stop::Wire(error), &format!("{what} on a window")))
+    }
+
+    /// Why no further call can be made, if that is known. Costs two loads.
+    fn check_goes_on(&self) -> Result<(), Error> {
+        match self.ended.get() {
+            Some(error) => Err(error.clone()),
+            None => self.held.watch.stopped().map_or(Ok(()), |error| Err(self.end(error))),
+        }
+    }
+
+    /// What has ended the window: this, or what did before.
+    #[cold]
+    fn end(&self, error: Error) -> Error {
+        self.ended.get_or_init(|| error).clone()
     }
 }
 

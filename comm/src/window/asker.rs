@@ -301,7 +301,13 @@ mod tests {
             let place = "rank 1, get #0 of 20 bytes at 3 of the window of rank 0: waiting for the \
                          answer, after 0 of 32 bytes since ";
             assert!(matches!(error, Error::Timeout { .. }) && text.contains(place), "{text}");
-            window.put(0, 0, &[1]).expect_err("the world has ended");
+            let again = [
+                window.put(0, 0, &[1]).expect_err("the world has ended"),
+                window.get(0, 3, &mut [0]).expect_err("the world has ended"),
+                window.signal(0, 0, 1).expect_err("the world has ended"),
+                window.wait(0, 1).expect_err("the world has ended"),
+            ];
+            assert!(again.iter().all(|error| error.to_string() == text), "{text}: {again:?}");
         });
     }
 }

@@ -4,8 +4,8 @@
 //! imports theirs. What one of them cannot do, all hear of, so that none waits for it.
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use brigade_transports::WindowMemory;
 
@@ -82,7 +82,7 @@ fn meet_stating(
     parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
     let waiting = Waiting::among(share, Aside::of(me, shared.members.len(), share));
-    Ok(Window { ways, held, rest, waiting, sizes })
+    Ok(Window { ways, held, rest, ended: OnceLock::new(), waiting, sizes })
 }
 
 /// A rank's own window, before the others know of it.

@@ -59,6 +59,10 @@ fn who_waits_while_another_thread_sleeps_at_the_bells_keeps_its_own_deadline() {
             let text = error.to_string();
             let place = "rank 0, signal 0 of a window, for 1: waiting for any of the others since";
             assert!(matches!(error, Error::Timeout { .. }) && text.contains(place), "{text}");
+            let again = [window.signal(1, 0, 1), window.put(1, 0, &[]), window.get(1, 0, &mut [])];
+            for error in again.map(|call| call.expect_err("the world has ended")) {
+                assert_eq!(error.to_string(), text);
+            }
         });
     });
 }
