@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use brigade_schedule::Algorithm;
+use brigade_schedule::{Algorithm, Collective};
 use brigade_transports::LendingStats;
 
 use crate::aside::Aside;
@@ -12,12 +12,13 @@ use crate::call::{Buffers, Call};
 use crate::control::History;
 use crate::drive::Driver;
 use crate::engine::Engine;
+use crate::header::Purpose;
 use crate::select::Selector;
 use crate::wait::{Watch, error_of};
 use crate::waiting::Waiting;
 use crate::work::Progress;
 use crate::world::World;
-use crate::{Error, Settings};
+use crate::{Dtype, Error, Settings};
 
 /// Calls up to this size go by the algorithm with the fewest steps.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
@@ -245,6 +246,30 @@ impl Shared {
         outcome
     }
 
+    /// Carry out a call that is a part of something else, behind all that is queued.
+    pub(crate) fn run_for(
+        &self,
+        purpose: Purpose,
+        call: &Call,
+        buffers: Buffers<'_>,
+    ) -> Result<(), Error> {
+        self.progress.drain();
+        let mut engine = self.lock();
+        let outcome = engine.call_for(purpose, call, buffers);
+        self.count(&engine, outcome.is_ok());
+        outcome.map_err(|error| *error)
+    }
+
+    /// Everybody's bytes, in the order of ranks; the same number of each. Ranks have met when it
+    /// ends.
+    pub(crate) fn exchange(&self, purpose: Purpose, mine: &[u8]) -> Result<Vec<u8>, Error> {
+        let mut all = vec![0; mine.len() * self.ranks as usize];
+        let call = Call::moving(Collective::AllGather, Dtype::U8, mine.len());
+        let buffers = Buffers::OutOfPlace { input: mine, output: &mut all };
+        self.run_for(purpose, &call, buffers)?;
+        Ok(all)
+    }
+
     /// Why this communicator can be used no more, after a call that panicked.
     pub(crate) fn broken(&self) -> Error {
         let engine = self.lock();
@@ -260,8 +285,8 @@ impl Shared {
     }
 }
 
-/// What a rank says of itself when a group is split.
-pub(crate) type SplitWish = [i64; 2];
+/// What a rank says of itself when a group is split: its colour, or -1, and its key.
+const WISH_BYTES: usize = 16;
 
 impl Communicator {
     /// Divide the group: ranks that give the same colour become a new communicator, ordered by key
@@ -289,14 +314,17 @@ impl Communicator {
         settings: Settings,
     ) -> Result<Option<Communicator>, Error> {
         let number = self.shared.splits.fetch_add(1, Ordering::Relaxed);
-        let wish: SplitWish = [color.map_or(-1, i64::from), i64::from(key)];
-        let mut wishes = vec![0i64; 2 * self.size()];
-        self.all_gather(&wish, &mut wishes)?;
+        let mut wish = [0; WISH_BYTES];
+        wish[..8].copy_from_slice(&color.map_or(-1, i64::from).to_le_bytes());
+        wish[8..].copy_from_slice(&i64::from(key).to_le_bytes());
+        let wishes = self.shared.exchange(Purpose::Split, &wish)?;
         let Some(color) = color else { return Ok(None) };
         let mut chosen: Vec<(i64, u32)> = Vec::new();
-        for (rank, pair) in wishes.chunks_exact(2).enumerate() {
-            if pair[0] == i64::from(color) {
-                chosen.push((pair[1], self.shared.members[rank]));
+        for (rank, wish) in wishes.as_chunks::<WISH_BYTES>().0.iter().enumerate() {
+            let [theirs, key] =
+                [0, 8].map(|at| i64::from_le_bytes(wish[at..at + 8].try_into().expect("eight")));
+            if theirs == i64::from(color) {
+                chosen.push((key, self.shared.members[rank]));
             }
         }
         chosen.sort_by_key(|&(key, _)| key);

@@ -12,7 +12,7 @@ use brigade_schedule::{Collective, program};
 use crate::call::{Buffers, Call, Counts};
 use crate::drive::{Driver, Prepared};
 use crate::extent::{CallMemory, Extent, Memory};
-use crate::header::{Header, Window};
+use crate::header::{Header, Purpose, Window};
 use crate::kernels;
 use crate::middle::Functions;
 use crate::plan::{Message, Plan, link, link_messages};
@@ -46,6 +46,8 @@ pub(crate) struct Engine {
     next_message_plan: usize,
     /// From whom the last message came that could have been anybody's.
     last_source: u32,
+    /// What the call is a part of.
+    purpose: Purpose,
     sequence: u64,
     scratch: Vec<u64>,
     staging: Vec<u8>,
@@ -63,6 +65,7 @@ struct Shape {
     op_code: u8,
     counts: Counts,
     in_place: bool,
+    purpose: Purpose,
     extent: Extent,
     /// How these calls fold, except those with a function of the user's.
     reduction: Reduction,
@@ -92,6 +95,7 @@ impl Engine {
             message_plans: Vec::new(),
             next_message_plan: 0,
             last_source: rank,
+            purpose: Purpose::Itself,
             sequence: 0,
             scratch: Vec::new(),
             staging: Vec::new(),
@@ -126,6 +130,19 @@ impl Engine {
         let why = || format!("an operator panicked during {call}");
         let outcome = outcome.unwrap_or_else(|panic| self.panicked(&why(), panic));
         self.remember(outcome)
+    }
+
+    /// Carry out a call that is a part of something else, and folds nothing.
+    pub(crate) fn call_for(
+        &mut self,
+        purpose: Purpose,
+        call: &Call,
+        buffers: Buffers<'_>,
+    ) -> Result<(), Box<Error>> {
+        self.purpose = purpose;
+        let outcome = self.call(call, buffers);
+        self.purpose = Purpose::Itself;
+        outcome
     }
 
     /// Tell the others why this communicator is of no more use, and go on panicking.
@@ -212,6 +229,7 @@ impl Engine {
         let op_code = call.op.code();
         let known = |shape: &Shape| {
             shape.in_place == in_place
+                && shape.purpose == self.purpose
                 && shape.collective == call.collective
                 && shape.dtype == call.dtype
                 && shape.op_code == op_code
@@ -236,10 +254,11 @@ impl Engine {
             .ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))?;
         let code = crate::select::code(algorithm);
         let window = Window::at_most(self.settings.window_bytes);
-        let header = Header::of_call(call, code, self.group, window);
+        let header = Header::of_call(call, code, self.group, window).with_purpose(self.purpose);
         let plan = link(&program, call, header, window.bytes(), in_place)
             .map_err(|error| Error::invalid(format!("{call}: {error}")))?;
-        let name = format!("{call} by {algorithm}({})", self.ranks);
+        let purpose = self.purpose;
+        let name = format!("{}{call} by {algorithm}({})", purpose.prefix(), self.ranks);
         let prepared = Prepared { plan, name };
         self.driver.open_wires(&prepared, self.settings.join_patience())?;
         let shape = Shape {
@@ -248,6 +267,7 @@ impl Engine {
             op_code: call.op.code(),
             counts: call.counts.clone(),
             in_place,
+            purpose,
             extent,
             reduction: Reduction::built_in(call),
             prepared,

@@ -11,6 +11,7 @@ use brigade_transports::Transport;
 
 use crate::bootstrap::{ID_BYTES, UniqueId};
 use crate::communicator::Communicator;
+use crate::header::Purpose;
 use crate::launch::{Launch, RootSpec};
 use crate::{Error, Settings};
 
@@ -48,7 +49,7 @@ impl Communicator {
         id: Option<&UniqueId>,
         settings: Settings,
     ) -> Result<Communicator, Error> {
-        let id = self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?.ok_or_else(nobody_knows)?;
+        let id = self.agreed_id(ranks, id)?;
         Communicator::from_id(&id, self.rank(), ranks, settings)
     }
 
@@ -64,7 +65,7 @@ impl Communicator {
         settings: Settings,
         transports: &[Arc<dyn Transport>],
     ) -> Result<Communicator, Error> {
-        let id = self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?.ok_or_else(nobody_knows)?;
+        let id = self.agreed_id(ranks, id)?;
         let root = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id) };
         let launch = Launch { rank: self.rank(), ranks, local_rank: None, root };
         Communicator::join_over(launch, settings, transports)
@@ -72,37 +73,39 @@ impl Communicator {
 
     /// What [`Communicator::grow`] does first: every rank has the id that one of them was given,
     /// and all want as many ranks. Then each calls [`Communicator::from_id`] with its own rank.
-    /// Where no rank was given any, all have none. The bytes may be anybody's: what is wrong with
-    /// them all ranks hear.
+    /// Where no rank was given any, all have none. The number and the bytes may be anybody's: what
+    /// is wrong with them all ranks hear.
     ///
     /// # Errors
     ///
     /// As for [`Communicator::grow`], but those of joining.
     pub fn agree_to_grow(
         &self,
-        ranks: usize,
+        ranks: i64,
         id: Option<[u8; ID_BYTES]>,
     ) -> Result<Option<UniqueId>, Error> {
         let mut mine = [0; TOLD_BYTES];
-        mine[..8].copy_from_slice(&(ranks as u64).to_le_bytes());
+        mine[..8].copy_from_slice(&ranks.to_le_bytes());
         mine[8..].copy_from_slice(&id.unwrap_or([0; ID_BYTES]));
-        let mut all = vec![0; TOLD_BYTES * self.size()];
-        self.all_gather(&mine, &mut all)?;
+        let all = self.shared().exchange(Purpose::Grow, &mine)?;
         agreed(all.as_chunks::<TOLD_BYTES>().0).map_err(Error::invalid)
     }
-}
 
-fn nobody_knows() -> Error {
-    Error::invalid("grow: no rank was given a unique id for the new world")
+    fn agreed_id(&self, ranks: usize, id: Option<&UniqueId>) -> Result<UniqueId, Error> {
+        let ranks = i64::try_from(ranks).unwrap_or(i64::MAX);
+        let nobody_knows =
+            || Error::invalid("grow: no rank was given a unique id for the new world");
+        self.agree_to_grow(ranks, id.map(UniqueId::to_bytes))?.ok_or_else(nobody_knows)
+    }
 }
 
 /// The id that all go by, if there is one, or what is wrong with what ranks were given: the same
 /// for each of them.
 fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<Option<UniqueId>, String> {
-    let size = all.len() as u64;
+    let size = all.len() as i64;
     let wanted = |told: &[u8; TOLD_BYTES]| {
         let (ranks, _) = told.split_first_chunk().expect("a number is in front");
-        u64::from_le_bytes(*ranks)
+        i64::from_le_bytes(*ranks)
     };
     for (rank, ranks) in all.iter().map(wanted).enumerate() {
         let first = wanted(&all[0]);
@@ -132,7 +135,7 @@ fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<Option<UniqueId>, String> {
 mod tests {
     use super::*;
 
-    fn told(ranks: u64, id: Option<&UniqueId>) -> [u8; TOLD_BYTES] {
+    fn told(ranks: i64, id: Option<&UniqueId>) -> [u8; TOLD_BYTES] {
         let mut told = [0; TOLD_BYTES];
         told[..8].copy_from_slice(&ranks.to_le_bytes());
         if let Some(id) = id {
@@ -155,6 +158,8 @@ mod tests {
             ([told(3, id), told(3, other)], "rank 0 and rank 1 were given different"),
             ([told(3, id), told(4, None)], "rank 0 asks for 3 ranks, but rank 1 for 4"),
             ([told(1, id), told(1, None)], "1 ranks, but there are 2"),
+            ([told(-1, id), told(-1, None)], "-1 ranks, but there are 2"),
+            ([told(3, id), told(-7, None)], "rank 0 asks for 3 ranks, but rank 1 for -7"),
         ] {
             let problem = agreed(&all).unwrap_err();
             assert!(problem.starts_with("grow: ") && problem.contains(what), "{problem}");

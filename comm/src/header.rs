@@ -18,6 +18,58 @@ const UNEVEN: u8 = 0x20;
 /// Set beside reduce-scatter when an update and an all-gather follow in the same call.
 const UPDATE: u8 = 0x40;
 
+/// Set in place of an operator where a call is made for something else, which that is added to.
+const PURPOSE: u8 = 0x80;
+
+/// What a call is a part of: whoever made another call shall read of the one that was made here,
+/// and not of what that does inside. Only calls that fold nothing are parts of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It is a call of the user's by itself.
+    #[default]
+    Itself,
+    /// Dividing a group.
+    Split,
+    /// Making a group of those who are left.
+    Shrink,
+    /// Agreeing on newcomers.
+    Grow,
+    /// Making a window.
+    Window,
+    /// Making a group on devices, and what its calls do by hosts.
+    Devices,
+}
+
+impl Purpose {
+    /// In the order of their codes.
+    const NAMED: [(Self, &str); 5] = [
+        (Self::Split, "split"),
+        (Self::Shrink, "shrink"),
+        (Self::Grow, "grow"),
+        (Self::Window, "making a window"),
+        (Self::Devices, "a group on devices"),
+    ];
+
+    fn code(self) -> u8 {
+        let place = Self::NAMED.iter().position(|(purpose, _)| *purpose == self);
+        place.map_or(0, |place| PURPOSE + place as u8)
+    }
+
+    /// The words in front of a call with this purpose.
+    pub(crate) fn prefix(self) -> String {
+        let named = Self::NAMED.iter().find(|(purpose, _)| *purpose == self);
+        named.map_or(String::new(), |(_, name)| format!("{name}: "))
+    }
+
+    /// The purpose in place of an operator; `None` if there is no such purpose.
+    fn of_code(code: u8) -> Option<Self> {
+        match code.checked_sub(PURPOSE) {
+            None => Some(Self::Itself),
+            Some(place) => Self::NAMED.get(usize::from(place)).map(|(purpose, _)| *purpose),
+        }
+    }
+}
+
 /// How much of a call is worked on at a time, to a quarter of an octave: all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window(u8);
@@ -40,9 +92,9 @@ impl Window {
 
 /// What both ends of a wire must agree on.
 ///
-/// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator 1, algorithm 1,
-/// root 2 (of an algorithm that has a number, which has no root: that number; of a sharded update:
-/// the type of the weights and the algorithm that gathers them), sequence number 4,
+/// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator or purpose 1,
+/// algorithm 1, root 2 (of an algorithm that has a number, which has no root: that number; of a
+/// sharded update: the type of the weights and the algorithm that gathers them), sequence number 4,
 /// group 4, count or hash of counts 8, payload bytes 8: those of the message, or those of the whole
 /// collective on this wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +125,15 @@ impl Header {
         debug_assert!(!is_numbered(u32::from(self.0[5])) && gather_code < 0x100);
         self.0[2] |= UPDATE;
         self.0[6..8].copy_from_slice(&[weights.code(), gather_code as u8]);
+        self
+    }
+
+    /// The same header for a part of something else.
+    pub(crate) fn with_purpose(mut self, purpose: Purpose) -> Self {
+        if purpose != Purpose::Itself {
+            debug_assert_eq!(self.0[4], 0, "what folds is no part of anything");
+            self.0[4] = purpose.code();
+        }
         self
     }
 
@@ -175,12 +236,14 @@ impl Header {
             _ if is_update => return None,
             other => other.name(),
         };
-        let mut text = match (self.0[2] & UNEVEN, self.word(16)) {
+        let purpose = Purpose::of_code(self.0[4])?;
+        let mut text = purpose.prefix();
+        text += &match (self.0[2] & UNEVEN, self.word(16)) {
             (0, count) => format!("{name}({dtype} x {count}"),
             (_, 0) => format!("{name}-v({dtype}"),
             (_, digest) => format!("{name}-v({dtype}, counts with digest {digest:016x}"),
         };
-        if let Some(code) = self.0[4].checked_sub(1) {
+        if let Some(code) = self.0[4].checked_sub(1).filter(|_| purpose == Purpose::Itself) {
             text += &format!(", {}", Op::code_name(code)?);
         }
         if is_update {
@@ -253,6 +316,22 @@ mod tests {
         let rooted = described(Collective::Broadcast { root: 2 }, Algorithm::Ring);
         assert_eq!(rooted, "broadcast(f32 x 7, root 2) by ring");
         assert_eq!(described(Collective::Barrier, Algorithm::Direct), "barrier(f32 x 7) by direct");
+    }
+
+    #[test]
+    fn what_a_call_is_a_part_of_stands_in_front_of_it() {
+        let call = Call::moving(Collective::AllGather, Dtype::U8, 16);
+        let header = Header::of_call(&call, code(Algorithm::Ring), 1, Window::at_most(4096));
+        let want = Some("split: all-gather(u8 x 16) by ring".to_owned());
+        assert_eq!(header.with_purpose(Purpose::Split).describe(), want);
+        assert_eq!(header.with_purpose(Purpose::Itself), header);
+        for (purpose, _) in Purpose::NAMED {
+            let text = header.with_purpose(purpose).describe().expect("a header");
+            assert!(text.starts_with(&purpose.prefix()), "{text}");
+        }
+        let mut unknown = *header.bytes();
+        unknown[4] = 0xff;
+        assert_eq!(Header::from_bytes(unknown).describe(), None);
     }
 
     /// They stand on wires between different versions.

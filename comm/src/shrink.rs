@@ -7,10 +7,14 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
+use brigade_schedule::Collective;
+
 use crate::bootstrap::{ID_BYTES, Root, UniqueId, rendezvous_with};
+use crate::call::{Buffers, Call};
 use crate::communicator::{Communicator, derive_group};
+use crate::header::Purpose;
 use crate::launch::{Launch, RootSpec};
-use crate::{Error, Settings};
+use crate::{Dtype, Error, Settings};
 
 /// What survivors do when they join a group.
 const JOINING: &str = "shrink: joining";
@@ -95,7 +99,8 @@ impl Communicator {
                 Err(error) => root = Err(Error::join(error)),
             }
         }
-        self.broadcast(&mut bytes, 0)?;
+        let call = Call::moving(Collective::Broadcast { root: 0 }, Dtype::U8, ID_BYTES);
+        self.shared().run_for(Purpose::Shrink, &call, Buffers::InPlace(&mut bytes))?;
         let root = root?;
         let id = UniqueId::from_bytes(bytes).map_err(|error| {
             Error::join(format!("the first of the remaining ranks has opened no root: {error}"))

@@ -126,8 +126,8 @@ pub unsafe extern "C" fn brigade_comm_grow(
         let out = Out::new(new_comm, "new_comm")?;
         // SAFETY: C passes a place for it.
         unsafe { out.put(std::ptr::null_mut()) };
-        // The others hear of what is wrong with a number; none is as far from right as a negative.
-        let ranks = usize::try_from(nranks).unwrap_or_default();
+        // The others hear of what is wrong with a number, too.
+        let ranks = i64::from(nranks);
         // SAFETY: C passes NULL or an id.
         let id = unsafe { unique_id.as_ref() }.map(|id| id.bytes);
         let inherited = parent.communicator.settings().clone();

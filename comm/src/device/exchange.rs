@@ -1,21 +1,15 @@
 //! What the ranks of a group tell each other on their hosts.
 
 use brigade_cuda::CudaError;
-use brigade_schedule::Collective;
 use brigade_transports::TransportError;
 
-use crate::call::{Buffers, Call};
+use crate::Error;
 use crate::communicator::Shared;
-use crate::{Dtype, Error};
+use crate::header::Purpose;
 
 /// Everybody's bytes, in the order of ranks; the same number of each. Ranks have met when it ends.
 pub(super) fn exchange(shared: &Shared, mine: &[u8]) -> Result<Vec<u8>, Error> {
-    let mut all = vec![0; mine.len() * shared.ranks as usize];
-    let call = Call::moving(Collective::AllGather, Dtype::U8, mine.len());
-    let buffers = Buffers::OutOfPlace { input: mine, output: &mut all };
-    shared.progress.drain();
-    shared.run_now(&call, buffers).map_err(|error| *error)?;
-    Ok(all)
+    shared.exchange(Purpose::Devices, mine)
 }
 
 /// Whether it went well on all ranks.

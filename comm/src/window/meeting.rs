@@ -15,6 +15,7 @@ use super::{Window, WindowSize};
 use crate::aside::Aside;
 use crate::communicator::derive_group;
 use crate::control::History;
+use crate::header::Purpose;
 use crate::wait::Watch;
 use crate::waiting::Waiting;
 use crate::world::Links;
@@ -134,9 +135,7 @@ fn tell(
     record.extend((said.len() as u16).to_le_bytes());
     record.extend(said);
     record.resize(RECORD_BYTES, 0);
-    let mut records = vec![0; RECORD_BYTES * communicator.size()];
-    communicator.all_gather(&record, &mut records)?;
-    Ok(records)
+    communicator.shared().exchange(Purpose::Window, &record)
 }
 
 /// What all ranks said, if all of them can.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use brigade_comm::bootstrap::UniqueId;
-use brigade_comm::{Buffers, Call, Communicator, Dtype, Error, Op, Settings, Tuning};
+use brigade_comm::{Buffers, Call, Communicator, Dtype, Error, Op, Settings, Tuning, WindowSize};
 use brigade_schedule::{Algorithm, Collective};
 
 use trial::Trial;
@@ -302,6 +302,36 @@ fn a_new_world_in_the_same_process_is_not_disturbed() {
             let mut data = [1_u32; 4];
             member.all_reduce(&mut data, Op::Sum).expect("they agree");
             assert_eq!(data, [3; 4]);
+        });
+    }
+}
+
+/// Even where the other rank's call is the very one that is made inside.
+#[test]
+fn calls_that_are_made_of_others_are_named_as_they_were_made() {
+    type Make = fn(&Communicator) -> Result<(), Error>;
+    let made: [(&str, Make); 3] = [
+        ("split: all-gather", |member| member.split(Some(0), 0).map(drop)),
+        ("grow: all-gather", |member| member.grow(3, None).map(drop)),
+        ("making a window: all-gather", |member| {
+            member.window(WindowSize { bytes: 8, signals: 0 }).map(drop)
+        }),
+    ];
+    let other: Make = |member| member.all_gather(&[0u8; 16], &mut [0u8; 32]);
+    for (name, make) in made {
+        let settings = Settings { timeout: TIMEOUT, ..Settings::default() };
+        let world = Communicator::local_world(2, &settings).expect("a world");
+        std::thread::scope(|scope| {
+            for member in &world {
+                scope.spawn(move || {
+                    let call = if member.rank() == 0 { make } else { other };
+                    let error = call(member).and_then(|()| member.barrier());
+                    let error = error.expect_err("they differ");
+                    assert!(matches!(error, Error::Mismatch { .. }), "{name}: {error}");
+                    let text = error.to_string();
+                    assert!(text.contains(name) && text.contains(" all-gather(u8 x 16)"), "{text}");
+                });
+            }
         });
     }
 }

@@ -65,7 +65,7 @@ pub unsafe extern "C" fn ncclCommGrow(
             return Err(Failure::argument(what));
         }
         // What is wrong with a number the others hear, too.
-        let ranks = usize::try_from(nranks).unwrap_or_default();
+        let ranks = i64::from(nranks);
         parent.member()?;
         // SAFETY: C passes NULL or a config.
         let Config { blocking, blocks } = unsafe { config(wishes) }?;

@@ -70,7 +70,7 @@ pub fn open(bytes: [u8; ID_BYTES]) -> Outcome<Opened> {
 /// it.
 pub fn grow(
     group: &Communicator,
-    ranks: usize,
+    ranks: i64,
     [given, remembered]: [Option<[u8; ID_BYTES]>; 2],
     settings: impl FnOnce() -> Outcome<Settings>,
 ) -> Outcome<(Communicator, Option<Arc<Root>>)> {
@@ -79,7 +79,10 @@ pub fn grow(
         None => group.agree_to_grow(ranks, remembered)?,
     };
     let none = || Failure::argument("grow: no rank was given a unique id for the new world");
-    Ok(open(id.ok_or_else(none)?.to_bytes())?.join(group.rank(), ranks, settings()?)?)
+    let opened = open(id.ok_or_else(none)?.to_bytes())?;
+    // All agree on a number, so it is not below theirs.
+    let ranks = usize::try_from(ranks).unwrap_or_default();
+    Ok(opened.join(group.rank(), ranks, settings()?)?)
 }
 
 impl Opened {
