@@ -194,10 +194,12 @@ impl<'a> Messages<'a> {
         }
         let List { to_self, from_self, .. } = &self.listed;
         let sent = to_self.iter().map(|(dtype, data)| (*dtype, data.len()));
-        if !sent.eq(from_self.iter().map(|(dtype, data)| (*dtype, data.len()))) {
-            return Err(Error::invalid("messages to oneself must be received in the same group"));
+        let received = from_self.iter().map(|(dtype, data)| (*dtype, data.len()));
+        if sent.clone().eq(received.clone()) {
+            Ok(())
+        } else {
+            Err(unlike("group", sent, received))
         }
-        Ok(())
     }
 
     /// The messages, if they make sense by themselves.
@@ -205,6 +207,29 @@ impl<'a> Messages<'a> {
         self.check()?;
         Ok(self.listed)
     }
+}
+
+/// What is wrong with messages to oneself, sent and received in one `group`: each a type and a
+/// length in bytes.
+#[cold]
+pub(crate) fn unlike(
+    group: &str,
+    sent: impl Iterator<Item = (Dtype, usize)> + Clone,
+    received: impl Iterator<Item = (Dtype, usize)> + Clone,
+) -> Error {
+    let (sends, receives) = (sent.clone().count(), received.clone().count());
+    if sends != receives {
+        return Error::invalid(format!(
+            "messages to oneself are received in the same {group}: it sends {sends} of them and \
+             receives {receives}"
+        ));
+    }
+    let unlike = sent.zip(received).enumerate().find(|(_, (sent, received))| sent != received);
+    let (at, ((sent, sent_bytes), (received, received_bytes))) = unlike.expect("two differ");
+    Error::invalid(format!(
+        "message {at} to oneself is sent as {sent_bytes} bytes of {sent} and received as \
+         {received_bytes} bytes of {received}"
+    ))
 }
 
 impl List<'_> {

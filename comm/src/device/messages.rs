@@ -6,6 +6,7 @@ use super::kernels::launch;
 use super::layout::{Letter, Messages, RANKS};
 use super::way::Way;
 use super::{Inner, State};
+use crate::messages::unlike;
 use crate::plan::{Channel, Message, Place, Space};
 use crate::{Dtype, Error};
 
@@ -108,7 +109,7 @@ impl Inner {
             own.map(|one| (one.dtype, one.bytes))
         };
         if !lengths(true).eq(lengths(false)) {
-            return Err(Error::invalid("messages to oneself must be received in the same list"));
+            return Err(unlike("list", lengths(true), lengths(false)));
         }
         Ok(())
     }

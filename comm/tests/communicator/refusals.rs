@@ -2,7 +2,7 @@
 //! anything is sent; the communicator is as good as before.
 
 use brigade_comm::launch::{Launch, RootSpec};
-use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Op, Settings};
+use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Messages, Op, Settings};
 use brigade_schedule::Collective;
 
 use crate::world::{each_rank, over};
@@ -95,4 +95,21 @@ fn a_transport_that_there_is_not_is_named_also_where_a_rank_is_alone() {
     let alone = Launch { rank: 0, ranks: 1, local_rank: None, root: RootSpec::Alone };
     let refused = Communicator::join(alone, settings).map(drop).expect_err("no such transport");
     assert!(refused.to_string().contains("\"foo\""), "{refused}");
+}
+
+#[test]
+fn messages_to_oneself_that_do_not_fit_are_told_by_what_differs() {
+    each_rank(1, &over("loopback"), |member| {
+        let mut got = [0f32; 3];
+        let refused = |group: Messages<'_>| group.check().expect_err("no match").to_string();
+        let only_sent = refused(member.messages().send(&[1f32; 3], 0));
+        assert!(only_sent.contains("it sends 1 of them and receives 0"), "{only_sent}");
+        let shorter = refused(member.messages().send(&[1f32; 2], 0).recv(&mut got, 0));
+        let wanted =
+            "message 0 to oneself is sent as 8 bytes of f32 and received as 12 bytes of f32";
+        assert_eq!(shorter, wanted);
+        let mut whole = [0i32; 3];
+        let other = refused(member.messages().send(&[1f32; 3], 0).recv(&mut whole, 0));
+        assert!(other.contains("12 bytes of f32 and received as 12 bytes of i32"), "{other}");
+    });
 }

@@ -212,8 +212,12 @@ fn nobody(purpose: &str, rank: c_int, ranks: usize) -> Box<Failure> {
 
 #[cold]
 fn too_long(lengths: &Lengths) -> Box<Failure> {
-    let Lengths { input, output, .. } = lengths;
-    Failure::argument(format!("no memory holds {input} elements to send or {output} to receive"))
+    let (count, purpose) = match *lengths {
+        Lengths { input, output, .. } if input == output => (input, "send, and as many to receive"),
+        Lengths { input, output, .. } if input > output => (input, "send"),
+        Lengths { output, .. } => (output, "receive"),
+    };
+    Failure::argument(format!("no memory holds {count} elements to {purpose}"))
 }
 
 #[cold]
@@ -289,6 +293,19 @@ mod tests {
             let told = seat.member("broadcast: root", wrong).unwrap_err().sentence;
             assert_eq!(told, format!("broadcast: root {wrong} of 3 ranks"));
         }
+    }
+
+    #[test]
+    fn what_is_too_long_is_said_to_be_what_it_is() {
+        let told =
+            |lengths| Memory::new(std::ptr::null(), std::ptr::null_mut(), lengths, Dtype::I8);
+        let told = |lengths| told(lengths).map(drop).unwrap_err().sentence;
+        let many = usize::MAX;
+        let ends = |lengths, end: &str| assert!(told(lengths).ends_with(end), "{}", told(lengths));
+        ends(Lengths { input: many, output: 0, own: 0 }, &format!("{many} elements to send"));
+        ends(Lengths { input: 0, output: many, own: 0 }, &format!("{many} elements to receive"));
+        ends(Lengths::equal(many), "elements to send, and as many to receive");
+        ends(Lengths::gathering(many / 4, 4, 0), "elements to receive");
     }
 
     #[test]
