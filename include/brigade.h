@@ -513,7 +513,8 @@ brigade_result_t brigade_comm_split_config(brigade_comm_t comm,
 // A communicator of this group's ranks but the `count` ones in `excluded`, in a world of their
 // own: what has become of the excluded ranks, or will, does not concern it. All others call this
 // with the same list, whatever has happened to `comm`, which stays as it is; the excluded ones do
-// not. `config` may be NULL, and counts as for brigade_comm_split_config.
+// not. A list that leaves out a rank that is known to be gone is BRIGADE_INVALID_ARGUMENT.
+// `config` may be NULL, and counts as for brigade_comm_split_config.
 //
 // Threads: from any thread.
 brigade_result_t brigade_comm_shrink(brigade_comm_t comm,

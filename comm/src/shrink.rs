@@ -29,8 +29,9 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for a list that makes no sense; [`Error::Join`] and those of a call if
-    /// the others cannot come together in time, for instance because one more is lost.
+    /// [`Error::Invalid`] for a list that makes no sense, or that leaves out a rank that is known
+    /// to be gone; [`Error::Join`] and those of a call if the others cannot come together in time,
+    /// for instance because one more is lost.
     pub fn shrink(&self, excluded: &[usize]) -> Result<Communicator, Error> {
         self.shrink_with(excluded, self.settings().clone())
     }
@@ -57,6 +58,16 @@ impl Communicator {
         let shared = self.shared();
         let deadline = Instant::now() + settings.join_patience();
         let left: Vec<usize> = (0..size).filter(|rank| !excluded.contains(rank)).collect();
+        for &rank in &left {
+            if let Some(gone) = self.gone(rank)? {
+                let how = match gone {
+                    Error::PeerLost { how, .. } => format!("is lost ({how})"),
+                    _ => "has left".to_owned(),
+                };
+                let next = "exclude it, on all ranks that go on";
+                return Err(Error::invalid(format!("shrink: rank {rank} {how}: {next}")));
+            }
+        }
         let members: Arc<[u32]> = left.iter().map(|&rank| shared.members[rank]).collect();
         let digest =
             members.iter().fold(1, |digest, &rank| derive_group(digest, u64::from(rank), 0));

@@ -1,6 +1,6 @@
 //! How those who are left go on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brigade_comm::{Communicator, Error, Op};
 
@@ -93,6 +93,28 @@ fn ranks_that_do_not_come_are_a_matter_of_time() {
         }
         member.barrier().expect("the old one is as it was");
     });
+}
+
+#[test]
+fn who_is_known_to_be_gone_is_not_waited_for() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            let old = member.rank();
+            member.barrier().expect("all are there");
+            if old == 1 {
+                return;
+            }
+            member.barrier().expect_err("one is missing");
+            let begin = Instant::now();
+            let refused = member.shrink(&[]).map(drop).expect_err("rank 1 is gone");
+            assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+            let text = refused.to_string();
+            assert!(refused.is_recoverable() && text.contains("shrink: rank 1 "), "{text}");
+            assert!(text.contains("exclude it"), "{text}");
+            let part = member.shrink(&[1]).expect("two are left");
+            assert_eq!(sum_of(&part, old), 2, "{transport}");
+        });
+    }
 }
 
 #[test]
