@@ -292,6 +292,10 @@ impl Communicator {
     /// Divide the group: ranks that give the same colour become a new communicator, ordered by key
     /// and then by rank. `None` takes part in the division but in no new group.
     ///
+    /// All groups of a world have one fate: an error that ends one of them, a lost rank or an abort
+    /// ends the others as well, and the one that was divided. [`Communicator::shrink`] makes a
+    /// group in a world of its own.
+    ///
     /// Cost: one small all-gather, and joining. Collective: every member must call it.
     ///
     /// # Errors

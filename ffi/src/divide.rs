@@ -19,6 +19,10 @@ pub const BRIGADE_SPLIT_NOCOLOR: c_int = -1;
 /// order of `key` and then of rank. With BRIGADE_SPLIT_NOCOLOR a rank gets NULL. Every rank must
 /// call it.
 ///
+/// The new communicators share their fate with each other and with the old one: an error that ends
+/// one of them, a lost rank or brigade_comm_abort ends all, and each of their later calls returns
+/// it. One in a world of its own is made by brigade_comm_shrink.
+///
 /// Threads: from any thread; calls on one communicator are carried out one after the other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_comm_split(
