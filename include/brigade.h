@@ -457,8 +457,8 @@ brigade_result_t brigade_comm_get_async_error(brigade_comm_t comm,
 
 // Whether rank `rank` of this communicator has gone, as far as is known: `result` is
 // BRIGADE_PEER_LOST for one whose process has ended, BRIGADE_PEER_LEFT for one that has left, else
-// BRIGADE_SUCCESS. Of several that are lost the first is known. For those who wait for that rank
-// elsewhere.
+// BRIGADE_SUCCESS. Once the process is lost that brought the ranks together, further losses are
+// not known. For those who wait for that rank elsewhere.
 //
 // Threads: from any thread, also while another one is inside a call.
 brigade_result_t brigade_comm_get_rank_error(brigade_comm_t comm,

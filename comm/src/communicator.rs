@@ -195,8 +195,8 @@ impl Communicator {
     }
 
     /// Whether this member of the group has gone, as far as is known: [`Error::PeerLost`] for one
-    /// whose process has ended, [`Error::PeerLeft`] for one that has closed its communicator. Of
-    /// several that are lost the first is known.
+    /// whose process has ended, [`Error::PeerLeft`] for one that has closed its communicator. Once
+    /// the process is lost that brought the ranks together, further losses are not known.
     ///
     /// # Errors
     ///
@@ -206,12 +206,10 @@ impl Communicator {
         let Some(&rank) = members.get(rank) else {
             return Err(Error::invalid(format!("rank {rank} of a group of {}", members.len())));
         };
-        let lost =
-            |error: &Error| matches!(error, Error::PeerLost { rank: lost, .. } if *lost == rank);
-        if let Some(error) = self.ended().filter(lost) {
-            return Ok(Some(error));
-        }
         let (control, at) = (&world.control, rank as usize);
+        if let Some(how) = control.lost(at) {
+            return Ok(Some(Error::PeerLost { rank, how, during: "no call".to_owned() }));
+        }
         let has_left = control.has_left(at) || control.has_parted(at, *group);
         Ok(has_left.then(|| Error::PeerLeft { rank, during: "what comes next".to_owned() }))
     }

@@ -50,6 +50,9 @@ pub struct Settings {
     pub ports: Option<(u16, u16)>,
     /// Sockets from one rank to another; zero lets the transport choose. `BRIGADE_SOCKETS`.
     pub sockets: usize,
+    /// How long nothing may be heard of another rank's machine until the rank counts as lost, over
+    /// TCP and of the root; seconds from two on. `BRIGADE_SILENCE_MS`.
+    pub silence: Duration,
     /// How RDMA is used. `BRIGADE_RDMA_*`.
     pub rdma: RdmaSettings,
 }
@@ -68,6 +71,7 @@ impl Default for Settings {
             interface: None,
             ports: None,
             sockets: 0,
+            silence: Duration::from_secs(10),
             rdma: RdmaSettings::default(),
         }
     }
@@ -87,7 +91,7 @@ pub struct SettingRow {
 }
 
 /// The variables, with their meanings; those of RDMA follow them.
-const TABLE: [(&str, &str); 11] = [
+const TABLE: [(&str, &str); 12] = [
     ("BRIGADE_TRANSPORT", "auto, or transports best first: shm,tcp"),
     ("BRIGADE_ALGORITHM", "one algorithm for every call that it can do"),
     ("BRIGADE_TUNING", "a file of `brigade tune`: algorithms by size"),
@@ -99,6 +103,7 @@ const TABLE: [(&str, &str); 11] = [
     ("BRIGADE_INTERFACE", "interfaces for TCP: name, address, CIDR, ^exclude"),
     ("BRIGADE_PORTS", "ports for TCP, FIRST-LAST"),
     ("BRIGADE_SOCKETS", "TCP sockets from one rank to another, 0 = automatic"),
+    ("BRIGADE_SILENCE_MS", "a machine that is silent for so long is lost, 2 s or more"),
 ];
 
 /// What part of the time after which a call is reported it takes until joining is.
@@ -167,7 +172,8 @@ impl Settings {
     /// How long ranks wait for each other until `deadline`: of some seconds a user is told sooner
     /// while nothing has begun than in the middle of a call.
     pub(crate) fn patience_until(&self, deadline: Instant) -> Patience {
-        Patience { deadline, report_after: Some(self.report_after / JOIN_REPORT_PART) }
+        let report_after = Some(self.report_after / JOIN_REPORT_PART);
+        Patience { deadline, report_after, silence: self.silence, meeting: None }
     }
 
     /// Set one setting by its variable's name.
@@ -219,6 +225,7 @@ impl Settings {
                 self.ports = Some((first, last));
             }
             "BRIGADE_SOCKETS" => self.sockets = number()? as usize,
+            "BRIGADE_SILENCE_MS" => self.silence = time()?,
             _ if self.rdma.set(name, value)? => {}
             _ => return Err(Error::invalid(unknown(name))),
         }
@@ -263,6 +270,7 @@ impl Settings {
             self.interface.clone().unwrap_or("any".into()),
             self.ports.map_or("any".into(), |(first, last)| format!("{first}-{last}")),
             self.sockets.to_string(),
+            millis(self.silence),
         ];
         values.extend(self.rdma.values());
         values
@@ -299,6 +307,7 @@ mod tests {
             "lo",
             "100-200",
             "3",
+            "4000",
             "mlx5_0",
             "8",
             "255",

@@ -1,19 +1,22 @@
 //! How the survivors of a world that has ended go on without those who were lost.
 //!
 //! A verdict stands for ever, so the survivors make a world of their own, with a root and a control
-//! star of their own. They meet over the wires that they still have: first in a group that nobody
-//! judges, in which the first survivor tells the others where its new root is; then there.
+//! star of their own. They meet over the wires that they still have: first in a group on which the
+//! old world's verdict has no hold, in which the first survivor tells the others where its new root
+//! is; then there. Who of them is lost meanwhile, or gives up, they hear from the old world's root,
+//! if that is there.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use brigade_schedule::Collective;
 
-use crate::bootstrap::{ID_BYTES, Root, UniqueId, rendezvous_with};
+use crate::bootstrap::{ID_BYTES, Patience, Root, UniqueId, rendezvous_with};
 use crate::call::{Buffers, Call};
 use crate::communicator::{Communicator, derive_group};
 use crate::header::Purpose;
 use crate::launch::{Launch, RootSpec};
+use crate::wait::{PASSED_ON_WAIT, error_of};
 use crate::{Dtype, Error, Settings};
 
 /// What survivors do when they join a group.
@@ -82,15 +85,23 @@ impl Communicator {
         // Colours of divisions have 32 bits, so these groups are other ones.
         let group = derive_group(shared.group, number, digest | 1 << 63);
 
-        let unjudged = Arc::new(shared.world.unjudged());
+        let world = Arc::new(shared.world.meeting(&members));
         let patience = Settings { timeout: settings.join_patience(), ..settings.clone() };
-        let meeting = Self::of_members(&unjudged, members, group, Arc::new(patience), JOINING)?;
-        let (_root, spec) = meeting.share_root()?;
+        let meeting = Self::of_members(&world, members, group, Arc::new(patience), JOINING)?;
+        let control = &world.control;
+        // Who is lost between two steps is lost in this call all the same.
+        let judged = |error| control.verdict().map_or(error, |verdict| error_of(verdict, JOINING));
+        let (_root, spec) = meeting.share_root().map_err(judged)?;
         let (rank, ranks) = (meeting.rank(), meeting.size());
         let launch = Launch { rank, ranks, local_rank: None, root: spec };
         let mut cards = |_: &[u8; 32]| Ok(shared.world.own_cards());
-        let joined = rendezvous_with(&launch, &mut cards, settings.patience_until(deadline))
-            .map_err(Error::join)?;
+        let patience =
+            Patience { meeting: Some(Arc::clone(control)), ..settings.patience_until(deadline) };
+        let joined = rendezvous_with(&launch, &mut cards, patience);
+        let joined = joined.map_err(|error| match control.await_verdict(PASSED_ON_WAIT) {
+            Some(verdict) => error_of(verdict, JOINING),
+            None => Error::join(format!("shrink: {error}")),
+        })?;
         let world = shared.world.anew(rank as u32, &joined.cards, joined.control);
         let everybody: Arc<[u32]> = (0..ranks as u32).collect();
         let anew = derive_group(group, number, digest);

@@ -115,6 +115,7 @@ fn tcp(settings: &Settings) -> tcp::Settings {
         sockets_per_peer: settings.sockets,
         interface: settings.interface.clone(),
         ports: settings.ports.map(|(first, last)| first..=last),
+        silence: settings.silence,
         ..tcp::Settings::default()
     }
 }
@@ -149,6 +150,7 @@ fn rdma(settings: &Settings) -> Result<Rdma, Error> {
         reconnect: reconnect.min(settings.timeout / 2),
         interface: settings.interface.clone(),
         ports: settings.ports.map(|(first, last)| first..=last),
+        silence: settings.silence,
         ..rdma::Settings::default()
     }))
 }

@@ -24,7 +24,7 @@ const TELL_AFTER: Duration = Duration::from_millis(60);
 const VERDICT_WAIT: Duration = Duration::from_millis(600);
 /// How long a rank that has reported something waits for the root to pass it on: should its own
 /// process end the root now, the others would blame it for what it has found.
-const PASSED_ON_WAIT: Duration = Duration::from_millis(200);
+pub(crate) const PASSED_ON_WAIT: Duration = Duration::from_millis(200);
 /// How long after a rank has left its bytes may still be on their way: TCP sends a lost tail again
 /// after 200 ms, and after 400 ms more.
 const LEFT_GRACE: Duration = Duration::from_millis(700);
@@ -297,9 +297,13 @@ impl Watch {
         }
     }
 
-    fn judge_gone(&self, rank: u32, how: String, during: &str) -> Error {
+    fn judge_gone(&self, rank: u32, mut how: String, during: &str) -> Error {
         if let Some(error) = self.hear_about(rank, VERDICT_WAIT, during) {
             return error;
+        }
+        if !self.control.hears() {
+            // A process that lives and has closed this wire looks the same.
+            how.push_str(": it has ended or given up, and no root is left that knows");
         }
         self.control.report_lost(rank as usize, &how);
         match self.control.await_verdict(PASSED_ON_WAIT) {

@@ -139,9 +139,9 @@ impl World {
 
     /// The same ranks and ports without anybody who judges: for those who go on when this world has
     /// ended, until they have a judge of their own.
-    pub(crate) fn unjudged(&self) -> Self {
+    pub(crate) fn meeting(&self, members: &[u32]) -> Self {
         let (cards, hosts, cores) = (self.cards.clone(), self.hosts.clone(), self.cores.clone());
-        let (ports, control) = (Arc::clone(&self.ports), Arc::new(Control::alone()));
+        let (ports, control) = (Arc::clone(&self.ports), Arc::new(self.control.meeting(members)));
         Self { rank: self.rank, control, ports, cards, hosts, cores }
     }
 

@@ -37,6 +37,7 @@ mod bells;
 mod caches;
 mod cores;
 mod error;
+mod forks;
 mod lending;
 pub mod loopback;
 mod pieces;
@@ -54,8 +55,10 @@ pub use bells::Bells;
 pub use caches::{copy_past_caches, outgrows_caches};
 pub use cores::{Cores, Share, step_aside};
 pub use error::{MAKE_THREAD, TransportError, Unavailable, remedy};
+pub use forks::OursAlone;
 pub use lending::{Lending, LendingStats};
 pub use sys::opened;
+pub use tcp::silence::keepalive;
 
 /// What a transport is good for, asked before it is used.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,8 +7,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use socket2::{SockRef, TcpKeepalive};
+use brigade_transports::{OursAlone, keepalive};
+use socket2::SockRef;
 
+use super::SILENCE;
 use super::proof::Nonces;
 use super::sys::Watch;
 use crate::control::decoder::Decoder;
@@ -23,11 +25,10 @@ const OUTBOX_FRAMES_MAX: usize = 4096;
 /// The most bytes taken from one connection before the others have their turn.
 const TURN_BYTES: usize = 64 << 10;
 
-/// Silence after which an idle connection is probed, how often, and when it is given up. A
-/// process that is merely stopped still has a kernel that answers.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
-const KEEPALIVE_LOSS: Duration = Duration::from_secs(10);
+/// The silences after which a connection ends are from here, as those of wires, to here, as the
+/// kernel counts milliseconds.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+const SILENCE_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +41,7 @@ pub(super) enum Phase {
 
 pub(super) struct Conn {
     pub(super) phase: Phase,
-    stream: TcpStream,
+    stream: OursAlone<TcpStream>,
     pub(super) decoder: Decoder,
     outbox: VecDeque<Arc<[u8]>>,
     /// How many bytes of the first frame in the outbox have been sent.
@@ -51,22 +52,23 @@ pub(super) struct Conn {
     pub(super) dead: bool,
 }
 
-/// Settings that every connection between a rank and the root has, on both ends.
-pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
+/// Settings that every connection between a rank and the root has, on both ends: it ends when the
+/// other's machine is silent for so long.
+pub(super) fn tune(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(KEEPALIVE_LOSS))
+    socket.set_tcp_keepalive(&keepalive(silence))?;
+    // Also while bytes are on the way: both ends read what comes.
+    socket.set_tcp_user_timeout(Some(silence.clamp(SILENCE_MIN, SILENCE_MAX)))
 }
 
 impl Conn {
     pub(super) fn new(stream: TcpStream, now: Instant) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        tune(&stream)?;
+        tune(&stream, SILENCE)?;
         Ok(Self {
             phase: Phase::Greeting,
-            stream,
+            stream: OursAlone::new(stream),
             decoder: Decoder::new(STRANGER_BYTES_MAX),
             outbox: VecDeque::new(),
             sent_bytes: 0,
@@ -83,6 +85,10 @@ impl Conn {
         }
     }
 
+    pub(super) fn is_stranger(&self) -> bool {
+        !self.dead && self.rank().is_none()
+    }
+
     pub(super) fn watch(&self) -> Watch {
         Watch::new(self.stream.as_fd(), !self.outbox.is_empty())
     }
@@ -91,9 +97,11 @@ impl Conn {
         self.due
     }
 
-    pub(super) fn sit(&mut self, rank: usize) {
+    /// Give it a seat; from now on it may be silent for so long.
+    pub(super) fn sit(&mut self, rank: usize, silence: Duration) -> io::Result<()> {
         self.phase = Phase::Seated(rank);
         self.due = None;
+        tune(&self.stream, silence)
     }
 
     /// Say what is still to be said, then end.

@@ -14,7 +14,7 @@ use super::conn::tune;
 use super::names::Lookup;
 use super::proof::{self, Nonces, Side, random};
 use super::target::{Found, Setback, Target};
-use super::{CardMaker, JoinError, Outlook, Vigil, draw, system};
+use super::{CardMaker, JoinError, Outlook, SILENCE, Vigil, draw, system};
 use crate::control::decoder::Decoder;
 use crate::control::frame::{Frame, Join, NEVER, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::control::frame::{Table, Unable, VERSION, root_bytes_max};
@@ -44,6 +44,7 @@ pub(super) struct Wish<'a> {
     pub(super) member: Member,
     /// After how long the root shall tell who is missing.
     pub(super) report_after: Option<Duration>,
+    pub(super) silence: Duration,
 }
 
 /// A seat, and the connection that stays open.
@@ -74,7 +75,8 @@ pub(super) fn dial(
         vigil.look(outlook, || format!("the root at {target} (at last: {last})"));
         let now = Instant::now();
         let is_out_of_doubt = |doubt: &Doubt| target.is_certain() && now - doubt.since >= DOUBT;
-        if now >= deadline || tries.doubt.as_ref().is_some_and(is_out_of_doubt) {
+        let is_over = now >= deadline || vigil.has_ended();
+        if is_over || tries.doubt.as_ref().is_some_and(is_out_of_doubt) {
             return Err(match tries.doubt {
                 Some(Doubt { kind, why, .. }) => {
                     let seen =
@@ -123,7 +125,7 @@ fn try_all(
     tries.secret = Some(secret);
     let mut last = may_pass("it has no address");
     for address in addresses {
-        last = match attempt(address, target, &secret, wish, vigil.deadline()) {
+        last = match attempt(address, target, &secret, wish, vigil) {
             Err(Setback::Passing(why, outlook)) => {
                 Setback::Passing(format!("{address}: {why}"), outlook)
             }
@@ -150,8 +152,9 @@ fn attempt(
     target: &Target<'_>,
     secret: &[u8; 32],
     wish: &mut Wish<'_>,
-    deadline: Instant,
+    vigil: &Vigil,
 ) -> Result<Seat, Setback> {
+    let deadline = vigil.deadline();
     let left = deadline.saturating_duration_since(Instant::now()).max(BACKOFF_MIN);
     let connect = || TcpStream::connect_timeout(&address, left.min(CONNECT_TIMEOUT));
     let stream = opened(connect).map_err(|error| match remedy("socket", &error) {
@@ -163,7 +166,7 @@ fn attempt(
         // With nobody listening on a port of the ephemeral range, TCP may connect us to ourselves.
         return Err(may_pass("nobody listens"));
     }
-    tune(&stream).map_err(passing)?;
+    tune(&stream, SILENCE).map_err(passing)?;
     let mut line = Line { stream, decoder: Decoder::new(STRANGER_BYTES_MAX + TEXT_BYTES_MAX) };
     line.prove(secret, (Instant::now() + PROOF_TIMEOUT).min(deadline + GRACE))?;
     line.decoder.limit(root_bytes_max(wish.ranks));
@@ -179,18 +182,16 @@ fn attempt(
         &Frame::Join(Join {
             rank: crate::control::court::wire(wish.rank),
             ranks: crate::control::court::wire(wish.ranks),
-            patience_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
-            report_ms: wish
-                .report_after
-                .and_then(|after| u32::try_from(after.as_millis()).ok())
-                .unwrap_or(NEVER),
+            patience_ms: millis(patience),
+            report_ms: wish.report_after.map_or(NEVER, millis),
+            silence_ms: millis(wish.silence),
             process: wish.process,
             member: wish.member.clone(),
             card,
         }),
         deadline + GRACE,
     )?;
-    match line.hear_until_changed(target, secret, deadline + GRACE)? {
+    match line.hear_until_changed(target, secret, vigil)? {
         Frame::Table(table) if table.seats.len() == wish.ranks => {
             let secret = proof::world_secret(secret, &table.nonce);
             Ok(Seat { stream: line.stream, decoder: line.decoder, table, secret })
@@ -242,14 +243,20 @@ impl Line {
     }
 
     /// Like `hear`, but end when `target` no longer leads here: the root of an earlier job, whose
-    /// other ranks are gone, would let us wait for ever.
+    /// other ranks are gone, would let us wait for ever. And when it is known that some will not
+    /// come.
     fn hear_until_changed(
         &mut self,
         target: &Target<'_>,
         secret: &[u8; 32],
-        until: Instant,
+        vigil: &Vigil,
     ) -> Result<Frame, Setback> {
-        while target.may_change() && !self.has_heard(LOOK)? && Instant::now() < until {
+        let until = vigil.deadline() + GRACE;
+        let may_end = target.may_change() || vigil.may_end();
+        while may_end && !self.has_heard(LOOK)? && Instant::now() < until {
+            if vigil.has_ended() {
+                return Err(may_pass("others will not come"));
+            }
             // When all have come, rank 0 removes the file, and a later job may write its own. But
             // then the answer is on its way.
             if target.has_changed(secret) && !self.has_heard(GRACE)? {
@@ -310,6 +317,11 @@ fn passing(error: io::Error) -> Setback {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => may_pass("it does not answer"),
         _ => may_pass(&error.to_string()),
     }
+}
+
+/// As it travels.
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 fn may_pass(why: &str) -> Setback {

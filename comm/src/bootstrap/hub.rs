@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brigade_transports::opened;
+use brigade_transports::{OursAlone, opened};
 
 use super::bell::{Bell, Ending};
 use super::conn::{Conn, Phase};
@@ -38,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
 /// The root's thread, before and after all have come.
 pub(super) struct Hub {
     bell: Arc<Bell>,
-    listener: Option<TcpListener>,
+    listener: Option<OursAlone<TcpListener>>,
     secret: [u8; 32],
     nonce: [u8; 32],
     /// Where it listens, in words.
@@ -68,7 +68,7 @@ impl Hub {
         Ok(Self {
             bell,
             place,
-            listener: Some(listener),
+            listener: Some(OursAlone::new(listener)),
             secret,
             nonce,
             process: super::process_token(false)?,
@@ -158,13 +158,13 @@ impl Hub {
                 }
             }
         }
-        while self.conns.iter().filter(|conn| is_stranger(conn)).count() > STRANGERS_MAX {
+        while self.conns.iter().filter(|conn| conn.is_stranger()).count() > STRANGERS_MAX {
             self.drop_oldest_stranger();
         }
     }
 
     fn drop_oldest_stranger(&mut self) {
-        if let Some(oldest) = self.conns.iter_mut().find(|conn| is_stranger(conn)) {
+        if let Some(oldest) = self.conns.iter_mut().find(|conn| conn.is_stranger()) {
             oldest.dead = true;
         }
     }
@@ -236,6 +236,7 @@ impl Hub {
     fn seat(&mut self, index: usize, join: Join, now: Instant) {
         let (process, nonce) = (self.process, self.nonce);
         let Some(roster) = self.roster(index, now) else { return };
+        let silence = Duration::from_millis(join.silence_ms.into());
         match roster.seat(join, now) {
             Ok(rank) => {
                 let complete = roster.complete(&process, nonce);
@@ -244,12 +245,14 @@ impl Hub {
                 if let Some(old) = old {
                     old.dead = true;
                 }
-                self.conns[index].sit(rank);
+                if let Err(error) = self.conns[index].sit(rank, silence) {
+                    return self.part(index, &error.to_string());
+                }
                 if let Some(table) = complete {
                     self.own = own;
                     self.stage = Stage::Sitting(Court::new(table.seats.len()));
                     self.listener = None;
-                    self.conns.iter_mut().filter(|c| is_stranger(c)).for_each(|c| c.dead = true);
+                    self.conns.iter_mut().filter(|c| c.is_stranger()).for_each(|c| c.dead = true);
                     self.dispatch(vec![(Audience::All, Frame::Table(table))]);
                 }
             }
@@ -391,8 +394,4 @@ impl Hub {
             }
         }
     }
-}
-
-fn is_stranger(conn: &Conn) -> bool {
-    !conn.dead && conn.rank().is_none()
 }

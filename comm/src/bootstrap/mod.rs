@@ -46,6 +46,8 @@ use vigil::{Outlook, Vigil};
 /// How many bytes tell a process from all others, and how many of them its threads draw once.
 const TOKEN_BYTES: usize = 16;
 const DRAWN_BYTES: usize = 12;
+/// How long nothing may be heard of the root's machine by those who are not told.
+const SILENCE: Duration = Duration::from_secs(10);
 /// How long a store may take to forget an id.
 const FORGETTING: Duration = Duration::from_secs(2);
 
@@ -211,8 +213,7 @@ impl UniqueId {
 /// Cost: three round trips to the root and the table of all cards. Errors: see [`JoinError`]; what
 /// concerns all ranks is told to all that have come, in the same words.
 pub fn rendezvous(me: &Launch, card: Vec<u8>, deadline: Instant) -> Result<Joined, JoinError> {
-    let patience = Patience { deadline, report_after: None };
-    rendezvous_with(me, &mut |_| Ok(card.clone()), patience)
+    rendezvous_with(me, &mut |_| Ok(card.clone()), Patience::silent(deadline))
 }
 
 /// What makes this rank's card, once the job's secret is known. Asked again when the root turned
@@ -242,8 +243,8 @@ pub(crate) fn rendezvous_with(
     let process = process_token(claim.is_second()).map_err(system("drawing a token"))?;
     // The second of two threads opens no root: it comes to that of the first, and is refused there.
     let serves = rank == 0 && !claim.is_second();
-    let report_after = patience.report_after;
-    let wish = Wish { rank, ranks, card, process, member, report_after };
+    let Patience { report_after, silence, .. } = patience;
+    let wish = Wish { rank, ranks, card, process, member, report_after, silence };
     let mut vigil = Vigil::new(rank, patience);
     let vigil = &mut vigil;
     match (&me.root, serves) {
@@ -335,6 +336,7 @@ fn join(
     let nonce = seat.table.nonce;
     let hub_rank = seat.table.hub_rank.map(|rank| rank as usize);
     let (members, cards): (Vec<Member>, _) = seat.table.seats.into_iter().unzip();
+    conn::tune(&seat.stream, wish.silence).map_err(system("tuning the connection to the root"))?;
     let is_beside_root = |rank: &usize| hub_rank.is_some_and(|hub| members[hub] == members[*rank]);
     let beside_root = (0..wish.ranks).filter(is_beside_root).collect();
     let mut control = Control::start(wish.rank, wish.ranks, beside_root, seat.stream, seat.decoder)

@@ -5,8 +5,11 @@
 //! again when it has become several times as long.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::SILENCE;
+use crate::control::Control;
 use crate::say::warn;
 
 /// How many times as long a wait has become when it is told of again.
@@ -17,11 +20,23 @@ const EARLY: u32 = 5;
 const AFTER_MIN: Duration = Duration::from_millis(1);
 
 /// For how long others are waited for, and after what time that is told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Patience {
     pub(crate) deadline: Instant,
     /// Without one nothing is told.
     pub(crate) report_after: Option<Duration>,
+    /// How long the root's machine may be silent afterwards.
+    pub(crate) silence: Duration,
+    /// What hears of the others meanwhile, for those who knew each other before: once it has a
+    /// verdict there is nobody to wait for.
+    pub(crate) meeting: Option<Arc<Control>>,
+}
+
+impl Patience {
+    /// Of which nobody is told.
+    pub(super) fn silent(deadline: Instant) -> Self {
+        Self { deadline, report_after: None, silence: SILENCE, meeting: None }
+    }
 }
 
 /// When a wait is to be told of.
@@ -86,23 +101,34 @@ pub(super) struct Vigil {
     reports: Reports,
     /// When it is told for the first time, with a poor outlook.
     early: Option<Instant>,
+    meeting: Option<Arc<Control>>,
 }
 
 impl Vigil {
     pub(super) fn new(rank: usize, patience: Patience) -> Self {
-        let Patience { deadline, report_after } = patience;
+        let Patience { deadline, report_after, meeting, .. } = patience;
         let reports = Reports::new(Instant::now(), report_after);
         let early = report_after.and_then(|after| reports.since.checked_add(after / EARLY));
-        Self { rank, deadline, reports, early }
+        Self { rank, deadline, reports, early, meeting }
     }
 
     /// A wait of which nobody is told.
     pub(super) fn silent(deadline: Instant) -> Self {
-        Self::new(0, Patience { deadline, report_after: None })
+        Self::new(0, Patience::silent(deadline))
     }
 
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    /// Whether the wait may end before the deadline.
+    pub(super) fn may_end(&self) -> bool {
+        self.meeting.is_some()
+    }
+
+    /// Whether it has.
+    pub(super) fn has_ended(&self) -> bool {
+        self.meeting.as_ref().is_some_and(|meeting| meeting.verdict().is_some())
     }
 
     /// Until when one may wait without looking here.

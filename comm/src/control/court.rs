@@ -13,7 +13,7 @@
 //! * Who has left a communicator is told to those who stand or ask there, and to nobody else. Where
 //!   it stood before is forgotten, unless it says that it stands there still.
 //! * Who holds something until others have left a communicator needs the root until it has let go.
-//! * The first verdict stands. What comes later only tells who is still there.
+//! * The first verdict stands. Who is lost after it is told to all, for those who want to go on.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -165,6 +165,9 @@ impl Court {
         }
         self.presence[rank] = Presence::Lost;
         self.holds.retain(|(holder, _)| *holder != rank);
+        if self.verdict.is_some() {
+            return vec![(Audience::All, Frame::Lost { rank: wire(rank), how: how.to_owned() })];
+        }
         self.decide(Verdict::Lost { rank, how: how.to_owned() })
     }
 

@@ -11,7 +11,7 @@ use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 5;
+pub(crate) const VERSION: u16 = 6;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -52,6 +52,8 @@ pub(crate) struct Join {
     pub(crate) patience_ms: u32,
     /// After how long the root shall tell who is missing, or [`NEVER`].
     pub(crate) report_ms: u32,
+    /// How long its machine may be silent.
+    pub(crate) silence_ms: u32,
     /// The same for all ranks of one process, different everywhere else.
     pub(crate) process: [u8; 16],
     pub(crate) member: Member,
@@ -139,6 +141,8 @@ pub(crate) enum Frame {
     Answer { token: u32, reports: Vec<WaitingReport> },
     /// What the root has decided for everybody.
     Verdict(Verdict),
+    /// One more rank is gone, after the verdict.
+    Lost { rank: u32, how: String },
 }
 
 impl Frame {
@@ -178,6 +182,7 @@ impl Frame {
             Frame::Unable(_) => 21,
             Frame::Hold { .. } => 22,
             Frame::LetGo { .. } => 23,
+            Frame::Lost { .. } => 24,
         }
     }
 
@@ -206,7 +211,7 @@ impl Frame {
                 parts.u32(*rank);
                 parts.u64(*group);
             }
-            Frame::ReportLost { rank, how } => {
+            Frame::ReportLost { rank, how } | Frame::Lost { rank, how } => {
                 parts.u32(*rank);
                 parts.text(how);
             }
@@ -264,6 +269,7 @@ impl Frame {
             21 => Frame::Unable(decode_unable(&mut fields)?),
             22 => Frame::Hold { group: fields.u64()? },
             23 => Frame::LetGo { group: fields.u64()? },
+            24 => Frame::Lost { rank: fields.u32()?, how: fields.text()? },
             _ => return Err(Malformed { what: "a frame of an unknown kind" }),
         };
         fields.end()?;
@@ -285,6 +291,7 @@ fn encode_join(join: &Join, parts: &mut Parts) {
     parts.u32(join.ranks);
     parts.u32(join.patience_ms);
     parts.u32(join.report_ms);
+    parts.u32(join.silence_ms);
     parts.bytes(&join.process);
     encode_member(&join.member, parts);
     parts.long(&join.card);
@@ -296,6 +303,7 @@ fn decode_join(fields: &mut Fields<'_>) -> Result<Join, Malformed> {
         ranks: fields.u32()?,
         patience_ms: fields.u32()?,
         report_ms: fields.u32()?,
+        silence_ms: fields.u32()?,
         process: fields.array()?,
         member: decode_member(fields)?,
         card: fields.long(CARD_BYTES_MAX)?.to_vec(),

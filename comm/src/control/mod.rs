@@ -20,11 +20,11 @@ use std::fmt::Debug;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use brigade_transports::opened;
+use brigade_transports::{OursAlone, opened};
 use court::wire;
 use decoder::Decoder;
 use frame::{Frame, Waiting};
@@ -52,8 +52,10 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Control {
     rank: usize,
     ranks: usize,
-    heard: std::sync::Arc<Heard>,
+    heard: Arc<Heard>,
     line: Option<Line>,
+    /// Whose star tells who is still there, where some ranks of a world meet.
+    star: Option<Arc<Control>>,
     leaving: AtomicBool,
     /// What ends after the rank has left, and the others of its process: the root.
     kept: Option<Box<dyn Debug + Send + Sync>>,
@@ -61,7 +63,7 @@ pub struct Control {
 
 #[derive(Debug)]
 struct Line {
-    stream: TcpStream,
+    stream: OursAlone<TcpStream>,
     /// Held while a frame is written, so that frames of two threads do not mix.
     turn: Mutex<()>,
     monitor: Mutex<Option<JoinHandle<()>>>,
@@ -75,7 +77,30 @@ impl Control {
     pub(crate) fn alone() -> Self {
         let heard = Heard::new(Vec::new());
         heard.stop_listening();
-        Self { rank: 0, ranks: 1, heard, line: None, leaving: AtomicBool::new(false), kept: None }
+        Self::without_line((0, 1), heard, None)
+    }
+
+    /// For a meeting of `members` (world ranks), whatever has become of the world: it hears in this
+    /// star who of them is lost or leaves, and nothing else has a verdict on it but what they find
+    /// themselves.
+    pub(crate) fn meeting(self: &Arc<Self>, members: &[u32]) -> Self {
+        let members = members.iter().map(|&rank| rank as usize).collect();
+        let heard = self.heard.meeting(members);
+        Self::without_line((self.rank, self.ranks), heard, Some(Arc::clone(self)))
+    }
+
+    fn without_line(
+        (rank, ranks): (usize, usize),
+        heard: Arc<Heard>,
+        star: Option<Arc<Self>>,
+    ) -> Self {
+        let leaving = AtomicBool::new(false);
+        Self { rank, ranks, heard, line: None, star, leaving, kept: None }
+    }
+
+    /// Who tells of leavers and of those who wait.
+    fn star(&self) -> &Self {
+        self.star.as_deref().unwrap_or(self)
     }
 
     /// Go on over the connection that brought us in. `decoder` holds what has already been read.
@@ -91,14 +116,14 @@ impl Control {
         let heard = Heard::new(beside_root);
         let monitor = heard.listen(opened(|| stream.try_clone())?, decoder, rank)?;
         let line = Line {
-            stream,
+            stream: OursAlone::new(stream),
             turn: Mutex::new(()),
             monitor: Mutex::new(Some(monitor)),
             question: Mutex::new(()),
             token: AtomicU32::new(0),
         };
         let leaving = AtomicBool::new(false);
-        Ok(Self { rank, ranks, heard, line: Some(line), leaving, kept: None })
+        Ok(Self { rank, ranks, heard, line: Some(line), star: None, leaving, kept: None })
     }
 
     /// Let go of `root` only after this rank has left.
@@ -124,19 +149,25 @@ impl Control {
     /// Ranks that left as they should, in the order in which they did. Once the root has ended, as
     /// it does with the last rank of its process, nobody notices further deaths. Takes a lock.
     pub fn left_ranks(&self) -> Vec<usize> {
-        self.heard.left_ranks()
+        self.star().heard.left_ranks()
     }
 
     /// Whether `rank` left as it should. Takes a lock.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
-        self.heard.has_left(rank)
+        self.star().heard.has_left(rank)
+    }
+
+    /// How `rank` was lost, if it was: the verdict tells of the first one only. Takes a lock.
+    pub(crate) fn lost(&self, rank: usize) -> Option<String> {
+        self.star().heard.lost(rank)
     }
 
     /// Say that this rank leaves communicator `group`, though not the world.
     pub(crate) fn leave_group(&self, group: u64) {
-        self.heard.forget_group(group);
+        let star = self.star();
+        star.heard.forget_group(group);
         // Without a root there is nobody to tell.
-        let _sent = self.say(&Frame::LeaveGroup { group });
+        let _sent = star.say(&Frame::LeaveGroup { group });
     }
 
     /// Say that this rank will want to hear, before it lets go of something, who is done with
@@ -172,13 +203,14 @@ impl Control {
 
     /// Whether there is a root from which more may be heard.
     pub(crate) fn hears(&self) -> bool {
-        self.line.is_some() && self.heard.is_listening()
+        let star = self.star();
+        star.line.is_some() && star.heard.is_listening()
     }
 
     /// Whether `rank` has left communicator `group`. Takes a lock. Known of those who left before
     /// this rank last told or asked the root about the group, and of those who leave afterwards.
     pub(crate) fn has_parted(&self, rank: usize, group: u64) -> bool {
-        self.heard.has_parted(rank, group)
+        self.star().heard.has_parted(rank, group)
     }
 
     /// Tell the root that `rank` is out of reach. It becomes a verdict within 50 ms, unless that
@@ -186,7 +218,7 @@ impl Control {
     pub fn report_lost(&self, rank: usize, how: &str) {
         let report = Frame::ReportLost { rank: wire(rank), how: how.to_owned() };
         if !self.say(&report) && !self.has_left(rank) {
-            self.heard.decide(Verdict::Lost { rank, how: how.to_owned() });
+            self.heard.note_lost(rank, how.to_owned());
         }
     }
 
@@ -226,16 +258,17 @@ impl Control {
         past: Vec<[u8; 32]>,
         description: &str,
     ) -> bool {
-        self.heard.ask_about(group);
+        let star = self.star();
+        star.heard.ask_about(group);
         // Without a root there is nobody to compare with, and nothing else to do about it.
         if !self.hears() {
             return true;
         }
-        if !self.heard.may_report(UNREAD_MAX) {
+        if !star.heard.may_report(UNREAD_MAX) {
             return false;
         }
         let description = description.to_owned();
-        let _sent = self.say(&Frame::Waiting(Waiting { group, seq, signature, past, description }));
+        let _sent = star.say(&Frame::Waiting(Waiting { group, seq, signature, past, description }));
         true
     }
 
@@ -251,14 +284,15 @@ impl Control {
     /// What ranks last said to the root about waiting in communicator `group`; `None` when the
     /// root does not answer within half a second.
     pub fn waiting_reports(&self, group: u64) -> Option<Vec<WaitingReport>> {
-        let line = self.line.as_ref()?;
+        let star = self.star();
+        let line = star.line.as_ref()?;
         let _open = locked(&line.question);
-        self.heard.ask_about(group);
+        star.heard.ask_about(group);
         let token = line.token.fetch_add(1, Ordering::Relaxed);
-        if !self.say(&Frame::Ask { token, group }) {
+        if !star.say(&Frame::Ask { token, group }) {
             return None;
         }
-        self.heard.answer(token, ANSWER_TIMEOUT)
+        star.heard.answer(token, ANSWER_TIMEOUT)
     }
 
     /// One line on what each of `members` (world ranks) last reported in communicator `group`, for
@@ -306,7 +340,7 @@ impl Control {
     fn write(&self, line: &Line, frame: &Frame) -> bool {
         let bytes = frame.encode();
         let _turn = locked(&line.turn);
-        let sent = (&line.stream).write_all(&bytes).is_ok();
+        let sent = (&*line.stream).write_all(&bytes).is_ok();
         if !sent {
             // Half a frame may be out: nothing that followed would be understood.
             let _closed = line.stream.shutdown(Shutdown::Both);

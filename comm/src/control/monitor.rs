@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
+
+use brigade_transports::OursAlone;
 
 use super::decoder::Decoder;
 use super::frame::Frame;
@@ -23,6 +25,7 @@ pub(super) struct Heard {
     beside_root: Vec<usize>,
     verdict: OnceLock<Verdict>,
     left: Mutex<Vec<usize>>,
+    losses: Mutex<Losses>,
     /// Who has left each communicator that we asked about and are still in: the root goes on
     /// telling of those that we have left.
     partings: Mutex<BTreeMap<u64, Vec<usize>>>,
@@ -33,6 +36,14 @@ pub(super) struct Heard {
     leaving: AtomicBool,
     paper: Mutex<Paper>,
     rustle: Condvar,
+}
+
+/// Who is gone, and who wants to hear of it although the verdict has been.
+#[derive(Debug, Default)]
+struct Losses {
+    /// How, of each rank.
+    lost: BTreeMap<usize, String>,
+    meetings: Vec<(Vec<usize>, Weak<Heard>)>,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +58,7 @@ impl Heard {
             beside_root,
             verdict: OnceLock::new(),
             left: Mutex::new(Vec::new()),
+            losses: Mutex::default(),
             partings: Mutex::default(),
             unread: AtomicU32::new(0),
             listening: AtomicBool::new(true),
@@ -67,7 +79,7 @@ impl Heard {
         Builder::new()
             .name(format!("brigade-watch-{rank}"))
             .stack_size(STACK_BYTES)
-            .spawn(move || heard.run(stream, decoder))
+            .spawn(move || heard.run(&OursAlone::new(stream), decoder))
     }
 
     pub(super) fn verdict(&self) -> Option<&Verdict> {
@@ -78,6 +90,25 @@ impl Heard {
     pub(super) fn decide(&self, verdict: Verdict) {
         // Losing against an earlier verdict is what is wanted.
         let _first = self.verdict.set(verdict);
+    }
+
+    /// A place for verdicts of a meeting of some ranks: the end of any other rank is none there.
+    pub(super) fn meeting(&self, members: Vec<usize>) -> Arc<Self> {
+        let meeting = Self::new(Vec::new());
+        meeting.stop_listening();
+        let mut losses = locked(&self.losses);
+        let lost = losses.lost.iter().find(|(rank, _)| members.contains(rank));
+        if let Some((&rank, how)) = lost {
+            meeting.decide(Verdict::Lost { rank, how: how.clone() });
+        }
+        losses.meetings.retain(|(_, meeting)| meeting.strong_count() > 0);
+        losses.meetings.push((members, Arc::downgrade(&meeting)));
+        meeting
+    }
+
+    /// How a rank was lost, if it was.
+    pub(super) fn lost(&self, rank: usize) -> Option<String> {
+        locked(&self.losses).lost.get(&rank).cloned()
     }
 
     pub(super) fn left_ranks(&self) -> Vec<usize> {
@@ -139,23 +170,22 @@ impl Heard {
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.over
     }
 
-    fn run(&self, mut stream: TcpStream, mut decoder: Decoder) {
-        let how = self.read_to_end(&mut stream, &mut decoder);
+    fn run(&self, stream: &TcpStream, mut decoder: Decoder) {
+        let how = self.read_to_end(stream, &mut decoder);
         let beside_root = self.beside_root.iter().copied().find(|rank| !self.has_left(*rank));
         let root_left = !self.beside_root.is_empty() && beside_root.is_none();
         let expected = root_left || self.leaving.load(Ordering::Acquire) || !self.is_listening();
         self.stop_listening();
-        if !expected {
-            self.decide(match beside_root {
-                Some(rank) => Verdict::Lost { rank, how },
-                None => Verdict::RootLost { how },
-            });
+        match beside_root {
+            _ if expected => {}
+            Some(rank) => self.note_lost(rank, how),
+            None => self.decide(Verdict::RootLost { how }),
         }
         locked(&self.paper).over = true;
         self.rustle.notify_all();
     }
 
-    fn read_to_end(&self, stream: &mut TcpStream, decoder: &mut Decoder) -> String {
+    fn read_to_end(&self, mut stream: &TcpStream, decoder: &mut Decoder) -> String {
         let mut bytes = [0; 4096];
         loop {
             loop {
@@ -182,7 +212,9 @@ impl Heard {
 
     fn take(&self, frame: Frame) -> Result<(), String> {
         match frame {
+            Frame::Verdict(Verdict::Lost { rank, how }) => self.note_lost(rank, how),
             Frame::Verdict(verdict) => self.decide(verdict),
+            Frame::Lost { rank, how } => self.note_lost(rank as usize, how),
             Frame::Left { rank } => self.note_left(rank as usize),
             Frame::LeftGroup { rank, group } => {
                 if let Some(parted) = locked(&self.partings).get_mut(&group)
@@ -205,6 +237,20 @@ impl Heard {
             _ => return Err("it sent a frame that only ranks send".into()),
         }
         Ok(())
+    }
+
+    /// The first loss is a verdict; later ones concern those who meet without the ones before.
+    pub(super) fn note_lost(&self, rank: usize, how: String) {
+        let lost = Verdict::Lost { rank, how: how.clone() };
+        let mut losses = locked(&self.losses);
+        for (_, meeting) in losses.meetings.iter().filter(|(members, _)| members.contains(&rank)) {
+            if let Some(meeting) = meeting.upgrade() {
+                meeting.decide(lost.clone());
+            }
+        }
+        losses.lost.entry(rank).or_insert(how);
+        drop(losses);
+        self.decide(lost);
     }
 
     fn note_left(&self, rank: usize) {

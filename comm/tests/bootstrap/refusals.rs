@@ -52,14 +52,15 @@ fn a_missing_root_is_an_error_that_says_where_it_was_looked_for() {
 fn two_threads_of_the_same_rank_are_told_at_once_and_so_are_the_others() {
     let (id, _root) = UniqueId::create(None).unwrap();
     let file = scratch_file("claimed-twice");
-    for (root, rank) in [
-        (RootSpec::Id(id), 1),
-        (RootSpec::Address(by_address("127.0.0.1")), 0),
-        (RootSpec::Address(by_address("127.0.0.1")), 1),
-        (RootSpec::IdFile(file.clone()), 0),
+    for (root, rank, who) in [
+        (RootSpec::Id(id), 1, &[0, 1, 1][..]),
+        (RootSpec::Address(by_address("127.0.0.1")), 0, &[0, 0, 1]),
+        (RootSpec::Address(by_address("127.0.0.1")), 1, &[0, 1, 1]),
+        // The file goes when rank 0 is refused, and whoever comes later would wait for another.
+        (RootSpec::IdFile(file.clone()), 0, &[0, 0]),
     ] {
         let start = Instant::now();
-        let who = [0, rank, 1].map(|rank| launch(rank, 3, &root));
+        let who: Vec<_> = who.iter().map(|&rank| launch(rank, 3, &root)).collect();
         for (kind, why) in refusals(join(&who, PATIENCE)) {
             assert_eq!(kind, Refusal::DuplicateRank);
             let wanted = format!(

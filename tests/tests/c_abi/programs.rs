@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::library::{Installed, bounded, brigade, has, run, source};
 
 /// All that is written in C against brigade.h.
-const C_PROGRAMS: [&str; 15] = [
+const C_PROGRAMS: [&str; 16] = [
     "layout.c",
     "collectives.c",
     "device.c",
@@ -18,6 +18,7 @@ const C_PROGRAMS: [&str; 15] = [
     "ids.c",
     "interrupts.c",
     "latency.c",
+    "losses.c",
     "offload.c",
     "survivors.c",
     "windows.c",
@@ -179,6 +180,20 @@ fn those_who_are_left_go_on_without_a_killed_rank() {
     let library = Installed::get();
     let binary = link(&library, "gcc", "survivors.c", "plain", &[]);
     assert_eq!(run(&mut bounded(&binary)), "those who were left went on, and were as many again\n");
+}
+
+#[test]
+fn a_second_loss_is_told_of_and_survived() {
+    if !has("gcc") {
+        return;
+    }
+    let library = Installed::get();
+    let binary = link(&library, "gcc", "losses.c", "plain", &[]);
+    for transport in ["shm", "tcp"] {
+        let mut program = bounded(&binary);
+        program.env("BRIGADE_TRANSPORT", transport);
+        assert_eq!(run(&mut program), "those who were left went on without both\n", "{transport}");
+    }
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub struct Settings {
     pub interface: Option<String>,
     /// Which ports the agreement may use, as for TCP.
     pub ports: Option<RangeInclusive<u16>>,
+    /// How long nothing may be heard of a peer's machine, as for TCP.
+    pub silence: Duration,
 }
 
 impl Default for Settings {
@@ -118,6 +120,7 @@ impl Default for Settings {
             traffic_class: 0,
             interface: None,
             ports: None,
+            silence: tcp::Settings::default().silence,
         }
     }
 }
@@ -170,6 +173,7 @@ impl Rdma {
             sockets_per_peer: 1,
             interface: self.settings.interface.clone(),
             ports: self.settings.ports.clone(),
+            silence: self.settings.silence,
             ..tcp::Settings::default()
         })
     }

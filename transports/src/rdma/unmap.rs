@@ -31,7 +31,8 @@ use std::time::{Duration, Instant};
 use self::sys::Userfault;
 use super::sys::Gong;
 
-pub(super) use self::sys::{Change, forks, page_bytes};
+pub(super) use self::sys::{Change, page_bytes};
+pub(super) use crate::forks::forks;
 
 /// How many changes the journal remembers.
 const JOURNAL: usize = 512;
@@ -118,7 +119,6 @@ impl Watch {
             .name("brigade-unmap".into())
             .spawn(move || its.expect("it has just been made").run(&heard))?;
         watch.thread = Some(thread);
-        watch.shared().userfault.blind_children();
         Ok(watch)
     }
 

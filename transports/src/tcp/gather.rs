@@ -199,7 +199,7 @@ mod tests {
         for socket in &sockets {
             socket.set_nonblocking(true).unwrap();
         }
-        let mut gatherer = Gatherer::new(Arc::new(Link { sockets }), Armings::default());
+        let mut gatherer = Gatherer::new(Arc::new(Link::of(sockets)), Armings::default());
         let mut stream = Vec::new();
         loop {
             let mut target = vec![0; random.usize(1..20_000)];
@@ -242,7 +242,7 @@ mod tests {
         let (own, others): (Vec<_>, Vec<_>) = (0..4).map(|_| UnixStream::pair().unwrap()).unzip();
         let sockets: Vec<_> = own.into_iter().map(socket2::Socket::from).collect();
         sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
-        let link = Arc::new(Link { sockets });
+        let link = Arc::new(Link::of(sockets));
         let armings = Armings::default();
         let mut gatherer = Gatherer::new(link, armings.clone());
         let mut got = [0; 8];

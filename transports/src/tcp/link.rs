@@ -19,11 +19,12 @@ use socket2::Socket;
 
 use super::handshake::{self, Answer, Hello};
 use super::patience::{LOOK, Patience};
+use crate::OursAlone;
 use crate::sys::{Changes, Epoll};
 
 /// The sockets of a pair of ranks, in non-blocking mode.
 pub(super) struct Link {
-    pub(super) sockets: Vec<Socket>,
+    pub(super) sockets: Vec<OursAlone<Socket>>,
 }
 
 impl Link {
@@ -31,7 +32,12 @@ impl Link {
         for socket in &sockets {
             socket.set_nonblocking(true)?;
         }
-        Ok(Arc::new(Link { sockets }))
+        Ok(Arc::new(Self::of(sockets)))
+    }
+
+    /// Of sockets that are in that mode.
+    pub(super) fn of(sockets: Vec<Socket>) -> Link {
+        Link { sockets: sockets.into_iter().map(OursAlone::new).collect() }
     }
 }
 

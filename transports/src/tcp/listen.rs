@@ -20,7 +20,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::port::Shared;
 use super::{handshake, options, sys};
-use crate::{MAKE_THREAD, TransportError, Unavailable, opened};
+use crate::{MAKE_THREAD, OursAlone, TransportError, Unavailable, opened};
 
 /// How long a caller may take to prove itself.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ const BACKLOG: i32 = 4096;
 
 /// Listening sockets, not yet served.
 pub(super) struct Bound {
-    sockets: Vec<Socket>,
+    sockets: Vec<OursAlone<Socket>>,
     pub(super) port4: u16,
     pub(super) port6: u16,
 }
@@ -43,7 +43,8 @@ impl Bound {
         let port4 = v4.as_ref().map_or(0, |(_, port)| *port);
         let v6 = listen(Ipv6Addr::UNSPECIFIED.into(), ports, port4)?;
         let port6 = v6.as_ref().map_or(0, |(_, port)| *port);
-        let sockets: Vec<Socket> = v4.into_iter().chain(v6).map(|(socket, _)| socket).collect();
+        let both = v4.into_iter().chain(v6);
+        let sockets: Vec<_> = both.map(|(socket, _)| OursAlone::new(socket)).collect();
         if sockets.is_empty() {
             return Err(unavailable("neither IPv4 nor IPv6 is enabled", "enable one of them"));
         }
@@ -139,10 +140,10 @@ impl Drop for Listener {
 }
 
 /// Accept until the other end of `stopped` is dropped.
-fn serve(listening: &[Socket], stopped: &UnixStream, shared: &Arc<Shared>) {
+fn serve(listening: &[OursAlone<Socket>], stopped: &UnixStream, shared: &Arc<Shared>) {
     let fds: Vec<_> = listening
         .iter()
-        .map(AsRawFd::as_raw_fd)
+        .map(|socket| socket.as_raw_fd())
         .chain(std::iter::once(stopped.as_raw_fd()))
         .collect();
     let mut callers = VecDeque::new();

@@ -10,7 +10,8 @@
 //! * `address`, `route`: which addresses there are and in which order to try them
 //! * `card`, `handshake`, `frame`: bytes from the network, read as hostile
 //! * `listen`, `dial`, `tries`, `link`: how a link comes to stand; `dialler`, `patience`: beside
-//!   whom, and for how long; `options`: what its sockets are told
+//!   whom, and for how long; `options`,
+//!   `silence`: what its sockets are told
 //! * `wire`, `stripe`, `gather`: the hot path, over one socket and over several; `bell`: sleeping
 //!
 //! TCP does not protect the bytes that travel: the proof keeps strangers out, not listeners-in.
@@ -30,6 +31,7 @@ mod patience;
 mod port;
 mod probe;
 mod route;
+pub(crate) mod silence;
 mod stripe;
 mod sys;
 mod tries;
@@ -38,6 +40,7 @@ mod wire;
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use address::{Filter, Interface};
 pub use route::{Reach, Route};
@@ -61,8 +64,8 @@ pub struct Settings {
     pub interface: Option<String>,
     /// The ports to listen on, one for each rank of a machine; any if `None`.
     pub ports: Option<RangeInclusive<u16>>,
-    /// When an idle connection counts as dead.
-    pub keepalive: Keepalive,
+    /// How long nothing may be heard of a peer's machine until it counts as gone.
+    pub silence: Duration,
     /// The largest piece of the stream that one socket of several gets at a time.
     pub segment_bytes: usize,
     /// The congestion control to ask for; the system's if `None`, except on loopback, where reno
@@ -78,23 +81,12 @@ impl Default for Settings {
             sockets_per_peer: 0,
             interface: None,
             ports: None,
-            keepalive: Keepalive { idle_s: 2, interval_s: 1, count: 3 },
+            silence: Duration::from_secs(10),
             segment_bytes: 256 << 10,
             congestion: None,
             buffer_bytes: None,
         }
     }
-}
-
-/// Probing of idle connections: a dead host shows after `idle_s + interval_s * count` seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keepalive {
-    /// Silence before the first probe, in seconds.
-    pub idle_s: u32,
-    /// Seconds between probes.
-    pub interval_s: u32,
-    /// Probes without an answer.
-    pub count: u32,
 }
 
 /// TCP as a transport.

@@ -1,18 +1,12 @@
 //! What is set on each socket, and why.
 
 use std::io;
-use std::time::Duration;
 
-use socket2::{Socket, TcpKeepalive};
+use socket2::Socket;
 
-use super::{Keepalive, Settings, sys};
+use super::silence::{keepalive, retry_cap_ms};
+use super::{Settings, sys};
 use crate::TransportError;
-
-/// Longest pause between two attempts to reach a silent peer, where the kernel can be told
-/// (Linux 6.15). With it a dead host shows after some 15 s even while bytes are on the way to it,
-/// when no keepalive is sent. TCP_USER_TIMEOUT would be quicker, but it also cuts off a live peer
-/// that does not read for a while, such as a rank that is late.
-const RETRY_CAP_MS: u32 = 1000;
 
 /// Prepare a socket that will carry a wire.
 pub(super) fn tune(
@@ -23,14 +17,12 @@ pub(super) fn tune(
     let failed = |call, error: io::Error| TransportError::from_io(call, &error, "tuning a socket");
     // The executor decides what is worth a packet; the kernel must not wait for more.
     socket.set_tcp_nodelay(true).map_err(|error| failed("TCP_NODELAY", error))?;
-    let Keepalive { idle_s, interval_s, count } = settings.keepalive;
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(idle_s.into()))
-        .with_interval(Duration::from_secs(interval_s.into()))
-        .with_retries(count);
-    socket.set_tcp_keepalive(&keepalive).map_err(|error| failed("SO_KEEPALIVE", error))?;
-    // Older kernels do not know this one; the communicator's deadline is still there.
-    let _ = sys::set_retry_cap(socket, RETRY_CAP_MS);
+    let idle = socket.set_tcp_keepalive(&keepalive(settings.silence));
+    idle.map_err(|error| failed("SO_KEEPALIVE", error))?;
+    // While bytes are on the way no keepalive is sent. TCP_USER_TIMEOUT would be exact, but it also
+    // cuts off a live peer that does not read for a while, such as a rank that is late. Kernels
+    // before Linux 6.15 do not know this one; the communicator's deadline is still there.
+    let _ = sys::set_retry_cap(socket, retry_cap_ms(settings.silence));
     if let Some(bytes) = settings.buffer_bytes {
         socket.set_send_buffer_size(bytes).map_err(|error| failed("SO_SNDBUF", error))?;
         socket.set_recv_buffer_size(bytes).map_err(|error| failed("SO_RCVBUF", error))?;

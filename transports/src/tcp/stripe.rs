@@ -84,7 +84,7 @@ impl Cutter {
     /// The socket for the next segment: the last one while it keeps up, so that small messages
     /// stay on one socket, else the one with the fewest bytes that have not left yet.
     fn least_loaded(&self) -> io::Result<usize> {
-        let load = |index: usize| sys::unsent_bytes(&self.link.sockets[index]);
+        let load = |index: usize| sys::unsent_bytes(&*self.link.sockets[index]);
         let mut best = (load(self.socket)?, self.socket);
         if best.0 > self.segment_bytes / 2 {
             for index in 0..self.link.sockets.len() {
@@ -112,7 +112,7 @@ mod tests {
             socket.set_nonblocking(true).unwrap();
         }
         let sockets = own.into_iter().map(socket2::Socket::from).collect();
-        (Arc::new(Link { sockets }), other)
+        (Arc::new(Link::of(sockets)), other)
     }
 
     /// Read all that is there; returns how many bytes.

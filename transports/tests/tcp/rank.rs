@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use brigade_transports::tcp::{Keepalive, Settings, Tcp};
+use brigade_transports::tcp::{Settings, Tcp};
 use brigade_transports::{Endpoint, Group, RecvWire, SendWire, Transport, TransportError};
 
 const ROLE: &str = "BRIGADE_TEST_TCP_ROLE";
@@ -110,9 +110,9 @@ fn play_a_part() {
     let mut words = role.splitn(3, ' ');
     let mut word = || words.next().unwrap().to_string();
     let (me, part, interface) = (word().parse::<usize>().unwrap(), word(), word());
-    let keepalive = Keepalive { idle_s: 1, interval_s: 1, count: 2 };
+    let silence = Duration::from_secs(3);
     let interface = Some(interface).filter(|text| !text.is_empty());
-    let tcp = Tcp::new(Settings { keepalive, interface, ..Settings::default() });
+    let tcp = Tcp::new(Settings { silence, interface, ..Settings::default() });
     let port = tcp.open([3; 32]).unwrap();
     say(&format!(
         "card {}",

@@ -11,6 +11,7 @@ fn join(rank: u32, ranks: u32, pid: u32) -> Join {
         ranks,
         patience_ms: 30_000,
         report_ms: NEVER,
+        silence_ms: 10_000,
         process,
         member,
         card: vec![rank as u8],

@@ -24,7 +24,10 @@ fn the_first_loss_stands() {
     let mut court = Court::new(4);
     let first = court.ended(2, "reset");
     assert!(matches!(verdict(&first), Some(Verdict::Lost { rank: 2, .. })));
-    assert!(court.ended(3, "reset").is_empty());
+    let second = court.ended(3, "killed");
+    let lost = Frame::Lost { rank: 3, how: "killed".into() };
+    assert_eq!(second, [(Audience::All, lost)], "it changes no verdict, but is told");
+    assert!(court.ended(3, "killed").is_empty(), "once");
     let abort = Frame::Abort { why: "late".into() };
     assert!(court.hear(0, abort, Instant::now()).is_empty());
 }

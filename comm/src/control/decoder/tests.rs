@@ -29,6 +29,7 @@ fn one_of_each() -> Vec<Frame> {
             ranks: 2,
             patience_ms: 3,
             report_ms: 4,
+            silence_ms: 5,
             process: [5; 16],
             member: member(6),
             card: card.clone(),

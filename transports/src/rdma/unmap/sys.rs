@@ -3,9 +3,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
+use crate::forks::OursAlone;
 use crate::sys::check;
 
 /// A page of memory, in bytes: what registrations are counted in.
@@ -35,31 +34,6 @@ pub(in crate::rdma) fn wait_for_either(
     // SAFETY: two entries, which live through the call.
     check(unsafe { libc::poll(both.as_mut_ptr(), 2, -1) })?;
     Ok(both[1].revents != 0)
-}
-
-/// How often this process was made by a fork, counted since [`Userfault::blind_children`].
-static FORKS: AtomicU32 = AtomicU32::new(0);
-/// The descriptor that a child must not have.
-static NOT_FOR_CHILDREN: AtomicI32 = AtomicI32::new(-1);
-
-/// Changes whenever this process turns out to be another one.
-pub(in crate::rdma) fn forks() -> u32 {
-    FORKS.load(Ordering::Relaxed)
-}
-
-/// What runs in a child before its fork returns.
-extern "C" fn in_child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-    let fd = NOT_FOR_CHILDREN.load(Ordering::Relaxed);
-    if fd >= 0 {
-        // SAFETY: no pointers, and calls that are allowed here. The number goes on to name
-        // something, so that whoever closes it closes nothing else.
-        unsafe {
-            let harmless = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-            libc::dup3(harmless, fd, libc::O_CLOEXEC);
-            libc::close(harmless);
-        }
-    }
 }
 
 // From `linux/userfaultfd.h`.
@@ -114,7 +88,7 @@ const MESSAGES: usize = 16;
 /// A descriptor at which the kernel tells what becomes of watched memory of this process
 /// (userfaultfd). Whoever changes such memory waits until that has been read.
 pub(in crate::rdma) struct Userfault {
-    fd: OwnedFd,
+    fd: OursAlone<OwnedFd>,
     /// A watched page of its own, at which it asks.
     page: usize,
 }
@@ -142,6 +116,8 @@ impl Userfault {
         };
         // SAFETY: `fd` was just made and belongs to nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // A child could read what we must see.
+        let fd = OursAlone::new(fd);
         let features =
             UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
         call(&fd, UFFDIO_API, &mut [UFFD_API, features, 0])?;
@@ -155,17 +131,6 @@ impl Userfault {
         let userfault = Userfault { fd, page: page.expose_provenance() };
         userfault.watch(userfault.page, bytes)?;
         Ok(userfault)
-    }
-
-    /// Take it away from children that are made from now on: they could read what we must see.
-    /// There can be one such descriptor at a time.
-    pub(in crate::rdma) fn blind_children(&self) {
-        static ONCE: Once = Once::new();
-        NOT_FOR_CHILDREN.store(self.fd.as_raw_fd(), Ordering::Relaxed);
-        ONCE.call_once(|| {
-            // SAFETY: a function that does what is allowed in a child, and no other ones.
-            let _code = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
     }
 
     /// Tell what becomes of whole pages from now on. Errors: they are of a kind that cannot be
@@ -217,8 +182,6 @@ impl Userfault {
 
 impl Drop for Userfault {
     fn drop(&mut self) {
-        let fd = self.fd.as_raw_fd();
-        let _ours = NOT_FOR_CHILDREN.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
         let bytes = page_bytes();
         // Nobody reads any more, so to unmap a watched page would be to wait for ever.
         if self.unwatch(self.page, bytes).is_ok() {
