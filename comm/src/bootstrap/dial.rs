@@ -330,7 +330,11 @@ fn may_pass(why: &str) -> Setback {
 
 fn doubtful(frame: Frame) -> Setback {
     match frame {
-        Frame::Refused { kind, why } => Setback::Doubtful { kind, why },
+        // Anybody may have written it, and a terminal obeys some bytes.
+        Frame::Refused { kind, why } => {
+            let harmless = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+            Setback::Doubtful { kind, why: why.chars().map(harmless).collect() }
+        }
         _ => Setback::Doubtful {
             kind: Refusal::Secret,
             why: "it cannot prove the job's secret".into(),
@@ -361,6 +365,16 @@ mod tests {
         assert!(line.has_heard(Duration::from_secs(20)).is_ok_and(|has| has));
         assert!(line.hear(Instant::now()).is_ok_and(|heard| heard == frame));
         assert!(line.hear(Instant::now()).is_err(), "there is no more");
+    }
+
+    #[test]
+    fn what_a_stranger_says_does_nothing_to_a_terminal() {
+        let why = "the root's \x1b[2J\x07 secret".to_owned();
+        let Setback::Doubtful { why, .. } = doubtful(Frame::Refused { kind: Refusal::Secret, why })
+        else {
+            panic!("nothing that a stranger says is certain");
+        };
+        assert_eq!(why, "the root's \u{fffd}[2J\u{fffd} secret");
     }
 
     #[test]
