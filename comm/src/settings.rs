@@ -103,7 +103,7 @@ const TABLE: [(&str, &str); 12] = [
     ("BRIGADE_INTERFACE", "interfaces for TCP: name, address, CIDR, ^exclude"),
     ("BRIGADE_PORTS", "ports for TCP, FIRST-LAST"),
     ("BRIGADE_SOCKETS", "TCP sockets from one rank to another, 0 = automatic"),
-    ("BRIGADE_SILENCE_MS", "a machine that is silent for so long is lost, 2 s or more"),
+    ("BRIGADE_SILENCE_MS", "a machine that is silent so long is lost, from 2 s on"),
 ];
 
 /// What part of the time after which a call is reported it takes until joining is.

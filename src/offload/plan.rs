@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", requires = "width")]
     layers: Option<u64>,
     /// Width of its layers
-    #[arg(long, value_name = "N", requires = "layers")]
+    #[arg(long, value_name = "N", requires = "layers", conflicts_with = "params")]
     width: Option<u64>,
     /// Its vocabulary
     #[arg(long, value_name = "N", default_value_t = 32_768)]
@@ -185,6 +185,8 @@ fn drive(place: &Place, endurance_tb: Option<f64>) -> Result<Drive, String> {
     if !is_there && place.path.exists() {
         return Err(format!("--path: {name} is no folder; name the folder that files shall be in"));
     }
+    // Before measuring, whose file is not gone from every file system at once.
+    let free = offload::free_bytes(&place.path);
     let mut drive = match place.rates {
         Some((read, write, both)) => {
             Drive { both, ..Drive::new(name, Rate::given(read), Rate::given(write)) }
@@ -198,7 +200,7 @@ fn drive(place: &Place, endurance_tb: Option<f64>) -> Result<Drive, String> {
         }
         None => Drive::new(name, Rate::assumed(ASSUMED_READ), Rate::assumed(ASSUMED_WRITE)),
     };
-    if let Some(free) = offload::free_bytes(&place.path).filter(|_| is_there) {
+    if let Some(free) = free.filter(|_| is_there) {
         drive.capacity_bytes = free;
     }
     drive.endurance_tb = endurance_tb;

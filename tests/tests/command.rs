@@ -56,6 +56,7 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
             "offload plan --params 1B --device 0 --host 6G --path /a=1e308/1 --path /b=1e308/1e308",
             "/a read: 1e308 is no rate",
         ),
+        ("offload plan --device 0 --host 1G --params 1K --width 64", "cannot be used with"),
         ("offload plan --device 0 --host 1G", "provided:\n  <--params <N>|--layers <N>>"),
         ("tune barrier -n 2", "barrier has nothing to choose"),
         ("tune -n 2 --transport cuda", "rules are for memory of the host"),
