@@ -137,8 +137,9 @@ impl World {
         Self { rank, control: Arc::new(control), ports, cards, hosts, cores }
     }
 
-    /// The same ranks and ports without anybody who judges: for those who go on when this world has
-    /// ended, until they have a judge of their own.
+    /// The same ranks and ports, for some that meet when this world may have ended: what ended it
+    /// has no hold on them, and nobody judges until they have a root of their own; but they hear of
+    /// losses among themselves.
     pub(crate) fn meeting(&self, members: &[u32]) -> Self {
         let (cards, hosts, cores) = (self.cards.clone(), self.hosts.clone(), self.cores.clone());
         let (ports, control) = (Arc::clone(&self.ports), Arc::new(self.control.meeting(members)));

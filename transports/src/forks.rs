@@ -102,7 +102,6 @@ mod tests {
 
     use super::*;
 
-    /// As a child would have it, in a thread of a process that is none.
     #[test]
     fn a_child_keeps_no_connection_open() {
         let (ours, mut other) = UnixStream::pair().unwrap();
