@@ -51,14 +51,15 @@ rules are a text that can be read and mended; with
   BRIGADE_TUNING=FILE
 
 communicators of as many ranks choose by them. All ranks must have the same rules. They hold for
-the machines and the transport that they were measured on: tune again where those change. The last
-one of a collective is also for calls longer than -e.
+the machines and the transport that they were measured on: tune again where those change. Each
+size has what is nearer to it than to the next; calls longer than that go as without rules, so
+tune up to what you call (-e).
 
 What is chosen without rules stays, unless another algorithm is known to be faster: by 3 % in the
 medians, and in so many rounds (column `won`) as a coin would win less than once in a hundred times,
-which is all of 7 to 10, 10 of 11, 16 of 20. Where one only seems so, `?` stands behind it, and it
-gets no rule: on a busy machine that may be everywhere. More --rounds or a quieter machine would
-tell.
+which is all of 7 to 10, 10 of 11, 16 of 20. Of those that are, the fastest is taken. Where none is,
+but one seems so, `?` stands behind it, and it gets no rule: on a busy machine that may be
+everywhere. More --rounds or a quieter machine would tell.
 
 Without a launcher's environment this command starts the ranks itself; under a launcher (brigade
 run, torchrun, mpirun, srun) it is one rank of the world that the launcher made.
@@ -214,6 +215,7 @@ struct Report {
     head: Vec<String>,
     ranks: u32,
     rounds: u32,
+    factor: u32,
     rules: Vec<Rule>,
     /// Collectives, and their sizes at which it is not known what is the fastest.
     unsure: Vec<String>,
@@ -230,9 +232,9 @@ impl Report {
             machine,
             format!("time: median of {} rounds, all algorithms in turn, out of place", args.rounds),
         ];
-        let (ranks, rounds) = (comm.size() as u32, args.rounds);
+        let (ranks, rounds, factor) = (comm.size() as u32, args.rounds, args.sweep.factor);
         let (rules, unsure) = (Vec::new(), Vec::new());
-        Ok(Self { head, ranks, rounds, rules, unsure, has_begun: false })
+        Ok(Self { head, ranks, rounds, factor, rules, unsure, has_begun: false })
     }
 
     /// Print what is being timed, before that takes its time.
@@ -256,7 +258,7 @@ impl Report {
     /// Print what was found of it.
     fn add(&mut self, kind: Kind, timed: &[Timed]) -> Result<(), Failure> {
         let collective = kind.collective(0).expect("what is tuned is a collective");
-        self.rules.extend(rules(collective, self.ranks, timed));
+        self.rules.extend(rules(collective, self.ranks, timed, self.factor));
         let mut text = String::new();
         timed.iter().for_each(|one| text.push_str(&self.row(one)));
         let unsure: Vec<String> = timed
@@ -354,9 +356,9 @@ mod tests {
             timed(1600, 10.0, 9.9),
             timed(6400, 20.0, 90.0),
         ];
-        let rules = rules(Collective::AllReduce, 3, &all);
+        let rules = rules(Collective::AllReduce, 3, &all, 4);
         let found: Vec<_> = rules.iter().map(|rule| (rule.up_to, rule.algorithm)).collect();
-        assert_eq!(found, [(800, Algorithm::Doubling), (u64::MAX, Algorithm::Ring)]);
+        assert_eq!(found, [(800, Algorithm::Doubling), (12_800, Algorithm::Ring)]);
     }
 
     #[derive(clap::Parser)]

@@ -30,10 +30,12 @@ impl Timed {
         self.fastest(known).unwrap_or(self.usual)
     }
 
-    /// The algorithm that seems to be the fastest, if it is another one by more than clocks tell.
+    /// The algorithm that seems to be the fastest, where none is known to be faster than the usual
+    /// one and this one is by more than clocks tell.
     pub(super) fn seeming(&self) -> Option<Algorithm> {
         let fastest = self.fastest(self.us.iter().map(|(algorithm, _)| *algorithm));
-        fastest.filter(|&fastest| self.is_worth(fastest, self.choice()))
+        let is_usual = self.choice() == self.usual;
+        fastest.filter(|&fastest| is_usual && self.is_worth(fastest, self.usual))
     }
 
     /// The median over the rounds.
@@ -85,12 +87,15 @@ pub(super) fn enough(rounds: u32) -> Option<u32> {
     least
 }
 
-/// The rules for one collective: sizes in between go with the nearer one.
-pub(super) fn rules(collective: Collective, ranks: u32, timed: &[Timed]) -> Vec<Rule> {
+/// The rules for one collective at sizes that grow by `factor`: sizes in between go with the nearer
+/// one, and so does what is longer than all of them. What is nearer to the next one, which was not
+/// timed, has no rule.
+pub(super) fn rules(collective: Collective, ranks: u32, timed: &[Timed], factor: u32) -> Vec<Rule> {
     let mut rules: Vec<Rule> = Vec::new();
     for (at, one) in timed.iter().enumerate() {
-        let middle = |next: &Timed| ((one.bytes as f64) * (next.bytes as f64)).sqrt() as u64;
-        let up_to = timed.get(at + 1).map_or(u64::MAX, middle);
+        let next =
+            timed.get(at + 1).map_or(one.bytes as f64 * f64::from(factor), |it| it.bytes as f64);
+        let up_to = (one.bytes as f64 * next).sqrt() as u64;
         let rule = Rule { collective, ranks, up_to, algorithm: one.choice() };
         match rules.last_mut().filter(|last| last.algorithm == rule.algorithm) {
             Some(last) => last.up_to = up_to,
@@ -139,6 +144,14 @@ mod tests {
         // More rounds of the same kind tell.
         let more = |round: [f64; 9]| [round, [round[0]; 9], [round[0]; 9]].concat();
         assert_eq!(timed(&more(busy), &more(other)).choice(), Algorithm::Doubling);
+    }
+
+    #[test]
+    fn what_is_known_is_chosen_also_where_another_seems_faster_still() {
+        let mut three = timed(&[40.0; 7], &[30.0; 7]);
+        three.us[2].1 = vec![20.0; 7];
+        three.us[2].1[3] = 50.0;
+        assert_eq!((three.choice(), three.seeming()), (Algorithm::Doubling, None));
     }
 
     #[test]
