@@ -31,6 +31,8 @@ namespace brigade_cpu {
 
 constexpr unsigned WARP = 32;
 constexpr unsigned GLANCES = 64;
+constexpr unsigned HOPES = 256;
+constexpr long NAP_NS = 20000;
 
 struct Fiber {
     void *stack_pointer;  // Null until it began, or waited for the first time.
@@ -57,7 +59,7 @@ struct Block {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     std::vector<char> shared;
-    unsigned live, arrived, generation, current, glances;
+    unsigned live, arrived, generation, current, glances, stalls;
     // Where its threads begin, end, and meet at odd and even barriers.
     char beginning, end, meeting[2];
     void *home;
@@ -143,7 +145,9 @@ BRIGADE_UNSEEN static inline void yield() {
     brigade_cpu_switch(&me.stack_pointer, other.stack_pointer);
 }
 
-// Somebody outside of the block is waited for.
+// Somebody outside of the block is waited for. Linux may take a whole slice from who yields, which
+// beside programs that compute is a tenth of a second for each of them: who has waited for long
+// sleeps now and then instead, which costs nothing of that.
 BRIGADE_UNSEEN static inline void stall() {
     Block &b = *block;
     if (b.on_stall) {
@@ -153,7 +157,12 @@ BRIGADE_UNSEEN static inline void stall() {
         become(fiber().identity);
     }
     yield();
-    sched_yield();
+    if (++b.stalls < HOPES) {
+        sched_yield();
+    } else if (b.stalls % 8 == 0) {
+        const timespec nap = {0, NAP_NS};
+        nanosleep(&nap, nullptr);
+    }
 }
 
 // A load in a loop that may be waiting; seldom enough to cost nothing where it is not.
