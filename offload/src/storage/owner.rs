@@ -65,7 +65,7 @@ fn unlockable(path: &Path, e: &io::Error) -> Result<(), StorageError> {
 }
 
 /// The process that holds the lock, where the system tells.
-fn owner(file: &File) -> Option<u32> {
+pub(super) fn owner(file: &File) -> Option<u32> {
     let found = file.metadata().ok()?;
     let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
     let list = std::fs::read_to_string("/proc/locks").ok()?;

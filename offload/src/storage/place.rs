@@ -109,6 +109,16 @@ impl Place {
         }
     }
 
+    /// The process that owns this file, where one does and the system tells.
+    pub(super) fn owner(&self, body: &Body) -> Option<u32> {
+        match body {
+            Body::System { buffered: file, .. } | Body::Namespace { device: file, .. } => {
+                owner::owner(file)
+            }
+            Body::Simulated => None,
+        }
+    }
+
     /// Open what exists; gives its length too.
     pub(super) fn open(&self, path: &Path) -> Result<(Body, u64), StorageError> {
         let opened = match self {

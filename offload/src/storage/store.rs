@@ -150,6 +150,11 @@ impl Storage {
         self.inner.place.own(file.path(), file.opened.body())
     }
 
+    /// The process that owns this file, where one does and the system tells.
+    pub fn owner(&self, file: &File) -> Option<u32> {
+        self.inner.place.owner(file.opened.body())
+    }
+
     /// Let a file be at least `bytes` long, with its space reserved.
     ///
     /// Errors: the system's; the file is as it was.

@@ -17,6 +17,9 @@ use crate::storage::StorageError;
 /// What a file of a checkpoint is called: `rank-00003-of-00008.brigade`.
 const ENDING: &str = ".brigade";
 
+/// How often the states of ranks are opened that somebody commits to meanwhile.
+const OPENINGS: usize = 8;
+
 /// Ranks of a job; more is a name that somebody made up.
 const RANKS_MAX: usize = 1 << 20;
 
@@ -137,6 +140,24 @@ pub(super) fn open_common(
     carrier: &Carrier,
     ranks: &[Vec<PathBuf>],
 ) -> Result<Vec<StateFile>, StoreError> {
+    let mut seen = None;
+    for _ in 0..OPENINGS {
+        match open_as_found(carrier, ranks) {
+            Err(StoreError::NoGeneration { paths, wanted, found }) => {
+                // They may have been committed to in between: what does not change is so.
+                if seen.replace(found.clone()).is_some_and(|seen| seen == found) {
+                    return Err(StoreError::NoGeneration { paths, wanted, found });
+                }
+            }
+            Err(StoreError::Overtaken { .. } | StoreError::Storage(StorageError::Owned { .. })) => {
+            }
+            opened => return opened,
+        }
+    }
+    open_as_found(carrier, ranks)
+}
+
+fn open_as_found(carrier: &Carrier, ranks: &[Vec<PathBuf>]) -> Result<Vec<StateFile>, StoreError> {
     let open = |paths: &Vec<PathBuf>| StateFile::open(carrier, paths, Which::Newest);
     let mut states = ranks.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let Some(first) = states.first() else {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::carrier::Carrier;
 use super::error::StoreError;
-use super::state::{PendingBlock, Shared};
+use super::shared::{PendingBlock, Shared};
 use crate::layout::{
     Checksum, Commit, Entry, Generation, Geometry, Place, Placed, Sealed, checksum,
 };

@@ -1,7 +1,8 @@
 //! Pieces of states brought together in memory: each block is read once, whatever is needed of it.
 
 use super::error::StoreError;
-use super::state::{PendingBlock, StateFile};
+use super::shared::PendingBlock;
+use super::state::StateFile;
 use crate::layout::Piece;
 use crate::memory::Category;
 use crate::storage::Priority;

@@ -9,7 +9,7 @@ use super::error::StoreError;
 use super::state::Which;
 use crate::layout::{
     ALIGNMENT, Blueprint, Candidate, Fault, Generation, Geometry, Place, Placed, Recovered,
-    SLOT_BYTES, Side, Step, Superblock, Wrong, recover,
+    SLOT_BYTES, Side, Step, Superblock, Unrecoverable, Wrong, recover,
 };
 use crate::storage::File;
 
@@ -101,14 +101,30 @@ pub(super) fn take_over(carrier: &Carrier, files: &[File], seen: &[u64]) -> Resu
     for file in files {
         carrier.storage.own(file)?;
     }
-    let paths = || files.iter().map(|file| file.path().to_path_buf()).collect();
-    let recovered = recover(&slots(carrier, files)?);
-    let recovered = recovered.map_err(|why| StoreError::Unrecoverable { paths: paths(), why })?;
-    let found = numbers(&recovered);
-    match found == seen {
-        true => Ok(()),
-        false => Err(StoreError::Overtaken { paths: paths(), seen: seen.to_vec(), found }),
+    match recover(&slots(carrier, files)?) {
+        Err(why) => Err(StoreError::Unrecoverable { paths: paths_of(files), why }),
+        now if is_same(seen, &now) => Ok(()),
+        now => Err(overtaken(files, seen, &now)),
     }
+}
+
+/// Whether superblocks tell of the generations that were seen before.
+pub(super) fn is_same(seen: &[u64], now: &Result<Recovered, Unrecoverable>) -> bool {
+    now.as_ref().is_ok_and(|now| numbers(now) == seen)
+}
+
+/// Somebody else has written to a state in which these generations were seen.
+pub(super) fn overtaken(
+    files: &[File],
+    seen: &[u64],
+    now: &Result<Recovered, Unrecoverable>,
+) -> StoreError {
+    let found = now.as_ref().map(numbers).unwrap_or_default();
+    StoreError::Overtaken { paths: paths_of(files), seen: seen.to_vec(), found }
+}
+
+pub(super) fn paths_of(files: &[File]) -> Vec<PathBuf> {
+    files.iter().map(|file| file.path().to_path_buf()).collect()
 }
 
 /// The generations that superblocks tell of.

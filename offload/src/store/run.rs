@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::carrier::damaged;
 use super::draft::Draft;
 use super::error::StoreError;
-use super::state::Shared;
-use crate::layout::{Entry, Fault, Geometry, Place, Placed, Unsealable, Wrong, checksum_padded};
+use super::shared::Shared;
+use crate::layout::{Entry, Geometry, Place, Placed, Unsealable, checksum_padded};
 use crate::memory::Buffer;
 use crate::storage::{Pending, Priority};
 
@@ -292,10 +291,7 @@ impl Shared {
         for ((block, part), entry) in (first..).zip(buffer.chunks(block_bytes)).zip(&wanted) {
             let found = checksum_padded(part, block_bytes);
             if found != entry.checksum {
-                let Place { stripe, offset } = geometry.place(block, entry.side);
-                let (wanted, found) = (entry.checksum.0, found.0);
-                let wrong = Wrong::Checksum { what: "a block", wanted, found };
-                return Err(damaged(&self.files[stripe as usize], Fault { offset, wrong }));
+                return Err(self.blame(geometry.place(block, entry.side), entry.checksum, found));
             }
         }
         Ok(())

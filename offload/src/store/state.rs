@@ -2,19 +2,25 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::carrier::{Carrier, damaged};
 use super::draft::Draft;
 use super::error::StoreError;
 use super::gather::gather;
-use super::opening::{load, nothing, numbers, random_id, slots, take_devices, take_over};
+use super::opening::{
+    Slots, load, nothing, numbers, overtaken, paths_of, random_id, slots, take_devices, take_over,
+};
+use super::shared::{PendingBlock, Shared};
 use crate::layout::{
-    Blueprint, Checksum, Directory, Entry, Fault, Generation, Geometry, Member, Piece, Placed,
-    Step, Wrong, checksum, erase, recover, withdraw,
+    Blueprint, Directory, Fault, Generation, Geometry, Member, Piece, Placed, Step, erase, recover,
+    withdraw,
 };
 use crate::memory::{Buffer, Category};
-use crate::storage::{File, Pending, Priority};
+use crate::storage::{File, Priority, StorageError};
+
+/// How often a state is opened anew that somebody writes to meanwhile.
+const OPENINGS: usize = 8;
 
 /// Which generation to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +35,8 @@ pub enum Which {
 ///
 /// One at a time may write to a state, and who tries beside it is told so: whoever makes one owns
 /// its files, and whoever opens one does from the first write on, until it is dropped. Any number
-/// may read one that nobody writes to.
+/// may read one: beside a writer until two more generations are committed, from when on reading it
+/// is `Overtaken`.
 #[derive(Debug)]
 pub struct StateFile {
     pub(super) shared: Arc<Shared>,
@@ -39,33 +46,6 @@ pub struct StateFile {
     faults: Vec<StoreError>,
     /// What is to be done before anything is written.
     mend: Vec<Step>,
-    /// Whether we own the files; who opens them does so before the first write.
-    is_ours: bool,
-    /// The generations that were there when it was opened.
-    seen: Vec<u64>,
-}
-
-/// What drafts and states have in common.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) carrier: Carrier,
-    pub(super) files: Vec<File>,
-    pub(super) blueprint: Arc<Blueprint>,
-    /// Of the drafts begun, the last.
-    pub(super) last_draft: AtomicU64,
-    /// The draft that has written something since the last commit; 0 for none.
-    pub(super) written_by: AtomicU64,
-}
-
-/// A block on its way into memory.
-#[derive(Debug)]
-#[must_use = "only the outcome says whether the block is what was written"]
-pub struct PendingBlock {
-    pending: Pending,
-    file: File,
-    offset: u64,
-    bytes: usize,
-    wanted: Checksum,
 }
 
 impl StateFile {
@@ -107,7 +87,7 @@ impl StateFile {
         if files.iter().any(|file| file.opened.body().is_device()) {
             take_devices(carrier, &files, &blueprint, &mend)?;
         }
-        Ok(Self { is_ours: true, ..Self::new(carrier, files, blueprint, None, mend) })
+        Ok(Self::new(Shared::created(carrier, files, blueprint), None, mend))
     }
 
     /// Open a state. Reads the superblocks and the index; writes nothing.
@@ -119,18 +99,47 @@ impl StateFile {
         paths: &[impl AsRef<Path>],
         which: Which,
     ) -> Result<Self, StoreError> {
-        let owned = || paths.iter().map(|path| path.as_ref().to_path_buf()).collect::<Vec<_>>();
         let open = |path: &_| carrier.storage.open(AsRef::<Path>::as_ref(path));
         let files = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let recovered = recover(&slots(carrier, &files)?)
-            .map_err(|why| StoreError::Unrecoverable { paths: owned(), why })?;
+        let (mut before, mut now) = (Vec::new(), slots(carrier, &files)?);
+        let mut owner = None;
+        for _ in 0..OPENINGS {
+            let opened = Self::open_at(carrier, &files, &now, which, owner);
+            if opened.as_ref().is_ok_and(|state| state.faults.is_empty()) {
+                return opened;
+            }
+            // What seems damaged may have been written over by who commits at this very time.
+            before = std::mem::replace(&mut now, slots(carrier, &files)?);
+            if before == now {
+                let was_known = owner.is_some();
+                owner = files.iter().find_map(|file| carrier.storage.owner(file));
+                if was_known || owner.is_none() {
+                    return opened;
+                }
+            }
+        }
+        let seen = recover(&before).as_ref().map(numbers).unwrap_or_default();
+        Err(overtaken(&files, &seen, &recover(&now)))
+    }
+
+    /// As [`StateFile::open`], by what the slots say. A process that writes to the files does so
+    /// where the older generation is, which is not damage.
+    fn open_at(
+        carrier: &Carrier,
+        files: &[File],
+        slots: &[Slots],
+        which: Which,
+        owner: Option<u32>,
+    ) -> Result<Self, StoreError> {
+        let recovered = recover(slots)
+            .map_err(|why| StoreError::Unrecoverable { paths: paths_of(files), why })?;
         let fault =
             |(stripe, fault): &(u32, Fault)| damaged(&files[*stripe as usize], fault.clone());
         let mut faults: Vec<StoreError> = recovered.faults.iter().map(fault).collect();
-        let mut found = Vec::new();
-        let mut chosen = None;
+        let (mut found, mut chosen, mut written_over) = (Vec::new(), None, None);
+        let newest = recovered.candidates[0].number();
         for candidate in &recovered.candidates {
-            match load(carrier, &files, candidate) {
+            match load(carrier, files, candidate) {
                 Ok(loaded) => {
                     found.push((candidate.number(), candidate.label()));
                     let is_wanted = match which {
@@ -141,29 +150,27 @@ impl StateFile {
                         chosen = Some((candidate, loaded));
                     }
                 }
+                Err(_) if owner.is_some() && candidate.number() < newest => {
+                    written_over =
+                        Some(StorageError::Owned { path: files[0].path().into(), owner });
+                }
                 Err(error) => faults.push(error),
             }
         }
         let Some((candidate, (blueprint, generation))) = chosen else {
-            return Err(nothing(which, owned(), &recovered, faults));
+            if let Some(owned) = written_over.filter(|_| which != Which::Newest) {
+                return Err(owned.into());
+            }
+            return Err(nothing(which, paths_of(files), &recovered, faults));
         };
         let (mend, seen) = (recovered.mend(candidate), numbers(&recovered));
-        let state = Self::new(carrier, files, blueprint, Some(Arc::new(generation)), mend);
-        Ok(Self { found, faults, seen, ..state })
+        let shared = Shared::opened(carrier, files.to_vec(), blueprint, seen);
+        Ok(Self { found, faults, ..Self::new(shared, Some(Arc::new(generation)), mend) })
     }
 
-    fn new(
-        carrier: &Carrier,
-        files: Vec<File>,
-        blueprint: Arc<Blueprint>,
-        newest: Option<Arc<Generation>>,
-        mend: Vec<Step>,
-    ) -> Self {
-        let (carrier, last_draft) = (carrier.clone(), AtomicU64::new(0));
-        let written_by = AtomicU64::new(0);
-        let shared = Arc::new(Shared { carrier, files, blueprint, last_draft, written_by });
-        let (found, faults, seen) = (Vec::new(), Vec::new(), Vec::new());
-        Self { shared, newest, found, faults, mend, is_ours: false, seen }
+    fn new(shared: Shared, newest: Option<Arc<Generation>>, mend: Vec<Step>) -> Self {
+        let (shared, found, faults) = (Arc::new(shared), Vec::new(), Vec::new());
+        Self { shared, newest, found, faults, mend }
     }
 
     /// Its tensors.
@@ -245,7 +252,7 @@ impl StateFile {
 
     fn must_have_generation(&self) -> Result<(), StoreError> {
         if self.newest.is_none() {
-            let paths = self.shared.files.iter().map(|file| file.path().to_path_buf()).collect();
+            let paths = paths_of(&self.shared.files);
             let (wanted, found) = (String::from("any generation"), Vec::new());
             return Err(StoreError::NoGeneration { paths, wanted, found });
         }
@@ -271,9 +278,10 @@ impl StateFile {
 
     /// Own the files. Errors: somebody else does, or has written to them since they were opened.
     pub(super) fn claim(&mut self) -> Result<(), StoreError> {
-        if !self.is_ours {
-            take_over(&self.shared.carrier, &self.shared.files, &self.seen)?;
-            self.is_ours = true;
+        let Shared { carrier, files, seen, is_ours, .. } = &*self.shared;
+        if !is_ours.load(Ordering::Acquire) {
+            take_over(carrier, files, seen)?;
+            is_ours.store(true, Ordering::Release);
         }
         Ok(())
     }
@@ -348,52 +356,5 @@ impl StateFile {
         let mut draft = self.begin()?;
         draft.fill(&mut fill)?;
         self.commit(draft, label, note)
-    }
-}
-
-impl Shared {
-    pub(super) fn read_entry(
-        &self,
-        entry: &Entry,
-        block: u64,
-        buffer: Buffer,
-        priority: Priority,
-    ) -> PendingBlock {
-        let geometry = &self.blueprint.geometry;
-        let place = geometry.place(block, entry.side);
-        let bytes = geometry.block_bytes() as usize;
-        let (file, offset) = (self.files[place.stripe as usize].clone(), place.offset);
-        let pending = self.carrier.storage.read(&file, offset, buffer, 0..bytes, priority);
-        PendingBlock { pending, file, offset, bytes, wanted: entry.checksum }
-    }
-}
-
-impl Drop for Shared {
-    /// When nobody holds the state or its drafts any more, nothing is under way to its places: who
-    /// opens it next may write there at once.
-    fn drop(&mut self) {
-        if *self.written_by.get_mut() != 0 {
-            // What failed belongs to a draft that is void; nobody is left to be told.
-            let _ = self.carrier.drain(&self.files);
-        }
-    }
-}
-
-impl PendingBlock {
-    /// Whether waiting would end at once.
-    pub fn is_done(&self) -> bool {
-        self.pending.is_done()
-    }
-
-    /// The block, checked.
-    pub fn wait(self, carrier: &Carrier) -> Result<Buffer, StoreError> {
-        let buffer = carrier.land(self.pending)?;
-        let Checksum(found) = checksum(&buffer[..self.bytes]);
-        let Checksum(wanted) = self.wanted;
-        if found != wanted {
-            let wrong = Wrong::Checksum { what: "a block", wanted, found };
-            return Err(damaged(&self.file, Fault { offset: self.offset, wrong }));
-        }
-        Ok(buffer)
     }
 }

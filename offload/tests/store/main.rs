@@ -4,6 +4,7 @@ mod exchange;
 mod owners;
 mod place;
 mod ranks;
+mod readers;
 mod states;
 mod tiers;
 mod works;

@@ -82,7 +82,8 @@ impl Kept {
 
     /// A rank's own file, to go on with.
     ///
-    /// Errors: `Setting` if it is cut otherwise than this run would.
+    /// Errors: `Setting` if it is cut otherwise than this run would; `Checkpoint` if another run
+    /// has written to it since it was found: what that one has kept must not be forgotten here.
     pub(super) fn reopen(
         &self,
         carrier: &Carrier,
@@ -90,10 +91,14 @@ impl Kept {
         directory: &Directory,
         block: u64,
     ) -> Result<StateFile, Error> {
-        let newest = self.checkpoint.state(rank).generation();
-        let number = newest.expect("a checkpoint has a generation").number;
+        let before = self.checkpoint.state(rank);
+        let number = before.generation().expect("a checkpoint has a generation").number;
         let state = StateFile::open(carrier, &[path], Which::Number(number));
         let state = state.map_err(Error::offload)?;
+        if state.found() != before.found() {
+            let problem = "another run has written to it meanwhile: resume from it again";
+            return Err(Error::checkpoint(path, problem));
+        }
         if state.directory() != directory || state.geometry().block_bytes() != block {
             let problem = format!(
                 "{} was cut otherwise: --host-budget as before, or --offload to another folder",
@@ -177,4 +182,37 @@ fn carrier() -> Result<Carrier, Error> {
     let arena = arena(None, ARENA_BYTES)?;
     let storage = Storage::new(&arena, Settings::default()).map_err(Error::offload)?;
     Ok(Carrier::new(&storage, &arena).wait_limit(LIMIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Course;
+    use crate::layout::Config;
+
+    #[test]
+    fn what_another_run_has_kept_since_is_not_forgotten() {
+        let folder = std::env::temp_dir().join(format!("brigade-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (carrier, path) = (carrier().unwrap(), rank_paths(&[&folder], 0, 1).remove(0));
+        let config =
+            Config { vocab: 7, context: 5, layers: 1, heads: 2, width: 4, experts: 0, top: 0 };
+        let header = |step| Header { step, config, course: Course::new(), loss_scale: None }.text();
+        let tensor = Tensor::whole("params/0", Dtype::F32, &[1000]);
+        let directory = Directory::pack([tensor], 4096).unwrap();
+        let mut other = StateFile::create(&carrier, &[&path], directory.clone(), 4096).unwrap();
+        let mut keep = |step: u64| {
+            let fill = |_: &_, _, target: &mut [u8]| Ok(target.fill(step as u8));
+            other.save(step, header(step as usize).as_bytes(), fill).map(|_| ()).unwrap();
+        };
+        keep(1);
+        let kept = Kept::find(&folder).unwrap();
+        kept.reopen(&carrier, (0, &path), &directory, 4096).unwrap();
+        keep(2);
+        let refused = kept.reopen(&carrier, (0, &path), &directory, 4096).unwrap_err();
+        let newest = Kept::find(&folder).unwrap().header.step;
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(refused.to_string().contains("another run has written to it"), "{refused}");
+        assert_eq!(newest, 2);
+    }
 }
