@@ -1158,9 +1158,10 @@ brigade_result_t brigade_arena_free_bytes(brigade_arena_t arena,
 // Threads: from any thread.
 brigade_result_t brigade_arena_destroy(brigade_arena_t arena);
 
-// A new store of these tensors, all zeros, in one file for each path; what was there is gone. At
-// most `memory_bytes` of the arena hold tensors. Room for two generations of everything is taken
-// now, so that a full device shows here. `store` is NULL after an error.
+// A new store of these tensors, all zeros, in one file for each path; what was there is gone, but
+// for an error because one of the paths or the room for all is not to be had. At most
+// `memory_bytes` of the arena hold tensors. Room for two generations of everything is taken now,
+// so that a full device shows here. `store` is NULL after an error.
 //
 // Threads: from any thread.
 brigade_result_t brigade_store_create(brigade_store_t *store,
@@ -1249,9 +1250,10 @@ brigade_result_t brigade_store_last(brigade_store_t store,
 // Threads: from any thread.
 brigade_result_t brigade_store_destroy(brigade_store_t store);
 
-// A new state in files, one for each path, over which it is striped; what was there is gone. It
-// begins with these weights and moments of zero. `config` may be NULL. Takes five chunks of the
-// arena, of at most 3 MiB each. `adamw` is NULL after an error.
+// A new state in files, one for each path, over which it is striped; what was there is gone, but
+// for an error because memory, room or one of the paths is not to be had. It begins with these
+// weights and moments of zero. `config` may be NULL. Takes five chunks of the arena, of at most
+// 3 MiB each. `adamw` is NULL after an error.
 //
 // Threads: from any thread.
 brigade_result_t brigade_adamw_create(brigade_adamw_t *adamw,

@@ -12,9 +12,13 @@ use brigade_transports::Transport;
 use crate::bootstrap::{ID_BYTES, UniqueId};
 use crate::communicator::Communicator;
 use crate::header::Purpose;
+use crate::join::transports_for;
 use crate::launch::{Launch, RootSpec};
+use crate::wait::{PASSED_ON_WAIT, error_of};
 use crate::{Error, Settings};
 
+/// What ranks of the old group do when they join the new one.
+const JOINING: &str = "grow: joining";
 /// What each rank tells the others: how many there shall be, and the id, or zeros.
 const TOLD_BYTES: usize = 8 + ID_BYTES;
 
@@ -32,7 +36,8 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] on all ranks, with the rank that is wrong, if nobody knows an id, two
     /// know different ones, or `ranks` differ or are fewer than there are; [`Error::Join`] if not
-    /// all come together in time, naming those that are missing; those of an all-gather. After a
+    /// all come together in time, naming those that are missing; [`Error::PeerLost`] if a rank of
+    /// this group is lost meanwhile; those of an all-gather. After a
     /// loss, [`Communicator::shrink`] first.
     pub fn grow(&self, ranks: usize, id: Option<&UniqueId>) -> Result<Communicator, Error> {
         self.grow_with(ranks, id, self.settings().clone())
@@ -50,7 +55,7 @@ impl Communicator {
         settings: Settings,
     ) -> Result<Communicator, Error> {
         let id = self.agreed_id(ranks, id)?;
-        Communicator::from_id(&id, self.rank(), ranks, settings)
+        self.grow_to(&id, ranks, settings)
     }
 
     /// Like [`Communicator::grow_with`], over transports of the caller's own making, best first.
@@ -66,13 +71,11 @@ impl Communicator {
         transports: &[Arc<dyn Transport>],
     ) -> Result<Communicator, Error> {
         let id = self.agreed_id(ranks, id)?;
-        let root = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id) };
-        let launch = Launch { rank: self.rank(), ranks, local_rank: None, root };
-        Communicator::join_over(launch, settings, transports)
+        self.join_newcomers(&id, ranks, settings, |_, _| Ok(transports.to_vec()))
     }
 
     /// What [`Communicator::grow`] does first: every rank has the id that one of them was given,
-    /// and all want as many ranks. Then each calls [`Communicator::from_id`] with its own rank.
+    /// and all want as many ranks. Then each calls [`Communicator::grow_to`].
     /// Where no rank was given any, all have none. The number and the bytes may be anybody's: what
     /// is wrong with them all ranks hear.
     ///
@@ -89,6 +92,42 @@ impl Communicator {
         mine[8..].copy_from_slice(&id.unwrap_or([0; ID_BYTES]));
         let all = self.shared().exchange(Purpose::Grow, &mine)?;
         agreed(all.as_chunks::<TOLD_BYTES>().0).map_err(Error::invalid)
+    }
+
+    /// What [`Communicator::grow`] does then: join the world of the `id` that all agreed on, where
+    /// this rank keeps its number. A member of this group that is lost meanwhile is not waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerLost`] for such a member; those of [`Communicator::from_id`].
+    pub fn grow_to(
+        &self,
+        id: &UniqueId,
+        ranks: usize,
+        settings: Settings,
+    ) -> Result<Communicator, Error> {
+        self.join_newcomers(id, ranks, settings, transports_for)
+    }
+
+    fn join_newcomers(
+        &self,
+        id: &UniqueId,
+        ranks: usize,
+        settings: Settings,
+        open: impl FnOnce(&Launch, &Settings) -> Result<Vec<Arc<dyn Transport>>, Error>,
+    ) -> Result<Communicator, Error> {
+        let root = if ranks == 1 { RootSpec::Alone } else { RootSpec::Id(id.clone()) };
+        let launch = Launch { rank: self.rank(), ranks, local_rank: None, root };
+        let transports = open(&launch, &settings)?;
+        let shared = self.shared();
+        let meeting = Arc::new(shared.world.control.meeting(&shared.members));
+        let joined =
+            Communicator::join_while(launch, settings, &transports, Some(Arc::clone(&meeting)));
+        // Who is lost may be noticed here by how the new world fails, a moment before it is told.
+        joined.map_err(|error| match meeting.await_verdict(PASSED_ON_WAIT) {
+            Some(verdict) => error_of(verdict, JOINING),
+            None => error,
+        })
     }
 
     fn agreed_id(&self, ranks: usize, id: Option<&UniqueId>) -> Result<UniqueId, Error> {

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use brigade_transports::Transport;
 
-use crate::bootstrap::{IdError, JoinError, Joined, UniqueId, rendezvous_with};
+use crate::bootstrap::{IdError, JoinError, Joined, Patience, UniqueId, rendezvous_with};
 use crate::communicator::Communicator;
-use crate::control::Refusal;
+use crate::control::{Control, Refusal};
 use crate::launch::{Launch, RootSpec};
 use crate::threads::at_once;
 use crate::transports::{refuse_unknown, transports, transports_in_process};
@@ -55,8 +55,7 @@ impl Communicator {
     ///
     /// As for [`Communicator::from_env`].
     pub fn join(launch: Launch, settings: Settings) -> Result<Self, Error> {
-        refuse_unknown(&settings)?;
-        let transports = if launch.ranks == 1 { Vec::new() } else { transports(&settings)? };
+        let transports = transports_for(&launch, &settings)?;
         Self::join_over(launch, settings, &transports)
     }
 
@@ -70,11 +69,21 @@ impl Communicator {
         settings: Settings,
         transports: &[Arc<dyn Transport>],
     ) -> Result<Self, Error> {
+        Self::join_while(launch, settings, transports, None)
+    }
+
+    /// The same, as long as those who meet have no verdict.
+    pub(crate) fn join_while(
+        launch: Launch,
+        settings: Settings,
+        transports: &[Arc<dyn Transport>],
+        meeting: Option<Arc<Control>>,
+    ) -> Result<Self, Error> {
         let (rank, ranks) = (launch.rank, launch.ranks);
         if ranks == 0 || rank >= ranks {
             return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
         }
-        Met::meet(&launch, &settings, transports)?.join(settings)
+        Met::meet(&launch, &settings, transports, meeting)?.join(settings)
     }
 
     /// `ranks` communicators of one group, for as many threads of this process. Over the transport
@@ -110,12 +119,22 @@ impl Communicator {
                 &Launch { rank, ranks, local_rank: Some(rank), root: spec },
                 settings,
                 transports,
+                None,
             )
         };
         let met = all_met(at_once(0..ranks, meet)?)?;
         let join = |met: Met| met.join(settings.clone());
         at_once(met, join)?.into_iter().collect()
     }
+}
+
+/// The transports that the settings name, for a rank of this launch.
+pub(crate) fn transports_for(
+    launch: &Launch,
+    settings: &Settings,
+) -> Result<Vec<Arc<dyn Transport>>, Error> {
+    refuse_unknown(settings)?;
+    if launch.ranks == 1 { Ok(Vec::new()) } else { transports(settings) }
 }
 
 /// What a rank has once all have come.
@@ -131,8 +150,10 @@ impl Met {
         launch: &Launch,
         settings: &Settings,
         transports: &[Arc<dyn Transport>],
+        meeting: Option<Arc<Control>>,
     ) -> Result<Self, NotMet> {
         let patience = settings.patience_until(Instant::now() + settings.join_patience());
+        let patience = Patience { meeting, ..patience };
         let (rank, ranks) = (launch.rank, launch.ranks);
         let transports = (ranks > 1).then_some(transports);
         let mut doors = Doors { transports, opened: None, is_exhausted: false };
@@ -148,14 +169,10 @@ impl Met {
     fn join(self, settings: Settings) -> Result<Communicator, Error> {
         let Self { rank, ranks, ports, joined } = self;
         let world = World::new(rank as u32, ports, &joined.cards, joined.control);
-        let members: Arc<[u32]> = (0..ranks as u32).collect();
-        Communicator::of_members(
-            &Arc::new(world),
-            members,
-            WORLD_GROUP,
-            Arc::new(settings),
-            "joining",
-        )
+        let (world, members) = (Arc::new(world), (0..ranks as u32).collect());
+        let settings = Arc::new(settings);
+        Communicator::of_members(&world, members, WORLD_GROUP, settings, "joining")
+            .map_err(|error| world.without_us(error))
     }
 }
 

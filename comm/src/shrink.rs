@@ -102,10 +102,11 @@ impl Communicator {
             Some(verdict) => error_of(verdict, JOINING),
             None => Error::join(format!("shrink: {error}")),
         })?;
-        let world = shared.world.anew(rank as u32, &joined.cards, joined.control);
+        let world = Arc::new(shared.world.anew(rank as u32, &joined.cards, joined.control));
         let everybody: Arc<[u32]> = (0..ranks as u32).collect();
         let anew = derive_group(group, number, digest);
-        Self::of_members(&Arc::new(world), everybody, anew, Arc::new(settings), JOINING)
+        Self::of_members(&world, everybody, anew, Arc::new(settings), JOINING)
+            .map_err(|error| world.without_us(error))
     }
 
     /// The first rank opens a root, which is there until all have met; all learn where it is.

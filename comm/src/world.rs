@@ -8,7 +8,7 @@ use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, Transpo
 
 use crate::aside::Aside;
 use crate::control::Control;
-use crate::wait::{Joining, Watch};
+use crate::wait::{Joining, PASSED_ON_WAIT, Watch};
 use crate::waiting::Waiting;
 use crate::{Error, Settings, say};
 
@@ -154,6 +154,16 @@ impl World {
     /// Another world of these ports, in which this one is rank `rank`.
     pub(crate) fn anew(&self, rank: u32, all_cards: &[Vec<u8>], control: Control) -> Self {
         Self::with_ports(rank, Arc::clone(&self.ports), all_cards, control)
+    }
+
+    /// This rank could not join the group of all. The others may have, and nothing else would tell
+    /// them why they are left by it.
+    pub(crate) fn without_us(&self, error: Error) -> Error {
+        if self.control.verdict().is_none() {
+            self.control.abort(&error.to_string());
+            self.control.await_verdict(PASSED_ON_WAIT);
+        }
+        error
     }
 
     /// Join the group of `watch`, for what `name` says: each member by the first transport that

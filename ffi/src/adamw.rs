@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
 use brigade_offload::optimizer::{AdamW, Crew, Gradients, Narrowed};
-use brigade_offload::step::{Drafted, Format, Optimize, Pipeline, State, StepError, Tier};
+use brigade_offload::step::{Drafted, Format, Optimize, Pipeline, Shape, State, StepError, Tier};
 use brigade_offload::store::{Carrier, StateFile, StoreError, Which};
 
 use crate::arena::{Tiers, brigade_arena_t, failed, files};
@@ -75,9 +75,10 @@ impl Noun for Streamed {
     const NAME: &'static str = "optimizer over files";
 }
 
-/// A new state in files, one for each path, over which it is striped; what was there is gone. It
-/// begins with these weights and moments of zero. `config` may be NULL. Takes five chunks of the
-/// arena, of at most 3 MiB each. `adamw` is NULL after an error.
+/// A new state in files, one for each path, over which it is striped; what was there is gone, but
+/// for an error because memory, room or one of the paths is not to be had. It begins with these
+/// weights and moments of zero. `config` may be NULL. Takes five chunks of the arena, of at most
+/// 3 MiB each. `adamw` is NULL after an error.
 ///
 /// Threads: from any thread.
 #[unsafe(no_mangle)]
@@ -90,13 +91,16 @@ pub unsafe extern "C" fn brigade_adamw_create(
     count: usize,
     config: *const brigade_adamw_config_t,
 ) -> brigade_result_t {
-    let make = |carrier: &Carrier, paths: &[PathBuf]| {
+    let make = |Tiers { arena, carrier, .. }: &Tiers, paths: &[PathBuf]| {
         // SAFETY: C passes as much memory as it says.
         let weights = unsafe { list(weights, count, "weights") }?;
         let block = count.div_ceil(CHUNKS).saturating_mul(4);
         let block = block.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES).next_power_of_two() as u64;
         let tensors = ARRAYS.map(|name| Tensor::whole(name, Dtype::F32, &[count as u64]));
         let directory = Directory::pack(tensors, block).map_err(|error| failed(error.into()))?;
+        // Memory that there is too little of shows while what was in the files is there still.
+        let shape = Shape::cut(count, &[4; ARRAYS.len()], block as usize / 4);
+        Pipeline::new(arena, shape).map_err(|error| failed(error.into()))?;
         let mut state = StateFile::create(carrier, paths, directory, block).map_err(failed)?;
         let bytes: &[u8] = bytemuck::cast_slice(weights);
         let fill = |placed: &Placed, from: u64, target: &mut [u8]| {
@@ -125,7 +129,7 @@ pub unsafe extern "C" fn brigade_adamw_open(
     path_count: usize,
     config: *const brigade_adamw_config_t,
 ) -> brigade_result_t {
-    let make = |carrier: &Carrier, paths: &[PathBuf]| {
+    let make = |Tiers { carrier, .. }: &Tiers, paths: &[PathBuf]| {
         StateFile::open(carrier, paths, Which::Newest).map_err(failed)
     };
     // SAFETY: the caller's promise.
@@ -238,7 +242,7 @@ unsafe fn open(
     arena: brigade_arena_t,
     (paths, path_count): (*const *const c_char, usize),
     config: *const brigade_adamw_config_t,
-    make: impl FnOnce(&Carrier, &[PathBuf]) -> Outcome<StateFile>,
+    make: impl FnOnce(&Tiers, &[PathBuf]) -> Outcome<StateFile>,
 ) -> brigade_result_t {
     enter(|| {
         let out = Out::new(adamw, "adamw")?;
@@ -247,9 +251,10 @@ unsafe fn open(
         let tiers = pin::<Tiers>(arena.addr() as u64)?;
         // SAFETY: the caller's promise.
         let (config, paths) = unsafe { (parse_config(config)?, files(paths, path_count)?) };
-        let state = make(&tiers.carrier, &paths)?;
-        let handle =
-            register(Arc::new(Streamed(Mutex::new(Machinery::new(&tiers, state, config)?))))?;
+        let crew = Crew::new(config.threads as usize)
+            .map_err(|error| Failure::system(format!("threads that update: {error}")))?;
+        let machinery = Machinery::new(&tiers, make(&tiers, &paths)?, crew, config)?;
+        let handle = register(Arc::new(Streamed(Mutex::new(machinery))))?;
         // SAFETY: as above.
         unsafe { out.put(std::ptr::without_provenance_mut(handle as usize)) };
         Ok(())
@@ -257,7 +262,12 @@ unsafe fn open(
 }
 
 impl Machinery {
-    fn new(tiers: &Tiers, mut state: StateFile, config: brigade_adamw_config_t) -> Outcome<Self> {
+    fn new(
+        tiers: &Tiers,
+        mut state: StateFile,
+        crew: Crew,
+        config: brigade_adamw_config_t,
+    ) -> Outcome<Self> {
         let there = || state.directory().tensors().iter().map(|placed| &placed.tensor);
         let elements = there().next().map_or(0, Tensor::count);
         let whole = |name| Tensor::whole(name, Dtype::F32, &[elements]);
@@ -274,8 +284,6 @@ impl Machinery {
             home.map_err(|error| Failure::argument(error.to_string()))?.shape()
         };
         let pipeline = Pipeline::new(&tiers.arena, shape).map_err(|error| failed(error.into()))?;
-        let crew = Crew::new(config.threads as usize)
-            .map_err(|error| Failure::system(format!("threads that update: {error}")))?;
         Ok(Self { carrier, state, pipeline, crew, config, elements })
     }
 

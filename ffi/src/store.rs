@@ -76,9 +76,10 @@ impl Noun for Shelves {
     const NAME: &'static str = "store";
 }
 
-/// A new store of these tensors, all zeros, in one file for each path; what was there is gone. At
-/// most `memory_bytes` of the arena hold tensors. Room for two generations of everything is taken
-/// now, so that a full device shows here. `store` is NULL after an error.
+/// A new store of these tensors, all zeros, in one file for each path; what was there is gone, but
+/// for an error because one of the paths or the room for all is not to be had. At most
+/// `memory_bytes` of the arena hold tensors. Room for two generations of everything is taken now,
+/// so that a full device shows here. `store` is NULL after an error.
 ///
 /// Threads: from any thread.
 #[unsafe(no_mangle)]

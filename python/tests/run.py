@@ -121,7 +121,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.python:
         os.environ["TORCH_BRIGADE_BACKEND"] = "python"
-    bad = 0
+    bad = []
     tally = {}
     for case in CASES:
         if not any(part in case.name for part in arguments.only):
@@ -142,11 +142,13 @@ def main():
                 passed, all_of_them = tally.get((backend, world), (0, 0))
                 tally[backend, world] = passed + (wrong is None), all_of_them + 1
                 if wrong is not None and not known:
-                    bad += 1
-                    print("\n".join("  | " + line for line in wrong.splitlines()), flush=True)
+                    bad.append((f"{case.name}, {backend}, {world} ranks", wrong))
     for (backend, world), (passed, all_of_them) in sorted(tally.items()):
         print(f"{backend}, {world} ranks: {passed} of {all_of_them}")
-    sys.exit(bad > 0 or not tally)
+    # At the end, where whoever has only that sees them.
+    for name, wrong in bad:
+        print("\n".join([f"failed: {name}"] + ["  | " + line for line in wrong.splitlines()]))
+    sys.exit(bool(bad) or not tally)
 
 
 if __name__ == "__main__":

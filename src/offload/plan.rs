@@ -1,6 +1,8 @@
 //! `brigade offload plan`: from a model and three budgets to what lives where, or what is missing.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -118,6 +120,9 @@ pub(crate) fn plan(args: &Args) -> ExitCode {
     if let Err(problem) = outputs::check_files(args.json.as_ref(), []) {
         return refuse(&problem);
     }
+    if let Err(problem) = refuse_twins(&args.places) {
+        return refuse(&problem);
+    }
     let drives = match args.places.iter().map(|place| drive(place, args.tbw)).collect() {
         Ok(drives) => drives,
         Err(problem) => return refuse(&problem),
@@ -138,9 +143,26 @@ pub(crate) fn plan(args: &Args) -> ExitCode {
         Err(error) => {
             let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
             let target = json.map_or("the plan".into(), |path| path.display().to_string());
-            refuse(&format!("cannot write {target}: {error}"))
+            eprintln!("brigade offload plan: cannot write {target}: {error}");
+            ExitCode::FAILURE
         }
     }
+}
+
+/// Refuse two folders of one file system: its room and its rates would count twice.
+fn refuse_twins(places: &[Place]) -> Result<(), String> {
+    let mut seen: HashMap<u64, &Path> = HashMap::new();
+    for Place { path, .. } in places {
+        let Ok(found) = path.metadata() else { continue };
+        if let Some(other) = seen.insert(found.dev(), path) {
+            let (one, other) = (path.display(), other.display());
+            return Err(format!(
+                "--path: {one} is on the same file system as {other}, whose room and rates would \
+                 count twice; name one of them"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn model(args: &Args) -> Model {

@@ -41,12 +41,15 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     root: u32,
     /// The size that costs are told for
-    #[arg(long, default_value = "1M", value_parser = size::parse)]
+    #[arg(long, default_value = "1M", value_parser = parse_bytes)]
     bytes: usize,
     /// Draw a picture into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
+
+/// Sums over all ranks have 64 bits.
+const BYTES_MAX: usize = 1 << 50;
 
 /// Show what is asked for.
 pub(crate) fn show(args: &Args) -> ExitCode {
@@ -77,7 +80,7 @@ fn show_all(args: &Args) -> Result<(), String> {
     let ranks = size::ranks(args.ranks as usize);
     println!("{} {}among {ranks}", collective.name(), of(args, collective));
     println!(
-        "{:<16} {:>8} {:>7} {:>11} {:>8} {:>10}  bits",
+        "{:<16} {:>8} {:>7} {:>16} {:>8} {:>10}  bits",
         "algorithm", "moves", "steps", "sent (B)", "of size", "time"
     );
     for schedule in all {
@@ -92,7 +95,7 @@ fn row(args: &Args, Schedule { collective, algorithm, ranks }: Schedule) -> Resu
     let price = cost(collective, algorithm, ranks, args.bytes as u64, |_, _| LINK)
         .ok_or_else(|| format!("{algorithm} has no price"))?;
     let row = format!(
-        "{:<16} {:>8} {:>7} {:>11} {:>8.2} {:>10}  {}",
+        "{:<16} {:>8} {:>7} {:>16} {:>8.2} {:>10}  {}",
         algorithm.name(),
         proof.moves,
         proof.steps,
@@ -155,6 +158,11 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
         println!("drawn  {}", path.display());
     }
     Ok(())
+}
+
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let bytes = size::parse(text)?;
+    if bytes <= BYTES_MAX { Ok(bytes) } else { Err("at most 1048576G".into()) }
 }
 
 /// The size that costs are told for; a barrier has none.

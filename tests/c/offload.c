@@ -95,6 +95,7 @@ static void step(int number, float lr, float scale) {
 
 static void train(brigade_arena_t arena) {
     brigade_adamw_config_t config = BRIGADE_ADAMW_INIT;
+    brigade_arena_t small;
     brigade_adamw_t adamw;
     size_t count;
     uint64_t steps;
@@ -122,6 +123,15 @@ static void train(brigade_arena_t arena) {
     memcpy(gradients, got, sizeof got);
     CHECK(brigade_adamw_weights(adamw, got, WEIGHTS));
     REQUIRE(memcmp(gradients, got, sizeof got) == 0);
+    CHECK(brigade_adamw_destroy(adamw));
+    /* Without the memory for a new one the old one is as it was. */
+    CHECK(brigade_arena_create(&small, 64 << 10));
+    RESULT(BRIGADE_OVER_BUDGET,
+           brigade_adamw_create(&adamw, small, paths, 1, weights, WEIGHTS, &config));
+    CHECK(brigade_arena_destroy(small));
+    CHECK(brigade_adamw_open(&adamw, arena, paths, 1, &config));
+    CHECK(brigade_adamw_size(adamw, &count, &steps));
+    REQUIRE(count == WEIGHTS && steps == 4);
     CHECK(brigade_adamw_destroy(adamw));
 }
 

@@ -224,10 +224,13 @@ pub(super) fn create(
         let why = format!("--path: no file can be made in {folder}: {error}; name another folder");
         return Err(Failure::Usage(why));
     }
-    let file = storage.create(&path, bytes)?;
+    // Without a name before it takes its room, which may take long: so nothing is left of it,
+    // however this process ends.
+    let file = storage.create(&path, 0)?;
     let shown = fs::File::open(&path);
     let removed = fs::remove_file(&path);
     let shown = removed.and(shown).map_err(cannot_write(&path.display().to_string()))?;
+    storage.extend(&file, bytes)?;
     Ok((file, shown))
 }
 

@@ -209,6 +209,9 @@ impl Hub {
 
     fn greet(&mut self, index: usize, version: u16, joining: [u8; 32]) {
         if version != VERSION {
+            if let Stage::Gathering(roster) = &mut self.stage {
+                roster.other_version = Some(version);
+            }
             let why = format!("the root speaks version {VERSION}, not {version}");
             return self.refuse(index, Refusal::Version, &why);
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::DRAWN_BYTES;
 use super::vigil::{Reports, remains};
-use crate::control::frame::{Join, NEVER, Table, Unable};
+use crate::control::frame::{Join, NEVER, Table, Unable, VERSION};
 use crate::control::{Member, RANKS_MAX, Refusal};
 
 /// How long after a rank has gone it is told: those who go together are told together.
@@ -33,6 +33,8 @@ pub(super) struct Roster {
     tell_at: Option<Instant>,
     /// How many connections could not prove the secret.
     pub(super) strangers: usize,
+    /// What somebody speaks who was turned away for speaking another version.
+    pub(super) other_version: Option<u16>,
     /// Why the system refused the root a connection, if it did.
     pub(super) deaf: Option<String>,
 }
@@ -204,6 +206,13 @@ impl Roster {
         if self.strangers > 0 {
             let _infallible =
                 write!(text, "; {} connection(s) could not prove the job's secret", self.strangers);
+        }
+        if let Some(version) = self.other_version {
+            let _infallible = write!(
+                text,
+                "; a connection that spoke version {version} was turned away, the root's is \
+                 {VERSION}: have all ranks use one release"
+            );
         }
         if let Some(why) = &self.deaf {
             let _infallible = write!(text, "; the root could not take a connection: {why}");

@@ -54,9 +54,9 @@ fn two_threads_of_the_same_rank_are_told_at_once_and_so_are_the_others() {
     let file = scratch_file("claimed-twice");
     for (root, rank, who) in [
         (RootSpec::Id(id), 1, &[0, 1, 1][..]),
-        (RootSpec::Address(by_address("127.0.0.1")), 0, &[0, 0, 1]),
         (RootSpec::Address(by_address("127.0.0.1")), 1, &[0, 1, 1]),
-        // The file goes when rank 0 is refused, and whoever comes later would wait for another.
+        // The root, or its file, goes with rank 0, and whoever comes later would wait for another.
+        (RootSpec::Address(by_address("127.0.0.1")), 0, &[0, 0]),
         (RootSpec::IdFile(file.clone()), 0, &[0, 0]),
     ] {
         let start = Instant::now();

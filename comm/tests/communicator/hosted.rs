@@ -55,6 +55,12 @@ impl Hosted {
         Self::lacking(inner, 1, lacks, lacks)
     }
 
+    /// The first rank that opens it cannot join the group of the world.
+    pub(crate) fn refusing_at_first(inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        let first = Lacks { group: Some(0), ..Lacks::default() };
+        Self::lacking(inner, 1, first, Lacks::default())
+    }
+
     /// The first rank that opens it cannot join the group after that of the world.
     pub(crate) fn refusing_once(inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
         let first = Lacks { group: Some(1), ..Lacks::default() };

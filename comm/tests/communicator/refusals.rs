@@ -1,11 +1,12 @@
 //! Calls that make no sense are refused by the rank that makes them, with a sentence, before
 //! anything is sent; the communicator is as good as before.
 
+use brigade_comm::bootstrap::UniqueId;
 use brigade_comm::launch::{Launch, RootSpec};
 use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Messages, Op, Settings};
 use brigade_schedule::Collective;
 
-use crate::world::{each_rank, over};
+use crate::world::{each_rank, over, special};
 
 /// The refusal must be `Invalid`, and its sentence must have these words.
 fn check(what: &str, outcome: Result<(), Error>, words: &[&str]) {
@@ -95,6 +96,35 @@ fn a_transport_that_there_is_not_is_named_also_where_a_rank_is_alone() {
     let alone = Launch { rank: 0, ranks: 1, local_rank: None, root: RootSpec::Alone };
     let refused = Communicator::join(alone, settings).map(drop).expect_err("no such transport");
     assert!(refused.to_string().contains("\"foo\""), "{refused}");
+}
+
+#[test]
+fn who_cannot_join_the_others_tells_them_why() {
+    for name in ["shm refusing at first", "tcp refusing at first"] {
+        let (ranks, settings) = (3, over(name));
+        let transports = special(ranks, &settings).expect("one of them");
+        let here = Some(std::net::Ipv4Addr::LOCALHOST.into());
+        let (id, root) = UniqueId::create(here).expect("a root");
+        let be = |rank: usize| {
+            let root = RootSpec::Id(id.clone());
+            let launch = Launch { rank, ranks, local_rank: Some(rank), root };
+            let comm = Communicator::join_over(launch, settings.clone(), &transports)?;
+            // Another has joined, and hears of it in its first call.
+            comm.barrier()
+        };
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || be(rank))).collect();
+            all.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+        });
+        drop(root);
+        let said: Vec<String> = outcomes
+            .iter()
+            .map(|outcome| format!("{:?}", outcome.as_ref().map_err(ToString::to_string)))
+            .collect();
+        assert!(said.iter().all(|said| said.contains("this test wants it so")), "{name}: {said:?}");
+        let told = |outcome: &&Result<(), Error>| matches!(outcome, Err(Error::Aborted { .. }));
+        assert_eq!(outcomes.iter().filter(told).count(), 2, "{name}: {said:?}");
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ where
 }
 
 /// The transports of worlds that only tests have.
-fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn Transport>>> {
+pub(crate) fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn Transport>>> {
     let shm = || transports(&over("shm")).expect("a name").remove(0);
     let tcp = || transports(&Settings { transport: "tcp".into(), ..settings.clone() });
     Some(match &*settings.transport {
@@ -84,6 +84,10 @@ fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn Transport>>>
             let mut all = vec![Hosted::transport(shm(), 2, true)];
             all.extend(tcp().expect("a name"));
             all
+        }
+        "shm refusing at first" => vec![Hosted::refusing_at_first(shm())],
+        "tcp refusing at first" => {
+            vec![Hosted::refusing_at_first(tcp().expect("a name").remove(0))]
         }
         "shm refusing once" => vec![Hosted::refusing_once(shm())],
         "tcp refusing once" => vec![Hosted::refusing_once(tcp().expect("a name").remove(0))],

@@ -5,8 +5,10 @@
 //! another call than the others, all are told so, even when they end at once. The processes are
 //! this test binary again, at [`one_rank`]. `BRIGADE_TEST_SEED` repeats one trial.
 //!
-//! And ranks that are stopped (`stopped`, `joining`): whoever waits for one hears of the others.
+//! And ranks that are stopped (`stopped`, `joining`): whoever waits for one hears of the others; so
+//! does who waits for newcomers (`growing`).
 
+mod growing;
 mod joining;
 mod mix;
 mod process;

@@ -82,7 +82,8 @@ pub fn grow(
     let opened = open(id.ok_or_else(none)?.to_bytes())?;
     // All agree on a number, so it is not below theirs.
     let ranks = usize::try_from(ranks).unwrap_or_default();
-    Ok(opened.join(group.rank(), ranks, settings()?)?)
+    let settings = settings()?;
+    Ok(opened.join_by(|id| group.grow_to(id, ranks, settings))?)
 }
 
 impl Opened {
@@ -94,7 +95,14 @@ impl Opened {
         ranks: usize,
         settings: Settings,
     ) -> Result<(Communicator, Option<Arc<Root>>), Error> {
-        let communicator = Communicator::from_id(&self.id, rank, ranks, settings)?;
+        self.join_by(|id| Communicator::from_id(id, rank, ranks, settings))
+    }
+
+    fn join_by(
+        self,
+        join: impl FnOnce(&UniqueId) -> Result<Communicator, Error>,
+    ) -> Result<(Communicator, Option<Arc<Root>>), Error> {
+        let communicator = join(&self.id)?;
         let mut roots = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = roots.iter_mut().find(|kept| kept.is(&self.bytes));
         let waiting = kept.and_then(|kept| kept.waiting.take());

@@ -13,6 +13,7 @@
 //! Beside all that, a [`Partial`] is written as any file is, and bears its name only once it is
 //! whole; [`write_whole`] does that with what is written in one go, wherever that is to go.
 
+mod claim;
 mod engine;
 mod error;
 mod file;

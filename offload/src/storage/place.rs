@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::claim::{Claimed, claim_all};
 use super::error::{Operation, StorageError};
 use super::namespace::Namespace;
 use super::owner;
@@ -64,39 +65,23 @@ impl Body {
 }
 
 impl Place {
-    /// Make a file of `bytes` bytes with its space reserved, in the place of what was there.
-    pub(super) fn create(&self, path: &Path, bytes: u64) -> Result<Body, StorageError> {
-        let refused = |operation, e: io::Error| refused(operation, path, bytes, &e);
-        if let Place::Simulated(device) = self {
-            let made = device.create(path, bytes).map_err(io::Error::from_raw_os_error);
-            return made.map(|()| Body::Simulated).map_err(|e| refused(Operation::Allocate, e));
+    /// Make files of so many bytes with their space reserved, in the place of what was there. That
+    /// is not touched before all of them are ours and there is room for them.
+    pub(super) fn create(&self, files: &[(&Path, u64)]) -> Result<Vec<Body>, StorageError> {
+        match self {
+            Place::System => {
+                let claimed = claim_all(files)?;
+                claimed.into_iter().map(Claimed::make).collect()
+            }
+            Place::Simulated(device) => {
+                let create = |&(path, bytes): &(&Path, u64)| {
+                    let made = device.create(path, bytes).map_err(io::Error::from_raw_os_error);
+                    let made = made.map(|()| Body::Simulated);
+                    made.map_err(|e| refused(Operation::Allocate, path, bytes, &e))
+                };
+                files.iter().map(create).collect()
+            }
         }
-        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            return self.claim(path, bytes);
-        }
-        // Emptied only once it is ours: somebody may be writing there.
-        let opened = options().create(true).truncate(false).open(path);
-        let buffered = opened.map_err(|e| refused(Operation::Open, e))?;
-        owner::own(&buffered, path)?;
-        if let Err(e) = buffered.set_len(0).and_then(|()| reserve(&buffered, bytes)) {
-            drop(buffered);
-            // Ours alone, and of no use; that it could not be removed is the lesser trouble.
-            let _ = fs::remove_file(path);
-            return Err(refused(Operation::Allocate, e));
-        }
-        sync_folder(path).map_err(|e| refused(Operation::Sync, e))?;
-        Ok(body(path, buffered))
-    }
-
-    /// Take a device for a file of `bytes` bytes. It keeps its name, whatever happens.
-    fn claim(&self, path: &Path, bytes: u64) -> Result<Body, StorageError> {
-        let (body, there) = self.open(path)?;
-        if there < bytes {
-            let full = io::Error::from_raw_os_error(libc::ENOSPC);
-            return Err(refused(Operation::Allocate, path, bytes, &full));
-        }
-        self.own(path, &body)?;
-        Ok(body)
     }
 
     /// Let nobody else own this file while it is open here.
@@ -162,7 +147,7 @@ impl Place {
 
 /// Open the way past the page cache too, where there is one. Not every file system has it; tmpfs
 /// does since Linux 6.6.
-fn body(path: &Path, buffered: fs::File) -> Body {
+pub(super) fn body(path: &Path, buffered: fs::File) -> Body {
     let direct = options().custom_flags(libc::O_DIRECT).open(path).ok();
     let found = direct.as_ref().and_then(|_| sys::direct_grain(path));
     let grain = found.map_or(Grain::BUFFERED, |(file, memory)| Grain::direct(file, memory));
@@ -171,7 +156,7 @@ fn body(path: &Path, buffered: fs::File) -> Body {
 
 /// Reserve the space up to `bytes`, or where the file system cannot, at least make it that long: a
 /// full device then shows when it is written.
-fn reserve(file: &fs::File, bytes: u64) -> io::Result<()> {
+pub(super) fn reserve(file: &fs::File, bytes: u64) -> io::Result<()> {
     if bytes == 0 {
         return Ok(());
     }
@@ -197,7 +182,7 @@ pub(super) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn options() -> fs::OpenOptions {
+pub(super) fn options() -> fs::OpenOptions {
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_CLOEXEC);
     options
@@ -208,7 +193,12 @@ fn length(mut file: &fs::File) -> io::Result<u64> {
     io::Seek::seek(&mut file, io::SeekFrom::End(0))
 }
 
-fn refused(operation: Operation, path: &Path, wanted_bytes: u64, e: &io::Error) -> StorageError {
+pub(super) fn refused(
+    operation: Operation,
+    path: &Path,
+    wanted_bytes: u64,
+    e: &io::Error,
+) -> StorageError {
     let errno = e.raw_os_error().unwrap_or(libc::EIO);
     let (offset, got_bytes) = (0, 0);
     StorageError::Refused { operation, path: path.into(), offset, wanted_bytes, got_bytes, errno }

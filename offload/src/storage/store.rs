@@ -128,8 +128,17 @@ impl Storage {
     /// Errors: the system's; somebody else owns it, and nothing was done. A file that does not fit
     /// is removed again.
     pub fn create(&self, path: &Path, bytes: u64) -> Result<File, StorageError> {
-        let body = self.inner.place.create(path, bytes)?;
-        Ok(File { opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)) })
+        Ok(self.create_all(&[(path, bytes)])?.remove(0))
+    }
+
+    /// Make several, as [`Storage::create`] does one. What was at the paths is there still when one
+    /// of them cannot be had, or there is no room for all: that is found out first.
+    pub fn create_all(&self, files: &[(&Path, u64)]) -> Result<Vec<File>, StorageError> {
+        let bodies = self.inner.place.create(files)?;
+        let made = files.iter().zip(bodies).map(|(&(path, bytes), body)| File {
+            opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)),
+        });
+        Ok(made.collect())
     }
 
     /// Open a file, a block device, or an NVMe namespace's generic device (as /dev/ng0n1, which

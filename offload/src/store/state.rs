@@ -1,6 +1,6 @@
 //! One rank's state in its files: opened at a whole generation, read with every block checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -50,8 +50,8 @@ pub struct StateFile {
 
 impl StateFile {
     /// A new state with no generation yet, over one file for each path. What was at these paths is
-    /// gone, unless somebody is writing there. Room for two generations is reserved, so that a full
-    /// device shows now.
+    /// gone, unless somebody is writing to one of them or there is no room. Room for two
+    /// generations is reserved, so that a full device shows now.
     ///
     /// `block_bytes`: a power of two from 4 KiB to 64 MiB; 1 MiB is right for drives as we know
     /// them. A block device does as well as a file.
@@ -64,30 +64,37 @@ impl StateFile {
         directory: Directory,
         block_bytes: u64,
     ) -> Result<Self, StoreError> {
-        Self::create_member(carrier, paths, directory, block_bytes, None)
+        let (id, stripes) = (random_id(), paths.len() as u32);
+        let blueprint = Blueprint::new(id, Member::alone(id), directory, block_bytes, stripes)?;
+        let paths = paths.iter().map(|path| path.as_ref().to_path_buf()).collect();
+        Ok(Self::create_all(carrier, vec![(paths, blueprint)])?.remove(0))
     }
 
-    /// As [`StateFile::create`]: one of a store's, or alone.
-    pub(super) fn create_member(
+    /// As [`StateFile::create`], several: all of them, or what was there before is.
+    pub(super) fn create_all(
         carrier: &Carrier,
-        paths: &[impl AsRef<Path>],
-        directory: Directory,
-        block_bytes: u64,
-        member: Option<Member>,
-    ) -> Result<Self, StoreError> {
-        let id = random_id();
-        let (member, stripes) = (member.unwrap_or(Member::alone(id)), paths.len() as u32);
-        let blueprint = Blueprint::new(id, member, directory, block_bytes, stripes)?;
-        let geometry = blueprint.geometry;
-        let create = |(stripe, path): (u32, &_)| {
-            carrier.storage.create(AsRef::<Path>::as_ref(path), geometry.file_bytes(stripe))
-        };
-        let files = (0..).zip(paths).map(create).collect::<Result<Vec<_>, _>>()?;
-        let mend = erase(geometry.stripes());
-        if files.iter().any(|file| file.opened.body().is_device()) {
-            take_devices(carrier, &files, &blueprint, &mend)?;
+        states: Vec<(Vec<PathBuf>, Arc<Blueprint>)>,
+    ) -> Result<Vec<Self>, StoreError> {
+        let mut wanted: Vec<(&Path, u64)> = Vec::new();
+        for (paths, blueprint) in &states {
+            for (stripe, path) in (0..).zip(paths) {
+                if wanted.iter().any(|(other, _)| other == path) {
+                    let (paths, what) = (vec![path.clone()], "named twice".into());
+                    return Err(StoreError::Apart { paths, what });
+                }
+                wanted.push((path, blueprint.geometry.file_bytes(stripe)));
+            }
         }
-        Ok(Self::new(Shared::created(carrier, files, blueprint), None, mend))
+        let mut files = carrier.storage.create_all(&wanted)?.into_iter();
+        let create = |(paths, blueprint): (Vec<PathBuf>, Arc<Blueprint>)| {
+            let files: Vec<File> = files.by_ref().take(paths.len()).collect();
+            let mend = erase(blueprint.geometry.stripes());
+            if files.iter().any(|file| file.opened.body().is_device()) {
+                take_devices(carrier, &files, &blueprint, &mend)?;
+            }
+            Ok(Self::new(Shared::created(carrier, files, blueprint), None, mend))
+        };
+        states.into_iter().map(create).collect()
     }
 
     /// Open a state. Reads the superblocks and the index; writes nothing.

@@ -22,7 +22,7 @@ use super::order::Order;
 use super::run::Run;
 use super::state::StateFile;
 use super::work::Plan;
-use crate::layout::{ALIGNMENT, Directory, Member, Placed, Tensor};
+use crate::layout::{ALIGNMENT, Blueprint, Directory, Member, Placed, Tensor};
 use crate::memory::{Buffer, Category};
 
 /// Named tensors, some of them in host memory, all of them in files. How they move: `moves`.
@@ -160,14 +160,16 @@ impl Store {
             least.0 += tensor.bytes();
             least.1.push(tensor);
         }
-        let mut states = Vec::new();
-        let pack = |(_, tensors)| Directory::pack(tensors, block_bytes);
-        let directories = shares.into_iter().map(pack).collect::<Result<Vec<_>, _>>()?;
         let (set, of) = (random_id(), paths.len() as u32);
-        for (place, (path, directory)) in (0..).zip(paths.iter().zip(directories)) {
-            let (member, path) = (Some(Member { set, place, of }), &[path]);
-            states.push(StateFile::create_member(carrier, path, directory, block_bytes, member)?);
-        }
+        let plan = |(place, (path, (_, tensors))): (u32, (&_, (u64, Vec<Tensor>)))| {
+            let path = AsRef::<Path>::as_ref(path).to_owned();
+            let (member, directory) =
+                (Member { set, place, of }, Directory::pack(tensors, block_bytes)?);
+            Ok((vec![path], Blueprint::new(random_id(), member, directory, block_bytes, 1)?))
+        };
+        let plans = (0..).zip(paths.iter().zip(shares)).map(plan);
+        let plans = plans.collect::<Result<Vec<_>, StoreError>>()?;
+        let states = StateFile::create_all(carrier, plans)?;
         Self::new(carrier, owned(paths), states, category, host_bytes)
     }
 

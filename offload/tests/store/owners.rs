@@ -4,9 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use brigade_offload::memory::{Arena, Budget};
+use brigade_offload::layout::{Directory, Dtype, Tensor};
+use brigade_offload::memory::{Arena, Budget, Category};
 use brigade_offload::storage::{EngineChoice, Settings, Storage, StorageError};
-use brigade_offload::store::{Carrier, StateFile, StoreError, Which};
+use brigade_offload::store::{Carrier, StateFile, Store, StoreError, Which};
 
 use crate::place::{Place, directory, filler};
 
@@ -104,4 +105,38 @@ fn the_second_writer_of_one_process_is_told_that_it_is_this_one() {
     assert!(refused.to_string().contains("is being written by this process"), "{refused}");
     drop(first);
     second.save(2, b"", filler(2)).unwrap();
+}
+
+#[test]
+fn what_was_there_is_there_still_when_not_all_of_a_new_state_can_be_had() {
+    let place = Place::new("owners-all", EngineChoice::Auto);
+    let paths = place.paths("state", 2);
+    let mut old = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    old.save(1, b"", filler(1)).unwrap();
+    drop(old);
+    let [fresh, nowhere] = [place.folder.join("new"), place.folder.join("no folder/new")];
+    let vast = || Directory::pack([Tensor::whole("vast", Dtype::U8, &[1 << 50])], BLOCK).unwrap();
+    let create = |paths: &[&PathBuf], directory, block| {
+        StateFile::create(&place.carrier, paths, directory, block).map(drop).unwrap_err()
+    };
+    let first = &paths[0];
+    let refused = [
+        create(&[first, &fresh, &nowhere], directory(), BLOCK),
+        create(&[first, &fresh, first], directory(), BLOCK),
+        create(&[first, &fresh], vast(), 64 << 20),
+    ];
+    let words = ["No such file", "named twice", "No space left"];
+    for (refused, words) in refused.iter().zip(words) {
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+    assert!(!fresh.exists(), "an empty file is of no use");
+    StateFile::open(&place.carrier, &paths, Which::Newest).unwrap().verify().unwrap();
+
+    // The files of a store are states, each of its own.
+    let tensors = || [Tensor::whole("a", Dtype::U8, &[5]), Tensor::whole("b", Dtype::U8, &[5])];
+    let (carrier, category) = (&place.carrier, Category::Parameters);
+    let wrong = [&paths[0], &nowhere];
+    let refused = Store::create(carrier, &wrong, tensors(), BLOCK, category, 1 << 20).map(drop);
+    assert!(refused.unwrap_err().to_string().contains("No such file"));
+    StateFile::open(carrier, &paths, Which::Newest).unwrap().verify().unwrap();
 }

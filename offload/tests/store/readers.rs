@@ -1,5 +1,5 @@
-//! Reading beside a writer: what is read is whole, or it is said who has written over it. Nothing is
-//! called damaged.
+//! Reading beside a writer: what is read is whole, or it is said who has written over it. Nothing
+//! is called damaged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

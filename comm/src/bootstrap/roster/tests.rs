@@ -97,7 +97,8 @@ fn when_nobody_waits_any_more_nothing_is_told() {
 fn the_shortest_patience_counts_and_the_missing_are_named() {
     let start = Instant::now();
     let deaf = Some("Too many open files".to_owned());
-    let mut roster = Roster { strangers: 2, deaf, ..Roster::default() };
+    let other_version = Some(3);
+    let mut roster = Roster { strangers: 2, other_version, deaf, ..Roster::default() };
     for rank in [0, 1, 2, 4, 6] {
         roster.seat(join(rank, 12, rank), start).unwrap();
     }
@@ -111,6 +112,8 @@ fn the_shortest_patience_counts_and_the_missing_are_named() {
         "waited 0.5 s; ranks 3, 5, 8-11 of 12 never came; \
          rank 4 (process 4 on h) came and went; \
          2 connection(s) could not prove the job's secret; \
+         a connection that spoke version 3 was turned away, the root's is 6: \
+         have all ranks use one release; \
          the root could not take a connection: Too many open files"
     );
 }
