@@ -37,8 +37,8 @@ impl Communicator {
     /// [`Error::Invalid`] on all ranks, with the rank that is wrong, if nobody knows an id, two
     /// know different ones, or `ranks` differ or are fewer than there are; [`Error::Join`] if not
     /// all come together in time, naming those that are missing; [`Error::PeerLost`] if a rank of
-    /// this group is lost meanwhile; those of an all-gather. After a
-    /// loss, [`Communicator::shrink`] first.
+    /// this group is lost meanwhile; those of an all-gather. After a loss,
+    /// [`Communicator::shrink`] first.
     pub fn grow(&self, ranks: usize, id: Option<&UniqueId>) -> Result<Communicator, Error> {
         self.grow_with(ranks, id, self.settings().clone())
     }
@@ -75,9 +75,9 @@ impl Communicator {
     }
 
     /// What [`Communicator::grow`] does first: every rank has the id that one of them was given,
-    /// and all want as many ranks. Then each calls [`Communicator::grow_to`].
-    /// Where no rank was given any, all have none. The number and the bytes may be anybody's: what
-    /// is wrong with them all ranks hear.
+    /// and all want as many ranks. Then each calls [`Communicator::grow_to`]. Where no rank was
+    /// given any, all have none. The number and the bytes may be anybody's: what is wrong with them
+    /// all ranks hear.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ pub(super) fn claim_all(files: &[(&Path, u64)]) -> Result<Vec<Claimed>, StorageE
 fn fits(file: &fs::File, bytes: u64, wanted: &mut HashMap<u64, u64>) -> io::Result<()> {
     let found = file.metadata()?;
     let of_device = wanted.entry(found.dev()).or_default();
-    *of_device += bytes.saturating_sub(512 * found.blocks());
+    *of_device = of_device.saturating_add(bytes.saturating_sub(512 * found.blocks()));
     match *of_device > sys::free_bytes(file)? {
         true => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
         false => Ok(()),
@@ -72,9 +72,9 @@ impl Claimed {
         // Emptied only once it is ours: somebody may be writing there.
         let opened = options().create(true).truncate(false).open(path);
         let file = opened.map_err(|e| refused(Operation::Open, e))?;
-        owner::own(&file, path)?;
-        let held = Held::File { file, is_new: found.is_none() };
-        Ok(Self { path: path.into(), bytes, held })
+        let owned = owner::own(&file, path);
+        let held = Held::File { file, is_new: found.is_none() && owned.is_ok() };
+        owned.map(|()| Self { path: path.into(), bytes, held })
     }
 
     /// Make it what was asked for. What was in a file is gone; a device is what it is.

@@ -16,8 +16,9 @@ pub(super) struct Shared {
     pub(super) carrier: Carrier,
     pub(super) files: Vec<File>,
     pub(super) blueprint: Arc<Blueprint>,
-    /// The generations that were there when it was opened.
+    /// The generations that were there when it was opened, the newest first, and which of them was.
     pub(super) seen: Vec<u64>,
+    opened: u64,
     /// Whether we own the files; who opens them does so before the first write.
     pub(super) is_ours: AtomicBool,
     /// Of the drafts begun, the last.
@@ -39,21 +40,21 @@ pub struct PendingBlock {
 impl Shared {
     /// Of a state that was made, with its files.
     pub(super) fn created(carrier: &Carrier, files: Vec<File>, blueprint: Arc<Blueprint>) -> Self {
-        let mut shared = Self::opened(carrier, files, blueprint, Vec::new());
+        let mut shared = Self::opened(carrier, files, blueprint, (0, Vec::new()));
         *shared.is_ours.get_mut() = true;
         shared
     }
 
-    /// Of a state that was opened, when these generations were there.
+    /// Of a state that was opened at a generation, when these were there.
     pub(super) fn opened(
         carrier: &Carrier,
         files: Vec<File>,
         blueprint: Arc<Blueprint>,
-        seen: Vec<u64>,
+        (opened, seen): (u64, Vec<u64>),
     ) -> Self {
         let (carrier, is_ours) = (carrier.clone(), AtomicBool::new(false));
         let (last_draft, written_by) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { carrier, files, blueprint, seen, is_ours, last_draft, written_by }
+        Self { carrier, files, blueprint, seen, opened, is_ours, last_draft, written_by }
     }
 
     pub(super) fn read_entry(
@@ -71,7 +72,7 @@ impl Shared {
     }
 
     /// Why a block is not what its generation says: somebody else has written to the state since it
-    /// was opened, or does so now, or else it is damaged.
+    /// was opened, or does so now, where an older generation is, or else it is damaged.
     #[cold]
     pub(super) fn blame(&self, place: Place, wanted: Checksum, found: Checksum) -> StoreError {
         let file = &self.files[place.stripe as usize];
@@ -81,9 +82,10 @@ impl Shared {
             if let Some(now) = now.ok().filter(|now| !is_same(&self.seen, now)) {
                 return overtaken(&self.files, &self.seen, &now);
             }
-            if let Some(owner) = self.carrier.storage.owner(file) {
-                let path = file.path().into();
-                return StorageError::Owned { path, owner: Some(owner) }.into();
+            let is_older = self.seen.first() != Some(&self.opened);
+            let owner = self.carrier.storage.owner(file).filter(|_| is_older);
+            if owner.is_some() {
+                return StorageError::Owned { path: file.path().into(), owner }.into();
             }
         }
         let (Checksum(wanted), Checksum(found)) = (wanted, found);

@@ -171,7 +171,8 @@ impl StateFile {
             return Err(nothing(which, paths_of(files), &recovered, faults));
         };
         let (mend, seen) = (recovered.mend(candidate), numbers(&recovered));
-        let shared = Shared::opened(carrier, files.to_vec(), blueprint, seen);
+        let opened = (candidate.number(), seen);
+        let shared = Shared::opened(carrier, files.to_vec(), blueprint, opened);
         Ok(Self { found, faults, ..Self::new(shared, Some(Arc::new(generation)), mend) })
     }
 

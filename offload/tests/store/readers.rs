@@ -1,6 +1,7 @@
 //! Reading beside a writer: what is read is whole, or it is said who has written over it. Nothing
 //! is called damaged.
 
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -50,6 +51,22 @@ fn an_older_generation_that_is_being_written_over_names_who_does() {
     drop((draft, writer));
     let damaged = reader.verify().unwrap_err();
     assert!(matches!(damaged, StoreError::Damaged { .. }), "{damaged}");
+}
+
+#[test]
+fn damage_to_the_newest_generation_is_damage_whoever_writes_beside_it() {
+    let place = Place::new("readers-damaged", EngineChoice::Auto);
+    let paths = place.paths("state", 1);
+    let mut writer = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    writer.save(1, b"", filler(1)).unwrap();
+    let reader = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap();
+    let Place { carrier, .. } = &place;
+    let begin = reader.generation().unwrap().place(&reader.geometry(), 0).offset;
+    let file = std::fs::File::options().write(true).open(&paths[0]).unwrap();
+    file.write_all_at(&[0xa5; 7], begin).unwrap();
+    let damaged = StateFile::open(carrier, &paths, Which::Newest).unwrap().verify().unwrap_err();
+    assert!(matches!(damaged, StoreError::Damaged { .. }), "{damaged}");
+    drop(writer);
 }
 
 /// Read a state, which must be of this version.
