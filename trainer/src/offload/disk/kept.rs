@@ -202,7 +202,10 @@ mod tests {
         let directory = Directory::pack([tensor], 4096).unwrap();
         let mut other = StateFile::create(&carrier, &[&path], directory.clone(), 4096).unwrap();
         let mut keep = |step: u64| {
-            let fill = |_: &_, _, target: &mut [u8]| Ok(target.fill(step as u8));
+            let fill = |_: &_, _, target: &mut [u8]| {
+                target.fill(step as u8);
+                Ok(())
+            };
             other.save(step, header(step as usize).as_bytes(), fill).map(|_| ()).unwrap();
         };
         keep(1);
