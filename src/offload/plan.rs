@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Budget of the host, such as 64G
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     host: usize,
-    /// A folder on a drive; may be given several times
+    /// A folder on a drive; may be given several times, each on a file system of its own
     #[arg(long = "path", value_name = "DIR[=READ/WRITE]", value_parser = parse_place)]
     places: Vec<Place>,
     /// Ranks that divide the state among them

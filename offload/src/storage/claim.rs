@@ -72,9 +72,9 @@ impl Claimed {
         // Emptied only once it is ours: somebody may be writing there.
         let opened = options().create(true).truncate(false).open(path);
         let file = opened.map_err(|e| refused(Operation::Open, e))?;
-        let owned = owner::own(&file, path);
-        let held = Held::File { file, is_new: found.is_none() && owned.is_ok() };
-        owned.map(|()| Self { path: path.into(), bytes, held })
+        owner::own(&file, path)?;
+        let held = Held::File { file, is_new: found.is_none() };
+        Ok(Self { path: path.into(), bytes, held })
     }
 
     /// Make it what was asked for. What was in a file is gone; a device is what it is.

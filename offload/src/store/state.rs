@@ -35,8 +35,8 @@ pub enum Which {
 ///
 /// One at a time may write to a state, and who tries beside it is told so: whoever makes one owns
 /// its files, and whoever opens one does from the first write on, until it is dropped. Any number
-/// may read one: beside a writer until two more generations are committed, from when on reading it
-/// is `Overtaken`.
+/// may read one: beside a writer until another generation is committed and the draft after that
+/// writes to the same places, from when on reading it is `Overtaken`.
 #[derive(Debug)]
 pub struct StateFile {
     pub(super) shared: Arc<Shared>,
