@@ -4,6 +4,7 @@ torch finds `register` by itself, through the entry points of installed packages
 """
 
 import atexit
+import functools
 import importlib
 import os
 import warnings
@@ -31,8 +32,30 @@ def register():
     torch.distributed.Backend.register_backend(
         "brigade", create, extended_api=True, devices="cpu"
     )
+    name_shrunken_groups()
     # Threads that still run callbacks when the interpreter goes would abort the process.
     atexit.register(backend.end_all)
+
+
+def name_shrunken_groups():
+    """torch notes every shrunken group on the CPU as gloo's, and DDP's logger then reads a field of
+    gloo's in a backend that is none. What is made of ours is noted as ours.
+    """
+    c10d = torch.distributed.distributed_c10d
+    make = getattr(c10d, "_create_shrunk_process_group", None)
+    if make is None:
+        return
+
+    @functools.wraps(make)
+    def made(backend, *more):
+        group = make(backend, *more)
+        if backend.name() == "brigade":
+            kind = torch.distributed.ProcessGroup.BackendType.CUSTOM
+            group._register_backend(torch.device("cpu"), kind, backend)
+            group._set_default_backend(kind)
+        return group
+
+    c10d._create_shrunk_process_group = made
 
 
 def find():

@@ -148,7 +148,7 @@ private:
         }
         brigade_comm_t comm = nullptr;
         const Millis stand = sends_ ? meeting_.timeout : std::chrono::years(1);
-        check_call(join(bytes, sends_ ? 0 : 1, 2, meeting_.timeout, stand, comm));
+        check_call(join(bytes, sends_ ? 0 : 1, 2, Limits(meeting_.timeout, stand), comm));
         const std::lock_guard<std::mutex> lock(mutex_);
         comm_ = comm;
         if (stop_) brigade_comm_abort(comm_, "the group has ended");

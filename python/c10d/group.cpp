@@ -6,6 +6,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <random>
 #include <set>
 
 #include "gathering.hpp"
@@ -44,6 +46,30 @@ Acquaintance acquaintance(const std::vector<int> &ranks) {
     return found;
 }
 
+// Come together with the others, of whom some `ranks` of the default group may be known.
+Joined meet(c10d::Store &store, int rank, int size, Millis timeout, const std::vector<int> &ranks) {
+    // Groups that come one after the other may have the same store.
+    const auto known = ranks.empty() ? Acquaintance() : acquaintance(ranks);
+    Joined joined = {};
+    const std::vector<uint8_t> id = at_store(rank, [&] {
+        const int64_t turn = store.add("brigade/turn/" + std::to_string(rank), 1);
+        joined.key = "brigade/" + std::to_string(turn);
+        return Gathering(store, joined.key, rank, size, timeout, known).id();
+    });
+    check(join(id, rank, size, Limits(timeout, timeout), joined.comm), rank);
+    return joined;
+}
+
+// A key below `elder` that nobody else has: the first of them draws it.
+std::string drawn_key(const std::string &elder, int rank, brigade_comm_t comm) {
+    std::random_device draw;
+    uint64_t number = uint64_t{draw()} << 32 | draw();
+    check(brigade_broadcast(&number, &number, 1, BRIGADE_UINT64, 0, comm, nullptr), rank);
+    char text[32];
+    std::snprintf(text, sizeof text, "/left/%016llx", static_cast<unsigned long long>(number));
+    return elder + text;
+}
+
 // Callbacks need the interpreter's lock; who waits for them must not hold it.
 class Unlocked {
 public:
@@ -62,22 +88,22 @@ private:
 
 Group::Group(Ptr<Store> store, int rank, int size, Millis timeout, std::vector<int> ranks,
              bool is_first)
+    : Group(store, meet(*store, rank, size, timeout, is_first ? std::vector<int>() : ranks), rank,
+            size, timeout, ranks, is_first) {}
+
+Group::Group(Ptr<Store> store, Joined joined, int rank, int size, Millis timeout,
+             std::vector<int> ranks, bool is_first)
     : Backend(rank, size),
       ranks_(std::move(ranks)),
+      is_first_(is_first),
       store_(std::move(store)),
       own_store_(store_),
       options_(c10::make_intrusive<Options>("brigade", timeout)),
-      timeout_(timeout) {
+      timeout_(timeout),
+      key_(std::move(joined.key)),
+      comm_(joined.comm) {
     static std::once_flag once;
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forks++; }); });
-    // Groups that come one after the other may have the same store.
-    const auto known = is_first || ranks_.empty() ? Acquaintance() : acquaintance(ranks_);
-    const std::vector<uint8_t> id = at_store(rank, [&] {
-        const int64_t turn = store_->add("brigade/turn/" + std::to_string(rank), 1);
-        key_ = "brigade/" + std::to_string(turn);
-        return Gathering(*store_, key_, rank, size, timeout, known).id();
-    });
-    check(join(id, rank, size, timeout, timeout, comm_), rank);
     init();
     const std::lock_guard<std::mutex> lock(groups_mutex);
     groups().insert(this);
@@ -285,6 +311,44 @@ Group::Ptr<c10d::Backend> Group::merge(const Ptr<Store> &store, const Ptr<Option
     auto own = at_store(rank, [&] { return store->clone(); });
     return c10::make_intrusive<Group>(std::move(own), rank, size, opts->timeout,
                                       std::vector<int>());
+}
+
+// Whatever has become of this group. Who is left meets over the wires of this one, not in the
+// store. If it is the default one, torch numbers the ranks of groups by the new one from then on.
+Group::Ptr<c10d::Backend> Group::shrink(const std::vector<int64_t> &excluded, int flags,
+                                        const Ptr<Options> &opts) {
+    constexpr int SHRINK_ABORT = 1;
+    check_alive();
+    const Call call(rank_, "shrink_group");
+    std::vector<int> gone, ranks;
+    for (const int64_t rank : excluded) {
+        check_peer(rank);
+        gone.push_back(static_cast<int>(rank));
+    }
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); rank++) {
+        if (std::count(gone.begin(), gone.end(), rank) > 0) continue;
+        ranks.push_back(is_first_ ? static_cast<int>(ranks.size()) : ranks_[rank]);
+    }
+    const Unlocked unlocked;
+    if ((flags & SHRINK_ABORT) != 0) abort();
+    const Millis timeout = opts ? opts->timeout : timeout_;
+    Joined joined = {};
+    const Limits limits(timeout, timeout);
+    check(brigade_comm_shrink(comm_, gone.data(), gone.size(), &joined.comm, limits.config()),
+          rank_);
+    int rank = 0, size = 0;
+    try {
+        check(brigade_comm_rank(joined.comm, &rank), rank_);
+        check(brigade_comm_size(joined.comm, &size), rank_);
+        joined.key = drawn_key(key_, rank_, joined.comm);
+    } catch (...) {
+        brigade_comm_destroy(joined.comm);
+        throw;
+    }
+    auto left = c10::make_intrusive<Group>(store_, std::move(joined), rank, size, timeout,
+                                           std::move(ranks), is_first_);
+    if (!opts) left->options_->timeout = options_->timeout;
+    return left;
 }
 
 }  // namespace brigade

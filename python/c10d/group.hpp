@@ -35,6 +35,9 @@ public:
     // `ranks` are theirs in the default group, where they are known; that is the `first`.
     Group(Ptr<Store> store, int rank, int size, Millis timeout, std::vector<int> ranks,
           bool is_first = false);
+    // Of ranks that have come together.
+    Group(Ptr<Store> store, Joined joined, int rank, int size, Millis timeout,
+          std::vector<int> ranks, bool is_first);
     ~Group() override;
 
     const std::vector<int> &ranks() const { return ranks_; }
@@ -86,6 +89,10 @@ public:
     Ptr<Backend> merge(const Ptr<Store> &store, const Ptr<Options> &opts, const int &rank,
                        const int &size) override;
 
+    bool supportsShrinking() const override { return true; }
+    Ptr<Backend> shrink(const std::vector<int64_t> &excluded, int flags,
+                        const Ptr<Options> &opts) override;
+
     const std::string getBackendName() const override { return "brigade"; }
     Ptr<Options> getBackendOptions() override { return options_; }
     uint64_t getSequenceNumberForGroup() override { return sequence_; }
@@ -120,6 +127,7 @@ private:
                     const c10d::AllToAllOptions &opts, Tensors outputs);
 
     const std::vector<int> ranks_;
+    const bool is_first_;
     const Ptr<Store> store_;
     // For who waits there while others call.
     OwnStore own_store_;
@@ -127,8 +135,9 @@ private:
     // What the communicator was made with.
     const Millis timeout_;
     const unsigned born_ = forks.load();
-    std::string key_;
-    brigade_comm_t comm_ = nullptr;
+    // Where its messages meet in the store.
+    const std::string key_;
+    const brigade_comm_t comm_;
     std::atomic<uint64_t> sequence_{0}, roll_calls_{0};
     // Channels by peer and direction, and what is being coalesced.
     std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -95,23 +96,47 @@ inline std::string end_of_world(brigade_comm_t comm, int size) {
     return brigade_error_string(result);
 }
 
-// Join as `rank` of `size`, within `come`. After that calls may stand still for `stand`.
-inline brigade_result_t join(const std::vector<uint8_t> &bytes, int rank, int size, Millis come,
-                             Millis stand, brigade_comm_t &comm) {
+// How long ranks may take to come together, and how long calls may stand still after that.
+class Limits {
+public:
+    // Nobody may join for longer than a day.
+    Limits(Millis come, Millis stand)
+        : joining_(text(std::clamp(come, Millis(1), Millis(std::chrono::days(1))))),
+          standing_(text(std::max(stand, Millis(1)))) {}
+    Limits(const Limits &) = delete;
+    Limits &operator=(const Limits &) = delete;
+
+    const brigade_config_t *config() const { return &config_; }
+
+private:
+    static std::string text(Millis time) { return std::to_string(time.count()); }
+
+    const std::string joining_, standing_;
+    const brigade_setting_t settings_[2] = {{"BRIGADE_JOIN_TIMEOUT_MS", joining_.c_str()},
+                                            {"BRIGADE_TIMEOUT_MS", standing_.c_str()}};
+    const brigade_config_t config_ = [this] {
+        brigade_config_t config = BRIGADE_CONFIG_INIT;
+        config.settings = settings_;
+        config.setting_count = std::size(settings_);
+        return config;
+    }();
+};
+
+// What ranks have in common that have come together.
+struct Joined {
+    // Of the group, in its store.
+    std::string key;
+    brigade_comm_t comm;
+};
+
+// Join as `rank` of `size`.
+inline brigade_result_t join(const std::vector<uint8_t> &bytes, int rank, int size,
+                             const Limits &limits, brigade_comm_t &comm) {
     brigade_unique_id_t id;
     TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof id.bytes, "brigade: the store holds ",
                      bytes.size(), " bytes where a unique id should be");
     std::memcpy(id.bytes, bytes.data(), sizeof id.bytes);
-    // Nobody may join for longer than a day.
-    come = std::clamp(come, Millis(1), Millis(std::chrono::days(1)));
-    const auto joining = std::to_string(come.count());
-    const auto standing = std::to_string(std::max(stand, Millis(1)).count());
-    const brigade_setting_t settings[] = {{"BRIGADE_TIMEOUT_MS", standing.c_str()},
-                                          {"BRIGADE_JOIN_TIMEOUT_MS", joining.c_str()}};
-    brigade_config_t config = BRIGADE_CONFIG_INIT;
-    config.settings = settings;
-    config.setting_count = 2;
-    return brigade_comm_init_rank_config(&comm, size, id, rank, &config);
+    return brigade_comm_init_rank_config(&comm, size, id, rank, limits.config());
 }
 
 }  // namespace brigade

@@ -58,12 +58,23 @@ def end_of_world(comm, size):
     return LIBRARY.brigade_error_string(ended.value).decode()
 
 
-def join(drawn, rank, size, timeout_ms):
-    """Join those who have the same id. Calls may stand still for `timeout_ms`, and so may this."""
+def milliseconds(timeout):
+    """A timeout of torch's as a number."""
+    return timeout.total_seconds() * 1000
+
+
+def limited(timeout_ms):
+    """A config in which calls may stand still for `timeout_ms`, and joining may; what it holds."""
     limit = max(int(timeout_ms), 1)
     settings = {"timeout_ms": limit, "join_timeout_ms": min(limit, 24 * 3600 * 1000)}
-    handle, (config, _held) = c_void_p(), config_of(settings)
+    config, held = config_of(settings)
     assert config.struct_size == sizeof(Config)
+    return config, held
+
+
+def join(drawn, rank, size, timeout_ms):
+    """Join those who have the same id."""
+    handle, (config, _held) = c_void_p(), limited(timeout_ms)
     drawn = Id.from_buffer_copy(drawn)
     function = LIBRARY.brigade_comm_init_rank_config
     check(function(byref(handle), size, drawn, rank, byref(config)))

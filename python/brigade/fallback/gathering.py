@@ -1,14 +1,41 @@
 """How the ranks of a new group get its unique id from the store, and hear who will not come."""
 
 import os
+import secrets
 import sys
 import time
+from ctypes import byref, c_int, c_uint64, c_void_p
 
 import torch.distributed as dist
 
 from ..communicator import unique_id
-from ..library import SUCCESS
-from .channel import fate_of, in_words
+from ..library import DTYPES, LIBRARY, SUCCESS
+from .channel import at_store, check, fate_of, in_words, join, limited
+
+
+def meet(store, rank, size, timeout_ms, known):
+    """Come together with the others: the group's key in the store, and its handle."""
+    with at_store():
+        turn = store.add(f"brigade/turn/{rank}", 1)
+        key = f"brigade/{turn}"
+        drawn = Gathering(store, key, rank, size, timeout_ms, known).id()
+    return key, join(drawn, rank, size, timeout_ms)
+
+
+def go_on_without(gone, comm, key, timeout_ms):
+    """Those of a group that are left, over the wires that they have: a key of theirs below the
+    group's, which the first of them draws, and the handle.
+    """
+    left, (config, _held) = c_void_p(), limited(timeout_ms)
+    listed = (c_int * len(gone))(*gone)
+    check(LIBRARY.brigade_comm_shrink(comm, listed, len(gone), byref(left), byref(config)))
+    number = (c_uint64 * 1)(secrets.randbits(64))
+    try:
+        check(LIBRARY.brigade_broadcast(number, number, 1, DTYPES["uint64"], 0, left, None))
+    except dist.DistBackendError:
+        LIBRARY.brigade_comm_destroy(left)
+        raise
+    return f"{key}/left/{number[0]:016x}", left
 
 
 class Gathering:

@@ -8,22 +8,25 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 from ..library import LIBRARY
-from .channel import Channel, OwnStore, at_store, check, join
-from .gathering import Gathering
+from .channel import Channel, OwnStore, at_store, check, milliseconds
+from .gathering import go_on_without, meet
 from .naming import named
 from .rollcall import RollCall
-from .tensors import Run, apart, reduction, single
+from .tensors import Run, apart, reduction, rows, single
 from .works import All, Lane, Work, wait_for_those_that_follow
 
 # How long calls that go on at the end of a group may take. [seconds]
 GRACE = 10
+# Of torch's shrink_group: whatever goes on in the group is to fail.
+SHRINK_ABORT = 1
 # torch keeps no reference to a backend in Python.
 GROUPS = set()
 
 
 def create(store, rank, size, timeout, ranks):
     """Meet the other ranks in the store. `ranks` are theirs in the default group; none for that."""
-    return Group(store, rank, size, timeout, ranks)
+    joined = meet(store, rank, size, milliseconds(timeout), acquaintance(ranks))
+    return Group(store, rank, size, timeout, ranks, *joined)
 
 
 def acquaintance(ranks):
@@ -47,18 +50,15 @@ def end_all():
 class Group(Backend):
     """torch's Backend over brigade.h. What it does not override torch refuses."""
 
-    def __init__(self, store, rank, size, timeout, ranks):
+    def __init__(self, store, rank, size, timeout, ranks, key, comm):
         super().__init__(rank, size)
         self._store, self._rank, self._size = OwnStore(store), rank, size
-        self._timeout_ms = timeout.total_seconds() * 1000
+        self._timeout_ms = milliseconds(timeout)
         self._options = Backend.Options("brigade", timeout)
-        with at_store():
-            turn = store.add(f"brigade/turn/{rank}", 1)
-            self._key = f"brigade/{turn}"
-            meeting = store, self._key, rank, size, self._timeout_ms
-            drawn = Gathering(*meeting, acquaintance(ranks)).id()
-        self._ranks = ranks or list(range(size))
-        self._comm = join(drawn, rank, size, self._timeout_ms)
+        # Theirs in the default group, unless it is that.
+        self._ranks, self._is_first = ranks or list(range(size)), not ranks
+        # Where its messages meet in the store, and who they are.
+        self._shared, self._key, self._comm = store, key, comm
         self._lane, self._lock = Lane(), threading.Lock()
         self._channels, self._batch, self._sequence = {}, None, 0
         self._roll_calls, self._has_ended = 0, False
@@ -67,7 +67,7 @@ class Group(Backend):
     # torch asks for each of these, without end where a subclass does not say.
     supports_splitting = property(lambda self: False)
     supports_coalescing = property(lambda self: True)
-    supports_shrinking = property(lambda self: False)
+    supports_shrinking = property(lambda self: True)
     supports_reconfigure = property(lambda self: False)
     supports_window = property(lambda self: False)
     _supports_time_estimate = property(lambda self: False)
@@ -227,7 +227,7 @@ class Group(Backend):
     @named("all_to_all")
     def all_to_all_single(self, output, input, received, sent, opts):
         source, target = apart([input], [output]), Run([output], is_read=False)
-        counts = [self._rows(tensor, splits, source.each)
+        counts = [rows(tensor, splits, source.each, self._size)
                   for tensor, splits in ((input, sent), (output, received))]
         return self._all_to_all(source, target, *counts, opts, [output])
 
@@ -295,6 +295,21 @@ class Group(Backend):
         if self._comm is not None:
             check(LIBRARY.brigade_comm_abort(self._comm, b"torch aborted the group"))
 
+    @named("shrink_group")
+    def shrink(self, excluded, flags=0, opts=None):
+        """The others of these ranks in a group of their own, whatever has become of this one. They
+        meet over its wires, not in the store.
+        """
+        if flags & SHRINK_ABORT:
+            self.abort()
+        gone = {self._check_peer(rank) for rank in excluded}
+        timeout = (opts or self._options)._timeout
+        joined = go_on_without(gone, self._comm, self._key, milliseconds(timeout))
+        left = [rank for rank in range(self._size) if rank not in gone]
+        # Of the default group torch numbers the ranks anew.
+        ranks = [] if self._is_first else [self._ranks[rank] for rank in left]
+        return Group(self._shared, left.index(self._rank), len(left), timeout, ranks, *joined)
+
     def shutdown(self):
         """What was begun has some time to end; then whatever still waits is made to fail."""
         with self._lock:
@@ -356,7 +371,7 @@ class Group(Backend):
 
     def _check_timeout(self, timeout):
         """Refuse a timeout that nobody would wait for."""
-        wanted_ms = timeout.total_seconds() * 1000 if timeout is not None else 0
+        wanted_ms = milliseconds(timeout) if timeout is not None else 0
         # torch keeps a group's timeout as a float of 32 bits.
         if wanted_ms > self._timeout_ms * (1 + 2**-23):
             raise ValueError(
@@ -375,17 +390,6 @@ class Group(Backend):
             raise TypeError(f"tensors of {one.type} and of {other.type} in one call")
         if [one.count] != list(wanted) or sum(counts) != other.count:
             raise ValueError(f"{one.count} and {other.count} elements for {self._size} ranks")
-
-    def _rows(self, tensor, splits, each):
-        rows = tensor.shape[0] if tensor.dim() else 1
-        row = tensor.numel() // rows * each if rows else 0
-        if not splits:
-            if rows % self._size:
-                raise ValueError(f"{rows} rows cannot be split among {self._size} ranks")
-            return [rows // self._size * row] * self._size
-        if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
-            raise ValueError(f"splits {splits} of {rows} rows for {self._size} ranks")
-        return [split * row for split in splits]
 
     def _counts(self, counts):
         if len(counts) != self._size:

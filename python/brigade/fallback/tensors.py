@@ -105,3 +105,18 @@ def apart(tensors, others):
     written = {other.untyped_storage().data_ptr() for other in others if other.numel()}
     shared = any(tensor.untyped_storage().data_ptr() in written for tensor in tensors)
     return Run(tensors, copied=shared)
+
+
+def rows(tensor, splits, each, size):
+    """How many elements of a tensor go to each of `size` ranks: `splits` rows of it, or as many to
+    one as to the other; one of them has `each` of brigade.h's.
+    """
+    there = tensor.shape[0] if tensor.dim() else 1
+    row = tensor.numel() // there * each if there else 0
+    if not splits:
+        if there % size:
+            raise ValueError(f"{there} rows cannot be split among {size} ranks")
+        return [there // size * row] * size
+    if len(splits) != size or sum(splits) != there or min(splits) < 0:
+        raise ValueError(f"splits {splits} of {there} rows for {size} ranks")
+    return [split * row for split in splits]

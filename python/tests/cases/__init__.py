@@ -2,11 +2,11 @@
 
 from . import (
     beside_gloo, collectives, failures, lists, memory, messages, models, partings, pipelines,
-    rollcalls, sharded, works,
+    rollcalls, sharded, shrinking, works,
 )
 from .case import CASES
 
 __all__ = [
     "CASES", "beside_gloo", "collectives", "failures", "lists", "memory", "messages", "models",
-    "partings", "pipelines", "rollcalls", "sharded", "works",
+    "partings", "pipelines", "rollcalls", "sharded", "shrinking", "works",
 ]

@@ -70,10 +70,12 @@ def refused(function, *arguments, kind=Exception, **more):
     raise AssertionError(f"{function.__name__} was not refused")
 
 
-def end_after_the_others(rank, ranks):
-    """End this process; the first one, in which the store is, when the other `ranks` do."""
+def end_with_the_others(rank, ranks):
+    """End this process when all of `ranks` want to; the first one, in which the store is, last."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"ends/{rank}", "1")
+    store.wait([f"ends/{other}" for other in ranks])
+    store.set(f"gone/{rank}", "1")
     if rank == 0:
-        store.wait([f"ends/{other}" for other in ranks])
+        store.wait([f"gone/{other}" for other in ranks])
     os._exit(0)

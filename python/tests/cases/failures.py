@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .case import begin, case, end_after_the_others, refused
+from .case import begin, case, end_with_the_others, refused
 
 
 @case(bare=True, ends={1: -signal.SIGKILL}, quick=True)
@@ -85,7 +85,7 @@ def a_new_group_with_a_rank_that_died(backend, rank, world):
     error = str(refused(dist.new_group, kind=dist.DistBackendError))
     assert "rank 1 will not come to this group: it is lost" in error, error
     assert time.monotonic() - since < 20
-    end_after_the_others(rank, [other for other in range(world) if other != 1])
+    end_with_the_others(rank, [other for other in range(world) if other != 1])
 
 
 @case(bare=True, worlds=(4,), backends=("brigade",), quick=True)
@@ -96,13 +96,13 @@ def a_new_group_with_a_rank_that_left(backend, rank, world):
         time.sleep(0.5)
         sys.exit(0)
     if rank == 0:
-        end_after_the_others(rank, [0, 1, 3])
+        end_with_the_others(rank, [0, 1, 3])
     since = time.monotonic()
     error = str(refused(dist.new_group, [1, 2, 3], kind=dist.DistBackendError))
     known = "rank 1 (2 of its elder group) will not come to this group: it has left"
     assert known in error, error
     assert time.monotonic() - since < 20
-    end_after_the_others(rank, [0, 1, 3])
+    end_with_the_others(rank, [0, 1, 3])
 
 
 @case(bare=True, worlds=(4,), backends=("brigade",), ends={2: -signal.SIGKILL}, quick=True)
@@ -116,7 +116,7 @@ def a_new_group_of_those_who_are_left(backend, rank, world):
     tensor = torch.ones(1)
     dist.all_reduce(tensor, group=group)
     assert tensor.item() == 3
-    end_after_the_others(rank, [0, 1, 3])
+    end_with_the_others(rank, [0, 1, 3])
 
 
 @case(

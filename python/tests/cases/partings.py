@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from .case import begin, case, end_after_the_others, refused
+from .case import begin, case, end_with_the_others, refused
 
 
 def told_at_once(move, peer):
@@ -30,7 +30,7 @@ def a_first_message_from_or_to_a_rank_that_ended(backend, rank, world):
     assert "a message from rank 1: rank 1 has left" in error, error
     error = told_at_once(dist.isend, 1)
     assert "a message to rank 1: rank 1 has left" in error, error
-    end_after_the_others(rank, [other for other in range(world) if other != 1])
+    end_with_the_others(rank, [other for other in range(world) if other != 1])
 
 
 @case(bare=True, backends=("brigade",), ends={1: -signal.SIGKILL}, quick=True)
@@ -47,7 +47,7 @@ def a_first_message_from_or_to_a_rank_that_died(backend, rank, world):
         if other not in (rank, 1):
             error = told_at_once(dist.irecv, other)
             assert f"from rank {other}: the group has ended: rank 1 is lost" in error, error
-    end_after_the_others(rank, [other for other in range(world) if other != 1])
+    end_with_the_others(rank, [other for other in range(world) if other != 1])
 
 
 @case(bare=True, backends=("brigade",), quick=True)

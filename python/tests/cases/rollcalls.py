@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from .case import begin, case, end_after_the_others, refused
+from .case import begin, case, end_with_the_others, refused
 
 BRIEF = datetime.timedelta(seconds=1.5)
 
@@ -88,4 +88,4 @@ def who_has_died_is_named_at_once(backend, rank, world):
     error = str(refused(dist.monitored_barrier, kind=dist.DistBackendError))
     assert "rank 1 is lost, its process ended" in error, error
     assert time.monotonic() - since < 20
-    end_after_the_others(rank, [other for other in range(world) if other != 1])
+    end_with_the_others(rank, [other for other in range(world) if other != 1])
