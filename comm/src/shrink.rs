@@ -4,23 +4,25 @@
 //! star of their own. They meet over the wires that they still have: first in a group on which the
 //! old world's verdict has no hold, in which the first survivor tells the others where its new root
 //! is; then there. Who of them is lost meanwhile, or gives up, they hear from the old world's root,
-//! if that is there.
+//! if that is there; who was lost before without a word, each finds out that calls all others.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use brigade_schedule::Collective;
+use brigade_schedule::Algorithm;
 
-use crate::bootstrap::{ID_BYTES, Patience, Root, UniqueId, rendezvous_with};
-use crate::call::{Buffers, Call};
+use crate::bootstrap::{ID_BYTES, Joined, Patience, Root, UniqueId, rendezvous_with};
 use crate::communicator::{Communicator, derive_group};
 use crate::header::Purpose;
 use crate::launch::{Launch, RootSpec};
 use crate::wait::{PASSED_ON_WAIT, error_of};
-use crate::{Dtype, Error, Settings};
+use crate::world::World;
+use crate::{Error, Settings};
 
 /// What survivors do when they join a group.
 const JOINING: &str = "shrink: joining";
+/// So many survivors may have a wire to each other, which is two files each.
+const ALL_JOINED_MAX: usize = 256;
 
 impl Communicator {
     /// A communicator of this group's ranks but those in `excluded`, in a world of their own: what
@@ -28,7 +30,7 @@ impl Communicator {
     /// are not excluded call this with the same list, whatever has happened to this communicator;
     /// the excluded ones, dead or alive, do not. Ranks keep their order.
     ///
-    /// Cost: joining, twice.
+    /// Cost: joining, twice, and an all-gather of 128 bytes.
     ///
     /// # Errors
     ///
@@ -50,27 +52,9 @@ impl Communicator {
         excluded: &[usize],
         settings: Settings,
     ) -> Result<Communicator, Error> {
-        let (me, size) = (self.rank(), self.size());
-        if let Some(wrong) = excluded.iter().find(|rank| **rank >= size) {
-            return Err(Error::invalid(format!("shrink: rank {wrong} of {size} ranks")));
-        }
-        if excluded.contains(&me) {
-            let what = format!("shrink: rank {me} excludes itself; the others go on without it");
-            return Err(Error::invalid(what));
-        }
+        let left = self.left_without(excluded)?;
         let shared = self.shared();
         let deadline = Instant::now() + settings.join_patience();
-        let left: Vec<usize> = (0..size).filter(|rank| !excluded.contains(rank)).collect();
-        for &rank in &left {
-            if let Some(gone) = self.gone(rank)? {
-                let how = match gone {
-                    Error::PeerLost { how, .. } => format!("is lost ({how})"),
-                    _ => "has left".to_owned(),
-                };
-                let next = "exclude it, on all ranks that go on";
-                return Err(Error::invalid(format!("shrink: rank {rank} {how}: {next}")));
-            }
-        }
         let members: Arc<[u32]> = left.iter().map(|&rank| shared.members[rank]).collect();
         let digest =
             members.iter().fold(1, |digest, &rank| derive_group(digest, u64::from(rank), 0));
@@ -86,27 +70,72 @@ impl Communicator {
         let group = derive_group(shared.group, number, digest | 1 << 63);
 
         let world = Arc::new(shared.world.meeting(&members));
-        let patience = Settings { timeout: settings.join_patience(), ..settings.clone() };
-        let meeting = Self::of_members(&world, members, group, Arc::new(patience), JOINING)?;
+        let joined = Self::meet(&world, members, group, &settings, deadline);
+        let joined = joined.map_err(|error| suspecting(error, excluded, self.rank()))?;
+        let everybody: Arc<[u32]> = (0..joined.cards.len() as u32).collect();
+        let rank = left.iter().position(|&rank| rank == self.rank()).expect("we are left");
+        let world = Arc::new(shared.world.anew(rank as u32, &joined.cards, joined.control));
+        let anew = derive_group(group, number, digest);
+        Self::of_members(&world, everybody, anew, Arc::new(settings), JOINING)
+            .map_err(|error| world.without_us(error))
+    }
+
+    /// The ranks that are left, if the list makes sense.
+    fn left_without(&self, excluded: &[usize]) -> Result<Vec<usize>, Error> {
+        let (me, size) = (self.rank(), self.size());
+        if let Some(wrong) = excluded.iter().find(|rank| **rank >= size) {
+            return Err(Error::invalid(format!("shrink: rank {wrong} of {size} ranks")));
+        }
+        if excluded.contains(&me) {
+            let what = format!("shrink: rank {me} excludes itself; the others go on without it");
+            return Err(Error::invalid(what));
+        }
+        let left: Vec<usize> = (0..size).filter(|rank| !excluded.contains(rank)).collect();
+        for &rank in &left {
+            if let Some(gone) = self.gone(rank)? {
+                let how = match gone {
+                    Error::PeerLost { how, .. } => format!("is lost ({how})"),
+                    _ => "has left".to_owned(),
+                };
+                let next = "exclude it, on all ranks that go on";
+                return Err(Error::invalid(format!("shrink: rank {rank} {how}: {next}")));
+            }
+        }
+        Ok(left)
+    }
+
+    /// Meet over the wires that are there, and then at the new root.
+    fn meet(
+        world: &Arc<World>,
+        members: Arc<[u32]>,
+        group: u64,
+        settings: &Settings,
+        deadline: Instant,
+    ) -> Result<Joined, Error> {
+        // Who of them died unnoticed is noticed by each that calls it, and where no root is left by
+        // nobody else.
+        let each_other = (members.len() <= ALL_JOINED_MAX).then_some(Algorithm::Direct);
+        let patience = Settings {
+            timeout: settings.join_patience(),
+            algorithm: each_other,
+            ..settings.clone()
+        };
+        let meeting = Self::of_members(world, members, group, Arc::new(patience), JOINING)?;
         let control = &world.control;
         // Who is lost between two steps is lost in this call all the same.
         let judged = |error| control.verdict().map_or(error, |verdict| error_of(verdict, JOINING));
         let (_root, spec) = meeting.share_root().map_err(judged)?;
         let (rank, ranks) = (meeting.rank(), meeting.size());
         let launch = Launch { rank, ranks, local_rank: None, root: spec };
-        let mut cards = |_: &[u8; 32]| Ok(shared.world.own_cards());
+        let mut cards = |_: &[u8; 32]| Ok(world.own_cards());
         let patience =
             Patience { meeting: Some(Arc::clone(control)), ..settings.patience_until(deadline) };
-        let joined = rendezvous_with(&launch, &mut cards, patience);
-        let joined = joined.map_err(|error| match control.await_verdict(PASSED_ON_WAIT) {
-            Some(verdict) => error_of(verdict, JOINING),
-            None => Error::join(format!("shrink: {error}")),
-        })?;
-        let world = Arc::new(shared.world.anew(rank as u32, &joined.cards, joined.control));
-        let everybody: Arc<[u32]> = (0..ranks as u32).collect();
-        let anew = derive_group(group, number, digest);
-        Self::of_members(&world, everybody, anew, Arc::new(settings), JOINING)
-            .map_err(|error| world.without_us(error))
+        rendezvous_with(&launch, &mut cards, patience).map_err(|error| {
+            match control.await_verdict(PASSED_ON_WAIT) {
+                Some(verdict) => error_of(verdict, JOINING),
+                None => Error::join(format!("shrink: {error}")),
+            }
+        })
     }
 
     /// The first rank opens a root, which is there until all have met; all learn where it is.
@@ -114,20 +143,32 @@ impl Communicator {
         if self.size() == 1 {
             return Ok((None, RootSpec::Alone));
         }
-        let (mut bytes, mut root) = ([0; ID_BYTES], Ok(None));
+        let (mut mine, mut root) = ([0; ID_BYTES], Ok(None));
         if self.rank() == 0 {
             match UniqueId::create(None) {
-                Ok((id, opened)) => (bytes, root) = (id.to_bytes(), Ok(Some(opened.shared()))),
+                Ok((id, opened)) => (mine, root) = (id.to_bytes(), Ok(Some(opened.shared()))),
                 // The others get an id that is none, and need not wait for long.
                 Err(error) => root = Err(Error::join(error)),
             }
         }
-        let call = Call::moving(Collective::Broadcast { root: 0 }, Dtype::U8, ID_BYTES);
-        self.shared().run_for(Purpose::Shrink, &call, Buffers::InPlace(&mut bytes))?;
+        let all = self.shared().exchange(Purpose::Shrink, &mine)?;
         let root = root?;
-        let id = UniqueId::from_bytes(bytes).map_err(|error| {
+        let first = all.first_chunk().expect("what the first rank said is in front");
+        let id = UniqueId::from_bytes(*first).map_err(|error| {
             Error::join(format!("the first of the remaining ranks has opened no root: {error}"))
         })?;
         Ok((root, RootSpec::Id(id)))
+    }
+}
+
+/// Ranks with different lists meet at different places, where nobody can tell that from being late.
+fn suspecting(error: Error, excluded: &[usize], rank: usize) -> Error {
+    let question = format!("; do all that are left exclude {excluded:?}, as rank {rank} does?");
+    match error {
+        Error::Join { what } => Error::Join { what: what + &question },
+        Error::Timeout { place, waited_ms, others } => {
+            Error::Timeout { place, waited_ms, others: others + &question }
+        }
+        other => other,
     }
 }

@@ -6,12 +6,14 @@
 //! this test binary again, at [`one_rank`]. `BRIGADE_TEST_SEED` repeats one trial.
 //!
 //! And ranks that are stopped (`stopped`, `joining`): whoever waits for one hears of the others; so
-//! does who waits for newcomers (`growing`).
+//! does who waits for newcomers (`growing`). Survivors whom nobody tells of a second death find it
+//! out (`shrinking`).
 
 mod growing;
 mod joining;
 mod mix;
 mod process;
+mod shrinking;
 mod stopped;
 mod traces;
 
