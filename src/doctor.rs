@@ -40,6 +40,10 @@ pub(crate) fn doctor(args: &Args) -> ExitCode {
         offload::print_memory_and_storage();
     }
     healthy &= print_settings();
+    if args.settings {
+        // The whole list has said it of each transport.
+        healthy &= print_asked_transports();
+    }
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -181,6 +185,17 @@ fn print_settings() -> bool {
         return false;
     }
     launch.is_ok()
+}
+
+/// Whether the transports that are asked for have names that are known, without a look at any.
+fn print_asked_transports() -> bool {
+    let settings = Settings::from_env().unwrap_or_default();
+    if settings.transport == "loopback" {
+        return true;
+    }
+    let refused = transports(&settings).err();
+    refused.iter().for_each(|error| println!("\nerror: {error}"));
+    refused.is_none()
 }
 
 /// Who a rank is and where things are, from the environment of this process.

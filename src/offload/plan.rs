@@ -1,7 +1,9 @@
 //! `brigade offload plan`: from a model and three budgets to what lives where, or what is missing.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,6 +13,7 @@ use brigade_offload::plan::{
     Budgets, Drive, Model, Number, Optimizer, Plan, Rate, Rates, Refusal, plan as planned,
 };
 use brigade_offload::storage::write_whole;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde_json::{Value, json};
 
 use crate::outputs;
@@ -63,7 +66,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     host: usize,
     /// A folder on a drive; may be given several times, each on a file system of its own
-    #[arg(long = "path", value_name = "DIR[=READ/WRITE]", value_parser = parse_place)]
+    #[arg(long = "path", value_name = "DIR[=READ/WRITE]",
+          value_parser = OsStringValueParser::new().try_map(|text| parse_place(&text)))]
     places: Vec<Place>,
     /// Ranks that divide the state among them
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -290,21 +294,24 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 }
 
 /// `DIR`, `DIR=READ/WRITE` or `DIR=READ/WRITE/BOTH`.
-fn parse_place(text: &str) -> Result<Place, String> {
+fn parse_place(text: &OsStr) -> Result<Place, String> {
     let wrong = || format!("{text:?}: write DIR, DIR=READ/WRITE or DIR=READ/WRITE/BOTH in GB/s");
-    let (path, rates) = match text.rsplit_once('=') {
-        Some(("", _)) => return Err(wrong()),
-        None if text.is_empty() => return Err(wrong()),
-        None => return Ok(Place { path: text.into(), rates: None }),
-        Some(both) => both,
-    };
+    // A path may have any bytes.
+    let bytes = text.as_bytes();
+    let at = bytes.iter().rposition(|byte| *byte == b'=');
+    let path = PathBuf::from(OsStr::from_bytes(&bytes[..at.unwrap_or(bytes.len())]));
+    if path.as_os_str().is_empty() {
+        return Err(wrong());
+    }
+    let Some(at) = at else { return Ok(Place { path, rates: None }) };
+    let rates = std::str::from_utf8(&bytes[at + 1..]).map_err(|_| wrong())?;
     let rates: Result<Vec<f64>, _> = rates.split('/').map(str::parse).collect();
     let rates = match rates.map_err(|_| wrong())?[..] {
         [read, write] => (read, write, None),
         [read, write, both] => (read, write, Some(both)),
         _ => return Err(wrong()),
     };
-    Ok(Place { path: path.into(), rates: Some(rates) })
+    Ok(Place { path, rates: Some(rates) })
 }
 
 fn parse_optimizer(text: &str) -> Result<Optimizer, String> {
@@ -346,12 +353,16 @@ mod tests {
 
     #[test]
     fn folders_may_carry_their_rates() {
-        let rates = |text| parse_place(text).unwrap().rates;
+        let place = |text: &str| parse_place(OsStr::new(text));
+        let rates = |text| place(text).unwrap().rates;
         assert_eq!(rates("/mnt/nvme"), None);
         assert_eq!(rates("/mnt/nvme=6.5/4.5"), Some((6.5, 4.5, None)));
         assert_eq!(rates("/mnt/a=b=3/2/4"), Some((3.0, 2.0, Some(4.0))));
         for wrong in ["", "=1/1", "/mnt=", "/mnt=3", "/mnt=1/2/3/4", "/mnt=fast/slow"] {
-            assert!(parse_place(wrong).is_err(), "{wrong}");
+            assert!(place(wrong).is_err(), "{wrong}");
         }
+        let strange = parse_place(OsStr::from_bytes(b"/mnt/\xff=1/2")).unwrap();
+        assert_eq!(strange.path.as_os_str().as_bytes(), b"/mnt/\xff");
+        assert_eq!(strange.rates, Some((1.0, 2.0, None)));
     }
 }

@@ -1,6 +1,6 @@
 //! `brigade schedule show`: one algorithm as text and as a picture, or all of them side by side.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use brigade_bench::size;
@@ -51,19 +51,25 @@ pub(crate) struct Args {
 /// Sums over all ranks have 64 bits.
 const BYTES_MAX: usize = 1 << 50;
 
-/// Show what is asked for.
+/// Show what is asked for; the exit code is 2 when it cannot be, 1 when the picture cannot be kept.
 pub(crate) fn show(args: &Args) -> ExitCode {
     let shown = || match args.algorithm {
-        None => show_all(args),
+        None => show_all(args).map(|()| None),
         Some(algorithm) => show_one(args, algorithm),
     };
-    match outputs::check_files(None, &args.svg).and_then(|()| shown()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("brigade schedule show: {error}");
-            ExitCode::from(2)
-        }
-    }
+    let (problem, code) = match outputs::check_files(None, &args.svg).and_then(|()| shown()) {
+        Ok(None) => return ExitCode::SUCCESS,
+        Ok(Some((path, picture))) => match write_whole(path, picture) {
+            Ok(()) => {
+                println!("drawn  {}", path.display());
+                return ExitCode::SUCCESS;
+            }
+            Err(error) => (format!("cannot write {}: {error}", path.display()), 1),
+        },
+        Err(problem) => (problem, 2),
+    };
+    eprintln!("brigade schedule show: {problem}");
+    ExitCode::from(code)
 }
 
 /// A table of the algorithms that can do the collective.
@@ -107,8 +113,8 @@ fn row(args: &Args, Schedule { collective, algorithm, ranks }: Schedule) -> Resu
     Ok(row.trim_end().to_owned())
 }
 
-/// One algorithm: its moves, its price, its proof, its picture.
-fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
+/// One algorithm: its moves, its price, its proof; and its picture, with where that shall be.
+fn show_one(args: &Args, algorithm: Algorithm) -> Result<Option<(&Path, String)>, String> {
     let collective = collective(args)?;
     let all = (0..args.ranks).map(|rank| program(collective, algorithm, args.ranks, rank));
     let programs = all.collect::<Option<Vec<_>>>().ok_or_else(|| {
@@ -151,13 +157,7 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<(), String> {
         "check  proved: matched, no deadlock, complete, same expression on every rank ({} moves)",
         proof.moves
     );
-    if let Some(path) = &args.svg {
-        let svg = brigade_schedule::draw::svg(&programs);
-        write_whole(path, svg)
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        println!("drawn  {}", path.display());
-    }
-    Ok(())
+    Ok(args.svg.as_deref().map(|path| (path, brigade_schedule::draw::svg(&programs))))
 }
 
 fn parse_bytes(text: &str) -> Result<usize, String> {

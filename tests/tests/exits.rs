@@ -346,6 +346,7 @@ fn the_doctor_says_that_an_environment_contradicts_itself() {
         (&[("BRIGADE_RANK", "x")][..], "error: BRIGADE_RANK=\"x\" is not a whole number"),
         (&[("RANK", "5"), ("WORLD_SIZE", "2")], "error: torchrun says rank 5 of 2 ranks"),
         (&[("BRIGADE_STORE", "a:1")], "error: brigade set BRIGADE_STORE=a:1, but BRIGADE_RANK"),
+        (&[("BRIGADE_TRANSPORT", "tcp,udp")], "error: no transport is named \"udp\"; there are"),
     ] {
         for line in ["doctor", "doctor --settings"] {
             let output = told(line, variables);

@@ -205,7 +205,10 @@ fn times(plan: &Plan, f: &mut Formatter<'_>) -> fmt::Result {
             said(rates.update)
         )?;
     }
-    let phase = |phase: &Phase| format!("{:>9}, waiting for {}", time(phase.seconds), phase.limit);
+    let phase = |phase: &Phase| match phase.seconds {
+        0.0 => format!("{:>9}", time(0.0)),
+        seconds => format!("{:>9}, waiting for {}", time(seconds), phase.limit),
+    };
     writeln!(f, "passes     {}", phase(&step.passes))?;
     writeln!(f, "update     {}", phase(&step.update))?;
     writeln!(
@@ -237,9 +240,9 @@ fn bounds(plan: &Plan, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "  {name}: {ait:.0} operations a byte, {} if every byte were waited for; \
-             90 % wants {:.1} GB/s",
+             90 % wants {} GB/s",
             percent(efficiency(ait, bandwidth, peak)),
-            bandwidth_for(0.9, ait, peak) / 1e9
+            digits(bandwidth_for(0.9, ait, peak) / 1e9)
         )
     };
     let link = step.traffic.to_device.saturating_add(step.traffic.from_device);
@@ -284,7 +287,16 @@ fn said(rate: Rate) -> String {
         Source::Measured => " (measured)",
         Source::Given => "",
     };
-    format!("{:.1}{from}", rate.value)
+    format!("{}{from}", digits(rate.value))
+}
+
+/// With as many digits as tell it from nothing.
+fn digits(rate: f64) -> String {
+    match rate {
+        _ if rate >= 1.0 => format!("{rate:.1}"),
+        _ if rate >= 0.01 => format!("{rate:.3}"),
+        _ => format!("{rate:.1e}"),
+    }
 }
 
 fn time(seconds: f64) -> String {
