@@ -63,8 +63,6 @@ pub use tcp::silence::keepalive;
 /// What a transport is good for, asked before it is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caps {
-    /// Where the bytes that `push` reads and `pull` hands out must lie.
-    pub memory: Memory,
     /// How many bytes travel best in one go: what a wire stages at a time.
     pub bulk_bytes: usize,
     /// How many bytes a wire takes before its receiver must pull; at least `bulk_bytes`.
@@ -73,18 +71,6 @@ pub struct Caps {
     pub latency_s: f64,
     /// Rough cost of one more byte, in seconds.
     pub byte_s: f64,
-    /// Whether the bytes of a received slice stay in the processor's cache, so that folding them
-    /// from where they arrived beats copying them out first.
-    pub folds_in_place: bool,
-}
-
-/// Kinds of memory a wire can touch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// Ordinary memory of the process.
-    Host,
-    /// Memory of a CUDA device, touched by work queued on that device.
-    Device,
 }
 
 /// A way to move bytes, as a value.

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brigade_comm::bootstrap::{Root, UniqueId};
+use brigade_comm::transports::transports;
 use brigade_comm::{Communicator, Error, Op, Settings};
 
 use crate::world::{each_rank, over};
@@ -93,6 +94,21 @@ fn who_was_lost_is_replaced_after_the_others_have_shrunk() {
         }
     });
     assert_eq!(roots.lock().unwrap().len(), 3);
+}
+
+/// Those of the old group say nothing of those of the new one.
+#[test]
+fn a_group_grows_over_transports_of_its_callers_making() {
+    let (id, _root) = draw();
+    let newcomer = come(&id, 2, 3, &over("tcp"));
+    each_rank(2, &over("loopback"), move |member| {
+        let settings = over("shm");
+        let ours = transports(&over("tcp")).expect("it is known");
+        let whole = member.grow_over(3, Some(&id), settings, &ours).expect("three come together");
+        assert_eq!(whole.transports(), [("tcp".to_owned(), 2)]);
+        assert_eq!(sum_of(&whole, 1), 102);
+    });
+    assert_eq!(newcomer.join().unwrap(), 102);
 }
 
 #[test]

@@ -15,11 +15,6 @@ impl Gpt {
         all - self.routed.get()
     }
 
-    /// Bytes that gates have made this rank send.
-    pub fn routed_bytes(&self) -> u64 {
-        self.routed.get()
-    }
-
     /// Bytes that this rank held at most for rows that gates chose: none before the first step.
     pub fn gated_bytes(&self) -> u64 {
         self.gated.get()[1]

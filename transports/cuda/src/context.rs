@@ -177,17 +177,6 @@ impl Context {
         .ok("setting up the device's pool")
     }
 
-    /// Give what the pool keeps beyond `bytes` back to the system.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says.
-    pub fn trim_pool(&self, bytes: usize) -> Result<()> {
-        let _here = self.enter()?;
-        // SAFETY: the pool is the device's own.
-        unsafe { self.driver().mem_pool_trim_to(self.pool()?, bytes) }.ok("emptying the pool")
-    }
-
     fn pool(&self) -> Result<Handle> {
         let mut pool = ptr::null_mut();
         let device = self.inner.device.raw;

@@ -7,7 +7,6 @@ use crate::sys::{
     CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
-    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
     CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
     CUdevice, CUuuid,
@@ -33,8 +32,6 @@ pub struct Device {
     pub multiprocessors: u32,
     /// Bytes of the second cache, which every multiprocessor reads through.
     pub l2_bytes: usize,
-    /// The most shared memory that one block can have, in bytes.
-    pub shared_bytes_max: u32,
     /// Where it sits, as `lspci` writes it: domain:bus:device.function.
     pub pci: String,
     /// Whether blocks of one launch may wait for each other.
@@ -95,7 +92,6 @@ impl Device {
             memory_bytes,
             multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             l2_bytes: attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
-            shared_bytes_max: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             pci: text(|buffer, bytes| {
                 // SAFETY: the buffer has this many bytes.
                 unsafe { cuda.driver.device_get_pci_bus_id(buffer, bytes, raw) }

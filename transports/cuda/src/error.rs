@@ -110,8 +110,6 @@ impl Code {
     pub const NOT_READY: Code = Code(600);
     /// The devices can reach each other's memory already.
     pub const PEER_ACCESS_ALREADY_ENABLED: Code = Code(704);
-    /// The memory is pinned already.
-    pub const HOST_MEMORY_ALREADY_REGISTERED: Code = Code(712);
     /// The driver or the device cannot do this.
     pub const NOT_SUPPORTED: Code = Code(801);
 

@@ -211,7 +211,6 @@ functions! {
     stream_destroy = "cuStreamDestroy_v2"(stream: Handle);
     stream_synchronize = "cuStreamSynchronize"(stream: Handle);
     stream_query = "cuStreamQuery"(stream: Handle);
-    stream_get_ctx = "cuStreamGetCtx"(stream: Handle, context: *mut Handle);
     stream_wait_event = "cuStreamWaitEvent"(stream: Handle, event: Handle, flags: c_uint);
     stream_is_capturing = "cuStreamIsCapturing"(stream: Handle, status: *mut c_uint);
     stream_begin_capture = "cuStreamBeginCapture_v2"(stream: Handle, mode: c_uint);
@@ -241,7 +240,6 @@ functions! {
     mem_free_async = "cuMemFreeAsync"(address: CUdeviceptr, stream: Handle);
     mem_pool_set_attribute = "cuMemPoolSetAttribute"(
         pool: Handle, attribute: c_uint, value: *mut c_void);
-    mem_pool_trim_to = "cuMemPoolTrimTo"(pool: Handle, keep_bytes: usize);
     mem_get_address_range = "cuMemGetAddressRange_v2"(
         start: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
     mem_host_alloc = "cuMemHostAlloc"(pointer: *mut *mut c_void, bytes: usize, flags: c_uint);
@@ -252,9 +250,6 @@ functions! {
         address: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint);
     memcpy_async = "cuMemcpyAsync"(
         target: CUdeviceptr, source: CUdeviceptr, bytes: usize, stream: Handle);
-    memcpy_peer_async = "cuMemcpyPeerAsync"(
-        target: CUdeviceptr, target_context: Handle, source: CUdeviceptr, source_context: Handle,
-        bytes: usize, stream: Handle);
     memset_d8_async = "cuMemsetD8Async"(
         address: CUdeviceptr, byte: u8, bytes: usize, stream: Handle);
     pointer_get_attributes = "cuPointerGetAttributes"(
@@ -266,9 +261,6 @@ functions! {
     func_load = "cuFuncLoad"(function: Handle);
     func_get_attribute = "cuFuncGetAttribute"(
         value: *mut c_int, attribute: c_int, function: Handle);
-    func_set_attribute = "cuFuncSetAttribute"(function: Handle, attribute: c_int, value: c_int);
-    occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"(
-        blocks: *mut c_int, function: Handle, threads: c_int, shared_bytes: usize);
     launch_kernel = "cuLaunchKernel"(
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: Handle,

@@ -7,10 +7,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::pace::COMMAND;
-use crate::sys::{
-    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
-    CU_FUNC_ATTRIBUTE_NUM_REGS, Handle,
-};
+use crate::sys::{CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, CU_FUNC_ATTRIBUTE_NUM_REGS, Handle};
 use crate::{Code, Context, CudaError, Result, Stream};
 
 /// Code for a device, loaded. Cloning it is cheap.
@@ -204,39 +201,6 @@ impl Function {
             }
         };
         called.ok(format_args!("launching a kernel as {shape:?}"))
-    }
-
-    /// How many blocks of `threads` one multiprocessor runs at the same time. Times
-    /// [`Device::multiprocessors`](crate::Device::multiprocessors) it is how many may wait for
-    /// each other.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says.
-    pub fn blocks_per_multiprocessor(&self, threads: u32, shared_bytes: usize) -> Result<u32> {
-        let context = &self.module.inner.context;
-        let _here = context.enter()?;
-        let mut blocks = 0;
-        // SAFETY: the pointer is to a number that outlives the call; the function is alive.
-        unsafe {
-            context.driver().occupancy(&mut blocks, self.raw, threads as c_int, shared_bytes)
-        }
-        .ok("asking how many blocks fit")?;
-        Ok(blocks.max(0) as u32)
-    }
-
-    /// Allow launches with up to this much shared memory; beyond 48 KiB it must be.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says beyond the device's limit.
-    pub fn allow_shared(&self, bytes: u32) -> Result<()> {
-        let context = &self.module.inner.context;
-        let _here = context.enter()?;
-        let which = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function is alive.
-        unsafe { context.driver().func_set_attribute(self.raw, which, bytes as c_int) }
-            .ok(format_args!("allowing {bytes} bytes of shared memory"))
     }
 
     /// The most threads a block of it can have.

@@ -6,8 +6,8 @@ use std::ptr;
 use std::slice;
 
 use crate::sys::{
-    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE,
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP,
+    CU_MEMHOSTREGISTER_PORTABLE,
 };
 use crate::{Context, Result};
 
@@ -37,23 +37,9 @@ impl Pinned {
     ///
     /// What the driver says: mostly that there is no memory left that can be pinned.
     pub fn new(context: &Context, bytes: usize) -> Result<Self> {
-        Self::with_flags(context, bytes, 0)
-    }
-
-    /// As [`Pinned::new`], for memory that the host writes in order and never reads: copies from
-    /// it are a little faster, and reading it is very slow.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Pinned::new`].
-    pub fn write_combined(context: &Context, bytes: usize) -> Result<Self> {
-        Self::with_flags(context, bytes, CU_MEMHOSTALLOC_WRITECOMBINED)
-    }
-
-    fn with_flags(context: &Context, bytes: usize, flags: u32) -> Result<Self> {
         let _here = context.enter()?;
         let mut pointer: *mut c_void = ptr::null_mut();
-        let flags = flags | CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+        let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the pointer is to a pointer that outlives the call.
         unsafe { context.driver().mem_host_alloc(&mut pointer, bytes.max(1), flags) }
             .ok(format_args!("pinning {bytes} bytes of the host"))?;

@@ -86,39 +86,6 @@ impl Stream {
         Self { inner: Arc::new(Inner { context: context.clone(), raw, pace: None }) }
     }
 
-    /// The context of a stream of somebody else.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is a stream that is alive.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says; [`CudaError::Refused`] where its context is not a primary one.
-    pub unsafe fn context_of(cuda: crate::Cuda, raw: *mut c_void) -> Result<Context> {
-        let mut of_stream = ptr::null_mut();
-        // SAFETY: handed on to our caller.
-        unsafe { cuda.driver.stream_get_ctx(raw, &mut of_stream) }.ok("asking for a context")?;
-        let mut device = 0;
-        // SAFETY: the stream's context is alive as the stream is; what is pushed is popped.
-        unsafe {
-            cuda.driver.ctx_push_current(of_stream).ok("entering a stream's context")?;
-            let asked = cuda.driver.ctx_get_device(&mut device);
-            let mut popped = ptr::null_mut();
-            cuda.driver.ctx_pop_current(&mut popped).ok("leaving a stream's context")?;
-            asked.ok("asking for a stream's device")?;
-        }
-        let found = cuda.devices()?.into_iter().find(|found| found.raw == device);
-        let found = found.ok_or_else(|| CudaError::refused("the stream has no device"))?;
-        let context = Context::new(&found)?;
-        if context.raw() != of_stream {
-            let why = "the stream is of a context of its own: only primary contexts can be used, \
-                       which are those of the CUDA runtime";
-            return Err(CudaError::refused(why));
-        }
-        Ok(context)
-    }
-
     /// Its context.
     pub fn context(&self) -> &Context {
         &self.inner.context
@@ -228,33 +195,6 @@ impl Stream {
         // SAFETY: handed on to our caller.
         unsafe { self.driver().memcpy_async(target, source, bytes, self.inner.raw) }
             .ok(format_args!("copying {bytes} bytes"))
-    }
-
-    /// Copy between the memory of two devices, also where neither reaches the other: then the
-    /// driver goes through the host.
-    ///
-    /// # Safety
-    ///
-    /// As of [`Stream::copy`]; each range is of its context.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says.
-    pub unsafe fn copy_between(
-        &self,
-        (to, target): (&Context, u64),
-        (from, source): (&Context, u64),
-        bytes: usize,
-    ) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.keep_pace(COMMAND)?;
-        let _here = self.inner.context.enter()?;
-        let (to, from) = (to.raw(), from.raw());
-        // SAFETY: handed on to our caller.
-        unsafe { self.driver().memcpy_peer_async(target, to, source, from, bytes, self.inner.raw) }
-            .ok(format_args!("copying {bytes} bytes between devices"))
     }
 
     /// Set `bytes` bytes from `address` to `byte`.

@@ -17,7 +17,6 @@ pub(crate) const CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: c_int = 38;
 pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 pub(crate) const CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
 pub(crate) const CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH: c_int = 95;
-pub(crate) const CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
 pub(crate) const CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: c_int = 99;
 pub(crate) const CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: c_int = 103;
 pub(crate) const CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: c_int = 115;
@@ -43,7 +42,6 @@ pub(crate) const CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: c_uint = 4;
 
 pub(crate) const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTALLOC_DEVICEMAP: c_uint = 2;
-pub(crate) const CU_MEMHOSTALLOC_WRITECOMBINED: c_uint = 4;
 pub(crate) const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 pub(crate) const CU_MEMHOSTREGISTER_DEVICEMAP: c_uint = 2;
 
@@ -58,7 +56,6 @@ pub(crate) const CU_POINTER_ATTRIBUTE_RANGE_SIZE: c_uint = 12;
 
 pub(crate) const CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 0;
 pub(crate) const CU_FUNC_ATTRIBUTE_NUM_REGS: c_int = 4;
-pub(crate) const CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 
 pub(crate) const CU_MEM_ALLOCATION_TYPE_PINNED: c_uint = 1;
 pub(crate) const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::port::Members;
 use super::timeline::{NEVER, Timeline, nanoseconds};
 use super::{Loopback, lock};
-use crate::{Caps, Memory, Port};
+use crate::{Caps, Port};
 
 /// What a wire accepts is cut at multiples of this, so that no element is cut in two.
 pub(super) const BLOCK_BYTES: usize = 64;
@@ -243,12 +243,10 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn caps(&self) -> Caps {
         Caps {
-            memory: Memory::Host,
             bulk_bytes: self.settings.bulk_bytes,
             credit_bytes: self.settings.credit_bytes,
             latency_s: 1e-6,
             byte_s: 2e-10,
-            folds_in_place: true,
         }
     }
 

@@ -9,7 +9,7 @@ use super::sys::{
     REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, V8, V9, V10, V11, V12,
 };
 use super::{FLYING_MAX, SLOT_BYTES};
-use crate::{Caps, Memory, TransportError};
+use crate::{Caps, TransportError};
 
 /// The kinds of tables, newest first.
 #[derive(Clone, Copy)]
@@ -268,12 +268,10 @@ impl Net {
         let latency_us = if (0.1..1e5).contains(&latency_us) { latency_us } else { 20.0 };
         let mbit = f64::from(device.speed_mbit.clamp(10, 10_000_000));
         Caps {
-            memory: Memory::Host,
             bulk_bytes: SLOT_BYTES,
             credit_bytes: FLYING_MAX * SLOT_BYTES,
             latency_s: latency_us * 1e-6,
             byte_s: 8e-6 / mbit,
-            folds_in_place: true,
         }
     }
 }

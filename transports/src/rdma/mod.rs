@@ -56,7 +56,7 @@ use std::time::Duration;
 use brigade_verbs::VerbsError;
 
 use crate::tcp::{self, Tcp};
-use crate::{Caps, Memory, Port, Transport, TransportError, Unavailable};
+use crate::{Caps, Port, Transport, TransportError, Unavailable};
 
 const NAME: &str = "rdma";
 
@@ -200,12 +200,10 @@ impl Transport for Rdma {
 /// What wires with such rings are good for.
 fn caps(gbit: Option<f64>, ring_bytes: usize) -> Caps {
     Caps {
-        memory: Memory::Host,
         bulk_bytes: lane::piece_bytes(ring_bytes),
         credit_bytes: ring_bytes,
         latency_s: 4e-6,
         byte_s: 8e-9 / gbit.unwrap_or(25.0),
-        folds_in_place: true,
     }
 }
 

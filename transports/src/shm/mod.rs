@@ -49,9 +49,7 @@ use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 
-use crate::{
-    CARD_BYTES_MAX, Caps, Endpoint, Group, Memory, Port, Transport, TransportError, Unavailable,
-};
+use crate::{CARD_BYTES_MAX, Caps, Endpoint, Group, Port, Transport, TransportError, Unavailable};
 use directory::{KEY_MIN, Region};
 use endpoint::{Seats, ShmEndpoint};
 use layout::Layout;
@@ -142,12 +140,10 @@ impl Transport for Shm {
 
 fn caps(layout: &Layout) -> Caps {
     Caps {
-        memory: Memory::Host,
         bulk_bytes: layout.piece_bytes,
         credit_bytes: layout.ring_bytes,
         latency_s: 2e-7,
         byte_s: 1e-10,
-        folds_in_place: true,
     }
 }
 

@@ -7,7 +7,7 @@ use super::address::{Filter, Interface, interfaces};
 use super::card::{ADDRESSES_MAX, Card, fitting_name};
 use super::port::Shared;
 use super::{BULK_BYTES, CREDIT_BYTES, Settings};
-use crate::{Caps, Memory, TransportError, Unavailable, opened};
+use crate::{Caps, TransportError, Unavailable, opened};
 
 /// Costs between two processes of one machine: measured, two cores that share a cache.
 const NEAR: (f64, f64) = (4.5e-6, 1.0 / 4.5e9);
@@ -20,14 +20,7 @@ pub(super) fn caps(is_near: bool, speed_mbit: Option<u32>) -> Caps {
     let speed_mbit = speed_mbit.unwrap_or(FAR_SPEED_MBIT);
     let far = (FAR_LATENCY_S, 8.0 / (f64::from(speed_mbit) * 1e6));
     let (latency_s, byte_s) = if is_near { NEAR } else { far };
-    Caps {
-        memory: Memory::Host,
-        bulk_bytes: BULK_BYTES,
-        credit_bytes: CREDIT_BYTES,
-        latency_s,
-        byte_s,
-        folds_in_place: true,
-    }
+    Caps { bulk_bytes: BULK_BYTES, credit_bytes: CREDIT_BYTES, latency_s, byte_s }
 }
 
 /// The costs to the farthest of these members.

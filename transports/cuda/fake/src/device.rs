@@ -13,7 +13,6 @@ use crate::table::{
 const CONTEXT: usize = 0x100;
 pub(crate) const MULTIPROCESSORS: c_int = 16;
 pub(crate) const BLOCKS_PER_MULTIPROCESSOR: c_int = 4;
-pub(crate) const SHARED_BYTES_MAX: c_int = 227 * 1024;
 
 thread_local! {
     static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -74,7 +73,6 @@ fn attribute(which: c_int) -> Result<c_int, Code> {
         75 => 9,
         76 => 0,
         81 => 228 * 1024,
-        97 => SHARED_BYTES_MAX,
         41 | 95 | 99 | 102 | 103 | 115 => 1,
         124 => 0,
         _ => return Err(INVALID_VALUE),

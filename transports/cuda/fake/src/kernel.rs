@@ -6,13 +6,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use crate::compiler::IMAGE_MAGIC;
-use crate::device::{BLOCKS_PER_MULTIPROCESSOR, MULTIPROCESSORS, SHARED_BYTES_MAX, current};
+use crate::device::{BLOCKS_PER_MULTIPROCESSOR, MULTIPROCESSORS, current};
 use crate::memory::new_file;
 use crate::races;
 use crate::stream;
@@ -52,7 +52,6 @@ struct Function {
     module: Arc<Module>,
     call: Call,
     sizes: Vec<usize>,
-    shared_bytes_max: AtomicU64,
     /// What is not loaded as a whole is so at its first launch.
     is_loaded: AtomicBool,
 }
@@ -126,8 +125,7 @@ fn function(module: Arc<Module>, name: &CStr) -> Result<Function, Code> {
     let count = ask(room.as_mut_ptr(), PARAMETERS_MAX as c_uint) as usize;
     let sizes = room.get(..count).ok_or(INVALID_IMAGE)?;
     let sizes = sizes.iter().map(|size| *size as usize).collect();
-    let shared_bytes_max = AtomicU64::new(u64::from(SHARED_BYTES_USUAL));
-    Ok(Function { module, call, sizes, shared_bytes_max, is_loaded: AtomicBool::new(false) })
+    Ok(Function { module, call, sizes, is_loaded: AtomicBool::new(false) })
 }
 
 /// As a driver may load code: once the device has done all that it was given.
@@ -151,8 +149,7 @@ fn launch(
     load_whole(&function)?;
     let product = |of: [u32; 3]| of.iter().map(|one| u64::from(*one)).product::<u64>();
     let (blocks, threads) = (product(grid), product(block));
-    let shared_max = function.shared_bytes_max.load(Ordering::Relaxed);
-    if blocks == 0 || threads == 0 || threads > 1024 || u64::from(shared_bytes) > shared_max {
+    if blocks == 0 || threads == 0 || threads > 1024 || shared_bytes > SHARED_BYTES_USUAL {
         return Err(INVALID_VALUE);
     }
     if is_cooperative && blocks > (MULTIPROCESSORS * BLOCKS_PER_MULTIPROCESSOR) as u64 {
@@ -283,22 +280,6 @@ export! {
             4 => 32,
             _ => 0,
         })
-    }
-    fn cuFuncSetAttribute(handle: Handle, which: c_int, value: c_int) {
-        let function = FUNCTIONS.find(handle)?;
-        if which == 8 {
-            if value > SHARED_BYTES_MAX {
-                return Err(INVALID_VALUE);
-            }
-            function.shared_bytes_max.store(value.max(0) as u64, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        target: *mut c_int, handle: Handle, _threads: c_int, _shared_bytes: usize,
-    ) {
-        FUNCTIONS.find(handle)?;
-        put(target, BLOCKS_PER_MULTIPROCESSOR)
     }
     fn cuLaunchKernel(
         handle: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,

@@ -308,9 +308,6 @@ export! {
     fn cuMemPoolSetAttribute(_pool: Handle, _which: c_uint, _value: Handle) {
         Ok(())
     }
-    fn cuMemPoolTrimTo(_pool: Handle, _bytes: usize) {
-        Ok(())
-    }
     fn cuMemGetAddressRange_v2(start: *mut u64, bytes: *mut usize, address: u64) {
         let found = around(address, |start, range| (start, range.told())).ok_or(NOT_FOUND)?;
         put(start, found.0)?;

@@ -8,14 +8,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 
-use crate::device::{count, current};
+use crate::device::current;
 use crate::event;
 use crate::graph::{self, Capture, forbidden_in_capture};
 use crate::memory::around;
 use crate::races;
 use crate::table::{
-    Answer, CAPTURE_UNSUPPORTED, Code, Handle, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
-    NOT_READY, Table, export, lock, put, while_all_wait,
+    Answer, CAPTURE_UNSUPPORTED, Code, Handle, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Table,
+    export, lock, put, while_all_wait,
 };
 
 /// What a stream does: once, or in a graph as often as that is launched.
@@ -234,9 +234,6 @@ export! {
         races::come_behind(&*stream.done);
         Ok(())
     }
-    fn cuStreamGetCtx(handle: Handle, target: *mut Handle) {
-        put(target, (0x100 + find(handle)?.device) as Handle)
-    }
     fn cuStreamIsCapturing(handle: Handle, target: *mut c_uint) {
         put(target, u32::from(find(handle)?.is_captured()))
     }
@@ -278,15 +275,6 @@ export! {
         find(handle)?.submit(move || function(data as *mut c_void))
     }
     fn cuMemcpyAsync(target: u64, source: u64, bytes: usize, handle: Handle) {
-        copy(target, source, bytes, &*find(handle)?)
-    }
-    fn cuMemcpyPeerAsync(
-        target: u64, to: Handle, source: u64, from: Handle, bytes: usize, handle: Handle,
-    ) {
-        let known = |context: Handle| (context as usize).wrapping_sub(0x100) < count();
-        if !known(to) || !known(from) {
-            return Err(INVALID_CONTEXT);
-        }
         copy(target, source, bytes, &*find(handle)?)
     }
     fn cuMemsetD8Async(address: u64, byte: u8, bytes: usize, handle: Handle) {
