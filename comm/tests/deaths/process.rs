@@ -73,10 +73,14 @@ impl Process {
         writeln!(stdin, "{line}").expect("it listens");
     }
 
-    /// Stop it; it goes on when somebody says so, or ends with this value.
+    /// Stop it; it goes on when somebody says so, or ends with this value. Its threads stop one
+    /// after the other, as the system lets each of them run: when this returns all have.
     pub(crate) fn stop(&self) {
-        let stop = format!("kill -STOP {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &stop]).status().expect("a shell").success());
+        const STOP: &str = "kill -STOP $0 && for stat in /proc/$0/task/*/stat; do \
+                            until grep -q ') T' $stat; do sleep 0.01; done; done";
+        let mut command = Command::new("timeout");
+        command.args(["20", "sh", "-c", STOP]).arg(self.child.id().to_string());
+        assert!(command.status().expect("a shell").success(), "process {} goes on", self.id());
     }
 
     /// The next thing that it says.

@@ -106,9 +106,12 @@ impl Stopped {
         let digits = digits.expect("it says its card");
         let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("digits");
         this.card = (0..digits.len()).step_by(2).map(byte).collect();
-        let stop = format!("kill -STOP {}", this.child.id());
-        let status = Command::new("sh").args(["-c", &stop]).status().expect("a shell");
-        assert!(status.success());
+        // Threads stop one after the other, as the system lets each of them run.
+        const STOP: &str = "kill -STOP $0 && for stat in /proc/$0/task/*/stat; do \
+                            until grep -q ') T' $stat; do sleep 0.01; done; done";
+        let mut command = Command::new("timeout");
+        command.args(["20", "sh", "-c", STOP]).arg(this.child.id().to_string());
+        assert!(command.status().expect("a shell").success(), "it goes on");
         this
     }
 }
