@@ -253,7 +253,7 @@ impl Call {
         match self.connect(&mut vec![candidate], &mut failures) {
             Some((socket, _)) => Ok(Some(socket)),
             None if failures.yields => Ok(None),
-            None => Err(TransportError::Refused { why: failures.text }),
+            None => Err(TransportError::Refused { why: failures.text() }),
         }
     }
 
@@ -263,7 +263,8 @@ impl Call {
 
     /// Why there is no link.
     fn explain(&self, failures: &Failures, started: Instant) -> TransportError {
-        let Failures { text, late, tried, refused, gone, .. } = failures;
+        let Failures { late, tried, refused, gone, .. } = failures;
+        let text = failures.text();
         if let Some(gone) = gone {
             gone.clone()
         } else if self.patience.left().is_zero() {

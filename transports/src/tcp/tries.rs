@@ -1,6 +1,5 @@
 //! What came of dialling a peer's addresses, and when to do it again.
 
-use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -18,8 +17,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_m
 /// What went wrong with which address.
 #[derive(Default)]
 pub(super) struct Failures {
-    pub(super) text: String,
-    pub(super) tried: Vec<SocketAddr>,
+    pub(super) tried: Vec<(SocketAddr, String)>,
     pub(super) refused: usize,
     pub(super) late: Vec<SocketAddr>,
     /// One that is the peer had our proof, and hung up. It may have ended at that very moment, or
@@ -38,13 +36,24 @@ impl Failures {
     }
 
     pub(super) fn note(&mut self, address: SocketAddr, why: &str) {
-        let comma = if self.text.is_empty() { "" } else { "; " };
-        write!(self.text, "{comma}{address}: {why}").expect("a string takes what is written");
-        self.tried.push(address);
+        self.tried.push((address, why.to_owned()));
     }
 
     pub(super) fn has(&self, address: SocketAddr) -> bool {
-        self.tried.contains(&address)
+        self.tried.iter().any(|(tried, _)| *tried == address)
+    }
+
+    /// All of it, each reason once, behind the addresses that have it.
+    pub(super) fn text(&self) -> String {
+        let mut reasons: Vec<(&str, String)> = Vec::new();
+        for (address, why) in &self.tried {
+            match reasons.iter_mut().find(|(known, _)| known == why) {
+                Some((_, addresses)) => *addresses += &format!(", {address}"),
+                None => reasons.push((why, address.to_string())),
+            }
+        }
+        let reasons = reasons.into_iter().map(|(why, addresses)| format!("{addresses}: {why}"));
+        reasons.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -72,5 +81,21 @@ impl Tries {
         self.pause = (2 * self.pause).clamp(PAUSES.0, PAUSES.1);
         let next = now + self.pause;
         (!is_final && next < deadline.min(first + patience)).then_some(self.pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_told_once() {
+        let mut failures = Failures::default();
+        for (address, why) in [("[::1]:7", "refused"), ("1.2.3.4:7", "no route")] {
+            failures.note(address.parse().expect("an address"), why);
+        }
+        failures.note("[fe80::1]:7".parse().expect("an address"), "refused");
+        assert_eq!(failures.text(), "[::1]:7, [fe80::1]:7: refused; 1.2.3.4:7: no route");
+        assert_eq!(Failures::default().text(), "");
     }
 }
