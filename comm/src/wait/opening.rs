@@ -73,6 +73,12 @@ impl Watch {
         if let Some(verdict) = self.control.await_verdict(PASSED_ON_WAIT) {
             return error_of(verdict, during);
         }
+        // Where no root is left there is no other word of a death.
+        if let TransportError::PeerGone { peer, how } = error
+            && !self.control.hears()
+        {
+            return self.judge_gone(self.members[*peer], how.clone(), during);
+        }
         let member = match error {
             TransportError::PeerGone { peer, .. } | TransportError::Corrupt { peer, .. } => {
                 Some(*peer)
