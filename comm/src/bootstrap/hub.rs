@@ -60,7 +60,7 @@ enum Stage {
 
 impl Hub {
     pub(super) fn new(
-        listener: TcpListener,
+        (listener, doubt): (TcpListener, Option<String>),
         [secret, nonce]: [[u8; 32]; 2],
         bell: Arc<Bell>,
     ) -> io::Result<Self> {
@@ -75,7 +75,7 @@ impl Hub {
             conns: Vec::new(),
             own: Vec::new(),
             ending: None,
-            stage: Stage::Gathering(Roster::default()),
+            stage: Stage::Gathering(Roster::new(doubt)),
         })
     }
 

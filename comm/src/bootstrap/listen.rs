@@ -47,13 +47,20 @@ pub(super) fn everywhere(port: u16) -> Result<TcpListener, JoinError> {
 
 /// A listener at the address that the job was given: at its host if that is one of ours, else
 /// (names in front of us, translated addresses) on every interface. Ports that are taken are tried
-/// again until the deadline.
-pub(super) fn for_root(address: &RootAddress, vigil: &mut Vigil) -> Result<TcpListener, JoinError> {
-    let mut names = Lookup::default();
+/// again until the deadline. And what makes it doubtful that this process is the one that shall
+/// listen there: where several have rank 0, each waits for the others at a root of its own.
+pub(super) fn for_root(
+    address: &RootAddress,
+    vigil: &mut Vigil,
+) -> Result<(TcpListener, Option<String>), JoinError> {
+    let (mut names, began, mut is_late) = (Lookup::default(), Instant::now(), false);
     loop {
         let (error, outlook) = match names.find(&address.host, vigil.rest_until()) {
             Ok(hosts) => match on_a_port(address, &hosts) {
-                Ok(listener) => return Ok(listener),
+                Ok((listener, is_ours)) => {
+                    let late = is_late.then(|| began.elapsed());
+                    return Ok((listener, doubt(&address.host, is_ours, late)));
+                }
                 Err(error) => (error, Outlook::Poor),
             },
             Err(source) => {
@@ -64,27 +71,45 @@ pub(super) fn for_root(address: &RootAddress, vigil: &mut Vigil) -> Result<TcpLi
         if Instant::now() >= vigil.deadline() || !may_pass(&error) {
             return Err(error);
         }
+        is_late |= error.is_taken();
         vigil.look(outlook, || format!("a place to listen (at last: {error})"));
         std::thread::sleep(RETRY);
     }
 }
 
-/// A listener at the first port that can be had. Errors: the last one's.
-fn on_a_port(address: &RootAddress, hosts: &[SocketAddr]) -> Result<TcpListener, JoinError> {
+/// What is doubtful about a root at `host`, which is one of ours or not, after so long a wait for
+/// somebody else to go from there.
+fn doubt(host: &str, is_ours: bool, late: Option<Duration>) -> Option<String> {
+    let what = match (is_ours, late) {
+        (false, _) => format!("{host} is no address of {}, where this root is", host_name()),
+        (true, Some(late)) => {
+            format!("another process had this root's place for {:.1} s", late.as_secs_f64())
+        }
+        (true, None) => return None,
+    };
+    Some(format!("{what} (do several processes have rank 0?)"))
+}
+
+/// A listener at the first port that can be had, and whether the host is ours. Errors: the last
+/// one's.
+fn on_a_port(
+    address: &RootAddress,
+    hosts: &[SocketAddr],
+) -> Result<(TcpListener, bool), JoinError> {
     let mut ports = address.ports();
     let first = ports.next().expect("there is one port at least");
     ports.fold(on_port(hosts, first), |had, port| had.or_else(|_| on_port(hosts, port)))
 }
 
-fn on_port(hosts: &[SocketAddr], port: u16) -> Result<TcpListener, JoinError> {
+fn on_port(hosts: &[SocketAddr], port: u16) -> Result<(TcpListener, bool), JoinError> {
     let hosts: Vec<_> = hosts.iter().map(|host| at_port(*host, port)).collect();
     match at(&hosts) {
         Err(JoinError::Listen { source, .. })
             if source.kind() == io::ErrorKind::AddrNotAvailable =>
         {
-            everywhere(port)
+            everywhere(port).map(|listener| (listener, false))
         }
-        done => done,
+        done => done.map(|listener| (listener, true)),
     }
 }
 

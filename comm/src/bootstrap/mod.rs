@@ -92,7 +92,11 @@ pub enum JoinError {
         last: String,
     },
     /// The root cannot listen where it was told to.
-    #[error("the root cannot listen at {address}: {source}{}", more("socket", source))]
+    #[error(
+        "the root cannot listen at {address}: {source}{}{}",
+        more("socket", source),
+        taken(source)
+    )]
     Listen {
         /// Where.
         address: String,
@@ -154,6 +158,11 @@ impl std::fmt::Debug for JoinError {
 }
 
 impl JoinError {
+    /// Whether somebody else listens there.
+    fn is_taken(&self) -> bool {
+        matches!(self, Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
+    }
+
     /// Whether the system had no more of what joining takes.
     pub(crate) fn is_exhausted(&self) -> bool {
         match self {
@@ -167,6 +176,13 @@ impl JoinError {
 /// What to do, behind what the system said.
 fn more(call: &str, error: &io::Error) -> String {
     remedy(call, error).map_or(String::new(), |remedy| format!("; {remedy}"))
+}
+
+fn taken(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => ": has another process rank 0, too, or another job this port?",
+        _ => "",
+    }
 }
 
 fn hint(kind: Refusal) -> &'static str {
@@ -190,7 +206,7 @@ impl UniqueId {
             Some(ip) => listen::at(&[SocketAddr::new(ip, 0)])?,
             None => listen::everywhere(0)?,
         };
-        let root = Root::serve(listener, secret).map_err(system("starting the root"))?;
+        let root = Root::serve(listener, secret, None).map_err(system("starting the root"))?;
         let bound = root.address();
         let mut reached = vec![bound];
         if bound.ip().is_unspecified() {
@@ -262,9 +278,10 @@ pub(crate) fn rendezvous_with(
         }
         (RootSpec::IdFile(path), _) => join(&Target::File(path), wish, None, vigil),
         (RootSpec::Address(address), true) => {
-            let listener = listen::for_root(address, vigil)?;
+            let (listener, doubt) = listen::for_root(address, vigil)?;
             let secret = address.secret.bytes();
-            let root = Root::serve(listener, secret).map_err(system("starting the root"))?;
+            let root = Root::serve(listener, secret, doubt);
+            let root = root.map_err(system("starting the root"))?;
             let own = listen::own_address(root.address());
             join(&Target::Own(own, secret), wish, Some(root.shared()), vigil)
         }

@@ -31,13 +31,17 @@ struct Shared {
 static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
 impl Root {
-    /// Serve one world at `listener`.
-    pub(super) fn serve(listener: TcpListener, secret: [u8; 32]) -> io::Result<Self> {
+    /// Serve one world at `listener`, of which there may be a doubt to tell who waits there.
+    pub(super) fn serve(
+        listener: TcpListener,
+        secret: [u8; 32],
+        doubt: Option<String>,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let bell = Arc::new(Bell::new()?);
         let nonce = random()?;
-        let hub = Hub::new(listener, [secret, nonce], Arc::clone(&bell))?;
+        let hub = Hub::new((listener, doubt), [secret, nonce], Arc::clone(&bell))?;
         let thread = Builder::new().name("brigade-root".into()).spawn(move || hub.run())?;
         Ok(Self { bell, thread: Some(thread), address, nonce })
     }
@@ -87,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_root_is_shared_until_the_last_lets_go_of_it() {
-        let serve = || Root::serve(TcpListener::bind("127.0.0.1:0").unwrap(), [7; 32]).unwrap();
+        let serve =
+            || Root::serve(TcpListener::bind("127.0.0.1:0").unwrap(), [7; 32], None).unwrap();
         let (first, other) = (serve().shared(), serve().shared());
         let nonce = first.nonce;
         let second = Root::of_this_process(&nonce).expect("it is there");

@@ -37,6 +37,8 @@ pub(super) struct Roster {
     pub(super) other_version: Option<u16>,
     /// Why the system refused the root a connection, if it did.
     pub(super) deaf: Option<String>,
+    /// What makes it doubtful that ranks look for their root here.
+    doubt: Option<String>,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,11 @@ pub(super) struct Failure {
 }
 
 impl Roster {
+    /// Of a world of which nobody has come, at a root that may be in doubt.
+    pub(super) fn new(doubt: Option<String>) -> Self {
+        Self { doubt, ..Self::default() }
+    }
+
     /// Give `join` its seat. A process that lost its connection may take its own seat again.
     pub(super) fn seat(&mut self, join: Join, now: Instant) -> Result<usize, Failure> {
         let rank = self.place(join.rank, join.ranks, &join.process, &join.member)?;
@@ -216,6 +223,9 @@ impl Roster {
         }
         if let Some(why) = &self.deaf {
             let _infallible = write!(text, "; the root could not take a connection: {why}");
+        }
+        if let Some(doubt) = &self.doubt {
+            let _infallible = write!(text, "; {doubt}");
         }
         text
     }

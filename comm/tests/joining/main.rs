@@ -321,6 +321,29 @@ fn a_place_to_listen_that_somebody_else_has_is_told_early() {
     let (_, line) = Rank::start(0, 2, &[SLOW[0], SLOW[1], ("BRIGADE_ROOT", &root)]).line();
     check_early(&line);
     check(&line, &["rank 0 has waited ", "for a place to listen", &root, "in use"]);
+    check(&line, &[": has another process rank 0, too, or another job this port?"]);
+}
+
+#[test]
+fn a_second_process_of_rank_0_suspects_it() {
+    let root = format!("127.0.0.1:{}", free_port());
+    let first = Rank::start(0, 2, &[("BRIGADE_ROOT", &root)]);
+    first.line();
+    let patient = [("BRIGADE_ROOT", root.as_str()), ("BRIGADE_JOIN_TIMEOUT_MS", "4000")];
+    let second = Rank::start(0, 2, &patient);
+    let ends = second.all();
+    let had = ["rank 1 of 2 never came; another process had this root's place for ", " s (do sev"];
+    check(&ends[ends.len() - 1], &[&["end: waited "], &had[..]].concat());
+    drop(first);
+    // On another host it would have a place at once.
+    let root = format!("198.51.100.7:{}", free_port());
+    let elsewhere = Rank::start(0, 2, &[("BRIGADE_ROOT", &root)]).all();
+    let here = "; 198.51.100.7 is no address of ";
+    let why = [here, ", where this root is (do several processes have rank 0?)"];
+    for (line, says) in elsewhere.iter().zip(["has not come", "has not come", "never came"]) {
+        check(line, &[&["rank 1 of 2 ", says], &why[..]].concat());
+    }
+    assert_eq!(elsewhere.len(), 3, "{elsewhere:?}");
 }
 
 #[test]

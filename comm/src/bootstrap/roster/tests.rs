@@ -98,7 +98,8 @@ fn the_shortest_patience_counts_and_the_missing_are_named() {
     let start = Instant::now();
     let deaf = Some("Too many open files".to_owned());
     let other_version = Some(3);
-    let mut roster = Roster { strangers: 2, other_version, deaf, ..Roster::default() };
+    let doubt = Some("this may be the wrong host".to_owned());
+    let mut roster = Roster { strangers: 2, other_version, deaf, doubt, ..Roster::default() };
     for rank in [0, 1, 2, 4, 6] {
         roster.seat(join(rank, 12, rank), start).unwrap();
     }
@@ -114,7 +115,8 @@ fn the_shortest_patience_counts_and_the_missing_are_named() {
          2 connection(s) could not prove the job's secret; \
          a connection that spoke version 3 was turned away, the root's is 6: \
          have all ranks use one release; \
-         the root could not take a connection: Too many open files"
+         the root could not take a connection: Too many open files; \
+         this may be the wrong host"
     );
 }
 
