@@ -19,8 +19,9 @@ namespace {
 // How long calls that go on at the end of a group may take.
 constexpr auto GRACE = std::chrono::seconds(10);
 
-// The groups of this process that have not ended.
+// The groups of this process that have not ended, and how many default groups it has had.
 std::mutex groups_mutex;
+int eras = 0;
 std::set<Group *> &groups() {
     static auto *groups = new std::set<Group *>;
     return *groups;
@@ -32,6 +33,7 @@ Acquaintance acquaintance(const std::vector<int> &ranks) {
     size_t size = 0;
     const std::lock_guard<std::mutex> lock(groups_mutex);
     for (const Group *group : groups()) {
+        if (group->era() != eras) continue;
         const auto &theirs = group->ranks();
         std::vector<int> there;
         for (const int rank : ranks) {
@@ -106,6 +108,8 @@ Group::Group(Ptr<Store> store, Joined joined, int rank, int size, Millis timeout
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forks++; }); });
     init();
     const std::lock_guard<std::mutex> lock(groups_mutex);
+    eras += is_first_;
+    era_ = eras;
     groups().insert(this);
 }
 

@@ -41,6 +41,8 @@ public:
     ~Group() override;
 
     const std::vector<int> &ranks() const { return ranks_; }
+    // Of groups with the same one ranks() are of the same default group.
+    int era() const { return era_; }
     brigade_comm_t comm() const { return comm_; }
 
     // End all groups of this process: for its end, while threads may still run callbacks.
@@ -135,6 +137,8 @@ private:
     // What the communicator was made with.
     const Millis timeout_;
     const unsigned born_ = forks.load();
+    // How many default groups there had been, itself included.
+    int era_ = 0;
     // Where its messages meet in the store.
     const std::string key_;
     const brigade_comm_t comm_;

@@ -30,10 +30,10 @@ def create(store, rank, size, timeout, ranks):
 
 
 def acquaintance(ranks):
-    """A group of this process in which all of these ranks of the default group are: its handle and
-    their numbers there; the largest one.
-    """
-    wholes = [group for group in GROUPS if ranks and set(ranks) <= set(group._ranks)]
+    """The largest group of this process with all of these ranks of the default group: its handle,
+    and their numbers there."""
+    known = [group for group in GROUPS if group._era == Group.eras]
+    wholes = [group for group in known if ranks and set(ranks) <= set(group._ranks)]
     if wholes:
         whole = max(wholes, key=lambda group: len(group._ranks))
         return whole._comm, [whole._ranks.index(rank) for rank in ranks]
@@ -50,6 +50,8 @@ def end_all():
 class Group(Backend):
     """torch's Backend over brigade.h. What it does not override torch refuses."""
 
+    eras = 0  # Default groups that there have been: those with the same one number ranks alike.
+
     def __init__(self, store, rank, size, timeout, ranks, key, comm):
         super().__init__(rank, size)
         self._store, self._rank, self._size = OwnStore(store), rank, size
@@ -61,7 +63,8 @@ class Group(Backend):
         self._shared, self._key, self._comm = store, key, comm
         self._lane, self._lock = Lane(), threading.Lock()
         self._channels, self._batch, self._sequence = {}, None, 0
-        self._roll_calls, self._has_ended = 0, False
+        Group.eras += self._is_first
+        self._roll_calls, self._has_ended, self._era = 0, False, Group.eras
         GROUPS.add(self)
 
     # torch asks for each of these, without end where a subclass does not say.
@@ -253,9 +256,8 @@ class Group(Backend):
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
         # It may wait for longer than calls do: it is none of the communicator's.
-        timeout = opts.timeout.total_seconds()
-        if timeout < 0:
-            timeout = self._options._timeout.total_seconds()
+        is_given = opts.timeout.total_seconds() >= 0
+        timeout = (opts.timeout if is_given else self._options._timeout).total_seconds()
         self._roll_calls += 1
         key = f"{self._key}/roll-call/{self._roll_calls}"
         with at_store():
