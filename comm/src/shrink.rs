@@ -13,6 +13,7 @@ use brigade_schedule::Algorithm;
 
 use crate::bootstrap::{ID_BYTES, Joined, Patience, Root, UniqueId, rendezvous_with};
 use crate::communicator::{Communicator, derive_group};
+use crate::control::Verdict;
 use crate::header::Purpose;
 use crate::launch::{Launch, RootSpec};
 use crate::wait::{PASSED_ON_WAIT, error_of};
@@ -123,7 +124,10 @@ impl Communicator {
         let meeting = Self::of_members(world, members, group, Arc::new(patience), JOINING)?;
         let control = &world.control;
         // Who is lost between two steps is lost in this call all the same.
-        let judged = |error| control.verdict().map_or(error, |verdict| error_of(verdict, JOINING));
+        let judged = |error| match control.verdict() {
+            Some(lost @ Verdict::Lost { .. }) => error_of(lost, JOINING),
+            _ => error,
+        };
         let (_root, spec) = meeting.share_root().map_err(judged)?;
         let (rank, ranks) = (meeting.rank(), meeting.size());
         let launch = Launch { rank, ranks, local_rank: None, root: spec };
