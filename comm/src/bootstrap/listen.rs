@@ -47,7 +47,7 @@ pub(super) fn everywhere(port: u16) -> Result<TcpListener, JoinError> {
 
 /// A listener at the address that the job was given: at its host if that is one of ours, else
 /// (names in front of us, translated addresses) on every interface. Ports that are taken are tried
-/// again until the deadline. And what makes it doubtful that this process is the one that shall
+/// again until the deadline. Beside it, what makes it doubtful that this is the process that shall
 /// listen there: where several have rank 0, each waits for the others at a root of its own.
 pub(super) fn for_root(
     address: &RootAddress,
