@@ -38,17 +38,8 @@ fn who_waits_for_newcomers_hears_of_a_rank_that_dies() {
     for transport in ["shm", "tcp"] {
         let (id, _root) = UniqueId::create(None).expect("a root");
         let (new_id, _new_root) = UniqueId::create(None).expect("a root");
-        let start = |rank: usize| {
-            let variables = vec![
-                ("BRIGADE_RANK", rank.to_string()),
-                ("BRIGADE_WORLD_SIZE", RANKS.to_string()),
-                ("BRIGADE_ID", id.to_string()),
-                ("BRIGADE_TRANSPORT", transport.to_owned()),
-                ("BRIGADE_JOIN_TIMEOUT_MS", JOIN_MS.to_string()),
-                (NEW_ID, new_id.to_string()),
-            ];
-            Process::start("growing::one_rank", variables)
-        };
+        let (how, new_id) = ((transport, JOIN_MS), [(NEW_ID, new_id.to_string())]);
+        let start = |rank| Process::rank("growing::one_rank", (rank, RANKS), &id, how, &new_id);
         let mut world: Vec<Process> = (0..RANKS).map(start).collect();
         for process in &world {
             assert_eq!(process.said(PATIENCE), Said::Joined);

@@ -208,15 +208,8 @@ impl Place {
     }
 
     fn start(&self, rank: usize, id: &UniqueId) -> Process {
-        let variables = vec![
-            ("BRIGADE_RANK", rank.to_string()),
-            ("BRIGADE_WORLD_SIZE", RANKS.to_string()),
-            ("BRIGADE_ID", id.to_string()),
-            ("BRIGADE_TRANSPORT", self.transport.to_owned()),
-            ("BRIGADE_JOIN_TIMEOUT_MS", JOIN_MS.to_string()),
-            (GATE, self.gate.to_string()),
-        ];
-        Process::start("joining::one_rank", variables)
+        let (how, gate) = ((self.transport, JOIN_MS), [(GATE, self.gate.to_string())]);
+        Process::rank("joining::one_rank", (rank, RANKS), id, how, &gate)
     }
 
     fn check_a_death(&self) {

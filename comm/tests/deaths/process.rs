@@ -5,6 +5,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use brigade_comm::bootstrap::UniqueId;
+
 /// A process of this test binary. It does not outlive this value, not even when a test panics.
 pub(crate) struct Process {
     child: Child,
@@ -61,6 +63,26 @@ impl Process {
             }
         });
         Self { child, lines }
+    }
+
+    /// Start `test` of this binary as a rank of so many that meet at the root of `id`, which may
+    /// take `join_ms`.
+    pub(crate) fn rank(
+        test: &str,
+        (rank, ranks): (usize, usize),
+        id: &UniqueId,
+        (transport, join_ms): (&str, u64),
+        more: &[(&'static str, String)],
+    ) -> Self {
+        let mut variables = vec![
+            ("BRIGADE_RANK", rank.to_string()),
+            ("BRIGADE_WORLD_SIZE", ranks.to_string()),
+            ("BRIGADE_ID", id.to_string()),
+            ("BRIGADE_TRANSPORT", transport.to_owned()),
+            ("BRIGADE_JOIN_TIMEOUT_MS", join_ms.to_string()),
+        ];
+        variables.extend_from_slice(more);
+        Self::start(test, variables)
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -36,16 +36,8 @@ fn one_rank() {
 fn a_second_loss_is_named_where_no_root_is_left() {
     for transport in ["shm", "tcp"] {
         let (id, root) = UniqueId::create(None).expect("a root");
-        let start = |rank: usize| {
-            let variables = vec![
-                ("BRIGADE_RANK", rank.to_string()),
-                ("BRIGADE_WORLD_SIZE", RANKS.to_string()),
-                ("BRIGADE_ID", id.to_string()),
-                ("BRIGADE_TRANSPORT", transport.to_owned()),
-                ("BRIGADE_JOIN_TIMEOUT_MS", JOIN_MS.to_string()),
-            ];
-            Process::start("shrinking::one_rank", variables)
-        };
+        let how = (transport, JOIN_MS);
+        let start = |rank| Process::rank("shrinking::one_rank", (rank, RANKS), &id, how, &[]);
         let mut world: Vec<Process> = (0..RANKS).map(start).collect();
         for process in &world {
             assert_eq!(process.said(PATIENCE), Said::Joined);

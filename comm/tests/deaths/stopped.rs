@@ -73,14 +73,7 @@ fn check(happens: impl FnOnce(&mut [Process]), words: &str) {
 }
 
 fn start(rank: usize, id: &UniqueId) -> Process {
-    let variables = vec![
-        ("BRIGADE_RANK", rank.to_string()),
-        ("BRIGADE_WORLD_SIZE", RANKS.to_string()),
-        ("BRIGADE_ID", id.to_string()),
-        ("BRIGADE_TRANSPORT", "tcp".to_owned()),
-        ("BRIGADE_JOIN_TIMEOUT_MS", WIRE_MS.to_string()),
-    ];
-    Process::start("stopped::one_rank", variables)
+    Process::rank("stopped::one_rank", (rank, RANKS), id, ("tcp", WIRE_MS), &[])
 }
 
 #[test]

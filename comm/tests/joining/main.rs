@@ -329,7 +329,7 @@ fn a_second_process_of_rank_0_suspects_it() {
     let root = format!("127.0.0.1:{}", free_port());
     let first = Rank::start(0, 2, &[("BRIGADE_ROOT", &root)]);
     first.line();
-    let patient = [("BRIGADE_ROOT", root.as_str()), ("BRIGADE_JOIN_TIMEOUT_MS", "4000")];
+    let patient = [("BRIGADE_ROOT", root.as_str()), ("BRIGADE_JOIN_TIMEOUT_MS", "6000")];
     let second = Rank::start(0, 2, &patient);
     let ends = second.all();
     let had = ["rank 1 of 2 never came; another process had this root's place for ", " s (do sev"];

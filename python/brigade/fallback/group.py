@@ -55,7 +55,7 @@ class Group(Backend):
     def __init__(self, store, rank, size, timeout, ranks, key, comm):
         super().__init__(rank, size)
         self._store, self._rank, self._size = OwnStore(store), rank, size
-        self._timeout_ms = milliseconds(timeout)
+        self._timeout, self._timeout_ms = timeout, milliseconds(timeout)
         self._options = Backend.Options("brigade", timeout)
         # Theirs in the default group, unless it is that.
         self._ranks, self._is_first = ranks or list(range(size)), not ranks
@@ -302,10 +302,10 @@ class Group(Backend):
         """The others of these ranks in a group of their own, whatever has become of this one. They
         meet over its wires, not in the store.
         """
+        gone = {self._check_peer(rank) for rank in excluded}
         if flags & SHRINK_ABORT:
             self.abort()
-        gone = {self._check_peer(rank) for rank in excluded}
-        timeout = (opts or self._options)._timeout
+        timeout = self._timeout if opts is None else opts._timeout
         joined = go_on_without(gone, self._comm, self._key, milliseconds(timeout))
         left = [rank for rank in range(self._size) if rank not in gone]
         # Of the default group torch numbers the ranks anew.

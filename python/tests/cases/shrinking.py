@@ -1,5 +1,6 @@
 """Groups of those who are left: after a death, without one who lives, and when they disagree."""
 
+import datetime
 import os
 import signal
 import time
@@ -70,6 +71,22 @@ def one_rank_alone(backend, rank, world):
         os.kill(os.getpid(), signal.SIGKILL)
     dist.shrink_group([1])
     assert dist.get_world_size() == 1 and total() == 1
+    os._exit(0)
+
+
+@case(bare=True, worlds=(2,), backends=("brigade",), quick=True, needs_native=True)
+def a_timeout_that_was_set_later(backend, rank, world):
+    begin(backend, 60)
+    limit = datetime.timedelta(seconds=7)
+    dist.distributed_c10d._set_pg_timeout(limit, dist.group.WORLD)
+    dist.barrier()
+    if rank == 1:
+        end_with_the_others(rank, [])
+    left = dist.shrink_group([1])._get_backend(torch.device("cpu"))
+    assert left.options._timeout == limit
+    # It may be made longer again, up to that of the elder group.
+    left.set_timeout(datetime.timedelta(seconds=60))
+    assert total() == 1
     os._exit(0)
 
 
