@@ -165,9 +165,11 @@ mod tests {
         }
     }
 
-    /// A folder with a file, a folder, and links to nothing and to nowhere.
-    fn place() -> Folder {
-        let folder = std::env::temp_dir().join(format!("brigade-outputs-{}", std::process::id()));
+    /// A folder with a file, a folder, and links to nothing and to nowhere. Tests may be threads of
+    /// one process.
+    fn place(name: &str) -> Folder {
+        let name = format!("brigade-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("file"), "kept").unwrap();
         fs::create_dir(folder.join("folder")).unwrap();
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_can_be_written_is_left_as_it_was_and_what_cannot_is_named() {
-        let place = place();
+        let place = place("written");
         let at = |name: &str| place.0.join(name);
         let before = names(&place.0);
         for name in ["file", "new", "link"] {
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_another_flag_names_is_not_written_over() {
-        let place = place();
+        let place = place("named");
         let at = |name: &str| place.0.join(name);
         std::os::unix::fs::symlink("file", at("alias")).unwrap();
         fs::hard_link(at("file"), at("twin")).unwrap();

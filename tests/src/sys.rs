@@ -4,6 +4,25 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+/// Have signals end the command that this test's own starter may have it ignore: a shell does so in
+/// what it starts in the background, and `nohup` in all.
+pub fn with_usual_signals(command: &mut Command) {
+    let reset = || {
+        for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: this runs in the forked child, and `signal` is async-signal-safe; no handler
+            // is set.
+            if unsafe { libc::signal(number, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: `reset` allocates nothing and takes no lock, as its own note says.
+    unsafe {
+        command.pre_exec(reset);
+    }
+}
+
 /// Have the command, and whatever it starts, find no file system that has files without names.
 /// Starting it fails where the system cannot refuse its own calls.
 pub fn without_unnamed_files(command: &mut Command) {

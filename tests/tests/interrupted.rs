@@ -31,6 +31,7 @@ fn names(folder: &Path) -> Vec<String> {
 fn told(line: &str) -> Command {
     let mut command = Command::new(brigade());
     command.args(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::null());
+    sys::with_usual_signals(&mut command);
     command
 }
 

@@ -3,6 +3,7 @@
 use brigade_comm::{Communicator, Settings};
 use brigade_trainer::{Args, Counting};
 use clap::Parser;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -13,9 +14,16 @@ struct Command {
     args: Args,
 }
 
-/// One process: several would share the counter. `brigade compare` looks at worlds of them.
+/// The counter of one process belongs to one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One rank: several would share the counter. `brigade compare` looks at worlds of processes.
 #[test]
 fn peaks_are_what_formulas_say() {
+    let _turn = alone();
     let base = "train --batch 32 --context 64 --layers 6 --width 64 --heads 4 --quiet --sample 0 \
                 --threads 1 --steps 3";
     let folder = std::env::temp_dir().join(format!("brigade-peak-{}", std::process::id()));
@@ -52,6 +60,7 @@ fn peaks_are_what_formulas_say() {
 /// Workers pack matrices, in each of their threads; servers multiply none.
 #[test]
 fn only_who_multiplies_packs_matrices() {
+    let _turn = alone();
     let formulas = |threads: usize| -> Vec<u64> {
         let flags = format!(
             "train --batch 8 --context 16 --layers 1 --width 64 --heads 4 --quiet --sample 0 \

@@ -1,7 +1,6 @@
 //! However a model is trained, the digits are those of one process, and bytes are as predicted.
 
 mod activations;
-mod bubbles;
 mod ended;
 mod experts;
 mod gradients;

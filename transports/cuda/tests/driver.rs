@@ -1,7 +1,8 @@
 //! Streams, events, graphs and memory on the fake device: order, and who owns what.
 
-use std::sync::Arc;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -10,10 +11,27 @@ use brigade_cuda::{
     Shareable, Stream,
 };
 
-fn context() -> Context {
+/// A context, while no other test has one: who holds up whom is looked at here, and tests may be
+/// threads of one process.
+struct Alone {
+    context: Context,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Deref for Alone {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
+fn context() -> Alone {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     brigade_cuda_fake::install();
     let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
-    Context::new(&device).expect("a context")
+    Alone { context: Context::new(&device).expect("a context"), _turn }
 }
 
 #[test]
