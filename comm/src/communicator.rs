@@ -88,7 +88,8 @@ impl Communicator {
         let links = world.join(&watch, &settings, name)?;
         let waiting = Waiting::among(links.share, Aside::of(me, members.len(), links.share));
         let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
-        let selector = Selector { small_bytes: SMALL_BYTES };
+        let node_ranks = world.node_ranks(&members);
+        let selector = Selector { small_bytes: SMALL_BYTES, node_ranks };
         let names = links.names;
         let engine =
             Engine::new((me as u32, ranks, group), Arc::clone(&settings), selector, driver);
@@ -280,60 +281,6 @@ impl Shared {
         self.sent_bytes.store(engine.sent_bytes, Ordering::Relaxed);
         let calls = self.calls.load(Ordering::Relaxed);
         self.calls.store(calls + u64::from(carried_out), Ordering::Relaxed);
-    }
-}
-
-/// What a rank says of itself when a group is split: its colour, or -1, and its key.
-const WISH_BYTES: usize = 16;
-
-impl Communicator {
-    /// Divide the group: ranks that give the same colour become a new communicator, ordered by key
-    /// and then by rank. `None` takes part in the division but in no new group.
-    ///
-    /// All groups of a world have one fate: an error that ends one of them, a lost rank or an abort
-    /// ends the others as well, and the one that was divided. [`Communicator::shrink`] makes a
-    /// group in a world of its own.
-    ///
-    /// Cost: one small all-gather, and joining. Collective: every member must call it.
-    ///
-    /// # Errors
-    ///
-    /// Those of a call, and [`Error::Join`] if the new group cannot come together.
-    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Communicator>, Error> {
-        self.split_with(color, key, self.settings().clone())
-    }
-
-    /// Like [`Communicator::split`], with other settings than this communicator's. Those about
-    /// transports mean nothing here: they were opened when the world came together.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Communicator::split`].
-    pub fn split_with(
-        &self,
-        color: Option<u32>,
-        key: i32,
-        settings: Settings,
-    ) -> Result<Option<Communicator>, Error> {
-        let number = self.shared.splits.fetch_add(1, Ordering::Relaxed);
-        let mut wish = [0; WISH_BYTES];
-        wish[..8].copy_from_slice(&color.map_or(-1, i64::from).to_le_bytes());
-        wish[8..].copy_from_slice(&i64::from(key).to_le_bytes());
-        let wishes = self.shared.exchange(Purpose::Split, &wish)?;
-        let Some(color) = color else { return Ok(None) };
-        let mut chosen: Vec<(i64, u32)> = Vec::new();
-        for (rank, wish) in wishes.as_chunks::<WISH_BYTES>().0.iter().enumerate() {
-            let [theirs, key] =
-                [0, 8].map(|at| i64::from_le_bytes(wish[at..at + 8].try_into().expect("eight")));
-            if theirs == i64::from(color) {
-                chosen.push((key, self.shared.members[rank]));
-            }
-        }
-        chosen.sort_by_key(|&(key, _)| key);
-        let members: Arc<[u32]> = chosen.into_iter().map(|(_, rank)| rank).collect();
-        let group = derive_group(self.shared.group, number, u64::from(color));
-        let (world, settings) = (&self.shared.world, Arc::new(settings));
-        Self::of_members(world, members, group, settings, "split: joining").map(Some)
     }
 }
 

@@ -10,7 +10,8 @@ use thiserror::Error;
 ///
 /// After [`Error::Invalid`] and [`Error::Exhausted`] the communicator is as good as before. After
 /// any other error it is not: calls in flight on other ranks end with an error too, and every later
-/// call on this communicator returns the first error again.
+/// call on this communicator returns the first error again. What cannot make a new one, by
+/// [`Error::Join`], leaves the old one as it was.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,7 +1,7 @@
 //! Which algorithm a call is carried out by.
 //!
 //! Every rank must choose alike, so the choice looks only at what all ranks know: the call, the
-//! number of ranks, the settings, and how many ranks share a host.
+//! number of ranks, the settings, and how ranks lie on nodes.
 
 use brigade_schedule::{Algorithm, Collective};
 
@@ -13,6 +13,8 @@ use crate::{Error, Settings};
 pub(crate) struct Selector {
     /// Up to this many bytes a step more costs more than the bytes it saves.
     pub(crate) small_bytes: usize,
+    /// How many consecutive ranks share each node, if all lie so on several.
+    pub(crate) node_ranks: Option<u32>,
 }
 
 impl Selector {
@@ -55,10 +57,23 @@ impl Selector {
         if let Some(tuned) = tuned.filter(|tuned| fits(*tuned)) {
             return Ok(tuned);
         }
-        let wishes = self.wishes(collective, bytes, ranks);
+        let wishes = self.wishes(collective, bytes, ranks).iter().copied();
         let all = Algorithm::all_for(collective, ranks);
-        let choice = wishes.iter().copied().chain(all).find(|&algorithm| fits(algorithm));
+        let mut wishes = self.across_nodes(collective, bytes).into_iter().chain(wishes).chain(all);
+        let choice = wishes.find(|&algorithm| fits(algorithm));
         choice.ok_or_else(|| Error::invalid(format!("no algorithm does {call} with {ranks} ranks")))
+    }
+
+    /// What suits a group that lies on several nodes: no flat algorithm sends fewer bytes from node
+    /// to node, or takes fewer steps between them, but for an all-reduce that doubles.
+    fn across_nodes(&self, collective: Collective, bytes: usize) -> Option<Algorithm> {
+        let is_suited = match collective {
+            Collective::AllReduce => bytes > self.small_bytes,
+            Collective::ReduceScatter | Collective::AllGather => true,
+            _ => false,
+        };
+        let node_ranks = self.node_ranks.filter(|_| is_suited)?;
+        Some(Algorithm::Hierarchical { node_ranks })
     }
 
     /// Algorithms by preference for so many bytes.
@@ -148,7 +163,7 @@ mod tests {
     /// By rules alone, with another wish, where results are ordered, and where numbers are barred.
     #[test]
     fn rules_are_followed_by_calls_that_they_fit_and_by_no_others() {
-        let selector = Selector { small_bytes: 1000 };
+        let selector = Selector { small_bytes: 1000, node_ranks: None };
         let all = (1..=9).flat_map(|ranks| Collective::ALL.map(|collective| (ranks, collective)));
         for (ranks, collective) in all {
             let algorithms = Algorithm::all_for(collective, ranks);
@@ -173,6 +188,30 @@ mod tests {
                 let may = |algorithm| !is_numbered(code(algorithm));
                 let plainly = selector.choose_among(&even, ranks, &rules, may).unwrap();
                 assert_eq!(plainly, if may(tuned) { tuned } else { plain(&even) });
+            }
+        }
+    }
+
+    #[test]
+    fn what_crosses_between_nodes_goes_by_them() {
+        let by = |node_ranks, collective: Collective, bytes: usize, ranks: u32| {
+            let selector = Selector { small_bytes: 1000, node_ranks };
+            let blocks = collective.blocks(ranks) as usize;
+            let call = Call::new(collective, Dtype::U8, Op::Sum, bytes / blocks);
+            selector.choose(&call, ranks, &Settings::default()).unwrap()
+        };
+        let hierarchical = Algorithm::Hierarchical { node_ranks: 3 };
+        for ranks in [6, 7, 9, 12] {
+            for collective in Collective::ALL {
+                for bytes in [1, 900, 100_000] {
+                    let flat = by(None, collective, bytes, ranks);
+                    let halves = [Collective::ReduceScatter, Collective::AllGather];
+                    let is_better = halves.contains(&collective)
+                        || collective == Collective::AllReduce && bytes > 1000;
+                    let want = if is_better { hierarchical } else { flat };
+                    assert_eq!(by(Some(3), collective, bytes, ranks), want, "{collective} {bytes}");
+                    assert_ne!(flat, hierarchical);
+                }
             }
         }
     }

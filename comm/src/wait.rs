@@ -143,7 +143,10 @@ impl Watch {
         self.hear(endpoints, still.name)?;
         self.report(waiting, still);
         match waiting.since {
-            Some(_) => self.look_for_leavers(waiting, still),
+            Some(_) => match self.unjoined(still.name) {
+                Some(error) => Err(error),
+                None => self.look_for_leavers(waiting, still),
+            },
             None => Ok(()),
         }
     }
@@ -194,6 +197,13 @@ impl Watch {
             return Ok(());
         }
         Err(self.give_up(Error::PeerLeft { rank, during: still.name.to_owned() }))
+    }
+
+    /// That a member could not join in the first place, as the root tells those who have said that
+    /// they wait. All others hear it, too, so the world may go on without this group.
+    fn unjoined(&self, during: &str) -> Option<Error> {
+        let (_, why) = self.control.unjoined(self.group)?;
+        Some(Error::join(format!("{during} waits in vain: {why}")))
     }
 
     /// A rank that left, and without which there is no going on.
@@ -326,6 +336,10 @@ impl Watch {
             }
             if let Some(verdict) = self.control.verdict() {
                 return Some(error_of(verdict, during));
+            }
+            // Who has heard that before us closes its wires.
+            if let Some(error) = self.unjoined(during) {
+                return Some(error);
             }
             if self.has_left(rank) && left.get_or_insert_with(Instant::now).elapsed() > CLOSED_GRACE
             {

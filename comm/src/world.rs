@@ -1,6 +1,7 @@
 //! A world: the ranks that bootstrapped together, how they reach each other, and the line over
 //! which they hear that one of them is lost. Communicators are groups within a world.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use crate::aside::Aside;
 use crate::control::Control;
 use crate::wait::{Joining, PASSED_ON_WAIT, Watch};
 use crate::waiting::Waiting;
-use crate::{Error, Settings, say};
+use crate::{Error, Settings, nodes, say};
 
 /// What all communicators of one rank share.
 pub(crate) struct World {
@@ -25,12 +26,17 @@ pub(crate) struct World {
     hosts: Vec<Option<Vec<u8>>>,
     /// Which of them every rank may run on, where it said so.
     cores: Vec<Option<Cores>>,
+    /// The network of every rank on its running system, where it said so: ranks with the same ones
+    /// share what leads to others.
+    networks: Vec<Option<Vec<u8>>>,
 }
 
 /// The name under which a rank's running system stands among its cards.
 const HOST: &str = "host";
 /// The name under which its cores do.
 const CORES: &str = "cores";
+/// The name under which its network does.
+const NETWORK: &str = "network";
 
 /// A group's share of the transports.
 pub(crate) struct Links {
@@ -85,7 +91,9 @@ impl Ports {
         let host = opened(|| std::fs::read("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
         let ports = self.open.iter().map(|(name, port)| (*name, port.card()));
         let cores = Cores::of_this_thread().to_bytes();
-        for (name, card) in ports.chain([(HOST, host), (CORES, cores)]) {
+        let network = std::fs::metadata("/proc/self/ns/net").map(|it| it.ino().to_le_bytes());
+        let network = network.map_or(Vec::new(), Vec::from);
+        for (name, card) in ports.chain([(HOST, host), (CORES, cores), (NETWORK, network)]) {
             bytes.push(name.len() as u8);
             bytes.extend_from_slice(name.as_bytes());
             bytes.extend_from_slice(&(card.len() as u16).to_le_bytes());
@@ -132,9 +140,10 @@ impl World {
         };
         let cards = ports.open.iter().map(find).collect();
         let hosts = all_cards.iter().map(|bytes| card_of(HOST, bytes)).collect();
+        let networks = all_cards.iter().map(|bytes| card_of(NETWORK, bytes)).collect();
         let cores_of = |bytes: &Vec<u8>| Cores::parse(&card_of(CORES, bytes)?);
         let cores = all_cards.iter().map(cores_of).collect();
-        Self { rank, control: Arc::new(control), ports, cards, hosts, cores }
+        Self { rank, control: Arc::new(control), ports, cards, hosts, cores, networks }
     }
 
     /// The same ranks and ports, for some that meet when this world may have ended: what ended it
@@ -143,7 +152,8 @@ impl World {
     pub(crate) fn meeting(&self, members: &[u32]) -> Self {
         let (cards, hosts, cores) = (self.cards.clone(), self.hosts.clone(), self.cores.clone());
         let (ports, control) = (Arc::clone(&self.ports), Arc::new(self.control.meeting(members)));
-        Self { rank: self.rank, control, ports, cards, hosts, cores }
+        let networks = self.networks.clone();
+        Self { rank: self.rank, control, ports, cards, hosts, cores, networks }
     }
 
     /// What this rank shows of itself to those with whom it makes another world of these ports.
@@ -162,6 +172,18 @@ impl World {
         if self.control.verdict().is_none() {
             self.control.abort(&error.to_string());
             self.control.await_verdict(PASSED_ON_WAIT);
+        }
+        error
+    }
+
+    /// This rank could not join that group, and the world goes on: whoever waits there for it hears
+    /// why, unless the reason is another that could not, of which all have been told, or one that
+    /// ends the world.
+    pub(crate) fn without_us_in(&self, group: u64, error: Error) -> Error {
+        if matches!(error, Error::Join { .. } | Error::Transport { .. }) {
+            let is_told = self.control.unjoined(group).is_some();
+            let why = if is_told { String::new() } else { format!("rank {}, {error}", self.rank) };
+            self.control.leave_group_because(group, &why);
         }
         error
     }
@@ -219,6 +241,17 @@ impl World {
             links.names.push(*transport);
         }
         Ok(links)
+    }
+
+    /// How many consecutive members share a node each, if all of a group lie so: a node is what
+    /// one network leads to. Every rank finds the same.
+    pub(crate) fn node_ranks(&self, members: &[u32]) -> Option<u32> {
+        let node = |&rank: &u32| {
+            let (host, network) = (&self.hosts[rank as usize], &self.networks[rank as usize]);
+            let is_said = |card: &&Vec<u8>| !card.is_empty();
+            Some((host.as_ref().filter(is_said)?, network.as_ref().filter(is_said)?))
+        };
+        nodes::ranks_of_each(members.iter().map(node))
     }
 
     /// Our share of this host's cores, in a group of these members.

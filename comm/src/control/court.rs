@@ -47,8 +47,9 @@ pub(crate) struct Court {
     verdict: Option<Verdict>,
     accused: BTreeMap<usize, Accusation>,
     groups: BTreeMap<u64, BTreeMap<usize, Stand>>,
-    /// Who has left which communicator, in the order in which the first has.
-    partings: VecDeque<(u64, Vec<usize>)>,
+    /// Who has left which communicator, and why if they could not join it, in the order in which
+    /// the first has.
+    partings: VecDeque<(u64, Vec<(usize, String)>)>,
     /// Who holds something until others have left which one.
     holds: BTreeSet<(usize, u64)>,
 }
@@ -143,7 +144,7 @@ impl Court {
                 self.holds.remove(&(from, group));
                 Vec::new()
             }
-            Frame::LeaveGroup { group } => self.part(from, group),
+            Frame::LeaveGroup { group, why } => self.part(from, group, why),
             Frame::Waiting(said) => {
                 let mut orders = self.partings_for(from, said.group);
                 orders.extend(self.compare(from, Stand { since: now, said }));
@@ -197,18 +198,18 @@ impl Court {
         Vec::new()
     }
 
-    fn part(&mut self, rank: usize, group: u64) -> Vec<Order> {
+    fn part(&mut self, rank: usize, group: u64, why: String) -> Vec<Order> {
+        let left = Frame::LeftGroup { rank: wire(rank), group, why: why.clone() };
         match self.partings.iter_mut().find(|(known, _)| *known == group) {
-            Some((_, parted)) if parted.contains(&rank) => {}
-            Some((_, parted)) => parted.push(rank),
-            None => self.partings.push_back((group, vec![rank])),
+            Some((_, parted)) if parted.iter().any(|(known, _)| *known == rank) => {}
+            Some((_, parted)) => parted.push((rank, why)),
+            None => self.partings.push_back((group, vec![(rank, why)])),
         }
         if self.partings.len() > GROUPS_MAX {
             self.partings.pop_front();
         }
         let Entry::Occupied(mut stands) = self.groups.entry(group) else { return Vec::new() };
         stands.get_mut().remove(&rank);
-        let left = Frame::LeftGroup { rank: wire(rank), group };
         let waiters = stands.get().keys();
         let orders = waiters.map(|waiter| (Audience::One(*waiter), left.clone())).collect();
         if stands.get().is_empty() {
@@ -220,9 +221,11 @@ impl Court {
     /// What `to` should know before it waits for anybody in `group`.
     fn partings_for(&self, to: usize, group: u64) -> Vec<Order> {
         let parted = self.partings.iter().find(|(known, _)| *known == group);
-        let left = |rank: &usize| Frame::LeftGroup { rank: wire(*rank), group };
-        let parted = parted.into_iter().flat_map(|(_, parted)| parted);
-        parted.map(|rank| (Audience::One(to), left(rank))).collect()
+        let left = |(rank, why): &(usize, String)| {
+            let left = Frame::LeftGroup { rank: wire(*rank), group, why: why.clone() };
+            (Audience::One(to), left)
+        };
+        parted.into_iter().flat_map(|(_, parted)| parted).map(left).collect()
     }
 
     fn accuse(&mut self, by: usize, rank: usize, how: &str, now: Instant) -> Vec<Order> {

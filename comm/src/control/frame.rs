@@ -11,7 +11,7 @@ use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 6;
+pub(crate) const VERSION: u16 = 7;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -119,10 +119,11 @@ pub(crate) enum Frame {
     Hold { group: u64 },
     /// It has let go of it.
     LetGo { group: u64 },
-    /// A rank leaves one communicator, not the world.
-    LeaveGroup { group: u64 },
+    /// A rank leaves one communicator, not the world: because it is done with it, if `why` is
+    /// empty, or because it could not join.
+    LeaveGroup { group: u64, why: String },
     /// The root tells that one did, to those who wait there.
-    LeftGroup { rank: u32, group: u64 },
+    LeftGroup { rank: u32, group: u64, why: String },
     /// The root itself ends as it should.
     RootEnds,
     /// A rank noticed that another is gone.
@@ -204,12 +205,15 @@ impl Frame {
             }
             Frame::Leave | Frame::RootEnds | Frame::Noted => {}
             Frame::Left { rank } => parts.u32(*rank),
-            Frame::LeaveGroup { group } | Frame::Hold { group } | Frame::LetGo { group } => {
+            Frame::Hold { group } | Frame::LetGo { group } => parts.u64(*group),
+            Frame::LeaveGroup { group, why } => {
                 parts.u64(*group);
+                parts.text(why);
             }
-            Frame::LeftGroup { rank, group } => {
+            Frame::LeftGroup { rank, group, why } => {
                 parts.u32(*rank);
                 parts.u64(*group);
+                parts.text(why);
             }
             Frame::ReportLost { rank, how } | Frame::Lost { rank, how } => {
                 parts.u32(*rank);
@@ -263,8 +267,10 @@ impl Frame {
                 Frame::Answer { token, reports: reports.collect::<Result<_, _>>()? }
             }
             17 => Frame::Verdict(Verdict::decode(&mut fields)?),
-            18 => Frame::LeaveGroup { group: fields.u64()? },
-            19 => Frame::LeftGroup { rank: fields.u32()?, group: fields.u64()? },
+            18 => Frame::LeaveGroup { group: fields.u64()?, why: fields.text()? },
+            19 => {
+                Frame::LeftGroup { rank: fields.u32()?, group: fields.u64()?, why: fields.text()? }
+            }
             20 => Frame::Noted,
             21 => Frame::Unable(decode_unable(&mut fields)?),
             22 => Frame::Hold { group: fields.u64()? },

@@ -164,10 +164,22 @@ impl Control {
 
     /// Say that this rank leaves communicator `group`, though not the world.
     pub(crate) fn leave_group(&self, group: u64) {
+        self.leave_group_because(group, "");
+    }
+
+    /// Say that this rank leaves communicator `group` because it could not join it, and in which
+    /// words whoever waits there shall hear that, by [`Control::unjoined`].
+    pub(crate) fn leave_group_because(&self, group: u64, why: &str) {
         let star = self.star();
         star.heard.forget_group(group);
         // Without a root there is nobody to tell.
-        let _sent = star.say(&Frame::LeaveGroup { group });
+        let _sent = star.say(&Frame::LeaveGroup { group, why: why.to_owned() });
+    }
+
+    /// The first rank that could not join communicator `group`, and why; known as of
+    /// [`Control::has_parted`]. Takes a lock.
+    pub(crate) fn unjoined(&self, group: u64) -> Option<(usize, String)> {
+        self.star().heard.unjoined(group)
     }
 
     /// Say that this rank will want to hear, before it lets go of something, who is done with
@@ -185,7 +197,7 @@ impl Control {
     /// be. `description` is what it does meanwhile.
     pub(crate) fn part(&self, group: u64, description: &str) {
         // Without a root there is nobody to tell.
-        let _sent = self.say(&Frame::LeaveGroup { group });
+        let _sent = self.say(&Frame::LeaveGroup { group, why: String::new() });
         // Who stands there is told, also of what the root knew before. A short one, without which
         // we would hear of nobody, so it is said in any case.
         self.heard.ask_about(group);

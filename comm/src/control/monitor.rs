@@ -26,9 +26,9 @@ pub(super) struct Heard {
     verdict: OnceLock<Verdict>,
     left: Mutex<Vec<usize>>,
     losses: Mutex<Losses>,
-    /// Who has left each communicator that we asked about and are still in: the root goes on
-    /// telling of those that we have left.
-    partings: Mutex<BTreeMap<u64, Vec<usize>>>,
+    /// Who has left each communicator that we asked about and are still in, and why if they could
+    /// not join it: the root goes on telling of those that we have left.
+    partings: Mutex<BTreeMap<u64, Vec<(usize, String)>>>,
     /// How often we have said that we wait, and the root has not read it yet.
     unread: AtomicU32,
     /// Whether the root still listens to us and speaks to us.
@@ -120,7 +120,14 @@ impl Heard {
     }
 
     pub(super) fn has_parted(&self, rank: usize, group: u64) -> bool {
-        locked(&self.partings).get(&group).is_some_and(|parted| parted.contains(&rank))
+        let partings = locked(&self.partings);
+        partings.get(&group).into_iter().flatten().any(|(parted, _)| *parted == rank)
+    }
+
+    /// The first that could not join that communicator, and why.
+    pub(super) fn unjoined(&self, group: u64) -> Option<(usize, String)> {
+        let partings = locked(&self.partings);
+        partings.get(&group).into_iter().flatten().find(|(_, why)| !why.is_empty()).cloned()
     }
 
     /// From now on note who leaves that communicator.
@@ -216,11 +223,12 @@ impl Heard {
             Frame::Verdict(verdict) => self.decide(verdict),
             Frame::Lost { rank, how } => self.note_lost(rank as usize, how),
             Frame::Left { rank } => self.note_left(rank as usize),
-            Frame::LeftGroup { rank, group } => {
+            Frame::LeftGroup { rank, group, why } => {
+                let rank = rank as usize;
                 if let Some(parted) = locked(&self.partings).get_mut(&group)
-                    && !parted.contains(&(rank as usize))
+                    && parted.iter().all(|(known, _)| *known != rank)
                 {
-                    parted.push(rank as usize);
+                    parted.push((rank, why));
                 }
             }
             Frame::Noted => {
@@ -269,7 +277,8 @@ mod tests {
     fn of_groups_that_come_and_go_nothing_is_kept() {
         let heard = Heard::new(Vec::new());
         for group in 0..1000 {
-            let left = |rank| heard.take(Frame::LeftGroup { rank, group }).unwrap();
+            let why = String::new;
+            let left = |rank| heard.take(Frame::LeftGroup { rank, group, why: why() }).unwrap();
             left(1);
             assert!(!heard.has_parted(1, group), "it was not asked for");
             heard.ask_about(group);

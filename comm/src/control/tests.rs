@@ -42,7 +42,7 @@ fn a_root_that_reads_nothing_is_not_gone_however_many_groups_stand_still() {
         _ => None,
     });
     assert!(groups.eq(0..told as u64));
-    assert_eq!(heard[told], Frame::LeaveGroup { group: 3 });
+    assert_eq!(heard[told], Frame::LeaveGroup { group: 3, why: String::new() });
     root.write_all(&Frame::Noted.encode()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while !stand(&control, 5000) {

@@ -38,12 +38,12 @@ pub(crate) struct Joining<'a> {
 impl Watch {
     /// Join a group, whose members are those of this watch. Whoever waits for one that is late
     /// hears of the others. Who has left is no reason to stop: what a group meets in stays open for
-    /// those who come late, for a while.
+    /// those who come late, for a while. Who could not join is one.
     ///
     /// # Errors
     ///
-    /// [`Error::Join`] if the transport cannot, [`Error::Transport`] if the system has no more of
-    /// something; otherwise why to wait no longer.
+    /// [`Error::Join`] if the transport cannot, here or on another member, [`Error::Transport`] if
+    /// the system has no more of something; otherwise why to wait no longer.
     pub(crate) fn await_joining(
         &self,
         mut waiting: Waiting,
@@ -60,7 +60,7 @@ impl Watch {
             late = Some(member);
             let doing = format!("waiting for rank {}", self.members[member]);
             let at = At::Member(member as u32, &doing);
-            heard = self.hear(endpoints, &name).err();
+            heard = self.hear(endpoints, &name).err().or_else(|| self.unjoined(&name));
             self.report(&mut waiting, &Standstill { at, name: &name, header });
             heard.is_none()
         });

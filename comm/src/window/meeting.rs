@@ -61,7 +61,9 @@ fn meet_stating(
         report_after: shared.settings.report_after,
         timeout: shared.settings.timeout,
     };
-    let mut links = match shared.world.join(&watch, &shared.settings, MAKING) {
+    let joined = shared.world.join(&watch, &shared.settings, MAKING);
+    let joined = joined.map_err(|error| shared.world.without_us_in(groups[0], error));
+    let mut links = match joined {
         // The others hear of it as of all that a rank cannot.
         Err(error @ (Error::Join { .. } | Error::Transport { .. })) => Err(error.to_string()),
         joined => Ok(joined?),

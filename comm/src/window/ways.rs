@@ -122,8 +122,9 @@ impl Opening<'_> {
         wanted: &dyn Fn(usize) -> bool,
     ) -> Result<Vec<Option<usize>>, Error> {
         let Shared { world, settings, .. } = self.shared;
-        let group = (&self.held.watch, self.groups[1]);
-        let joined = world.join_some(group, settings, MAKING, wanted);
+        let watch = &self.held.watch;
+        let joined = world.join_some((watch, self.groups[1]), settings, MAKING, wanted);
+        let joined = joined.map_err(|error| world.without_us_in(watch.group, error));
         let Links { endpoints, routes, .. } = joined.map_err(|error| match error {
             Error::Join { .. } | Error::Transport { .. } => Error::invalid(error.to_string()),
             ended => ended,

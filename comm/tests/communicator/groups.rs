@@ -1,6 +1,7 @@
 //! Communicators made of communicators: who is in them, and that each goes its own way.
 
 use std::sync::{Arc, Barrier, mpsc};
+use std::time::{Duration, Instant};
 
 use brigade_comm::{Communicator, Op};
 
@@ -72,6 +73,41 @@ fn groups_can_be_split_again_and_outlive_their_parents() {
                 assert_eq!(roll_call(&pair, me as u32), [first + 1, first], "{transport}");
             }
         });
+    }
+}
+
+/// Whichever rank opened the transport first cannot join its new group. Others of that group hear so
+/// soon, where it meets or in their first call, and all else goes on.
+#[test]
+fn a_group_that_one_rank_cannot_join_ends_by_itself() {
+    const COLORS: [Option<u32>; 6] = [Some(0), Some(0), Some(0), Some(1), Some(1), None];
+    for transport in ["shm refusing once", "tcp refusing once"].into_iter().cycle().take(12) {
+        let told = each_rank(COLORS.len(), &over(transport), |member| {
+            let (me, begun) = (member.rank(), Instant::now());
+            let joined = member.split(COLORS[me], 0);
+            let called = joined.and_then(|group| group.map_or(Ok(()), |group| group.barrier()));
+            let took = begun.elapsed();
+            assert!(took < Duration::from_secs(3), "after {took:?}: {called:?}");
+            assert_eq!(roll_call(&member, me as u32), [0, 1, 2, 3, 4, 5]);
+            let next = member.split(COLORS[me], 0).expect("the next one");
+            let sizes = [Some(3), Some(2), None];
+            assert_eq!(next.map(|group| group.size()), sizes[me / 3 + me / 5]);
+            member.barrier().expect("nobody leaves while others still join");
+            called.map_err(|error| error.to_string())
+        });
+        println!("{transport}: {told:?}");
+        let failed: Vec<usize> = (0..COLORS.len()).filter(|rank| told[*rank].is_err()).collect();
+        assert!([&[0, 1, 2][..], &[3, 4], &[]].contains(&&failed[..]), "whole groups: {told:?}");
+        let words = || failed.iter().map(|rank| told[*rank].as_ref().expect_err("it failed"));
+        let unable = words().position(|words| words.starts_with("split: joining over shm: "));
+        let unable =
+            unable.or(words().position(|words| words.starts_with("split: joining over tcp: ")));
+        let unable = unable.map(|at| format!("waits in vain: rank {}, split: joining", failed[at]));
+        for (at, words) in words().enumerate() {
+            let is_told = unable.as_ref().is_some_and(|unable| words.contains(unable));
+            assert!(words.contains("this test wants it so"), "{words}");
+            assert!(is_told || !words.contains("in vain"), "rank {}: {words}", failed[at]);
+        }
     }
 }
 

@@ -73,6 +73,25 @@ fn the_interface_that_is_asked_for_carries_the_bytes() {
     }
 }
 
+/// Of n bytes N hosts have to send (N-1)/N in a reduce-scatter or an all-gather, and twice that in
+/// an all-reduce, however many ranks each has.
+#[test]
+fn no_more_crosses_between_hosts_than_has_to() {
+    const BYTES: f64 = (2 << 20) as f64;
+    let Some(hosts) = Hosts::new("c", 3, Family::Both) else { return };
+    for (places, parts) in [(&[0, 0, 1, 1][..], 1.0 / 2.0), (&[2, 2, 1, 1, 0, 0], 2.0 / 3.0)] {
+        let job = Job::start(&hosts, places, "crossing", &[]);
+        for times in [2.0, 1.0, 1.0] {
+            for (rank, sent) in job.hear_all("sent").iter().enumerate() {
+                let sent = sent.parse::<f64>().unwrap() / (times * parts * BYTES);
+                println!("rank {rank} of {places:?}, {times} times: {sent:.3}");
+                assert!((1.0..1.1).contains(&sent), "rank {rank} of {places:?}: {sent} of it");
+            }
+        }
+        job.hear_all("done");
+    }
+}
+
 #[test]
 fn a_rank_without_a_way_to_another_host_says_why() {
     let Some(hosts) = Hosts::new("n", 2, Family::Both) else { return };
@@ -162,5 +181,20 @@ fn the_pace_of_small_calls() {
         let job = Job::start(&hosts, places, "pace", &[("BRIGADE_TRANSPORT", transport)]);
         println!("{places:?} {transport}: {:?}", job.hear_all("pace"));
         job.hear_all("done");
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn the_pace_of_long_calls_over_cables_of_one_gigabit() {
+    let Some(hosts) = Hosts::new("b", 4, Family::Both) else { return };
+    hosts.slow_down("1gbit").expect("a kernel with token buckets");
+    for places in [&[0, 0, 1, 1][..], &[0, 0, 0, 0, 1, 1, 1, 1], &[0, 0, 1, 1, 2, 2, 3, 3]] {
+        for algorithm in ["auto", "halving", "ring"] {
+            let job = Job::start(&hosts, places, "bandwidth", &[("BRIGADE_ALGORITHM", algorithm)]);
+            let took: Vec<_> = (0..3).map(|_| job.hear_all("took").swap_remove(0)).collect();
+            println!("{places:?} {algorithm}: 64 KiB, 1 MiB, 16 MiB {took:?}");
+            job.hear_all("done");
+        }
     }
 }

@@ -22,6 +22,8 @@ fn play_a_part() {
         "algorithms" => algorithms(),
         "flow" => flow(),
         "traffic" => traffic(),
+        "crossing" => crossing(),
+        "bandwidth" => bandwidth(),
         "refused" => say(&format!("error {}", Communicator::from_env().err().unwrap())),
         "pace" => pace(),
         "windows" => windows::ring(),
@@ -179,12 +181,54 @@ fn traffic() {
     world.all_reduce(&mut data, Op::Sum).unwrap();
     // Whoever has heard from the other after it has got all has sent all.
     world.barrier().unwrap();
+    say(&format!("sent {} {}", sent_by("cable"), sent_by("second")));
+}
+
+/// The bytes that this host has sent by that cable.
+fn sent_by(name: &str) -> u64 {
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();
-    let sent = |name: &str| {
-        let row = table.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}:")));
-        row.unwrap().split_whitespace().nth(8).unwrap().to_owned()
-    };
-    say(&format!("sent {} {}", sent("cable"), sent("second")));
+    let row = table.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}:")));
+    row.unwrap().split_whitespace().nth(8).unwrap().parse().unwrap()
+}
+
+/// What a host sends to others in calls of 2 MiB.
+fn crossing() {
+    let world = Communicator::from_env().unwrap();
+    let count = (2 << 20) / world.size();
+    for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
+        let blocks = if collective == Collective::AllReduce { world.size() } else { 1 };
+        // Wires are opened by the first of all calls.
+        check(&world, collective, 1);
+        let sent = || {
+            world.barrier().unwrap();
+            let sent = sent_by("cable") + sent_by("second");
+            world.barrier().unwrap();
+            sent
+        };
+        let before = sent();
+        check(&world, collective, count * blocks / size_of::<f32>());
+        say(&format!("sent {}", sent() - before));
+    }
+}
+
+/// How long all-reduces take, by the algorithm that is taken here.
+fn bandwidth() {
+    let world = Communicator::from_env().unwrap();
+    for bytes in [64 << 10, 1 << 20, 16 << 20] {
+        let mut data = vec![1.0f32; bytes / size_of::<f32>()];
+        let mut times: Vec<_> = (0..12)
+            .map(|_| {
+                world.barrier().unwrap();
+                let start = Instant::now();
+                world.all_reduce(&mut data, Op::Max).unwrap();
+                start.elapsed()
+            })
+            .collect();
+        times.sort();
+        let call = call(Collective::AllReduce, data.len());
+        let algorithm = world.algorithm_for(&call).unwrap();
+        say(&format!("took {:.2} ms by {algorithm}", times[6].as_secs_f64() * 1e3));
+    }
 }
 
 /// How long small calls take.

@@ -12,6 +12,10 @@ fn waiting(seq: u64, signature: u8, past: &[u8]) -> Frame {
     })
 }
 
+fn leave(group: u64) -> Frame {
+    Frame::LeaveGroup { group, why: String::new() }
+}
+
 fn verdict(orders: &[Order]) -> Option<&Verdict> {
     orders.iter().find_map(|(audience, frame)| match frame {
         Frame::Verdict(verdict) if *audience == Audience::All => Some(verdict),
@@ -108,21 +112,36 @@ fn nonsense_from_a_rank_is_its_own_loss_and_wild_ranks_are_ignored() {
 fn who_waits_in_a_group_hears_of_those_who_leave_it() {
     let now = Instant::now();
     let mut court = Court::new(4);
-    let left = |rank, group| Frame::LeftGroup { rank, group };
-    assert!(court.hear(1, Frame::LeaveGroup { group: 7 }, now).is_empty(), "nobody waits");
+    let left = |rank, group| Frame::LeftGroup { rank, group, why: String::new() };
+    assert!(court.hear(1, leave(7), now).is_empty(), "nobody waits");
     let orders = court.hear(0, waiting(5, 1, &[]), now);
     assert_eq!(orders, [(Audience::One(0), left(1, 7))]);
-    let orders = court.hear(2, Frame::LeaveGroup { group: 7 }, now);
+    let orders = court.hear(2, leave(7), now);
     assert_eq!(orders, [(Audience::One(0), left(2, 7))]);
-    assert!(court.hear(2, Frame::LeaveGroup { group: 8 }, now).is_empty(), "another group");
+    assert!(court.hear(2, leave(8), now).is_empty(), "another group");
     let orders = court.hear(3, Frame::Ask { token: 1, group: 7 }, now);
     assert_eq!(orders.len(), 3, "both partings, and the answer: {orders:?}");
     // Numbers of groups are in no order.
     for group in (0..2 * GROUPS_MAX as u64).rev() {
-        court.hear(1, Frame::LeaveGroup { group }, now);
+        court.hear(1, leave(group), now);
     }
     assert_eq!(court.partings.len(), GROUPS_MAX);
     assert_eq!(court.partings_for(0, 0), [(Audience::One(0), left(1, 0))], "the latest");
+}
+
+#[test]
+fn why_a_rank_could_not_join_is_told_to_who_waits_there_and_to_who_comes_later() {
+    let now = Instant::now();
+    let mut court = Court::new(3);
+    court.hear(0, waiting(0, 0, &[]), now);
+    let orders = court.hear(1, Frame::LeaveGroup { group: 7, why: "no files".into() }, now);
+    let left = |to, rank, why: &str| {
+        (Audience::One(to), Frame::LeftGroup { rank, group: 7, why: why.into() })
+    };
+    assert_eq!(orders, [left(0, 1, "no files")]);
+    court.hear(0, leave(7), now);
+    let orders = court.hear(2, waiting(0, 0, &[]), now);
+    assert_eq!(orders, [left(2, 1, "no files"), left(2, 0, "")], "in their order");
 }
 
 #[test]
@@ -134,16 +153,16 @@ fn of_groups_that_come_and_go_no_stands_are_kept() {
             let Frame::Waiting(said) = waiting(5, 1, &[2, 3]) else { unreachable!() };
             assert!(court.hear(rank, Frame::Waiting(Waiting { group, ..said }), now).is_empty());
         }
-        court.hear(0, Frame::LeaveGroup { group }, now);
+        court.hear(0, leave(group), now);
         assert_eq!(court.groups[&group].len(), 1, "rank 1 is still there");
-        court.hear(1, Frame::LeaveGroup { group }, now);
+        court.hear(1, leave(group), now);
         assert!(court.groups.is_empty());
     }
     // Who has left and says so, to hear of the others, does hear of them.
-    court.hear(0, Frame::LeaveGroup { group: 7 }, now);
+    court.hear(0, leave(7), now);
     court.hear(0, waiting(0, 0, &[]), now);
-    let left = Frame::LeftGroup { rank: 1, group: 7 };
-    let orders = court.hear(1, Frame::LeaveGroup { group: 7 }, now);
+    let left = Frame::LeftGroup { rank: 1, group: 7, why: String::new() };
+    let orders = court.hear(1, leave(7), now);
     assert_eq!(orders, [(Audience::One(0), left)]);
 }
 
@@ -156,7 +175,7 @@ fn who_holds_something_needs_the_root_until_it_lets_go_or_nobody_hears_it() {
     }
     assert_eq!(court.holders(), [1, 2, 3]);
     // Who has left still wants to hear of others who have.
-    court.hear(2, Frame::LeaveGroup { group: 7 }, now);
+    court.hear(2, leave(7), now);
     court.hear(2, Frame::LetGo { group: 8 }, now);
     court.hear(3, Frame::Leave, now);
     assert_eq!(court.holders(), [1, 2]);
