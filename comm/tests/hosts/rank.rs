@@ -214,7 +214,7 @@ fn crossing() {
 /// How long all-reduces take, by the algorithm that is taken here.
 fn bandwidth() {
     let world = Communicator::from_env().unwrap();
-    for bytes in [64 << 10, 1 << 20, 16 << 20] {
+    for bytes in [256 << 10, 1 << 20, 16 << 20] {
         let mut data = vec![1.0f32; bytes / size_of::<f32>()];
         let mut times: Vec<_> = (0..12)
             .map(|_| {
