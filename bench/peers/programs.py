@@ -146,11 +146,16 @@ class Gloo:
             streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors}
             try:
                 for rank in range(self.ranks):
-                    self.children.append(start([*program, rank, self.ranks, *METHOD], **streams))
+                    command = [*self.place(rank), *program, rank, self.ranks, *METHOD]
+                    self.children.append(start(command, **streams))
                 self.answer()
                 yield
             finally:
                 end(*self.children)
+
+    def place(self, rank):
+        """What starts a program where this rank is to be."""
+        return []
 
     def answer(self):
         """The next line of rank 0."""

@@ -183,20 +183,3 @@ fn the_pace_of_small_calls() {
         job.hear_all("done");
     }
 }
-
-#[test]
-#[ignore = "a measurement"]
-fn the_pace_of_long_calls_over_cables_of_one_gigabit() {
-    let Some(hosts) = Hosts::new("b", 4, Family::Both) else { return };
-    hosts.slow_down("1gbit").expect("a kernel with token buckets");
-    for places in [&[0, 0, 1, 1][..], &[0, 0, 0, 0, 1, 1, 1, 1], &[0, 0, 1, 1, 2, 2, 3, 3]] {
-        for settings in
-            [&[][..], &[("BRIGADE_ALGORITHM", "halving")], &[("BRIGADE_ALGORITHM", "ring")]]
-        {
-            let job = Job::start(&hosts, places, "bandwidth", settings);
-            let took: Vec<_> = (0..3).map(|_| job.hear_all("took").swap_remove(0)).collect();
-            println!("{places:?}, 256 KiB, 1 MiB, 16 MiB: {}", took.join(", "));
-            job.hear_all("done");
-        }
-    }
-}

@@ -62,17 +62,6 @@ impl Hosts {
         Ok(())
     }
 
-    /// From now on no host sends faster than that by any cable.
-    pub(crate) fn slow_down(&self, rate: &str) -> Result<(), String> {
-        for host in &self.names {
-            for cable in ["cable", "second"] {
-                let bucket = format!("tbf rate {rate} burst 128kb latency 20ms");
-                run("tc", &format!("-n {host} qdisc add dev {cable} root {bucket}"))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Pull a host's plugs.
     pub(crate) fn cut_off(&self, host: usize) {
         for cable in ["cable", "second"] {
@@ -91,12 +80,8 @@ impl Drop for Hosts {
 }
 
 fn ip(words: &str) -> Result<(), String> {
-    run("ip", words)
-}
-
-fn run(program: &str, words: &str) -> Result<(), String> {
-    let said = |why: &str| format!("`{program} {words}`: {}", why.trim());
-    match Command::new(program).args(words.split_whitespace()).output() {
+    let said = |why: &str| format!("`ip {words}`: {}", why.trim());
+    match Command::new("ip").args(words.split_whitespace()).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(said(&String::from_utf8_lossy(&output.stderr))),
         Err(error) => Err(said(&error.to_string())),

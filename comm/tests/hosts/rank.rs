@@ -23,7 +23,6 @@ fn play_a_part() {
         "flow" => flow(),
         "traffic" => traffic(),
         "crossing" => crossing(),
-        "bandwidth" => bandwidth(),
         "refused" => say(&format!("error {}", Communicator::from_env().err().unwrap())),
         "pace" => pace(),
         "windows" => windows::ring(),
@@ -208,26 +207,6 @@ fn crossing() {
         let before = sent();
         check(&world, collective, count * blocks / size_of::<f32>());
         say(&format!("sent {}", sent() - before));
-    }
-}
-
-/// How long all-reduces take, by the algorithm that is taken here.
-fn bandwidth() {
-    let world = Communicator::from_env().unwrap();
-    for bytes in [256 << 10, 1 << 20, 16 << 20] {
-        let mut data = vec![1.0f32; bytes / size_of::<f32>()];
-        let mut times: Vec<_> = (0..12)
-            .map(|_| {
-                world.barrier().unwrap();
-                let start = Instant::now();
-                world.all_reduce(&mut data, Op::Max).unwrap();
-                start.elapsed()
-            })
-            .collect();
-        times.sort();
-        let call = call(Collective::AllReduce, data.len());
-        let algorithm = world.algorithm_for(&call).unwrap();
-        say(&format!("took {:.2} ms by {algorithm}", times[6].as_secs_f64() * 1e3));
     }
 }
 
