@@ -88,8 +88,7 @@ impl Communicator {
         let links = world.join(&watch, &settings, name)?;
         let waiting = Waiting::among(links.share, Aside::of(me, members.len(), links.share));
         let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
-        let node_ranks = world.node_ranks(&members);
-        let selector = Selector { small_bytes: SMALL_BYTES, node_ranks };
+        let selector = Selector { small_bytes: SMALL_BYTES, nodes: world.nodes(&members) };
         let names = links.names;
         let engine =
             Engine::new((me as u32, ranks, group), Arc::clone(&settings), selector, driver);

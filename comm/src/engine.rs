@@ -7,7 +7,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use brigade_schedule::{Collective, program};
+use brigade_schedule::Collective;
 
 use crate::call::{Buffers, Call, Counts};
 use crate::drive::{Driver, Prepared};
@@ -250,8 +250,7 @@ impl Engine {
         in_place: bool,
     ) -> Result<usize, Box<Error>> {
         let algorithm = self.selector.choose(call, self.ranks, &self.settings)?;
-        let program = program(call.collective, algorithm, self.ranks, self.rank)
-            .ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))?;
+        let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
         let code = crate::select::code(algorithm);
         let window = Window::at_most(self.settings.window_bytes);
         let header = Header::of_call(call, code, self.group, window).with_purpose(self.purpose);

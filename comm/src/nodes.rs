@@ -1,38 +1,79 @@
 //! How the ranks of a group lie on its nodes.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::hash::Hash;
 
-/// How many consecutive ranks share each node, if there are several nodes, of that many ranks each
-/// but for the last, which may have fewer, and two at least on the others. `nodes`: that of each
-/// rank, if it is known.
-pub(crate) fn ranks_of_each<N: Eq + Hash + Copy>(
-    nodes: impl Iterator<Item = Option<N>>,
-) -> Option<u32> {
-    let nodes: Vec<N> = nodes.collect::<Option<_>>()?;
-    let runs: Vec<&[N]> = nodes.chunk_by(|one, next| one == next).collect();
-    let (last, others) = runs.split_last()?;
-    let each = others.first()?.len();
-    let mut met = HashSet::new();
-    let is_one_each = runs.iter().all(|run| met.insert(run[0]));
-    let is_even = others.iter().all(|run| run.len() == each) && last.len() <= each;
-    (is_one_each && is_even && each > 1).then_some(each as u32)
+use brigade_schedule::{Algorithm, Collective, Program, program};
+
+/// Several nodes with as many ranks each, two at least, but for the last, which may have fewer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Nodes {
+    /// How many ranks each has.
+    pub(crate) each: u32,
+    /// The ranks node by node, where that is not the order of their numbers.
+    order: Option<Vec<u32>>,
+}
+
+impl Nodes {
+    /// By the node of each rank, if it is known.
+    pub(crate) fn of<N: Eq + Hash>(nodes: impl Iterator<Item = Option<N>>) -> Option<Self> {
+        let (mut places, mut ranks_of): (HashMap<N, usize>, Vec<Vec<u32>>) = Default::default();
+        for (rank, node) in nodes.enumerate() {
+            let place = *places.entry(node?).or_insert(ranks_of.len());
+            if place == ranks_of.len() {
+                ranks_of.push(Vec::new());
+            }
+            ranks_of[place].push(rank as u32);
+        }
+        // Which of them has fewer, if one has, is the last.
+        ranks_of.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
+        let (last, others) = ranks_of.split_last()?;
+        let each = others.first()?.len();
+        let is_even = others.iter().all(|ranks| ranks.len() == each) && last.len() <= each;
+        (is_even && each > 1).then(|| {
+            let order = ranks_of.concat();
+            let is_told = !order.is_sorted();
+            Self { each: each as u32, order: is_told.then_some(order) }
+        })
+    }
+
+    /// The program of `rank` by `algorithm`: if that is of nodes like these, by these nodes.
+    pub(crate) fn program(
+        nodes: Option<&Self>,
+        collective: Collective,
+        algorithm: Algorithm,
+        (rank, ranks): (u32, u32),
+    ) -> Option<Program> {
+        if let Some(Self { each, order: Some(order) }) = nodes
+            && algorithm == (Algorithm::Hierarchical { node_ranks: *each })
+        {
+            let place = order.iter().position(|&one| one == rank)?;
+            return Some(program(collective, algorithm, ranks, place as u32)?.renamed(order));
+        }
+        program(collective, algorithm, ranks, rank)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(places: &str) -> Option<u32> {
-        ranks_of_each(places.chars().map(|place| Some(place).filter(|place| *place != '?')))
+    fn of(places: &str) -> Option<Nodes> {
+        Nodes::of(places.chars().map(|place| Some(place).filter(|place| *place != '?')))
     }
 
     #[test]
-    fn nodes_are_found_where_ranks_lie_on_them_in_order_and_as_many_on_each() {
-        assert_eq!(of("aabb"), Some(2));
-        assert_eq!(of("bbbaaaccc"), Some(3));
-        assert_eq!(of("aaabbbc"), Some(3), "the last one may have fewer");
-        for places in ["", "a", "aaaa", "abcd", "abab", "aabbaa", "aabbb", "aaabccc", "aab?"] {
+    fn nodes_have_as_many_ranks_each_but_the_last() {
+        let told = |each, order: &[u32]| Some(Nodes { each, order: Some(order.to_vec()) });
+        for (places, each) in [("aabb", 2), ("bbbaaaccc", 3), ("aaabbbc", 3)] {
+            assert_eq!(of(places), Some(Nodes { each, order: None }), "{places}");
+        }
+        assert_eq!(of("abab"), told(2, &[0, 2, 1, 3]));
+        assert_eq!(of("abcbaca"), None, "three, two and two");
+        assert_eq!(of("abcbabaa"), None, "four, three and one");
+        assert_eq!(of("cabba"), told(2, &[1, 4, 2, 3, 0]));
+        assert_eq!(of("aabbb"), told(3, &[2, 3, 4, 0, 1]));
+        for places in ["", "a", "aaaa", "abcd", "abc", "aab?"] {
             assert_eq!(of(places), None, "{places}");
         }
     }

@@ -3,18 +3,19 @@
 //! Every rank must choose alike, so the choice looks only at what all ranks know: the call, the
 //! number of ranks, the settings, and how ranks lie on nodes.
 
-use brigade_schedule::{Algorithm, Collective};
+use brigade_schedule::{Algorithm, Collective, Program};
 
 use crate::call::{Call, Counts};
+use crate::nodes::Nodes;
 use crate::{Error, Settings};
 
 /// The facts of a communicator that a choice may depend on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Selector {
     /// Up to this many bytes a step more costs more than the bytes it saves.
     pub(crate) small_bytes: usize,
-    /// How many consecutive ranks share each node, if all lie so on several.
-    pub(crate) node_ranks: Option<u32>,
+    /// How ranks lie on nodes, if on several with as many each.
+    pub(crate) nodes: Option<Nodes>,
 }
 
 impl Selector {
@@ -72,8 +73,20 @@ impl Selector {
             Collective::ReduceScatter | Collective::AllGather => true,
             _ => false,
         };
-        let node_ranks = self.node_ranks.filter(|_| is_suited)?;
-        Some(Algorithm::Hierarchical { node_ranks })
+        let nodes = self.nodes.as_ref().filter(|_| is_suited)?;
+        Some(Algorithm::Hierarchical { node_ranks: nodes.each })
+    }
+
+    /// The program of `rank` for a call by `algorithm`.
+    pub(crate) fn program(
+        &self,
+        call: &Call,
+        algorithm: Algorithm,
+        (rank, ranks): (u32, u32),
+    ) -> Result<Program, Error> {
+        let program =
+            Nodes::program(self.nodes.as_ref(), call.collective, algorithm, (rank, ranks));
+        program.ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))
     }
 
     /// Algorithms by preference for so many bytes.
@@ -163,7 +176,7 @@ mod tests {
     /// By rules alone, with another wish, where results are ordered, and where numbers are barred.
     #[test]
     fn rules_are_followed_by_calls_that_they_fit_and_by_no_others() {
-        let selector = Selector { small_bytes: 1000, node_ranks: None };
+        let selector = Selector { small_bytes: 1000, nodes: None };
         let all = (1..=9).flat_map(|ranks| Collective::ALL.map(|collective| (ranks, collective)));
         for (ranks, collective) in all {
             let algorithms = Algorithm::all_for(collective, ranks);
@@ -194,8 +207,9 @@ mod tests {
 
     #[test]
     fn what_crosses_between_nodes_goes_by_them() {
-        let by = |node_ranks, collective: Collective, bytes: usize, ranks: u32| {
-            let selector = Selector { small_bytes: 1000, node_ranks };
+        let by = |each: Option<u32>, collective: Collective, bytes: usize, ranks: u32| {
+            let nodes = each.and_then(|each| Nodes::of((0..ranks).map(|rank| Some(rank / each))));
+            let selector = Selector { small_bytes: 1000, nodes };
             let blocks = collective.blocks(ranks) as usize;
             let call = Call::new(collective, Dtype::U8, Op::Sum, bytes / blocks);
             selector.choose(&call, ranks, &Settings::default()).unwrap()

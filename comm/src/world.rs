@@ -9,9 +9,10 @@ use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, Transpo
 
 use crate::aside::Aside;
 use crate::control::Control;
+use crate::nodes::Nodes;
 use crate::wait::{Joining, PASSED_ON_WAIT, Watch};
 use crate::waiting::Waiting;
-use crate::{Error, Settings, nodes, say};
+use crate::{Error, Settings, say};
 
 /// What all communicators of one rank share.
 pub(crate) struct World {
@@ -243,15 +244,14 @@ impl World {
         Ok(links)
     }
 
-    /// How many consecutive members share a node each, if all of a group lie so: a node is what
-    /// one network leads to. Every rank finds the same.
-    pub(crate) fn node_ranks(&self, members: &[u32]) -> Option<u32> {
+    /// How members lie on nodes: a node is what one network leads to. Every rank finds the same.
+    pub(crate) fn nodes(&self, members: &[u32]) -> Option<Nodes> {
         let node = |&rank: &u32| {
             let (host, network) = (&self.hosts[rank as usize], &self.networks[rank as usize]);
             let is_said = |card: &&Vec<u8>| !card.is_empty();
             Some((host.as_ref().filter(is_said)?, network.as_ref().filter(is_said)?))
         };
-        nodes::ranks_of_each(members.iter().map(node))
+        Nodes::of(members.iter().map(node))
     }
 
     /// Our share of this host's cores, in a group of these members.

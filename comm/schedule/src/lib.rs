@@ -36,6 +36,7 @@ mod moves;
 mod names;
 mod pairwise;
 mod predict;
+mod renamed;
 mod ring;
 mod server;
 mod tree;

@@ -1,7 +1,7 @@
 //! Every algorithm, every number of ranks from 1 to 64, proved by the checker; and beside the
 //! proof, the numbers that each algorithm is known for.
 
-use brigade_schedule::{Algorithm, Collective, Program, Report, check, program};
+use brigade_schedule::{Algorithm, Collective, Program, Report, check, check_programs, program};
 
 /// All roots of few ranks, some of many.
 fn roots(collective: Collective, ranks: u32) -> Vec<Collective> {
@@ -41,6 +41,32 @@ fn many_ranks_are_right_too() {
                 }
                 check(collective, algorithm, ranks)
                     .unwrap_or_else(|e| panic!("{collective:?} {algorithm} {ranks}: {e}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_by_other_names_have_the_same_steps_and_bytes() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for ranks in 1..=9 {
+        for collective in Collective::ALL.into_iter().flat_map(|c| roots(c, ranks)) {
+            // Whose result is in the order of ranks has it in that of other ranks then.
+            let all = Algorithm::all_for(collective, ranks).into_iter();
+            for algorithm in all.filter(|algorithm| *algorithm != Algorithm::Ordered) {
+                let mut order: Vec<u32> = (0..ranks).collect();
+                random.shuffle(&mut order);
+                let renamed = |rank| {
+                    let program = program(collective, algorithm, ranks, rank).expect("it can");
+                    program.renamed(&order)
+                };
+                let mut programs: Vec<Program> = (0..ranks).map(renamed).collect();
+                programs.sort_by_key(|program| program.rank);
+                let what = format!("{collective:?} {algorithm} {order:?}");
+                let report = check_programs(&programs).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let before = check(collective, algorithm, ranks).expect("it is right");
+                let facts = |report: &Report| (report.sent_chunks, report.steps);
+                assert_eq!(facts(&report), facts(&before), "{what}");
             }
         }
     }

@@ -27,7 +27,7 @@ impl Slotted {
     /// out; none if there is none, on all ranks alike.
     pub(super) fn new(call: &Call, facts: &Facts<'_>) -> Result<Option<Self>, Error> {
         let Facts { rank, ranks, inboxes, settings, .. } = *facts;
-        let selector = Selector { small_bytes: SMALL_BYTES, node_ranks: None };
+        let selector = Selector { small_bytes: SMALL_BYTES, nodes: None };
         // Rules of `brigade tune` were measured on memory of the host.
         let unruled = Settings { tuning: None, ..settings.clone() };
         let choice = selector.choose(call, ranks, &unruled)?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use brigade_schedule::{Algorithm, Collective, Program, program};
+use brigade_schedule::{Algorithm, Collective, Program};
 
 use super::{Engine, enough};
 use crate::call::{Call, Counts};
@@ -204,8 +204,7 @@ impl Engine {
     fn phase(&self, call: &Call) -> Result<(Algorithm, Program), Box<Error>> {
         let may = |algorithm| !is_numbered(code(algorithm));
         let algorithm = self.selector.choose_among(call, self.ranks, &self.settings, may)?;
-        let program = program(call.collective, algorithm, self.ranks, self.rank)
-            .ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))?;
+        let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
         Ok((algorithm, program))
     }
 }

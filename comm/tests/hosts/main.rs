@@ -79,7 +79,7 @@ fn the_interface_that_is_asked_for_carries_the_bytes() {
 fn no_more_crosses_between_hosts_than_has_to() {
     const BYTES: f64 = (2 << 20) as f64;
     let Some(hosts) = Hosts::new("c", 3, Family::Both) else { return };
-    for (places, parts) in [(&[0, 0, 1, 1][..], 1.0 / 2.0), (&[2, 2, 1, 1, 0, 0], 2.0 / 3.0)] {
+    for (places, parts) in [(&[0, 0, 1, 1][..], 1.0 / 2.0), (&[2, 1, 1, 0, 2, 0], 2.0 / 3.0)] {
         let job = Job::start(&hosts, places, "crossing", &[]);
         for times in [2.0, 1.0, 1.0] {
             for (rank, sent) in job.hear_all("sent").iter().enumerate() {
