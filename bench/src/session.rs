@@ -252,7 +252,7 @@ fn choice(settings: &Settings, first: &Case, used: Option<Algorithm>, place: Pla
         _ if settings.ordered && first.kind.folds() => String::from("ordered"),
         // One that cannot do the collective is not used for it.
         Some(wish) if used == Some(wish) => wish.to_string(),
-        _ => String::from("chosen by size"),
+        _ => String::from("chosen by size and nodes"),
     };
     match (on_devices, used) {
         (None, _) => by_whom,
@@ -311,12 +311,12 @@ mod tests {
         let wish = Settings { algorithm: Some(Algorithm::Ring), ..Settings::default() };
         let (ring, halving) = (Some(Algorithm::Ring), Some(Algorithm::Halving));
         for (settings, used, place, said) in [
-            (&plain, ring, Place::Host, "chosen by size"),
+            (&plain, ring, Place::Host, "chosen by size and nodes"),
             (&wish, ring, Place::Host, "ring"),
-            (&wish, halving, Place::Host, "chosen by size"),
+            (&wish, halving, Place::Host, "chosen by size and nodes"),
             // Kernels that need no schedule, and those that go by one.
             (&plain, None, Place::Device, "kernels on devices"),
-            (&plain, ring, Place::Device, "chosen by size, in kernels on devices"),
+            (&plain, ring, Place::Device, "chosen by size and nodes, in kernels on devices"),
             (&wish, ring, Place::Graph, "ring, in replays of graphs on devices"),
         ] {
             assert_eq!(choice(settings, &case, used, place), said, "{used:?} {place:?}");

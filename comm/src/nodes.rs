@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use brigade_schedule::{Algorithm, Collective, Program, program};
+use brigade_schedule::Algorithm;
 
 /// Several nodes with as many ranks each, two at least, but for the last, which may have fewer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,26 +31,16 @@ impl Nodes {
         let each = others.first()?.len();
         let is_even = others.iter().all(|ranks| ranks.len() == each) && last.len() <= each;
         (is_even && each > 1).then(|| {
-            let order = ranks_of.concat();
-            let is_told = !order.is_sorted();
-            Self { each: each as u32, order: is_told.then_some(order) }
+            let order = Some(ranks_of.concat()).filter(|order| !order.is_sorted());
+            Self { each: each as u32, order }
         })
     }
 
-    /// The program of `rank` by `algorithm`: if that is of nodes like these, by these nodes.
-    pub(crate) fn program(
-        nodes: Option<&Self>,
-        collective: Collective,
-        algorithm: Algorithm,
-        (rank, ranks): (u32, u32),
-    ) -> Option<Program> {
-        if let Some(Self { each, order: Some(order) }) = nodes
-            && algorithm == (Algorithm::Hierarchical { node_ranks: *each })
-        {
-            let place = order.iter().position(|&one| one == rank)?;
-            return Some(program(collective, algorithm, ranks, place as u32)?.renamed(order));
-        }
-        program(collective, algorithm, ranks, rank)
+    /// What calls the ranks node by node, if `algorithm` is for consecutive ranks on nodes like
+    /// these, and they are not.
+    pub(crate) fn order(&self, algorithm: Algorithm) -> Option<&[u32]> {
+        let is_ours = algorithm == Algorithm::Hierarchical { node_ranks: self.each };
+        self.order.as_deref().filter(|_| is_ours)
     }
 }
 

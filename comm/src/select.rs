@@ -3,7 +3,7 @@
 //! Every rank must choose alike, so the choice looks only at what all ranks know: the call, the
 //! number of ranks, the settings, and how ranks lie on nodes.
 
-use brigade_schedule::{Algorithm, Collective, Program};
+use brigade_schedule::{Algorithm, Collective, Program, program};
 
 use crate::call::{Call, Counts};
 use crate::nodes::Nodes;
@@ -84,9 +84,15 @@ impl Selector {
         algorithm: Algorithm,
         (rank, ranks): (u32, u32),
     ) -> Result<Program, Error> {
-        let program =
-            Nodes::program(self.nodes.as_ref(), call.collective, algorithm, (rank, ranks));
-        program.ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))
+        let of = |rank| {
+            let program = program(call.collective, algorithm, ranks, rank);
+            program.ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))
+        };
+        let Some(order) = self.nodes.as_ref().and_then(|nodes| nodes.order(algorithm)) else {
+            return of(rank);
+        };
+        let place = order.iter().position(|&one| one == rank).expect("an order of all ranks");
+        Ok(of(place as u32)?.renamed(order))
     }
 
     /// Algorithms by preference for so many bytes.

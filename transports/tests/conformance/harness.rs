@@ -103,7 +103,7 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) fn sender(&mut self, to: usize) -> Box<dyn SendWire> {
-        self.endpoint.sender(to, self.deadline).expect("the wire to a member")
+        self.endpoint.sender(to, Instant::now() + LIMIT).expect("the wire to a member")
     }
 
     pub(crate) fn receiver(&mut self, from: usize) -> Box<dyn RecvWire> {
