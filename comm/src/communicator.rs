@@ -12,7 +12,7 @@ use crate::call::{Buffers, Call};
 use crate::control::History;
 use crate::drive::Driver;
 use crate::engine::Engine;
-use crate::header::Purpose;
+use crate::purpose::Purpose;
 use crate::select::Selector;
 use crate::wait::{Watch, error_of};
 use crate::waiting::Waiting;

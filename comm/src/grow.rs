@@ -11,9 +11,9 @@ use brigade_transports::Transport;
 
 use crate::bootstrap::{ID_BYTES, UniqueId};
 use crate::communicator::Communicator;
-use crate::header::Purpose;
 use crate::join::transports_for;
 use crate::launch::{Launch, RootSpec};
+use crate::purpose::Purpose;
 use crate::wait::{PASSED_ON_WAIT, error_of};
 use crate::{Error, Settings};
 

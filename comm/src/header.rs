@@ -4,7 +4,8 @@
 use brigade_schedule::Collective;
 
 use crate::call::{Call, Counts};
-use crate::select::{code_name, is_numbered};
+use crate::purpose::Purpose;
+use crate::select::{code_name, number, with_number};
 use crate::{Dtype, Op};
 
 /// Bytes of a header on the wire.
@@ -17,58 +18,8 @@ const SEND_RECV: u8 = 15;
 const UNEVEN: u8 = 0x20;
 /// Set beside reduce-scatter when an update and an all-gather follow in the same call.
 const UPDATE: u8 = 0x40;
-
-/// Set in place of an operator where a call is made for something else, which that is added to.
-const PURPOSE: u8 = 0x80;
-
-/// What a call is a part of: whoever made another call shall read of the one that was made here,
-/// and not of what that does inside. Only calls that fold nothing are parts of others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// It is a call of the user's by itself.
-    #[default]
-    Itself,
-    /// Dividing a group.
-    Split,
-    /// Making a group of those who are left.
-    Shrink,
-    /// Agreeing on newcomers.
-    Grow,
-    /// Making a window.
-    Window,
-    /// Making a group on devices, and what its calls do by hosts.
-    Devices,
-}
-
-impl Purpose {
-    /// In the order of their codes.
-    const NAMED: [(Self, &str); 5] = [
-        (Self::Split, "split"),
-        (Self::Shrink, "shrink"),
-        (Self::Grow, "grow"),
-        (Self::Window, "making a window"),
-        (Self::Devices, "a group on devices"),
-    ];
-
-    fn code(self) -> u8 {
-        let place = Self::NAMED.iter().position(|(purpose, _)| *purpose == self);
-        place.map_or(0, |place| PURPOSE + place as u8)
-    }
-
-    /// The words in front of a call with this purpose.
-    pub(crate) fn prefix(self) -> String {
-        let named = Self::NAMED.iter().find(|(purpose, _)| *purpose == self);
-        named.map_or(String::new(), |(_, name)| format!("{name}: "))
-    }
-
-    /// The purpose in place of an operator; `None` if there is no such purpose.
-    fn of_code(code: u8) -> Option<Self> {
-        match code.checked_sub(PURPOSE) {
-            None => Some(Self::Itself),
-            Some(place) => Self::NAMED.get(usize::from(place)).map(|(purpose, _)| *purpose),
-        }
-    }
-}
+/// What remains of the count or the digest of an update.
+const COUNT_OF_UPDATE: u64 = (1 << 48) - 1;
 
 /// How much of a call is worked on at a time, to a quarter of an octave: all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +46,8 @@ impl Window {
 /// Layout, little endian: magic 1, window 1, collective 1, dtype 1, operator or purpose 1,
 /// algorithm 1, root 2 (of an algorithm that has a number, which has no root: that number; of a
 /// sharded update: the type of the weights and the algorithm that gathers them), sequence number 4,
-/// group 4, count or hash of counts 8, payload bytes 8: those of the message, or those of the whole
-/// collective on this wire.
+/// group 4, count or hash of counts 8 (of a sharded update 6, and the number of its algorithms 2),
+/// payload bytes 8: those of the message, or those of the whole collective on this wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header([u8; HEADER_BYTES]);
 
@@ -112,7 +63,7 @@ impl Header {
         bytes[4] = if call.collective.folds() { call.op.code() + 1 } else { 0 };
         bytes[5] = algorithm_code as u8;
         let root = call.collective.root().map_or(NO_ROOT, |root| root as u16);
-        let word = if is_numbered(algorithm_code) { (algorithm_code >> 8) as u16 } else { root };
+        let word = number(algorithm_code).unwrap_or(root);
         bytes[6..8].copy_from_slice(&word.to_le_bytes());
         bytes[12..16].copy_from_slice(&(group as u32).to_le_bytes());
         bytes[16..24].copy_from_slice(&count_word(call).to_le_bytes());
@@ -120,11 +71,15 @@ impl Header {
     }
 
     /// The same header for a reduce-scatter that is followed by an update of `weights`, which are
-    /// gathered by the algorithm with that code. Neither algorithm has a number.
+    /// gathered by the algorithm with that code. If both algorithms have a number, it is the same.
     pub(crate) fn with_update(mut self, weights: Dtype, gather_code: u32) -> Self {
-        debug_assert!(!is_numbered(u32::from(self.0[5])) && gather_code < 0x100);
+        let numbers = [self.algorithm_code(), gather_code].map(number);
+        debug_assert!(numbers[0] == numbers[1] || numbers.contains(&None), "room for one number");
+        let number = numbers[0].or(numbers[1]).unwrap_or(0);
         self.0[2] |= UPDATE;
         self.0[6..8].copy_from_slice(&[weights.code(), gather_code as u8]);
+        // No memory has so many elements that a count would need these, and a digest has more.
+        self.0[22..24].copy_from_slice(&number.to_le_bytes());
         self
     }
 
@@ -238,7 +193,8 @@ impl Header {
         };
         let purpose = Purpose::of_code(self.0[4])?;
         let mut text = purpose.prefix();
-        text += &match (self.0[2] & UNEVEN, self.word(16)) {
+        let count = if is_update { self.word(16) & COUNT_OF_UPDATE } else { self.word(16) };
+        text += &match (self.0[2] & UNEVEN, count) {
             (0, count) => format!("{name}({dtype} x {count}"),
             (_, 0) => format!("{name}-v({dtype}"),
             (_, digest) => format!("{name}-v({dtype}, counts with digest {digest:016x}"),
@@ -248,15 +204,25 @@ impl Header {
         }
         if is_update {
             text += &format!(", of {}", Dtype::from_code(self.0[6])?.name());
-            let [scatter, gather] = [self.0[5], self.0[7]].map(|code| code_name(code.into()));
+            let number = (self.word(16) >> COUNT_OF_UPDATE.count_ones()) as u16;
+            let [scatter, gather] =
+                [self.0[5], self.0[7]].map(|family| code_name(with_number(family, number)));
             return Some(format!("{text}) by {} and {}", scatter?, gather?));
         }
-        let (family, word) = (u32::from(self.0[5]), u16::from_le_bytes([self.0[6], self.0[7]]));
-        let code = if is_numbered(family) { family | u32::from(word) << 8 } else { family };
-        if !is_numbered(family) && word != NO_ROOT {
-            text += &format!(", root {word}");
+        let code = self.algorithm_code();
+        if number(code).is_none() && self.root_word() != NO_ROOT {
+            text += &format!(", root {}", self.root_word());
         }
         Some(format!("{text}) by {}", code_name(code)?))
+    }
+
+    /// The code of the algorithm of a collective that is no update.
+    fn algorithm_code(&self) -> u32 {
+        with_number(self.0[5], self.root_word())
+    }
+
+    fn root_word(&self) -> u16 {
+        u16::from_le_bytes([self.0[6], self.0[7]])
     }
 }
 
@@ -316,6 +282,23 @@ mod tests {
         let rooted = described(Collective::Broadcast { root: 2 }, Algorithm::Ring);
         assert_eq!(rooted, "broadcast(f32 x 7, root 2) by ring");
         assert_eq!(described(Collective::Barrier, Algorithm::Direct), "barrier(f32 x 7) by direct");
+    }
+
+    #[test]
+    fn an_update_has_room_for_the_number_of_its_algorithms() {
+        let call = Call::new(Collective::ReduceScatter, Dtype::F32, Op::Sum, 7);
+        let numbered = Algorithm::Hierarchical { node_ranks: 65_535 };
+        for (scatter, gather) in [
+            (numbered, numbered),
+            (numbered, Algorithm::Ring),
+            (Algorithm::Pairwise, numbered),
+            (Algorithm::Pairwise, Algorithm::Ring),
+        ] {
+            let header = Header::of_call(&call, code(scatter), 1, Window::at_most(4096));
+            let told = header.with_update(Dtype::Bf16, code(gather)).describe();
+            let want = format!("sharded-update(f32 x 7, sum, of bf16) by {scatter} and {gather}");
+            assert_eq!(told, Some(want));
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod nodes;
 mod op;
 mod owned;
 mod plan;
+mod purpose;
 mod reduction;
 mod run;
 mod say;

@@ -1,46 +1,72 @@
 //! How the ranks of a group lie on its nodes.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use brigade_schedule::Algorithm;
+use brigade_schedule::{Algorithm, Collective};
 
-/// Several nodes with as many ranks each, two at least, but for the last, which may have fewer.
+/// Several nodes, of which one at least has several ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Nodes {
-    /// How many ranks each has.
-    pub(crate) each: u32,
-    /// The ranks node by node, where that is not the order of their numbers.
-    order: Option<Vec<u32>>,
+    /// How many ranks each node has, but for the last, which may have fewer; `None` if they differ
+    /// otherwise.
+    pub(crate) each: Option<u32>,
+    /// The ranks of each node.
+    nodes: Vec<Vec<u32>>,
 }
 
 impl Nodes {
     /// By the node of each rank, if it is known.
-    pub(crate) fn of<N: Eq + Hash>(nodes: impl Iterator<Item = Option<N>>) -> Option<Self> {
-        let (mut places, mut ranks_of): (HashMap<N, usize>, Vec<Vec<u32>>) = Default::default();
-        for (rank, node) in nodes.enumerate() {
-            let place = *places.entry(node?).or_insert(ranks_of.len());
-            if place == ranks_of.len() {
-                ranks_of.push(Vec::new());
+    pub(crate) fn of<N: Eq + Hash>(of_ranks: impl Iterator<Item = Option<N>>) -> Option<Self> {
+        let (mut places, mut nodes): (HashMap<N, usize>, Vec<Vec<u32>>) = Default::default();
+        for (rank, node) in of_ranks.enumerate() {
+            let place = *places.entry(node?).or_insert(nodes.len());
+            if place == nodes.len() {
+                nodes.push(Vec::new());
             }
-            ranks_of[place].push(rank as u32);
+            nodes[place].push(rank as u32);
         }
-        // Which of them has fewer, if one has, is the last.
-        ranks_of.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
-        let (last, others) = ranks_of.split_last()?;
-        let each = others.first()?.len();
-        let is_even = others.iter().all(|ranks| ranks.len() == each) && last.len() <= each;
-        (is_even && each > 1).then(|| {
-            let order = Some(ranks_of.concat()).filter(|order| !order.is_sorted());
-            Self { each: each as u32, order }
-        })
+        let most = nodes.iter().map(Vec::len).max()?;
+        let fewer = nodes.iter().filter(|ranks| ranks.len() < most).count();
+        if fewer <= 1 {
+            nodes.sort_by_key(|ranks| Reverse(ranks.len()));
+        }
+        let each = (fewer <= 1).then_some(most as u32);
+        (nodes.len() > 1 && most > 1).then_some(Self { each, nodes })
     }
 
-    /// What calls the ranks node by node, if `algorithm` is for consecutive ranks on nodes like
-    /// these, and they are not.
-    pub(crate) fn order(&self, algorithm: Algorithm) -> Option<&[u32]> {
-        let is_ours = algorithm == Algorithm::Hierarchical { node_ranks: self.each };
-        self.order.as_deref().filter(|_| is_ours)
+    /// What calls the ranks node by node, if `algorithm` is for ranks that lie like that, and they
+    /// do not. The root comes first, and its node: what goes along the ranks then crosses to each
+    /// other node once.
+    pub(crate) fn order(&self, collective: Collective, algorithm: Algorithm) -> Option<Vec<u32>> {
+        if !self.is_by_place(collective, algorithm) {
+            return None;
+        }
+        let mut nodes = self.nodes.clone();
+        if let Some(root) = collective.root() {
+            let home = nodes.iter().position(|ranks| ranks.contains(&root))?;
+            nodes[..=home].rotate_right(1);
+            let place = nodes[0].iter().position(|&rank| rank == root)?;
+            nodes[0][..=place].rotate_right(1);
+        }
+        let order = nodes.concat();
+        (!order.is_sorted()).then_some(order)
+    }
+
+    /// Whether it matters by which numbers `algorithm` goes. Where everybody speaks to everybody it
+    /// does not; and where blocks of ranks travel together, those with other numbers would be
+    /// messages of their own.
+    fn is_by_place(&self, collective: Collective, algorithm: Algorithm) -> bool {
+        use Algorithm::*;
+        let has_blocks = collective.blocks(2) > 1;
+        match algorithm {
+            Hierarchical { node_ranks } => self.each == Some(node_ranks),
+            Ring | BiRing => true,
+            DoubleTree | Halving | Doubling | Binomial => !has_blocks,
+            // Whose folds are in the order of ranks, or who are few and go first.
+            Bruck | Pairwise | Direct | Ordered | ParameterServer { .. } => false,
+        }
     }
 }
 
@@ -52,19 +78,55 @@ mod tests {
         Nodes::of(places.chars().map(|place| Some(place).filter(|place| *place != '?')))
     }
 
+    fn order(places: &str, collective: Collective, algorithm: Algorithm) -> Option<Vec<u32>> {
+        of(places).unwrap().order(collective, algorithm)
+    }
+
     #[test]
     fn nodes_have_as_many_ranks_each_but_the_last() {
-        let told = |each, order: &[u32]| Some(Nodes { each, order: Some(order.to_vec()) });
-        for (places, each) in [("aabb", 2), ("bbbaaaccc", 3), ("aaabbbc", 3)] {
-            assert_eq!(of(places), Some(Nodes { each, order: None }), "{places}");
+        for (places, each, first) in [
+            ("aabb", 2, [0, 1, 2, 3].as_slice()),
+            ("aaabbbc", 3, &[0, 1, 2, 3, 4, 5, 6]),
+            ("abab", 2, &[0, 2, 1, 3]),
+            ("cabba", 2, &[1, 4, 2, 3, 0]),
+            ("aabbb", 3, &[2, 3, 4, 0, 1]),
+        ] {
+            let nodes = of(places).unwrap();
+            assert_eq!((nodes.each, nodes.nodes.concat().as_slice()), (Some(each), first));
         }
-        assert_eq!(of("abab"), told(2, &[0, 2, 1, 3]));
-        assert_eq!(of("abcbaca"), None, "three, two and two");
-        assert_eq!(of("abcbabaa"), None, "four, three and one");
-        assert_eq!(of("cabba"), told(2, &[1, 4, 2, 3, 0]));
-        assert_eq!(of("aabbb"), told(3, &[2, 3, 4, 0, 1]));
+        for (places, order) in
+            [("abcbaca", [0, 4, 6, 1, 3, 2, 5]), ("aabbbcc", [0, 1, 2, 3, 4, 5, 6])]
+        {
+            let nodes = of(places).unwrap();
+            assert_eq!((nodes.each, nodes.nodes.concat().as_slice()), (None, order.as_slice()));
+        }
         for places in ["", "a", "aaaa", "abcd", "abc", "aab?"] {
             assert_eq!(of(places), None, "{places}");
         }
+    }
+
+    #[test]
+    fn ranks_are_called_node_by_node_where_that_matters() {
+        let (reduce, gather) = (Collective::AllReduce, Collective::AllGather);
+        let by_nodes = Algorithm::Hierarchical { node_ranks: 2 };
+        for algorithm in [by_nodes, Algorithm::Ring, Algorithm::Halving, Algorithm::Doubling] {
+            assert_eq!(order("abab", reduce, algorithm), Some(vec![0, 2, 1, 3]), "{algorithm}");
+            assert_eq!(order("aabb", reduce, algorithm), None, "{algorithm}");
+        }
+        assert_eq!(order("abab", gather, Algorithm::Ring), Some(vec![0, 2, 1, 3]));
+        assert_eq!(order("abab", gather, by_nodes), Some(vec![0, 2, 1, 3]));
+        assert_eq!(order("abab", gather, Algorithm::Doubling), None);
+        assert_eq!(order("abab", reduce, Algorithm::Ordered), None);
+        assert_eq!(order("abab", reduce, Algorithm::Hierarchical { node_ranks: 3 }), None);
+    }
+
+    #[test]
+    fn the_root_comes_first_and_its_node() {
+        let from = |root| Collective::Broadcast { root };
+        assert_eq!(order("aabbcc", from(0), Algorithm::Ring), None);
+        assert_eq!(order("aabbcc", from(1), Algorithm::Ring), Some(vec![1, 0, 2, 3, 4, 5]));
+        assert_eq!(order("aabbcc", from(5), Algorithm::Ring), Some(vec![5, 4, 0, 1, 2, 3]));
+        assert_eq!(order("abcabc", from(4), Algorithm::Binomial), Some(vec![4, 1, 0, 3, 2, 5]));
+        assert_eq!(order("abcabc", Collective::Gather { root: 4 }, Algorithm::Binomial), None);
     }
 }

@@ -14,7 +14,7 @@ use crate::{Error, Settings};
 pub(crate) struct Selector {
     /// Up to this many bytes a step more costs more than the bytes it saves.
     pub(crate) small_bytes: usize,
-    /// How ranks lie on nodes, if on several with as many each.
+    /// How ranks lie on nodes, if on several that have several.
     pub(crate) nodes: Option<Nodes>,
 }
 
@@ -66,15 +66,18 @@ impl Selector {
     }
 
     /// What suits a group that lies on several nodes: no flat algorithm sends fewer bytes from node
-    /// to node, or takes fewer steps between them, but for an all-reduce that doubles.
+    /// to node, or takes fewer steps between them, but for an all-reduce that doubles. Where nodes
+    /// have different numbers of ranks, a ring from node to node sends the fewest.
     fn across_nodes(&self, collective: Collective, bytes: usize) -> Option<Algorithm> {
-        let is_suited = match collective {
-            Collective::AllReduce => bytes > self.small_bytes,
-            Collective::ReduceScatter | Collective::AllGather => true,
-            _ => false,
-        };
-        let nodes = self.nodes.as_ref().filter(|_| is_suited)?;
-        Some(Algorithm::Hierarchical { node_ranks: nodes.each })
+        let is_long = bytes > self.small_bytes;
+        match (collective, self.nodes.as_ref()?.each) {
+            (Collective::AllReduce, Some(_)) if !is_long => None,
+            (Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather, each) => {
+                let by_nodes = each.map(|node_ranks| Algorithm::Hierarchical { node_ranks });
+                by_nodes.or(Some(Algorithm::Ring).filter(|_| is_long))
+            }
+            _ => None,
+        }
     }
 
     /// The program of `rank` for a call by `algorithm`.
@@ -84,15 +87,16 @@ impl Selector {
         algorithm: Algorithm,
         (rank, ranks): (u32, u32),
     ) -> Result<Program, Error> {
-        let of = |rank| {
-            let program = program(call.collective, algorithm, ranks, rank);
+        let of = |collective, rank| {
+            let program = program(collective, algorithm, ranks, rank);
             program.ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))
         };
-        let Some(order) = self.nodes.as_ref().and_then(|nodes| nodes.order(algorithm)) else {
-            return of(rank);
-        };
+        let collective = call.collective;
+        let order = self.nodes.as_ref().and_then(|nodes| nodes.order(collective, algorithm));
+        let Some(order) = order else { return of(collective, rank) };
         let place = order.iter().position(|&one| one == rank).expect("an order of all ranks");
-        Ok(of(place as u32)?.renamed(order))
+        // The root, if there is one, comes first.
+        Ok(of(collective.with_root(0), place as u32)?.renamed(&order))
     }
 
     /// Algorithms by preference for so many bytes.
@@ -152,10 +156,16 @@ pub(crate) fn code(algorithm: Algorithm) -> u32 {
     }
 }
 
-/// Whether the algorithm with this code has a number. None of these has a root: what it does is
-/// the same for all ranks.
-pub(crate) fn is_numbered(code: u32) -> bool {
-    matches!(code & 0xff, HIERARCHICAL | SERVER)
+/// The number of the algorithm with this code, if it has one. None of these has a root: what it
+/// does is the same for all ranks.
+pub(crate) fn number(code: u32) -> Option<u16> {
+    matches!(code & 0xff, HIERARCHICAL | SERVER).then_some((code >> 8) as u16)
+}
+
+/// The code of an algorithm of this family, with this number if it has one.
+pub(crate) fn with_number(family: u8, number: u16) -> u32 {
+    let family = u32::from(family);
+    if self::number(family).is_some() { family | u32::from(number) << 8 } else { family }
 }
 
 /// The name of the algorithm with a code; `None` if there is none.
@@ -204,7 +214,7 @@ mod tests {
                 assert_eq!(by(&even, &wish), algorithms[0]);
                 let in_order = if collective.folds() { Algorithm::Ordered } else { tuned };
                 assert_eq!(by(&even, &ordered), in_order);
-                let may = |algorithm| !is_numbered(code(algorithm));
+                let may = |algorithm| number(code(algorithm)).is_none();
                 let plainly = selector.choose_among(&even, ranks, &rules, may).unwrap();
                 assert_eq!(plainly, if may(tuned) { tuned } else { plain(&even) });
             }
@@ -231,6 +241,28 @@ mod tests {
                     let want = if is_better { hierarchical } else { flat };
                     assert_eq!(by(Some(3), collective, bytes, ranks), want, "{collective} {bytes}");
                     assert_ne!(flat, hierarchical);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn where_nodes_differ_long_calls_go_around_them() {
+        let nodes = Nodes::of("aabbbcaa".chars().map(Some));
+        for nodes in [None, nodes] {
+            let selector = Selector { small_bytes: 1000, nodes };
+            for collective in Collective::ALL {
+                let by = |bytes| {
+                    let count = bytes / collective.blocks(8) as usize;
+                    let call = Call::new(collective, Dtype::U8, Op::Sum, count);
+                    selector.choose(&call, 8, &Settings::default()).unwrap()
+                };
+                let short = Selector { nodes: None, ..selector.clone() };
+                let call = Call::new(collective, Dtype::U8, Op::Sum, 1);
+                assert_eq!(by(64), short.choose(&call, 8, &Settings::default()).unwrap());
+                let halves = [Collective::AllReduce, Collective::ReduceScatter];
+                if halves.contains(&collective) {
+                    assert_eq!(by(100_000) == Algorithm::Ring, selector.nodes.is_some());
                 }
             }
         }
@@ -267,7 +299,10 @@ mod tests {
         for ranks in [2, 5, 256] {
             for collective in Collective::ALL.into_iter().filter(|c| c.root().is_some()) {
                 let all = Algorithm::all_for(collective, ranks).into_iter().map(code);
-                assert!(!all.into_iter().any(is_numbered), "{collective} among {ranks}");
+                assert!(
+                    !all.into_iter().any(|code| number(code).is_some()),
+                    "{collective} among {ranks}"
+                );
             }
         }
     }

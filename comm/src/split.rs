@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::communicator::{Communicator, derive_group};
-use crate::header::Purpose;
+use crate::purpose::Purpose;
 use crate::{Error, Settings};
 
 /// What a rank says of itself when a group is split: its colour, or -1, and its key.

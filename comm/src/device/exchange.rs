@@ -5,7 +5,7 @@ use brigade_transports::TransportError;
 
 use crate::Error;
 use crate::communicator::Shared;
-use crate::header::Purpose;
+use crate::purpose::Purpose;
 
 /// Everybody's bytes, in the order of ranks; the same number of each. Ranks have met when it ends.
 pub(super) fn exchange(shared: &Shared, mine: &[u8]) -> Result<Vec<u8>, Error> {

@@ -15,7 +15,7 @@ use crate::kernels::{self, Scale};
 use crate::middle::{Functions, Middle};
 use crate::plan::{Phase, link_update};
 use crate::reduction::Reduction;
-use crate::select::{code, is_numbered};
+use crate::select::{code, number};
 use crate::{Dtype, Error, Op};
 
 /// How many plans of updates are kept: a training step makes one for each bucket.
@@ -169,8 +169,8 @@ impl Engine {
 
     fn prepare_update(&mut self, shards: &Shards) -> Result<usize, Box<Error>> {
         let calls = shards.phases(self.ranks);
-        let [(scatterer, scatter), (gatherer, gather)] =
-            [self.phase(&calls[0])?, self.phase(&calls[1])?];
+        let (scatterer, scatter) = self.phase(&calls[0], None)?;
+        let (gatherer, gather) = self.phase(&calls[1], number(code(scatterer)))?;
         let window = Window::at_most(self.settings.window_bytes);
         let header = Header::of_call(&calls[0], code(scatterer), self.group, window)
             .with_update(shards.weights, code(gatherer));
@@ -199,10 +199,13 @@ impl Engine {
         Ok(index)
     }
 
-    /// The algorithm and the program of one half. Algorithms with a number of their own do not fit
-    /// the header of two, so they are not asked.
-    fn phase(&self, call: &Call) -> Result<(Algorithm, Program), Box<Error>> {
-        let may = |algorithm| !is_numbered(code(algorithm));
+    /// The algorithm and the program of one half. If the other half's algorithm has a number, this
+    /// one has the same or none: a header has room for one.
+    fn phase(&self, call: &Call, others: Option<u16>) -> Result<(Algorithm, Program), Box<Error>> {
+        let may = |algorithm| match (number(code(algorithm)), others) {
+            (Some(own), Some(other)) => own == other,
+            _ => true,
+        };
         let algorithm = self.selector.choose_among(call, self.ranks, &self.settings, may)?;
         let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
         Ok((algorithm, program))

@@ -15,7 +15,7 @@ use super::{Window, WindowSize};
 use crate::aside::Aside;
 use crate::communicator::derive_group;
 use crate::control::History;
-use crate::header::Purpose;
+use crate::purpose::Purpose;
 use crate::wait::Watch;
 use crate::waiting::Waiting;
 use crate::world::Links;

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use brigade_comm::{Communicator, Element, Error, Op, Settings, ShardUpdate, Tuning};
+use brigade_schedule::Algorithm;
 use half::bf16;
 
 use crate::world::{TRANSPORTS, each_rank, over};
@@ -119,17 +120,29 @@ fn an_update_comes_to_the_same_bits_as_three_calls() {
     }
 }
 
-/// There is no room for two numbers in a header; a maximum has the same bits in any order.
 #[test]
-fn an_update_goes_by_no_rule_for_an_algorithm_with_a_number() {
+fn an_update_goes_by_algorithms_with_numbers() {
+    for (ranks, node_ranks) in [(4, 2), (5, 2), (6, 3), (8, 4)] {
+        let algorithm = Some(Algorithm::Hierarchical { node_ranks });
+        for elems in [4, 4_096, 40_001] {
+            let settings = Settings { algorithm, ..windows("shm", 4 << 10, false) };
+            check::<f32, f32>(ranks, &settings, elems, Op::Sum);
+        }
+    }
+}
+
+/// A header has room for one number, so the weights go another way; a maximum has the same bits by
+/// any.
+#[test]
+fn rules_for_algorithms_with_two_numbers_are_no_trouble() {
     let path = std::env::temp_dir().join(format!("brigade-numbered-{}", std::process::id()));
-    let lines = "reduce-scatter 4 * hierarchical:2\nall-gather 4 * hierarchical:2\n";
+    let lines = "reduce-scatter 6 * hierarchical:2\nall-gather 6 * hierarchical:3\n";
     std::fs::write(&path, lines).expect("a file of rules");
     let tuning = Some(Arc::new(Tuning::read(&path).expect("rules")));
     std::fs::remove_file(&path).expect("the file of rules");
-    for elems in [4, 4_096, 40_000] {
+    for elems in [6, 4_098, 40_000] {
         let settings = Settings { tuning: tuning.clone(), ..windows("shm", 4 << 10, false) };
-        check::<f32, f32>(4, &settings, elems, Op::Max);
+        check::<f32, f32>(6, &settings, elems, Op::Max);
     }
 }
 

@@ -36,9 +36,10 @@ fn groups_inside_and_across_hosts_have_the_transports_they_should() {
 
 #[test]
 fn every_algorithm_works_across_hosts() {
-    let Some(hosts) = Hosts::new("a", 2, Family::Both) else { return };
+    let Some(hosts) = Hosts::new("a", 3, Family::Both) else { return };
     check(&hosts, &[0, 0, 1, 1], "algorithms", &[]);
     check(&hosts, &[0, 1, 0, 1, 1], "algorithms", &[]);
+    check(&hosts, &[0, 1, 0, 2, 1, 0], "algorithms", &[]);
 }
 
 #[test]
@@ -74,21 +75,52 @@ fn the_interface_that_is_asked_for_carries_the_bytes() {
 }
 
 /// Of n bytes N hosts have to send (N-1)/N in a reduce-scatter or an all-gather, and twice that in
-/// an all-reduce, however many ranks each has.
+/// an all-reduce, however many ranks each has; and what is broadcast or reduced goes once to or
+/// from each other host, whichever rank is the root.
 #[test]
 fn no_more_crosses_between_hosts_than_has_to() {
-    const BYTES: f64 = (2 << 20) as f64;
     let Some(hosts) = Hosts::new("c", 3, Family::Both) else { return };
-    for (places, parts) in [(&[0, 0, 1, 1][..], 1.0 / 2.0), (&[2, 1, 1, 0, 2, 0], 2.0 / 3.0)] {
+    for (places, hosts_of) in [(&[0, 0, 1, 1][..], 2.0), (&[2, 1, 1, 0, 2, 0], 3.0)] {
         let job = Job::start(&hosts, places, "crossing", &[]);
         for times in [2.0, 1.0, 1.0] {
-            for (rank, sent) in job.hear_all("sent").iter().enumerate() {
-                let sent = sent.parse::<f64>().unwrap() / (times * parts * BYTES);
+            for (rank, sent) in sent_parts(&job).into_iter().enumerate() {
+                let sent = sent / (times * (hosts_of - 1.0) / hosts_of);
                 println!("rank {rank} of {places:?}, {times} times: {sent:.3}");
                 assert!((1.0..1.1).contains(&sent), "rank {rank} of {places:?}: {sent} of it");
             }
         }
+        rooted_cross_once(&job, places);
         job.hear_all("done");
+    }
+    // On hosts of different numbers of ranks the others go by rings, from host to host.
+    let places = [0, 1, 0, 1, 1, 2];
+    let job = Job::start(&hosts, &places, "crossing", &[]);
+    for times in [2.0, 1.0, 1.0] {
+        for (rank, sent) in sent_parts(&job).into_iter().enumerate() {
+            let sent = sent / (times * 5.0 / 6.0);
+            assert!((1.0..1.1).contains(&sent), "rank {rank} of {places:?}: {sent} of it");
+        }
+    }
+    rooted_cross_once(&job, &places);
+    job.hear_all("done");
+}
+
+/// What the host of each rank sent in a call of 2 MiB, as a part of these.
+fn sent_parts(job: &Job) -> Vec<f64> {
+    let part = |sent: String| sent.parse::<f64>().unwrap() / f64::from(2 << 20);
+    job.hear_all("sent").into_iter().map(part).collect()
+}
+
+fn rooted_cross_once(job: &Job, places: &[usize]) {
+    for root in 0..places.len() {
+        for kind in ["broadcast", "reduce"] {
+            let sent = sent_parts(job);
+            let of_host = |host| places.iter().position(|&place| place == host).map(|at| sent[at]);
+            let sent: Vec<f64> = (0..3).map_while(of_host).collect();
+            let all = sent.iter().sum::<f64>() / (sent.len() as f64 - 1.0);
+            println!("{kind} at {places:?}, root {root}: {sent:.3?}");
+            assert!((1.0..1.1).contains(&all), "{kind} at {places:?}, root {root}: {sent:?}");
+        }
     }
 }
 

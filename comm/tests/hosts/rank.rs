@@ -88,6 +88,9 @@ fn algorithms() {
             for count in [1, 17, 5000].into_iter().take(counts_of(collective)) {
                 check(&world, collective, count);
             }
+            if matches!(collective, Collective::ReduceScatter | Collective::AllGather) {
+                [1, 5000].into_iter().for_each(|count| check_uneven(&world, collective, count));
+            }
         }
     }
 }
@@ -129,28 +132,39 @@ fn call(collective: Collective, count: usize) -> Call {
     Call { collective, dtype: Dtype::F32, op: Op::Sum, counts: Counts::Even(count) }
 }
 
-/// One call, against the judge.
 fn check(group: &Communicator, collective: Collective, count: usize) {
-    let (rank, ranks) = (group.rank(), group.size() as u32);
-    let call = call(collective, count);
-    let Counts::Even(count) = call.counts else { unreachable!("made above") };
+    check_call(group, &call(collective, count));
+}
+
+/// Blocks of as many different lengths as there are ranks, one of which is empty.
+fn check_uneven(group: &Communicator, collective: Collective, count: usize) {
+    let ranks = group.size();
+    let counts = (0..ranks).map(|rank| count * ((rank + 2) % ranks)).collect();
+    check_call(group, &Call { counts: Counts::PerRank(counts), ..call(collective, 0) });
+}
+
+/// One call, against the judge.
+fn check_call(group: &Communicator, call: &Call) {
+    let (rank, ranks, collective) = (group.rank(), group.size() as u32, call.collective);
     let blocks = collective.blocks(ranks);
-    let naive = NaiveCall {
-        collective,
-        dtype: call.dtype,
-        op: call.op.clone(),
-        counts: vec![count; blocks as usize],
+    let counts = match &call.counts {
+        Counts::Even(count) => vec![*count; blocks as usize],
+        Counts::PerRank(counts) => counts.to_vec(),
+        Counts::PerPair { .. } => unreachable!("no all-to-all is uneven here"),
     };
-    let input = |rank| {
-        let brought = (0..blocks).filter(|&block| collective.has_input(ranks, rank, block)).count();
-        fill(call.dtype, &call.op, rank, ranks, 7, brought * count)
+    let brought = |rank| -> usize {
+        let blocks = (0..blocks).filter(|&block| collective.has_input(ranks, rank, block));
+        blocks.map(|block| counts[block as usize]).sum()
     };
+    let input = |rank| fill(call.dtype, &call.op, rank, ranks, 7, brought(rank));
     let inputs: Vec<_> = (0..ranks).map(input).collect();
+    let op = call.op.clone();
+    let naive = NaiveCall { collective, dtype: call.dtype, op, counts: counts.clone() };
     let wanted = expected(&naive, &inputs);
     let (_, outs) = call.buffer_elems(ranks, rank as u32);
     let mut output = vec![0xEE; outs * call.dtype.size()];
     let buffers = Buffers::OutOfPlace { input: &inputs[rank], output: &mut output };
-    group.run(&call, buffers).unwrap_or_else(|error| panic!("rank {rank}, {call}: {error}"));
+    group.run(call, buffers).unwrap_or_else(|error| panic!("rank {rank}, {call}: {error}"));
     if let Some(wanted) = &wanted[rank] {
         assert!(output == *wanted, "rank {rank} of {ranks}, {call}: wrong");
     }
@@ -193,9 +207,11 @@ fn sent_by(name: &str) -> u64 {
 /// What a host sends to others in calls of 2 MiB.
 fn crossing() {
     let world = Communicator::from_env().unwrap();
-    let count = (2 << 20) / world.size();
-    for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
-        let blocks = if collective == Collective::AllReduce { world.size() } else { 1 };
+    let ranks = world.size() as u32;
+    let rooted =
+        (0..ranks).flat_map(|root| [Collective::Broadcast { root }, Collective::Reduce { root }]);
+    let plain = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather];
+    for collective in plain.into_iter().chain(rooted) {
         // Wires are opened by the first of all calls.
         check(&world, collective, 1);
         let sent = || {
@@ -205,7 +221,8 @@ fn crossing() {
             sent
         };
         let before = sent();
-        check(&world, collective, count * blocks / size_of::<f32>());
+        let blocks = collective.blocks(ranks) as usize;
+        check(&world, collective, (2 << 20) / blocks / size_of::<f32>());
         say(&format!("sent {}", sent() - before));
     }
 }
