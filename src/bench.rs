@@ -32,8 +32,50 @@ pub(crate) fn bench(args: &Args) -> ExitCode {
     end(NAME, brigade_bench::run_threads(args))
 }
 
+/// Do something else that takes ranks, by the flags of a bench that times the same, as rank of the
+/// world that we are in or as all ranks of one. `output`: what rank 0 will write.
+pub(crate) fn as_ranks(
+    name: &str,
+    flags: Result<Args, String>,
+    output: &Option<PathBuf>,
+    of_rank: impl Fn(&Communicator) -> Result<Verdict, Failure> + Sync,
+) -> ExitCode {
+    let refused = |why: &dyn Display| {
+        say(name, why);
+        ExitCode::from(2)
+    };
+    let flags = match flags {
+        Ok(flags) => flags,
+        Err(why) => return refused(&why),
+    };
+    if run::in_a_world() {
+        let comm = match join(&flags) {
+            Ok(comm) => comm,
+            Err(error) => {
+                say(name, &error);
+                return code_of(&error);
+            }
+        };
+        let done = check_outputs(&comm, None, output).and_then(|()| of_rank(&comm));
+        drop(comm);
+        return end(name, done);
+    }
+    // What all ranks would refuse is refused once, before there are any.
+    let written = || outputs::check_files(None, output).map_err(Failure::Usage);
+    let settings = match check(&flags).and_then(|settings| written().map(|()| settings)) {
+        Ok(settings) => settings,
+        Err(error) => return refused(&error),
+    };
+    let ranks = flags.sweep.ranks as usize;
+    if !brigade_bench::are_threads(&settings) {
+        return run::run_self(ranks);
+    }
+    let world = Communicator::local_world(ranks, &settings).map_err(Failure::before);
+    end(name, world.and_then(|world| brigade_bench::in_threads(world, of_rank)))
+}
+
 /// The settings of a run that can be started.
-pub(crate) fn check(args: &Args) -> Result<Settings, Failure> {
+fn check(args: &Args) -> Result<Settings, Failure> {
     let cases = args.cases(args.sweep.ranks as usize).map_err(Failure::Usage)?;
     let settings = brigade_bench::settings(args)?;
     brigade_bench::refuse_too_large(args, &cases).map_err(Failure::Usage)?;
@@ -62,7 +104,7 @@ fn bench_in_world(args: &Args) -> ExitCode {
 
 /// Have rank 0 refuse files that it cannot write, before the work: whoever was started by another
 /// launcher than ours has not been asked yet.
-pub(crate) fn check_outputs<'a>(
+fn check_outputs<'a>(
     comm: &Communicator,
     json: Option<&'a PathBuf>,
     files: impl IntoIterator<Item = &'a PathBuf>,
@@ -75,14 +117,14 @@ pub(crate) fn check_outputs<'a>(
     checked.map_err(Failure::Usage)
 }
 
-pub(crate) fn join(args: &Args) -> Result<Communicator, Failure> {
+fn join(args: &Args) -> Result<Communicator, Failure> {
     let launch = Launch::discover().map_err(|error| Failure::Usage(error.to_string()))?;
     let settings = brigade_bench::world_settings(args, false)?;
     Communicator::join(launch, settings).map_err(Failure::before)
 }
 
 /// What a rank exits with, which has left its world.
-pub(crate) fn end(name: &str, result: Result<Verdict, Failure>) -> ExitCode {
+fn end(name: &str, result: Result<Verdict, Failure>) -> ExitCode {
     match result {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong(_)) => ExitCode::FAILURE,
@@ -97,11 +139,11 @@ pub(crate) fn end(name: &str, result: Result<Verdict, Failure>) -> ExitCode {
 }
 
 /// What a measurement that came to this exits with.
-pub(crate) fn code_of(error: &Failure) -> ExitCode {
+fn code_of(error: &Failure) -> ExitCode {
     if error.is_refusal() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 /// Tell an error.
-pub(crate) fn say(name: &str, error: impl Display) {
+fn say(name: &str, error: impl Display) {
     eprintln!("{name}: {error}");
 }

@@ -8,6 +8,7 @@ mod bench;
 mod compare;
 mod cores;
 mod doctor;
+mod explain;
 mod gpu;
 mod interrupt;
 mod launch;
@@ -46,6 +47,7 @@ First steps:
   brigade train --ranks 2                 train a small GPT on two processes of this machine
   brigade compare                         the same model by every strategy, in one table
   brigade bench all-reduce -n 2           time an all-reduce between two processes
+  brigade explain all-reduce -n 4         which algorithm a call goes by, why, and beside which
   brigade tune -n 4                       which algorithm is the fastest here, by size
   brigade doctor                          what this machine has, and why something does not work
   brigade schedule show all-reduce -n 4   look at an algorithm
@@ -65,6 +67,7 @@ enum Command {
     Train(Box<brigade_trainer::Args>),
     Compare(brigade_trainer::compare::Args),
     Doctor(doctor::Args),
+    Explain(brigade_bench::ExplainArgs),
     #[command(subcommand, hide = true)]
     Gpu(gpu::Command),
     #[command(subcommand)]
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::train(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Explain(args) => explain::explain(&args),
         Command::Gpu(command) => gpu::gpu(&command),
         Command::Offload(command) => offload::offload(&command),
         Command::Schedule(command) => schedule::schedule(&command),

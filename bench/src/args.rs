@@ -290,7 +290,7 @@ pub(crate) fn accepted() -> String {
     format!("there are {}; or cuda", accepted_of_host())
 }
 
-fn parse_dtypes(text: &str) -> Result<Dtypes, String> {
+pub(crate) fn parse_dtypes(text: &str) -> Result<Dtypes, String> {
     match text {
         "all" => Ok(Dtypes(Dtype::ALL.to_vec())),
         _ => text
@@ -301,7 +301,7 @@ fn parse_dtypes(text: &str) -> Result<Dtypes, String> {
     }
 }
 
-fn parse_ops(text: &str) -> Result<Ops, String> {
+pub(crate) fn parse_ops(text: &str) -> Result<Ops, String> {
     match text {
         "all" => {
             let mut ops = Op::PLAIN.to_vec();
@@ -316,7 +316,7 @@ fn parse_ops(text: &str) -> Result<Ops, String> {
     }
 }
 
-fn parse_root(text: &str) -> Result<Root, String> {
+pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
     match text {
         "all" => Ok(Root::All),
         _ => text.parse().map(Root::One).map_err(|_| format!("{text:?} is no rank, nor `all`")),

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use brigade_comm::{Communicator, Error};
+use brigade_comm::{Communicator, Error, Settings};
 use brigade_schedule::Algorithm;
 
 use crate::device::{Device, Place, copies};
@@ -44,6 +44,45 @@ pub(crate) struct Method {
     pub(crate) cpu: Cpu,
     /// Where buffers lie.
     pub(crate) place: Place,
+}
+
+impl Method {
+    /// As where many algorithms are timed in turn; without a number of calls, as many as fit in
+    /// 15 ms. Processor time is not asked for.
+    pub(crate) fn quick(calls: Option<u32>) -> Self {
+        Self {
+            calls,
+            budget: Duration::from_millis(15),
+            warmup: 1,
+            in_a_row: 1,
+            touch: false,
+            check: false,
+            cpu: Cpu::Thread,
+            place: Place::Host,
+        }
+    }
+}
+
+/// The same ranks, whose calls go by this algorithm where it can do them, or by size and nodes.
+pub(crate) fn going_by(
+    comm: &Communicator,
+    algorithm: Option<Algorithm>,
+) -> Result<Communicator, Error> {
+    Ok(comm.split_with(Some(0), 0, freely(comm, algorithm))?.expect("every rank is of this colour"))
+}
+
+/// A group of this rank and that one, which does the same; none for who has no peer. Collective.
+pub(crate) fn pair(
+    comm: &Communicator,
+    peer: Option<usize>,
+) -> Result<Option<Communicator>, Error> {
+    let color = peer.map(|peer| peer.min(comm.rank()) as u32);
+    comm.split_with(color, 0, freely(comm, None))
+}
+
+fn freely(comm: &Communicator, algorithm: Option<Algorithm>) -> Settings {
+    // What is ordered would go by no other.
+    Settings { algorithm, tuning: None, ordered: false, ..comm.settings().clone() }
 }
 
 /// One rank, ready to measure.

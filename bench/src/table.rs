@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use brigade_comm::LendingStats;
 
+use crate::failure::{Failure, cannot_write};
 use crate::record::Record;
 use crate::size;
 
@@ -127,6 +128,13 @@ pub(crate) fn write_lending(out: &mut dyn Write, lending: &LendingStats) -> io::
         mib(lending.registered_bytes_max),
     )?;
     out.flush()
+}
+
+/// Print what rank 0 has to tell, now.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(cannot_write("the table"))
 }
 
 /// Microseconds with four digits or so.

@@ -1,27 +1,24 @@
 //! Which algorithm is the fastest at which size: every one is timed in a communicator of its own,
 //! all of them in turn, several times over.
 
-mod progress;
 mod rounds;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::Duration;
 
-use brigade_comm::{Communicator, Rule, Settings, Tuning};
+use brigade_comm::{Communicator, Rule, Tuning};
 use brigade_offload::storage::write_whole;
 use brigade_schedule::Algorithm;
 use clap::ValueEnum;
 
 use crate::args::{Args, Sweep};
-use crate::device::Place;
 use crate::failure::{Failure, cannot_write, give_up};
 use crate::kind::{Case, Kind};
-use crate::measure::{Bench, Method};
+use crate::measure::{Bench, Method, going_by};
+use crate::progress::Progress;
 use crate::session::Verdict;
-use crate::sys::{Cpu, processor};
-use crate::{size, table};
-use progress::Progress;
+use crate::size;
+use crate::sys::processor;
+use crate::table::{self, print};
 use rounds::{Timed, enough, rules};
 
 /// What is tuned unless some are named.
@@ -35,8 +32,6 @@ const KINDS: [Kind; 8] = [
     Kind::Gather,
     Kind::Scatter,
 ];
-/// How long the samples of one case in one round may take in all.
-const BUDGET: Duration = Duration::from_millis(15);
 
 /// Find the fastest algorithm for every size, and write rules that communicators choose by.
 #[derive(clap::Args, Clone, Debug)]
@@ -147,11 +142,7 @@ pub fn tune_rank(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failur
 fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
     let cases = args.as_bench().and_then(|bench| bench.cases(comm.size()));
     let cases = cases.map_err(Failure::Usage)?;
-    // Processor time is not asked for.
-    let (cpu, place) = (Cpu::Thread, Place::Host);
-    let (calls, budget) = (args.iters, BUDGET);
-    let method =
-        Method { calls, budget, warmup: 1, in_a_row: 1, touch: false, check: false, cpu, place };
+    let method = Method::quick(args.iters);
     let mut report = (comm.rank() == 0).then(|| Report::new(args, comm)).transpose()?;
     for cases in cases.chunk_by(|one, next| one.kind == next.kind) {
         let kind = cases[0].kind;
@@ -178,26 +169,19 @@ fn time_all(
 ) -> Result<Vec<Timed>, Failure> {
     let ranks = comm.size() as u32;
     let collective = cases[0].kind.collective(0).expect("what is tuned is a collective");
-    // What is ordered goes by no rules.
-    let settings =
-        Settings { algorithm: None, tuning: None, ordered: false, ..comm.settings().clone() };
-    let with = |algorithm| -> Result<Communicator, Failure> {
-        let settings = Settings { algorithm, ..settings.clone() };
-        Ok(comm.split_with(Some(0), 0, settings)?.expect("every rank is of this colour"))
-    };
     let algorithms = Algorithm::all_for(collective, ranks);
     let mut us = vec![vec![Vec::new(); algorithms.len()]; cases.len()];
     for round in 0..progress.rounds as usize {
         progress.round(round);
         for place in (0..algorithms.len()).map(|step| (round + step) % algorithms.len()) {
-            let own = with(Some(algorithms[place]))?;
+            let own = going_by(comm, Some(algorithms[place]))?;
             let mut bench = Bench::new(&own, method, cases)?;
             for (of_case, case) in us.iter_mut().zip(cases) {
                 of_case[place].push(bench.out_of_place(case)?.us(50));
             }
         }
     }
-    let plain = with(None)?;
+    let plain = going_by(comm, None)?;
     let timed = cases.iter().zip(us).map(|(case, us)| {
         let call = case.call(comm.size(), comm.rank()).expect("a collective is a call");
         let us = algorithms.iter().copied().zip(us).collect();
@@ -330,12 +314,6 @@ impl Report {
 }
 
 /// Write to standard output, which may be a pipe that nobody reads any more.
-fn print(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(cannot_write("the table"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ use brigade_transports::LendingStats;
 
 use crate::aside::Aside;
 use crate::call::{Buffers, Call};
+use crate::choice::Choice;
 use crate::control::History;
 use crate::drive::Driver;
 use crate::engine::Engine;
@@ -149,8 +150,23 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] if there is none.
     pub fn algorithm_for(&self, call: &Call) -> Result<Algorithm, Error> {
+        self.choice_for(call).map(|choice| choice.algorithm)
+    }
+
+    /// The same, and why it is that one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is none.
+    pub fn choice_for(&self, call: &Call) -> Result<Choice, Error> {
         call.validate(self.shared.ranks, self.shared.rank)?;
-        self.shared.lock().algorithm(call)
+        self.shared.lock().choice(call)
+    }
+
+    /// The ranks in the order in which `algorithm` goes along them in a call of this shape, node by
+    /// node and the root first; `None` if it goes by their numbers.
+    pub fn order_for(&self, call: &Call, algorithm: Algorithm) -> Option<Vec<u32>> {
+        self.shared.lock().order(call, algorithm)
     }
 
     /// The transports that serve this group, each with how many of its members.

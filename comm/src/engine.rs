@@ -7,9 +7,10 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use brigade_schedule::Collective;
+use brigade_schedule::{Algorithm, Collective};
 
 use crate::call::{Buffers, Call, Counts};
+use crate::choice::Choice;
 use crate::drive::{Driver, Prepared};
 use crate::extent::{CallMemory, Extent, Memory};
 use crate::header::{Header, Window};
@@ -250,7 +251,7 @@ impl Engine {
         extent: Extent,
         in_place: bool,
     ) -> Result<usize, Box<Error>> {
-        let algorithm = self.selector.choose(call, self.ranks, &self.settings)?;
+        let algorithm = self.selector.choose(call, self.ranks, &self.settings)?.algorithm;
         let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
         let code = crate::select::code(algorithm);
         let window = Window::at_most(self.settings.window_bytes);
@@ -283,8 +284,13 @@ impl Engine {
     }
 
     /// The algorithm that a call will use.
-    pub(crate) fn algorithm(&self, call: &Call) -> Result<brigade_schedule::Algorithm, Error> {
+    pub(crate) fn choice(&self, call: &Call) -> Result<Choice, Error> {
         self.selector.choose(call, self.ranks, &self.settings)
+    }
+
+    /// The ranks in the order in which an algorithm calls them.
+    pub(crate) fn order(&self, call: &Call, algorithm: Algorithm) -> Option<Vec<u32>> {
+        self.selector.order(call.collective, algorithm)
     }
 
     /// Carry out sends and receives that may all be in flight at once. Allocates nothing when a

@@ -15,6 +15,7 @@ pub mod transports;
 
 mod aside;
 mod call;
+mod choice;
 mod communicator;
 mod drive;
 mod dtype;
@@ -53,6 +54,7 @@ mod world;
 
 pub use brigade_transports::LendingStats;
 pub use call::{Buffers, Call, Counts};
+pub use choice::{Choice, Reason};
 pub use communicator::{Communicator, Stats};
 pub use dtype::{Dtype, Element, UnknownDtype};
 pub use error::Error;

@@ -6,6 +6,7 @@
 use brigade_schedule::{Algorithm, Collective, Program, program};
 
 use crate::call::{Call, Counts};
+use crate::choice::{Choice, Reason};
 use crate::nodes::Nodes;
 use crate::{Error, Settings};
 
@@ -19,13 +20,13 @@ pub(crate) struct Selector {
 }
 
 impl Selector {
-    /// The algorithm for `call` among `ranks`.
+    /// The algorithm for `call` among `ranks`, and why it is that one.
     pub(crate) fn choose(
         &self,
         call: &Call,
         ranks: u32,
         settings: &Settings,
-    ) -> Result<Algorithm, Error> {
+    ) -> Result<Choice, Error> {
         self.choose_among(call, ranks, settings, |_| true)
     }
 
@@ -36,33 +37,37 @@ impl Selector {
         ranks: u32,
         settings: &Settings,
         may: impl Fn(Algorithm) -> bool,
-    ) -> Result<Algorithm, Error> {
+    ) -> Result<Choice, Error> {
+        let choice = |algorithm, reason| Ok(Choice { algorithm, reason });
         let collective = call.collective;
         if settings.ordered && collective.folds() {
-            return Ok(Algorithm::Ordered);
+            return choice(Algorithm::Ordered, Reason::Ordered);
         }
-        let fits = |algorithm: Algorithm| {
-            may(algorithm)
+        let fits = |algorithm: &Algorithm| {
+            may(*algorithm)
                 && algorithm.can_do(collective, ranks)
                 && (!call.is_uneven() || algorithm.suits_uneven(collective))
         };
-        if let Some(wish) = settings.algorithm
-            && fits(wish)
-        {
-            return Ok(wish);
+        if let Some(wish) = settings.algorithm.filter(fits) {
+            return choice(wish, Reason::Named);
         }
         let bytes = self.bytes(call, ranks);
         // Of uneven calls not all ranks know the size.
         let tuning = settings.tuning.as_ref().filter(|_| !call.is_uneven());
         let tuned = tuning.and_then(|tuning| tuning.choose(collective, ranks, bytes as u64));
-        if let Some(tuned) = tuned.filter(|tuned| fits(*tuned)) {
-            return Ok(tuned);
+        if let Some(tuned) = tuned.filter(fits) {
+            return choice(tuned, Reason::Rule);
+        }
+        if let Some(by_nodes) = self.across_nodes(collective, bytes).filter(fits) {
+            return choice(by_nodes, Reason::Nodes);
         }
         let wishes = self.wishes(collective, bytes, ranks).iter().copied();
-        let all = Algorithm::all_for(collective, ranks);
-        let mut wishes = self.across_nodes(collective, bytes).into_iter().chain(wishes).chain(all);
-        let choice = wishes.find(|&algorithm| fits(algorithm));
-        choice.ok_or_else(|| Error::invalid(format!("no algorithm does {call} with {ranks} ranks")))
+        let mut wishes = wishes.chain(Algorithm::all_for(collective, ranks));
+        match wishes.find(fits) {
+            Some(wish) if bytes <= self.small_bytes => choice(wish, Reason::Short),
+            Some(wish) => choice(wish, Reason::Long),
+            None => Err(Error::invalid(format!("no algorithm does {call} with {ranks} ranks"))),
+        }
     }
 
     /// What suits a group that lies on several nodes: no flat algorithm sends fewer bytes from node
@@ -92,11 +97,15 @@ impl Selector {
             program.ok_or_else(|| Error::invalid(format!("{algorithm} cannot do {call}")))
         };
         let collective = call.collective;
-        let order = self.nodes.as_ref().and_then(|nodes| nodes.order(collective, algorithm));
-        let Some(order) = order else { return of(collective, rank) };
+        let Some(order) = self.order(collective, algorithm) else { return of(collective, rank) };
         let place = order.iter().position(|&one| one == rank).expect("an order of all ranks");
         // The root, if there is one, comes first.
         Ok(of(collective.with_root(0), place as u32)?.renamed(&order))
+    }
+
+    /// The ranks in the order in which `algorithm` calls them, if that is not their own.
+    pub(crate) fn order(&self, collective: Collective, algorithm: Algorithm) -> Option<Vec<u32>> {
+        self.nodes.as_ref().and_then(|nodes| nodes.order(collective, algorithm))
     }
 
     /// Algorithms by preference for so many bytes.
@@ -205,10 +214,15 @@ mod tests {
                 let even = Call::new(collective.with_root(ranks - 1), Dtype::F32, Op::Sum, count);
                 let counts = Counts::PerRank(vec![count; ranks as usize].into());
                 let uneven = Call { counts, ..even.clone() };
-                let plain = |call| selector.choose(call, ranks, &Settings::default()).unwrap();
-                let by = |call, settings| selector.choose(call, ranks, settings).unwrap();
+                let of = |call: &Call, settings: &Settings| {
+                    selector.choose(call, ranks, settings).unwrap()
+                };
+                let plain = |call| of(call, &Settings::default()).algorithm;
+                let by = |call, settings| of(call, settings).algorithm;
 
                 assert_eq!(by(&even, &rules), tuned);
+                assert_eq!(of(&even, &rules).reason, Reason::Rule);
+                assert_eq!(of(&even, &wish).reason, Reason::Named);
                 assert_eq!(by(&uneven, &rules), plain(&uneven));
                 assert!(by(&uneven, &rules).suits_uneven(collective), "{uneven} among {ranks}");
                 assert_eq!(by(&even, &wish), algorithms[0]);
@@ -216,7 +230,7 @@ mod tests {
                 assert_eq!(by(&even, &ordered), in_order);
                 let may = |algorithm| number(code(algorithm)).is_none();
                 let plainly = selector.choose_among(&even, ranks, &rules, may).unwrap();
-                assert_eq!(plainly, if may(tuned) { tuned } else { plain(&even) });
+                assert_eq!(plainly.algorithm, if may(tuned) { tuned } else { plain(&even) });
             }
         }
     }
@@ -228,7 +242,7 @@ mod tests {
             let selector = Selector { small_bytes: 1000, nodes };
             let blocks = collective.blocks(ranks) as usize;
             let call = Call::new(collective, Dtype::U8, Op::Sum, bytes / blocks);
-            selector.choose(&call, ranks, &Settings::default()).unwrap()
+            selector.choose(&call, ranks, &Settings::default()).unwrap().algorithm
         };
         let hierarchical = Algorithm::Hierarchical { node_ranks: 3 };
         for ranks in [6, 7, 9, 12] {
@@ -255,11 +269,12 @@ mod tests {
                 let by = |bytes| {
                     let count = bytes / collective.blocks(8) as usize;
                     let call = Call::new(collective, Dtype::U8, Op::Sum, count);
-                    selector.choose(&call, 8, &Settings::default()).unwrap()
+                    selector.choose(&call, 8, &Settings::default()).unwrap().algorithm
                 };
                 let short = Selector { nodes: None, ..selector.clone() };
                 let call = Call::new(collective, Dtype::U8, Op::Sum, 1);
-                assert_eq!(by(64), short.choose(&call, 8, &Settings::default()).unwrap());
+                let short = short.choose(&call, 8, &Settings::default()).unwrap();
+                assert_eq!((by(64), short.reason), (short.algorithm, Reason::Short));
                 let halves = [Collective::AllReduce, Collective::ReduceScatter];
                 if halves.contains(&collective) {
                     assert_eq!(by(100_000) == Algorithm::Ring, selector.nodes.is_some());

@@ -96,12 +96,13 @@ fn ranks_that_cannot_begin_exit_as_the_command_that_starts_them_would() {
         ("bench all-reduce --transport nope", "no transport is named \"nope\""),
         ("bench all-reduce --json /nonexistent/x", "there is no folder /nonexistent"),
         ("tune barrier", "barrier has nothing to choose"),
+        ("explain send-recv", "send-recv is none of the collectives"),
         ("tune --output /nonexistent/x", "there is no folder /nonexistent"),
         ("compare", "cannot be a rank"),
     ] {
         check(line, &alone, 2, wanted);
     }
-    for line in [SMALL, "bench all-reduce -n 2", "tune -n 2"] {
+    for line in [SMALL, "bench all-reduce -n 2", "tune -n 2", "explain barrier"] {
         for (name, value, wanted) in [
             ("BRIGADE_RANK", "-1", "BRIGADE_RANK=\"-1\" is not a whole number from 0 to"),
             ("BRIGADE_WORLD_SIZE", "many", "\"many\" is not a whole number from 0 to"),
@@ -121,7 +122,7 @@ fn ranks_that_cannot_begin_exit_as_the_command_that_starts_them_would() {
         ("BRIGADE_JOIN_TIMEOUT_MS", "300"),
         ("BRIGADE_ID_FILE", id.as_str()),
     ];
-    for line in [SMALL, "bench all-reduce", "tune"] {
+    for line in [SMALL, "bench all-reduce", "tune", "explain barrier"] {
         check(line, &first, 1, "rank 1 of 2 never came");
     }
 }
@@ -277,6 +278,7 @@ fn where_nobody_reads_on_all_end_as_by_the_signal_and_say_nothing() {
         "bench all-reduce -n 2 -e 1K --iters 1",
         "bench all-reduce -n 2 --transport loopback -e 1K --iters 1",
         "tune all-reduce -n 2 --transport loopback -b 64 -e 1K --rounds 1 --iters 2",
+        "explain all-reduce -n 2 --transport loopback --bytes 64 --rounds 0",
         &format!("train {SHORT}"),
         &format!("train -n 2 {SHORT}"),
         &format!("train --plan {SHORT}"),
@@ -317,7 +319,7 @@ fn a_file_for_the_id_that_cannot_be_used_is_refused_by_every_rank_at_once() {
         for rank in ranks {
             let variables =
                 [("BRIGADE_RANK", *rank), ("BRIGADE_WORLD_SIZE", "2"), ("BRIGADE_ID_FILE", path)];
-            for line in [SMALL, "bench all-reduce", "tune"] {
+            for line in [SMALL, "bench all-reduce", "tune", "explain barrier"] {
                 check(line, &variables, 2, &format!("the id file {path} cannot be used: "));
                 check(line, &variables, 2, why);
             }

@@ -30,7 +30,7 @@ impl Slotted {
         let selector = Selector { small_bytes: SMALL_BYTES, nodes: None };
         // Rules of `brigade tune` were measured on memory of the host.
         let unruled = Settings { tuning: None, ..settings.clone() };
-        let choice = selector.choose(call, ranks, &unruled)?;
+        let choice = selector.choose(call, ranks, &unruled)?.algorithm;
         // Who wants results in rank order has no use for another algorithm.
         let others = match settings.ordered && call.collective.folds() {
             true => Vec::new(),

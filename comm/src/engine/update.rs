@@ -206,7 +206,8 @@ impl Engine {
             (Some(own), Some(other)) => own == other,
             _ => true,
         };
-        let algorithm = self.selector.choose_among(call, self.ranks, &self.settings, may)?;
+        let choice = self.selector.choose_among(call, self.ranks, &self.settings, may)?;
+        let algorithm = choice.algorithm;
         let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
         Ok((algorithm, program))
     }

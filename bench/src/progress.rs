@@ -5,10 +5,10 @@ use std::io::{self, IsTerminal, Write};
 use crate::kind::Kind;
 
 /// Which round it is, on a terminal: a table may take a minute.
-pub(super) struct Progress {
-    pub(super) kind: Kind,
-    pub(super) rounds: u32,
-    pub(super) is_shown: bool,
+pub(crate) struct Progress {
+    pub(crate) kind: Kind,
+    pub(crate) rounds: u32,
+    pub(crate) is_shown: bool,
 }
 
 impl Progress {
@@ -20,7 +20,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn round(&self, round: usize) {
+    pub(crate) fn round(&self, round: usize) {
         self.show(&format!("{}: round {} of {}", self.kind.name(), round + 1, self.rounds));
     }
 }
