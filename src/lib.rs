@@ -28,7 +28,7 @@
 //! | messages between two ranks | [`Communicator::messages`] |
 //! | calls on memory of a GPU | [`Communicator::on_device`], [`device`] |
 //! | smaller groups | [`Communicator::split`] |
-//! | know what a call will do | [`Communicator::algorithm_for`], [`schedule`] |
+//! | know what a call will do, and why | [`Communicator::choice_for`], [`schedule`] |
 //!
 //! This crate holds no code of its own, only names; the feature `cli` (on by default) adds the
 //! `brigade` command. Libraries want `default-features = false`.
@@ -36,9 +36,9 @@
 pub use brigade_comm::bootstrap::UniqueId;
 pub use brigade_comm::launch::Launch;
 pub use brigade_comm::{
-    Buffers, Call, Communicator, Counts, CustomOp, Dtype, Element, Error, F8e4m3, F8e5m2,
-    LendingStats, Messages, Op, Received, Scope, Settings, ShardUpdate, Stats, Window, WindowSize,
-    Work, interrupt_by,
+    Buffers, Call, Choice, Communicator, Counts, CustomOp, Dtype, Element, Error, F8e4m3, F8e5m2,
+    LendingStats, Messages, Op, Reason, Received, Scope, Settings, ShardUpdate, Stats, Window,
+    WindowSize, Work, interrupt_by,
 };
 
 /// Collectives as data: algorithms, their proofs, prices and pictures.

@@ -3,23 +3,27 @@
 mod check;
 mod effort;
 mod show;
+mod simulate;
 
 use std::num::IntErrorKind;
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
+use brigade_bench::size;
 use brigade_schedule::Link;
 
-/// Print, draw and verify the schedules that collectives run by.
+/// Print, draw, verify and price the schedules that collectives run by.
 #[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   brigade schedule show all-reduce -n 8
   brigade schedule show all-reduce -n 4 --algorithm ring --svg ring.svg
-  brigade schedule check all -n 1..16")]
+  brigade schedule check all -n 1..16
+  brigade schedule simulate all-reduce -n 64 --node-ranks 8")]
 pub(crate) enum Command {
     Show(show::Args),
     Check(check::Args),
+    Simulate(simulate::Args),
 }
 
 /// Do what is asked; the exit code is 1 when a schedule is wrong, 2 when there is none.
@@ -27,6 +31,7 @@ pub(crate) fn schedule(command: &Command) -> ExitCode {
     match command {
         Command::Show(args) => show::show(args),
         Command::Check(args) => check::check(args),
+        Command::Simulate(args) => simulate::simulate(args),
     }
 }
 
@@ -40,6 +45,14 @@ fn time(seconds: f64) -> String {
         _ if seconds < 1.0 => format!("{:.2} ms", seconds * 1e3),
         _ => format!("{seconds:.2} s"),
     }
+}
+
+/// Sums over all ranks have 64 bits.
+const BYTES_MAX: usize = 1 << 50;
+
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let bytes = size::parse(text)?;
+    if bytes <= BYTES_MAX { Ok(bytes) } else { Err("at most 1048576G".into()) }
 }
 
 /// The most ranks that a schedule is made for here: of more, proofs and tables take too long.

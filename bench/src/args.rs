@@ -1,4 +1,4 @@
-//! The flags of `brigade bench`, and those of them that `brigade tune` has, too.
+//! The flags of `brigade bench`, and those of them that `brigade tune` and `brigade explain` have.
 
 use std::path::PathBuf;
 

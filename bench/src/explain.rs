@@ -3,7 +3,7 @@
 
 mod links;
 
-use brigade_comm::{Call, Choice, Communicator};
+use brigade_comm::{Call, Choice, Communicator, Reason};
 use brigade_schedule::{Algorithm, Collective, Cost, cost};
 
 use crate::args::{Args, Dtypes, Ops, Root, Sweep, parse_dtypes, parse_ops, parse_root};
@@ -98,7 +98,8 @@ impl ExplainArgs {
             root: self.root,
             ..Args::default()
         };
-        match bench.cases(self.ranks as usize)?.as_slice() {
+        // How many ranks there are, and whether one of them is the root, a launcher may know.
+        match bench.cases(RANKS_MAX as usize)?.as_slice() {
             [_] => Ok(bench),
             _ => Err("one call is explained: name one type, one operator and one root".into()),
         }
@@ -115,34 +116,39 @@ pub fn explain_rank(args: &ExplainArgs, comm: &Communicator) -> Result<Verdict, 
 }
 
 fn explain(args: &ExplainArgs, comm: &Communicator) -> Result<Verdict, Failure> {
-    if comm.size() > RANKS_MAX as usize {
-        let ranks = comm.size();
-        return Err(Failure::Usage(format!(
-            "{ranks} ranks are too many; {RANKS_MAX} are the most"
-        )));
+    let ranks = comm.size();
+    if ranks > RANKS_MAX as usize {
+        let why = format!("{ranks} ranks are too many; {RANKS_MAX} are the most");
+        return Err(Failure::Usage(why));
     }
-    let cases = args.as_bench().and_then(|bench| bench.cases(comm.size()));
+    let cases = args.as_bench().and_then(|bench| bench.cases(ranks));
     let [case] = cases.map_err(Failure::Usage)?.try_into().expect("one call");
-    let call = case.call(comm.size(), comm.rank()).expect("a collective is a call");
+    let call = case.call(ranks, comm.rank()).expect("a collective is a call");
     let choice = comm.choice_for(&call)?;
     let links = Links::measure(comm, args.bytes)?;
-    let mut candidates = candidates(comm, &case, &call, &links);
+    let mut algorithms = Algorithm::all_for(call.collective, ranks as u32);
     // The one that is chosen may have a number that is not among all.
-    if candidates.iter().all(|one| one.algorithm != choice.algorithm) {
-        candidates.extend(Candidate::new(comm, &case, &call, choice.algorithm, &links));
+    if !algorithms.contains(&choice.algorithm) {
+        algorithms.push(choice.algorithm);
     }
-    let progress = Progress { kind: args.kind, rounds: args.rounds, is_shown: comm.rank() == 0 };
-    for round in 0..args.rounds as usize {
+    let mut us = vec![Vec::new(); algorithms.len()];
+    let (what, rounds, is_shown) = (args.kind.name(), args.rounds, comm.rank() == 0);
+    let progress = Progress { what, rounds, is_shown };
+    for round in 0..rounds as usize {
         progress.round(round);
-        for candidate in &mut candidates {
-            candidate.take_a_turn(comm, &case)?;
+        // Nobody always follows the same one.
+        for place in (0..algorithms.len()).map(|step| (round + step) % algorithms.len()) {
+            let own = going_by(comm, Some(algorithms[place]))?;
+            let mut bench = Bench::new(&own, Method::quick(None), std::slice::from_ref(&case))?;
+            us[place].push(bench.out_of_place(&case)?.us(50));
         }
     }
     drop(progress);
-    candidates.sort_by(|one, other| one.seconds().total_cmp(&other.seconds()));
+    // Prices are for whoever tells them: ranks that share cores would take long to find the same.
     if comm.rank() == 0 {
-        let told = report(comm, &case, (&call, choice), &links, &candidates);
-        print(&told)?;
+        let timed = algorithms.into_iter().zip(us);
+        let report = Report { comm, case: &case, call: &call, choice, links: &links };
+        print(&report.text(timed))?;
     }
     Ok(Verdict::Passed)
 }
@@ -151,140 +157,110 @@ fn explain(args: &ExplainArgs, comm: &Communicator) -> Result<Verdict, Failure> 
 struct Candidate {
     algorithm: Algorithm,
     cost: Cost,
-    us: Vec<f64>,
+    /// The median of the rounds, if there were any.
+    measured_us: Option<f64>,
 }
 
-fn candidates(comm: &Communicator, case: &Case, call: &Call, links: &Links) -> Vec<Candidate> {
-    let all = Algorithm::all_for(call.collective, comm.size() as u32);
-    let candidate = |algorithm| Candidate::new(comm, case, call, algorithm, links);
-    all.into_iter().filter_map(candidate).collect()
+/// What rank 0 prints.
+struct Report<'a> {
+    comm: &'a Communicator,
+    case: &'a Case,
+    call: &'a Call,
+    choice: Choice,
+    links: &'a Links,
 }
 
-impl Candidate {
-    /// With what it should take: if its ranks are called otherwise, then on the links that are so.
-    fn new(
-        comm: &Communicator,
-        case: &Case,
-        call: &Call,
-        algorithm: Algorithm,
-        links: &Links,
-    ) -> Option<Self> {
-        let (ranks, bytes) = (comm.size() as u32, case.sizes(comm.size()).total as u64);
-        let order = comm.order_for(call, algorithm);
+const COLUMNS: &str = "\
+#      algorithm    steps         sent  of size   predicted   measured   ratio
+#                                  (B)                 (us)       (us)
+";
+
+impl Report<'_> {
+    fn text(&self, timed: impl Iterator<Item = (Algorithm, Vec<f64>)>) -> String {
+        let mut candidates: Vec<Candidate> =
+            timed.filter_map(|(algorithm, us)| self.candidate(algorithm, us)).collect();
+        // By the clock, or else as predicted.
+        let us = |one: &Candidate| one.measured_us.unwrap_or(one.cost.seconds);
+        candidates.sort_by(|one, other| us(one).total_cmp(&us(other)));
+        let mut text = self.head() + COLUMNS;
+        candidates.iter().for_each(|one| text += &self.row(one));
+        text + &self.advice(&candidates)
+    }
+
+    /// What it should take: if its ranks are called otherwise, then on the links that are so.
+    fn candidate(&self, algorithm: Algorithm, mut us: Vec<f64>) -> Option<Candidate> {
+        let order = self.comm.order_for(self.call, algorithm);
         // The root is called first, then.
         let collective = match order {
-            Some(_) => call.collective.with_root(0),
-            None => call.collective,
+            Some(_) => self.call.collective.with_root(0),
+            None => self.call.collective,
         };
         let name = |rank: u32| order.as_ref().map_or(rank, |order| order[rank as usize]);
-        let link = |from, to| links.between(name(from), name(to));
-        let cost = cost(collective, algorithm, ranks, bytes, link)?;
-        Some(Self { algorithm, cost, us: Vec::new() })
+        let link = |from, to| self.links.between(name(from), name(to));
+        let cost = cost(collective, algorithm, self.comm.size() as u32, self.bytes(), link)?;
+        us.sort_by(f64::total_cmp);
+        Some(Candidate { algorithm, cost, measured_us: us.get(us.len() / 2).copied() })
     }
 
-    fn take_a_turn(&mut self, comm: &Communicator, case: &Case) -> Result<(), Failure> {
-        let own = going_by(comm, Some(self.algorithm))?;
-        let method = Method::quick(None);
-        let mut bench = Bench::new(&own, method, std::slice::from_ref(case))?;
-        self.us.push(bench.out_of_place(case)?.us(50));
-        Ok(())
+    fn bytes(&self) -> u64 {
+        self.case.sizes(self.comm.size()).total as u64
     }
 
-    /// The median of the rounds; every rank has the same.
-    fn measured_us(&self) -> Option<f64> {
-        let mut sorted = self.us.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied()
-    }
-
-    /// By the clock, or else as predicted.
-    fn seconds(&self) -> f64 {
-        self.measured_us().map_or(self.cost.seconds, |us| us * 1e-6)
+    fn head(&self) -> String {
+        let Self { comm, call, links, choice: Choice { algorithm, reason }, .. } = self;
+        let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
+        let size = match call.collective {
+            Collective::Barrier => String::new(),
+            _ => format!(" of {}", size::show(self.bytes() as usize)),
+        };
+        let mut text = format!(
+            "# brigade {}: {call}{size}, on {} over {}\n# machine: {}, {cores} cores\n{}\
+             #\n# {algorithm} is chosen: it {reason}\n",
+            env!("CARGO_PKG_VERSION"),
+            size::ranks(comm.size()),
+            transport(comm),
+            processor(),
+            links.told(),
+        );
+        if let Some(order) = comm.order_for(call, *algorithm) {
+            let order: Vec<String> = order.iter().map(u32::to_string).collect();
+            text += &format!("# ranks are called in this order: {}\n", order.join(" "));
+        }
+        text + "#\n"
     }
 
     /// A line of the table.
-    fn row(&self, bytes: u64, is_chosen: bool) -> String {
-        let predicted_us = self.cost.seconds * 1e6;
-        let measured = self.measured_us();
-        let [us, ratio] = match measured {
+    fn row(&self, one: &Candidate) -> String {
+        let predicted_us = one.cost.seconds * 1e6;
+        let [us, ratio] = match one.measured_us {
             Some(us) => [table::us(us), format!("{:.2}", predicted_us / us)],
             None => [String::from("-"), String::from("-")],
         };
         format!(
             "{:>16} {} {:>6} {:>12} {:>8.2} {:>11} {us:>10} {ratio:>7}\n",
-            self.algorithm.name(),
-            if is_chosen { '*' } else { ' ' },
-            self.cost.steps,
-            self.cost.sent_bytes_max,
-            self.cost.sent_bytes_max as f64 / bytes.max(1) as f64,
+            one.algorithm.name(),
+            if one.algorithm == self.choice.algorithm { '*' } else { ' ' },
+            one.cost.steps,
+            one.cost.sent_bytes_max,
+            one.cost.sent_bytes_max as f64 / self.bytes().max(1) as f64,
             table::us(predicted_us),
         )
     }
-}
 
-fn report(
-    comm: &Communicator,
-    case: &Case,
-    (call, choice): (&Call, Choice),
-    links: &Links,
-    candidates: &[Candidate],
-) -> String {
-    let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
-    let bytes = case.sizes(comm.size()).total as u64;
-    let size = match call.collective {
-        Collective::Barrier => String::new(),
-        _ => format!(" of {}", size::show(bytes as usize)),
-    };
-    let Choice { algorithm, reason } = choice;
-    let mut text = format!(
-        "# brigade {}: {call}{size}, on {} over {}\n# machine: {}, {cores} cores\n{}\
-         #\n# {algorithm} is chosen: it {reason}\n",
-        env!("CARGO_PKG_VERSION"),
-        size::ranks(comm.size()),
-        transport(comm),
-        processor(),
-        links.told(),
-    );
-    if let Some(order) = comm.order_for(call, algorithm) {
-        let order: Vec<String> = order.iter().map(u32::to_string).collect();
-        text += &format!("# ranks are called in this order: {}\n", order.join(" "));
-    }
-    text += &format!(
-        "#\n# {:>14}   {:>6} {:>12} {:>8} {:>11} {:>10} {:>7}\n# {:>14}   {:>6} {:>12} {:>8} \
-         {:>11} {:>10} {:>7}\n",
-        "algorithm",
-        "steps",
-        "sent",
-        "of size",
-        "predicted",
-        "measured",
-        "ratio",
-        "",
-        "",
-        "(B)",
-        "",
-        "(us)",
-        "(us)",
-        "",
-    );
-    for candidate in candidates {
-        text += &candidate.row(bytes, candidate.algorithm == algorithm);
-    }
-    text + &advice(algorithm, candidates)
-}
-
-/// What to do where another one was faster.
-fn advice(chosen: Algorithm, candidates: &[Candidate]) -> String {
-    let us_of = |one: &Candidate| one.measured_us();
-    let Some(us) = candidates.iter().find(|one| one.algorithm == chosen).and_then(us_of) else {
-        return String::new();
-    };
-    match candidates.first().and_then(|first| Some((first.algorithm, us_of(first)?))) {
-        Some((fastest, least)) if fastest != chosen && least * 1.1 < us => format!(
-            "#\n# {fastest} took {:.2} of that time; if `brigade tune` finds the same, its rules \
-             have it chosen\n",
-            least / us
-        ),
-        _ => String::new(),
+    /// What to do where another one was faster.
+    fn advice(&self, candidates: &[Candidate]) -> String {
+        let Choice { algorithm, reason } = self.choice;
+        let own = candidates.iter().find(|one| one.algorithm == algorithm);
+        let us = own.and_then(|own| own.measured_us);
+        let fastest = candidates.first().and_then(|one| Some((one.algorithm, one.measured_us?)));
+        let (Some(us), Some((fastest, least))) = (us, fastest) else { return String::new() };
+        let what = match reason {
+            _ if least * 1.1 > us => return String::new(),
+            Reason::Ordered | Reason::Named => "",
+            // It has no rules.
+            _ if self.call.collective == Collective::Barrier => "",
+            _ => "; if `brigade tune` finds the same, its rules have it chosen",
+        };
+        format!("#\n# {fastest} took {:.2} of that time{what}\n", least / us)
     }
 }

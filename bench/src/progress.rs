@@ -2,11 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::kind::Kind;
-
 /// Which round it is, on a terminal: a table may take a minute.
 pub(crate) struct Progress {
-    pub(crate) kind: Kind,
+    pub(crate) what: &'static str,
     pub(crate) rounds: u32,
     pub(crate) is_shown: bool,
 }
@@ -21,7 +19,7 @@ impl Progress {
     }
 
     pub(crate) fn round(&self, round: usize) {
-        self.show(&format!("{}: round {} of {}", self.kind.name(), round + 1, self.rounds));
+        self.show(&format!("{}: round {} of {}", self.what, round + 1, self.rounds));
     }
 }
 

@@ -35,7 +35,7 @@ pub fn refuse_too_large(args: &Args, cases: &[Case]) -> Result<(), String> {
     }
     let gb = |bytes: u128| format!("{:.1} GB", bytes as f64 / 1e9);
     Err(format!(
-        "-e {}: the buffers of {} take {} or more, and {} are available here; a smaller -e, or \
+        "{}: the buffers of {} take {} or more, and {} are available here; a smaller size, or \
          fewer ranks",
         size::show(args.sweep.max_bytes),
         size::ranks(ranks),
@@ -65,7 +65,7 @@ mod tests {
         for kind in ["all-reduce", "all-gather", "all-to-all-v", "gather", "send-recv"] {
             for size in ["17179869183G", "1048576G"] {
                 let refused = refusal(&format!("{kind} -b {size} -e {size}")).unwrap_err();
-                assert!(refused.starts_with(&format!("-e {size}: ")), "{refused}");
+                assert!(refused.starts_with(&format!("{size}: ")), "{refused}");
             }
             refusal(kind).unwrap();
         }

@@ -252,6 +252,8 @@ fn choice(settings: &Settings, first: &Case, used: Option<Algorithm>, place: Pla
         _ if settings.ordered && first.kind.folds() => String::from("ordered"),
         // One that cannot do the collective is not used for it.
         Some(wish) if used == Some(wish) => wish.to_string(),
+        _ if on_devices.is_some() => String::from("chosen by size"),
+        _ if settings.tuning.is_some() => String::from("chosen by rules, size and nodes"),
         _ => String::from("chosen by size and nodes"),
     };
     match (on_devices, used) {
@@ -316,7 +318,7 @@ mod tests {
             (&wish, halving, Place::Host, "chosen by size and nodes"),
             // Kernels that need no schedule, and those that go by one.
             (&plain, None, Place::Device, "kernels on devices"),
-            (&plain, ring, Place::Device, "chosen by size and nodes, in kernels on devices"),
+            (&plain, ring, Place::Device, "chosen by size, in kernels on devices"),
             (&wish, ring, Place::Graph, "ring, in replays of graphs on devices"),
         ] {
             assert_eq!(choice(settings, &case, used, place), said, "{used:?} {place:?}");

@@ -149,7 +149,8 @@ fn tune(args: &TuneArgs, comm: &Communicator) -> Result<Verdict, Failure> {
         if let Some(report) = &mut report {
             report.begin(kind)?;
         }
-        let progress = Progress { kind, rounds: args.rounds, is_shown: report.is_some() };
+        let (what, rounds, is_shown) = (kind.name(), args.rounds, report.is_some());
+        let progress = Progress { what, rounds, is_shown };
         let timed = time_all(comm, &progress, method, cases)?;
         drop(progress);
         if let Some(report) = &mut report {
@@ -313,7 +314,6 @@ impl Report {
     }
 }
 
-/// Write to standard output, which may be a pipe that nobody reads any more.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,7 +23,7 @@ pub enum Reason {
     Named,
     /// A rule of the settings' tuning does.
     Rule,
-    /// The ranks lie on several nodes, between which it sends the least.
+    /// The ranks lie on several nodes, between which others send more.
     Nodes,
     /// The call is short: a step more costs more than the bytes it saves.
     Short,
@@ -38,7 +38,7 @@ impl fmt::Display for Reason {
             Self::Ordered => "folds in rank order, as is asked for (BRIGADE_ORDERED)",
             Self::Named => "is asked for (BRIGADE_ALGORITHM)",
             Self::Rule => "is what a rule says (BRIGADE_TUNING)",
-            Self::Nodes => "sends the least between nodes",
+            Self::Nodes => "sends less between nodes than others",
             Self::Short => "takes few steps, which count where there are few bytes",
             Self::Long => "sends few bytes, which count more than steps where there are many",
         })

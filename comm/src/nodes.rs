@@ -37,7 +37,7 @@ impl Nodes {
     }
 
     /// What calls the ranks node by node, if `algorithm` is for ranks that lie like that, and they
-    /// do not. The root comes first, and its node: what goes along the ranks then crosses to each
+    /// do not. The root comes first, and its node: a line along the ranks then crosses to each
     /// other node once.
     pub(crate) fn order(&self, collective: Collective, algorithm: Algorithm) -> Option<Vec<u32>> {
         if !self.is_by_place(collective, algorithm) {

@@ -22,7 +22,8 @@ pub use variables::Variable;
 pub struct Settings {
     /// Transports that may be used, best first, or `auto`. `BRIGADE_TRANSPORT`.
     pub transport: String,
-    /// One algorithm for every call that it can do, instead of the choice by size.
+    /// One algorithm for every call that it can do, instead of the choice by size
+    /// and nodes.
     /// `BRIGADE_ALGORITHM`.
     pub algorithm: Option<Algorithm>,
     /// Rules for the choice of algorithms, by size: the same on all ranks, or they get
@@ -260,7 +261,7 @@ impl Settings {
         let millis = |time: Duration| time.as_millis().to_string();
         let mut values = vec![
             self.transport.clone(),
-            self.algorithm.map_or("by size".into(), |algorithm| algorithm.to_string()),
+            self.algorithm.map_or("chosen".into(), |algorithm| algorithm.to_string()),
             self.tuning.as_ref().map_or("none".into(), |rules| rules.path().display().to_string()),
             u8::from(self.ordered).to_string(),
             millis(self.join_timeout),

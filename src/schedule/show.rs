@@ -8,7 +8,7 @@ use brigade_offload::storage::write_whole;
 use brigade_schedule::{Algorithm, Collective, check, cost, program};
 
 use super::effort::{Effort, Proofs, Schedule};
-use super::{LINK, RANKS_MAX, time};
+use super::{LINK, RANKS_MAX, parse_bytes, time};
 use crate::outputs;
 
 /// Print the schedule of a collective, or compare the algorithms that can do it.
@@ -47,9 +47,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
-
-/// Sums over all ranks have 64 bits.
-const BYTES_MAX: usize = 1 << 50;
 
 /// Show what is asked for; the exit code is 2 when it cannot be, 1 when the picture cannot be kept.
 pub(crate) fn show(args: &Args) -> ExitCode {
@@ -158,11 +155,6 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<Option<(&Path, String)>
         proof.moves
     );
     Ok(args.svg.as_deref().map(|path| (path, brigade_schedule::draw::svg(&programs))))
-}
-
-fn parse_bytes(text: &str) -> Result<usize, String> {
-    let bytes = size::parse(text)?;
-    if bytes <= BYTES_MAX { Ok(bytes) } else { Err("at most 1048576G".into()) }
 }
 
 /// The size that costs are told for; a barrier has none.

@@ -39,7 +39,7 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("compare --only ddp -- --bad", "refuses its flags: unexpected argument '--bad'"),
         ("compare --only ddp -- --batch 5", "refuses its flags: --batch: 4 lanes cannot share 5"),
         ("compare --only ddp --json /nonexistent/x", "cannot write /nonexistent/x"),
-        ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller -e"),
+        ("bench all-reduce -b 17179869183G -e 17179869183G", "are available here; a smaller size"),
         ("bench all-reduce --transport loopback,shm", "processes have shm, tcp and rdma"),
         ("bench all-reduce --transport auto,shm", "auto stands alone"),
         ("bench all-reduce --transport cuda,shm", "there are auto, loopback, or any of shm, "),
@@ -65,17 +65,30 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("offload plan --device 0 --host 1G", "provided:\n  <--params <N>|--layers <N>>"),
         ("tune barrier -n 2", "barrier has nothing to choose"),
         ("tune -n 2 --transport cuda", "rules are for memory of the host"),
-        ("explain all-gather-v", "all-gather-v is none of the collectives that --help names"),
-        ("explain all-reduce --dtype f32,f16", "name one type, one operator and one root"),
-        ("explain all-reduce --transport cuda", "leave --transport cuda out"),
-        ("explain all-reduce -n 1", "1 is not in 2..=256"),
-        ("explain reduce --root 2", "--root 2 is no rank of 2"),
         ("bench all-reduce -n 2 --keep-open", "--keep-open is for buffers on devices"),
         ("tune -n 2 --output /nonexistent/x", "cannot write /nonexistent/x"),
         ("offload bench transfers --device 4096", "offload bench: "),
         ("offload bench direct --path / --device 4096", "offload bench: "),
         ("offload bench step --simulate 1e-300/1 --params 1K", "from 0.001 to 1e6"),
         ("run -n 2 --grace-s 18446744073709551615 false", "is not in"),
+    ] {
+        refuse_once(line, wanted);
+    }
+}
+
+#[test]
+fn what_has_no_prediction_is_refused_once() {
+    for (line, wanted) in [
+        ("explain all-gather-v", "all-gather-v is none of the collectives that --help names"),
+        ("explain all-reduce --dtype f32,f16", "name one type, one operator and one root"),
+        ("explain all-reduce --transport cuda", "leave --transport cuda out"),
+        ("explain all-reduce -n 1", "1 is not in 2..=256"),
+        ("explain reduce --root 2", "--root 2 is no rank of 2"),
+        ("schedule simulate all-reduce -n 4 --inside 5", "write microseconds and GB/s"),
+        ("schedule simulate all-reduce -n 4 --inside 5,nan", "from 1e-6 to 1e9 GB/s"),
+        ("schedule simulate all-reduce -n 4 --across 5,1", "provided:\n  --node-ranks"),
+        ("schedule simulate all-reduce -n 4 -f 2", "7 sizes fit into a line"),
+        ("schedule simulate all-reduce -n 4 -b 2K -e 1K", "no size is between"),
     ] {
         refuse_once(line, wanted);
     }

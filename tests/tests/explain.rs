@@ -87,6 +87,20 @@ fn what_decided_is_told() {
     }
 }
 
+/// Who is started by a launcher hears from it how many ranks there are.
+#[test]
+fn a_launcher_says_how_many_ranks_there_are() {
+    let command = brigade().display().to_string();
+    let line = "explain broadcast --root 2 --bytes 1K --rounds 1 --transport shm";
+    let output = bounded(brigade())
+        .args(["run", "-n", "3", "--", command.as_str()])
+        .args(line.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+    assert!(text(&output.stdout).contains("root 2) of 1K, on 3 ranks over shm"), "{output:?}");
+}
+
 #[test]
 fn a_rank_alone_has_no_links() {
     let alone = [("BRIGADE_RANK", "0"), ("BRIGADE_WORLD_SIZE", "1")];

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::kind::{Case, Kind};
 use crate::measure::{Bench, Method, pair};
 use crate::news::news;
+use crate::progress::Progress;
 
 /// Bytes of a long call in each direction, at least and at most.
 const LONG_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=4 << 20;
@@ -27,7 +28,10 @@ impl Links {
         let bytes = (bytes / ranks).clamp(*LONG_BYTES.start(), *LONG_BYTES.end());
         // Alpha, beta and gamma to each rank, in 1e-18 s.
         let mut found = vec![0u64; 3 * ranks];
-        for round in 0..rounds(ranks) {
+        let (what, rounds, is_shown) = ("links", rounds(ranks), me == 0);
+        let progress = Progress { what, rounds: rounds as u32, is_shown };
+        for round in 0..rounds {
+            progress.round(round);
             let peer = partner(me, round, ranks);
             let Some(pair) = pair(comm, peer)? else { continue };
             let link = link_of(&pair, bytes)?;
@@ -58,19 +62,19 @@ impl Links {
         }
         let pairs =
             (0..self.ranks).flat_map(|from| (from + 1..self.ranks).map(move |to| (from, to)));
-        let range = |of: fn(Link) -> f64| {
+        let range = |of: fn(Link) -> f64, digits: usize| {
             let all = pairs.clone().map(|(from, to)| of(self.between(from, to)));
             let all: Vec<f64> = all.collect();
             let least = all.iter().copied().fold(f64::INFINITY, f64::min);
             let most = all.iter().copied().fold(0.0, f64::max);
-            match format!("{least:.1}") {
-                least if least == format!("{most:.1}") => least,
-                least => format!("{least} to {most:.1}"),
+            match format!("{least:.digits$}") {
+                least if least == format!("{most:.digits$}") => least,
+                least => format!("{least} to {most:.digits$}"),
             }
         };
-        let alpha = range(|link| link.alpha_s * 1e6);
-        let rate = range(|link| 1e-9 / link.beta_s_per_byte.max(1e-15));
-        let fold = range(|link| link.gamma_s_per_byte * 1e9);
+        let alpha = range(|link| link.alpha_s * 1e6, 1);
+        let rate = range(|link| 1e-9 / link.beta_s_per_byte.max(1e-15), 1);
+        let fold = range(|link| link.gamma_s_per_byte * 1e9, 3);
         format!(
             "# links: {alpha} us for an empty message, {rate} GB/s each way at once, and {fold} ns \
              more to add a byte\n"

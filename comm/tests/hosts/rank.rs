@@ -1,5 +1,6 @@
 //! What the ranks do, each in its process on its host.
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,7 @@ fn algorithms() {
             }
             if matches!(collective, Collective::ReduceScatter | Collective::AllGather) {
                 [1, 5000].into_iter().for_each(|count| check_uneven(&world, collective, count));
+                check_update(&world);
             }
         }
     }
@@ -167,6 +169,21 @@ fn check_call(group: &Communicator, call: &Call) {
     group.run(call, buffers).unwrap_or_else(|error| panic!("rank {rank}, {call}: {error}"));
     if let Some(wanted) = &wanted[rank] {
         assert!(output == *wanted, "rank {rank} of {ranks}, {call}: wrong");
+    }
+}
+
+/// A sharded update of whole numbers, which come to the same in any order.
+fn check_update(group: &Communicator) {
+    let (rank, ranks) = (group.rank(), group.size());
+    for elems in [ranks, 20_001] {
+        let mut gradients: Vec<f32> = (0..elems).map(|i| ((rank + 1) * (i % 9)) as f32).collect();
+        let mut weights = vec![rank as f32; elems];
+        let mut update = |_: Range<usize>, gradients: &mut [f32], weights: &mut [f32]| {
+            weights.iter_mut().zip(gradients).for_each(|(weight, gradient)| *weight = *gradient);
+        };
+        group.sharded_update(&mut gradients, Op::Sum, &mut weights, &mut update).unwrap();
+        let sum = ranks * (ranks + 1) / 2;
+        assert!(weights.iter().enumerate().all(|(i, &weight)| weight == (sum * (i % 9)) as f32));
     }
 }
 
