@@ -180,7 +180,7 @@ impl Report<'_> {
         let mut candidates: Vec<Candidate> =
             timed.filter_map(|(algorithm, us)| self.candidate(algorithm, us)).collect();
         // By the clock, or else as predicted.
-        let us = |one: &Candidate| one.measured_us.unwrap_or(one.cost.seconds);
+        let us = |one: &Candidate| one.measured_us.unwrap_or(one.cost.seconds * 1e6);
         candidates.sort_by(|one, other| us(one).total_cmp(&us(other)));
         let mut text = self.head() + COLUMNS;
         candidates.iter().for_each(|one| text += &self.row(one));
