@@ -51,6 +51,10 @@ pub struct Settings {
     pub ports: Option<(u16, u16)>,
     /// Sockets from one rank to another; zero lets the transport choose. `BRIGADE_SOCKETS`.
     pub sockets: usize,
+    /// Seal what ranks say to each other over TCP, and to their root: who listens on the network
+    /// reads nothing, and who changes something there is noticed. Between hosts only TCP is used
+    /// then. The same on all ranks, or joining fails. `BRIGADE_ENCRYPT`.
+    pub encrypt: bool,
     /// How long nothing may be heard of another rank's machine until the rank counts as lost, over
     /// TCP and of the root; seconds from two on. `BRIGADE_SILENCE_MS`.
     pub silence: Duration,
@@ -72,6 +76,7 @@ impl Default for Settings {
             interface: None,
             ports: None,
             sockets: 0,
+            encrypt: false,
             silence: Duration::from_secs(10),
             rdma: RdmaSettings::default(),
         }
@@ -92,7 +97,7 @@ pub struct SettingRow {
 }
 
 /// The variables, with their meanings; those of RDMA follow them.
-const TABLE: [(&str, &str); 12] = [
+const TABLE: [(&str, &str); 13] = [
     ("BRIGADE_TRANSPORT", "auto, or transports best first: shm,tcp"),
     ("BRIGADE_ALGORITHM", "one algorithm for every call that it can do"),
     ("BRIGADE_TUNING", "a file of `brigade tune`: algorithms by size"),
@@ -104,6 +109,7 @@ const TABLE: [(&str, &str); 12] = [
     ("BRIGADE_INTERFACE", "interfaces for TCP: name, address, CIDR, ^exclude"),
     ("BRIGADE_PORTS", "ports for TCP, FIRST-LAST"),
     ("BRIGADE_SOCKETS", "TCP sockets from one rank to another, 0 = automatic"),
+    ("BRIGADE_ENCRYPT", "1: what goes over a network is encrypted, by TCP only"),
     ("BRIGADE_SILENCE_MS", "a machine that is silent so long is lost, from 2 s on"),
 ];
 
@@ -174,7 +180,8 @@ impl Settings {
     /// while nothing has begun than in the middle of a call.
     pub(crate) fn patience_until(&self, deadline: Instant) -> Patience {
         let report_after = Some(self.report_after / JOIN_REPORT_PART);
-        Patience { deadline, report_after, silence: self.silence, meeting: None }
+        let Self { silence, encrypt, .. } = *self;
+        Patience { deadline, report_after, silence, encrypt, meeting: None }
     }
 
     /// Set one setting by its variable's name.
@@ -186,6 +193,11 @@ impl Settings {
         let wrong = |wanted: &str| Error::invalid(format!("{name}={value:?} is not {wanted}"));
         let number = || value.parse::<u64>().map_err(|_| wrong(NUMBER));
         let time = || number().map(Duration::from_millis);
+        let is_yes = || match value {
+            "1" | "true" | "yes" => Ok(true),
+            "0" | "false" | "no" | "" => Ok(false),
+            _ => Err(wrong("1 or 0")),
+        };
         match name {
             "BRIGADE_TRANSPORT" => self.transport = value.to_owned(),
             "BRIGADE_ALGORITHM" => {
@@ -198,13 +210,7 @@ impl Settings {
                 let tuning = tuning.map_err(|why| Error::invalid(format!("{name}={value}: {why}")));
                 self.tuning = Some(Arc::new(tuning?));
             }
-            "BRIGADE_ORDERED" => {
-                self.ordered = match value {
-                    "1" | "true" | "yes" => true,
-                    "0" | "false" | "no" | "" => false,
-                    _ => return Err(wrong("1 or 0")),
-                };
-            }
+            "BRIGADE_ORDERED" => self.ordered = is_yes()?,
             "BRIGADE_JOIN_TIMEOUT_MS" => self.join_timeout = time()?,
             "BRIGADE_REPORT_MS" => self.report_after = time()?,
             "BRIGADE_TIMEOUT_MS" => self.timeout = time()?,
@@ -226,6 +232,7 @@ impl Settings {
                 self.ports = Some((first, last));
             }
             "BRIGADE_SOCKETS" => self.sockets = number()? as usize,
+            "BRIGADE_ENCRYPT" => self.encrypt = is_yes()?,
             "BRIGADE_SILENCE_MS" => self.silence = time()?,
             _ if self.rdma.set(name, value)? => {}
             _ => return Err(Error::invalid(unknown(name))),
@@ -271,6 +278,7 @@ impl Settings {
             self.interface.clone().unwrap_or("any".into()),
             self.ports.map_or("any".into(), |(first, last)| format!("{first}-{last}")),
             self.sockets.to_string(),
+            u8::from(self.encrypt).to_string(),
             millis(self.silence),
         ];
         values.extend(self.rdma.values());
@@ -308,6 +316,7 @@ mod tests {
             "lo",
             "100-200",
             "3",
+            "1",
             "4000",
             "mlx5_0",
             "8",

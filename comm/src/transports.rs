@@ -25,8 +25,8 @@ pub const NAMES: [&str; 3] = ["shm", "rdma", "tcp"];
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] for a name that is none, with the names that are; or a setting of RDMA that
-/// is out of its bounds.
+/// [`Error::Invalid`] for a name that is none, with the names that are; for one that cannot
+/// encrypt, if that is asked for; or a setting of RDMA that is out of its bounds.
 pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error> {
     let asked = settings.transport.trim();
     let names: Vec<&str> = match asked {
@@ -34,12 +34,15 @@ pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error>
             let mut names = NAMES.to_vec();
             // Machines without devices are the rule, and need no warning; soft devices are slower
             // than TCP, and only used when they are asked for.
-            let has_cards = rdma(settings)?.has_hardware();
+            let has_cards = rdma(settings)?.has_hardware() && !settings.encrypt;
             names.retain(|name| *name != "rdma" || has_cards);
             names
         }
         _ => asked.split(',').map(str::trim).collect(),
     };
+    if settings.encrypt {
+        refuse_open(&names)?;
+    }
     names.into_iter().map(|name| one(name, settings)).collect()
 }
 
@@ -55,6 +58,16 @@ pub(crate) fn refuse_unknown(settings: &Settings) -> Result<(), Error> {
     };
     let mut names = settings.transport.split(',').map(str::trim);
     names.find(|name| !is_known(name)).map_or(Ok(()), |name| Err(unknown(name)))
+}
+
+/// Refuse what carries bytes over a network as they are.
+fn refuse_open(names: &[&str]) -> Result<(), Error> {
+    let is_open = |name: &&&str| **name == "rdma" || name.starts_with(PREFIX);
+    names.iter().find(is_open).map_or(Ok(()), |name| {
+        Err(Error::invalid(format!(
+            "BRIGADE_ENCRYPT is set, and {name} cannot encrypt: leave it out, so that tcp is used"
+        )))
+    })
 }
 
 fn unknown(name: &str) -> Error {
@@ -115,6 +128,7 @@ fn tcp(settings: &Settings) -> tcp::Settings {
         sockets_per_peer: settings.sockets,
         interface: settings.interface.clone(),
         ports: settings.ports.map(|(first, last)| first..=last),
+        encrypt: settings.encrypt,
         silence: settings.silence,
         ..tcp::Settings::default()
     }
@@ -176,6 +190,23 @@ mod tests {
                 let error = transports(&settings).map(drop).unwrap_err().to_string();
                 assert!(error.contains(wrong), "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn what_cannot_encrypt_is_refused_or_left_out() {
+        let settings = |transport: &str| Settings {
+            transport: transport.into(),
+            encrypt: true,
+            ..Settings::default()
+        };
+        for wanted in ["rdma", "shm, rdma ,tcp", "plugin:socket,tcp"] {
+            let error = transports(&settings(wanted)).map(drop).unwrap_err().to_string();
+            assert!(error.contains("cannot encrypt"), "{error}");
+        }
+        for wanted in ["auto", "shm,tcp"] {
+            let names = transports(&settings(wanted)).unwrap();
+            assert_eq!(names.iter().map(|it| it.name()).collect::<Vec<_>>(), ["shm", "tcp"]);
         }
     }
 

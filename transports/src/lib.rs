@@ -44,6 +44,7 @@ mod pieces;
 pub mod plugin;
 pub mod proof;
 pub mod rdma;
+pub mod seal;
 pub mod shm;
 mod sys;
 pub mod tcp;

@@ -6,7 +6,8 @@
 //! the stream (who speaks to whom, for what) goes into `context`: unless both say the same bytes
 //! the proof fails, so nothing that was said before it needs to be trusted.
 //!
-//! This proves who opened the stream. It does not protect what travels on it afterwards.
+//! This proves who opened the stream. What travels on it afterwards it does not protect; `seal`
+//! does.
 //!
 //! ```text
 //! connecting                                accepting

@@ -1,18 +1,20 @@
 //! One connection of the root: never waits, holds a bounded number of bytes.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use brigade_transports::seal::{Sealer, Seals};
 use brigade_transports::{OursAlone, keepalive};
 use socket2::SockRef;
 
 use super::SILENCE;
 use super::proof::Nonces;
 use super::sys::Watch;
+use crate::control::codec::Malformed;
 use crate::control::decoder::Decoder;
 use crate::control::frame::{Frame, STRANGER_BYTES_MAX};
 
@@ -35,7 +37,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 pub(super) enum Phase {
     Greeting,
     Proving(Nonces),
-    Proven,
+    Proven(Nonces),
     Seated(usize),
 }
 
@@ -43,6 +45,8 @@ pub(super) struct Conn {
     pub(super) phase: Phase,
     stream: OursAlone<TcpStream>,
     pub(super) decoder: Decoder,
+    /// What seals all that is said from now on, if it asked for that.
+    sealer: Option<Sealer>,
     outbox: VecDeque<Arc<[u8]>>,
     /// How many bytes of the first frame in the outbox have been sent.
     sent_bytes: usize,
@@ -70,6 +74,7 @@ impl Conn {
             phase: Phase::Greeting,
             stream: OursAlone::new(stream),
             decoder: Decoder::new(STRANGER_BYTES_MAX),
+            sealer: None,
             outbox: VecDeque::new(),
             sent_bytes: 0,
             due: Some(now + SEATING),
@@ -118,21 +123,28 @@ impl Conn {
 
     pub(super) fn say(&mut self, bytes: Arc<[u8]>) {
         if !self.closing && !self.dead {
+            let bytes = match &mut self.sealer {
+                Some(sealer) => sealer.seal_all(&bytes).into(),
+                None => bytes,
+            };
             self.outbox.push_back(bytes);
         }
     }
 
+    /// From now on all that is said and heard is sealed.
+    pub(super) fn seal(&mut self, seals: Seals) -> Result<(), Malformed> {
+        self.sealer = Some(seals.sealer);
+        self.decoder.open_with(seals.opener)
+    }
+
     /// What has come, and how the connection ended if it did.
-    pub(super) fn read(&mut self, scratch: &mut [u8]) -> (Vec<Frame>, Option<String>) {
+    pub(super) fn read(&mut self) -> (Vec<Frame>, Option<String>) {
         let mut frames = Vec::new();
         let mut taken_bytes = 0;
         while taken_bytes < TURN_BYTES {
-            match self.stream.read(scratch) {
+            match self.decoder.read(&mut *self.stream) {
                 Ok(0) => return (frames, Some("its process ended".into())),
-                Ok(count) => {
-                    taken_bytes += count;
-                    self.decoder.push(&scratch[..count]);
-                }
+                Ok(count) => taken_bytes += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return (frames, Some(format!("its connection broke: {error}"))),

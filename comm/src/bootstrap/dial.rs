@@ -4,21 +4,24 @@
 //! that does not resolve yet, a stale id file, a port that someone else has. Only what the root
 //! says after it has proved the secret is final.
 
-use std::io::{self, Read, Write};
+mod line;
+
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use brigade_transports::seal::Sealer;
 use brigade_transports::{opened, remedy};
 
 use super::conn::tune;
 use super::names::Lookup;
-use super::proof::{self, Nonces, Side, random};
+use super::proof;
 use super::target::{Found, Setback, Target};
 use super::{CardMaker, JoinError, Outlook, SILENCE, Vigil, draw, system};
 use crate::control::decoder::Decoder;
 use crate::control::frame::{Frame, Join, NEVER, STRANGER_BYTES_MAX, TEXT_BYTES_MAX};
-use crate::control::frame::{Table, Unable, VERSION, root_bytes_max};
+use crate::control::frame::{Table, root_bytes_max};
 use crate::control::{Member, Refusal};
+use line::{Line, may_pass, passing};
 
 /// How long one address may take to connect, when others could be tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,10 +29,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the root may take to tell us that the deadline has passed.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long what has come in time is still read.
-const LAST_LOOK: Duration = Duration::from_millis(100);
-/// How often a rank that waits for the others looks whether its root is still the right one.
-const LOOK: Duration = Duration::from_millis(50);
 /// For how long a root that knows another secret than its id may be on its way out.
 const DOUBT: Duration = Duration::from_secs(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
@@ -45,12 +44,15 @@ pub(super) struct Wish<'a> {
     /// After how long the root shall tell who is missing.
     pub(super) report_after: Option<Duration>,
     pub(super) silence: Duration,
+    /// Whether to seal what is said.
+    pub(super) encrypt: bool,
 }
 
 /// A seat, and the connection that stays open.
 pub(super) struct Seat {
     pub(super) stream: TcpStream,
     pub(super) decoder: Decoder,
+    pub(super) sealer: Option<Sealer>,
     pub(super) table: Table,
     pub(super) secret: [u8; 32],
 }
@@ -167,8 +169,13 @@ fn attempt(
         return Err(may_pass("nobody listens"));
     }
     tune(&stream, SILENCE).map_err(passing)?;
-    let mut line = Line { stream, decoder: Decoder::new(STRANGER_BYTES_MAX + TEXT_BYTES_MAX) };
-    line.prove(secret, (Instant::now() + PROOF_TIMEOUT).min(deadline + GRACE))?;
+    let decoder = Decoder::new(STRANGER_BYTES_MAX + TEXT_BYTES_MAX);
+    let mut line = Line { stream, decoder, sealer: None };
+    let until = (Instant::now() + PROOF_TIMEOUT).min(deadline + GRACE);
+    let nonces = line.prove(secret, until)?;
+    if wish.encrypt {
+        line.seal(secret, &nonces, until)?;
+    }
     line.decoder.limit(root_bytes_max(wish.ranks));
     let card = match draw(wish.card, secret) {
         Ok(card) => card,
@@ -185,6 +192,7 @@ fn attempt(
             patience_ms: millis(patience),
             report_ms: wish.report_after.map_or(NEVER, millis),
             silence_ms: millis(wish.silence),
+            encrypt: wish.encrypt,
             process: wish.process,
             member: wish.member.clone(),
             card,
@@ -194,203 +202,15 @@ fn attempt(
     match line.hear_until_changed(target, secret, vigil)? {
         Frame::Table(table) if table.seats.len() == wish.ranks => {
             let secret = proof::world_secret(secret, &table.nonce);
-            Ok(Seat { stream: line.stream, decoder: line.decoder, table, secret })
+            let Line { stream, decoder, sealer } = line;
+            Ok(Seat { stream, decoder, sealer, table, secret })
         }
         Frame::Refused { kind, why } => Err(Setback::Final(JoinError::Refused { kind, why })),
         _ => Err(may_pass("the root said something that makes no sense here")),
     }
 }
 
-/// A connection that waits, until a time that each call is given.
-struct Line {
-    stream: TcpStream,
-    decoder: Decoder,
-}
-
-impl Line {
-    fn prove(&mut self, secret: &[u8; 32], until: Instant) -> Result<(), Setback> {
-        let joining = random().map_err(passing)?;
-        self.say(&Frame::Hello { version: VERSION, nonce: joining }, until)?;
-        let nonces = match self.hear(until)? {
-            Frame::Challenge { nonce: root } => Nonces { joining, root },
-            other => return Err(doubtful(other)),
-        };
-        let mac = proof::show(secret, Side::Joining, &nonces);
-        self.say(&Frame::Proof { mac }, until)?;
-        match self.hear(until)? {
-            Frame::Proven { mac } if proof::check(secret, Side::Root, &nonces, &mac) => Ok(()),
-            other => Err(doubtful(other)),
-        }
-    }
-
-    /// Let the others know why this rank does not come, as far as that is possible. The root has
-    /// read it when this returns: with this rank's end it may end itself.
-    fn excuse(&mut self, wish: &Wish<'_>, why: String, deadline: Instant) {
-        let until = deadline.min(Instant::now() + GRACE);
-        let unable = Frame::Unable(Unable {
-            rank: crate::control::court::wire(wish.rank),
-            ranks: crate::control::court::wire(wish.ranks),
-            process: wish.process,
-            member: wish.member.clone(),
-            why,
-        });
-        let _heard = self.say(&unable, until).and_then(|()| self.hear(until));
-    }
-
-    fn say(&mut self, frame: &Frame, until: Instant) -> Result<(), Setback> {
-        self.stream.set_write_timeout(Some(left(until)?)).map_err(passing)?;
-        self.stream.write_all(&frame.encode()).map_err(passing)
-    }
-
-    /// Like `hear`, but end when `target` no longer leads here: the root of an earlier job, whose
-    /// other ranks are gone, would let us wait for ever. And when it is known that some will not
-    /// come.
-    fn hear_until_changed(
-        &mut self,
-        target: &Target<'_>,
-        secret: &[u8; 32],
-        vigil: &Vigil,
-    ) -> Result<Frame, Setback> {
-        let until = vigil.deadline() + GRACE;
-        let may_end = target.may_change() || vigil.may_end();
-        while may_end && !self.has_heard(LOOK)? && Instant::now() < until {
-            if vigil.has_ended() {
-                return Err(may_pass("others will not come"));
-            }
-            // When all have come, rank 0 removes the file, and a later job may write its own. But
-            // then the answer is on its way.
-            if target.has_changed(secret) && !self.has_heard(GRACE)? {
-                return Err(may_pass("another job has taken over the file"));
-            }
-        }
-        self.hear(until)
-    }
-
-    /// Whether something has come, waiting for it at most so long.
-    fn has_heard(&mut self, patience: Duration) -> Result<bool, Setback> {
-        self.stream.set_read_timeout(Some(patience)).map_err(passing)?;
-        match self.stream.peek(&mut [0]) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-            Err(error) => Err(passing(error)),
-        }
-    }
-
-    fn hear(&mut self, until: Instant) -> Result<Frame, Setback> {
-        let mut bytes = [0; 16 << 10];
-        let mut end = until;
-        loop {
-            match self.decoder.next() {
-                Ok(Some(frame)) => return Ok(frame),
-                Ok(None) => {}
-                Err(malformed) => {
-                    return Err(may_pass(&format!("it is not a root of ours: {malformed}")));
-                }
-            }
-            let patience = match left(end) {
-                // Who was stopped until the time was over has mostly been answered meanwhile.
-                Err(_) if end == until => {
-                    end = Instant::now() + LAST_LOOK;
-                    BACKOFF_MIN
-                }
-                left => left?,
-            };
-            self.stream.set_read_timeout(Some(patience)).map_err(passing)?;
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return Err(may_pass("it closed the connection")),
-                Ok(count) => self.decoder.push(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(passing(error)),
-            }
-        }
-    }
-}
-
-fn left(until: Instant) -> Result<Duration, Setback> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(may_pass("it does not answer")) } else { Ok(left) }
-}
-
-fn passing(error: io::Error) -> Setback {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => may_pass("it does not answer"),
-        _ => may_pass(&error.to_string()),
-    }
-}
-
 /// As it travels.
 fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
-}
-
-fn may_pass(why: &str) -> Setback {
-    Setback::Passing(why.to_owned(), Outlook::Open)
-}
-
-fn doubtful(frame: Frame) -> Setback {
-    match frame {
-        // Anybody may have written it, and a terminal obeys some bytes.
-        Frame::Refused { kind, why } => {
-            let harmless = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-            Setback::Doubtful { kind, why: why.chars().map(harmless).collect() }
-        }
-        _ => Setback::Doubtful {
-            kind: Refusal::Secret,
-            why: "it cannot prove the job's secret".into(),
-        },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::*;
-
-    const FRAME_BYTES_MAX: usize = 1 << 20;
-
-    fn line() -> (Line, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Line { stream, decoder: Decoder::new(FRAME_BYTES_MAX) }, listener.accept().unwrap().0)
-    }
-
-    #[test]
-    fn who_was_stopped_until_the_time_was_over_still_hears_what_came_in_time() {
-        let (mut line, mut root) = line();
-        let why = "one is missing".to_owned();
-        let frame = Frame::Refused { kind: Refusal::RanksMissing, why };
-        root.write_all(&frame.encode()).unwrap();
-        assert!(line.has_heard(Duration::from_secs(20)).is_ok_and(|has| has));
-        assert!(line.hear(Instant::now()).is_ok_and(|heard| heard == frame));
-        assert!(line.hear(Instant::now()).is_err(), "there is no more");
-    }
-
-    #[test]
-    fn what_a_stranger_says_does_nothing_to_a_terminal() {
-        let why = "the root's \x1b[2J\x07 secret".to_owned();
-        let Setback::Doubtful { why, .. } = doubtful(Frame::Refused { kind: Refusal::Secret, why })
-        else {
-            panic!("nothing that a stranger says is certain");
-        };
-        assert_eq!(why, "the root's \u{fffd}[2J\u{fffd} secret");
-    }
-
-    #[test]
-    fn who_speaks_without_end_is_not_heard_out() {
-        let (mut line, mut root) = line();
-        let speaker = std::thread::spawn(move || {
-            let length = (FRAME_BYTES_MAX as u32).to_le_bytes();
-            root.write_all(&length).unwrap();
-            while root.write_all(&[0]).is_ok() {
-                std::thread::sleep(Duration::from_micros(300));
-            }
-        });
-        let start = Instant::now();
-        assert!(line.hear(start).is_err());
-        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
-        drop(line);
-        speaker.join().unwrap();
-    }
 }

@@ -5,13 +5,16 @@
 //! come the oldest goes. When all ranks have come the listener is closed: a world is complete once,
 //! and the port is free for the next one.
 
+mod callers;
+
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brigade_transports::{OursAlone, opened};
+use brigade_transports::seal::SHARE_BYTES;
+use brigade_transports::{OursAlone, seal};
 
 use super::bell::{Bell, Ending};
 use super::conn::{Conn, Phase};
@@ -24,16 +27,10 @@ use crate::control::court::{Audience, Court, Order};
 use crate::control::frame::{Frame, Join, RANK_BYTES_MAX, Unable, VERSION};
 use crate::say::warn;
 
-/// The most connections that have not yet got a seat.
-const STRANGERS_MAX: usize = 1024;
-/// The most connections taken in one turn.
-const ACCEPTS_MAX: usize = 128;
 /// How long a failed root tells latecomers why it failed.
 const AFTERMATH: Duration = Duration::from_secs(5);
 /// How long the root's own last words may take.
 const FAREWELL: Duration = Duration::from_millis(200);
-/// Rest after the system refused to give us a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
 
 /// The root's thread, before and after all have come.
 pub(super) struct Hub {
@@ -134,44 +131,8 @@ impl Hub {
         ending.is_due(now, (&court.holders(), &self.own), &self.place)
     }
 
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTS_MAX {
-            let Some(listener) = &self.listener else { return };
-            match opened(|| listener.accept()) {
-                Ok((stream, _)) => {
-                    // A stream that cannot be set up is as good as one that never came.
-                    self.conns.extend(Conn::new(stream, Instant::now()).ok());
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    // Mostly no descriptors left: make room, and do not spin on a full house.
-                    if let Stage::Gathering(roster) = &mut self.stage
-                        && roster.deaf.is_none()
-                    {
-                        tracing::warn!(%error, "the root cannot accept connections now");
-                        roster.deaf = Some(error.to_string());
-                    }
-                    self.drop_oldest_stranger();
-                    std::thread::sleep(ACCEPT_PAUSE);
-                    break;
-                }
-            }
-        }
-        while self.conns.iter().filter(|conn| conn.is_stranger()).count() > STRANGERS_MAX {
-            self.drop_oldest_stranger();
-        }
-    }
-
-    fn drop_oldest_stranger(&mut self) {
-        if let Some(oldest) = self.conns.iter_mut().find(|conn| conn.is_stranger()) {
-            oldest.dead = true;
-        }
-    }
-
     fn attend(&mut self, index: usize) {
-        let mut scratch = [0; 16 << 10];
-        let (frames, end) = self.conns[index].read(&mut scratch);
+        let (frames, end) = self.conns[index].read();
         for frame in frames {
             if !self.conns[index].dead {
                 self.hear(index, frame, Instant::now());
@@ -186,8 +147,9 @@ impl Hub {
         match (self.conns[index].phase, frame) {
             (Phase::Greeting, Frame::Hello { version, nonce }) => self.greet(index, version, nonce),
             (Phase::Proving(nonces), Frame::Proof { mac }) => self.verify(index, &nonces, &mac),
-            (Phase::Proven, Frame::Join(join)) => self.seat(index, join, now),
-            (Phase::Proven, Frame::Unable(unable)) => self.excuse(index, unable, now),
+            (Phase::Proven(nonces), Frame::Share { share }) => self.seal(index, &nonces, &share),
+            (Phase::Proven(_), Frame::Join(join)) => self.seat(index, join, now),
+            (Phase::Proven(_), Frame::Unable(unable)) => self.excuse(index, unable, now),
             (Phase::Seated(rank), frame) => match &mut self.stage {
                 Stage::Sitting(court) => {
                     if matches!(frame, Frame::Waiting(_)) {
@@ -231,9 +193,23 @@ impl Hub {
         }
         let mac = proof::show(&self.secret, Side::Root, nonces);
         let conn = &mut self.conns[index];
-        conn.phase = Phase::Proven;
+        conn.phase = Phase::Proven(*nonces);
         conn.decoder.limit(RANK_BYTES_MAX);
         conn.say(Frame::Proven { mac }.encode().into());
+    }
+
+    /// Agree on keys with one who has proved the secret.
+    fn seal(&mut self, index: usize, nonces: &Nonces, theirs: &[u8; SHARE_BYTES]) {
+        let (share, seals) = match seal::accept(&self.secret, &nonces.context(), theirs) {
+            Ok(agreed) => agreed,
+            Err(error) => return self.part(index, &error.to_string()),
+        };
+        let conn = &mut self.conns[index];
+        // The last that is said in the open.
+        conn.say(Frame::Share { share }.encode().into());
+        if let Err(malformed) = conn.seal(seals) {
+            self.part(index, &malformed.to_string());
+        }
     }
 
     fn seat(&mut self, index: usize, join: Join, now: Instant) {
@@ -295,7 +271,7 @@ impl Hub {
     fn fail(&mut self, failure: Failure, now: Instant) {
         let Failure { kind, why } = failure;
         let last_words: Arc<[u8]> = Frame::Refused { kind, why }.encode().into();
-        let proven = |conn: &&mut Conn| matches!(conn.phase, Phase::Proven | Phase::Seated(_));
+        let proven = |conn: &&mut Conn| matches!(conn.phase, Phase::Proven(_) | Phase::Seated(_));
         for conn in self.conns.iter_mut().filter(proven) {
             conn.say(Arc::clone(&last_words));
             conn.close(now);

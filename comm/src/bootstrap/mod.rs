@@ -35,7 +35,7 @@ use thiserror::Error;
 use crate::control::{CARD_BYTES_MAX, Control, Member, RANKS_MAX, Refusal};
 use crate::launch::{Launch, RootSpec, StoreAddress};
 use claims::Claim;
-use dial::{Wish, dial};
+use dial::{Seat, Wish, dial};
 pub use id::{ID_BYTES, IdError, UniqueId};
 pub use root::Root;
 use store::{StoreClient, StoreError};
@@ -192,6 +192,7 @@ fn hint(kind: Refusal) -> &'static str {
         Refusal::RanksMissing => ": look at the missing processes' own output",
         Refusal::Version => ": use one version of the library in the whole job",
         Refusal::Secret => ": give all processes the same id or BRIGADE_SECRET",
+        Refusal::EncryptionDiffers => ": set BRIGADE_ENCRYPT on all of them, or on none",
         Refusal::RootClosed | Refusal::RankUnable => "",
     }
 }
@@ -259,8 +260,8 @@ pub(crate) fn rendezvous_with(
     let process = process_token(claim.is_second()).map_err(system("drawing a token"))?;
     // The second of two threads opens no root: it comes to that of the first, and is refused there.
     let serves = rank == 0 && !claim.is_second();
-    let Patience { report_after, silence, .. } = patience;
-    let wish = Wish { rank, ranks, card, process, member, report_after, silence };
+    let Patience { report_after, silence, encrypt, .. } = patience;
+    let wish = Wish { rank, ranks, card, process, member, report_after, silence, encrypt };
     let mut vigil = Vigil::new(rank, patience);
     let vigil = &mut vigil;
     match (&me.root, serves) {
@@ -356,7 +357,8 @@ fn join(
     conn::tune(&seat.stream, wish.silence).map_err(system("tuning the connection to the root"))?;
     let is_beside_root = |rank: &usize| hub_rank.is_some_and(|hub| members[hub] == members[*rank]);
     let beside_root = (0..wish.ranks).filter(is_beside_root).collect();
-    let mut control = Control::start(wish.rank, wish.ranks, beside_root, seat.stream, seat.decoder)
+    let Seat { stream, decoder, sealer, .. } = seat;
+    let mut control = Control::start(wish.rank, wish.ranks, beside_root, stream, decoder, sealer)
         .map_err(system("starting the control plane"))?;
     // Ranks beside rank 0 may outlive it, and others may have to be heard until then.
     if let Some(root) = root.or_else(|| Root::of_this_process(&nonce)) {

@@ -14,6 +14,16 @@ pub(super) struct Nonces {
     pub(super) root: [u8; 32],
 }
 
+impl Nonces {
+    /// What both ends believe about the connection, for keys that are good for it alone.
+    pub(super) fn context(&self) -> [u8; 64] {
+        let mut context = [0; 64];
+        context[..32].copy_from_slice(&self.joining);
+        context[32..].copy_from_slice(&self.root);
+        context
+    }
+}
+
 /// Who shows a code. The codes of the two differ, so neither can be sent back.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Side {

@@ -21,6 +21,9 @@ pub(super) struct Roster {
     seats: Vec<Option<Seat>>,
     /// Who came first: its number of ranks is the one that others are compared with.
     first: Option<(u32, Member)>,
+    /// Who was the first to get a seat, in words, and whether it seals what it says: all shall or
+    /// none.
+    encrypts: Option<(String, bool)>,
     /// The first to run out of patience runs out of it for everybody.
     due: Option<Due>,
     /// When who is missing is told, from the first seat that wants it on.
@@ -72,6 +75,7 @@ impl Roster {
     /// Give `join` its seat. A process that lost its connection may take its own seat again.
     pub(super) fn seat(&mut self, join: Join, now: Instant) -> Result<usize, Failure> {
         let rank = self.place(join.rank, join.ranks, &join.process, &join.member)?;
+        self.agree_on_encryption(&join)?;
         let patience = Duration::from_millis(join.patience_ms.into());
         let due = Due { at: now + patience, patience };
         self.due = Some(self.due.filter(|earlier| earlier.at <= due.at).unwrap_or(due));
@@ -83,6 +87,18 @@ impl Roster {
         self.seats[rank] = Some(Seat { process, member, card, present: true });
         self.unable.remove(&rank);
         Ok(rank)
+    }
+
+    /// That a rank seals what it says if and only if the others do.
+    fn agree_on_encryption(&mut self, join: &Join) -> Result<(), Failure> {
+        let who = format!("rank {} ({})", join.rank, named_process(&join.member));
+        let (first, encrypts) = self.encrypts.get_or_insert_with(|| (who.clone(), join.encrypt));
+        if *encrypts == join.encrypt {
+            return Ok(());
+        }
+        let (does, does_not) = if join.encrypt { (&who, &*first) } else { (&*first, &who) };
+        let why = format!("{does} encrypts what it sends and {does_not} does not");
+        Err(Failure { kind: Refusal::EncryptionDiffers, why })
     }
 
     /// A rank has no card. Another process may come in its place, so that is told soon, once for

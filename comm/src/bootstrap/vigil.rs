@@ -27,6 +27,8 @@ pub(crate) struct Patience {
     pub(crate) report_after: Option<Duration>,
     /// How long the root's machine may be silent afterwards.
     pub(crate) silence: Duration,
+    /// Whether what is said to the root is sealed.
+    pub(crate) encrypt: bool,
     /// What hears of the others meanwhile, for those who knew each other before: once it has a
     /// verdict there is nobody to wait for.
     pub(crate) meeting: Option<Arc<Control>>,
@@ -35,7 +37,8 @@ pub(crate) struct Patience {
 impl Patience {
     /// Of which nobody is told.
     pub(super) fn silent(deadline: Instant) -> Self {
-        Self { deadline, report_after: None, silence: SILENCE, meeting: None }
+        let (report_after, encrypt, meeting) = (None, false, None);
+        Self { deadline, report_after, silence: SILENCE, encrypt, meeting }
     }
 }
 

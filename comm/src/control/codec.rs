@@ -82,6 +82,14 @@ impl<'a> Fields<'a> {
         Ok(self.array::<1>()?[0])
     }
 
+    pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed { what: "neither yes nor no" }),
+        }
+    }
+
     pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_le_bytes(self.array()?))
     }

@@ -1,20 +1,67 @@
 //! Bytes as they come, made into frames.
 
+use std::io::{self, Read};
+
+use brigade_transports::seal::Opener;
+
 use super::codec::Malformed;
 use super::frame::{Frame, LENGTH_BYTES};
 
-/// Cuts a stream of bytes into frames. Holds less than one frame between calls.
+/// How much is read at a time.
+const READ_BYTES: usize = 16 << 10;
+
+/// Cuts a stream of bytes into frames, which may be sealed from some place on. Holds less than one
+/// frame between calls.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     bytes: Vec<u8>,
     done: usize,
     frame_bytes_max: usize,
+    opener: Option<Box<Opener>>,
+    /// The other end has shown its share of a key: what comes behind it is sealed.
+    awaits_opener: bool,
 }
 
 impl Decoder {
     /// A decoder that takes frames of up to `frame_bytes_max` bytes.
     pub(crate) fn new(frame_bytes_max: usize) -> Self {
-        Self { bytes: Vec::new(), done: 0, frame_bytes_max }
+        let (bytes, done, opener, awaits_opener) = (Vec::new(), 0, None, false);
+        Self { bytes, done, frame_bytes_max, opener, awaits_opener }
+    }
+
+    /// What comes behind the share of a key that was last heard is opened by this. Errors:
+    /// something has come behind it already, before the other end could have sealed it.
+    pub(crate) fn open_with(&mut self, opener: Opener) -> Result<(), Malformed> {
+        if self.done < self.bytes.len() {
+            return Err(Malformed { what: "bytes in the open where only sealed ones may be" });
+        }
+        (self.opener, self.awaits_opener) = (Some(Box::new(opener)), false);
+        Ok(())
+    }
+
+    /// Take what has come on `stream`, by reading once; returns how many bytes that was, none at
+    /// its end. Errors: the stream's, and `InvalidData` for what is not sealed as it should be.
+    pub(crate) fn read(&mut self, stream: &mut impl Read) -> io::Result<usize> {
+        let Some(mut opener) = self.opener.take() else {
+            let mut bytes = [0; READ_BYTES];
+            let count = stream.read(&mut bytes)?;
+            self.push(&bytes[..count]);
+            return Ok(count);
+        };
+        let outcome = stream.read(opener.room()).and_then(|count| {
+            opener.fill(count);
+            loop {
+                let opened = opener.opened()?;
+                if opened.is_empty() {
+                    return Ok(count);
+                }
+                self.push(opened);
+                let taken = opened.len();
+                opener.take(taken);
+            }
+        });
+        self.opener = Some(opener);
+        outcome
     }
 
     /// From now on take longer (or only shorter) frames.
@@ -23,7 +70,7 @@ impl Decoder {
     }
 
     /// Take bytes as they came.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         if self.done > 0 {
             self.bytes.drain(..self.done);
             self.done = 0;
@@ -33,6 +80,9 @@ impl Decoder {
 
     /// The next whole frame, or `None` until more bytes have come.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
+        if self.awaits_opener {
+            return Ok(None);
+        }
         let waiting = &self.bytes[self.done..];
         let Some((length, rest)) = waiting.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);
@@ -46,6 +96,7 @@ impl Decoder {
         };
         let frame = Frame::decode(frame)?;
         self.done += LENGTH_BYTES + length;
+        self.awaits_opener = matches!(frame, Frame::Share { .. });
         Ok(Some(frame))
     }
 }

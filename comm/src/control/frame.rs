@@ -6,12 +6,14 @@
 //! frame that is too long, too short, of an unknown kind or with anything left over ends the
 //! connection.
 
+use brigade_transports::seal::SHARE_BYTES;
+
 pub(crate) use super::codec::TEXT_BYTES_MAX;
 use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 8;
+pub(crate) const VERSION: u16 = 9;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -54,6 +56,8 @@ pub(crate) struct Join {
     pub(crate) report_ms: u32,
     /// How long its machine may be silent.
     pub(crate) silence_ms: u32,
+    /// Whether it seals what it says, to the root and to others.
+    pub(crate) encrypt: bool,
     /// The same for all ranks of one process, different everywhere else.
     pub(crate) process: [u8; 16],
     pub(crate) member: Member,
@@ -103,6 +107,9 @@ pub(crate) enum Frame {
     Proof { mac: [u8; 32] },
     /// So does the root.
     Proven { mac: [u8; 32] },
+    /// One end's share of a key: all that it says behind this is sealed. The rank begins, if it
+    /// wants that.
+    Share { share: [u8; SHARE_BYTES] },
     /// A rank asks for its seat.
     Join(Join),
     /// A rank has no card, so it cannot ask for one.
@@ -184,6 +191,7 @@ impl Frame {
             Frame::Hold { .. } => 22,
             Frame::LetGo { .. } => 23,
             Frame::Lost { .. } => 24,
+            Frame::Share { .. } => 25,
         }
     }
 
@@ -196,6 +204,7 @@ impl Frame {
             }
             Frame::Challenge { nonce } => parts.bytes(nonce),
             Frame::Proof { mac } | Frame::Proven { mac } => parts.bytes(mac),
+            Frame::Share { share } => parts.bytes(share),
             Frame::Join(join) => encode_join(join, parts),
             Frame::Unable(unable) => encode_unable(unable, parts),
             Frame::Table(table) => encode_table(table, parts),
@@ -276,6 +285,7 @@ impl Frame {
             22 => Frame::Hold { group: fields.u64()? },
             23 => Frame::LetGo { group: fields.u64()? },
             24 => Frame::Lost { rank: fields.u32()?, how: fields.text()? },
+            25 => Frame::Share { share: fields.array()? },
             _ => return Err(Malformed { what: "a frame of an unknown kind" }),
         };
         fields.end()?;
@@ -298,6 +308,7 @@ fn encode_join(join: &Join, parts: &mut Parts) {
     parts.u32(join.patience_ms);
     parts.u32(join.report_ms);
     parts.u32(join.silence_ms);
+    parts.u8(join.encrypt.into());
     parts.bytes(&join.process);
     encode_member(&join.member, parts);
     parts.long(&join.card);
@@ -310,6 +321,7 @@ fn decode_join(fields: &mut Fields<'_>) -> Result<Join, Malformed> {
         patience_ms: fields.u32()?,
         report_ms: fields.u32()?,
         silence_ms: fields.u32()?,
+        encrypt: fields.bool()?,
         process: fields.array()?,
         member: decode_member(fields)?,
         card: fields.long(CARD_BYTES_MAX)?.to_vec(),

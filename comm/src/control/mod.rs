@@ -6,9 +6,10 @@
 //!
 //! What the star is not: a way to move data, and a failure detector for stopped processes. A
 //! process that is stopped or slow keeps its connection and is not lost; deadlines are for that.
-//! Frames after the proof are neither encrypted nor authenticated one by one.
+//! What is said after the proof is sealed where the rank asks for that (`Settings::encrypt`), and
+//! else neither encrypted nor authenticated one by one.
 
-mod codec;
+pub(crate) mod codec;
 pub(crate) mod court;
 pub(crate) mod decoder;
 pub(crate) mod frame;
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use brigade_transports::seal::Sealer;
 use brigade_transports::{OursAlone, opened};
 use court::wire;
 use decoder::Decoder;
@@ -64,8 +66,9 @@ pub struct Control {
 #[derive(Debug)]
 struct Line {
     stream: OursAlone<TcpStream>,
-    /// Held while a frame is written, so that frames of two threads do not mix.
-    turn: Mutex<()>,
+    /// Held while a frame is written, so that frames of two threads do not mix; what seals them, if
+    /// they are sealed.
+    turn: Mutex<Option<Sealer>>,
     monitor: Mutex<Option<JoinHandle<()>>>,
     /// Held while a question is open; the last question's token.
     question: Mutex<()>,
@@ -103,13 +106,15 @@ impl Control {
         self.star.as_deref().unwrap_or(self)
     }
 
-    /// Go on over the connection that brought us in. `decoder` holds what has already been read.
+    /// Go on over the connection that brought us in. `decoder` holds what has already been read;
+    /// `sealer` seals what we say, if anything does.
     pub(crate) fn start(
         rank: usize,
         ranks: usize,
         beside_root: Vec<usize>,
         stream: TcpStream,
         decoder: Decoder,
+        sealer: Option<Sealer>,
     ) -> std::io::Result<Self> {
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(Some(SAY_TIMEOUT))?;
@@ -117,7 +122,7 @@ impl Control {
         let monitor = heard.listen(opened(|| stream.try_clone())?, decoder, rank)?;
         let line = Line {
             stream: OursAlone::new(stream),
-            turn: Mutex::new(()),
+            turn: Mutex::new(sealer),
             monitor: Mutex::new(Some(monitor)),
             question: Mutex::new(()),
             token: AtomicU32::new(0),
@@ -350,8 +355,11 @@ impl Control {
     }
 
     fn write(&self, line: &Line, frame: &Frame) -> bool {
-        let bytes = frame.encode();
-        let _turn = locked(&line.turn);
+        let mut bytes = frame.encode();
+        let mut turn = locked(&line.turn);
+        if let Some(sealer) = &mut *turn {
+            bytes = sealer.seal_all(&bytes);
+        }
         let sent = (&*line.stream).write_all(&bytes).is_ok();
         if !sent {
             // Half a frame may be out: nothing that followed would be understood.

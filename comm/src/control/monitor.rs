@@ -1,7 +1,7 @@
 //! The listening side of one rank: a thread that reads what the root says and writes it down.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
@@ -193,7 +193,6 @@ impl Heard {
     }
 
     fn read_to_end(&self, mut stream: &TcpStream, decoder: &mut Decoder) -> String {
-        let mut bytes = [0; 4096];
         loop {
             loop {
                 match decoder.next() {
@@ -208,9 +207,9 @@ impl Heard {
                     }
                 }
             }
-            match stream.read(&mut bytes) {
+            match decoder.read(&mut stream) {
                 Ok(0) => return "its process ended or closed the connection".into(),
-                Ok(count) => decoder.push(&bytes[..count]),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return format!("the connection to it broke: {error}"),
             }

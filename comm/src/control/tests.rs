@@ -1,6 +1,5 @@
 //! A rank whose root does not read.
 
-use std::io::Read;
 use std::net::TcpListener;
 
 use super::frame::{PAST_CALLS_MAX, RANK_BYTES_MAX};
@@ -11,7 +10,7 @@ fn rank_one() -> (Control, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let root = listener.accept().unwrap().0;
-    (Control::start(1, 2, vec![0], stream, Decoder::new(RANK_BYTES_MAX)).unwrap(), root)
+    (Control::start(1, 2, vec![0], stream, Decoder::new(RANK_BYTES_MAX), None).unwrap(), root)
 }
 
 fn stand(control: &Control, group: u64) -> bool {
@@ -32,9 +31,7 @@ fn a_root_that_reads_nothing_is_not_gone_however_many_groups_stand_still() {
     // It goes on where it was: what was told is there, and so is room for more.
     let (mut decoder, mut heard) = (Decoder::new(RANK_BYTES_MAX), Vec::new());
     while heard.len() < told + 1 {
-        let mut bytes = [0; 4096];
-        let count = root.read(&mut bytes).unwrap();
-        decoder.push(&bytes[..count]);
+        decoder.read(&mut root).unwrap();
         heard.extend(std::iter::from_fn(|| decoder.next().unwrap()));
     }
     let groups = heard.iter().map_while(|frame| match frame {

@@ -160,12 +160,15 @@ pub enum Refusal {
     RootClosed = 7,
     /// A rank of the root's own process cannot come: nobody else can in its place.
     RankUnable = 8,
+    /// Some processes seal what they say, others do not.
+    EncryptionDiffers = 9,
 }
 
 impl Refusal {
     pub(super) fn decode(byte: u8) -> Result<Self, Malformed> {
         use Refusal::*;
-        let mistakes = [DuplicateRank, RankOutOfRange, RanksDiffer, Version, Secret];
+        let mistakes =
+            [DuplicateRank, RankOutOfRange, RanksDiffer, Version, Secret, EncryptionDiffers];
         let absences = [RanksMissing, RootClosed, RankUnable];
         (mistakes.into_iter().chain(absences))
             .find(|kind| *kind as u8 == byte)

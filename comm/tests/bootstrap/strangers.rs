@@ -55,7 +55,8 @@ fn another_version_is_told_which_one_we_speak() {
     stream.read_to_end(&mut answer).unwrap();
     // A refusal (kind 7) because of the version (5).
     assert_eq!(&answer[4..6], &[7, 5]);
-    assert!(String::from_utf8_lossy(&answer).contains("the root speaks version 8, not 99"));
+    let said = String::from_utf8_lossy(&answer);
+    assert!(said.contains("the root speaks version ") && said.ends_with(", not 99"), "{said}");
 }
 
 #[test]

@@ -13,8 +13,9 @@ use brigade_transports::loopback::{Clock, World};
 
 use crate::hosted::Hosted;
 
-/// `late` is loopback with wires that read lent memory as late as they may.
-pub(crate) const TRANSPORTS: [&str; 4] = ["loopback", "late", "shm", "tcp"];
+/// `late` is loopback with wires that read lent memory as late as they may, `sealed` TCP that
+/// encrypts.
+pub(crate) const TRANSPORTS: [&str; 5] = ["loopback", "late", "shm", "tcp", "sealed"];
 
 /// What hangs shall fail, not hang; what is only slow on a loaded machine shall not fail.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -70,6 +71,10 @@ pub(crate) fn special(ranks: usize, settings: &Settings) -> Option<Vec<Arc<dyn T
     let tcp = || transports(&Settings { transport: "tcp".into(), ..settings.clone() });
     Some(match &*settings.transport {
         "late" => vec![Arc::new(World::new(ranks).late_sends().transport())],
+        "sealed" => {
+            let sealed = Settings { transport: "tcp".into(), encrypt: true, ..settings.clone() };
+            transports(&sealed).expect("a name")
+        }
         "loopback without windows" => {
             let memory = World::new(ranks).clock(Clock::Real).transport();
             vec![Hosted::transport(Arc::new(memory), 1, false)]

@@ -5,6 +5,7 @@
 //! boot of the same kernel, in the same network namespace, as the same user; all others are TCP's.
 
 mod job;
+mod listen;
 mod net;
 mod rank;
 mod windows;
@@ -40,6 +41,7 @@ fn every_algorithm_works_across_hosts() {
     check(&hosts, &[0, 0, 1, 1], "algorithms", &[]);
     check(&hosts, &[0, 1, 0, 1, 1], "algorithms", &[]);
     check(&hosts, &[0, 1, 0, 2, 1, 0], "algorithms", &[]);
+    check(&hosts, &[0, 1, 0, 1], "algorithms", &[("BRIGADE_ENCRYPT", "1")]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Op, Settings};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::job::{FOLDER, PART, PLACES, say};
-use crate::windows;
+use crate::{listen, windows};
 
 /// The child's side. Without a part this is an empty test.
 #[test]
@@ -26,6 +26,8 @@ fn play_a_part() {
         "crossing" => crossing(),
         "refused" => say(&format!("error {}", Communicator::from_env().err().unwrap())),
         "pace" => pace(),
+        "listening" => listen::listen(),
+        "speaking" => listen::speak(),
         "windows" => windows::ring(),
         "window flow" => windows::flow(),
         other => panic!("no part called {other}"),

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::card::Card;
 use super::handshake::{self, Answer, Failed, Hello};
-use super::link::{Pair, Turn};
+use super::link::{Pair, Proved, Turn};
 use super::patience::Patience;
 use super::port::Shared;
 use super::route::{Candidate, candidates};
@@ -39,7 +39,7 @@ const SOCKETS_APART: usize = 4;
 /// What came of dialling.
 enum Dialled {
     /// The sockets of a link.
-    Linked(Vec<Socket>),
+    Linked(Vec<Proved>),
     /// The peer is dialling us and its link counts. It keeps this open meanwhile.
     Crossing(Socket),
     /// The peer is dialling us and ours counts, but nobody answers us: it shall make the link.
@@ -101,7 +101,7 @@ impl Call {
         }
     }
 
-    fn finish(&self, sockets: Vec<Socket>) -> Result<(), TransportError> {
+    fn finish(&self, sockets: Vec<Proved>) -> Result<(), TransportError> {
         let failed = |call, error| TransportError::from_io(call, &error, "finishing a link");
         let link = self.pair.dialled(sockets).map_err(|error| failed("fcntl", error))?;
         let stands = self.shared.links.stands(self.group, &link);
@@ -235,8 +235,10 @@ impl Call {
             socket.set_nonblocking(false).map_err(failed)?;
             options::tune(&socket, &self.shared.settings, options::is_local(&socket))?;
             hello.socket = index;
-            match handshake::call(&socket, &hello, &self.shared.secret, &patience)? {
-                Answer::Linked => sockets.push(socket),
+            let terms = self.shared.terms();
+            let (answer, seals) = handshake::call(&socket, &hello, terms, &patience)?;
+            match answer {
+                Answer::Linked => sockets.push(Proved { socket, seals }),
                 Answer::Crossing => return Ok(Dialled::Crossing(socket)),
                 Answer::GroupLeft => {
                     let how = "it has left the communicator".into();

@@ -8,13 +8,13 @@ use std::io;
 use std::sync::Arc;
 
 use super::bell::Armings;
+use super::ends::Inlet;
 use super::frame::{Frame, HEADER_BYTES};
 use super::link::Link;
-use super::wire::{READ_AHEAD_BYTES, receive};
+use super::wire::READ_AHEAD_BYTES;
 
 /// The receiving end of a striped stream.
 pub(super) struct Gatherer {
-    link: Arc<Link>,
     lanes: Vec<Lane>,
     /// The lane that has the segment which is next in the stream, or had the last one.
     lane: usize,
@@ -35,6 +35,7 @@ const ALL_LANES_EVERY: u32 = 8;
 
 /// One socket, read a little ahead so that small segments cost one system call.
 struct Lane {
+    inlet: Inlet,
     ahead: Vec<u8>,
     head: usize,
     tail: usize,
@@ -45,16 +46,17 @@ struct Lane {
 
 impl Gatherer {
     pub(super) fn new(link: Arc<Link>, armings: Armings) -> Gatherer {
-        let lane = || Lane {
+        let lane = |socket| Lane {
+            inlet: Inlet::new(link.clone(), socket),
             ahead: vec![0; READ_AHEAD_BYTES],
             head: 0,
             tail: 0,
             waiting: None,
             has_ended: false,
         };
-        let lanes = link.sockets.iter().map(|_| lane()).collect();
+        let lanes = (0..link.sockets.len()).map(lane).collect();
         let (lane, body_bytes, next, idle, seen) = (0, 0, 0, 0, armings.count());
-        Gatherer { link, lanes, lane, body_bytes, next, armings, seen, idle }
+        Gatherer { lanes, lane, body_bytes, next, armings, seen, idle }
     }
 
     /// The next bytes of the stream, as many as there are now.
@@ -74,7 +76,7 @@ impl Gatherer {
             let mut count = lane.take(&mut target[filled..filled + most]);
             if count == 0 {
                 let room = &mut target[filled..filled + most];
-                match receive(&self.link.sockets[self.lane], room) {
+                match lane.inlet.read(room) {
                     Ok(0) => break,
                     Ok(received) => count = received,
                     // The bytes before it are good; it will fail again.
@@ -97,7 +99,7 @@ impl Gatherer {
         let mut stuck = 0;
         for index in (self.lane..lanes).chain(0..self.lane).take(most) {
             let lane = &mut self.lanes[index];
-            lane.look(&self.link.sockets[index])?;
+            lane.look()?;
             match lane.waiting {
                 Some(Frame { bytes, offset }) if offset == self.next => {
                     lane.waiting = None;
@@ -131,7 +133,7 @@ impl Gatherer {
 
 impl Lane {
     /// Read the next header, if it is there now and the last one's segment was read.
-    fn look(&mut self, socket: &socket2::Socket) -> io::Result<()> {
+    fn look(&mut self) -> io::Result<()> {
         if self.waiting.is_some() || self.has_ended {
             return Ok(());
         }
@@ -139,7 +141,7 @@ impl Lane {
             self.ahead.copy_within(self.head..self.tail, 0);
             self.tail -= self.head;
             self.head = 0;
-            match receive(socket, &mut self.ahead[self.tail..]) {
+            match self.inlet.read(&mut self.ahead[self.tail..]) {
                 Ok(count) => self.tail += count,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     self.has_ended = true;
@@ -173,6 +175,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
+    use super::super::link::Proved;
     use super::*;
 
     /// What each lane of a stream of these pieces carries, dealt at random.
@@ -188,6 +191,15 @@ mod tests {
         bytes
     }
 
+    /// A link of sockets on which nothing is sealed.
+    fn link(own: Vec<UnixStream>) -> Arc<Link> {
+        let proved = own.into_iter().map(|stream| {
+            stream.set_nonblocking(true).unwrap();
+            Proved { socket: stream.into(), seals: None }
+        });
+        Arc::new(Link::of(proved.collect()))
+    }
+
     /// Feed each lane its bytes, then the end; returns what came out and how it ended.
     fn gathered(lanes: &[Vec<u8>], random: &mut fastrand::Rng) -> (Vec<u8>, io::ErrorKind) {
         let (own, other): (Vec<_>, Vec<_>) =
@@ -195,11 +207,8 @@ mod tests {
         for (mut socket, bytes) in other.into_iter().zip(lanes) {
             socket.write_all(bytes).unwrap();
         }
-        let sockets: Vec<_> = own.into_iter().map(socket2::Socket::from).collect();
-        for socket in &sockets {
-            socket.set_nonblocking(true).unwrap();
-        }
-        let mut gatherer = Gatherer::new(Arc::new(Link::of(sockets)), Armings::default());
+        let link = link(own);
+        let mut gatherer = Gatherer::new(link, Armings::default());
         let mut stream = Vec::new();
         loop {
             let mut target = vec![0; random.usize(1..20_000)];
@@ -240,9 +249,7 @@ mod tests {
     #[test]
     fn after_arming_one_look_sees_all_lanes() {
         let (own, others): (Vec<_>, Vec<_>) = (0..4).map(|_| UnixStream::pair().unwrap()).unzip();
-        let sockets: Vec<_> = own.into_iter().map(socket2::Socket::from).collect();
-        sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
-        let link = Arc::new(Link::of(sockets));
+        let link = link(own);
         let armings = Armings::default();
         let mut gatherer = Gatherer::new(link, armings.clone());
         let mut got = [0; 8];

@@ -4,6 +4,7 @@
 //! dialling                                    accepting
 //!     hello: whom I want, who I am   ─────────▶   (not for me: hangs up)
 //!     ◀──────  proof.rs, over the hello's bytes  ──────▶
+//!     ◀──────  seal, over the same, if it is asked for  ──────▶
 //!     ◀─────────────────────────────────────   answer
 //! ```
 
@@ -15,8 +16,11 @@ use socket2::Socket;
 use super::patience::Patience;
 use crate::TransportError;
 use crate::proof::{self, Role, prove};
+use crate::seal::{self, Offer, SHARE_BYTES, Seals};
 
 const MAGIC: [u8; 8] = *b"brgtcp 1";
+/// Of those who seal what they say.
+const MAGIC_SEALED: [u8; 8] = *b"brgtcp S";
 const HELLO_BYTES: usize = 52;
 
 /// The most sockets between two ranks of a communicator.
@@ -44,9 +48,9 @@ pub(super) struct Hello {
 }
 
 impl Hello {
-    fn serialise(&self) -> [u8; HELLO_BYTES] {
+    fn serialise(&self, terms: &Terms<'_>) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
-        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[0..8].copy_from_slice(&terms.magic());
         bytes[8..24].copy_from_slice(&self.target);
         bytes[24..32].copy_from_slice(&self.group.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.attempt.to_le_bytes());
@@ -57,12 +61,15 @@ impl Hello {
         bytes
     }
 
-    fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, &'static str> {
+    fn parse(bytes: &[u8; HELLO_BYTES], terms: &Terms<'_>) -> Result<Hello, &'static str> {
         fn field<const N: usize>(bytes: &[u8; HELLO_BYTES], start: usize) -> [u8; N] {
             bytes[start..start + N].try_into().expect("fields lie within the hello")
         }
-        if bytes[0..8] != MAGIC {
-            return Err("the caller does not speak our protocol");
+        if bytes[0..8] != terms.magic() {
+            return Err(match field(bytes, 0) {
+                MAGIC | MAGIC_SEALED => "one end encrypts and the other does not",
+                _ => "the caller does not speak our protocol",
+            });
         }
         let hello = Hello {
             target: field(bytes, 8),
@@ -80,6 +87,20 @@ impl Hello {
             return Err("the number of sockets makes no sense");
         }
         Ok(hello)
+    }
+}
+
+/// What a rank asks of whoever is at the other end.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) secret: &'a [u8; 32],
+    /// That what they say be sealed.
+    pub(super) encrypt: bool,
+}
+
+impl Terms<'_> {
+    fn magic(&self) -> [u8; 8] {
+        if self.encrypt { MAGIC_SEALED } else { MAGIC }
     }
 }
 
@@ -107,47 +128,73 @@ impl From<TransportError> for Failed {
     }
 }
 
-/// The dialling side. Returns the answer; the socket is still in blocking mode.
+/// The dialling side. Returns the answer, and what seals the rest if that is asked for; the socket
+/// is still in blocking mode.
 pub(super) fn call(
     socket: &Socket,
     hello: &Hello,
-    secret: &[u8; 32],
+    terms: Terms<'_>,
     patience: &Patience,
-) -> Result<Answer, Failed> {
+) -> Result<(Answer, Option<Seals>), Failed> {
     let mut stream = Timed { socket, patience, heard: 0 };
-    let bytes = hello.serialise();
+    let bytes = hello.serialise(&terms);
     stream.write_all(&bytes).map_err(|error| refused("saying hello", &error))?;
-    prove(&mut stream, secret, Role::Connecting, &bytes).map_err(|error| {
+    prove(&mut stream, terms.secret, Role::Connecting, &bytes).map_err(|error| {
         // Whoever has shown a nonce listens, knows our protocol and is who we called.
         let is_denied = stream.heard >= proof::HELLO_BYTES && !patience.left().is_zero();
         Failed { error, is_denied }
     })?;
+    let seals = terms.encrypt.then(|| offer(&mut stream, terms.secret, &bytes)).transpose()?;
     let mut answer = [0];
     stream.read_exact(&mut answer).map_err(|error| refused("waiting for an answer", &error))?;
-    match answer {
-        [1] => Ok(Answer::Linked),
-        [2] => Ok(Answer::Crossing),
-        [3] => Ok(Answer::GroupLeft),
-        [other] => Err(TransportError::Refused { why: format!("an answer of {other}") }.into()),
-    }
+    let answer = match answer {
+        [1] => Answer::Linked,
+        [2] => Answer::Crossing,
+        [3] => Answer::GroupLeft,
+        [other] => {
+            return Err(TransportError::Refused { why: format!("an answer of {other}") }.into());
+        }
+    };
+    Ok((answer, seals))
+}
+
+/// Agree on keys for what comes, as the dialling side.
+fn offer(
+    stream: &mut Timed<'_>,
+    secret: &[u8; 32],
+    context: &[u8],
+) -> Result<Seals, TransportError> {
+    let (offer, share) = Offer::new(secret, context)?;
+    stream.write_all(&share).map_err(|error| refused("offering a key", &error))?;
+    let mut theirs = [0; SHARE_BYTES];
+    stream.read_exact(&mut theirs).map_err(|error| refused("waiting for a key", &error))?;
+    offer.conclude(&theirs)
 }
 
 /// The accepting side: hear the hello of someone who wants `own_id` and knows the secret.
 pub(super) fn hear(
     socket: &Socket,
     own_id: &[u8; 16],
-    secret: &[u8; 32],
+    terms: Terms<'_>,
     until: Instant,
-) -> Result<Hello, TransportError> {
+) -> Result<(Hello, Option<Seals>), TransportError> {
     let mut stream = Timed { socket, patience: &Patience::until(until), heard: 0 };
     let mut bytes = [0; HELLO_BYTES];
     stream.read_exact(&mut bytes).map_err(|error| refused("waiting for a hello", &error))?;
-    let hello = Hello::parse(&bytes).map_err(|why| TransportError::Refused { why: why.into() })?;
+    let hello = Hello::parse(&bytes, &terms);
+    let hello = hello.map_err(|why| TransportError::Refused { why: why.into() })?;
     if hello.target != *own_id {
         return Err(TransportError::Refused { why: "the caller wants another rank".into() });
     }
-    prove(&mut stream, secret, Role::Accepting, &bytes)?;
-    Ok(hello)
+    prove(&mut stream, terms.secret, Role::Accepting, &bytes)?;
+    if !terms.encrypt {
+        return Ok((hello, None));
+    }
+    let mut theirs = [0; SHARE_BYTES];
+    stream.read_exact(&mut theirs).map_err(|error| refused("waiting for a key", &error))?;
+    let (share, seals) = seal::accept(terms.secret, &bytes, &theirs)?;
+    stream.write_all(&share).map_err(|error| refused("showing a key", &error))?;
+    Ok((hello, Some(seals)))
 }
 
 /// The accepting side's last word.
@@ -219,9 +266,17 @@ mod tests {
     const HELLO: Hello =
         Hello { target: [9; 16], group: 77, attempt: 5, from: 3, to: 1, socket: 2, sockets: 4 };
 
+    const PLAIN: Terms<'static> = Terms { secret: &[7; 32], encrypt: false };
+    const SEALED: Terms<'static> = Terms { secret: &[7; 32], encrypt: true };
+
     #[test]
-    fn a_hello_reads_back() {
-        assert_eq!(Hello::parse(&HELLO.serialise()), Ok(HELLO));
+    fn a_hello_reads_back_on_the_same_terms() {
+        for terms in [PLAIN, SEALED] {
+            assert_eq!(Hello::parse(&HELLO.serialise(&terms), &terms), Ok(HELLO));
+        }
+        let wrong = "one end encrypts and the other does not";
+        assert_eq!(Hello::parse(&HELLO.serialise(&SEALED), &PLAIN), Err(wrong));
+        assert_eq!(Hello::parse(&HELLO.serialise(&PLAIN), &SEALED), Err(wrong));
     }
 
     #[test]
@@ -233,8 +288,8 @@ mod tests {
             Hello { socket: 4, ..HELLO },
             Hello { sockets: u16::MAX, ..HELLO },
         ] {
-            assert!(Hello::parse(&hostile.serialise()).is_err(), "{hostile:?}");
+            assert!(Hello::parse(&hostile.serialise(&PLAIN), &PLAIN).is_err(), "{hostile:?}");
         }
-        assert!(Hello::parse(&[0; HELLO_BYTES]).is_err());
+        assert!(Hello::parse(&[0; HELLO_BYTES], &PLAIN).is_err());
     }
 }

@@ -20,24 +20,55 @@ use socket2::Socket;
 use super::handshake::{self, Answer, Hello};
 use super::patience::{LOOK, Patience};
 use crate::OursAlone;
+use crate::seal::{Opener, Sealer, Seals};
 use crate::sys::{Changes, Epoll};
 
 /// The sockets of a pair of ranks, in non-blocking mode.
 pub(super) struct Link {
     pub(super) sockets: Vec<OursAlone<Socket>>,
+    /// What seals and opens what goes over each of them, until whoever writes and reads there
+    /// takes it; nothing where nothing is sealed.
+    keys: Mutex<Vec<Option<Keys>>>,
+}
+
+struct Keys {
+    sealer: Option<Sealer>,
+    opener: Option<Opener>,
+}
+
+/// A socket whose other end has proved itself.
+pub(super) struct Proved {
+    pub(super) socket: Socket,
+    pub(super) seals: Option<Seals>,
 }
 
 impl Link {
-    fn new(sockets: Vec<Socket>) -> io::Result<Arc<Link>> {
-        for socket in &sockets {
+    fn new(proved: Vec<Proved>) -> io::Result<Arc<Link>> {
+        for Proved { socket, .. } in &proved {
             socket.set_nonblocking(true)?;
         }
-        Ok(Arc::new(Self::of(sockets)))
+        Ok(Arc::new(Self::of(proved)))
     }
 
     /// Of sockets that are in that mode.
-    pub(super) fn of(sockets: Vec<Socket>) -> Link {
-        Link { sockets: sockets.into_iter().map(OursAlone::new).collect() }
+    pub(super) fn of(proved: Vec<Proved>) -> Link {
+        let keys = |it: Seals| Keys { sealer: Some(it.sealer), opener: Some(it.opener) };
+        let part = |it: Proved| (OursAlone::new(it.socket), it.seals.map(keys));
+        let (sockets, keys): (_, Vec<_>) = proved.into_iter().map(part).unzip();
+        Link { sockets, keys: Mutex::new(keys) }
+    }
+
+    /// For the one who writes on that socket: a second one would say other things in records of
+    /// the same numbers, or in none.
+    pub(super) fn take_sealer(&self, socket: usize) -> Option<Sealer> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys[socket].as_mut().map(|keys| keys.sealer.take().expect("each wire has one sender"))
+    }
+
+    /// For the one who reads from it.
+    pub(super) fn take_opener(&self, socket: usize) -> Option<Opener> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys[socket].as_mut().map(|keys| keys.opener.take().expect("each wire has one receiver"))
     }
 }
 
@@ -59,7 +90,7 @@ struct Making {
 /// A link of which some sockets have come in.
 struct Arriving {
     attempt: u64,
-    sockets: Vec<Option<Socket>>,
+    sockets: Vec<Option<Proved>>,
 }
 
 /// What a rank that needs a link is to do.
@@ -92,6 +123,7 @@ impl Pair {
                 return Turn::Linked;
             }
             let arriving = making.arriving.iter().flat_map(|it| it.sockets.iter().flatten());
+            let arriving = arriving.map(|proved| &proved.socket);
             let mut signs = arriving.chain(crossing).peekable();
             // Whoever files a link holds the lock, and it stands before the other rank hangs up.
             if signs.peek().is_none() || signs.any(has_hung_up) {
@@ -115,7 +147,7 @@ impl Pair {
     }
 
     /// We dialled, and these sockets were all answered with `Linked`.
-    pub(super) fn dialled(&self, sockets: Vec<Socket>) -> io::Result<Arc<Link>> {
+    pub(super) fn dialled(&self, sockets: Vec<Proved>) -> io::Result<Arc<Link>> {
         let link = Link::new(sockets)?;
         let mut making = self.lock();
         (making.is_dialling, making.crossing) = (false, None);
@@ -135,7 +167,7 @@ impl Pair {
     fn arrive(
         &self,
         hello: &Hello,
-        socket: Socket,
+        Proved { socket, seals }: Proved,
         until: Instant,
     ) -> io::Result<Option<Arc<Link>>> {
         let mut making = self.lock();
@@ -153,7 +185,7 @@ impl Pair {
         if arriving.attempt != hello.attempt || arriving.sockets.len() != sockets {
             *arriving = fresh();
         }
-        arriving.sockets[usize::from(hello.socket)] = Some(socket);
+        arriving.sockets[usize::from(hello.socket)] = Some(Proved { socket, seals });
         if arriving.sockets.iter().any(Option::is_none) {
             return Ok(None);
         }
@@ -242,11 +274,11 @@ impl Links {
     }
 
     /// File a socket whose caller has proved itself.
-    pub(super) fn file(&self, hello: &Hello, socket: Socket, until: Instant) -> io::Result<()> {
+    pub(super) fn file(&self, hello: &Hello, proved: Proved, until: Instant) -> io::Result<()> {
         let Some(pair) = self.pair(hello.group, hello.from) else {
-            return handshake::answer(&socket, Answer::GroupLeft, until);
+            return handshake::answer(&proved.socket, Answer::GroupLeft, until);
         };
-        match pair.arrive(hello, socket, until)? {
+        match pair.arrive(hello, proved, until)? {
             Some(link) => self.stands(hello.group, &link),
             None => Ok(()),
         }
@@ -273,7 +305,7 @@ fn has_hung_up(socket: &Socket) -> bool {
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     match socket.recv_with_flags(&mut [MaybeUninit::uninit()], flags) {
         Ok(count) => count == 0,
-        Err(error) => !super::wire::is_later(&error),
+        Err(error) => !super::ends::is_later(&error),
     }
 }
 
@@ -292,6 +324,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (ours.into(), listener.accept().unwrap().0.into())
+    }
+
+    fn plain(socket: Socket) -> Proved {
+        Proved { socket, seals: None }
     }
 
     #[test]
@@ -316,7 +352,7 @@ mod tests {
         let deadline = Instant::now() + PATIENCE;
         assert!(matches!(lower.turn(None, &Patience::until(deadline)), Turn::Dial));
         let (ours, theirs) = sockets();
-        assert!(lower.arrive(&HELLO, theirs, deadline).unwrap().is_none());
+        assert!(lower.arrive(&HELLO, plain(theirs), deadline).unwrap().is_none());
         let mut answer = [0];
         io::Read::read_exact(&mut &ours, &mut answer).unwrap();
         assert_eq!(answer, [Answer::Crossing as u8]);
@@ -332,7 +368,7 @@ mod tests {
         let pair = Pair::new();
         let deadline = Instant::now() + PATIENCE;
         let (theirs, ours) = sockets();
-        assert!(pair.arrive(&HELLO, ours, deadline).unwrap().is_none());
+        assert!(pair.arrive(&HELLO, plain(ours), deadline).unwrap().is_none());
         let briefly = Patience::until(Instant::now() + 3 * LOOK);
         assert!(matches!(pair.turn(None, &briefly), Turn::TooLate));
         drop(theirs);

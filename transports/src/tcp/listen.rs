@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::link::Proved;
 use super::port::Shared;
 use super::{handshake, options, sys};
 use crate::{MAKE_THREAD, OursAlone, TransportError, Unavailable, opened};
@@ -240,10 +241,13 @@ fn receive(socket: Socket, caller: &Caller, shared: &Shared) -> Result<(), Trans
     let until = Instant::now() + HANDSHAKE;
     let failed = |call, error: io::Error| TransportError::from_io(call, &error, "taking a call");
     socket.set_nonblocking(false).map_err(|error| failed("fcntl", error))?;
-    let hello = handshake::hear(&socket, &shared.card.id, &shared.secret, until)?;
+    let (hello, seals) = handshake::hear(&socket, &shared.card.id, shared.terms(), until)?;
     options::tune(&socket, &shared.settings, options::is_local(&socket))?;
     if !caller.pass() {
         return Ok(());
     }
-    shared.links.file(&hello, socket, until).map_err(|error| failed("write", error))
+    shared
+        .links
+        .file(&hello, Proved { socket, seals }, until)
+        .map_err(|error| failed("write", error))
 }

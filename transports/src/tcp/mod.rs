@@ -12,15 +12,18 @@
 //! * `listen`, `dial`, `tries`, `link`: how a link comes to stand; `dialler`, `patience`: beside
 //!   whom, and for how long; `options`,
 //!   `silence`: what its sockets are told
-//! * `wire`, `stripe`, `gather`: the hot path, over one socket and over several; `bell`: sleeping
+//! * `wire`, `stripe`, `gather`: the hot path, over one socket and over several; `ends`: what goes
+//!   over each, as it is or sealed; `bell`: sleeping
 //!
-//! TCP does not protect the bytes that travel: the proof keeps strangers out, not listeners-in.
+//! TCP does not protect the bytes that travel: the proof keeps strangers out. Listeners-in read
+//! nothing, and change nothing unnoticed, where [`Settings::encrypt`] is set.
 
 mod address;
 mod bell;
 mod card;
 mod dial;
 mod dialler;
+mod ends;
 mod frame;
 mod gather;
 mod handshake;
@@ -64,6 +67,9 @@ pub struct Settings {
     pub interface: Option<String>,
     /// The ports to listen on, one for each rank of a machine; any if `None`.
     pub ports: Option<RangeInclusive<u16>>,
+    /// Seal all that travels (see [`crate::seal`]); the same on all ranks, or they do not reach
+    /// each other.
+    pub encrypt: bool,
     /// How long nothing may be heard of a peer's machine until it counts as gone.
     pub silence: Duration,
     /// The largest piece of the stream that one socket of several gets at a time.
@@ -81,6 +87,7 @@ impl Default for Settings {
             sockets_per_peer: 0,
             interface: None,
             ports: None,
+            encrypt: false,
             silence: Duration::from_secs(10),
             segment_bytes: 256 << 10,
             congestion: None,

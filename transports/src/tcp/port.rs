@@ -9,6 +9,7 @@ use super::bell::Bell;
 use super::card::Card;
 use super::dial::Call;
 use super::dialler::Dialler;
+use super::handshake::Terms;
 use super::link::{Links, Pair};
 use super::listen::{Bound, Listener};
 use super::route::Routes;
@@ -19,11 +20,18 @@ use crate::{Caps, Doorbell, Endpoint, Group, Port, RecvWire, SendWire, Transport
 /// What the listener, the endpoints and the port itself look at.
 pub(super) struct Shared {
     pub(super) card: Card,
-    pub(super) secret: [u8; 32],
+    secret: [u8; 32],
     pub(super) settings: Settings,
     pub(super) interfaces: Vec<Interface>,
     pub(super) links: Links,
     pub(super) routes: Arc<Routes>,
+}
+
+impl Shared {
+    /// What is asked of whoever calls or is called.
+    pub(super) fn terms(&self) -> Terms<'_> {
+        Terms { secret: &self.secret, encrypt: self.settings.encrypt }
+    }
 }
 
 /// One rank's side of tcp.

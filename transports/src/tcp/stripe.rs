@@ -7,17 +7,19 @@
 //! there, whichever call brings them. That holds up the others only when all have more than a
 //! segment waiting, since the least loaded was chosen.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 
+use super::ends::Outlet;
 use super::frame::{BODY_BYTES_MAX, Frame, HEADER_BYTES};
 use super::link::Link;
 use super::sys;
-use super::wire::{READ_AHEAD_BYTES, is_later};
+use super::wire::READ_AHEAD_BYTES;
 
 /// The sending end of a striped stream.
 pub(super) struct Cutter {
     link: Arc<Link>,
+    outlets: Vec<Outlet>,
     segment_bytes: usize,
     /// Where the next segment begins in the stream.
     offset: u64,
@@ -41,7 +43,9 @@ impl Cutter {
             socket.set_tcp_notsent_lowat(2 * segment_bytes as u32)?;
         }
         let owed = Owed { header: [0; HEADER_BYTES], header_bytes: 0, body_bytes: 0 };
-        Ok(Cutter { link, segment_bytes, offset: 0, socket: 0, owed })
+        let outlets = 0..link.sockets.len();
+        let outlets = outlets.map(|socket| Outlet::new(link.clone(), socket)).collect();
+        Ok(Cutter { link, outlets, segment_bytes, offset: 0, socket: 0, owed })
     }
 
     /// Send the next bytes of the stream, as many as fit now.
@@ -69,12 +73,7 @@ impl Cutter {
         let Owed { header, header_bytes, body_bytes } = &mut self.owed;
         let header = &header[HEADER_BYTES - *header_bytes..];
         let body = &bytes[..bytes.len().min(*body_bytes)];
-        let parts = [IoSlice::new(header), IoSlice::new(body)];
-        let socket = &self.link.sockets[self.socket];
-        let sent = match socket.send_vectored_with_flags(&parts, libc::MSG_NOSIGNAL) {
-            Err(error) if is_later(&error) => 0,
-            other => other?,
-        };
+        let sent = self.outlets[self.socket].write(header, body)?;
         let of_body = sent.saturating_sub(*header_bytes);
         *header_bytes -= sent - of_body;
         *body_bytes -= of_body;
@@ -100,6 +99,7 @@ mod tests {
     use std::io::Read;
     use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
+    use super::super::link::Proved;
     use super::*;
 
     /// A link of connected TCP sockets, and the other ends.
@@ -111,8 +111,8 @@ mod tests {
         for socket in own.iter().chain(&other) {
             socket.set_nonblocking(true).unwrap();
         }
-        let sockets = own.into_iter().map(socket2::Socket::from).collect();
-        (Arc::new(Link::of(sockets)), other)
+        let proved = |stream: TcpStream| Proved { socket: stream.into(), seals: None };
+        (Arc::new(Link::of(own.into_iter().map(proved).collect())), other)
     }
 
     /// Read all that is there; returns how many bytes.

@@ -2,12 +2,11 @@
 //! added, and a small message costs one system call at each end; several are the matter of
 //! `stripe` and `gather`.
 
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 
-use socket2::Socket;
-
 use super::bell::Armings;
+use super::ends::{Inlet, Outlet};
 use super::gather::Gatherer;
 use super::link::{Link, Pair};
 use super::stripe::Cutter;
@@ -30,7 +29,7 @@ pub(super) struct Sender {
 
 /// Where the bytes go.
 enum Sink {
-    One(Arc<Link>),
+    One(Outlet),
     Many(Cutter),
 }
 
@@ -41,7 +40,7 @@ impl Sender {
         segment_bytes: usize,
     ) -> Result<Sender, TransportError> {
         let sink = if link.sockets.len() == 1 {
-            Sink::One(link)
+            Sink::One(Outlet::new(link, 0))
         } else {
             let failed = |error| TransportError::from_io("TCP_NOTSENT_LOWAT", &error, "a wire");
             Sink::Many(Cutter::new(link, segment_bytes).map_err(failed)?)
@@ -59,7 +58,7 @@ impl SendWire for Sender {
             return Ok(0);
         }
         let outcome = match &mut self.sink {
-            Sink::One(link) => send(&link.sockets[0], bytes),
+            Sink::One(outlet) => outlet.write(&[], bytes),
             Sink::Many(cutter) => cutter.write(bytes),
         };
         outcome.map_err(|error| {
@@ -68,30 +67,6 @@ impl SendWire for Sender {
             fault
         })
     }
-}
-
-/// Write what fits now.
-fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
-    match socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
-        Err(error) if is_later(&error) => Ok(0),
-        other => other,
-    }
-}
-
-/// Read what is there now. End of stream is an error: no wire ends while somebody looks at it.
-pub(super) fn receive(socket: &Socket, target: &mut [u8]) -> io::Result<usize> {
-    debug_assert!(!target.is_empty());
-    let mut socket = socket;
-    match socket.read(target) {
-        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(error) if is_later(&error) => Ok(0),
-        other => other,
-    }
-}
-
-/// Whether an error only says that nothing can be done now.
-pub(super) fn is_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// What a failed read or write says about the peer.
@@ -124,7 +99,7 @@ pub(super) struct Receiver {
 /// Where the bytes come from: nowhere, until the link stands.
 enum Source {
     Absent,
-    One(Arc<Link>),
+    One(Inlet),
     Many(Gatherer),
 }
 
@@ -132,13 +107,13 @@ impl Source {
     /// The next bytes of the stream, as many as there are now.
     fn read(&mut self, (pair, armings): (&Pair, &Armings), target: &mut [u8]) -> io::Result<usize> {
         match self {
-            Source::One(link) => receive(&link.sockets[0], target),
+            Source::One(inlet) => inlet.read(target),
             Source::Many(gatherer) => gatherer.read(target),
             Source::Absent => match pair.link() {
                 None => Ok(0),
                 Some(link) => {
                     *self = match link.sockets.len() {
-                        1 => Source::One(link.clone()),
+                        1 => Source::One(Inlet::new(link.clone(), 0)),
                         _ => Source::Many(Gatherer::new(link.clone(), armings.clone())),
                     };
                     self.read((pair, armings), target)

@@ -78,6 +78,8 @@ conformance! {
     tcp_v4: crate::tcp_v4;
     tcp_v6: crate::tcp_v6;
     tcp_four_sockets: crate::tcp_four_sockets;
+    tcp_sealed: crate::tcp_sealed;
+    tcp_sealed_four_sockets: crate::tcp_sealed_four_sockets;
     rdma: crate::rdma;
     rdma_small: crate::rdma_small;
     plugin: crate::foreign::plugin;
@@ -99,20 +101,33 @@ fn shm_small(ranks: usize) -> Vec<Box<dyn Transport>> {
 }
 
 fn tcp_v4(ranks: usize) -> Vec<Box<dyn Transport>> {
-    tcp(ranks, "127.0.0.0/8", 1)
+    tcp(ranks, "127.0.0.0/8", 1, false)
 }
 
 fn tcp_v6(ranks: usize) -> Vec<Box<dyn Transport>> {
-    tcp(ranks, "::1/128", 1)
+    tcp(ranks, "::1/128", 1, false)
 }
 
 fn tcp_four_sockets(ranks: usize) -> Vec<Box<dyn Transport>> {
-    tcp(ranks, "127.0.0.0/8", 4)
+    tcp(ranks, "127.0.0.0/8", 4, false)
 }
 
-fn tcp(ranks: usize, interface: &str, sockets_per_peer: usize) -> Vec<Box<dyn Transport>> {
+fn tcp_sealed(ranks: usize) -> Vec<Box<dyn Transport>> {
+    tcp(ranks, "127.0.0.0/8", 1, true)
+}
+
+fn tcp_sealed_four_sockets(ranks: usize) -> Vec<Box<dyn Transport>> {
+    tcp(ranks, "127.0.0.0/8", 4, true)
+}
+
+fn tcp(
+    ranks: usize,
+    interface: &str,
+    sockets_per_peer: usize,
+    encrypt: bool,
+) -> Vec<Box<dyn Transport>> {
     let interface = Some(interface.to_owned());
-    let settings = TcpSettings { sockets_per_peer, interface, ..Default::default() };
+    let settings = TcpSettings { sockets_per_peer, interface, encrypt, ..Default::default() };
     many(ranks, || Tcp::new(settings.clone()))
 }
 

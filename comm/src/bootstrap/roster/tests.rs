@@ -12,6 +12,7 @@ fn join(rank: u32, ranks: u32, pid: u32) -> Join {
         patience_ms: 30_000,
         report_ms: NEVER,
         silence_ms: 10_000,
+        encrypt: false,
         process,
         member,
         card: vec![rank as u8],
@@ -50,6 +51,27 @@ fn mistakes_name_both_processes() {
     assert!(failure.why.contains("4 ranks") && failure.why.contains("says 8"));
     assert_eq!(refused(&mut roster, join(4, 4, 40)).kind, Refusal::RankOutOfRange);
     assert_eq!(refused(&mut roster, join(0, u32::MAX, 50)).kind, Refusal::RankOutOfRange);
+}
+
+#[test]
+fn all_encrypt_or_none_does() {
+    let sealed = |rank| Join { encrypt: true, ..join(rank, 3, 10 + rank) };
+    for first_encrypts in [false, true] {
+        let mut roster = Roster::default();
+        let first = Join { encrypt: first_encrypts, ..join(0, 3, 10) };
+        roster.seat(first.clone(), Instant::now()).unwrap();
+        roster.seat(Join { rank: 1, ..first }, Instant::now()).unwrap();
+        let other = Join { encrypt: !first_encrypts, ..sealed(2) };
+        let Failure { kind, why } = refused(&mut roster, other);
+        assert_eq!(kind, Refusal::EncryptionDiffers);
+        let [does, does_not] = if first_encrypts { [0, 2] } else { [2, 0] };
+        let told = format!("rank {does} (process {} on h) encrypts", 10 + does);
+        assert!(why.starts_with(&told), "{why}");
+        assert!(
+            why.ends_with(&format!("rank {does_not} (process {} on h) does not", 10 + does_not)),
+            "{why}"
+        );
+    }
 }
 
 #[test]

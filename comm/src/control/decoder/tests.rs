@@ -1,5 +1,7 @@
 //! Every kind of frame there and back, and every kind of damage.
 
+use brigade_transports::seal::{self, Offer};
+
 use super::*;
 use crate::control::frame::*;
 use crate::control::{Refusal, Verdict, WaitingReport};
@@ -30,6 +32,7 @@ fn one_of_each() -> Vec<Frame> {
             patience_ms: 3,
             report_ms: 4,
             silence_ms: 5,
+            encrypt: true,
             process: [5; 16],
             member: member(6),
             card: card.clone(),
@@ -165,4 +168,30 @@ fn long_texts_are_cut_between_characters() {
     let why = "ä".repeat(TEXT_BYTES_MAX);
     let heard = decoder(&Frame::Abort { why }.encode()).next().unwrap().unwrap();
     assert_eq!(heard, Frame::Abort { why: "ä".repeat(TEXT_BYTES_MAX / 2) });
+}
+
+#[test]
+fn behind_a_share_only_what_is_sealed_is_heard() {
+    let (offer, share) = Offer::new(&[7; 32], b"").unwrap();
+    let (answer, root) = seal::accept(&[7; 32], b"", &share).unwrap();
+    let mut rank = offer.conclude(&answer).unwrap();
+    let (share, said) = (Frame::Share { share }, Frame::Abort { why: "sealed".into() });
+
+    let mut honest = decoder(&share.encode());
+    assert_eq!(honest.next().unwrap(), Some(share.clone()));
+    honest.open_with(root.opener).unwrap();
+    let sealed = rank.sealer.seal_all(&said.encode());
+    for mut byte in sealed.chunks(1) {
+        assert_eq!(honest.next(), Ok(None));
+        honest.read(&mut byte).unwrap();
+    }
+    assert_eq!(honest.next(), Ok(Some(said.clone())));
+    let damaged = honest.read(&mut &said.encode()[..]).map_err(|error| error.kind());
+    assert_eq!(damaged, Err(io::ErrorKind::InvalidData), "in the open");
+
+    // Somebody between the two adds words of his own where the next ones would be sealed.
+    let mut hostile = decoder(&[share.encode(), said.encode()].concat());
+    assert_eq!(hostile.next().unwrap(), Some(share));
+    assert_eq!(hostile.next(), Ok(None));
+    assert!(hostile.open_with(rank.opener).is_err());
 }

@@ -1,0 +1,52 @@
+//! Those who call: taken in, as many as there is room for.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use brigade_transports::opened;
+
+use super::{Conn, Hub, Stage};
+
+/// The most connections that have not yet got a seat.
+const STRANGERS_MAX: usize = 1024;
+/// The most connections taken in one turn.
+const ACCEPTS_MAX: usize = 128;
+/// Rest after the system refused to give us a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
+
+impl Hub {
+    pub(super) fn accept(&mut self) {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(listener) = &self.listener else { return };
+            match opened(|| listener.accept()) {
+                Ok((stream, _)) => {
+                    // A stream that cannot be set up is as good as one that never came.
+                    self.conns.extend(Conn::new(stream, Instant::now()).ok());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    // Mostly no descriptors left: make room, and do not spin on a full house.
+                    if let Stage::Gathering(roster) = &mut self.stage
+                        && roster.deaf.is_none()
+                    {
+                        tracing::warn!(%error, "the root cannot accept connections now");
+                        roster.deaf = Some(error.to_string());
+                    }
+                    self.drop_oldest_stranger();
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    break;
+                }
+            }
+        }
+        while self.conns.iter().filter(|conn| conn.is_stranger()).count() > STRANGERS_MAX {
+            self.drop_oldest_stranger();
+        }
+    }
+
+    fn drop_oldest_stranger(&mut self) {
+        if let Some(oldest) = self.conns.iter_mut().find(|conn| conn.is_stranger()) {
+            oldest.dead = true;
+        }
+    }
+}
