@@ -23,7 +23,7 @@ pub enum Reason {
     Named,
     /// A rule of the settings' tuning does.
     Rule,
-    /// The ranks lie on several nodes, between which others send more.
+    /// The ranks lie on several nodes, between which others send more or take more steps.
     Nodes,
     /// The call is short: a step more costs more than the bytes it saves.
     Short,
@@ -38,7 +38,7 @@ impl fmt::Display for Reason {
             Self::Ordered => "folds in rank order, as is asked for (BRIGADE_ORDERED)",
             Self::Named => "is asked for (BRIGADE_ALGORITHM)",
             Self::Rule => "is what a rule says (BRIGADE_TUNING)",
-            Self::Nodes => "sends less between nodes than others",
+            Self::Nodes => "sends less between nodes than others, or takes fewer steps there",
             Self::Short => "takes few steps, which count where there are few bytes",
             Self::Long => "sends few bytes, which count more than steps where there are many",
         })

@@ -61,7 +61,9 @@ impl Nodes {
         use Algorithm::*;
         let has_blocks = collective.blocks(2) > 1;
         match algorithm {
-            Hierarchical { node_ranks } => self.each == Some(node_ranks),
+            Hierarchical { node_ranks } | NodeDoubling { node_ranks } => {
+                self.each == Some(node_ranks)
+            }
             Ring | BiRing => true,
             DoubleTree | Halving | Doubling | Binomial => !has_blocks,
             // Whose folds are in the order of ranks, or who are few and go first.

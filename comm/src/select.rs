@@ -58,7 +58,7 @@ impl Selector {
         if let Some(tuned) = tuned.filter(fits) {
             return choice(tuned, Reason::Rule);
         }
-        if let Some(by_nodes) = self.across_nodes(collective, bytes).filter(fits) {
+        if let Some(by_nodes) = self.across_nodes(collective, bytes, ranks).filter(fits) {
             return choice(by_nodes, Reason::Nodes);
         }
         let wishes = self.wishes(collective, bytes, ranks).iter().copied();
@@ -71,12 +71,20 @@ impl Selector {
     }
 
     /// What suits a group that lies on several nodes: no flat algorithm sends fewer bytes from node
-    /// to node, or takes fewer steps between them, but for an all-reduce that doubles. Where nodes
-    /// have different numbers of ranks, a ring from node to node sends the fewest.
-    fn across_nodes(&self, collective: Collective, bytes: usize) -> Option<Algorithm> {
+    /// to node, or takes fewer steps between them, but for a very short all-reduce that doubles
+    /// among all. Where nodes have different numbers of ranks, a ring from node to node sends the
+    /// fewest.
+    fn across_nodes(&self, collective: Collective, bytes: usize, ranks: u32) -> Option<Algorithm> {
         let is_long = bytes > self.small_bytes;
+        let is_very_short = bytes <= self.small_bytes / 4;
         match (collective, self.nodes.as_ref()?.each) {
-            (Collective::AllReduce, Some(_)) if !is_long => None,
+            (Collective::AllReduce, Some(_)) if is_very_short && ranks.is_power_of_two() => None,
+            // Of what goes across each rank of a node has its part, and steps are long there.
+            (Collective::AllReduce, Some(node_ranks))
+                if bytes / node_ranks as usize <= 4 * self.small_bytes =>
+            {
+                Some(Algorithm::NodeDoubling { node_ranks })
+            }
             (Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather, each) => {
                 let by_nodes = each.map(|node_ranks| Algorithm::Hierarchical { node_ranks });
                 by_nodes.or(Some(Algorithm::Ring).filter(|_| is_long))
@@ -149,14 +157,16 @@ impl Selector {
 }
 
 const HIERARCHICAL: u32 = 64;
+const NODE_DOUBLING: u32 = 96;
 const SERVER: u32 = 128;
 
 /// The algorithm in a header, so that ranks that chose apart notice it: eight bits for the family,
-/// and from there on its number, if it has one. Of either there are at most
+/// and from there on its number, if it has one. Of each there are at most
 /// [`RANKS_MAX`](brigade_schedule::RANKS_MAX), so no two algorithms share a code of 24 bits.
 pub(crate) fn code(algorithm: Algorithm) -> u32 {
     match algorithm {
         Algorithm::Hierarchical { node_ranks } => HIERARCHICAL | (node_ranks << 8),
+        Algorithm::NodeDoubling { node_ranks } => NODE_DOUBLING | (node_ranks << 8),
         Algorithm::ParameterServer { servers } => SERVER | (servers << 8),
         plain => {
             let place = Algorithm::PLAIN.iter().position(|&one| one == plain);
@@ -168,7 +178,7 @@ pub(crate) fn code(algorithm: Algorithm) -> u32 {
 /// The number of the algorithm with this code, if it has one. None of these has a root: what it
 /// does is the same for all ranks.
 pub(crate) fn number(code: u32) -> Option<u16> {
-    matches!(code & 0xff, HIERARCHICAL | SERVER).then_some((code >> 8) as u16)
+    matches!(code & 0xff, HIERARCHICAL | NODE_DOUBLING | SERVER).then_some((code >> 8) as u16)
 }
 
 /// The code of an algorithm of this family, with this number if it has one.
@@ -182,6 +192,7 @@ pub(crate) fn code_name(code: u32) -> Option<String> {
     let number = code >> 8;
     let algorithm = match code & 0xff {
         HIERARCHICAL => Algorithm::Hierarchical { node_ranks: number },
+        NODE_DOUBLING => Algorithm::NodeDoubling { node_ranks: number },
         SERVER => Algorithm::ParameterServer { servers: number },
         _ => *Algorithm::PLAIN.get(code as usize)?,
     };
@@ -247,17 +258,27 @@ mod tests {
         let hierarchical = Algorithm::Hierarchical { node_ranks: 3 };
         for ranks in [6, 7, 9, 12] {
             for collective in Collective::ALL {
-                for bytes in [1, 900, 100_000] {
+                for bytes in [1, 900, 12_000, 100_000] {
                     let flat = by(None, collective, bytes, ranks);
-                    let halves = [Collective::ReduceScatter, Collective::AllGather];
-                    let is_better = halves.contains(&collective)
-                        || collective == Collective::AllReduce && bytes > 1000;
-                    let want = if is_better { hierarchical } else { flat };
+                    let want = match collective {
+                        Collective::AllReduce if bytes <= 12_000 => {
+                            Algorithm::NodeDoubling { node_ranks: 3 }
+                        }
+                        Collective::AllReduce
+                        | Collective::ReduceScatter
+                        | Collective::AllGather => hierarchical,
+                        _ => flat,
+                    };
                     assert_eq!(by(Some(3), collective, bytes, ranks), want, "{collective} {bytes}");
                     assert_ne!(flat, hierarchical);
                 }
             }
         }
+        // As few steps from node to node as by nodes, and fewer inside.
+        assert_eq!(by(Some(2), Collective::AllReduce, 250, 8), Algorithm::Doubling);
+        let short = Algorithm::NodeDoubling { node_ranks: 2 };
+        assert_eq!(by(Some(2), Collective::AllReduce, 251, 8), short);
+        assert_eq!(by(Some(2), Collective::AllReduce, 250, 12), short);
     }
 
     #[test]
@@ -299,7 +320,8 @@ mod tests {
         let sizes = (1..=1024).chain([1 << 15, RANKS_MAX]);
         let numbered = sizes.flat_map(|size| {
             let hierarchical = Algorithm::Hierarchical { node_ranks: size };
-            [hierarchical, Algorithm::ParameterServer { servers: size }]
+            let doubling = Algorithm::NodeDoubling { node_ranks: size };
+            [hierarchical, doubling, Algorithm::ParameterServer { servers: size }]
         });
         let mut codes = HashSet::new();
         for algorithm in numbered.chain(Algorithm::PLAIN) {

@@ -119,16 +119,21 @@ fn tidy(number: f64) -> f64 {
 /// All that can do it; of hierarchies, that of these nodes.
 fn algorithms(args: &Args) -> Vec<Algorithm> {
     let of_nodes = |algorithm: &Algorithm| match *algorithm {
-        Algorithm::Hierarchical { node_ranks } => args.node_ranks == Some(node_ranks),
+        Algorithm::Hierarchical { node_ranks } | Algorithm::NodeDoubling { node_ranks } => {
+            args.node_ranks == Some(node_ranks)
+        }
         _ => true,
     };
     let mut all = Algorithm::all_for(args.collective, args.ranks);
     all.retain(of_nodes);
-    let own = args.node_ranks.map(|node_ranks| Algorithm::Hierarchical { node_ranks });
+    let own = args.node_ranks.into_iter().flat_map(|node_ranks| {
+        [Algorithm::Hierarchical { node_ranks }, Algorithm::NodeDoubling { node_ranks }]
+    });
     // Not every number of ranks on a node is among them.
     let is_left_out =
         |own: &Algorithm| !all.contains(own) && own.can_do(args.collective, args.ranks);
-    all.extend(own.filter(is_left_out));
+    let more: Vec<_> = own.filter(is_left_out).collect();
+    all.extend(more);
     all
 }
 

@@ -46,9 +46,13 @@ fn few_steps_win_where_bytes_are_few_and_few_bytes_where_they_are_many() {
 #[test]
 fn what_goes_by_nodes_wins_where_nodes_are_far_apart() {
     for ranks in [24, 240] {
-        let flags = "--node-ranks 6 --inside 1,100 --across 50,1 -b 1M -e 64M";
-        let told = told(&format!("all-reduce -n {ranks} {flags}"));
-        assert!(fastest(&told).iter().all(|names| names == &["hierarchical:6"]), "{told}");
+        let flags = "--node-ranks 6 --inside 1,100 --across 50,1";
+        let told = |sizes| told(&format!("all-reduce -n {ranks} {flags} {sizes}"));
+        let short = told("-b 8 -e 128K -f 128");
+        assert!(fastest(&short).iter().all(|names| names == &["node-doubling:6"]), "{short}");
+        let told = told("-b 16M -e 256M -f 4");
+        let by_nodes = |name: &String| name.ends_with(":6");
+        assert!(fastest(&told).iter().flatten().all(by_nodes), "{told}");
         assert!(told.contains("6 on a node: 1 us and 100 GB/s inside, 50 us and 1 GB/s across"));
     }
 }

@@ -34,6 +34,11 @@ pub enum Algorithm {
         /// How many consecutive ranks make a node.
         node_ranks: u32,
     },
+    /// Direct inside nodes of so many consecutive ranks, doubling across nodes: for what is short.
+    NodeDoubling {
+        /// How many consecutive ranks make a node.
+        node_ranks: u32,
+    },
     /// Ranks `0..servers` fold everybody's blocks and send the result back: the field's baseline.
     ParameterServer {
         /// How many ranks serve.
@@ -46,8 +51,9 @@ impl Algorithm {
     /// numbers worth trying.
     pub fn all_for(collective: Collective, ranks: u32) -> Vec<Self> {
         let sensible = |size: &u32| size.is_power_of_two() || ranks.is_multiple_of(*size);
-        let hierarchies =
-            (2..ranks).filter(sensible).map(|node_ranks| Self::Hierarchical { node_ranks });
+        let both =
+            |node_ranks| [Self::Hierarchical { node_ranks }, Self::NodeDoubling { node_ranks }];
+        let hierarchies = (2..ranks).filter(sensible).flat_map(both);
         let servers = [1, 2].map(|servers| Self::ParameterServer { servers });
         let all = Self::PLAIN.into_iter().chain(hierarchies).chain(servers);
         all.filter(|algorithm| algorithm.can_do(collective, ranks)).collect()
@@ -59,6 +65,9 @@ impl Algorithm {
         let (has_number, smallest) = match self {
             Self::Hierarchical { node_ranks } => {
                 ((2..ranks).contains(&node_ranks), Self::Hierarchical { node_ranks: 2 })
+            }
+            Self::NodeDoubling { node_ranks } => {
+                ((2..ranks).contains(&node_ranks), Self::NodeDoubling { node_ranks: 2 })
             }
             Self::ParameterServer { servers } => {
                 ((1..=ranks).contains(&servers), Self::ParameterServer { servers: 1 })
@@ -119,6 +128,7 @@ pub fn program(
         Algorithm::Direct => direct::write(out),
         Algorithm::Ordered => direct::ordered(out),
         Algorithm::Hierarchical { node_ranks } => hierarchical::write(out, node_ranks),
+        Algorithm::NodeDoubling { node_ranks } => hierarchical::write_doubling(out, node_ranks),
         Algorithm::ParameterServer { servers } => server::write(out, servers),
     }?;
     Some(program)

@@ -17,7 +17,11 @@ use crate::{Collective, Program, Span, bruck};
 /// Manber 1988, "Two algorithms for barrier synchronization".
 pub(crate) fn write(program: &mut Program) -> Option<()> {
     match program.collective {
-        Collective::AllReduce => all_reduce(program),
+        Collective::AllReduce => {
+            let (rank, all) = (program.rank, (0..program.ranks).collect());
+            let world = Group::new(all, rank, |_| [Span::one(0)]);
+            all_reduce(program, &world);
+        }
         Collective::AllGather => {
             let world = Group::world(program);
             all_gather(program, &world);
@@ -28,28 +32,31 @@ pub(crate) fn write(program: &mut Program) -> Option<()> {
     Some(())
 }
 
-/// Partners exchange and fold whole vectors. Ranks beyond the largest power of two hand theirs to a
-/// partner first, and get the result from it at the end.
-fn all_reduce(program: &mut Program) {
-    let (ranks, rank, all) = (program.ranks, program.rank, [Span::one(0)]);
-    let core = 1 << ranks.ilog2();
-    if rank >= core {
-        program.send(rank - core, all);
-        program.recv(rank - core, all);
+/// All members have the same part: partners exchange and fold all of it. Members beyond the largest
+/// power of two hand theirs to a partner first, and get the result from it at the end.
+pub(crate) fn all_reduce(program: &mut Program, group: &Group) {
+    let (size, me) = (group.size(), group.me);
+    let part = group.parts(me, 1);
+    let all = || part.iter().copied();
+    let core = 1 << size.ilog2();
+    if me >= core {
+        program.send(group.rank(me - core), all());
+        program.recv(group.rank(me - core), all());
         return;
     }
-    let surplus = Some(rank + core).filter(|&surplus| surplus < ranks);
+    let surplus = Some(me + core).filter(|&surplus| surplus < size);
     if let Some(surplus) = surplus {
-        program.fold(surplus, all);
+        program.fold(group.rank(surplus), all());
     }
     let mut distance = 1;
     while distance < core {
-        program.send(rank ^ distance, all);
-        program.fold(rank ^ distance, all);
+        let partner = group.rank(me ^ distance);
+        program.send(partner, all());
+        program.fold(partner, all());
         distance *= 2;
     }
     if let Some(surplus) = surplus {
-        program.send(surplus, all);
+        program.send(group.rank(surplus), all());
     }
 }
 

@@ -1,4 +1,5 @@
-//! Two levels by composition: direct inside a node, halving and doubling across nodes.
+//! Two levels by composition: direct inside a node, halving and doubling across nodes; or doubling
+//! alone, which takes half of the steps there and is for what is short.
 //!
 //! Every rank owns one part. Inside a node, local rank q speaks for the parts of all ranks that are
 //! q-th in their node; across nodes, the q-th ranks are a group of their own.
@@ -43,6 +44,32 @@ pub(crate) fn write(program: &mut Program, node_ranks: u32) -> Option<()> {
     Some(())
 }
 
+/// Two levels in as few steps as there can be across: whole columns go there and are folded by
+/// doubling, as there is one of them for each rank of a node. With d = log2 N for a power of two,
+/// else floor(log2 N) + 2:
+///
+/// | collective | steps | bytes sent per rank inside its node | bytes sent per rank across |
+/// |---|---|---|---|
+/// | all-reduce | 2 + d | 2n(g-1)/g | n·d/g |
+///
+/// Doubling among all ranks takes as many steps across and g times the bytes, and more of both
+/// where P is no power of two.
+pub(crate) fn write_doubling(program: &mut Program, node_ranks: u32) -> Option<()> {
+    let is_several = node_ranks >= 2 && node_ranks < program.ranks;
+    if !is_several || program.collective != Collective::AllReduce {
+        return None;
+    }
+    program.pieces = node_ranks;
+    let nodes = Nodes { ranks: program.ranks, node_ranks, by_column: true };
+    let inside = nodes.inside(program.rank, |column| Some(Span::one(column)));
+    direct::reduce_scatter(program, &inside);
+    for group in nodes.across(program.rank, |_, column| Some(Span::one(column))) {
+        doubling::all_reduce(program, &group);
+    }
+    direct::all_gather(program, &inside);
+    Some(())
+}
+
 /// Ranks in rows (nodes) and columns (the q-th rank of each node).
 struct Nodes {
     ranks: u32,
@@ -54,43 +81,45 @@ struct Nodes {
 
 impl Nodes {
     fn reduce_scatter(&self, program: &mut Program) {
-        direct::reduce_scatter(program, &self.inside(program.rank));
-        for group in self.across(program.rank) {
+        direct::reduce_scatter(program, &self.inside(program.rank, |it| self.column(it)));
+        for group in self.across(program.rank, |node, column| self.owned(node, column)) {
             halving::reduce_scatter(program, &group);
         }
     }
 
     fn all_gather(&self, program: &mut Program) {
-        for group in self.across(program.rank) {
+        for group in self.across(program.rank, |node, column| self.owned(node, column)) {
             doubling::all_gather(program, &group);
         }
-        direct::all_gather(program, &self.inside(program.rank));
+        direct::all_gather(program, &self.inside(program.rank, |it| self.column(it)));
     }
 
-    /// The ranks of this rank's node; local rank q has the columns it stands for.
-    fn inside(&self, rank: u32) -> Group {
+    /// The ranks of this rank's node; local rank q has the columns it stands for, each of which is
+    /// `chunks(column)`.
+    fn inside<C: IntoIterator<Item = Span>>(&self, rank: u32, chunks: impl Fn(u32) -> C) -> Group {
         let first = rank - rank % self.node_ranks;
         let size = self.node_ranks.min(self.ranks - first);
         let columns = |q| (q..self.node_ranks).step_by(size as usize);
-        Group::new((first..first + size).collect(), rank, |q| {
-            join(columns(q).flat_map(|column| self.column(column)))
-        })
+        Group::new((first..first + size).collect(), rank, |q| join(columns(q).flat_map(&chunks)))
     }
 
-    /// For each column that this rank stands for, the ranks that stand for it in their nodes; each
-    /// has the chunk it owns in that column, and a stand-in has none.
-    fn across(&self, rank: u32) -> Vec<Group> {
+    /// For each column that this rank stands for, the ranks that stand for it in their nodes, each
+    /// with `part(node, column)`.
+    fn across(&self, rank: u32, part: impl Fn(u32, u32) -> Option<Span>) -> Vec<Group> {
         let nodes = self.ranks.div_ceil(self.node_ranks);
         let size = |node: u32| self.node_ranks.min(self.ranks - node * self.node_ranks);
         let group = |column: u32| {
             let members = (0..nodes).map(|node| node * self.node_ranks + column % size(node));
-            Group::new(members.collect(), rank, |node| {
-                let owner = node * self.node_ranks + column;
-                (column < size(node)).then(|| Span::one(self.chunk(owner)))
-            })
+            Group::new(members.collect(), rank, |node| part(node, column))
         };
         let (node, local) = (rank / self.node_ranks, rank % self.node_ranks);
         (local..self.node_ranks).step_by(size(node) as usize).map(group).collect()
+    }
+
+    /// The chunk of a column that somebody in that node owns: in a smaller one, maybe nobody.
+    fn owned(&self, node: u32, column: u32) -> Option<Span> {
+        let owner = node * self.node_ranks + column;
+        (owner < self.ranks).then(|| Span::one(self.chunk(owner)))
     }
 
     /// The chunks of a column, from the first node to the last.

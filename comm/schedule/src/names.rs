@@ -90,7 +90,9 @@ impl Algorithm {
     /// The name with its number, if it has one: "ring", "hierarchical:4", "server:2".
     pub fn name(self) -> String {
         match self {
-            Self::Hierarchical { node_ranks } => format!("{}:{node_ranks}", self.family()),
+            Self::Hierarchical { node_ranks } | Self::NodeDoubling { node_ranks } => {
+                format!("{}:{node_ranks}", self.family())
+            }
             Self::ParameterServer { servers } => format!("{}:{servers}", self.family()),
             _ => self.family().into(),
         }
@@ -110,6 +112,7 @@ impl Algorithm {
             Self::Direct => "direct",
             Self::Ordered => "ordered",
             Self::Hierarchical { .. } => "hierarchical",
+            Self::NodeDoubling { .. } => "node-doubling",
             Self::ParameterServer { .. } => "server",
         }
     }
@@ -133,11 +136,15 @@ impl FromStr for Algorithm {
         if let Some(node_ranks) = numbered("hierarchical") {
             return Ok(Self::Hierarchical { node_ranks });
         }
+        if let Some(node_ranks) = numbered("node-doubling") {
+            return Ok(Self::NodeDoubling { node_ranks });
+        }
         if let Some(servers) = numbered("server") {
             return Ok(Self::ParameterServer { servers });
         }
         PLAIN.into_iter().find(|algorithm| algorithm.family() == word).ok_or_else(|| {
-            let known = PLAIN.map(Self::family).join(", ") + ", hierarchical:RANKS, server:COUNT";
+            let known = PLAIN.map(Self::family).join(", ");
+            let known = known + ", hierarchical:RANKS, node-doubling:RANKS, server:COUNT";
             UnknownName { word: word.into(), kind: "algorithm", known }
         })
     }
@@ -149,8 +156,11 @@ mod tests {
 
     #[test]
     fn every_name_is_read_back() {
-        let numbered =
-            [Algorithm::Hierarchical { node_ranks: 4 }, Algorithm::ParameterServer { servers: 2 }];
+        let numbered = [
+            Algorithm::Hierarchical { node_ranks: 4 },
+            Algorithm::NodeDoubling { node_ranks: 4 },
+            Algorithm::ParameterServer { servers: 2 },
+        ];
         for algorithm in PLAIN.into_iter().chain(numbered) {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }

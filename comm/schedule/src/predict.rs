@@ -116,11 +116,10 @@ impl Table {
             {
                 None
             }
-            (_, Algorithm::Hierarchical { node_ranks })
-                if node_ranks < 2 || node_ranks >= self.ranks =>
-            {
-                None
-            }
+            (
+                _,
+                Algorithm::Hierarchical { node_ranks } | Algorithm::NodeDoubling { node_ranks },
+            ) if node_ranks < 2 || node_ranks >= self.ranks => None,
             (Collective::AllReduce, _) => self.all_reduce(algorithm),
             (Collective::ReduceScatter, _) => self.halves(algorithm, true),
             (Collective::AllGather, _) => self.halves(algorithm, false),
@@ -157,14 +156,7 @@ impl Table {
             Algorithm::Ordered => {
                 both(self.halves(algorithm, true), self.halves(Algorithm::Direct, false))
             }
-            Algorithm::Doubling => {
-                let mut rounds = self.tree(whole, true);
-                if !self.ranks.is_power_of_two() {
-                    let core = 1 << self.ranks.ilog2();
-                    rounds.push(round(1, Peers::Bit(core), whole, false));
-                }
-                Some(rounds)
-            }
+            Algorithm::Doubling => Some(self.doubling()),
             Algorithm::Binomial => {
                 // The sum streams down while the rest still comes up.
                 Some([self.tree(whole, true), self.tree(whole.min(STREAM_BYTES), false)].concat())
@@ -190,8 +182,38 @@ impl Table {
                 rounds.iter_mut().for_each(|round| round.messages = 1);
                 Some(rounds)
             }
+            Algorithm::NodeDoubling { node_ranks } => Some(self.node_doubling(node_ranks)),
             Algorithm::Bruck | Algorithm::Pairwise => None,
         }
+    }
+
+    /// Columns: scattered inside nodes, doubled across them, gathered inside.
+    fn node_doubling(&self, node_ranks: u32) -> Vec<Round> {
+        let column = self.bytes / f64::from(node_ranks);
+        let peers = Peers::Node(node_ranks);
+        let folded = f64::from(node_ranks - 1) * column;
+        let inside = |folded| Round { times: 1, peers, messages: 1, bytes: column, folded };
+        let across = Table { ranks: self.ranks.div_ceil(node_ranks), bytes: column };
+        let mut doubled = across.doubling();
+        for round in &mut doubled {
+            if let Peers::Bit(far) = round.peers {
+                round.peers = match node_ranks.is_power_of_two() {
+                    true => Peers::Bit(far * node_ranks),
+                    false => Peers::At(far * node_ranks),
+                };
+            }
+        }
+        [vec![inside(folded)], doubled, vec![inside(0.0)]].concat()
+    }
+
+    /// Whole blocks, to those beyond the largest power of two first and last.
+    fn doubling(&self) -> Vec<Round> {
+        let mut rounds = self.tree(self.bytes, true);
+        if !self.ranks.is_power_of_two() {
+            let core = 1 << self.ranks.ilog2();
+            rounds.push(round(1, Peers::Bit(core), self.bytes, false));
+        }
+        rounds
     }
 
     /// Reduce-scatter (which folds) or all-gather.

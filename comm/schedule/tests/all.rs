@@ -32,10 +32,13 @@ fn every_algorithm_is_right_among_1_to_64_ranks() {
 fn many_ranks_are_right_too() {
     for ranks in [97, 128, 200] {
         for collective in Collective::ALL.into_iter().map(|c| c.with_root(ranks / 3)) {
-            let plain =
-                |algorithm: &Algorithm| !matches!(algorithm, Algorithm::Hierarchical { .. });
+            use Algorithm::{Hierarchical, NodeDoubling};
+            let plain = |algorithm: &Algorithm| {
+                !matches!(algorithm, Hierarchical { .. } | NodeDoubling { .. })
+            };
             let some = Algorithm::all_for(collective, ranks).into_iter().filter(plain);
-            for algorithm in some.chain([Algorithm::Hierarchical { node_ranks: 8 }]) {
+            let by_nodes = [Hierarchical { node_ranks: 8 }, NodeDoubling { node_ranks: 8 }];
+            for algorithm in some.chain(by_nodes) {
                 if !algorithm.can_do(collective, ranks) || collective == Collective::AllToAll {
                     continue;
                 }
@@ -89,7 +92,8 @@ fn what_can_be_done_is_what_has_a_program() {
         let ends = [0, 1, 2, 3, 8, 9, ranks.saturating_sub(1), ranks, ranks.saturating_add(1)];
         let numbered = ends.into_iter().flat_map(|number| {
             let servers = Algorithm::ParameterServer { servers: number };
-            [Algorithm::Hierarchical { node_ranks: number }, servers]
+            let doubling = Algorithm::NodeDoubling { node_ranks: number };
+            [Algorithm::Hierarchical { node_ranks: number }, doubling, servers]
         });
         for algorithm in Algorithm::PLAIN.into_iter().chain(numbered) {
             let rooted = |collective: Collective| ends.map(|root| collective.with_root(root));

@@ -219,6 +219,7 @@ fn what_cannot_be_done_has_no_price() {
             let numbered = (0..10).flat_map(|number| {
                 [
                     Algorithm::Hierarchical { node_ranks: number },
+                    Algorithm::NodeDoubling { node_ranks: number },
                     Algorithm::ParameterServer { servers: number },
                 ]
             });

@@ -224,6 +224,7 @@ mod tests {
     fn every_algorithm_has_room_for_its_name() {
         let long = [
             Algorithm::Hierarchical { node_ranks: 16384 },
+            Algorithm::NodeDoubling { node_ranks: 16384 },
             Algorithm::ParameterServer { servers: 16384 },
         ];
         for algorithm in Algorithm::PLAIN.into_iter().chain(long) {

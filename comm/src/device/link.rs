@@ -48,7 +48,7 @@ pub(super) fn link(
 /// each wire: a test tries them all.
 fn is_sequential(algorithm: Algorithm, collective: Collective) -> bool {
     match algorithm {
-        Algorithm::Hierarchical { .. } => false,
+        Algorithm::Hierarchical { .. } | Algorithm::NodeDoubling { .. } => false,
         Algorithm::Bruck => collective != Collective::AllToAll,
         _ => true,
     }

@@ -129,6 +129,20 @@ impl World<'_> {
                 }
                 return AtMost(2 * n * p, 2 * n * (p - 1));
             }
+            // All columns but the own one to their ranks, the own one across as in doubling, and to
+            // the others of the node; whoever stands in for others sends theirs.
+            Algorithm::NodeDoubling { node_ranks } => {
+                let g = node_ranks as usize;
+                let nodes = p.div_ceil(g);
+                let (log, core) = (nodes.ilog2() as usize, 1 << nodes.ilog2());
+                if !p.is_multiple_of(g) {
+                    let across = n * (core * log + 2 * (nodes - core));
+                    return AtMost(2 * n * p, 2 * n * (p - nodes) + across);
+                }
+                let (own, node) = (share(n, g, r % g), r / g);
+                let times = log + usize::from(node + core < nodes);
+                n - own + (g - 1) * own + own * if node >= core { 1 } else { times }
+            }
             _ => unreachable!("{algorithm} does no all-reduce"),
         })
     }
