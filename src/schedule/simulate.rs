@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use brigade_bench::size;
-use brigade_schedule::{Algorithm, Collective, Link, cost, predict};
+use brigade_schedule::{Algorithm, Collective, Link, Network, RANKS_MAX, TwoLevels};
+use brigade_schedule::{cost, predict};
 
-use super::{LINK, RANKS_MAX, parse_bytes, time};
+use super::{LINK, parse_bytes, time};
 
 /// Compare algorithms over sizes, on links that are described.
 #[derive(clap::Args)]
@@ -19,6 +20,7 @@ times of that. The fastest for a size has a `*`.
 Examples:
   brigade schedule simulate all-reduce -n 64
   brigade schedule simulate all-reduce -n 1024 --node-ranks 8 --inside 2,300 --across 8,50
+  brigade schedule simulate all-reduce -n 65535 --node-ranks 72 --inside 2,700 --across 10,50
   brigade schedule simulate all-to-all -n 16 --node-ranks 4 -b 64 -e 16M -f 64")]
 pub(crate) struct Args {
     /// all-reduce, reduce-scatter, all-gather, broadcast, reduce, all-to-all, gather, scatter or
@@ -138,12 +140,13 @@ fn algorithms(args: &Args) -> Vec<Algorithm> {
 }
 
 fn seconds(args: &Args, algorithm: Algorithm, bytes: usize) -> f64 {
-    let each = args.node_ranks.unwrap_or(args.ranks);
-    let link = |from, to| if from / each == to / each { args.inside } else { args.across };
+    let node_ranks = args.node_ranks.unwrap_or(args.ranks);
+    let network = TwoLevels { node_ranks, inside: args.inside, across: args.across };
+    let link = |from, to| network.link(from, to);
     let (collective, bytes) = (args.collective, bytes as u64);
     let seconds = match args.ranks <= SIMULATED_MAX {
         true => cost(collective, algorithm, args.ranks, bytes, link).map(|cost| cost.seconds),
-        false => predict(collective, algorithm, args.ranks, bytes, link),
+        false => predict(collective, algorithm, args.ranks, bytes, network),
     };
     seconds.expect("whatever can do it has a price")
 }

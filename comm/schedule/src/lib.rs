@@ -48,4 +48,4 @@ pub use cost::{Cost, Link, cost, even_cut, sent_bytes};
 pub use fault::Fault;
 pub use moves::{Collective, Move, Program, Span};
 pub use names::UnknownName;
-pub use predict::predict;
+pub use predict::{Network, TwoLevels, predict};

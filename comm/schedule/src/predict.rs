@@ -7,6 +7,53 @@
 use crate::cost::{BUSY, Link, STREAM_BYTES};
 use crate::{Algorithm, Collective};
 
+/// The wires of a network.
+pub trait Network {
+    /// The one between two ranks.
+    fn link(&self, from: u32, to: u32) -> Link;
+
+    /// The wires from a rank to all others from `first` to `end`: how many there are of each kind.
+    fn links(&self, from: u32, first: u32, end: u32) -> impl Iterator<Item = (u32, Link)> {
+        let others = (first..end).filter(move |&to| to != from);
+        others.map(move |to| (1, self.link(from, to)))
+    }
+}
+
+impl<F: Fn(u32, u32) -> Link> Network for F {
+    fn link(&self, from: u32, to: u32) -> Link {
+        self(from, to)
+    }
+}
+
+/// A network of nodes with so many consecutive ranks each, all wires inside nodes the same and all
+/// across. They are counted, not looked at one by one, so pricing an exchange of everybody with
+/// everybody takes time that grows with the ranks, and not with their square.
+#[derive(Clone, Copy, Debug)]
+pub struct TwoLevels {
+    /// Ranks of a node.
+    pub node_ranks: u32,
+    /// The wires inside nodes.
+    pub inside: Link,
+    /// The wires across.
+    pub across: Link,
+}
+
+impl Network for TwoLevels {
+    fn link(&self, from: u32, to: u32) -> Link {
+        let is_near = from / self.node_ranks == to / self.node_ranks;
+        if is_near { self.inside } else { self.across }
+    }
+
+    fn links(&self, from: u32, first: u32, end: u32) -> impl Iterator<Item = (u32, Link)> {
+        let home = from - from % self.node_ranks;
+        let near = first.max(home)..end.min(home.saturating_add(self.node_ranks));
+        let (near_count, is_among) = (near.len() as u32, (first..end).contains(&from));
+        let far_count = end.saturating_sub(first) - near_count;
+        let kinds = [(near_count - u32::from(is_among), self.inside), (far_count, self.across)];
+        kinds.into_iter().filter(|(count, _)| *count > 0)
+    }
+}
+
 /// Whom a rank sends to in a round.
 #[derive(Clone, Copy)]
 enum Peers {
@@ -36,7 +83,8 @@ struct Round {
 }
 
 /// About what [`crate::cost`] would say, in seconds, in time that grows with the ranks and not with
-/// the moves. `links(from, to)` is the wire between two ranks. Cost: some 10 µs for 64 ranks.
+/// the moves. `network` is a function from two ranks to the wire between them, or [`TwoLevels`].
+/// Cost: some 10 µs for 64 ranks, some 10 ms for 65,535 on two levels.
 ///
 /// `None` if there is no such schedule.
 pub fn predict(
@@ -44,24 +92,24 @@ pub fn predict(
     algorithm: Algorithm,
     ranks: u32,
     bytes: u64,
-    links: impl Fn(u32, u32) -> Link,
+    network: impl Network,
 ) -> Option<f64> {
     let table = Table { ranks, bytes: bytes as f64 };
     let rounds = table.rounds(collective, algorithm)?;
-    Some(rounds.iter().map(|round| round.seconds(ranks, &links)).sum())
+    Some(rounds.iter().map(|round| round.seconds(ranks, &network)).sum())
 }
 
 impl Round {
     /// All rounds of this kind. The first one costs what the slowest rank needs. In those that
     /// follow, the slowest port sets the pace, but the way around leads over all wires, fast and
     /// slow.
-    fn seconds(&self, ranks: u32, links: &impl Fn(u32, u32) -> Link) -> f64 {
+    fn seconds(&self, ranks: u32, network: &impl Network) -> f64 {
         if self.times == 0 || ranks == 1 {
             return 0.0;
         }
         let (mut slowest, mut pace, mut sum) = (0.0f64, 0.0f64, 0.0);
         for rank in 0..ranks {
-            let (port, flight) = self.of_rank(rank, ranks, links);
+            let (port, flight) = self.of_rank(rank, ranks, network);
             slowest = slowest.max(port + flight);
             pace = pace.max(port);
             sum += port + flight;
@@ -75,13 +123,14 @@ impl Round {
 
     /// How long the ports of a rank are busy, and how long the last message still flies. What is
     /// longer than a slot is passed on while it arrives, so its flight is hidden.
-    fn of_rank(&self, rank: u32, ranks: u32, links: &impl Fn(u32, u32) -> Link) -> (f64, f64) {
+    fn of_rank(&self, rank: u32, ranks: u32, network: &impl Network) -> (f64, f64) {
+        let one = |peer: u32| (peer % ranks, peer % ranks + 1);
         let (first, end) = match self.peers {
-            Peers::At(distance) => (rank + distance, rank + distance + 1),
-            Peers::Bit(bit) if rank ^ bit < ranks => (rank ^ bit, (rank ^ bit) + 1),
+            Peers::At(distance) => one(rank + distance),
+            Peers::Bit(bit) if rank ^ bit < ranks => one(rank ^ bit),
             Peers::Served(servers) if rank < servers => (0, ranks),
             Peers::Bit(_) | Peers::Served(_) => (rank, rank),
-            Peers::Next => (rank + 1, rank + 2),
+            Peers::Next => one(rank + 1),
             Peers::Node(size) => {
                 let first = rank - rank % size;
                 (first, ranks.min(first + size))
@@ -89,9 +138,9 @@ impl Round {
         };
         let busy_alphas = BUSY * f64::from(self.messages);
         let (mut port, mut alpha, mut gamma) = (0.0, 0.0f64, 0.0f64);
-        for peer in (first..end).map(|peer| peer % ranks).filter(|&peer| peer != rank) {
-            let link = links(rank, peer);
-            port += busy_alphas * link.alpha_s + link.beta_s_per_byte * self.bytes;
+        for (count, link) in network.links(rank, first, end) {
+            let each = busy_alphas * link.alpha_s + link.beta_s_per_byte * self.bytes;
+            port += f64::from(count) * each;
             alpha = alpha.max(link.alpha_s);
             gamma = gamma.max(link.gamma_s_per_byte);
         }

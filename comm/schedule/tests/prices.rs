@@ -2,7 +2,8 @@
 //! and the quick prediction against the simulation.
 
 use brigade_schedule::{
-    Algorithm, Collective, Link, check, cost, even_cut, predict, program, sent_bytes,
+    Algorithm, Collective, Link, Network, TwoLevels, check, cost, even_cut, predict, program,
+    sent_bytes,
 };
 
 const LINK: Link = Link { alpha_s: 2e-6, beta_s_per_byte: 1e-10, gamma_s_per_byte: 3e-11 };
@@ -210,6 +211,23 @@ fn the_prediction_is_near_the_simulation() {
     }
     println!("worst: {worst:?}");
     assert!(worst.0 < 2.5);
+}
+
+#[test]
+fn two_levels_are_priced_by_counting_as_they_are_one_by_one() {
+    let across = Link { alpha_s: 2e-5, beta_s_per_byte: 1e-9, ..LINK };
+    for (ranks, node_ranks) in [(2, 1), (7, 3), (8, 8), (9, 12), (24, 5), (33, 4)] {
+        let network = TwoLevels { node_ranks, inside: LINK, across };
+        let one_by_one = |from, to| network.link(from, to);
+        for collective in Collective::ALL.into_iter().map(|c| c.with_root(ranks - 1)) {
+            for algorithm in Algorithm::all_for(collective, ranks) {
+                let price = predict(collective, algorithm, ranks, 4096, network).unwrap();
+                let slow = predict(collective, algorithm, ranks, 4096, one_by_one).unwrap();
+                let what = format!("{collective} {algorithm} {ranks} by {node_ranks}");
+                assert!((price / slow - 1.0).abs() < 1e-9, "{what}: {price} {slow}");
+            }
+        }
+    }
 }
 
 #[test]
