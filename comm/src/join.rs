@@ -10,7 +10,7 @@ use crate::communicator::Communicator;
 use crate::control::{Control, Refusal};
 use crate::launch::{Launch, RootSpec};
 use crate::threads::at_once;
-use crate::transports::{refuse_unknown, transports, transports_in_process};
+use crate::transports::{refuse_open, refuse_unknown, transports, transports_in_process};
 use crate::world::{Ports, World};
 use crate::{Error, Settings};
 
@@ -83,6 +83,13 @@ impl Communicator {
         if ranks == 0 || rank >= ranks {
             return Err(Error::invalid(format!("rank {rank} of {ranks} ranks")));
         }
+        refuse_open(&settings, transports)?;
+        if settings.encrypt && launch.root.is_open_to_all() {
+            return Err(Error::invalid(
+                "BRIGADE_ENCRYPT is set, and whoever knows the job's name has the keys: set \
+                 BRIGADE_SECRET or BRIGADE_SECRET_FILE, the same on all ranks",
+            ));
+        }
         Met::meet(&launch, &settings, transports, meeting)?.join(settings)
     }
 
@@ -106,6 +113,7 @@ impl Communicator {
         settings: &Settings,
         transports: &[Arc<dyn Transport>],
     ) -> Result<Vec<Self>, Error> {
+        refuse_open(settings, transports)?;
         let here = Some(std::net::Ipv4Addr::LOCALHOST.into());
         let (id, root) = UniqueId::create(here).map_err(|error| {
             let is_exhausted = error.is_exhausted();

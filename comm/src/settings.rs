@@ -52,8 +52,9 @@ pub struct Settings {
     /// Sockets from one rank to another; zero lets the transport choose. `BRIGADE_SOCKETS`.
     pub sockets: usize,
     /// Seal what ranks say to each other over TCP, and to their root: who listens on the network
-    /// reads nothing, and who changes something there is noticed. Between hosts only TCP is used
-    /// then. The same on all ranks, or joining fails. `BRIGADE_ENCRYPT`.
+    /// reads nothing, and who changes something there without knowing the job's secret is noticed.
+    /// Between hosts only TCP is used then. The same on all ranks, or joining fails; a group that
+    /// shrinks stays as it is. `BRIGADE_ENCRYPT`.
     pub encrypt: bool,
     /// How long nothing may be heard of another rank's machine until the rank counts as lost, over
     /// TCP and of the root; seconds from two on. `BRIGADE_SILENCE_MS`.

@@ -54,6 +54,7 @@ impl Communicator {
         settings: Settings,
     ) -> Result<Communicator, Error> {
         let left = self.left_without(excluded)?;
+        let settings = Settings { encrypt: self.settings().encrypt, ..settings };
         let shared = self.shared();
         let deadline = Instant::now() + settings.join_patience();
         let members: Arc<[u32]> = left.iter().map(|&rank| shared.members[rank]).collect();

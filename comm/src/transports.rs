@@ -34,16 +34,17 @@ pub fn transports(settings: &Settings) -> Result<Vec<Arc<dyn Transport>>, Error>
             let mut names = NAMES.to_vec();
             // Machines without devices are the rule, and need no warning; soft devices are slower
             // than TCP, and only used when they are asked for.
-            let has_cards = rdma(settings)?.has_hardware() && !settings.encrypt;
+            // They do not encrypt either.
+            let has_cards = !settings.encrypt && rdma(settings)?.has_hardware();
             names.retain(|name| *name != "rdma" || has_cards);
             names
         }
         _ => asked.split(',').map(str::trim).collect(),
     };
-    if settings.encrypt {
-        refuse_open(&names)?;
-    }
-    names.into_iter().map(|name| one(name, settings)).collect()
+    let transports = names.into_iter().map(|name| one(name, settings));
+    let transports = transports.collect::<Result<Vec<_>, _>>()?;
+    refuse_open(settings, &transports)?;
+    Ok(transports)
 }
 
 /// Refuse names that none has, also where a rank is alone and asks nobody.
@@ -60,12 +61,20 @@ pub(crate) fn refuse_unknown(settings: &Settings) -> Result<(), Error> {
     names.find(|name| !is_known(name)).map_or(Ok(()), |name| Err(unknown(name)))
 }
 
-/// Refuse what carries bytes over a network as they are.
-fn refuse_open(names: &[&str]) -> Result<(), Error> {
-    let is_open = |name: &&&str| **name == "rdma" || name.starts_with(PREFIX);
-    names.iter().find(is_open).map_or(Ok(()), |name| {
+/// Refuse what carries bytes over a network as they are, if the settings want them encrypted.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] with the name of the first that does.
+pub(crate) fn refuse_open(
+    settings: &Settings,
+    transports: &[Arc<dyn Transport>],
+) -> Result<(), Error> {
+    let mut open = transports.iter().filter(|it| settings.encrypt && it.sends_in_the_open());
+    open.next().map_or(Ok(()), |transport| {
+        let name = transport.name();
         Err(Error::invalid(format!(
-            "BRIGADE_ENCRYPT is set, and {name} cannot encrypt: leave it out, so that tcp is used"
+            "BRIGADE_ENCRYPT is set, and {name} does not encrypt: take shm and tcp, as auto does"
         )))
     })
 }
@@ -202,7 +211,7 @@ mod tests {
         };
         for wanted in ["rdma", "shm, rdma ,tcp", "plugin:socket,tcp"] {
             let error = transports(&settings(wanted)).map(drop).unwrap_err().to_string();
-            assert!(error.contains("cannot encrypt"), "{error}");
+            assert!(error.contains("does not encrypt"), "{error}");
         }
         for wanted in ["auto", "shm,tcp"] {
             let names = transports(&settings(wanted)).unwrap();

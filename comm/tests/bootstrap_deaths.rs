@@ -97,7 +97,7 @@ fn one_rank() {
         return;
     }
     let me = Launch::discover().unwrap();
-    let joined = rendezvous(&me, Vec::new(), Instant::now() + PATIENCE).unwrap();
+    let joined = rendezvous(&me, Vec::new(), Instant::now() + PATIENCE, false).unwrap();
     println!("rank: joined");
     std::thread::spawn(|| {
         wait_for_the_end();
@@ -126,7 +126,9 @@ fn two_ranks() {
     let at = |rank: usize| {
         let root = RootSpec::IdFile(file.clone().into());
         let me = Launch { rank, ranks: 3, local_rank: None, root };
-        std::thread::spawn(move || rendezvous(&me, Vec::new(), Instant::now() + PATIENCE).unwrap())
+        std::thread::spawn(move || {
+            rendezvous(&me, Vec::new(), Instant::now() + PATIENCE, false).unwrap()
+        })
     };
     let [first, second] = [0, 1].map(at).map(|thread| thread.join().unwrap());
     drop(first);

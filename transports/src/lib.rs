@@ -82,6 +82,9 @@ pub trait Transport: Send + Sync {
     /// Whether this machine has what the transport needs, and if not, why not and what to do.
     fn probe(&self) -> Result<Caps, Unavailable>;
 
+    /// Whether bytes may leave this machine as they are, for whoever listens on the way to read.
+    fn sends_in_the_open(&self) -> bool;
+
     /// Open one rank's side: listeners, devices, registered pools. Called once for each rank of a
     /// world, before anything is known of the others. `secret` is the job's: whoever connects must
     /// prove that it knows it.
@@ -191,7 +194,8 @@ pub trait Endpoint: Send {
 pub trait SendWire: Send {
     /// Take as many of `bytes` as there is room for now, and return how many. What was taken is
     /// copied: the caller may reuse it at once. Everything taken is visible to the receiver without
-    /// a further call.
+    /// a further call. Whoever comes again offers the bytes that were not taken, as they were, or
+    /// the first of them: a wire may have begun with these.
     ///
     /// A wire that stages in slots takes multiples of 64 bytes unless it takes everything, so that
     /// its slots begin at whole elements; a wire that is a byte stream may take any number. In

@@ -1,20 +1,19 @@
 //! One connection of the root: never waits, holds a bounded number of bytes.
 
-use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brigade_transports::seal::{Sealer, Seals};
+use brigade_transports::seal::Seals;
 use brigade_transports::{OursAlone, keepalive};
 use socket2::SockRef;
 
 use super::SILENCE;
+use super::outbox::Outbox;
 use super::proof::Nonces;
 use super::sys::Watch;
-use crate::control::codec::Malformed;
 use crate::control::decoder::Decoder;
 use crate::control::frame::{Frame, STRANGER_BYTES_MAX};
 
@@ -37,7 +36,9 @@ const SILENCE_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 pub(super) enum Phase {
     Greeting,
     Proving(Nonces),
-    Proven(Nonces),
+    /// It has said that it encrypts, and says nothing else before it does.
+    Sealing(Nonces),
+    Proven,
     Seated(usize),
 }
 
@@ -45,11 +46,7 @@ pub(super) struct Conn {
     pub(super) phase: Phase,
     stream: OursAlone<TcpStream>,
     pub(super) decoder: Decoder,
-    /// What seals all that is said from now on, if it asked for that.
-    sealer: Option<Sealer>,
-    outbox: VecDeque<Arc<[u8]>>,
-    /// How many bytes of the first frame in the outbox have been sent.
-    sent_bytes: usize,
+    outbox: Outbox,
     /// When the connection is given up, unless it has a seat.
     due: Option<Instant>,
     closing: bool,
@@ -74,9 +71,7 @@ impl Conn {
             phase: Phase::Greeting,
             stream: OursAlone::new(stream),
             decoder: Decoder::new(STRANGER_BYTES_MAX),
-            sealer: None,
-            outbox: VecDeque::new(),
-            sent_bytes: 0,
+            outbox: Outbox::default(),
             due: Some(now + SEATING),
             closing: false,
             dead: false,
@@ -123,18 +118,18 @@ impl Conn {
 
     pub(super) fn say(&mut self, bytes: Arc<[u8]>) {
         if !self.closing && !self.dead {
-            let bytes = match &mut self.sealer {
-                Some(sealer) => sealer.seal_all(&bytes).into(),
-                None => bytes,
-            };
-            self.outbox.push_back(bytes);
+            self.outbox.push(bytes);
         }
     }
 
     /// From now on all that is said and heard is sealed.
-    pub(super) fn seal(&mut self, seals: Seals) -> Result<(), Malformed> {
-        self.sealer = Some(seals.sealer);
+    pub(super) fn seal(&mut self, seals: Seals) -> io::Result<()> {
+        self.outbox.seal_with(seals.sealer);
         self.decoder.open_with(seals.opener)
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.outbox.is_sealed()
     }
 
     /// What has come, and how the connection ended if it did.
@@ -172,18 +167,11 @@ impl Conn {
         if self.dead {
             return None;
         }
-        while let Some(frame) = self.outbox.front() {
-            match self.stream.write(&frame[self.sent_bytes..]) {
-                Ok(count) => {
-                    self.sent_bytes += count;
-                    if self.sent_bytes == frame.len() {
-                        self.sent_bytes = 0;
-                        self.outbox.pop_front();
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Some(format!("its connection broke: {error}")),
+        while let Err(error) = self.outbox.write_to(&mut *self.stream) {
+            match error.kind() {
+                io::ErrorKind::WouldBlock => break,
+                io::ErrorKind::Interrupted => {}
+                _ => return Some(format!("its connection broke: {error}")),
             }
         }
         if self.outbox.len() > OUTBOX_FRAMES_MAX {

@@ -172,7 +172,7 @@ fn attempt(
     let decoder = Decoder::new(STRANGER_BYTES_MAX + TEXT_BYTES_MAX);
     let mut line = Line { stream, decoder, sealer: None };
     let until = (Instant::now() + PROOF_TIMEOUT).min(deadline + GRACE);
-    let nonces = line.prove(secret, until)?;
+    let nonces = line.prove(secret, wish.encrypt, until)?;
     if wish.encrypt {
         line.seal(secret, &nonces, until)?;
     }
@@ -192,7 +192,6 @@ fn attempt(
             patience_ms: millis(patience),
             report_ms: wish.report_after.map_or(NEVER, millis),
             silence_ms: millis(wish.silence),
-            encrypt: wish.encrypt,
             process: wish.process,
             member: wish.member.clone(),
             card,

@@ -145,11 +145,14 @@ impl Hub {
 
     fn hear(&mut self, index: usize, frame: Frame, now: Instant) {
         match (self.conns[index].phase, frame) {
-            (Phase::Greeting, Frame::Hello { version, nonce }) => self.greet(index, version, nonce),
+            (Phase::Greeting, Frame::Hello { version, nonce, encrypt }) => {
+                self.greet(index, version, (nonce, encrypt));
+            }
             (Phase::Proving(nonces), Frame::Proof { mac }) => self.verify(index, &nonces, &mac),
-            (Phase::Proven(nonces), Frame::Share { share }) => self.seal(index, &nonces, &share),
-            (Phase::Proven(_), Frame::Join(join)) => self.seat(index, join, now),
-            (Phase::Proven(_), Frame::Unable(unable)) => self.excuse(index, unable, now),
+            (Phase::Sealing(nonces), Frame::Share { share }) => self.seal(index, &nonces, &share),
+            (Phase::Proven, Frame::Join(join)) => self.seat(index, join, now),
+            (Phase::Proven, Frame::Unable(unable)) => self.excuse(index, unable, now),
+            (_, Frame::Share { .. }) => self.part(index, "it spoke out of turn"),
             (Phase::Seated(rank), frame) => match &mut self.stage {
                 Stage::Sitting(court) => {
                     if matches!(frame, Frame::Waiting(_)) {
@@ -169,7 +172,7 @@ impl Hub {
         }
     }
 
-    fn greet(&mut self, index: usize, version: u16, joining: [u8; 32]) {
+    fn greet(&mut self, index: usize, version: u16, (joining, encrypt): ([u8; 32], bool)) {
         if version != VERSION {
             if let Stage::Gathering(roster) = &mut self.stage {
                 roster.other_version = Some(version);
@@ -180,7 +183,7 @@ impl Hub {
         let Ok(root) = random() else {
             return self.part(index, "the system has no random bytes");
         };
-        self.conns[index].phase = Phase::Proving(Nonces { joining, root });
+        self.conns[index].phase = Phase::Proving(Nonces { joining, root, encrypt });
         self.conns[index].say(Frame::Challenge { nonce: root }.encode().into());
     }
 
@@ -193,7 +196,7 @@ impl Hub {
         }
         let mac = proof::show(&self.secret, Side::Root, nonces);
         let conn = &mut self.conns[index];
-        conn.phase = Phase::Proven(*nonces);
+        conn.phase = if nonces.encrypt { Phase::Sealing(*nonces) } else { Phase::Proven };
         conn.decoder.limit(RANK_BYTES_MAX);
         conn.say(Frame::Proven { mac }.encode().into());
     }
@@ -205,18 +208,20 @@ impl Hub {
             Err(error) => return self.part(index, &error.to_string()),
         };
         let conn = &mut self.conns[index];
+        conn.phase = Phase::Proven;
         // The last that is said in the open.
         conn.say(Frame::Share { share }.encode().into());
-        if let Err(malformed) = conn.seal(seals) {
-            self.part(index, &malformed.to_string());
+        if let Err(error) = conn.seal(seals) {
+            self.part(index, &error.to_string());
         }
     }
 
     fn seat(&mut self, index: usize, join: Join, now: Instant) {
         let (process, nonce) = (self.process, self.nonce);
+        let encrypts = self.conns[index].is_sealed();
         let Some(roster) = self.roster(index, now) else { return };
         let silence = Duration::from_millis(join.silence_ms.into());
-        match roster.seat(join, now) {
+        match roster.seat(join, encrypts, now) {
             Ok(rank) => {
                 let complete = roster.complete(&process, nonce);
                 let own = roster.ranks_of(&process);
@@ -271,7 +276,7 @@ impl Hub {
     fn fail(&mut self, failure: Failure, now: Instant) {
         let Failure { kind, why } = failure;
         let last_words: Arc<[u8]> = Frame::Refused { kind, why }.encode().into();
-        let proven = |conn: &&mut Conn| matches!(conn.phase, Phase::Proven(_) | Phase::Seated(_));
+        let proven = |conn: &&mut Conn| matches!(conn.phase, Phase::Proven | Phase::Seated(_));
         for conn in self.conns.iter_mut().filter(proven) {
             conn.say(Arc::clone(&last_words));
             conn.close(now);
@@ -374,3 +379,6 @@ impl Hub {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ mod hub;
 pub(crate) mod id;
 mod listen;
 mod names;
+mod outbox;
 mod proof;
 mod root;
 mod roster;
@@ -225,12 +226,18 @@ impl UniqueId {
 
 /// Join the world that `me` describes and wait until all its ranks have come, at most until
 /// `deadline`, without a word meanwhile. `card` (at most [`CARD_BYTES_MAX`] bytes) goes to all of
-/// them.
+/// them. What is said to the root is sealed if all `encrypt`.
 ///
 /// Cost: three round trips to the root and the table of all cards. Errors: see [`JoinError`]; what
 /// concerns all ranks is told to all that have come, in the same words.
-pub fn rendezvous(me: &Launch, card: Vec<u8>, deadline: Instant) -> Result<Joined, JoinError> {
-    rendezvous_with(me, &mut |_| Ok(card.clone()), Patience::silent(deadline))
+pub fn rendezvous(
+    me: &Launch,
+    card: Vec<u8>,
+    deadline: Instant,
+    encrypt: bool,
+) -> Result<Joined, JoinError> {
+    let patience = Patience { encrypt, ..Patience::silent(deadline) };
+    rendezvous_with(me, &mut |_| Ok(card.clone()), patience)
 }
 
 /// What makes this rank's card, once the job's secret is known. Asked again when the root turned

@@ -7,11 +7,12 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The two nonces of one attempt.
+/// The two nonces of one attempt, and whether the joining end has said that it encrypts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nonces {
     pub(super) joining: [u8; 32],
     pub(super) root: [u8; 32],
+    pub(super) encrypt: bool,
 }
 
 impl Nonces {
@@ -64,6 +65,7 @@ fn keyed(secret: &[u8; 32], side: Side, nonces: &Nonces) -> Hmac<Sha256> {
     });
     mac.update(&nonces.joining);
     mac.update(&nonces.root);
+    mac.update(&[nonces.encrypt.into()]);
     mac
 }
 
@@ -76,13 +78,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_good_for_its_secret_its_side_and_its_nonces_only() {
-        let nonces = Nonces { joining: [1; 32], root: [2; 32] };
+    fn a_code_is_good_for_its_secret_its_side_its_nonces_and_its_intention_only() {
+        let nonces = Nonces { joining: [1; 32], root: [2; 32], encrypt: true };
         let mac = show(&[3; 32], Side::Joining, &nonces);
         assert!(check(&[3; 32], Side::Joining, &nonces, &mac));
         assert!(!check(&[4; 32], Side::Joining, &nonces, &mac));
         assert!(!check(&[3; 32], Side::Root, &nonces, &mac));
-        let swapped = Nonces { joining: [2; 32], root: [1; 32] };
+        let swapped = Nonces { joining: [2; 32], root: [1; 32], encrypt: true };
         assert!(!check(&[3; 32], Side::Joining, &swapped, &mac));
+        let in_the_open = Nonces { encrypt: false, ..nonces };
+        assert!(!check(&[3; 32], Side::Joining, &in_the_open, &mac));
     }
 }

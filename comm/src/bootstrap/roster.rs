@@ -21,9 +21,6 @@ pub(super) struct Roster {
     seats: Vec<Option<Seat>>,
     /// Who came first: its number of ranks is the one that others are compared with.
     first: Option<(u32, Member)>,
-    /// Who was the first to get a seat, in words, and whether it seals what it says: all shall or
-    /// none.
-    encrypts: Option<(String, bool)>,
     /// The first to run out of patience runs out of it for everybody.
     due: Option<Due>,
     /// When who is missing is told, from the first seat that wants it on.
@@ -51,6 +48,8 @@ struct Seat {
     card: Vec<u8>,
     /// Whether the process is still connected.
     present: bool,
+    /// Whether it encrypts what it says: all shall, or none.
+    encrypts: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,10 +71,16 @@ impl Roster {
         Self { doubt, ..Self::default() }
     }
 
-    /// Give `join` its seat. A process that lost its connection may take its own seat again.
-    pub(super) fn seat(&mut self, join: Join, now: Instant) -> Result<usize, Failure> {
+    /// Give `join` its seat, which encrypts or does not. A process that lost its connection may
+    /// take its own seat again.
+    pub(super) fn seat(
+        &mut self,
+        join: Join,
+        encrypts: bool,
+        now: Instant,
+    ) -> Result<usize, Failure> {
         let rank = self.place(join.rank, join.ranks, &join.process, &join.member)?;
-        self.agree_on_encryption(&join)?;
+        self.agree_on_encryption(&join, encrypts)?;
         let patience = Duration::from_millis(join.patience_ms.into());
         let due = Due { at: now + patience, patience };
         self.due = Some(self.due.filter(|earlier| earlier.at <= due.at).unwrap_or(due));
@@ -84,19 +89,22 @@ impl Roster {
             self.reports = Some(Reports::new(now, Some(after)));
         }
         let Join { process, member, card, .. } = join;
-        self.seats[rank] = Some(Seat { process, member, card, present: true });
+        self.seats[rank] = Some(Seat { process, member, card, present: true, encrypts });
         self.unable.remove(&rank);
         Ok(rank)
     }
 
-    /// That a rank seals what it says if and only if the others do.
-    fn agree_on_encryption(&mut self, join: &Join) -> Result<(), Failure> {
-        let who = format!("rank {} ({})", join.rank, named_process(&join.member));
-        let (first, encrypts) = self.encrypts.get_or_insert_with(|| (who.clone(), join.encrypt));
-        if *encrypts == join.encrypt {
-            return Ok(());
-        }
-        let (does, does_not) = if join.encrypt { (&who, &*first) } else { (&*first, &who) };
+    /// That a rank encrypts if and only if those who are there do.
+    fn agree_on_encryption(&self, join: &Join, encrypts: bool) -> Result<(), Failure> {
+        let mut seats = self.seats.iter().enumerate();
+        let other = seats.find_map(|(rank, seat)| {
+            let differs = |seat: &&Seat| seat.present && seat.encrypts != encrypts;
+            Some((rank, &seat.as_ref().filter(differs)?.member))
+        });
+        let Some((rank, member)) = other else { return Ok(()) };
+        let seated = format!("rank {rank} ({})", named_process(member));
+        let joining = format!("rank {} ({})", join.rank, named_process(&join.member));
+        let (does, does_not) = if encrypts { (joining, seated) } else { (seated, joining) };
         let why = format!("{does} encrypts what it sends and {does_not} does not");
         Err(Failure { kind: Refusal::EncryptionDiffers, why })
     }

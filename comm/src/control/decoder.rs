@@ -10,8 +10,8 @@ use super::frame::{Frame, LENGTH_BYTES};
 /// How much is read at a time.
 const READ_BYTES: usize = 16 << 10;
 
-/// Cuts a stream of bytes into frames, which may be sealed from some place on. Holds less than one
-/// frame between calls.
+/// Cuts a stream of bytes into frames, which may be sealed from some place on. Once there is no
+/// next one it holds less than one frame.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     bytes: Vec<u8>,
@@ -29,14 +29,16 @@ impl Decoder {
         Self { bytes, done, frame_bytes_max, opener, awaits_opener }
     }
 
-    /// What comes behind the share of a key that was last heard is opened by this. Errors:
-    /// something has come behind it already, before the other end could have sealed it.
-    pub(crate) fn open_with(&mut self, opener: Opener) -> Result<(), Malformed> {
-        if self.done < self.bytes.len() {
-            return Err(Malformed { what: "bytes in the open where only sealed ones may be" });
-        }
+    /// What comes behind the share of a key that was last heard is opened by this, also what has
+    /// come already. Errors: `InvalidData` where that is not sealed as it should be.
+    pub(crate) fn open_with(&mut self, mut opener: Opener) -> io::Result<()> {
+        let behind = self.bytes.split_off(self.done);
+        let room = opener.room().get_mut(..behind.len()).ok_or(io::ErrorKind::InvalidData)?;
+        room.copy_from_slice(&behind);
+        opener.fill(behind.len());
+        let outcome = self.take_opened(&mut opener);
         (self.opener, self.awaits_opener) = (Some(Box::new(opener)), false);
-        Ok(())
+        outcome
     }
 
     /// Take what has come on `stream`, by reading once; returns how many bytes that was, none at
@@ -48,20 +50,32 @@ impl Decoder {
             self.push(&bytes[..count]);
             return Ok(count);
         };
-        let outcome = stream.read(opener.room()).and_then(|count| {
+        // What was broken before is so still.
+        let outcome = self.take_opened(&mut opener).and_then(|()| {
+            let count = stream.read(opener.room())?;
             opener.fill(count);
-            loop {
-                let opened = opener.opened()?;
-                if opened.is_empty() {
-                    return Ok(count);
-                }
-                self.push(opened);
-                let taken = opened.len();
-                opener.take(taken);
-            }
+            self.take_opened(&mut opener).map(|()| count)
         });
         self.opener = Some(opener);
         outcome
+    }
+
+    /// All that can be opened. Errors: as for `read`, unless there was something in front of it.
+    fn take_opened(&mut self, opener: &mut Opener) -> io::Result<()> {
+        let mut has_taken = false;
+        loop {
+            match opener.opened() {
+                Ok([]) => return Ok(()),
+                Err(_) if has_taken => return Ok(()),
+                Err(error) => return Err(error),
+                Ok(opened) => {
+                    self.push(opened);
+                    let count = opened.len();
+                    opener.take(count);
+                    has_taken = true;
+                }
+            }
+        }
     }
 
     /// From now on take longer (or only shorter) frames.

@@ -56,8 +56,6 @@ pub(crate) struct Join {
     pub(crate) report_ms: u32,
     /// How long its machine may be silent.
     pub(crate) silence_ms: u32,
-    /// Whether it seals what it says, to the root and to others.
-    pub(crate) encrypt: bool,
     /// The same for all ranks of one process, different everywhere else.
     pub(crate) process: [u8; 16],
     pub(crate) member: Member,
@@ -100,7 +98,7 @@ pub(crate) struct Table {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// First words of whoever connects.
-    Hello { version: u16, nonce: [u8; 32] },
+    Hello { version: u16, nonce: [u8; 32], encrypt: bool },
     /// The root's answer: prove it.
     Challenge { nonce: [u8; 32] },
     /// The connecting end knows the secret.
@@ -108,7 +106,7 @@ pub(crate) enum Frame {
     /// So does the root.
     Proven { mac: [u8; 32] },
     /// One end's share of a key: all that it says behind this is sealed. The rank begins, if it
-    /// wants that.
+    /// has said that it encrypts.
     Share { share: [u8; SHARE_BYTES] },
     /// A rank asks for its seat.
     Join(Join),
@@ -197,10 +195,11 @@ impl Frame {
 
     fn encode_fields(&self, parts: &mut Parts) {
         match self {
-            Frame::Hello { version, nonce } => {
+            Frame::Hello { version, nonce, encrypt } => {
                 parts.bytes(&MAGIC);
                 parts.u16(*version);
                 parts.bytes(nonce);
+                parts.u8((*encrypt).into());
             }
             Frame::Challenge { nonce } => parts.bytes(nonce),
             Frame::Proof { mac } | Frame::Proven { mac } => parts.bytes(mac),
@@ -253,7 +252,12 @@ impl Frame {
                 if fields.array()? != MAGIC {
                     return Err(Malformed { what: "the first bytes are not ours" });
                 }
-                Frame::Hello { version: fields.u16()?, nonce: fields.array()? }
+                let (version, nonce) = (fields.u16()?, fields.array()?);
+                if version != VERSION {
+                    // What else it says is for those who speak it.
+                    return Ok(Frame::Hello { version, nonce, encrypt: false });
+                }
+                Frame::Hello { version, nonce, encrypt: fields.bool()? }
             }
             2 => Frame::Challenge { nonce: fields.array()? },
             3 => Frame::Proof { mac: fields.array()? },
@@ -308,7 +312,6 @@ fn encode_join(join: &Join, parts: &mut Parts) {
     parts.u32(join.patience_ms);
     parts.u32(join.report_ms);
     parts.u32(join.silence_ms);
-    parts.u8(join.encrypt.into());
     parts.bytes(&join.process);
     encode_member(&join.member, parts);
     parts.long(&join.card);
@@ -321,7 +324,6 @@ fn decode_join(fields: &mut Fields<'_>) -> Result<Join, Malformed> {
         patience_ms: fields.u32()?,
         report_ms: fields.u32()?,
         silence_ms: fields.u32()?,
-        encrypt: fields.bool()?,
         process: fields.array()?,
         member: decode_member(fields)?,
         card: fields.long(CARD_BYTES_MAX)?.to_vec(),

@@ -9,7 +9,7 @@
 //! What is said after the proof is sealed where the rank asks for that (`Settings::encrypt`), and
 //! else neither encrypted nor authenticated one by one.
 
-pub(crate) mod codec;
+mod codec;
 pub(crate) mod court;
 pub(crate) mod decoder;
 pub(crate) mod frame;

@@ -16,23 +16,30 @@ const BYTES_MAX: u64 = 1 << 16;
 
 /// What everyone who joins has to know. Prints as nothing.
 #[derive(Clone, PartialEq, Eq)]
-pub struct JobSecret([u8; 32]);
+pub struct JobSecret {
+    bytes: [u8; 32],
+    is_guard: bool,
+}
 
 impl JobSecret {
     /// A secret from a text of any length. A text that can be guessed can be guessed offline by
     /// whoever sees a rank join: use at least 16 random bytes.
     pub fn from_text(text: &str) -> Self {
-        Self(digest("brigade secret", text))
+        Self { bytes: digest("brigade secret", text), is_guard: false }
     }
 
     /// Not a secret: a number that ranks of one job have in common, so that jobs do not mix by
     /// accident. Anybody who knows the job's name can compute it.
     pub fn guard(identity: &str) -> Self {
-        Self(digest("brigade guard against mix-ups", identity))
+        Self { bytes: digest("brigade guard against mix-ups", identity), is_guard: true }
     }
 
     pub(crate) fn bytes(&self) -> [u8; 32] {
-        self.0
+        self.bytes
+    }
+
+    pub(super) fn is_guard(&self) -> bool {
+        self.is_guard
     }
 }
 

@@ -120,7 +120,8 @@ fn waiting_ranks_are_compared_and_summarised() {
 
 #[test]
 fn a_world_of_one_decides_alone() {
-    let joined = rendezvous(&launch(0, 1, &RootSpec::Alone), Vec::new(), Instant::now()).unwrap();
+    let joined =
+        rendezvous(&launch(0, 1, &RootSpec::Alone), Vec::new(), Instant::now(), false).unwrap();
     joined.control.report_waiting(0, 0, [0; 32], Vec::new(), "nothing");
     assert_eq!(joined.control.waiting_reports(0), None);
     joined.control.abort("enough");

@@ -26,11 +26,23 @@ fn card(rank: usize) -> Vec<u8> {
     vec![rank as u8; 10 + rank]
 }
 
-/// Join as each of `who`, at once, a thread each.
+/// Join as each of `who`, at once, a thread each, and in the open.
 fn join(who: &[Launch], patience: Duration) -> Vec<Result<Joined, JoinError>> {
+    join_sealed(who, patience, |_| false)
+}
+
+/// The same, where some encrypt what they say.
+fn join_sealed(
+    who: &[Launch],
+    patience: Duration,
+    encrypts: impl Fn(usize) -> bool,
+) -> Vec<Result<Joined, JoinError>> {
     let deadline = Instant::now() + patience;
     std::thread::scope(|scope| {
-        let join = |me| scope.spawn(move || rendezvous(me, card(me.rank), deadline));
+        let join = |me: &'_ Launch| {
+            let (me, encrypt) = (me.clone(), encrypts(me.rank));
+            scope.spawn(move || rendezvous(&me, card(me.rank), deadline, encrypt))
+        };
         let threads: Vec<_> = who.iter().map(join).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     })
@@ -38,9 +50,13 @@ fn join(who: &[Launch], patience: Duration) -> Vec<Result<Joined, JoinError>> {
 
 /// All of a world of `ranks` join by `root`, and see the same.
 fn check(ranks: usize, root: &RootSpec) -> Vec<Joined> {
+    check_sealed(ranks, root, false)
+}
+
+fn check_sealed(ranks: usize, root: &RootSpec, encrypt: bool) -> Vec<Joined> {
     let who: Vec<_> = (0..ranks).map(|rank| launch(rank, ranks, root)).collect();
-    let joined: Vec<_> =
-        join(&who, PATIENCE).into_iter().map(|joined| joined.expect("joins")).collect();
+    let joined = join_sealed(&who, PATIENCE, |_| encrypt);
+    let joined: Vec<_> = joined.into_iter().map(|joined| joined.expect("joins")).collect();
     for (rank, world) in joined.iter().enumerate() {
         assert_eq!(world.cards, (0..ranks).map(card).collect::<Vec<_>>());
         assert_eq!(world.secret, joined[0].secret);
@@ -69,6 +85,8 @@ fn worlds_of_all_small_sizes_join_by_id() {
         let (id, _root) = UniqueId::create(None).unwrap();
         let id: UniqueId = id.to_string().parse().unwrap();
         check(ranks, &RootSpec::Id(id));
+        let (id, _root) = UniqueId::create(None).unwrap();
+        check_sealed(ranks, &RootSpec::Id(id), true);
     }
 }
 

@@ -7,7 +7,7 @@ use brigade_comm::bootstrap::{JoinError, Joined, UniqueId, rendezvous};
 use brigade_comm::control::{CARD_BYTES_MAX, Refusal};
 use brigade_comm::launch::{JobSecret, RootAddress, RootSpec};
 
-use super::{PATIENCE, best, by_address, check, join, launch, scratch_file};
+use super::{PATIENCE, best, by_address, check, join, join_sealed, launch, scratch_file};
 
 fn refusals(results: Vec<Result<Joined, JoinError>>) -> Vec<(Refusal, String)> {
     let refusal = |result: Result<Joined, JoinError>| match result {
@@ -34,6 +34,20 @@ fn missing_ranks_are_named_to_all_who_came() {
         }
         took
     });
+}
+
+#[test]
+fn where_some_encrypt_and_others_do_not_all_hear_who() {
+    for odd in 0..3 {
+        let (id, _root) = UniqueId::create(None).unwrap();
+        let root = RootSpec::Id(id);
+        let who: Vec<_> = (0..3).map(|rank| launch(rank, 3, &root)).collect();
+        for (kind, why) in refusals(join_sealed(&who, PATIENCE, |rank| rank == odd)) {
+            assert_eq!(kind, Refusal::EncryptionDiffers);
+            assert!(why.starts_with(&format!("rank {odd} (process ")), "{why}");
+            assert!(why.contains(" encrypts what it sends and rank "), "{why}");
+        }
+    }
 }
 
 #[test]
@@ -131,7 +145,7 @@ fn a_rank_of_the_roots_process_that_cannot_come_ends_the_wait_of_all_at_once() {
     let refused = std::thread::scope(|scope| {
         let others = scope.spawn(|| join(&[0, 2, 3].map(|rank| launch(rank, 4, &root)), PATIENCE));
         let card = vec![0; CARD_BYTES_MAX + 1];
-        let unable = rendezvous(&launch(1, 4, &root), card, start + PATIENCE);
+        let unable = rendezvous(&launch(1, 4, &root), card, start + PATIENCE, false);
         assert!(matches!(unable, Err(JoinError::CardTooLong { .. })), "{unable:?}");
         refusals(others.join().unwrap())
     });

@@ -86,6 +86,10 @@ impl Transport for Hosted {
         self.inner.probe()
     }
 
+    fn sends_in_the_open(&self) -> bool {
+        self.inner.sends_in_the_open()
+    }
+
     fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {
         let inner = self.inner.open(secret)?;
         let number = self.opened.fetch_add(1, Ordering::Relaxed);

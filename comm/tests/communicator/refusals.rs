@@ -2,7 +2,7 @@
 //! anything is sent; the communicator is as good as before.
 
 use brigade_comm::bootstrap::UniqueId;
-use brigade_comm::launch::{Launch, RootSpec};
+use brigade_comm::launch::{JobSecret, Launch, RootAddress, RootSpec};
 use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Messages, Op, Settings};
 use brigade_schedule::Collective;
 
@@ -125,6 +125,16 @@ fn who_cannot_join_the_others_tells_them_why() {
         let told = |outcome: &&Result<(), Error>| matches!(outcome, Err(Error::Aborted { .. }));
         assert_eq!(outcomes.iter().filter(told).count(), 2, "{name}: {said:?}");
     }
+}
+
+#[test]
+fn nothing_is_encrypted_with_what_everybody_knows() {
+    let secret = JobSecret::guard("a job");
+    let address = RootAddress { host: "127.0.0.1".into(), port: 9, port_count: 1, secret };
+    let launch = Launch { rank: 1, ranks: 2, local_rank: None, root: RootSpec::Address(address) };
+    let settings = Settings { encrypt: true, ..over("tcp") };
+    let outcome = Communicator::join(launch, settings).map(drop);
+    check("no secret", outcome, &["BRIGADE_ENCRYPT", "BRIGADE_SECRET"]);
 }
 
 #[test]

@@ -101,6 +101,10 @@ impl Transport for Gated {
         self.inner.probe()
     }
 
+    fn sends_in_the_open(&self) -> bool {
+        self.inner.sends_in_the_open()
+    }
+
     fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {
         /// Where a card of shared memory has the first byte of its port's name, which is random.
         /// The memory of a group is that of the port with the least one.

@@ -203,6 +203,7 @@ impl Trial {
                 ("BRIGADE_RANK", rank.to_string()),
                 ("BRIGADE_WORLD_SIZE", self.ranks.to_string()),
                 ("BRIGADE_TRANSPORT", self.transport.to_owned()),
+                ("BRIGADE_ENCRYPT", u8::from(self.seed % 4 == 3).to_string()),
                 ("TMPDIR", temporary.to_str().expect("a path in UTF-8").to_owned()),
                 (mix::SEED, self.seed.to_string()),
                 traces.variable(),

@@ -85,6 +85,10 @@ impl Transport for Few {
         self.tcp.probe()
     }
 
+    fn sends_in_the_open(&self) -> bool {
+        self.tcp.sends_in_the_open()
+    }
+
     fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {
         match self.left.fetch_sub(1, Ordering::Relaxed) {
             0 => Err(TransportError::Refused { why: "this test has no more".into() }),

@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 use brigade_comm::bootstrap::{ID_BYTES, Root, UniqueId, rendezvous};
 use brigade_comm::launch::{Launch, RootSpec};
 use brigade_transports::plugin::sys::HANDLE_BYTES;
-use brigade_transports::{
-    Endpoint, Group, Port, RecvWire, SendWire, Transport, TransportError, tcp,
-};
+use brigade_transports::{Endpoint, Group, Port, RecvWire, SendWire, TransportError, tcp};
 use sha2::{Digest, Sha256};
 
 use crate::device::Device;
@@ -139,19 +137,20 @@ fn start(
     let (tell, answer) = sync_channel(1);
     let meet = move || {
         // Nobody may want to know any more; then the connection ends with the channel.
-        let _ = tell.send(meet(&*device.transport, &id, rank, Instant::now() + patience));
+        let _ = tell.send(meet(device, &id, rank, Instant::now() + patience));
     };
     let spawned = Builder::new().name("brigade-meet".into()).spawn(meet);
     spawned.map_err(|error| Fault::system(format!("no thread can be started: {error}")))?;
     Ok(answer)
 }
 
-fn meet(transport: &dyn Transport, id: &UniqueId, rank: usize, deadline: Instant) -> Outcome<Link> {
+fn meet(device: &Device, id: &UniqueId, rank: usize, deadline: Instant) -> Outcome<Link> {
+    let (transport, encrypt) = (&*device.transport, device.settings.encrypt);
     let secret: [u8; 32] = Sha256::digest([&b"brigade net "[..], &id.to_bytes()].concat()).into();
     let port = transport.open(secret)?;
     let root = RootSpec::Id(id.clone());
     let launch = Launch { rank, ranks: 2, local_rank: None, root };
-    let joined = rendezvous(&launch, port.card(), deadline)
+    let joined = rendezvous(&launch, port.card(), deadline, encrypt)
         .map_err(|error| Fault::system(error.to_string()))?;
     let [first, second] = &joined.cards[..] else { unreachable!("a world of two") };
     let other = 1 - rank;

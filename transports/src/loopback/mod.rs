@@ -51,6 +51,10 @@ impl Transport for Loopback {
         "loopback"
     }
 
+    fn sends_in_the_open(&self) -> bool {
+        false
+    }
+
     fn probe(&self) -> Result<Caps, Unavailable> {
         Ok(self.shared.caps())
     }

@@ -84,6 +84,10 @@ impl Transport for Plugin {
         self.name
     }
 
+    fn sends_in_the_open(&self) -> bool {
+        true
+    }
+
     fn probe(&self) -> Result<Caps, Unavailable> {
         let net = self.net()?;
         Tcp::new(self.tcp.clone()).probe()?;

@@ -184,6 +184,10 @@ impl Transport for Rdma {
         NAME
     }
 
+    fn sends_in_the_open(&self) -> bool {
+        true
+    }
+
     fn probe(&self) -> Result<Caps, Unavailable> {
         self.tcp().probe()?;
         let found = port::find(&self.settings)?;

@@ -121,6 +121,10 @@ impl Transport for Shm {
         NAME
     }
 
+    fn sends_in_the_open(&self) -> bool {
+        false
+    }
+
     fn probe(&self) -> Result<Caps, Unavailable> {
         let usable = probe::host_identity().and_then(|_| probe::memory_files());
         usable.map_err(|error| match error {

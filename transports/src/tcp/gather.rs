@@ -2,7 +2,8 @@
 //! the stream is cut.
 //!
 //! The body of the segment that is next in the stream is read, and no other: what came early stays
-//! in the kernel's buffers, and nothing has to be sorted or copied twice.
+//! in the kernel's buffers (or, where it is sealed, in those of its end), and nothing has to be
+//! sorted.
 
 use std::io;
 use std::sync::Arc;

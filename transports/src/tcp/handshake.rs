@@ -5,7 +5,7 @@
 //!     hello: whom I want, who I am   ─────────▶   (not for me: hangs up)
 //!     ◀──────  proof.rs, over the hello's bytes  ──────▶
 //!     ◀──────  seal, over the same, if it is asked for  ──────▶
-//!     ◀─────────────────────────────────────   answer
+//!     ◀─────────────────────────────────────   answer, sealed if anything is
 //! ```
 
 use std::io::{self, Read, Write};
@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
+use super::link::Proved;
 use super::patience::Patience;
 use crate::TransportError;
 use crate::proof::{self, Role, prove};
-use crate::seal::{self, Offer, SHARE_BYTES, Seals};
+use crate::seal::{self, BODY_BYTES, Offer, RECORD_BYTES, SHARE_BYTES, Seals};
 
 const MAGIC: [u8; 8] = *b"brgtcp 1";
 /// Of those who seal what they say.
@@ -144,18 +145,29 @@ pub(super) fn call(
         let is_denied = stream.heard >= proof::HELLO_BYTES && !patience.left().is_zero();
         Failed { error, is_denied }
     })?;
-    let seals = terms.encrypt.then(|| offer(&mut stream, terms.secret, &bytes)).transpose()?;
-    let mut answer = [0];
-    stream.read_exact(&mut answer).map_err(|error| refused("waiting for an answer", &error))?;
-    let answer = match answer {
-        [1] => Answer::Linked,
-        [2] => Answer::Crossing,
-        [3] => Answer::GroupLeft,
-        [other] => {
-            return Err(TransportError::Refused { why: format!("an answer of {other}") }.into());
-        }
+    let mut seals = terms.encrypt.then(|| offer(&mut stream, terms.secret, &bytes)).transpose()?;
+    let answer = hear_byte(&mut stream, seals.as_mut());
+    match answer.map_err(|error| refused("waiting for an answer", &error))? {
+        1 => Ok((Answer::Linked, seals)),
+        2 => Ok((Answer::Crossing, seals)),
+        3 => Ok((Answer::GroupLeft, seals)),
+        other => Err(TransportError::Refused { why: format!("an answer of {other}") }.into()),
+    }
+}
+
+/// One byte, which may be sealed.
+fn hear_byte(stream: &mut impl Read, seals: Option<&mut Seals>) -> io::Result<u8> {
+    let mut record = [0; RECORD_BYTES - BODY_BYTES + 1];
+    let Some(Seals { opener, .. }) = seals else {
+        stream.read_exact(&mut record[..1])?;
+        return Ok(record[0]);
     };
-    Ok((answer, seals))
+    stream.read_exact(&mut record)?;
+    opener.room()[..record.len()].copy_from_slice(&record);
+    opener.fill(record.len());
+    let byte = opener.opened()?.first().copied().ok_or(io::ErrorKind::InvalidData)?;
+    opener.take(1);
+    Ok(byte)
 }
 
 /// Agree on keys for what comes, as the dialling side.
@@ -198,8 +210,12 @@ pub(super) fn hear(
 }
 
 /// The accepting side's last word.
-pub(super) fn answer(socket: &Socket, answer: Answer, until: Instant) -> io::Result<()> {
-    Timed { socket, patience: &Patience::until(until), heard: 0 }.write_all(&[answer as u8])
+pub(super) fn answer(proved: &mut Proved, answer: Answer, until: Instant) -> io::Result<()> {
+    let Proved { socket, seals } = proved;
+    let answer = [answer as u8];
+    let sealed = seals.as_mut().map(|seals| seals.sealer.seal_all(&answer));
+    let mut stream = Timed { socket, patience: &Patience::until(until), heard: 0 };
+    stream.write_all(sealed.as_deref().unwrap_or(&answer))
 }
 
 fn refused(doing: &str, error: &io::Error) -> TransportError {
@@ -261,6 +277,9 @@ impl Write for Timed<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     const HELLO: Hello =
@@ -291,5 +310,54 @@ mod tests {
             assert!(Hello::parse(&hostile.serialise(&PLAIN), &PLAIN).is_err(), "{hostile:?}");
         }
         assert!(Hello::parse(&[0; HELLO_BYTES], &PLAIN).is_err());
+    }
+
+    /// What comes of a sealed call if the byte with this number that the other end says is changed.
+    fn called(changed: Option<usize>) -> Result<Answer, TransportError> {
+        let pair = || {
+            let (one, other) = UnixStream::pair().unwrap();
+            (Socket::from(one), other)
+        };
+        let ((ours, mut near), (theirs, mut far)) = (pair(), pair());
+        let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        let until = Instant::now() + Duration::from_secs(20);
+        std::thread::scope(|scope| {
+            // Either end may hang up whenever it likes.
+            scope.spawn(move || io::copy(&mut near, &mut far).and(far.shutdown(Shutdown::Write)));
+            scope.spawn(move || {
+                let mut byte = [0];
+                for number in 0.. {
+                    if back_from.read_exact(&mut byte).is_err() {
+                        break;
+                    }
+                    byte[0] ^= u8::from(Some(number) == changed);
+                    if back_to.write_all(&byte).is_err() {
+                        break;
+                    }
+                }
+                back_to.shutdown(Shutdown::Both)
+            });
+            scope.spawn(move || {
+                if let Ok((_, seals)) = hear(&theirs, &HELLO.target, SEALED, until) {
+                    let mut proved = Proved { socket: theirs, seals };
+                    let _ = answer(&mut proved, Answer::Crossing, until);
+                }
+            });
+            let outcome = call(&ours, &HELLO, SEALED, &Patience::until(until));
+            drop(ours);
+            outcome.map(|(answer, _)| answer).map_err(|failed| failed.error)
+        })
+    }
+
+    #[test]
+    fn no_byte_of_a_sealed_answer_is_changed_unnoticed() {
+        assert_eq!(called(None), Ok(Answer::Crossing));
+        let said = proof::HELLO_BYTES + 32 + SHARE_BYTES + RECORD_BYTES - BODY_BYTES + 1;
+        for number in 0..said {
+            let outcome = called(Some(number));
+            let is_refused = matches!(outcome, Err(TransportError::Refused { .. }));
+            assert!(is_refused, "byte {number} of {said}: {outcome:?}");
+        }
+        assert_eq!(called(Some(said)), Ok(Answer::Crossing), "there are no more");
     }
 }

@@ -167,17 +167,17 @@ impl Pair {
     fn arrive(
         &self,
         hello: &Hello,
-        Proved { socket, seals }: Proved,
+        mut proved: Proved,
         until: Instant,
     ) -> io::Result<Option<Arc<Link>>> {
         let mut making = self.lock();
         if self.link.get().is_some() || making.is_dialling && hello.to < hello.from {
-            handshake::answer(&socket, Answer::Crossing, until)?;
-            making.crossing = Some(socket).filter(|_| making.is_dialling);
+            handshake::answer(&mut proved, Answer::Crossing, until)?;
+            making.crossing = Some(proved.socket).filter(|_| making.is_dialling);
             return Ok(None);
         }
         // The answer goes out first: once the link stands, our wires may write on this socket.
-        handshake::answer(&socket, Answer::Linked, until)?;
+        handshake::answer(&mut proved, Answer::Linked, until)?;
         let sockets = usize::from(hello.sockets);
         let fresh =
             || Arriving { attempt: hello.attempt, sockets: (0..sockets).map(|_| None).collect() };
@@ -185,7 +185,7 @@ impl Pair {
         if arriving.attempt != hello.attempt || arriving.sockets.len() != sockets {
             *arriving = fresh();
         }
-        arriving.sockets[usize::from(hello.socket)] = Some(Proved { socket, seals });
+        arriving.sockets[usize::from(hello.socket)] = Some(proved);
         if arriving.sockets.iter().any(Option::is_none) {
             return Ok(None);
         }
@@ -274,9 +274,9 @@ impl Links {
     }
 
     /// File a socket whose caller has proved itself.
-    pub(super) fn file(&self, hello: &Hello, proved: Proved, until: Instant) -> io::Result<()> {
+    pub(super) fn file(&self, hello: &Hello, mut proved: Proved, until: Instant) -> io::Result<()> {
         let Some(pair) = self.pair(hello.group, hello.from) else {
-            return handshake::answer(&proved.socket, Answer::GroupLeft, until);
+            return handshake::answer(&mut proved, Answer::GroupLeft, until);
         };
         match pair.arrive(hello, proved, until)? {
             Some(link) => self.stands(hello.group, &link),

@@ -145,6 +145,10 @@ impl Transport for Tcp {
         "tcp"
     }
 
+    fn sends_in_the_open(&self) -> bool {
+        !self.settings.encrypt
+    }
+
     fn probe(&self) -> Result<Caps, Unavailable> {
         match probe::usable_interfaces(&self.settings) {
             Ok(interfaces) => {

@@ -30,11 +30,16 @@ pub(super) struct Line {
 
 impl Line {
     /// Prove the secret, and have the root prove it.
-    pub(super) fn prove(&mut self, secret: &[u8; 32], until: Instant) -> Result<Nonces, Setback> {
+    pub(super) fn prove(
+        &mut self,
+        secret: &[u8; 32],
+        encrypt: bool,
+        until: Instant,
+    ) -> Result<Nonces, Setback> {
         let joining = random().map_err(passing)?;
-        self.say(&Frame::Hello { version: VERSION, nonce: joining }, until)?;
+        self.say(&Frame::Hello { version: VERSION, nonce: joining, encrypt }, until)?;
         let nonces = match self.hear(until)? {
-            Frame::Challenge { nonce: root } => Nonces { joining, root },
+            Frame::Challenge { nonce: root } => Nonces { joining, root, encrypt },
             other => return Err(doubtful(other)),
         };
         let mac = proof::show(secret, Side::Joining, &nonces);

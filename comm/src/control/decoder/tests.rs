@@ -1,6 +1,6 @@
 //! Every kind of frame there and back, and every kind of damage.
 
-use brigade_transports::seal::{self, Offer};
+use brigade_transports::seal::{self, Offer, Seals};
 
 use super::*;
 use crate::control::frame::*;
@@ -22,7 +22,7 @@ fn one_of_each() -> Vec<Frame> {
     };
     let card = vec![7; CARD_BYTES_MAX];
     vec![
-        Frame::Hello { version: VERSION, nonce: [1; 32] },
+        Frame::Hello { version: VERSION, nonce: [1; 32], encrypt: true },
         Frame::Challenge { nonce: [2; 32] },
         Frame::Proof { mac: [3; 32] },
         Frame::Proven { mac: [4; 32] },
@@ -32,7 +32,6 @@ fn one_of_each() -> Vec<Frame> {
             patience_ms: 3,
             report_ms: 4,
             silence_ms: 5,
-            encrypt: true,
             process: [5; 16],
             member: member(6),
             card: card.clone(),
@@ -170,28 +169,61 @@ fn long_texts_are_cut_between_characters() {
     assert_eq!(heard, Frame::Abort { why: "ä".repeat(TEXT_BYTES_MAX / 2) });
 }
 
-#[test]
-fn behind_a_share_only_what_is_sealed_is_heard() {
+/// Both ends of a connection that has just been sealed, and the share that says so.
+fn sealed() -> (Frame, Seals, Seals) {
     let (offer, share) = Offer::new(&[7; 32], b"").unwrap();
     let (answer, root) = seal::accept(&[7; 32], b"", &share).unwrap();
-    let mut rank = offer.conclude(&answer).unwrap();
-    let (share, said) = (Frame::Share { share }, Frame::Abort { why: "sealed".into() });
+    (Frame::Share { share }, offer.conclude(&answer).unwrap(), root)
+}
 
-    let mut honest = decoder(&share.encode());
-    assert_eq!(honest.next().unwrap(), Some(share.clone()));
-    honest.open_with(root.opener).unwrap();
+#[test]
+fn behind_a_share_only_what_is_sealed_is_heard() {
+    let (share, mut rank, root) = sealed();
+    let said = Frame::Abort { why: "sealed".into() };
+    let mut decoder = decoder(&share.encode());
+    assert_eq!(decoder.next().unwrap(), Some(share));
+    decoder.open_with(root.opener).unwrap();
     let sealed = rank.sealer.seal_all(&said.encode());
     for mut byte in sealed.chunks(1) {
-        assert_eq!(honest.next(), Ok(None));
-        honest.read(&mut byte).unwrap();
+        assert_eq!(decoder.next(), Ok(None));
+        decoder.read(&mut byte).unwrap();
     }
-    assert_eq!(honest.next(), Ok(Some(said.clone())));
-    let damaged = honest.read(&mut &said.encode()[..]).map_err(|error| error.kind());
-    assert_eq!(damaged, Err(io::ErrorKind::InvalidData), "in the open");
+    assert_eq!(decoder.next(), Ok(Some(said.clone())));
+    for _ in 0..2 {
+        let outcome = decoder.read(&mut &said.encode()[..]).map_err(|error| error.kind());
+        assert_eq!(outcome, Err(io::ErrorKind::InvalidData), "in the open");
+    }
+}
 
-    // Somebody between the two adds words of his own where the next ones would be sealed.
-    let mut hostile = decoder(&[share.encode(), said.encode()].concat());
-    assert_eq!(hostile.next().unwrap(), Some(share));
-    assert_eq!(hostile.next(), Ok(None));
-    assert!(hostile.open_with(rank.opener).is_err());
+#[test]
+fn what_has_come_behind_a_share_already_must_be_sealed_too() {
+    let said = Frame::Abort { why: "sealed".into() };
+    for honest in [true, false] {
+        let (share, mut rank, root) = sealed();
+        let behind = if honest { rank.sealer.seal_all(&said.encode()) } else { said.encode() };
+        let mut decoder = decoder(&[share.encode(), behind].concat());
+        assert_eq!(decoder.next().unwrap(), Some(share));
+        assert_eq!(decoder.next(), Ok(None), "not before it can be opened");
+        let opened = decoder.open_with(root.opener).map_err(|error| error.kind());
+        let heard = decoder.next().unwrap();
+        match honest {
+            true => assert_eq!((opened, heard), (Ok(()), Some(said.clone()))),
+            false => assert_eq!((opened, heard), (Err(io::ErrorKind::InvalidData), None)),
+        }
+    }
+}
+
+#[test]
+fn frames_in_front_of_a_broken_record_are_heard() {
+    let (share, mut rank, root) = sealed();
+    let mut decoder = decoder(&share.encode());
+    decoder.next().unwrap();
+    decoder.open_with(root.opener).unwrap();
+    let mut bytes = rank.sealer.seal_all(&Frame::Leave.encode());
+    bytes.extend(rank.sealer.seal_all(&Frame::RootEnds.encode()));
+    *bytes.last_mut().unwrap() ^= 1;
+    assert_eq!(decoder.read(&mut &bytes[..]).unwrap(), bytes.len());
+    assert_eq!(decoder.next(), Ok(Some(Frame::Leave)));
+    assert_eq!(decoder.next(), Ok(None));
+    assert!(decoder.read(&mut &[0; 8][..]).is_err());
 }
