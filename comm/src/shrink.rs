@@ -43,7 +43,8 @@ impl Communicator {
     }
 
     /// Like [`Communicator::shrink`], with other settings than this communicator's. Those about
-    /// transports mean nothing here: they were opened when the world came together.
+    /// transports mean nothing here: they were opened when the world came together, and who
+    /// encrypts goes on to do so.
     ///
     /// # Errors
     ///
@@ -54,6 +55,11 @@ impl Communicator {
         settings: Settings,
     ) -> Result<Communicator, Error> {
         let left = self.left_without(excluded)?;
+        if settings.encrypt && !self.settings().encrypt {
+            return Err(Error::invalid(
+                "shrink: BRIGADE_ENCRYPT is asked for, and the wires that are there do not encrypt",
+            ));
+        }
         let settings = Settings { encrypt: self.settings().encrypt, ..settings };
         let shared = self.shared();
         let deadline = Instant::now() + settings.join_patience();

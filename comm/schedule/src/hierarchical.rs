@@ -1,5 +1,5 @@
 //! Two levels by composition: direct inside a node, halving and doubling across nodes; or doubling
-//! alone, which takes half of the steps there and is for what is short.
+//! alone, which takes fewer steps there and is for what is short.
 //!
 //! Every rank owns one part. Inside a node, local rank q speaks for the parts of all ranks that are
 //! q-th in their node; across nodes, the q-th ranks are a group of their own.
@@ -44,16 +44,16 @@ pub(crate) fn write(program: &mut Program, node_ranks: u32) -> Option<()> {
     Some(())
 }
 
-/// Two levels in as few steps as there can be across: whole columns go there and are folded by
-/// doubling, as there is one of them for each rank of a node. With d = log2 N for a power of two,
-/// else floor(log2 N) + 2:
+/// Two levels in few steps across: whole columns go there and are folded by doubling, one for each
+/// rank of a node. With N nodes of g ranks, d = log2 N for a power of two, else floor(log2 N) + 2:
 ///
-/// | collective | steps | bytes sent per rank inside its node | bytes sent per rank across |
+/// | all-reduce | steps, at most | bytes sent per rank inside its node | across, at most |
 /// |---|---|---|---|
-/// | all-reduce | 2 + d | 2n(g-1)/g | n·d/g |
+/// | N a power of two | 2 + d | 2n(g-1)/g | n·d/g |
+/// | other N | 2 + d | 2n(g-1)/g | n(d-1)/g |
 ///
-/// Doubling among all ranks takes as many steps across and g times the bytes, and more of both
-/// where P is no power of two.
+/// Doubling among all ranks sends g times the bytes across, and takes more steps there where g is
+/// no power of two.
 pub(crate) fn write_doubling(program: &mut Program, node_ranks: u32) -> Option<()> {
     let is_several = node_ranks >= 2 && node_ranks < program.ranks;
     if !is_several || program.collective != Collective::AllReduce {

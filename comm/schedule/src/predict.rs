@@ -30,7 +30,7 @@ impl<F: Fn(u32, u32) -> Link> Network for F {
 /// everybody takes time that grows with the ranks, and not with their square.
 #[derive(Clone, Copy, Debug)]
 pub struct TwoLevels {
-    /// Ranks of a node.
+    /// Ranks of a node, at least one.
     pub node_ranks: u32,
     /// The wires inside nodes.
     pub inside: Link,
@@ -83,7 +83,8 @@ struct Round {
 }
 
 /// About what [`crate::cost`] would say, in seconds, in time that grows with the ranks and not with
-/// the moves. `network` is a function from two ranks to the wire between them, or [`TwoLevels`].
+/// the moves. `network` is [`TwoLevels`], or a function from two ranks to the wire between them, of
+/// which exchanges of everybody with everybody look at all.
 /// Cost: some 10 µs for 64 ranks, some 10 ms for 65,535 on two levels.
 ///
 /// `None` if there is no such schedule.

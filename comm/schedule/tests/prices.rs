@@ -148,6 +148,24 @@ fn steps_are_as_many_as_the_tables_say() {
 }
 
 #[test]
+fn doubling_between_nodes_takes_the_steps_and_bytes_of_its_table() {
+    for (node_ranks, nodes) in (2..=6).flat_map(|g| (2..=9).map(move |n| (g, n))) {
+        let (ranks, algorithm) = (node_ranks * nodes, Algorithm::NodeDoubling { node_ranks });
+        let (log, even) = (nodes.ilog2(), nodes.is_power_of_two());
+        let report = check(Collective::AllReduce, algorithm, ranks).unwrap();
+        let most = 2 + log + if even { 0 } else { 2 };
+        let steps = report.steps;
+        assert!(steps <= most && (steps == most || !even), "{algorithm} {ranks}: {steps}");
+        let column = 640;
+        let total = column * u64::from(node_ranks);
+        let inside = 2 * column * u64::from(node_ranks - 1);
+        let across = column * u64::from(log + u32::from(!even));
+        let bytes = sent(Collective::AllReduce, algorithm, ranks, total);
+        assert_eq!(bytes.iter().max(), Some(&(inside + across)), "{algorithm} {ranks}");
+    }
+}
+
+#[test]
 fn the_simulation_agrees_with_closed_forms() {
     let Link { alpha_s: a, beta_s_per_byte: b, gamma_s_per_byte: c } = LINK;
     for ranks in [2u32, 3, 4, 7, 8, 16, 33] {

@@ -156,7 +156,8 @@ impl Conn {
             }
             // Its next frame may be longer than is allowed at this phase: handle this one first.
             if !frames.is_empty() {
-                break;
+                let how = |error| format!("its connection broke: {error}");
+                return (frames, self.decoder.damage().map(how));
             }
         }
         (frames, None)

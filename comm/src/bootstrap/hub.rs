@@ -145,10 +145,10 @@ impl Hub {
 
     fn hear(&mut self, index: usize, frame: Frame, now: Instant) {
         match (self.conns[index].phase, frame) {
-            (Phase::Greeting, Frame::Hello { version, nonce, encrypt }) => {
-                self.greet(index, version, (nonce, encrypt));
+            (Phase::Greeting, Frame::Hello { version, nonce }) => self.greet(index, version, nonce),
+            (Phase::Proving(nonces), Frame::Proof { mac, encrypt }) => {
+                self.verify(index, &nonces, &mac, encrypt);
             }
-            (Phase::Proving(nonces), Frame::Proof { mac }) => self.verify(index, &nonces, &mac),
             (Phase::Sealing(nonces), Frame::Share { share }) => self.seal(index, &nonces, &share),
             (Phase::Proven, Frame::Join(join)) => self.seat(index, join, now),
             (Phase::Proven, Frame::Unable(unable)) => self.excuse(index, unable, now),
@@ -172,7 +172,7 @@ impl Hub {
         }
     }
 
-    fn greet(&mut self, index: usize, version: u16, (joining, encrypt): ([u8; 32], bool)) {
+    fn greet(&mut self, index: usize, version: u16, joining: [u8; 32]) {
         if version != VERSION {
             if let Stage::Gathering(roster) = &mut self.stage {
                 roster.other_version = Some(version);
@@ -183,20 +183,20 @@ impl Hub {
         let Ok(root) = random() else {
             return self.part(index, "the system has no random bytes");
         };
-        self.conns[index].phase = Phase::Proving(Nonces { joining, root, encrypt });
+        self.conns[index].phase = Phase::Proving(Nonces { joining, root });
         self.conns[index].say(Frame::Challenge { nonce: root }.encode().into());
     }
 
-    fn verify(&mut self, index: usize, nonces: &Nonces, mac: &[u8; 32]) {
-        if !proof::check(&self.secret, Side::Joining, nonces, mac) {
+    fn verify(&mut self, index: usize, nonces: &Nonces, mac: &[u8; 32], encrypt: bool) {
+        if !proof::check(&self.secret, Side::Joining { encrypt }, nonces, mac) {
             if let Stage::Gathering(roster) = &mut self.stage {
                 roster.strangers += 1;
             }
             return self.refuse(index, Refusal::Secret, "the root knows another secret");
         }
-        let mac = proof::show(&self.secret, Side::Root, nonces);
+        let mac = proof::show(&self.secret, Side::Root { encrypt }, nonces);
         let conn = &mut self.conns[index];
-        conn.phase = if nonces.encrypt { Phase::Sealing(*nonces) } else { Phase::Proven };
+        conn.phase = if encrypt { Phase::Sealing(*nonces) } else { Phase::Proven };
         conn.decoder.limit(RANK_BYTES_MAX);
         conn.say(Frame::Proven { mac }.encode().into());
     }

@@ -7,12 +7,11 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The two nonces of one attempt, and whether the joining end has said that it encrypts.
+/// The two nonces of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nonces {
     pub(super) joining: [u8; 32],
     pub(super) root: [u8; 32],
-    pub(super) encrypt: bool,
 }
 
 impl Nonces {
@@ -25,11 +24,12 @@ impl Nonces {
     }
 }
 
-/// Who shows a code. The codes of the two differ, so neither can be sent back.
+/// Who shows a code, and whether the joining end encrypts what it says from there on. The codes of
+/// the two differ, so neither can be sent back.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Side {
-    Joining,
-    Root,
+    Joining { encrypt: bool },
+    Root { encrypt: bool },
 }
 
 /// The code that `side` shows.
@@ -59,13 +59,14 @@ pub(super) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
 
 fn keyed(secret: &[u8; 32], side: Side, nonces: &Nonces) -> Hmac<Sha256> {
     let mut mac = mac(secret);
-    mac.update(match side {
-        Side::Joining => b"brigade join",
-        Side::Root => b"brigade root",
-    });
+    let (name, encrypt) = match side {
+        Side::Joining { encrypt } => (b"brigade join", encrypt),
+        Side::Root { encrypt } => (b"brigade root", encrypt),
+    };
+    mac.update(name);
     mac.update(&nonces.joining);
     mac.update(&nonces.root);
-    mac.update(&[nonces.encrypt.into()]);
+    mac.update(&[encrypt.into()]);
     mac
 }
 
@@ -79,14 +80,14 @@ mod tests {
 
     #[test]
     fn a_code_is_good_for_its_secret_its_side_its_nonces_and_its_intention_only() {
-        let nonces = Nonces { joining: [1; 32], root: [2; 32], encrypt: true };
-        let mac = show(&[3; 32], Side::Joining, &nonces);
-        assert!(check(&[3; 32], Side::Joining, &nonces, &mac));
-        assert!(!check(&[4; 32], Side::Joining, &nonces, &mac));
-        assert!(!check(&[3; 32], Side::Root, &nonces, &mac));
-        let swapped = Nonces { joining: [2; 32], root: [1; 32], encrypt: true };
-        assert!(!check(&[3; 32], Side::Joining, &swapped, &mac));
-        let in_the_open = Nonces { encrypt: false, ..nonces };
-        assert!(!check(&[3; 32], Side::Joining, &in_the_open, &mac));
+        let nonces = Nonces { joining: [1; 32], root: [2; 32] };
+        let (joining, root) = (Side::Joining { encrypt: true }, Side::Root { encrypt: true });
+        let mac = show(&[3; 32], joining, &nonces);
+        assert!(check(&[3; 32], joining, &nonces, &mac));
+        assert!(!check(&[4; 32], joining, &nonces, &mac));
+        assert!(!check(&[3; 32], root, &nonces, &mac));
+        assert!(!check(&[3; 32], Side::Joining { encrypt: false }, &nonces, &mac));
+        let swapped = Nonces { joining: [2; 32], root: [1; 32] };
+        assert!(!check(&[3; 32], joining, &swapped, &mac));
     }
 }

@@ -60,6 +60,11 @@ impl Decoder {
         outcome
     }
 
+    /// What is wrong with what has come behind the last frame, if it is not sealed as it should be.
+    pub(crate) fn damage(&mut self) -> Option<io::Error> {
+        self.opener.as_mut().and_then(|opener| opener.opened().err())
+    }
+
     /// All that can be opened. Errors: as for `read`, unless there was something in front of it.
     fn take_opened(&mut self, opener: &mut Opener) -> io::Result<()> {
         let mut has_taken = false;

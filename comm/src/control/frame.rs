@@ -13,7 +13,7 @@ use super::codec::{Fields, Malformed, Parts};
 use super::verdict::{Refusal, Verdict, WaitingReport};
 
 /// The version of this format; both ends must speak the same.
-pub(crate) const VERSION: u16 = 9;
+pub(crate) const VERSION: u16 = 10;
 /// The most bytes a rank may hand to all others when it joins.
 pub const CARD_BYTES_MAX: usize = 16 << 10;
 /// How many calls a rank remembers, to be told which of them did not fit.
@@ -98,11 +98,11 @@ pub(crate) struct Table {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// First words of whoever connects.
-    Hello { version: u16, nonce: [u8; 32], encrypt: bool },
+    Hello { version: u16, nonce: [u8; 32] },
     /// The root's answer: prove it.
     Challenge { nonce: [u8; 32] },
-    /// The connecting end knows the secret.
-    Proof { mac: [u8; 32] },
+    /// The connecting end knows the secret, and whether it encrypts what it says from now on.
+    Proof { mac: [u8; 32], encrypt: bool },
     /// So does the root.
     Proven { mac: [u8; 32] },
     /// One end's share of a key: all that it says behind this is sealed. The rank begins, if it
@@ -195,14 +195,17 @@ impl Frame {
 
     fn encode_fields(&self, parts: &mut Parts) {
         match self {
-            Frame::Hello { version, nonce, encrypt } => {
+            Frame::Hello { version, nonce } => {
                 parts.bytes(&MAGIC);
                 parts.u16(*version);
                 parts.bytes(nonce);
-                parts.u8((*encrypt).into());
             }
             Frame::Challenge { nonce } => parts.bytes(nonce),
-            Frame::Proof { mac } | Frame::Proven { mac } => parts.bytes(mac),
+            Frame::Proof { mac, encrypt } => {
+                parts.bytes(mac);
+                parts.u8((*encrypt).into());
+            }
+            Frame::Proven { mac } => parts.bytes(mac),
             Frame::Share { share } => parts.bytes(share),
             Frame::Join(join) => encode_join(join, parts),
             Frame::Unable(unable) => encode_unable(unable, parts),
@@ -252,15 +255,10 @@ impl Frame {
                 if fields.array()? != MAGIC {
                     return Err(Malformed { what: "the first bytes are not ours" });
                 }
-                let (version, nonce) = (fields.u16()?, fields.array()?);
-                if version != VERSION {
-                    // What else it says is for those who speak it.
-                    return Ok(Frame::Hello { version, nonce, encrypt: false });
-                }
-                Frame::Hello { version, nonce, encrypt: fields.bool()? }
+                Frame::Hello { version: fields.u16()?, nonce: fields.array()? }
             }
             2 => Frame::Challenge { nonce: fields.array()? },
-            3 => Frame::Proof { mac: fields.array()? },
+            3 => Frame::Proof { mac: fields.array()?, encrypt: fields.bool()? },
             4 => Frame::Proven { mac: fields.array()? },
             5 => Frame::Join(decode_join(&mut fields)?),
             6 => Frame::Table(decode_table(&mut fields)?),

@@ -28,6 +28,8 @@ pub(super) struct Gatherer {
     seen: u32,
     /// Looks in vain since the last segment.
     idle: u32,
+    /// Why reading failed behind the last bytes that were handed over: sockets say that once.
+    failure: Option<io::Error>,
 }
 
 /// While nothing comes, all lanes are looked at every so often, and in between only the one that
@@ -57,38 +59,39 @@ impl Gatherer {
         };
         let lanes = (0..link.sockets.len()).map(lane).collect();
         let (lane, body_bytes, next, idle, seen) = (0, 0, 0, 0, armings.count());
-        Gatherer { lanes, lane, body_bytes, next, armings, seen, idle }
+        Gatherer { lanes, lane, body_bytes, next, armings, seen, idle, failure: None }
     }
 
     /// The next bytes of the stream, as many as there are now.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
-        while filled < target.len() {
-            if self.body_bytes == 0 {
-                match self.find_next() {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(_) if filled > 0 => break,
-                    Err(error) => return Err(error),
-                }
-            }
-            let lane = &mut self.lanes[self.lane];
-            let most = self.body_bytes.min(target.len() - filled);
-            let mut count = lane.take(&mut target[filled..filled + most]);
-            if count == 0 {
-                let room = &mut target[filled..filled + most];
-                match lane.inlet.read(room) {
-                    Ok(0) => break,
-                    Ok(received) => count = received,
-                    // The bytes before it are good; it will fail again.
-                    Err(_) if filled > 0 => break,
-                    Err(error) => return Err(error),
-                }
-            }
-            self.body_bytes -= count;
-            filled += count;
+        match self.failure.take().map_or_else(|| self.fill(target, &mut filled), Err) {
+            // The bytes in front of it are good.
+            Err(failure) if filled > 0 => self.failure = Some(failure),
+            outcome => outcome?,
         }
         Ok(filled)
+    }
+
+    fn fill(&mut self, target: &mut [u8], filled: &mut usize) -> io::Result<()> {
+        while *filled < target.len() {
+            if self.body_bytes == 0 && !self.find_next()? {
+                break;
+            }
+            let lane = &mut self.lanes[self.lane];
+            let most = self.body_bytes.min(target.len() - *filled);
+            let room = &mut target[*filled..*filled + most];
+            let mut count = lane.take(room);
+            if count == 0 {
+                count = lane.inlet.read(room)?;
+            }
+            if count == 0 {
+                break;
+            }
+            self.body_bytes -= count;
+            *filled += count;
+        }
+        Ok(())
     }
 
     /// Make the lane with the segment that is next in the stream the current one, if it has come.

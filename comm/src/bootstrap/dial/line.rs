@@ -37,15 +37,16 @@ impl Line {
         until: Instant,
     ) -> Result<Nonces, Setback> {
         let joining = random().map_err(passing)?;
-        self.say(&Frame::Hello { version: VERSION, nonce: joining, encrypt }, until)?;
+        self.say(&Frame::Hello { version: VERSION, nonce: joining }, until)?;
         let nonces = match self.hear(until)? {
-            Frame::Challenge { nonce: root } => Nonces { joining, root, encrypt },
+            Frame::Challenge { nonce: root } => Nonces { joining, root },
             other => return Err(doubtful(other)),
         };
-        let mac = proof::show(secret, Side::Joining, &nonces);
-        self.say(&Frame::Proof { mac }, until)?;
+        let mac = proof::show(secret, Side::Joining { encrypt }, &nonces);
+        self.say(&Frame::Proof { mac, encrypt }, until)?;
+        let root = Side::Root { encrypt };
         match self.hear(until)? {
-            Frame::Proven { mac } if proof::check(secret, Side::Root, &nonces, &mac) => Ok(nonces),
+            Frame::Proven { mac } if proof::check(secret, root, &nonces, &mac) => Ok(nonces),
             other => Err(doubtful(other)),
         }
     }
@@ -62,7 +63,7 @@ impl Line {
         self.say(&Frame::Share { share }, until)?;
         let seals = match self.hear(until)? {
             Frame::Share { share } => offer.conclude(&share).map_err(refused)?,
-            other => return Err(doubtful(other)),
+            _ => return Err(may_pass("it does not encrypt as it has to")),
         };
         self.sealer = Some(seals.sealer);
         self.decoder.open_with(seals.opener).map_err(|error| may_pass(&error.to_string()))
@@ -171,8 +172,9 @@ pub(super) fn may_pass(why: &str) -> Setback {
 
 fn doubtful(frame: Frame) -> Setback {
     match frame {
-        // Anybody may have written it, and a terminal obeys some bytes.
-        Frame::Refused { kind, why } => {
+        // Anybody may have written it, and a terminal obeys some bytes. Before it has proved itself
+        // a root gives no other reasons.
+        Frame::Refused { kind: kind @ (Refusal::Version | Refusal::Secret), why } => {
             let harmless = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
             Setback::Doubtful { kind, why: why.chars().map(harmless).collect() }
         }
@@ -217,6 +219,10 @@ mod tests {
             panic!("nothing that a stranger says is certain");
         };
         assert_eq!(why, "the root's \u{fffd}[2J\u{fffd} secret");
+        // Nor has he any advice to give.
+        let why = "rank 1 encrypts and rank 0 does not".to_owned();
+        let advice = doubtful(Frame::Refused { kind: Refusal::EncryptionDiffers, why });
+        assert!(matches!(advice, Setback::Doubtful { kind: Refusal::Secret, .. }));
     }
 
     #[test]

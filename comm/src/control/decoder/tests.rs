@@ -22,9 +22,9 @@ fn one_of_each() -> Vec<Frame> {
     };
     let card = vec![7; CARD_BYTES_MAX];
     vec![
-        Frame::Hello { version: VERSION, nonce: [1; 32], encrypt: true },
+        Frame::Hello { version: VERSION, nonce: [1; 32] },
         Frame::Challenge { nonce: [2; 32] },
-        Frame::Proof { mac: [3; 32] },
+        Frame::Proof { mac: [3; 32], encrypt: true },
         Frame::Proven { mac: [4; 32] },
         Frame::Join(Join {
             rank: 1,
