@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use brigade_transports::seal::Offer;
+use brigade_transports::seal::{Offer, Sealer};
 
 use super::*;
 use crate::bootstrap::Root;
@@ -67,29 +67,35 @@ fn join() -> Join {
     }
 }
 
+/// One who has agreed on keys, and what seals what he says.
+fn sealed() -> (TcpStream, Decoder, Sealer, Root) {
+    let (mut stream, mut decoder, nonces, root) = proven(true);
+    let (offer, share) = Offer::new(&SECRET, &nonces.context()).unwrap();
+    stream.write_all(&Frame::Share { share }.encode()).unwrap();
+    let Some(Frame::Share { share }) = hear(&mut stream, &mut decoder) else {
+        panic!("no key");
+    };
+    let seals = offer.conclude(&share).unwrap();
+    decoder.open_with(seals.opener).unwrap();
+    (stream, decoder, seals.sealer, root)
+}
+
 #[test]
-fn behind_an_honest_key_nothing_is_heard_in_the_open_either() {
-    for at_once in [true, false] {
-        let (mut stream, mut decoder, nonces, _root) = proven(true);
-        let (offer, share) = Offer::new(&SECRET, &nonces.context()).unwrap();
-        let (share, open) = (Frame::Share { share }.encode(), Frame::Join(join()).encode());
-        if at_once {
-            stream.write_all(&[share, open].concat()).unwrap();
-        } else {
-            stream.write_all(&share).unwrap();
-            let Some(Frame::Share { share }) = hear(&mut stream, &mut decoder) else {
-                panic!("no key");
-            };
-            decoder.open_with(offer.conclude(&share).unwrap().opener).unwrap();
-            stream.write_all(&open).unwrap();
-        }
-        // It hangs up, and may leave what it has not read unread.
-        let end = std::iter::from_fn(|| match decoder.next() {
-            Ok(Some(frame)) => Some(matches!(frame, Frame::Table(_))),
-            _ => decoder.read(&mut stream).ok().filter(|count| *count > 0).map(|_| false),
-        });
-        assert!(end.into_iter().all(|is_seated| !is_seated), "at once: {at_once}");
-    }
+fn behind_an_honest_key_what_is_sealed_is_heard_and_nothing_else() {
+    let join = Frame::Join(join()).encode();
+    let (mut stream, mut decoder, mut sealer, _root) = sealed();
+    stream.write_all(&sealer.seal_all(&join)).unwrap();
+    assert!(matches!(hear(&mut stream, &mut decoder), Some(Frame::Table(_))));
+
+    let (mut stream, mut decoder, _, _root) = sealed();
+    stream.write_all(&join).unwrap();
+    assert_eq!(hear(&mut stream, &mut decoder), None);
+
+    // In one piece with the key.
+    let (mut stream, mut decoder, nonces, _root) = proven(true);
+    let (_, share) = Offer::new(&SECRET, &nonces.context()).unwrap();
+    stream.write_all(&[Frame::Share { share }.encode(), join].concat()).unwrap();
+    assert_eq!(hear(&mut stream, &mut decoder), None);
 }
 
 #[test]
