@@ -13,6 +13,7 @@ use crate::choice::Choice;
 use crate::control::History;
 use crate::drive::Driver;
 use crate::engine::Engine;
+use crate::nodes::numbers;
 use crate::purpose::Purpose;
 use crate::select::Selector;
 use crate::wait::{Watch, error_of};
@@ -167,6 +168,14 @@ impl Communicator {
     /// node and the root first; `None` if it goes by their numbers.
     pub fn order_for(&self, call: &Call, algorithm: Algorithm) -> Option<Vec<u32>> {
         self.shared.lock().order(call, algorithm)
+    }
+
+    /// The number of each rank's node: a running system and its network. They are numbered as they
+    /// come up, so that of rank 0 is 0; all ranks hear the same. Who could not tell where it runs
+    /// counts as a node of its own.
+    pub fn nodes(&self) -> Vec<usize> {
+        let Shared { members, world, .. } = &*self.shared;
+        numbers(members.iter().map(|&rank| world.node(rank)))
     }
 
     /// The transports that serve this group, each with how many of its members.

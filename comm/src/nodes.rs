@@ -19,13 +19,13 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// By the node of each rank, if it is known.
     pub(crate) fn of<N: Eq + Hash>(of_ranks: impl Iterator<Item = Option<N>>) -> Option<Self> {
-        let (mut places, mut nodes): (HashMap<N, usize>, Vec<Vec<u32>>) = Default::default();
-        for (rank, node) in of_ranks.enumerate() {
-            let place = *places.entry(node?).or_insert(nodes.len());
-            if place == nodes.len() {
+        let known = of_ranks.collect::<Option<Vec<N>>>()?;
+        let mut nodes: Vec<Vec<u32>> = Vec::new();
+        for (rank, number) in numbers(known.into_iter().map(Some)).into_iter().enumerate() {
+            if number == nodes.len() {
                 nodes.push(Vec::new());
             }
-            nodes[place].push(rank as u32);
+            nodes[number].push(rank as u32);
         }
         let most = nodes.iter().map(Vec::len).max()?;
         let fewer = nodes.iter().filter(|ranks| ranks.len() < most).count();
@@ -72,6 +72,19 @@ impl Nodes {
     }
 }
 
+/// The number of each rank's node, in the order in which nodes come up; where it is not known, one
+/// of its own.
+pub(crate) fn numbers<N: Eq + Hash>(of_ranks: impl Iterator<Item = Option<N>>) -> Vec<usize> {
+    let (mut known, mut nodes) = (HashMap::new(), 0);
+    let number = |node: Option<N>| {
+        let next = nodes;
+        let number = node.map_or(next, |node| *known.entry(node).or_insert(next));
+        nodes += usize::from(number == next);
+        number
+    };
+    of_ranks.map(number).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +118,16 @@ mod tests {
         for places in ["", "a", "aaaa", "abcd", "abc", "aab?"] {
             assert_eq!(of(places), None, "{places}");
         }
+    }
+
+    #[test]
+    fn nodes_have_numbers_in_the_order_of_their_ranks() {
+        let known = |places: &str| {
+            numbers(places.chars().map(|place| Some(place).filter(|place| *place != '?')))
+        };
+        assert_eq!(known(""), []);
+        assert_eq!(known("bbacb"), [0, 0, 1, 2, 0]);
+        assert_eq!(known("a?b?a"), [0, 1, 2, 3, 0]);
     }
 
     #[test]

@@ -244,14 +244,16 @@ impl World {
         Ok(links)
     }
 
-    /// How members lie on nodes: a node is what one network leads to. Every rank finds the same.
+    /// How members lie on nodes. Every rank finds the same.
     pub(crate) fn nodes(&self, members: &[u32]) -> Option<Nodes> {
-        let node = |&rank: &u32| {
-            let (host, network) = (&self.hosts[rank as usize], &self.networks[rank as usize]);
-            let is_said = |card: &&Vec<u8>| !card.is_empty();
-            Some((host.as_ref().filter(is_said)?, network.as_ref().filter(is_said)?))
-        };
-        Nodes::of(members.iter().map(node))
+        Nodes::of(members.iter().map(|&rank| self.node(rank)))
+    }
+
+    /// What makes the node of a rank, where it said so: its running system, and there a network.
+    pub(crate) fn node(&self, rank: u32) -> Option<[&[u8]; 2]> {
+        let cards = [&self.hosts[rank as usize], &self.networks[rank as usize]];
+        let [host, network] = cards.map(|card| card.as_deref().filter(|card| !card.is_empty()));
+        Some([host?, network?])
     }
 
     /// Our share of this host's cores, in a group of these members.

@@ -40,11 +40,12 @@ impl Links {
             found[place..place + 3]
                 .copy_from_slice(&seconds.map(|seconds| (seconds * 1e18) as u64));
         }
-        let all = news(comm, &found)?;
+        let (all, nodes) = (news(comm, &found)?, comm.nodes());
         let link = |(from, to): (usize, usize)| {
             let [alpha_s, beta_s_per_byte, gamma_s_per_byte] =
                 [0, 1, 2].map(|part| all[from][3 * to + part] as f64 * 1e-18);
-            Link { alpha_s, beta_s_per_byte, gamma_s_per_byte }
+            let crosses = nodes[from] != nodes[to];
+            Link { alpha_s, beta_s_per_byte, gamma_s_per_byte, crosses }
         };
         let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
         Ok(Self { ranks: ranks as u32, links: pairs.map(link).collect() })
@@ -102,6 +103,7 @@ fn link_of(pair: &Communicator, bytes: usize) -> Result<Link, Error> {
         alpha_s,
         beta_s_per_byte: per_byte(gather_s - alpha_s),
         gamma_s_per_byte: per_byte(fold_s - gather_s),
+        crosses: false,
     })
 }
 

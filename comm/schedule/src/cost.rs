@@ -1,8 +1,9 @@
 //! The price of a schedule in the alpha-beta-gamma model, by simulating every message.
 //!
 //! * A message of m bytes reaches its end alpha + beta·m after it began; folding adds gamma·m.
-//! * A rank has one port out and one port in, which work at the same time. A message holds each for
-//!   its beta·m and a part of its alpha ([`BUSY`]), so many small messages are not free either.
+//! * A rank has a port out and a port in to ranks of its node, and the same to other nodes
+//!   ([`Link::crosses`]); all of them work at the same time. A message holds one at each end for its
+//!   beta·m and a part of its alpha ([`BUSY`]), so many small messages are not free either.
 //! * A rank passes on what is still arriving in slots of [`STREAM_BYTES`], fairly to all peers.
 //! * Wires never fill up.
 //!
@@ -35,6 +36,8 @@ pub struct Link {
     pub beta_s_per_byte: f64,
     /// Seconds that folding a byte adds at the receiver.
     pub gamma_s_per_byte: f64,
+    /// Whether it leads to another node, by a port that those inside do not share.
+    pub crosses: bool,
 }
 
 /// What a collective costs.
@@ -113,8 +116,8 @@ struct Simulation<'a> {
     earliest: Vec<f64>,
     /// Per slot, how many it still waits for.
     waits: Vec<u32>,
-    /// Per rank, when its port in and its port out are free.
-    ports: Vec<[f64; 2]>,
+    /// Per rank, when its ports inside its node are free, and those across: in, and out.
+    ports: Vec<[[f64; 2]; 2]>,
 }
 
 impl<'a> Simulation<'a> {
@@ -123,7 +126,7 @@ impl<'a> Simulation<'a> {
         let affordable = (SLOTS_MAX / graph.nodes.len().max(1)).clamp(1, 4096) as u64;
         let slots = longest.div_ceil(STREAM_BYTES as u64).clamp(1, affordable) as u32;
         let waits = graph.waits(Wires::EndlessIn(slots));
-        let (earliest, ports) = (vec![0.0; waits.len()], vec![[0.0; 2]; programs.len()]);
+        let (earliest, ports) = (vec![0.0; waits.len()], vec![[[0.0; 2]; 2]; programs.len()]);
         Self { programs, graph, lengths, slots, earliest, waits, ports }
     }
 
@@ -159,7 +162,7 @@ impl<'a> Simulation<'a> {
         let chunk_bytes = self.lengths[program.shape(at.chunk) as usize];
         let bytes = chunk_bytes as f64 / f64::from(self.slots);
         let earliest = self.earliest[slot as usize];
-        let (link, pace, port) = match step {
+        let (link, pace, way) = match step {
             Move::Send { to, .. } => {
                 let link = links(at.rank, to);
                 (link, link.beta_s_per_byte, 1)
@@ -177,7 +180,7 @@ impl<'a> Simulation<'a> {
                 return (earliest, earliest + link.gamma_s_per_byte * bytes, 0.0);
             }
         };
-        let free = &mut self.ports[at.rank as usize][port];
+        let free = &mut self.ports[at.rank as usize][usize::from(link.crosses)][way];
         let begin = earliest.max(*free);
         let end = begin + pace * bytes;
         // The chunks of one move travel as one message.

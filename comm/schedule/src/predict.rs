@@ -34,14 +34,20 @@ pub struct TwoLevels {
     pub node_ranks: u32,
     /// The wires inside nodes.
     pub inside: Link,
-    /// The wires across.
+    /// The wires across, which [cross](Link::crosses) whatever this says.
     pub across: Link,
+}
+
+impl TwoLevels {
+    fn across(&self) -> Link {
+        Link { crosses: true, ..self.across }
+    }
 }
 
 impl Network for TwoLevels {
     fn link(&self, from: u32, to: u32) -> Link {
         let is_near = from / self.node_ranks == to / self.node_ranks;
-        if is_near { self.inside } else { self.across }
+        if is_near { self.inside } else { self.across() }
     }
 
     fn links(&self, from: u32, first: u32, end: u32) -> impl Iterator<Item = (u32, Link)> {
@@ -49,7 +55,7 @@ impl Network for TwoLevels {
         let near = first.max(home)..end.min(home.saturating_add(self.node_ranks));
         let (near_count, is_among) = (near.len() as u32, (first..end).contains(&from));
         let far_count = end.saturating_sub(first) - near_count;
-        let kinds = [(near_count - u32::from(is_among), self.inside), (far_count, self.across)];
+        let kinds = [(near_count - u32::from(is_among), self.inside), (far_count, self.across())];
         kinds.into_iter().filter(|(count, _)| *count > 0)
     }
 }
@@ -138,15 +144,16 @@ impl Round {
             }
         };
         let busy_alphas = BUSY * f64::from(self.messages);
-        let (mut port, mut alpha, mut gamma) = (0.0, 0.0f64, 0.0f64);
+        let (mut ports, mut alpha, mut gamma) = ([0.0f64; 2], 0.0f64, 0.0f64);
         for (count, link) in network.links(rank, first, end) {
             let each = busy_alphas * link.alpha_s + link.beta_s_per_byte * self.bytes;
-            port += f64::from(count) * each;
+            ports[usize::from(link.crosses)] += f64::from(count) * each;
             alpha = alpha.max(link.alpha_s);
             gamma = gamma.max(link.gamma_s_per_byte);
         }
         let hidden = self.messages == 0 || self.bytes > STREAM_BYTES;
-        (port + gamma * self.folded, if hidden { 0.0 } else { (1.0 - BUSY) * alpha })
+        let busy = ports[0].max(ports[1]) + gamma * self.folded;
+        (busy, if hidden { 0.0 } else { (1.0 - BUSY) * alpha })
     }
 }
 
