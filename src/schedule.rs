@@ -36,12 +36,8 @@ pub(crate) fn schedule(command: &Command) -> ExitCode {
 }
 
 /// A link to price schedules with when nothing was measured: roughly a local network of 10 GB/s.
-const LINK: Link = Link {
-    alpha_s: 5e-6,
-    beta_s_per_byte: 1e-10,
-    gamma_s_per_byte: 2.5e-11,
-    crosses: false,
-};
+const LINK: Link =
+    Link { alpha_s: 5e-6, beta_s_per_byte: 1e-10, gamma_s_per_byte: 2.5e-11, crosses: false };
 
 /// Seconds as people read them.
 fn time(seconds: f64) -> String {

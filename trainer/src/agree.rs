@@ -59,6 +59,7 @@ fn told(args: &Args) -> Vec<(&'static str, String)> {
     let ways: Vec<_> = args.strategy.iter().map(|way| way.name()).collect();
     let words = [
         ("lr", args.lr.to_string()),
+        ("clip", args.clip.map_or("none".to_string(), |norm| norm.to_string())),
         ("seed", seed.to_string()),
         ("optimizer", args.optimizer.name()),
         ("precision", args.precision.name()),
@@ -95,6 +96,7 @@ mod tests {
         assert_eq!(ends(["--lr 0.01", "--lr 1e-2 --threads 3"]), [None, None]);
         for (flags, wanted) in [
             (["--lr 0.01", "--lr 0.1"], "--lr: rank 1 was told 0.1, but rank 0 0.01"),
+            (["--clip 2", ""], "--clip: rank 1 was told none, but rank 0 2"),
             (["--seed 7", ""], "--seed: rank 1 was told 1851, but rank 0 7"),
             (["", "--checkpoint x"], "--checkpoint: rank 1 was told it, but rank 0 none"),
             (["--strategy fsdp", ""], "--strategy: rank 1 was told ddp, but rank 0 fsdp"),

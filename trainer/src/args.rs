@@ -98,6 +98,10 @@ pub struct Args {
     /// How gradients become steps
     #[arg(long, value_enum, default_value_t, help_heading = TRAINING)]
     pub optimizer: Rule,
+    /// Shorten gradients whose norm, over all parameters, is larger than this; --log and
+    /// --tensorboard have the norm of each step
+    #[arg(long, value_name = "NORM", help_heading = TRAINING)]
+    pub clip: Option<f32>,
     /// Whether a GPU computes
     #[command(flatten, next_help_heading = MEMORY)]
     #[serde(flatten)]
@@ -246,14 +250,22 @@ impl Args {
 
     /// What decides, beside the shape of the model, which numbers a run computes: by flag.
     pub(crate) fn course(&self) -> BTreeMap<String, String> {
-        BTreeMap::from([
-            ("--batch".to_string(), self.batch.to_string()),
-            ("--lr".to_string(), self.lr.to_string()),
-            ("--optimizer".to_string(), self.optimizer.name()),
-            ("--precision".to_string(), self.precision.name()),
-            ("--seed".to_string(), self.seed.to_string()),
-            ("--steps".to_string(), self.steps.to_string()),
-        ])
+        let flags = [
+            ("--batch", self.batch.to_string()),
+            ("--clip", self.clip.map_or("none".to_string(), |norm| norm.to_string())),
+            ("--lr", self.lr.to_string()),
+            ("--optimizer", self.optimizer.name()),
+            ("--precision", self.precision.name()),
+            ("--seed", self.seed.to_string()),
+            ("--steps", self.steps.to_string()),
+        ];
+        flags.into_iter().map(|(flag, value)| (flag.to_string(), value)).collect()
+    }
+
+    /// How gradients become steps, in words.
+    pub(crate) fn optimizer(&self) -> String {
+        let clipped = self.clip.map(|norm| format!(", of gradients no longer than {norm}"));
+        self.optimizer.name() + &clipped.unwrap_or_default()
     }
 
     /// Threads of one of `ranks` ranks on this machine.

@@ -185,7 +185,7 @@ pub(crate) fn strategy<'a>(
     let sharing =
         Sharing { stage, is_ordered: args.ordered, slots: lanes.slots(), travel: args.travel() };
     let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
-    let optimizer = optimizer.by(args.optimizer);
+    let optimizer = optimizer.by(args.optimizer).clipping(args.clip);
     let keep = match (args.recompute, &args.offload_activations) {
         (_, Some(_)) => Keep::LastInput,
         (true, None) => Keep::Inputs,
@@ -303,7 +303,7 @@ impl<'a> Run<'a> {
             ("memory", memory_row(self.strategy.memory())),
             ("batch", format!("{batch} samples of {context} bytes, {share} a rank")),
             ("ranks", format!("{ranks}, each with {threads}")),
-            ("optimizer", self.args.optimizer.name()),
+            ("optimizer", self.args.optimizer()),
             ("precision", self.args.precision.name()),
             ("learning rate", format!("up to {lr}, seed {seed}")),
             ("steps", format!("{first} to {last} of {steps}")),

@@ -225,6 +225,18 @@ impl Layout {
     }
 }
 
+/// These ranges in their order, where what follows without a gap is one.
+pub(crate) fn joined(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for range in ranges.filter(|range| !range.is_empty()) {
+        match all.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => all.push(range),
+        }
+    }
+    all
+}
+
 /// Elements of the two embedding tables, in order: tokens, positions.
 pub(crate) fn embed_lens(config: &Config) -> [usize; 2] {
     embed_shapes(config).map(|(_, shape)| shape.iter().product())

@@ -9,6 +9,7 @@
 //!
 //! Not here: memory (`Tape`, `Scratch` and the caller own it), optimizers, ranks, text.
 
+mod counted;
 mod initial;
 mod routed;
 mod split;

@@ -18,41 +18,48 @@ const ELEMENTS: usize = 1 << 14;
 pub(crate) struct ExactSum([u64; DIGITS]);
 
 impl ExactSum {
-    const ZERO: ExactSum = ExactSum([0; DIGITS]);
+    pub(crate) const ZERO: ExactSum = ExactSum([0; DIGITS]);
 
-    /// Of so many numbers. Cost: some nanoseconds for each, on all threads.
+    /// How many numbers ranks tell each other of one.
+    pub(crate) const NUMBERS: usize = DIGITS;
+
+    /// Of so many numbers. Cost: about a nanosecond for each, on all threads.
     pub(crate) fn of(count: usize, number: impl Fn(usize) -> f32 + Sync) -> ExactSum {
         let parts = (0..count.div_ceil(ELEMENTS)).into_par_iter().map(|part| {
-            let mut sum = ExactSum::ZERO;
+            let mut squares = Squares::NONE;
             for index in part * ELEMENTS..((part + 1) * ELEMENTS).min(count) {
-                sum.add(number(index));
+                squares.add(index, number(index));
             }
-            sum
+            squares.sum()
         });
         parts.reduce(|| ExactSum::ZERO, ExactSum::plus)
     }
 
-    fn add(&mut self, number: f32) {
-        let bits = number.to_bits();
-        let (exponent, fraction) = (bits >> 23 & 0xff, u64::from(bits & 0x7f_ffff));
-        if exponent == 0xff {
-            self.0[DIGITS - 1] += 1;
-            return;
-        }
-        // Numbers without an exponent have no leading one either.
-        let whole = if exponent == 0 { fraction } else { fraction | 1 << 23 };
-        let place = 2 * (exponent.max(1) - 1);
-        let square = u128::from(whole * whole) << (place % 32);
-        for (digit, sum) in self.0[place as usize / 32..][..3].iter_mut().enumerate() {
-            *sum += (square >> (32 * digit)) as u64 & 0xffff_ffff;
-        }
-    }
-
-    fn plus(mut self, other: ExactSum) -> ExactSum {
+    /// The sum of both.
+    pub(crate) fn plus(mut self, other: ExactSum) -> ExactSum {
         for (digit, more) in self.0.iter_mut().zip(other.0) {
             *digit += more;
         }
         self
+    }
+
+    /// Of these halves of its numbers, the lower ones first, as a device adds them up.
+    pub(crate) fn of_words(words: &[u32; 2 * DIGITS]) -> ExactSum {
+        let mut sum = ExactSum::ZERO;
+        for (number, [low, high]) in sum.0.iter_mut().zip(words.as_chunks::<2>().0) {
+            *number = u64::from(*low) | u64::from(*high) << 32;
+        }
+        sum
+    }
+
+    /// What is to be added over ranks, number by number.
+    pub(crate) fn numbers_mut(&mut self) -> &mut [u64] {
+        &mut self.0
+    }
+
+    /// The norm of what was added; no number if some of it was none.
+    pub(crate) fn norm(self) -> f64 {
+        self.rounded().0.sqrt()
     }
 
     fn rounded(self) -> SquareSum {
@@ -63,6 +70,39 @@ impl ExactSum {
         SquareSum(digits.fold(0.0, |sum, (digit, &value)| {
             sum + value as f64 * (32.0 * digit as f64 - 298.0).exp2()
         }))
+    }
+}
+
+/// Of each exponent, the squares of the fractions that had it, 48 bits each, so that `ELEMENTS` of
+/// them fit; of the last one, how many numbers were not finite. Neighbours often have the same
+/// exponent: they have tables of their own, so that none waits for the one before.
+struct Squares([[u64; 256]; 4]);
+
+impl Squares {
+    const NONE: Squares = Squares([[0; 256]; 4]);
+
+    #[inline]
+    fn add(&mut self, index: usize, number: f32) {
+        let bits = number.to_bits();
+        let (exponent, fraction) = (bits >> 23 & 0xff, u64::from(bits & 0x7f_ffff));
+        // Numbers without an exponent have no leading one either.
+        let whole = if exponent == 0 { fraction } else { fraction | 1 << 23 };
+        let square = if exponent == 0xff { 1 } else { whole * whole };
+        self.0[index % 4][exponent as usize] += square;
+    }
+
+    fn sum(&self) -> ExactSum {
+        let mut sum = ExactSum::ZERO;
+        let of = |exponent: usize| self.0.iter().map(|table| table[exponent]).sum::<u64>();
+        for exponent in 0..0xff {
+            let place = 2 * (exponent.max(1) - 1);
+            let squares = u128::from(of(exponent)) << (place % 32);
+            for (digit, sum) in sum.0[place / 32..][..3].iter_mut().enumerate() {
+                *sum += (squares >> (32 * digit)) as u64 & 0xffff_ffff;
+            }
+        }
+        sum.0[DIGITS - 1] = of(0xff);
+        sum
     }
 }
 

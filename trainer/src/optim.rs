@@ -1,18 +1,20 @@
 //! The update, by `brigade_offload`'s kernels, over whatever part of the parameters a rank holds.
 //! Which bits come out depends on the numbers alone, not on threads, parts or processors.
 
+mod moments;
+
+pub use moments::Moments;
+pub(crate) use moments::Numbers;
+
 use crate::error::Error;
 use crate::kernels::cuda::AdamWStep;
-use crate::layout::{Layout, Tensor};
 use crate::norms::{ExactSum, Sums};
-use brigade_offload::memory::Buffer;
 use brigade_offload::optimizer::{
-    AdamW, Crew, Gradients, Lamb, Lars, Lion, Moment, Narrowed, Sgd, Shard, TensorNorms, Update,
-    Weights, square_sum,
+    AdamW, Crew, Gradients, Lamb, Lars, Lion, Narrowed, Sgd, Shard, TensorNorms, Update, square_sum,
 };
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
 /// How gradients become steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
@@ -70,118 +72,6 @@ impl Default for Hyper {
 /// LARS's η.
 const TRUST: f32 = 1e-3;
 
-/// Numbers, wherever they lie in memory.
-pub(crate) enum Numbers {
-    /// On the heap.
-    Own(Vec<f32>),
-    /// In an arena with a budget.
-    Arena(Buffer),
-}
-
-impl Deref for Numbers {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        match self {
-            Numbers::Own(numbers) => numbers,
-            Numbers::Arena(buffer) => buffer.view(),
-        }
-    }
-}
-
-impl DerefMut for Numbers {
-    fn deref_mut(&mut self) -> &mut [f32] {
-        match self {
-            Numbers::Own(numbers) => numbers,
-            Numbers::Arena(buffer) => buffer.view_mut(),
-        }
-    }
-}
-
-/// The moments of a range of parameters.
-pub struct Moments {
-    len: usize,
-    /// How many there are, one or two.
-    count: usize,
-    /// Each tensor's part: [(elements of the part, the tensor's number, whether it decays)].
-    groups: Vec<(Range<usize>, usize, bool)>,
-    /// [len], or nothing while they are in a file.
-    pub(crate) mean: Numbers,
-    pub(crate) square: Numbers,
-}
-
-impl Moments {
-    /// Of the parameters in `range` of the layout, with these values.
-    pub fn new(layout: &Layout, range: Range<usize>, mean: &[f32], square: &[f32]) -> Moments {
-        let fits = |values: &[f32]| values.is_empty() || values.len() == range.len();
-        assert!(fits(mean) && fits(square), "moments of {range:?}");
-        let part = |(number, tensor): (usize, &Tensor)| {
-            let here = tensor.range.start.max(range.start)..tensor.range.end.min(range.end);
-            let is_here = !here.is_empty();
-            is_here.then(|| {
-                (here.start - range.start..here.end - range.start, number, tensor.decays())
-            })
-        };
-        let groups = layout.tensors().iter().enumerate().filter_map(part).collect();
-        // Of a state that is not there, memory that nobody touches.
-        let own = |values: &[f32]| match values.is_empty() {
-            true => vec![0.0; range.len()],
-            false => values.to_vec(),
-        };
-        let [mean, square] = [mean, square].map(|moment| Numbers::Own(own(moment)));
-        Moments { len: range.len(), count: 2, groups, mean, square }
-    }
-
-    /// Keep the first of them, or both.
-    pub(crate) fn keep(&mut self, count: usize) {
-        self.count = count;
-        if count < 2 {
-            self.square = Numbers::Own(Vec::new());
-        }
-    }
-
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Parameters that they are of.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Both.
-    pub(crate) fn arrays_mut(&mut self) -> [&mut Numbers; 2] {
-        [&mut self.mean, &mut self.square]
-    }
-
-    /// A part of them, with what else an update of it sees.
-    fn shard<'a>(
-        &'a mut self,
-        part: Range<usize>,
-        params: &'a mut [f32],
-        grads: &'a [f32],
-    ) -> Shard<'a> {
-        Shard {
-            weights: Weights::F32(&mut params[part.clone()]),
-            gradients: Gradients::F32(&grads[part.clone()]),
-            mean: Moment::F32(&mut self.mean[part.clone()]),
-            square: match self.count {
-                1 => Moment::None,
-                _ => Moment::F32(&mut self.square[part]),
-            },
-            narrowed: Narrowed::None,
-        }
-    }
-
-    /// They are somewhere else now.
-    pub(crate) fn leave(&mut self) {
-        for moment in self.arrays_mut() {
-            *moment = Numbers::Own(Vec::new());
-        }
-    }
-}
-
 /// A rule and the threads it runs on.
 pub struct Optimizer {
     rule: Rule,
@@ -191,6 +81,10 @@ pub struct Optimizer {
     norms: Vec<TensorNorms>,
     /// What gradients are multiplied by.
     pub(crate) scale: f32,
+    /// The norm that the whole gradient may have, and what it is multiplied by to have no larger one
+    /// in this update.
+    most: Option<f32>,
+    shrink: f32,
     /// Updates made.
     pub steps: usize,
 }
@@ -202,12 +96,43 @@ impl Optimizer {
     pub fn new(hyper: Hyper, threads: usize, steps: usize) -> Result<Optimizer, Error> {
         let crew = Crew::new(threads);
         let crew = crew.map_err(|problem| Error::setting("threads", problem.to_string()))?;
-        Ok(Optimizer { rule: Rule::Adamw, hyper, crew, norms: Vec::new(), scale: 1.0, steps })
+        let norms = Vec::new();
+        let (rule, scale, most, shrink) = (Rule::Adamw, 1.0, None, 1.0);
+        Ok(Optimizer { rule, hyper, crew, norms, scale, most, shrink, steps })
     }
 
     /// The same with another rule.
     pub fn by(self, rule: Rule) -> Optimizer {
         Optimizer { rule, ..self }
+    }
+
+    /// The same for gradients whose norm is this at most: those with a larger one are made to have
+    /// it (Pascanu et al. 2013), all parameters together. Whoever updates tells the norm before, by
+    /// `clip`.
+    pub fn clipping(self, most: Option<f32>) -> Optimizer {
+        Optimizer { most, ..self }
+    }
+
+    /// Whether it wants to be told the norm of the whole gradient.
+    pub(crate) fn clips(&self) -> bool {
+        self.most.is_some()
+    }
+
+    /// Before an update: take the squares of the whole gradient, which have not been multiplied by
+    /// `scale`. Returns its norm, which has.
+    pub(crate) fn clip(&mut self, squares: ExactSum) -> f64 {
+        let norm = squares.norm() * f64::from(self.scale);
+        if let Some(most) = self.most {
+            // As PyTorch has it, so that the digits are near.
+            let shrink = f64::from(most) / (norm + 1e-6);
+            self.shrink = if shrink > 1.0 { 1.0 } else { shrink as f32 };
+        }
+        norm
+    }
+
+    /// What this update multiplies gradients by.
+    fn factor(&self) -> f32 {
+        self.scale * self.shrink
     }
 
     /// Its rule.
@@ -245,13 +170,13 @@ impl Optimizer {
             let decay = if decays { decay } else { 0.0 };
             let (momentum, trust) = (beta1, TRUST);
             let update = match self.rule {
-                Rule::Adamw => AdamW { lr, beta1, beta2, eps, decay }.at(step, self.scale),
+                Rule::Adamw => AdamW { lr, beta1, beta2, eps, decay }.at(step, self.factor()),
                 Rule::Lamb => Lamb { lr, beta1, beta2, eps, decay }.at(step, self.norms[tensor]),
                 Rule::Lars => {
-                    Lars { lr, momentum, decay, trust }.at(self.scale, self.norms[tensor])
+                    Lars { lr, momentum, decay, trust }.at(self.factor(), self.norms[tensor])
                 }
-                Rule::Lion => Lion { lr, beta1, beta2, decay }.at(self.scale),
-                Rule::Sgd => Sgd { lr, momentum, decay, is_nesterov: false }.at(self.scale),
+                Rule::Lion => Lion { lr, beta1, beta2, decay }.at(self.factor()),
+                Rule::Sgd => Sgd { lr, momentum, decay, is_nesterov: false }.at(self.factor()),
             };
             (group.clone(), update)
         };
@@ -265,7 +190,7 @@ impl Optimizer {
         let decay = if decays { decay } else { 0.0 };
         let bias = |beta: f32| debt(beta, self.steps as u64 + 1) as f32;
         let (rate, root) = (lr / bias(beta1), 1.0 / bias(beta2).sqrt());
-        AdamWStep { scale: self.scale, beta1, beta2, eps, rate, root, shrink: 1.0 - lr * decay }
+        AdamWStep { scale: self.factor(), beta1, beta2, eps, rate, root, shrink: 1.0 - lr * decay }
     }
 
     /// Before the update of a rule that asks for norms: add those of a part, whose moments LAMB
@@ -278,14 +203,14 @@ impl Optimizer {
         grads: &[f32],
     ) {
         let Hyper { beta1, beta2, eps, decay } = self.hyper;
-        let step = self.steps as u64 + 1;
+        let (step, factor) = (self.steps as u64 + 1, self.factor());
         for (group, tensor, decays) in moments.groups.clone() {
             let decay = if decays { decay } else { 0.0 };
             let update = match self.rule {
                 Rule::Lamb => {
                     let rule = Lamb { lr: 0.0, beta1, beta2, eps, decay };
                     let shard = moments.shard(group.clone(), params, grads);
-                    let moved = rule.measure(&mut self.crew, step, self.scale, shard);
+                    let moved = rule.measure(&mut self.crew, step, factor, shard);
                     moved.expect("equal parts of arrays that LAMB has");
                     let (rate, root) = (debt(beta1, step).recip(), debt(beta2, step).sqrt());
                     let (rate, root) = (rate as f32, root as f32);

@@ -80,20 +80,19 @@ impl Records {
         self.log.write("step", record)?;
         if let Some(events) = &mut self.events {
             let ms = |ms: f64| ms as f32;
-            events.scalars(
-                record.step as u64,
-                &[
-                    ("loss", record.loss as f32),
-                    ("learning rate", record.lr),
-                    ("tokens per second", record.tokens_per_second as f32),
-                    ("ms/forward", ms(record.forward_ms)),
-                    ("ms/backward", ms(record.backward_ms)),
-                    ("ms/optimizer", ms(record.optimizer_ms)),
-                    ("ms/exposed communication", ms(record.exposed_ms)),
-                    ("ms/waiting for files", ms(record.disk_ms)),
-                    ("bytes sent", record.sent_bytes as f32),
-                ],
-            )?;
+            let mut scalars = vec![
+                ("loss", record.loss as f32),
+                ("learning rate", record.lr),
+                ("tokens per second", record.tokens_per_second as f32),
+                ("ms/forward", ms(record.forward_ms)),
+                ("ms/backward", ms(record.backward_ms)),
+                ("ms/optimizer", ms(record.optimizer_ms)),
+                ("ms/exposed communication", ms(record.exposed_ms)),
+                ("ms/waiting for files", ms(record.disk_ms)),
+                ("bytes sent", record.sent_bytes as f32),
+            ];
+            scalars.extend(record.grad_norm.map(|norm| ("gradient norm", norm as f32)));
+            events.scalars(record.step as u64, &scalars)?;
         }
         if self.picture.is_some() {
             self.steps.push(*record);

@@ -20,6 +20,9 @@ pub struct StepRecord {
     pub loss: f64,
     /// Learning rate.
     pub lr: f32,
+    /// Norm of the whole gradient, before it was clipped, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grad_norm: Option<f64>,
     /// Forward and loss.
     pub forward_ms: f64,
     /// Backward, with the communication that ran behind it.

@@ -320,6 +320,7 @@ impl Run<'_> {
             step: step + 1,
             loss: spent.loss,
             lr,
+            grad_norm: spent.norm,
             forward_ms: ms(spent.forward),
             backward_ms: ms(spent.backward),
             exposed_ms: ms(spent.exposed),

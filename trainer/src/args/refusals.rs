@@ -107,6 +107,10 @@ impl Args {
             let problem = format!("must be a number above 0, up to {:e}", f32::MAX);
             return Err(Error::setting("lr", problem));
         }
+        if self.clip.is_some_and(|norm| !(norm > 0.0 && norm.is_finite())) {
+            let problem = "must be a number above 0; gradients stay as they are without the flag";
+            return Err(Error::setting("clip", problem.to_string()));
+        }
         let rates = [("rate", self.rate.unwrap_or(1.0)), ("link", self.link)];
         for (name, rate) in rates {
             if !(1e-6..=1e12).contains(&rate) {
@@ -173,6 +177,9 @@ mod tests {
             ("--experts 4 --top 0", 1, "--top"),
             ("--lr 1e300", 1, "--lr"),
             ("--lr nan", 1, "--lr"),
+            ("--clip 0", 1, "--clip"),
+            ("--clip inf", 1, "--clip"),
+            ("--clip 1 --strategy ps-async", 2, "--clip"),
             ("--accumulate 0", 1, "--accumulate"),
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),

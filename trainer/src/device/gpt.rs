@@ -7,11 +7,13 @@ use super::calls::Calls;
 use super::division::DeviceDivision;
 use super::mixture::DeviceMixture;
 use super::tape::{BlockRooms, DeviceTape, Scratch};
+use super::wire::Wire;
 use crate::error::Error;
 use crate::kernels::Heads;
-use crate::kernels::cuda::{Device, Norm, View};
+use crate::kernels::cuda::{Device, Norm, SQUARES, View};
 use crate::layout::{Config, Layout, block_lens, embed_lens, head_lens};
 use crate::model::Gpt;
+use crate::norms::ExactSum;
 use brigade_cuda::DeviceMemory;
 use std::time::Duration;
 
@@ -79,6 +81,20 @@ impl<'a> DeviceGpt<'a> {
         if let Some(division) = &mut self.division {
             division.hush(is_silent);
         }
+    }
+
+    /// The squares of these gradients, waited for: scratch is free between passes.
+    pub(crate) fn squares(
+        &self,
+        wire: &mut Wire,
+        grads: impl IntoIterator<Item = View>,
+    ) -> Result<ExactSum, Error> {
+        let mut words = [0; 2 * SQUARES];
+        let sum = self.scratch.partials.first(words.len());
+        self.device.clear(sum)?;
+        grads.into_iter().try_for_each(|grads| self.device.squares(sum, grads))?;
+        wire.read_whole(sum, &mut words)?;
+        Ok(ExactSum::of_words(&words))
     }
 
     /// Wait for all that was given to the device.

@@ -1,5 +1,6 @@
 //! Data-parallel training: every rank computes the whole model on its own lanes.
 
+use super::clip::Clip;
 use super::{
     Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Source, Spent, Strategy, Take,
     gather_losses, loss_bytes, tell_whole,
@@ -41,6 +42,7 @@ pub struct DataParallel<'a> {
     optimizer: Optimizer,
     precision: Precision,
     scale: LossScale,
+    clip: Option<Clip<'a>>,
     inputs: Option<Inputs>,
     tape: Tape,
     scratch: Scratch,
@@ -88,7 +90,9 @@ impl<'a> DataParallel<'a> {
         let (layers, len) = (config.layers, tape.input(1).len());
         let scope = Scope { layers, units, slots: 1, len, stays: 1 };
         let inputs = inputs.as_ref().map(|offload| Inputs::new(offload, scope)).transpose()?;
-        let other_bytes = inside + loss_bytes(peers.data, lanes.slots())?;
+        let clip = Clip::new(&optimizer, model, [peers.parts.filter(|_| sharing.has_parts())]);
+        let norm = clip.as_ref().map_or(Ok(0), Clip::formula_bytes)?;
+        let other_bytes = inside + loss_bytes(peers.data, lanes.slots())? + norm;
         Ok(DataParallel {
             formula_bytes: shards.formula_bytes()? + other_bytes,
             other_bytes,
@@ -105,6 +109,7 @@ impl<'a> DataParallel<'a> {
             optimizer,
             precision,
             scale: LossScale::of_run(precision, &state),
+            clip,
             inputs,
         })
     }
@@ -155,6 +160,16 @@ impl<'a> DataParallel<'a> {
         Ok(())
     }
 
+    /// If the optimizer clips: tell it the norm of the whole gradient. How long others were waited
+    /// for.
+    fn tell_norm(&mut self, spent: &mut Spent) -> Result<Duration, Error> {
+        let Some(clip) = &self.clip else { return Ok(Duration::ZERO) };
+        let mine = self.shards.squares(|tensor| clip.counts(tensor))?;
+        let (norm, waited) = clip.tell(&mut self.optimizer, mine)?;
+        spent.norm = Some(norm);
+        Ok(waited)
+    }
+
     /// Now, and how long files have been waited for until now.
     fn clock(&self) -> (Instant, Duration) {
         (Instant::now(), self.disk_use().waited)
@@ -200,12 +215,13 @@ impl Strategy for DataParallel<'_> {
         let _span = trace::span(Lane::Compute, "update", batch.step + 1);
         spent.loss_scale = self.scale.scale();
         self.optimizer.scale = 1.0 / spent.loss_scale;
+        let told = self.tell_norm(&mut spent)?;
         spent.is_skipped = !self.shards.update(&mut self.optimizer, lr)?;
         if self.precision == Precision::F16 {
             self.scale = self.scale.after(!spent.is_skipped);
         }
         self.optimizer.steps += 1;
-        let (from, waited) = (self.since(from), self.shards.take_waited());
+        let (from, waited) = (self.since(from), self.shards.take_waited() + told);
         spent.exposed += waited;
         spent.disk = self.disk_use().since(disk);
         spent.optimizer = from.elapsed().saturating_sub(waited);

@@ -4,6 +4,7 @@
 //! `sums` how their gradients become one, `data` computes a step with all of these. `formula`
 //! predicts every byte that is sent.
 
+mod clip;
 mod compress;
 mod cut;
 mod data;
@@ -168,6 +169,8 @@ pub struct Spent {
     pub optimizer: Duration,
     /// Files, waiting for which is in no other number.
     pub disk: DiskUse,
+    /// The norm of the whole gradient, before it was clipped, if it is.
+    pub norm: Option<f64>,
     /// What the loss was multiplied by for its gradient.
     pub loss_scale: f32,
     /// Whether a gradient has overflowed, so that no rank has updated anything.

@@ -65,6 +65,11 @@ pub struct Sharing {
 }
 
 impl Sharing {
+    /// Whether a rank updates a part of what its group has.
+    pub(super) fn has_parts(&self) -> bool {
+        self.stage > Stage::Ddp
+    }
+
     /// What each lane's gradient is rounded to, so that it has the same bits wherever it is added.
     pub(super) fn rounding(&self) -> Packing {
         if self.is_ordered { self.travel.reduce } else { Packing::F32 }
@@ -115,6 +120,8 @@ pub struct Shards<'a> {
     tensors: usize,
     /// Whether updates want their norms.
     has_norms: bool,
+    /// Whether the sums of this step are as good as there.
+    is_complete: bool,
     waited: Duration,
 }
 
@@ -175,6 +182,7 @@ impl<'a> Shards<'a> {
             sums: lane_sums(kernels, peers, sharing, layout, numbers, &cuts),
             tensors: layout.tensors().len(),
             has_norms: false,
+            is_complete: false,
             waited: Duration::ZERO,
             group,
             sharing,
@@ -206,14 +214,21 @@ impl<'a> Shards<'a> {
         self.sums.close(unit - self.first, slot)
     }
 
+    /// After the last slot: what is left to be done for the sums of all units is on its way.
+    fn complete(&mut self) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.is_complete, true) {
+            (0..self.units.len()).rev().try_for_each(|at| self.sums.complete(at))?;
+        }
+        Ok(())
+    }
+
     /// After the last slot: move the parameters against the sum of all lanes' gradients. Where they
     /// are whole but updated in parts, each unit goes to everyone while the next is updated.
     ///
     /// False: a gradient has overflowed f16 somewhere, and nothing was moved anywhere.
     pub fn update(&mut self, optimizer: &mut Optimizer, lr: f32) -> Result<bool, Error> {
-        for at in (0..self.units.len()).rev() {
-            self.sums.complete(at)?;
-        }
+        self.complete()?;
+        self.is_complete = false;
         if self.precision == Precision::F16 && self.has_overflow(optimizer)? {
             self.disk.as_mut().map_or(Ok(()), Disk::restart)?;
             return Ok(false);

@@ -49,15 +49,30 @@ fn write_start(path: &Path, file: &SafeTensors<'_>, model: &str) {
     std::fs::write(path, safetensors::serialize(views, Some(metadata)).unwrap()).unwrap();
 }
 
-/// The tensor whose gradient is furthest off, as part of its largest element.
-fn worst(file: &SafeTensors<'_>, model: &str, checkpoint: &[u8]) -> (f32, String) {
+/// The norm of PyTorch's gradients.
+fn norm(file: &SafeTensors<'_>, model: &str) -> f64 {
+    let all = names(file, model).into_iter();
+    let all = all.flat_map(|name| floats(file, &format!("{model}/grad/{name}")));
+    all.map(|g| f64::from(g).powi(2)).sum::<f64>().sqrt()
+}
+
+/// The norm that the newest step in a run log tells, if it does.
+fn told(log: &Path) -> Option<f64> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let step = text.lines().rfind(|line| line.contains(r#""event":"step""#)).unwrap();
+    serde_json::from_str::<serde_json::Value>(step).unwrap().get("grad_norm")?.as_f64()
+}
+
+/// The tensor whose gradient, of which `part` is left, is furthest off, as part of its largest
+/// element.
+fn worst(file: &SafeTensors<'_>, model: &str, checkpoint: &[u8], part: f32) -> (f32, String) {
     let found = SafeTensors::deserialize(checkpoint).unwrap();
     let off = |name: String| {
         let want = floats(file, &format!("{model}/grad/{name}"));
         let got = floats(&found, &format!("adam.m/{name}"));
         assert_eq!(got.len(), want.len(), "{name}");
         let largest = want.iter().fold(0.0f32, |most, g| most.max(g.abs()));
-        let apart = |(m, want): (&f32, &f32)| (m / (1.0 - 0.9) - want).abs();
+        let apart = |(m, want): (&f32, &f32)| (m / (1.0 - 0.9) / part - want).abs();
         let worst = got.iter().zip(&want).map(apart).fold(0.0, f32::max);
         assert!(got.iter().all(|m| m.is_finite()) && largest > 0.0, "{name}");
         (worst / largest, name)
@@ -93,14 +108,22 @@ fn every_row_has_the_gradients_of_torch() {
         let mut args = flags(&row.legs[0].flags(&ask, &log, &after));
         let model = if args.experts > 0 { "experts" } else { "dense" };
         (args.resume, args.checkpoint) = (folder.file(model), folder.file("after"));
-        match row.ranks() {
-            1 => drop(train(&args, None).unwrap()),
-            ranks => drop(world(ranks, &args)),
+        let norm = norm(&file, model);
+        for part in [1.0, 0.25] {
+            args.clip = (part < 1.0).then_some(norm as f32 * part);
+            match row.ranks() {
+                1 => drop(train(&args, None).unwrap()),
+                ranks => drop(world(ranks, &args)),
+            }
+            let (worst, name) = worst(&file, model, &folder.bytes("after"), part);
+            let what = format!("{} on {} ranks, clip {:?}", row.name, row.ranks(), args.clip);
+            println!("{what}: {worst:.1e} of {name}");
+            assert!(worst < TOLERANCE, "{what}: {name} is {worst:e} of its largest element off");
+            let told = told(&log);
+            assert_eq!(told.is_some(), args.clip.is_some(), "{what}");
+            let apart = told.map_or(0.0, |told| (told / norm - 1.0).abs());
+            assert!(apart < 1e-6, "{what}: norm {told:?}, not {norm}");
         }
-        let (worst, name) = worst(&file, model, &folder.bytes("after"));
-        println!("{} on {}: {worst:.1e} of {name}", row.name, row.ranks());
-        let what = format!("{} on {} ranks", row.name, row.ranks());
-        assert!(worst < TOLERANCE, "{what}: gradient of {name} is {worst:e} of its largest off");
         checked += 1;
     }
     assert!(checked > 30, "{checked} rows");

@@ -27,6 +27,60 @@ fn ordered_losses_have_the_same_bits_at_every_stage() {
     }
 }
 
+/// Flags of ways to hold a gradient in parts, and how many ranks.
+const WAYS: &[(&str, usize)] = &[
+    ("--strategy ddp", 3),
+    ("--strategy zero1 --offload cpu", 2),
+    ("--strategy zero2", 3),
+    ("--strategy fsdp", 4),
+    ("--strategy fsdp --mesh replicate=2,shard=2", 4),
+    ("--strategy fsdp FILES", 2),
+    ("--strategy ps", 3),
+    ("--strategy gpipe", 2),
+    ("--strategy interleaved", 2),
+    ("--strategy zero1,1f1b --mesh dp=2,pp=2", 4),
+];
+
+#[test]
+fn clipped_gradients_give_the_same_bits_wherever_their_parts_are() {
+    let folder = Folder::new();
+    for rule in ["--optimizer sgd --lr 0.3 --clip 0.5", "--optimizer lamb --lr 0.02 --clip 1"] {
+        let flags = format!("--ordered --steps 4 {rule}");
+        let alone = train(&args(&flags), None).unwrap();
+        let free = train(&Args { clip: None, ..args(&flags) }, None).unwrap();
+        let loose = train(&Args { clip: Some(1e9), ..args(&flags) }, None).unwrap();
+        assert_eq!(bits(&free.losses), bits(&loose.losses), "{rule}");
+        assert_ne!(bits(&free.losses), bits(&alone.losses), "{rule} clips nothing");
+        for (way, ranks) in WAYS {
+            let has_norms = rule.contains("lamb");
+            if has_norms && (way.contains("FILES") || way.contains(" ps")) {
+                continue;
+            }
+            let args = args(&format!("{flags} {}", way.replace("FILES", &folder.nvme())));
+            for outcome in world(*ranks, &args) {
+                let what = format!("{rule} {way}, {ranks} ranks");
+                assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{what}");
+                assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_clipped_knows_of_the_loss_scale_and_of_overflows() {
+    let flags = "--ordered --steps 6 --precision f16 --optimizer sgd --lr 0.3 --clip 0.5";
+    let alone = train(&args(flags), None).unwrap();
+    let full = train(&args(&flags.replace("f16", "f32")), None).unwrap();
+    let apart = alone.losses.iter().zip(&full.losses).map(|(one, other)| (one - other).abs());
+    assert!(apart.fold(0.0, f64::max) < 0.02, "{:?} {:?}", alone.losses, full.losses);
+    for stage in ["ddp", "zero1", "fsdp"] {
+        for outcome in world(3, &args(&format!("{flags} --strategy {stage}"))) {
+            assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{stage}");
+            assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{stage}");
+        }
+    }
+}
+
 #[test]
 fn every_rule_learns() {
     for (rule, lr) in RULES {

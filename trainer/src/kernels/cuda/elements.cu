@@ -85,6 +85,36 @@ extern "C" __global__ void embed_places(
     }
 }
 
+// Adds the squares of these numbers to `sums`, where digit d of base 2^32 counts for 2^(32 d - 298),
+// and those that are not finite to the last place of all: whole numbers, which have the same sum in
+// any order, and are added up on the host in just this way.
+extern "C" __global__ void squares(u64* sums, const float* x, u64 len) {
+    __shared__ u64 digits[DIGITS];
+    for (u32 at = threadIdx.x; at < DIGITS; at += blockDim.x) digits[at] = 0;
+    __syncthreads();
+    for (u64 at = first_element(); at < len; at += stride_of_elements()) {
+        Bits as;
+        as.number = x[at];
+        u32 exponent = as.bits >> 23 & 0xff, fraction = as.bits & 0x7fffff;
+        if (exponent == 0xff) {
+            atomicAdd(&digits[DIGITS - 1], 1ull);
+            continue;
+        }
+        // Numbers without an exponent have no leading one either.
+        u64 whole = exponent ? fraction | 0x800000 : fraction, square = whole * whole;
+        u32 place = exponent ? 2 * (exponent - 1) : 0, shift = place % 32;
+        u64 low = square << shift, high = shift ? square >> (64 - shift) : 0;
+        u64* to = &digits[place / 32];
+        if (low & 0xffffffff) atomicAdd(&to[0], low & 0xffffffff);
+        if (low >> 32) atomicAdd(&to[1], low >> 32);
+        if (high) atomicAdd(&to[2], high);
+    }
+    __syncthreads();
+    for (u32 at = threadIdx.x; at < DIGITS; at += blockDim.x) {
+        if (digits[at]) atomicAdd(&sums[at], digits[at]);
+    }
+}
+
 // AdamW (Loshchilov and Hutter 2019) with its constants made for one step, as on the host. narrow:
 // what products read, or nothing where that is the parameters themselves.
 extern "C" __global__ void adamw(

@@ -35,7 +35,7 @@ macro_rules! kernels {
 
 kernels! {
     gelu gelu_backward add to_act to_bf16 add_bf16 start_stream start_inside embed embed_places
-    adamw layernorm layernorm_backward norm_slices column_slices token_slices fold_slices
+    squares adamw layernorm layernorm_backward norm_slices column_slices token_slices fold_slices
     causal_softmax softmax_backward cross_entropy sum_losses product_wide product_inside
     attention_tiles attention_tiles_queries attention_tiles_keys chunk_softmax chunk_backward
     chunk_deltas take_columns put_columns join_tiles choose_experts send_rows combine_answers

@@ -27,7 +27,7 @@ pub use chunks::Attending;
 pub use launch::{Device, open_context};
 pub use linear::Columns;
 pub use mixture::Routes;
-pub use operations::{AdamWStep, Norm};
+pub use operations::{AdamWStep, Norm, SQUARES};
 pub use product::{Matrix, Product};
 pub use view::{Room, View};
 

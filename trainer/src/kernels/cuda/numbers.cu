@@ -52,6 +52,9 @@ __device__ inline float wide(f16 narrow) { return to_float(narrow); }
 __device__ inline void put(f16* to, float number) { *to = from_float<f16>(number); }
 #endif
 
+// Places of a sum that has not been rounded, as the host has it.
+enum { DIGITS = 19 };
+
 // First element of this thread, and how far it is to its next, where elements are independent.
 __device__ inline u64 first_element() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline u64 stride_of_elements() { return (u64)gridDim.x * blockDim.x; }

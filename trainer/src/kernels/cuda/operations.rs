@@ -4,6 +4,7 @@ use super::launch::{launch, narrow};
 use super::{Device, View};
 use crate::error::Error;
 use crate::kernels::Heads;
+use crate::norms::ExactSum;
 use brigade_cuda::Arg;
 
 /// What a norm's backward reads: [rows × width], [rows × 2] and `[width]`.
@@ -40,6 +41,9 @@ pub struct AdamWStep {
 pub(super) const SLICES: usize = 32;
 /// The same for tokens, whose sums are as long as their table.
 const TOKEN_SLICES: usize = 4;
+
+/// Numbers of a sum of squares.
+pub const SQUARES: usize = ExactSum::NUMBERS;
 
 impl Device {
     /// f32 numbers that sums over rows need beside them, of a model this wide.
@@ -220,6 +224,14 @@ impl Device {
         let (count, len, is_new) = (narrow(count), total.len() as u64, u32::from(is_new));
         launch!(self.add_bf16(total.address(), pieces.address(), count, len, is_new)
             as self.elements(total.len()))
+    }
+
+    /// Add the squares of these f32 numbers to a sum of `SQUARES` numbers of 64 bits, which is exact:
+    /// its digits count for 2^(32 · d − 298), and its last number what is not finite.
+    pub fn squares(&self, sum: View, x: View) -> Result<(), Error> {
+        assert_eq!((sum.bytes(), x.size()), (8 * SQUARES, 4));
+        let len = x.len() as u64;
+        launch!(self.squares(sum.address(), x.address(), len) as self.elements(x.len()))
     }
 
     /// Move [params, mean, square] against their gradients, all f32, and leave in `narrow`, if it

@@ -1,7 +1,7 @@
 //! The state of some units, all of it on the device, which updates it too: what a process alone
 //! has there, a rank of DDP, or a stage of a pipeline.
 
-use super::{longest, runs};
+use super::{counted, longest, runs};
 use crate::device::Wire;
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
@@ -83,6 +83,16 @@ impl Held {
     pub(super) fn lane(&self, layout: &Layout, unit: usize, slot: usize) -> View {
         let sum = self.grads(layout, unit);
         if slot == 0 { sum } else { self.lane.first(sum.len()) }
+    }
+
+    /// The gradients of a unit's tensors that are counted.
+    pub(super) fn counted(
+        &self,
+        layout: &Layout,
+        unit: usize,
+        counts: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = View> {
+        counted(layout, layout.unit(unit), counts).map(|range| self.of(self.grads, &range))
     }
 
     /// Move the parameters of a unit against their gradients.

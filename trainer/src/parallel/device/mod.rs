@@ -37,7 +37,7 @@ use super::{Groups, Lanes, Peers, Sharing, Stage, Strategy, Thrift};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, GridRooms, Passes};
 use crate::error::Error;
 use crate::kernels::cuda::{self, Device};
-use crate::layout::{Config, Layout};
+use crate::layout::{Config, Layout, joined};
 use crate::model::Gpt;
 use crate::optim::{Optimizer, Rule};
 use crate::precision::Precision;
@@ -266,7 +266,7 @@ pub fn pipeline_on_device<'a>(
     let home = |plan: &Plan, rank: usize, needs: &Needs| -> Result<Box<dyn Home + 'a>, Error> {
         Ok(Box::new(DeviceStages::new(&site, (plan, rank), needs)?))
     };
-    Ok(Box::new(Pipeline::with_home(model, groups, optimizer, plan, home)?))
+    Ok(Box::new(Pipeline::with_home(model, groups, sharing, optimizer, plan, home)?))
 }
 
 /// Numbers of the longest of these units' parameters.
@@ -287,6 +287,18 @@ fn runs(layout: &Layout, range: Range<usize>) -> Vec<(Range<usize>, bool)> {
         }
     }
     runs
+}
+
+/// The parts of a range whose tensors are counted.
+fn counted(
+    layout: &Layout,
+    range: Range<usize>,
+    counts: impl Fn(usize) -> bool,
+) -> impl Iterator<Item = Range<usize>> {
+    let tensors = layout.tensors().iter().enumerate().filter(|(at, _)| counts(*at));
+    let parts = tensors
+        .map(|(_, tensor)| tensor.range.start.max(range.start)..tensor.range.end.min(range.end));
+    joined(parts).into_iter()
 }
 
 /// The first of these that a budget holds.

@@ -18,6 +18,7 @@ use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
+use crate::parallel::clip::Clip;
 use crate::parallel::source::Passing;
 use crate::parallel::{
     Batch, Lanes, Memory, Peers, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes,
@@ -41,6 +42,7 @@ pub struct Parts<'a> {
     pass: Pass<'a>,
     held: Held,
     optimizer: Optimizer,
+    clip: Option<Clip<'a>>,
     losses: Vec<f64>,
     formula_bytes: u64,
     memory: Memory,
@@ -106,13 +108,17 @@ impl<'a> Parts<'a> {
         let [pinned, arena] = pass.host_bytes();
         let calls = memory.calls + pinned + sums.bytes();
         let inside = divided_bytes(model, &pass.gpt, passes.keep, 0..layout.units(), &lanes)?;
+        let clip = Clip::new(&optimizer, model, [peers.parts]);
+        let norm = clip.as_ref().map_or(Ok(0), Clip::formula_bytes)?;
+        let told = loss_bytes(peers.data, slots)? + norm;
         Ok(Parts {
             model,
             layout,
             peers,
             optimizer,
+            clip,
             losses: vec![0.0; slots],
-            formula_bytes: loss_bytes(peers.data, slots)? + sums.formula_bytes()? + inside,
+            formula_bytes: told + sums.formula_bytes()? + inside,
             memory: Memory { calls, activations, arena, ..memory },
             held,
             flow,
@@ -164,11 +170,24 @@ impl<'a> Parts<'a> {
     }
 
     /// Move this rank's parts against their gradients. How long this waited for other ranks.
-    fn update(&mut self, lr: f32) -> Result<Duration, Error> {
-        let Parts { layout, pass, held, flow, sums, optimizer, .. } = self;
-        let mut waited = Duration::ZERO;
-        for unit in (0..layout.units()).rev() {
-            waited += sums.take(unit, held.grads(unit), &mut pass.wire)?;
+    fn update(&mut self, lr: f32, spent: &mut Spent) -> Result<Duration, Error> {
+        let Parts { layout, pass, held, flow, sums, optimizer, clip, .. } = self;
+        let (mut waited, units) = (Duration::ZERO, 0..layout.units());
+        let mut take = |unit, wire: &mut Wire| sums.take(unit, held.grads(unit), wire);
+        if let Some(clip) = clip {
+            for unit in units.clone().rev() {
+                waited += take(unit, &mut pass.wire)?;
+            }
+            let counts = |tensor: usize| clip.counts(tensor);
+            let grads = units.clone().flat_map(|unit| held.counted(layout, unit, counts));
+            let mine = pass.gpt.squares(&mut pass.wire, grads)?;
+            let (norm, asked) = clip.tell(optimizer, mine)?;
+            (spent.norm, waited) = (Some(norm), waited + asked);
+        }
+        for unit in units.rev() {
+            if clip.is_none() {
+                waited += take(unit, &mut pass.wire)?;
+            }
             held.update(&pass.gpt.device, layout, unit, (optimizer, lr))?;
             flow.share(held, unit)?;
         }
@@ -185,7 +204,7 @@ impl<'a> Parts<'a> {
             self.pass.turn(slot, batch.scale())?;
             self.backward(slot)?;
         }
-        let waited = self.update(lr)?;
+        let waited = self.update(lr, &mut spent)?;
         self.optimizer.steps += 1;
         self.pass.updated()?;
         self.pass.losses(&mut self.losses)?;

@@ -12,6 +12,7 @@ use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
+use crate::parallel::clip::Clip;
 use crate::parallel::source::Passing;
 use crate::parallel::{
     Batch, Lanes, Memory, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes, tell_whole,
@@ -33,6 +34,7 @@ pub struct Resident<'a> {
     /// [parameters] in bf16: gradients as they travel, where they do so packed.
     packs: Option<View>,
     optimizer: Optimizer,
+    clip: Option<Clip<'a>>,
     losses: Vec<f64>,
     /// Of a step, and of that what does not come from `sums`.
     formula_bytes: u64,
@@ -90,7 +92,9 @@ impl<'a> Resident<'a> {
         let [pinned, arena] = pass.host_bytes();
         let calls = sums.bytes() + pinned + packs.map_or(0, |packs| packs.bytes() as u64);
         let inside = divided_bytes(model, &pass.gpt, passes.keep, units, &lanes)?;
-        let other_bytes = loss_bytes(group, slots)? + inside;
+        let clip = Clip::new(&optimizer, model, []);
+        let norm = clip.as_ref().map_or(Ok(0), Clip::formula_bytes)?;
+        let other_bytes = loss_bytes(group, slots)? + inside + norm;
         Ok(Resident {
             model,
             layout,
@@ -100,6 +104,7 @@ impl<'a> Resident<'a> {
             held,
             packs,
             optimizer,
+            clip,
             losses: vec![0.0; slots],
             formula_bytes: sums.formula_bytes()? + other_bytes,
             other_bytes,
@@ -134,6 +139,29 @@ impl<'a> Resident<'a> {
         if is_last { sums.flush(&mut pass.wire) } else { Ok(()) }
     }
 
+    /// What is computed next sees the sum of a unit's gradients over all ranks. How long this waited
+    /// for them.
+    fn take(&mut self, unit: usize) -> Result<Duration, Error> {
+        let Resident { layout, pass, held, packs, sums, .. } = self;
+        let grads = held.grads(layout, unit);
+        match packs.map(|packs| packs.part(layout.unit(unit))) {
+            Some(packs) => pass.gpt.device.add_bf16(grads, packs, true).map(|()| Duration::ZERO),
+            None => sums.take(unit, grads, &mut pass.wire),
+        }
+    }
+
+    /// Tell the optimizer the norm of the whole gradient. How long others were waited for.
+    fn tell_norm(&mut self, spent: &mut Spent) -> Result<Duration, Error> {
+        let Resident { layout, pass, held, optimizer, clip, .. } = self;
+        let Some(clip) = clip else { return Ok(Duration::ZERO) };
+        let counts = |tensor: usize| clip.counts(tensor);
+        let grads = (0..layout.units()).flat_map(|unit| held.counted(layout, unit, counts));
+        let mine = pass.gpt.squares(&mut pass.wire, grads)?;
+        let (norm, waited) = clip.tell(optimizer, mine)?;
+        spent.norm = Some(norm);
+        Ok(waited)
+    }
+
     fn look(&mut self, tokens: &[u32], targets: &[u32], losses: &mut [f32]) -> Result<(), Error> {
         self.pass.send([tokens, targets])?;
         self.forward()?;
@@ -153,17 +181,20 @@ impl<'a> Resident<'a> {
             self.backward(slot)?;
         }
         let mut waited = Duration::ZERO;
-        let Resident { layout, pass, held, packs, sums, optimizer, .. } = self;
-        for unit in (0..layout.units()).rev() {
-            let grads = held.grads(layout, unit);
-            match packs.map(|packs| packs.part(layout.unit(unit))) {
-                Some(packs) => pass.gpt.device.add_bf16(grads, packs, true)?,
-                None => waited += sums.take(unit, grads, &mut pass.wire)?,
+        if self.clip.is_some() {
+            waited +=
+                (0..self.layout.units()).rev().map(|unit| self.take(unit)).sum::<Result<_, _>>()?;
+            waited += self.tell_norm(&mut spent)?;
+        }
+        for unit in (0..self.layout.units()).rev() {
+            if self.clip.is_none() {
+                waited += self.take(unit)?;
             }
+            let Resident { layout, pass, held, optimizer, .. } = self;
             held.update(&pass.gpt.device, layout, unit, (optimizer, lr))?;
         }
-        optimizer.steps += 1;
-        pass.updated()?;
+        self.optimizer.steps += 1;
+        self.pass.updated()?;
         self.pass.losses(&mut self.losses)?;
         self.pass.add_times(&mut spent)?;
         let begun = Instant::now();

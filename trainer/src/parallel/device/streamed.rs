@@ -10,13 +10,14 @@ use crate::kernels::cuda::Device;
 use crate::model::Gpt;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
+use crate::parallel::clip::Clip;
 use crate::parallel::{
     Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Spent, Strategy, Take, Thrift,
     gather_losses, loss_bytes, tell_whole,
 };
 use crate::precision::{LossScale, Precision};
 use crate::state::State;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One rank of DDP, ZeRO or FSDP whose device computes what the host holds.
 pub struct Streamed<'a> {
@@ -29,6 +30,7 @@ pub struct Streamed<'a> {
     sharing: Sharing,
     precision: Precision,
     scale: LossScale,
+    clip: Option<Clip<'a>>,
     /// Of a step, and of that what does not come from `shards`.
     formula_bytes: u64,
     other_bytes: u64,
@@ -64,7 +66,9 @@ impl<'a> Streamed<'a> {
         let gpt = &crossing.pass.gpt;
         let inside = divided_bytes(model, gpt, keep, 0..layout.units(), &lanes)?;
         let told = loss_bytes(peers.data, slots)?;
-        let other_bytes = told + inside;
+        let clip = Clip::new(&optimizer, model, [peers.parts.filter(|_| sharing.has_parts())]);
+        let norm = clip.as_ref().map_or(Ok(0), Clip::formula_bytes)?;
+        let other_bytes = told + inside + norm;
         Ok(Streamed {
             formula_bytes: shards.formula_bytes()? + other_bytes,
             other_bytes,
@@ -77,6 +81,7 @@ impl<'a> Streamed<'a> {
             sharing,
             precision: thrift.precision,
             scale: LossScale::of_run(thrift.precision, state),
+            clip,
         })
     }
 
@@ -170,13 +175,19 @@ impl Streamed<'_> {
 
         let begun = Instant::now();
         self.optimizer.scale = 1.0 / spent.loss_scale;
+        let mut waited = Duration::ZERO;
+        if let Some(clip) = &self.clip {
+            let mine = self.shards.squares(|tensor| clip.counts(tensor))?;
+            let (norm, asked) = clip.tell(&mut self.optimizer, mine)?;
+            (spent.norm, waited) = (Some(norm), asked);
+        }
         spent.is_skipped = !self.shards.update(&mut self.optimizer, lr)?;
         if self.precision == Precision::F16 {
             self.scale = self.scale.after(!spent.is_skipped);
         }
         self.optimizer.steps += 1;
         self.crossing.renew();
-        let waited = self.shards.take_waited();
+        waited += self.shards.take_waited();
         spent.exposed += waited;
         spent.disk = self.disk_use().since(disk);
         spent.optimizer = begun.elapsed().saturating_sub(waited);

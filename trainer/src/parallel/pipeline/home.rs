@@ -4,6 +4,7 @@
 use super::dry::Span;
 use super::run::Stages;
 use crate::error::Error;
+use crate::norms::ExactSum;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::{Batch, Memory};
@@ -26,6 +27,10 @@ pub(crate) trait Home {
 
     /// Behind that: the summed loss of each micro-batch, on the rank that has the last stage.
     fn losses(&self) -> &[f64];
+
+    /// Before any update: the squares of the gradients of all stages, of those tensors that are
+    /// counted, and how long this waited for other ranks, if no update will tell.
+    fn squares(&mut self, counts: &dyn Fn(usize) -> bool) -> Result<(ExactSum, Duration), Error>;
 
     /// Move a stage's parameters against its gradients. How long this waited for other ranks, and
     /// for files.

@@ -37,6 +37,7 @@ pub use schedule::{Cell, Fault, Schedule};
 pub use shape::Shape;
 pub use wires::Wires;
 
+use super::clip::Clip;
 use super::formula::call_bytes;
 use super::{Batch, Groups, Lanes, Memory, Sharing, Spent, Strategy, Thrift};
 use super::{gather_losses, loss_bytes};
@@ -112,6 +113,7 @@ pub struct Pipeline<'a> {
     home: Box<dyn Home + 'a>,
     wires: Wires,
     optimizer: Optimizer,
+    clip: Option<Clip<'a>>,
     formula_bytes: u64,
     /// When what was computed in the last step, and when that began.
     spans: Vec<Span>,
@@ -137,15 +139,17 @@ impl<'a> Pipeline<'a> {
     ) -> Result<Pipeline<'a>, Error> {
         let (group, rule, state) = (groups.dp.as_ref(), optimizer.rule(), model.part(state));
         let site = Site { model, group, lanes, sharing, rule, thrift, state: &state };
-        Pipeline::with_home(model, groups, optimizer, plan, |plan, rank, needs| {
+        let home = |plan: &Plan, rank: usize, needs: &Needs| -> Result<Box<dyn Home + 'a>, Error> {
             Ok(Box::new(Chunks::new(&site, plan, rank, needs)?))
-        })
+        };
+        Pipeline::with_home(model, groups, sharing, optimizer, plan, home)
     }
 
     /// This rank's part, where its stages are at the home that is made for them. Collective.
     pub(crate) fn with_home(
         model: &'a Gpt,
         groups: &'a Groups,
+        sharing: Sharing,
         optimizer: Optimizer,
         plan: Plan,
         home: impl FnOnce(&Plan, usize, &Needs) -> Result<Box<dyn Home + 'a>, Error>,
@@ -157,6 +161,9 @@ impl<'a> Pipeline<'a> {
         let letter = home.letter();
         let wires = Wires::open(groups.pp.as_ref(), schedule, shape, needs.letters, letter)?;
         let row = plan.row(rank);
+        let parts = [groups.dp.as_ref().filter(|_| sharing.has_parts()), groups.pp.as_ref()];
+        let clip = Clip::new(&optimizer, model, parts);
+        let norm = clip.as_ref().map_or(Ok(0), Clip::formula_bytes)?;
         let is_mine = |stage: &usize| shape.rank_of[*stage] == rank;
         let mut pipeline = Pipeline {
             spans: Vec::with_capacity(row.len() + shape.stages()),
@@ -169,9 +176,10 @@ impl<'a> Pipeline<'a> {
             home,
             wires,
             optimizer,
+            clip,
             plan,
         };
-        pipeline.formula_bytes += pipeline.loss_formula()? + pipeline.home.formula_bytes();
+        pipeline.formula_bytes += pipeline.loss_formula()? + pipeline.home.formula_bytes() + norm;
         Ok(pipeline)
     }
 
@@ -256,6 +264,12 @@ impl Pipeline<'_> {
         let told = Instant::now();
         spent.loss = self.loss(batch)?;
         spent.exposed += told.elapsed();
+        if let Some(clip) = &self.clip {
+            let (mine, waited) = self.home.squares(&|tensor| clip.counts(tensor))?;
+            let (norm, asked) = clip.tell(&mut self.optimizer, mine)?;
+            spent.norm = Some(norm);
+            spent.exposed += waited + asked;
+        }
         for stage in self.mine.iter().copied() {
             let begin = from.elapsed();
             let [ranks, files] = self.home.update(stage, &mut self.optimizer, lr)?;

@@ -8,6 +8,7 @@ use super::{Plan, stage_units};
 use crate::error::Error;
 use crate::layout::Config;
 use crate::model::{Gpt, Owed};
+use crate::norms::ExactSum;
 use crate::offload::{DiskUse, Inputs, Offload, Scope, all_within};
 use crate::optim::{Optimizer, Rule};
 use crate::parallel::{Batch, Lanes, Memory, Shards, Sharing, Thrift};
@@ -211,6 +212,13 @@ impl Home for Chunks<'_> {
 
     fn losses(&self) -> &[f64] {
         &self.losses
+    }
+
+    fn squares(&mut self, counts: &dyn Fn(usize) -> bool) -> Result<(ExactSum, Duration), Error> {
+        let all = self.mine().try_fold(ExactSum::ZERO, |sum, chunk| {
+            Ok::<_, Error>(sum.plus(chunk.shards.squares(counts)?))
+        })?;
+        Ok((all, Duration::ZERO))
     }
 
     fn update(

@@ -28,6 +28,7 @@ use crate::device::DeviceUse;
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::Gpt;
+use crate::norms::ExactSum;
 use crate::optim::{Moments, Optimizer, Rule};
 use crate::precision::Precision;
 use crate::state::State;
@@ -98,6 +99,9 @@ impl Pace {
                 refuse("staleness", "goes with --strategy ps-async")
             }
             Pace::Eventual if args.ordered => refuse("ordered", "is ps's: here time decides"),
+            Pace::Eventual if args.clip.is_some() => {
+                refuse("clip", "is ps's: here no gradient is ever whole")
+            }
             _ => Ok(()),
         }
     }
@@ -192,6 +196,12 @@ impl Server {
             Part { grads: vec![0.0; range.len()], params, moments }
         };
         Server { units: places.units.iter().map(part).collect() }
+    }
+
+    /// The squares of all its gradients.
+    fn squares(&self) -> ExactSum {
+        let parts = self.units.iter().map(|part| part.moments.squares(&part.grads, |_| true));
+        parts.fold(ExactSum::ZERO, ExactSum::plus)
     }
 
     /// Move everything against its gradient.

@@ -5,7 +5,9 @@ use super::{Places, Server, gather};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::Gpt;
+use crate::norms::ExactSum;
 use crate::optim::Optimizer;
+use crate::parallel::clip::{add_up, norm_bytes};
 use crate::parallel::{Batch, Memory, Spent, Strategy, gather_losses, loss_bytes};
 use crate::state::State;
 use brigade_comm::Communicator;
@@ -55,8 +57,9 @@ impl<'a> Together<'a> {
             Some(server) => (places.workers * places.elements(server)) as u64,
             None => pushes * layout.len() as u64,
         };
+        let norm = if optimizer.clips() { norm_bytes(group)? } else { 0 };
         Ok(Together {
-            formula_bytes: 4 * elements + loss_bytes(Some(group), slots)?,
+            formula_bytes: 4 * elements + loss_bytes(Some(group), slots)? + norm,
             rooms: vec![vec![0.0; longest]; rooms],
             losses: vec![0.0; slots],
             waited: Duration::ZERO,
@@ -120,6 +123,19 @@ impl<'a> Together<'a> {
         Ok(())
     }
 
+    /// If the optimizer clips: tell it the norm of the whole gradient, of which each server has a
+    /// part, and workers hear, too.
+    fn tell_norm(&mut self) -> Result<Option<f64>, Error> {
+        if !self.optimizer.clips() {
+            return Ok(None);
+        }
+        let mine = self.server.as_ref().map_or(ExactSum::ZERO, Server::squares);
+        let from = Instant::now();
+        let all = add_up(self.group, mine)?;
+        self.waited += from.elapsed();
+        Ok(Some(self.optimizer.clip(all)))
+    }
+
     /// New parameters, from the servers to the workers.
     fn share(&mut self) -> Result<(), Error> {
         let from = Instant::now();
@@ -152,6 +168,7 @@ impl Strategy for Together<'_> {
         let mut spent = Spent { loss_scale: 1.0, ..Spent::default() };
         self.compute(batch, &mut spent)?;
         self.collect()?;
+        spent.norm = self.tell_norm()?;
         let from = Instant::now();
         if let Some(server) = &mut self.server {
             server.update(&mut self.optimizer, lr);

@@ -2,7 +2,7 @@
 
 use super::{Shards, Stage, Unit};
 use crate::error::Error;
-use crate::norms::Sums;
+use crate::norms::{ExactSum, Sums};
 use crate::offload::{self, Disk, Offload, Tier};
 use crate::optim::{Optimizer, Rule};
 use crate::precision::Precision;
@@ -115,6 +115,18 @@ impl Shards<'_> {
     /// Where all that is updated is in files that stay: make it their newest generation.
     pub fn commit(&mut self, step: usize, note: &str) -> Result<(), Error> {
         self.disk.as_mut().map_or(Ok(()), |disk| disk.commit(step, note))
+    }
+
+    /// After the last slot: the squares of what this rank updates by, of those tensors that it
+    /// counts. Cost: one pass that reads the sums.
+    pub(crate) fn squares(&mut self, counts: impl Fn(usize) -> bool) -> Result<ExactSum, Error> {
+        self.complete()?;
+        let mut squares = ExactSum::ZERO;
+        for at in (0..self.units.len()).rev() {
+            let grads = self.sums.sum(at)?;
+            squares = squares.plus(self.units[at].moments.squares(grads, &counts));
+        }
+        Ok(squares)
     }
 
     /// Find the norms of whole tensors, of which ranks have parts: one call, of a few kilobytes.

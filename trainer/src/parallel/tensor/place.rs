@@ -30,6 +30,7 @@ pub struct Place {
 }
 
 /// Rows and columns of a tensor.
+#[derive(PartialEq)]
 struct Block {
     rows: Vec<usize>,
     columns: Range<usize>,
@@ -64,6 +65,13 @@ impl Place {
             });
         }
         assert_eq!(from, part.len(), "the parts of all tensors");
+    }
+
+    /// Whether another rank has the same part of a tensor of the whole model; any other is apart
+    /// from this one.
+    pub(crate) fn is_same(&self, other: &Place, config: &Config, tensor: &Tensor) -> bool {
+        let columns = tensor.shape.get(1).copied().unwrap_or(1);
+        self.block(config, tensor, columns) == other.block(config, tensor, columns)
     }
 
     /// The rows of this rank's part of a tensor, as ranges of the tensor's elements.

@@ -5,7 +5,7 @@ mod mixture;
 
 use super::{beside, has_device};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
-use brigade_trainer::kernels::cuda::{Columns, Device, Inside, Norm, Room, View};
+use brigade_trainer::kernels::cuda::{Columns, Device, Inside, Norm, Room, SQUARES, View};
 use brigade_trainer::kernels::{Cpu, Heads, Kernels};
 
 const SEED: u64 = 1851;
@@ -266,4 +266,42 @@ fn gelu_agrees() {
     Cpu.gelu_backward(&mut dy, &x);
     rig.device.gelu_backward(dy_there, x_there).unwrap();
     rig.check("GELU's dx", dy_there, &dy);
+}
+
+/// Of numbers of all sizes, and of some that are none.
+#[test]
+fn squares_add_up_to_the_same_bits_in_any_order() {
+    if !has_device() {
+        return;
+    }
+    let mut rig = Rig::new();
+    let size = |rng: &mut fastrand::Rng| f32::from(rng.i8(-70..60)).exp2();
+    let mut numbers: Vec<f32> =
+        (0..10_007).map(|_| (rig.rng.f32() - 0.5) * size(&mut rig.rng)).collect();
+    numbers.extend([0.0, -0.0, 1e-45, 1.2e-39, f32::MIN_POSITIVE]);
+    let len = numbers.len();
+    let view = rig.put(bytemuck::cast_slice(&numbers), len);
+    let sum = |rig: &mut Rig, parts: &[std::ops::Range<usize>]| {
+        let sum = rig.put(&[0; 8 * SQUARES], 2 * SQUARES);
+        for part in parts {
+            rig.device.squares(sum, view.part(part.clone())).unwrap();
+        }
+        rig.whole(sum)
+    };
+    let whole = sum(&mut rig, &[0..5, 5..len]);
+    assert_eq!(sum(&mut rig, &[5000..len, 0..1, 1..5000]), whole);
+    let digits = whole
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|[low, high]| f64::from(*low) + f64::from(*high) * 2f64.powi(32));
+    let digits: Vec<f64> = digits.collect();
+    let got: f64 = (0..SQUARES - 1).map(|at| digits[at] * 2f64.powi(32 * at as i32 - 298)).sum();
+    let want: f64 = numbers.iter().map(|x| f64::from(*x).powi(2)).sum();
+    assert!((got / want - 1.0).abs() < 1e-12, "{got}, not {want}");
+    assert_eq!(digits[SQUARES - 1], 0.0);
+    let none = rig.put(bytemuck::cast_slice(&[1.0, f32::NAN, f32::INFINITY]), 3);
+    let sum = rig.put(&[0; 8 * SQUARES], 2 * SQUARES);
+    rig.device.squares(sum, none).unwrap();
+    assert_eq!(rig.whole(sum)[2 * (SQUARES - 1)], 2, "two are no numbers");
 }

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Layout;
 use crate::optim::Optimizer;
+use crate::parallel::device::counted;
 use crate::parallel::source::Passing;
 use crate::parallel::{Memory, Stage, Take};
 use brigade_comm::Communicator;
@@ -221,6 +222,18 @@ impl Held {
         passing: &mut Passing<'_>,
     ) -> Result<(), Error> {
         units.try_for_each(|unit| self.unit(unit).fill(wire, passing))
+    }
+
+    /// This rank's part of the gradients of a unit's tensors that are counted.
+    pub(in super::super) fn counted(
+        &self,
+        layout: &Layout,
+        unit: usize,
+        counts: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = View> {
+        let (own, grads) = (self.unit(unit).own.clone(), self.unit(unit).grads);
+        let start = own.start;
+        counted(layout, own, counts).map(move |run| grads.part(run.start - start..run.end - start))
     }
 
     /// Move this rank's part of a unit against its gradients.

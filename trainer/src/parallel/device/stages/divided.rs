@@ -108,6 +108,16 @@ impl<'a> Divided<'a> {
         if self.calls().meets() { Ok(()) } else { self.flow.flush(&self.held) }
     }
 
+    /// Behind that: this rank's parts of the gradients of a stage, of the tensors that are counted.
+    pub(super) fn counted(
+        &self,
+        units: Range<usize>,
+        layout: &Layout,
+        counts: impl Fn(usize) -> bool + Copy,
+    ) -> impl Iterator<Item = View> {
+        units.flat_map(move |unit| self.held.counted(layout, unit, counts))
+    }
+
     /// Behind that: move this rank's parts of a stage against their gradients.
     pub(super) fn update(
         &mut self,

@@ -7,6 +7,7 @@ use crate::device::Wire;
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Inside, Room, View};
 use crate::layout::Layout;
+use crate::norms::ExactSum;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::device::longest;
@@ -176,6 +177,19 @@ impl<'a> Hosted<'a> {
         self.shards.close(unit, slot)
     }
 
+    fn take_all(&mut self) -> Result<(), Error> {
+        while !self.coming.is_empty() {
+            self.take()?;
+        }
+        Ok(())
+    }
+
+    /// The squares of the gradients, once those have come down, of the tensors that are counted.
+    pub(super) fn squares(&mut self, counts: &dyn Fn(usize) -> bool) -> Result<ExactSum, Error> {
+        self.take_all()?;
+        self.shards.squares(counts)
+    }
+
     /// Move the state against the gradients, once those have come down. How long this waited for
     /// other ranks, and for files.
     pub(super) fn update(
@@ -183,9 +197,7 @@ impl<'a> Hosted<'a> {
         device: &Device,
         (optimizer, lr): (&mut Optimizer, f32),
     ) -> Result<[Duration; 2], Error> {
-        while !self.coming.is_empty() {
-            self.take()?;
-        }
+        self.take_all()?;
         optimizer.scale = 1.0;
         self.shards.update(optimizer, lr)?;
         self.sent = 0;

@@ -3,10 +3,11 @@
 
 use super::divided::Divided;
 use super::hosted::Hosted;
-use crate::device::{Calls, Wire};
+use crate::device::{Calls, DeviceGpt, Wire};
 use crate::error::Error;
 use crate::kernels::cuda::{Device, View};
 use crate::layout::Layout;
+use crate::norms::ExactSum;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::Memory;
@@ -145,6 +146,34 @@ impl<'a> Kept<'a> {
         }
     }
 
+    /// Before the update: the squares of the gradients of the tensors that are counted, and how long
+    /// this waited for other ranks.
+    pub(super) fn squares(
+        &mut self,
+        counts: &dyn Fn(usize) -> bool,
+        common: &mut Common<'a>,
+        gpt: &DeviceGpt<'a>,
+    ) -> Result<(ExactSum, Duration), Error> {
+        let Common { layout, sums, divided, wire } = common;
+        match (self, divided) {
+            (Kept::There(hosted), _) => Ok((hosted.squares(counts)?, Duration::ZERO)),
+            (Kept::Parts(units), divided) => {
+                let divided = divided.as_ref().expect("a state in parts");
+                let grads = divided.counted(units.clone(), layout, counts);
+                Ok((gpt.squares(wire, grads)?, Duration::ZERO))
+            }
+            (Kept::Here(held), _) => {
+                sums.flush(wire)?;
+                let (units, mut waited) = (held.units.clone(), Duration::ZERO);
+                for unit in units.clone().rev() {
+                    waited += sums.take(unit, held.grads(layout, unit), wire)?;
+                }
+                let grads = units.flat_map(|unit| held.counted(layout, unit, counts));
+                Ok((gpt.squares(wire, grads)?, waited))
+            }
+        }
+    }
+
     /// Move the state against the gradients. How long this waited for other ranks, and for files.
     pub(super) fn update(
         &mut self,
@@ -165,7 +194,10 @@ impl<'a> Kept<'a> {
         let mut waited = Duration::ZERO;
         sums.flush(wire)?;
         for unit in held.units.clone().rev() {
-            waited += sums.take(unit, held.grads(layout, unit), wire)?;
+            // Whoever clips has taken all of them before.
+            if !optimizer.clips() {
+                waited += sums.take(unit, held.grads(layout, unit), wire)?;
+            }
             held.update(device, layout, unit, (optimizer, lr))?;
         }
         device.stream().synchronize()?;

@@ -19,6 +19,7 @@ use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceInputs, Passes, Resu
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room};
 use crate::layout::Layout;
+use crate::norms::ExactSum;
 use crate::offload::DiskUse;
 use crate::optim::Optimizer;
 use crate::parallel::pipeline::{Home, Needs, Places, Plan, Span, Stages};
@@ -261,6 +262,15 @@ impl Home for DeviceStages<'_> {
 
     fn losses(&self) -> &[f64] {
         &self.losses
+    }
+
+    fn squares(&mut self, counts: &dyn Fn(usize) -> bool) -> Result<(ExactSum, Duration), Error> {
+        let DeviceStages { common, gpt, chunks, .. } = self;
+        let all = (ExactSum::ZERO, Duration::ZERO);
+        chunks.iter_mut().flatten().try_fold(all, |(sum, waited), Chunk { kept, .. }| {
+            let (squares, more) = kept.squares(counts, common, gpt)?;
+            Ok((sum.plus(squares), waited + more))
+        })
     }
 
     fn update(
