@@ -169,14 +169,6 @@ fn library() -> &'static Path {
         if let (None, Some(found)) = (std::env::var_os("CARGO"), found()) {
             return found;
         }
-        let profile = match above.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(profile) => profile,
-        };
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--workspace", "--lib", "--bins", "--examples", "--profile", profile]);
-        cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-        said(cargo.arg("--target-dir").arg(above.parent().expect("target/ is above")));
-        above.join("libbrigade.so")
+        brigade_built::folder().join("libbrigade.so")
     })
 }

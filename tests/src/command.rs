@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 /// A command that is ended after four minutes, and knows of no world but its own.
 pub fn bounded(program: impl AsRef<std::ffi::OsStr>) -> Command {
@@ -21,26 +20,7 @@ pub fn bounded(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// The `brigade` command, built as this test was. Panics if it cannot be built.
 pub fn brigade() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let test = std::env::current_exe().expect("a test knows where it is");
-        let folder = test.ancestors().nth(2).expect("it is in target/PROFILE/deps");
-        let profile = match folder.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(profile) => profile,
-        };
-        let target = folder.parent().expect("target/ is above");
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-        let mut cargo = Command::new(env!("CARGO"));
-        // What is built by itself gets fewer features of what it shares with others, which would
-        // be compiled once more.
-        cargo.args(["build", "--workspace", "--lib", "--bins", "--examples"]);
-        cargo.args(["--profile", profile]).current_dir(root);
-        let output = cargo.arg("--target-dir").arg(target).output().expect("cargo runs this test");
-        assert!(output.status.success(), "{}", words(&output));
-        folder.join("brigade")
-    };
-    BUILT.get_or_init(build).clone()
+    brigade_built::folder().join("brigade")
 }
 
 /// What was printed, as far as it is text.

@@ -22,7 +22,7 @@ impl Workshop {
         let workshop = Workshop(std::env::temp_dir().join(folder));
         std::fs::create_dir_all(&workshop.0).expect("a folder for temporary files");
         let root = root();
-        let built = build().join("libnccl_net_brigade.so");
+        let built = brigade_built::folder().join("libnccl_net_brigade.so");
         std::fs::copy(built, workshop.library()).expect("the library was built");
         let mut compiler = Command::new("gcc");
         compiler.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-O2", "-o"]);
@@ -57,22 +57,6 @@ impl Drop for Workshop {
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
-}
-
-/// Build everything as this test was built: what is built by itself gets fewer features of what it
-/// shares with others, which would be compiled once more. Where cargo puts it.
-fn build() -> PathBuf {
-    let test = std::env::current_exe().expect("a test knows where it is");
-    let folder = test.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
-    let profile = match folder.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
-        Some(profile) => profile,
-    };
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--workspace", "--lib", "--bins", "--examples", "--profile", profile]);
-    cargo.current_dir(root());
-    run(cargo.arg("--target-dir").arg(folder.parent().expect("target/ is above")));
-    folder.to_owned()
 }
 
 #[track_caller]
@@ -201,7 +185,7 @@ fn window_ring(comm: &Communicator) {
 #[test]
 fn a_gpt_trains_over_a_plugin_and_the_doctor_knows_it() {
     let Some(workshop) = Workshop::open("train") else { return };
-    let brigade = build().join("brigade");
+    let brigade = brigade_built::folder().join("brigade");
     let plugin = format!("plugin:{}", workshop.library().display());
     let losses = |transport: &str| {
         let mut train = Command::new("timeout");

@@ -81,8 +81,8 @@ pub struct Optimizer {
     norms: Vec<TensorNorms>,
     /// What gradients are multiplied by.
     pub(crate) scale: f32,
-    /// The norm that the whole gradient may have, and what it is multiplied by to have no larger one
-    /// in this update.
+    /// The norm that the whole gradient may have, and what it is multiplied by to have no larger
+    /// one in this update.
     most: Option<f32>,
     shrink: f32,
     /// Updates made.

@@ -2,8 +2,8 @@
 //!
 //! * A message of m bytes reaches its end alpha + beta·m after it began; folding adds gamma·m.
 //! * A rank has a port out and a port in to ranks of its node, and the same to other nodes
-//!   ([`Link::crosses`]); all of them work at the same time. A message holds one at each end for its
-//!   beta·m and a part of its alpha ([`BUSY`]), so many small messages are not free either.
+//!   ([`Link::crosses`]); all of them work at the same time. A message holds one at each end for
+//!   its beta·m and a part of its alpha ([`BUSY`]), so many small messages are not free either.
 //! * A rank passes on what is still arriving in slots of [`STREAM_BYTES`], fairly to all peers.
 //! * Wires never fill up.
 //!
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::graph::{Graph, Why, Wires};
-use crate::{Algorithm, Collective, Move, Program, program};
+use crate::{Algorithm, Collective, Link, Move, Program, program};
 
 /// The part of alpha in which a message keeps the port at each end busy; the rest is flight.
 pub(crate) const BUSY: f64 = 0.25;
@@ -26,19 +26,6 @@ pub(crate) const STREAM_BYTES: f64 = 65_536.0;
 
 /// The most slots that a simulation takes on; beyond, slots get longer.
 const SLOTS_MAX: usize = 50_000;
-
-/// What a wire between two ranks costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Link {
-    /// Seconds that an empty message takes.
-    pub alpha_s: f64,
-    /// Seconds that each byte adds.
-    pub beta_s_per_byte: f64,
-    /// Seconds that folding a byte adds at the receiver.
-    pub gamma_s_per_byte: f64,
-    /// Whether it leads to another node, by a port that those inside do not share.
-    pub crosses: bool,
-}
 
 /// What a collective costs.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,14 +9,19 @@ const HALVES: [&str; 5] =
     ["brigade-comm", "brigade-cuda", "brigade-cuda-fake", "brigade-offload", "brigade-schedule"];
 
 /// Our crates, each with those it may build on. Everything points down.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
+    ("brigade-built", &[]),
     ("brigade-schedule", &[]),
     ("brigade-verbs", &[]),
     ("brigade-cuda-fake", &[]),
-    // What ends in `fake` is for tests: among dev-dependencies only.
+    // What ends in `fake` is for tests, as is what tells where they were built: among
+    // dev-dependencies only.
     ("brigade-cuda", &["brigade-cuda-fake"]),
     ("brigade-offload", &["brigade-cuda", "brigade-cuda-fake"]),
-    ("brigade-transports", &["brigade-cuda", "brigade-cuda-fake", "brigade-verbs"]),
+    (
+        "brigade-transports",
+        &["brigade-built", "brigade-cuda", "brigade-cuda-fake", "brigade-verbs"],
+    ),
     (
         "brigade-comm",
         &["brigade-cuda", "brigade-cuda-fake", "brigade-schedule", "brigade-transports"],
@@ -25,6 +30,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     (
         "brigade-ffi",
         &[
+            "brigade-built",
             "brigade-comm",
             "brigade-cuda-fake",
             "brigade-offload",
@@ -56,6 +62,7 @@ const EDGES: [(&str, &[&str]); 15] = [
         "brigade-tests",
         &[
             "brigade",
+            "brigade-built",
             "brigade-bench",
             "brigade-comm",
             "brigade-cuda",

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// An installed library. The folder goes with the last test that uses it.
 pub(crate) struct Installed {
@@ -22,7 +22,8 @@ impl Installed {
         let installed = Arc::new(Self { prefix: std::env::temp_dir().join(name) });
         let mut install = Command::new("sh");
         install.arg(root().join("ffi/install.sh")).arg("--prefix").arg(&installed.prefix);
-        let output = install.arg("--from").arg(built()).output().expect("there is a shell");
+        let output =
+            install.arg("--from").arg(brigade_built::folder()).output().expect("there is a shell");
         assert!(output.status.success(), "{}", words(&output));
         *last = Arc::downgrade(&installed);
         installed
@@ -58,34 +59,7 @@ pub(crate) fn source(name: &str) -> PathBuf {
 
 /// The `brigade` command.
 pub(crate) fn brigade() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build().join("brigade")).clone()
-}
-
-/// Where the library is before it is installed.
-fn built() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(build).clone()
-}
-
-/// Build everything as this test was built, and tell the folder where cargo puts it: that of the
-/// test itself, without `deps`. Everything, because a package that is built by itself gets fewer
-/// features of what it shares with others, and all of that would be compiled once more.
-pub(crate) fn build() -> PathBuf {
-    let test = std::env::current_exe().expect("a test knows where it is");
-    let folder = test.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
-    let profile = match folder.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
-        Some(profile) => profile,
-    };
-    let target = folder.parent().expect("target/ is above");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--workspace", "--lib", "--bins", "--examples", "--profile", profile]);
-    cargo.current_dir(root());
-    let output = cargo.arg("--target-dir").arg(target).output();
-    let output = output.expect("cargo runs: it runs this test");
-    assert!(output.status.success(), "{}", words(&output));
-    folder.to_owned()
+    brigade_built::folder().join("brigade")
 }
 
 /// Whether a program can be started; says so if it cannot.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::library::{bounded, build, has, root, run, source, words};
+use crate::library::{bounded, has, root, run, source, words};
 
 /// What PyTorch 2.15, JAX 0.12 and CuPy 14.2 look up between them, without the `nccl` in front.
 const NAMES: &str = "\
@@ -29,7 +29,7 @@ impl Nccl {
         let installed = Self(std::env::temp_dir().join(folder));
         let mut install = Command::new("sh");
         install.arg(root().join("ffi/nccl/install.sh")).arg("--libdir").arg(&installed.0);
-        run(install.arg("--from").arg(build()));
+        run(install.arg("--from").arg(brigade_built::folder()));
         installed
     }
 
@@ -126,7 +126,7 @@ fn cupys_binding_makes_all_its_collectives_on_host_memory() {
 
 #[test]
 fn cudarcs_binding_makes_its_calls_on_host_memory() {
-    let folder = build();
+    let folder = brigade_built::folder();
     let nccl = Nccl::install("cudarc");
     let mut program = bounded(folder.join("examples/cudarc_nccl"));
     let said = run(program.env("LD_LIBRARY_PATH", &nccl.0));

@@ -226,8 +226,8 @@ impl Device {
             as self.elements(total.len()))
     }
 
-    /// Add the squares of these f32 numbers to a sum of `SQUARES` numbers of 64 bits, which is exact:
-    /// its digits count for 2^(32 · d − 298), and its last number what is not finite.
+    /// Add the squares of these f32 numbers to a sum of `SQUARES` numbers of 64 bits, which is
+    /// exact: its digits count for 2^(32 d - 298), and its last number what is not finite.
     pub fn squares(&self, sum: View, x: View) -> Result<(), Error> {
         assert_eq!((sum.bytes(), x.size()), (8 * SQUARES, 4));
         let len = x.len() as u64;

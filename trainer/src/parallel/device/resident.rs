@@ -139,8 +139,8 @@ impl<'a> Resident<'a> {
         if is_last { sums.flush(&mut pass.wire) } else { Ok(()) }
     }
 
-    /// What is computed next sees the sum of a unit's gradients over all ranks. How long this waited
-    /// for them.
+    /// What is computed next sees the sum of a unit's gradients over all ranks. How long this
+    /// waited for them.
     fn take(&mut self, unit: usize) -> Result<Duration, Error> {
         let Resident { layout, pass, held, packs, sums, .. } = self;
         let grads = held.grads(layout, unit);

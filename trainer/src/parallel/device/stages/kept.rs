@@ -146,8 +146,8 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// Before the update: the squares of the gradients of the tensors that are counted, and how long
-    /// this waited for other ranks.
+    /// Before the update: the squares of the gradients of the tensors that are counted, and how
+    /// long this waited for other ranks.
     pub(super) fn squares(
         &mut self,
         counts: &dyn Fn(usize) -> bool,
