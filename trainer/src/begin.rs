@@ -1,7 +1,7 @@
 //! From settings to a run that may take its first step: text, model, state, strategy, a table.
 
 use crate::args::Args;
-use crate::checkpoint::{self, Course, Header, Reader};
+use crate::checkpoint::{self, Course, Header, Reader, departure};
 use crate::data::Corpus;
 use crate::error::Error;
 use crate::kernels::Cpu;
@@ -344,18 +344,6 @@ fn memory_row(memory: Memory) -> String {
     format!("{} a rank: {}", megabytes(memory.total()), halves.join(",\n"))
 }
 
-/// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
-fn departure(step: usize, written: &Course, now: &Course) -> String {
-    let mut note = format!("after step {step}");
-    for (flag, now) in now {
-        if let Some(then) = written.get(flag).filter(|then| *then != now) {
-            let unlike = if note.contains(';') { ", " } else { "; unlike before, " };
-            note += &format!("{unlike}{flag} {now} (was {then})");
-        }
-    }
-    note
-}
-
 /// Everyone goes on from rank 0's state: its step and scale, and its numbers, if they will not come
 /// out of a file in parts. Whether they will is known to rank 0, and then to all.
 fn share_start(
@@ -380,21 +368,4 @@ fn share_start(
     state.steps = steps as usize;
     state.scale = LossScale::of_numbers([scale as u32, since as u32]);
     Ok(is_file > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_resume_names_the_settings_that_changed_and_no_others() {
-        let course = |pairs: [(&str, &str); 3]| {
-            Course::from(pairs.map(|(flag, value)| (flag.to_string(), value.to_string())))
-        };
-        let written = course([("--batch", "8"), ("--lr", "0.001"), ("--seed", "1")]);
-        assert_eq!(departure(5, &written, &written), "after step 5");
-        let now = course([("--batch", "8"), ("--lr", "0.002"), ("--seed", "7")]);
-        let note = departure(5, &written, &now);
-        assert_eq!(note, "after step 5; unlike before, --lr 0.002 (was 0.001), --seed 7 (was 1)");
-    }
 }

@@ -116,6 +116,21 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
     Ok((state, file.header.course))
 }
 
+/// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
+pub(crate) fn departure(step: usize, written: &Course, now: &Course) -> String {
+    let mut note = format!("after step {step}");
+    for (flag, now) in now {
+        // Runs of before there was this flag were without it.
+        let absent = (flag == "--clip").then_some("none");
+        let then = written.get(flag).map(String::as_str).or(absent);
+        if let Some(then) = then.filter(|then| then != now) {
+            let unlike = if note.contains(';') { ", " } else { "; unlike before, " };
+            note += &format!("{unlike}{flag} {now} (was {then})");
+        }
+    }
+    note
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,5 +219,22 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         assert!(wrong.contains("--layers 1") && wrong.contains("--layers 2"), "{wrong}");
+    }
+
+    #[test]
+    fn a_resume_names_the_settings_that_changed_and_no_others() {
+        let course = |pairs: [(&str, &str); 3]| {
+            Course::from(pairs.map(|(flag, value)| (flag.to_string(), value.to_string())))
+        };
+        let written = course([("--batch", "8"), ("--lr", "0.001"), ("--seed", "1")]);
+        assert_eq!(departure(5, &written, &written), "after step 5");
+        let clips = course([("--batch", "8"), ("--clip", "1"), ("--lr", "0.001")]);
+        assert_eq!(
+            departure(5, &written, &clips),
+            "after step 5; unlike before, --clip 1 (was none)"
+        );
+        let now = course([("--batch", "8"), ("--lr", "0.002"), ("--seed", "7")]);
+        let note = departure(5, &written, &now);
+        assert_eq!(note, "after step 5; unlike before, --lr 0.002 (was 0.001), --seed 7 (was 1)");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The square of an f32 is a whole multiple of 2⁻²⁹⁸ with 48 digits, so squares are added as whole
 //! numbers (Kulisch 1971): in any order, on any number of threads and ranks, the sum is the same.
-//! It is rounded once, at the end.
+//! It becomes an f64 at the end only, from digits that say nothing of how it came about.
 
 use brigade_offload::optimizer::{SquareSum, TensorNorms};
 use rayon::prelude::*;
@@ -12,8 +12,9 @@ const DIGITS: usize = 19;
 /// Elements that a thread adds at a time.
 const ELEMENTS: usize = 1 << 14;
 
-/// A sum of squares that has not been rounded. Sums of these are added digit by digit; below 2³²
-/// elements in all, no digit overflows.
+/// A sum of squares that has not been rounded. Sums of these are added digit by digit, and digits
+/// have 64 bits, so 2³² of them fit, once they are `carried`, and as many elements where each is
+/// added by itself, as on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExactSum([u64; DIGITS]);
 
@@ -49,7 +50,17 @@ impl ExactSum {
         for (number, [low, high]) in sum.0.iter_mut().zip(words.as_chunks::<2>().0) {
             *number = u64::from(*low) | u64::from(*high) << 32;
         }
-        sum
+        sum.carried()
+    }
+
+    /// The same sum with no more than 32 bits in each digit but the highest: there is one such
+    /// form, however the sum came about.
+    fn carried(mut self) -> ExactSum {
+        for digit in 0..DIGITS - 2 {
+            self.0[digit + 1] += self.0[digit] >> 32;
+            self.0[digit] &= 0xffff_ffff;
+        }
+        self
     }
 
     /// What is to be added over ranks, number by number.
@@ -57,16 +68,13 @@ impl ExactSum {
         &mut self.0
     }
 
-    /// The norm of what was added; no number if some of it was none.
-    pub(crate) fn norm(self) -> f64 {
-        self.rounded().0.sqrt()
-    }
-
-    fn rounded(self) -> SquareSum {
+    /// What was added; no number if some of it was none.
+    pub(crate) fn rounded(self) -> SquareSum {
         if self.0[DIGITS - 1] > 0 {
             return SquareSum(f64::NAN);
         }
-        let digits = self.0[..DIGITS - 1].iter().enumerate().rev();
+        let carried = self.carried();
+        let digits = carried.0[..DIGITS - 1].iter().enumerate().rev();
         SquareSum(digits.fold(0.0, |sum, (digit, &value)| {
             sum + value as f64 * (32.0 * digit as f64 - 298.0).exp2()
         }))
@@ -102,7 +110,7 @@ impl Squares {
             }
         }
         sum.0[DIGITS - 1] = of(0xff);
-        sum
+        sum.carried()
     }
 }
 
@@ -160,22 +168,42 @@ mod tests {
         assert!(sum(&[1.0, f32::INFINITY]).is_nan() && sum(&[f32::NAN]).is_nan());
     }
 
+    /// One number after the other, each split into digits by itself: as a device adds them up.
+    fn one_by_one(numbers: &[f32]) -> ExactSum {
+        let mut sum = ExactSum::ZERO;
+        for number in numbers {
+            let mut squares = Squares::NONE;
+            squares.add(0, *number);
+            sum = sum.plus(squares.sum());
+        }
+        sum
+    }
+
     #[test]
     fn parts_in_any_order_have_the_bits_of_the_whole() {
-        let mut rng = fastrand::Rng::with_seed(7);
-        let number =
-            |rng: &mut fastrand::Rng| (rng.f32() - 0.5) * (f32::from(rng.i8(-60..60))).exp2();
-        let numbers: Vec<f32> = (0..100_003).map(|_| number(&mut rng)).collect();
-        let whole = ExactSum::of(numbers.len(), |index| numbers[index]);
-        for parts in [2, 3, 7] {
-            let mut all = Sums::new(1);
-            for part in numbers.chunks(numbers.len().div_ceil(parts)).rev() {
-                let sum = ExactSum::of(part.len(), |index| part[index]);
-                all.add(0, [sum, ExactSum::ZERO]);
+        for seed in 0..300 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            // Numbers of like size, as gradients are, or of all sizes.
+            let spread = if seed % 3 == 0 { 60 } else { 0 };
+            let number = |rng: &mut fastrand::Rng| {
+                (rng.f32() + rng.f32() + rng.f32() - 1.5)
+                    * f32::from(rng.i8(-spread..=spread)).exp2()
+            };
+            let len = if seed == 0 { 100_003 } else { 3001 };
+            let numbers: Vec<f32> = (0..len).map(|_| number(&mut rng)).collect();
+            let whole = ExactSum::of(numbers.len(), |index| numbers[index]);
+            for parts in [2, 3, 7] {
+                let mut all = Sums::new(1);
+                for part in numbers.chunks(numbers.len().div_ceil(parts)).rev() {
+                    let sum = ExactSum::of(part.len(), |index| part[index]);
+                    all.add(0, [sum, ExactSum::ZERO]);
+                }
+                assert_eq!(all.norms()[0].weights, whole.rounded(), "seed {seed}, {parts} parts");
             }
-            assert_eq!(all.norms()[0].weights, whole.rounded(), "{parts} parts");
+            assert_eq!(one_by_one(&numbers).rounded(), whole.rounded(), "seed {seed}");
+            assert_eq!(one_by_one(&numbers).carried(), whole.carried(), "seed {seed}");
+            let naive: f64 = numbers.iter().map(|n| f64::from(*n) * f64::from(*n)).sum();
+            assert!((whole.rounded().0 / naive - 1.0).abs() < 1e-12, "seed {seed}");
         }
-        let naive: f64 = numbers.iter().map(|n| f64::from(*n) * f64::from(*n)).sum();
-        assert!((whole.rounded().0 / naive - 1.0).abs() < 1e-12);
     }
 }

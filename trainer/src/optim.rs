@@ -81,10 +81,10 @@ pub struct Optimizer {
     norms: Vec<TensorNorms>,
     /// What gradients are multiplied by.
     pub(crate) scale: f32,
-    /// The norm that the whole gradient may have, and what it is multiplied by to have no larger
-    /// one in this update.
+    /// The norm that the whole gradient may have, and what it is multiplied by in place of `scale`
+    /// to have no larger one in this update.
     most: Option<f32>,
-    shrink: f32,
+    clipped: Option<f32>,
     /// Updates made.
     pub steps: usize,
 }
@@ -97,8 +97,8 @@ impl Optimizer {
         let crew = Crew::new(threads);
         let crew = crew.map_err(|problem| Error::setting("threads", problem.to_string()))?;
         let norms = Vec::new();
-        let (rule, scale, most, shrink) = (Rule::Adamw, 1.0, None, 1.0);
-        Ok(Optimizer { rule, hyper, crew, norms, scale, most, shrink, steps })
+        let (rule, scale, most, clipped) = (Rule::Adamw, 1.0, None, None);
+        Ok(Optimizer { rule, hyper, crew, norms, scale, most, clipped, steps })
     }
 
     /// The same with another rule.
@@ -121,18 +121,16 @@ impl Optimizer {
     /// Before an update: take the squares of the whole gradient, which have not been multiplied by
     /// `scale`. Returns its norm, which has.
     pub(crate) fn clip(&mut self, squares: ExactSum) -> f64 {
-        let norm = squares.norm() * f64::from(self.scale);
-        if let Some(most) = self.most {
-            // As PyTorch has it, so that the digits are near.
-            let shrink = f64::from(most) / (norm + 1e-6);
-            self.shrink = if shrink > 1.0 { 1.0 } else { shrink as f32 };
-        }
-        norm
+        let (squares, loss_scale) = (squares.rounded(), 1.0 / self.scale);
+        // What is no number moves nothing to a place that is one: whoever looks sees it.
+        let factor = |most| squares.factor(loss_scale, most).unwrap_or(f32::NAN);
+        self.clipped = self.most.map(factor);
+        squares.norm(loss_scale)
     }
 
     /// What this update multiplies gradients by.
     fn factor(&self) -> f32 {
-        self.scale * self.shrink
+        self.clipped.unwrap_or(self.scale)
     }
 
     /// Its rule.

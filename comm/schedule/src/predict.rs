@@ -36,8 +36,8 @@ struct Round {
 }
 
 /// About what [`crate::cost`] would say, in seconds, in time that grows with the ranks and not with
-/// the moves. `network` is [`TwoLevels`], or a function from two ranks to the wire between them, of
-/// which exchanges of everybody with everybody look at all.
+/// the moves. `network` is [`crate::TwoLevels`], or a function from two ranks to the wire between
+/// them, of which exchanges of everybody with everybody look at all.
 /// Cost: some 10 µs for 64 ranks, some 10 ms for 65,535 on two levels.
 ///
 /// `None` if there is no such schedule.

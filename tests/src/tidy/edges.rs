@@ -14,8 +14,8 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("brigade-schedule", &[]),
     ("brigade-verbs", &[]),
     ("brigade-cuda-fake", &[]),
-    // What ends in `fake` is for tests, as is what tells where they were built: among
-    // dev-dependencies only.
+    // What ends in `fake`, and `built`, are for tests: among dev-dependencies only, but for those
+    // of `brigade-tests`, which is nothing else.
     ("brigade-cuda", &["brigade-cuda-fake"]),
     ("brigade-offload", &["brigade-cuda", "brigade-cuda-fake"]),
     (

@@ -1,7 +1,7 @@
 //! Which rank counts what several have: sums over all ranks then have every parameter once.
 
 use super::Gpt;
-use crate::layout::{Layout, Tensor};
+use crate::layout::Layout;
 use crate::parallel::tensor::Place;
 
 impl Gpt {
@@ -14,9 +14,7 @@ impl Gpt {
         let (whole, rank) = (Layout::new(*self.layout.config()), self.rank());
         let own = self.division.place(rank);
         let before: Vec<Place> = (0..rank).map(|rank| self.division.place(rank)).collect();
-        let is_first = |tensor: &Tensor| {
-            before.iter().all(|place| !place.is_same(&own, whole.config(), tensor))
-        };
-        whole.tensors().iter().map(is_first).collect()
+        let tensors = whole.tensors().iter();
+        tensors.map(|tensor| own.is_first(&before, whole.config(), tensor)).collect()
     }
 }

@@ -220,6 +220,7 @@ impl Strategy for DataParallel<'_> {
         if self.precision == Precision::F16 {
             self.scale = self.scale.after(!spent.is_skipped);
         }
+        spent.norm = spent.norm.filter(|_| !spent.is_skipped);
         self.optimizer.steps += 1;
         let (from, waited) = (self.since(from), self.shards.take_waited() + told);
         spent.exposed += waited;

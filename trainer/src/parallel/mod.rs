@@ -169,7 +169,7 @@ pub struct Spent {
     pub optimizer: Duration,
     /// Files, waiting for which is in no other number.
     pub disk: DiskUse,
-    /// The norm of the whole gradient, before it was clipped, if it is.
+    /// The norm of the whole gradient, before it was clipped, if it was.
     pub norm: Option<f64>,
     /// What the loss was multiplied by for its gradient.
     pub loss_scale: f32,

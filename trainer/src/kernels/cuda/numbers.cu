@@ -3,7 +3,8 @@
 // weights are f32.
 //
 // Every kernel is right with any number of blocks, and with any power of two of threads in each up
-// to 256, one among them; numbers are added in an order that the shape alone decides.
+// to 256, one among them; numbers are added in an order that the shape alone decides, or, where
+// they are whole, in any.
 
 #ifdef HALF
 #include "brigade.cuh"

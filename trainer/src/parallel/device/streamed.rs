@@ -185,6 +185,7 @@ impl Streamed<'_> {
         if self.precision == Precision::F16 {
             self.scale = self.scale.after(!spent.is_skipped);
         }
+        spent.norm = spent.norm.filter(|_| !spent.is_skipped);
         self.optimizer.steps += 1;
         self.crossing.renew();
         waited += self.shards.take_waited();

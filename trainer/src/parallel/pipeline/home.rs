@@ -29,7 +29,7 @@ pub(crate) trait Home {
     fn losses(&self) -> &[f64];
 
     /// Before any update: the squares of the gradients of all stages, of those tensors that are
-    /// counted, and how long this waited for other ranks, if no update will tell.
+    /// counted, and how long this waited for other ranks.
     fn squares(&mut self, counts: &dyn Fn(usize) -> bool) -> Result<(ExactSum, Duration), Error>;
 
     /// Move a stage's parameters against its gradients. How long this waited for other ranks, and

@@ -265,10 +265,12 @@ impl Pipeline<'_> {
         spent.loss = self.loss(batch)?;
         spent.exposed += told.elapsed();
         if let Some(clip) = &self.clip {
+            let begun = Instant::now();
             let (mine, waited) = self.home.squares(&|tensor| clip.counts(tensor))?;
             let (norm, asked) = clip.tell(&mut self.optimizer, mine)?;
             spent.norm = Some(norm);
             spent.exposed += waited + asked;
+            spent.optimizer += begun.elapsed().saturating_sub(waited + asked);
         }
         for stage in self.mine.iter().copied() {
             let begin = from.elapsed();

@@ -215,10 +215,10 @@ impl Home for Chunks<'_> {
     }
 
     fn squares(&mut self, counts: &dyn Fn(usize) -> bool) -> Result<(ExactSum, Duration), Error> {
-        let all = self.mine().try_fold(ExactSum::ZERO, |sum, chunk| {
-            Ok::<_, Error>(sum.plus(chunk.shards.squares(counts)?))
-        })?;
-        Ok((all, Duration::ZERO))
+        self.mine().try_fold((ExactSum::ZERO, Duration::ZERO), |(sum, waited), chunk| {
+            let squares = chunk.shards.squares(counts)?;
+            Ok((sum.plus(squares), waited + chunk.shards.take_waited()))
+        })
     }
 
     fn update(

@@ -67,11 +67,12 @@ impl Place {
         assert_eq!(from, part.len(), "the parts of all tensors");
     }
 
-    /// Whether another rank has the same part of a tensor of the whole model; any other is apart
-    /// from this one.
-    pub(crate) fn is_same(&self, other: &Place, config: &Config, tensor: &Tensor) -> bool {
+    /// Whether none of these ranks has the same part of a tensor of the whole model as this one.
+    /// Any other part has nothing in common with it.
+    pub(crate) fn is_first(&self, others: &[Place], config: &Config, tensor: &Tensor) -> bool {
         let columns = tensor.shape.get(1).copied().unwrap_or(1);
-        self.block(config, tensor, columns) == other.block(config, tensor, columns)
+        let own = self.block(config, tensor, columns);
+        others.iter().all(|other| other.block(config, tensor, columns) != own)
     }
 
     /// The rows of this rank's part of a tensor, as ranges of the tensor's elements.

@@ -184,10 +184,15 @@ impl<'a> Hosted<'a> {
         Ok(())
     }
 
-    /// The squares of the gradients, once those have come down, of the tensors that are counted.
-    pub(super) fn squares(&mut self, counts: &dyn Fn(usize) -> bool) -> Result<ExactSum, Error> {
+    /// The squares of the gradients, once those have come down, of the tensors that are counted,
+    /// and how long this waited for other ranks.
+    pub(super) fn squares(
+        &mut self,
+        counts: &dyn Fn(usize) -> bool,
+    ) -> Result<(ExactSum, Duration), Error> {
         self.take_all()?;
-        self.shards.squares(counts)
+        let squares = self.shards.squares(counts)?;
+        Ok((squares, self.shards.take_waited()))
     }
 
     /// Move the state against the gradients, once those have come down. How long this waited for

@@ -156,7 +156,7 @@ impl<'a> Kept<'a> {
     ) -> Result<(ExactSum, Duration), Error> {
         let Common { layout, sums, divided, wire } = common;
         match (self, divided) {
-            (Kept::There(hosted), _) => Ok((hosted.squares(counts)?, Duration::ZERO)),
+            (Kept::There(hosted), _) => hosted.squares(counts),
             (Kept::Parts(units), divided) => {
                 let divided = divided.as_ref().expect("a state in parts");
                 let grads = divided.counted(units.clone(), layout, counts);
