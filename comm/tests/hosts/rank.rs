@@ -69,6 +69,11 @@ fn check_transports(group: &Communicator, places: &[usize], members: &[usize]) {
     let wanted = [("shm", near), ("tcp", far)].map(|(name, count)| (name.to_owned(), count));
     let wanted: Vec<_> = wanted.into_iter().filter(|(_, count)| *count > 0).collect();
     assert_eq!(group.transports(), wanted, "rank {} of {members:?}", group.rank());
+    let of_first = |member: usize| members.iter().position(|one| places[*one] == places[member]);
+    let firsts: Vec<_> = members.iter().map(|member| of_first(*member)).collect();
+    let nodes = group.nodes();
+    let by_number = nodes.iter().map(|node| nodes.iter().position(|other| other == node));
+    assert!(by_number.eq(firsts) && nodes[0] == 0, "{nodes:?} of {members:?} on {places:?}");
 }
 
 /// A world for each algorithm, and every collective that it can do.

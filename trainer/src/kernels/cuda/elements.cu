@@ -87,7 +87,7 @@ extern "C" __global__ void embed_places(
 
 // Adds the squares of these numbers to `sums`, where digit d of base 2^32 counts for 2^(32 d - 298),
 // and those that are not finite to the last place of all: whole numbers, which have the same sum in
-// any order, and are added up on the host in just this way.
+// any order; once they are carried, the host has the same digits.
 extern "C" __global__ void squares(u64* sums, const float* x, u64 len) {
     __shared__ u64 digits[DIGITS];
     for (u32 at = threadIdx.x; at < DIGITS; at += blockDim.x) digits[at] = 0;
