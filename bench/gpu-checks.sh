@@ -275,7 +275,8 @@ nccl_cupy() {
 
 # ---- the trainer and the offload engine ----
 
-SMALL="--layers 2 --width 16 --heads 1 --context 8 --batch 2 --steps 2 --sample 0"
+NO_END="--sample 0 --held-out 0"
+SMALL="--layers 2 --width 16 --heads 1 --context 8 --batch 2 --steps 2 $NO_END"
 
 # Losses on the device beside the host's: f32 rounds otherwise, bf16 keeps 8 bits.
 trainer_loss() {
@@ -360,7 +361,7 @@ trainer_groups() {
 # moments in an arena, and with all state in a file, and with what goes into blocks there, too.
 trainer_offload() {
     local shape all some tier budget failed=0
-    shape=$(sized "--layers 8 --width 768 --heads 12 --context 128 --batch 8 --steps 3 --sample 0" \
+    shape=$(sized "--layers 8 --width 768 --heads 12 --context 128 --batch 8 --steps 3 $NO_END" \
         "$SMALL")
     budget=$(sized 512M 200K)
     mkdir -p "$STATE/tier"
@@ -376,7 +377,7 @@ trainer_offload() {
 # What a step takes, in each precision: a number to look at, not to fail by.
 trainer_speed() {
     local shape how told
-    shape="--layers 12 --width 768 --heads 12 --context 512 --batch 16 --steps 12 --sample 0"
+    shape="--layers 12 --width 768 --heads 12 --context 512 --batch 16 --steps 12 $NO_END"
     shape=$(sized "$shape" "$SMALL")
     for how in "--precision f32" "--precision f32 --tf32" "--precision bf16"; do
         told=$("$BRIGADE" train $shape --device cuda $how) || { echo "$told"; return 1; }

@@ -6,7 +6,7 @@ use brigade_tests::command::{Folder, bounded, brigade, text, words};
 
 /// A model for seconds.
 const MODEL: &str = "train --batch 16 --layers 4 --width 20 --heads 2 --context 12 --steps 3 \
-                     --threads 1 --sample 0";
+                     --threads 1 --sample 0 --held-out 0";
 
 /// One for fewer seconds, where there are many ranks or many calls.
 const SMALL: &str = "--layers 2 --batch 32";
@@ -231,7 +231,8 @@ fn streams_beside_each_other_are_in_order() {
         ("--layers 2 --strategy 1f1b --micro-batches 4 --ranks 2", 2),
         ("--layers 2 --strategy fsdp,zbv --mesh dp=2,pp=1 --micro-batches 2 --ranks 2", 2),
     ] {
-        let shape = "--batch 16 --context 4 --width 4 --heads 2 --steps 1 --threads 1 --sample 0";
+        let shape = "--batch 16 --context 4 --width 4 --heads 2 --steps 1 --threads 1 \
+                     --sample 0 --held-out 0";
         let mut command = bounded(brigade());
         command.args(["train", "--device", "cuda", "--quiet"]).args(shape.split_whitespace());
         command.args(flags.split_whitespace());

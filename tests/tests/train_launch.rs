@@ -10,7 +10,7 @@ use brigade_tests::command::{Folder, bounded, brigade, text, words};
 
 /// A model for seconds, whose digits do not depend on the number of ranks.
 const MODEL: &str = "train --ordered --lanes 6 --batch 12 --layers 1 --width 64 --heads 2 \
-                     --context 32 --threads 1 --sample 0 --quiet";
+                     --context 32 --threads 1 --sample 0 --held-out 0 --quiet";
 
 #[test]
 fn every_launcher_trains_to_the_digits_of_one_process() {

@@ -54,6 +54,7 @@ fn told(args: &Args) -> Vec<(&'static str, String)> {
         ("tile", args.tile.unwrap_or(0)),
         ("checkpoint-every", args.checkpoint_every.unwrap_or(0)),
         ("sample", usize::from(args.sample > 0)),
+        ("held-out", args.held_out),
     ];
     let counts = counts.into_iter().map(|(name, count)| (name, count.to_string()));
     let ways: Vec<_> = args.strategy.iter().map(|way| way.name()).collect();
@@ -67,7 +68,7 @@ fn told(args: &Args) -> Vec<(&'static str, String)> {
         ("checkpoint", told_whether(args.checkpoint.is_some())),
         ("keep", told_whether(args.keep)),
     ];
-    counts.chain(words).collect()
+    counts.chain(words).chain(args.hyper.by_flag()).collect()
 }
 
 fn told_whether(is_asked: bool) -> String {
@@ -97,6 +98,7 @@ mod tests {
         for (flags, wanted) in [
             (["--lr 0.01", "--lr 0.1"], "--lr: rank 1 was told 0.1, but rank 0 0.01"),
             (["--clip 2", ""], "--clip: rank 1 was told none, but rank 0 2"),
+            (["", "--beta2 0.5"], "--beta2: rank 1 was told 0.5, but rank 0 0.95"),
             (["--seed 7", ""], "--seed: rank 1 was told 1851, but rank 0 7"),
             (["", "--checkpoint x"], "--checkpoint: rank 1 was told it, but rank 0 none"),
             (["--strategy fsdp", ""], "--strategy: rank 1 was told ddp, but rank 0 fsdp"),

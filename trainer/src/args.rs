@@ -7,7 +7,7 @@ use crate::device::DeviceArgs;
 use crate::error::Error;
 use crate::layout::Config;
 use crate::offload::{self, Tier};
-use crate::optim::Rule;
+use crate::optim::{Hyper, Rule};
 use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, Lanes, Mesh, Travel, Way, Ways};
 use crate::precision::Precision;
@@ -98,6 +98,10 @@ pub struct Args {
     /// How gradients become steps
     #[arg(long, value_enum, default_value_t, help_heading = TRAINING)]
     pub optimizer: Rule,
+    /// The numbers of that.
+    #[command(flatten, next_help_heading = TRAINING)]
+    #[serde(flatten)]
+    pub hyper: Hyper,
     /// Shorten gradients whose norm, over all parameters, is larger than this; --log and
     /// --tensorboard have the norm of each step
     #[arg(long, value_name = "NORM", help_heading = TRAINING)]
@@ -206,6 +210,9 @@ pub struct Args {
     /// How that text begins
     #[arg(long, default_value = "The whale ", value_name = "TEXT", help_heading = OUTPUT)]
     pub prompt: String,
+    /// Windows of unseen text, each as long as a sample, whose loss is told at the end; 0 for none
+    #[arg(long, default_value_t = 256, value_name = "WINDOWS", help_heading = OUTPUT)]
+    pub held_out: usize,
     /// Print nothing but the step lines
     #[arg(long, help_heading = OUTPUT)]
     pub quiet: bool,
@@ -259,13 +266,30 @@ impl Args {
             ("--seed", self.seed.to_string()),
             ("--steps", self.steps.to_string()),
         ];
-        flags.into_iter().map(|(flag, value)| (flag.to_string(), value)).collect()
+        let numbers = self.hyper.by_flag().map(|(flag, value)| (format!("--{flag}"), value));
+        let flags = flags.map(|(flag, value)| (flag.to_string(), value));
+        flags.into_iter().chain(numbers).collect()
     }
 
-    /// How gradients become steps, in words.
+    /// What was decided so by runs of before there were these flags.
+    pub(crate) fn former_course() -> BTreeMap<String, String> {
+        let numbers = Hyper::default().by_flag().map(|(flag, value)| (format!("--{flag}"), value));
+        let clip = ("--clip".to_string(), "none".to_string());
+        numbers.into_iter().chain([clip]).collect()
+    }
+
+    /// How gradients become steps, in words: what is unusual of it.
     pub(crate) fn optimizer(&self) -> String {
+        let mut told = self.optimizer.name();
+        for ((flag, value), (_, usual)) in
+            self.hyper.by_flag().iter().zip(Hyper::default().by_flag())
+        {
+            if *value != usual {
+                told += &format!(" --{flag} {value}");
+            }
+        }
         let clipped = self.clip.map(|norm| format!(", of gradients no longer than {norm}"));
-        self.optimizer.name() + &clipped.unwrap_or_default()
+        told + &clipped.unwrap_or_default()
     }
 
     /// Threads of one of `ranks` ranks on this machine.

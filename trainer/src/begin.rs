@@ -8,7 +8,7 @@ use crate::kernels::Cpu;
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::offload::{DiskUse, Kept, Offload};
-use crate::optim::{Hyper, Optimizer};
+use crate::optim::Optimizer;
 use crate::parallel::device::{on_device, pipeline_on_device};
 use crate::parallel::pipeline::Pipeline;
 use crate::parallel::tensor::Inside;
@@ -107,7 +107,7 @@ pub(crate) fn resumed(args: &Args) -> Result<Option<String>, Error> {
     let Header { step, course, .. } = checkpoint::header(path, &Layout::new(args.config()))?;
     require_rule(args, &course)?;
     require_steps(args, step)?;
-    Ok(Some(departure(step, &course, &args.course())))
+    Ok(Some(departed(args, step, &course)))
 }
 
 /// Whether ranks get their own parts: where all of a tensor is some rank's.
@@ -115,6 +115,11 @@ fn starts_in_parts(args: &Args, ranks: usize) -> Result<bool, Error> {
     let is_whole = args.mesh(ranks).length(Axis::Tp) == 1;
     let has_servers = Ways::of(&args.strategy)?.pace.is_some();
     Ok(is_whole && !has_servers)
+}
+
+/// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
+fn departed(args: &Args, step: usize, written: &Course) -> String {
+    departure(step, written, &Args::former_course(), &args.course())
 }
 
 /// Refuse moments of another rule.
@@ -184,7 +189,7 @@ pub(crate) fn strategy<'a>(
     let Ways { data: stage, pace, .. } = Ways::of(&args.strategy)?;
     let sharing =
         Sharing { stage, is_ordered: args.ordered, slots: lanes.slots(), travel: args.travel() };
-    let optimizer = Optimizer::new(Hyper::default(), args.threads(ranks), state.steps)?;
+    let optimizer = Optimizer::new(args.hyper, args.threads(ranks), state.steps)?;
     let optimizer = optimizer.by(args.optimizer).clipping(args.clip);
     let keep = match (args.recompute, &args.offload_activations) {
         (_, Some(_)) => Keep::LastInput,
@@ -329,7 +334,7 @@ impl<'a> Run<'a> {
             rows.push(("formula", format!("rank 0 sends {sent} bytes a step")));
         }
         if let Some(written) = &self.resumed {
-            rows.push(("resumed", departure(self.strategy.steps(), written, &self.args.course())));
+            rows.push(("resumed", departed(self.args, self.strategy.steps(), written)));
         }
         rows
     }

@@ -116,14 +116,13 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
     Ok((state, file.header.course))
 }
 
-/// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
-pub(crate) fn departure(step: usize, written: &Course, now: &Course) -> String {
+/// Which step a checkpoint brought, and in what this run departs from the one that wrote it, which
+/// went the `former` way in what it says nothing of.
+pub(crate) fn departure(step: usize, written: &Course, former: &Course, now: &Course) -> String {
     let mut note = format!("after step {step}");
     for (flag, now) in now {
-        // Runs of before there was this flag were without it.
-        let absent = (flag == "--clip").then_some("none");
-        let then = written.get(flag).map(String::as_str).or(absent);
-        if let Some(then) = then.filter(|then| then != now) {
+        let then = written.get(flag).or_else(|| former.get(flag));
+        if let Some(then) = then.filter(|then| *then != now) {
             let unlike = if note.contains(';') { ", " } else { "; unlike before, " };
             note += &format!("{unlike}{flag} {now} (was {then})");
         }
@@ -227,14 +226,15 @@ mod tests {
             Course::from(pairs.map(|(flag, value)| (flag.to_string(), value.to_string())))
         };
         let written = course([("--batch", "8"), ("--lr", "0.001"), ("--seed", "1")]);
-        assert_eq!(departure(5, &written, &written), "after step 5");
+        let former = Course::from([("--clip".to_string(), "none".to_string())]);
+        let departure = |now: &Course| departure(5, &written, &former, now);
+        assert_eq!(departure(&written), "after step 5");
         let clips = course([("--batch", "8"), ("--clip", "1"), ("--lr", "0.001")]);
-        assert_eq!(
-            departure(5, &written, &clips),
-            "after step 5; unlike before, --clip 1 (was none)"
-        );
+        assert_eq!(departure(&clips), "after step 5; unlike before, --clip 1 (was none)");
         let now = course([("--batch", "8"), ("--lr", "0.002"), ("--seed", "7")]);
-        let note = departure(5, &written, &now);
-        assert_eq!(note, "after step 5; unlike before, --lr 0.002 (was 0.001), --seed 7 (was 1)");
+        assert_eq!(
+            departure(&now),
+            "after step 5; unlike before, --lr 0.002 (was 0.001), --seed 7 (was 1)"
+        );
     }
 }

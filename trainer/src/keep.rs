@@ -195,7 +195,8 @@ impl Run<'_> {
 
     /// All parameters, if the host shall compute with them.
     pub(crate) fn params(&mut self) -> Result<Vec<f32>, Error> {
-        if self.strategy.evaluates().is_some() && self.args.sample == 0 {
+        let evaluates = self.args.held_out > 0 && self.strategy.evaluates().is_none();
+        if self.args.sample == 0 && !evaluates {
             return Ok(Vec::new());
         }
         let mut params = vec![0.0; self.model.layout().len()];

@@ -1,8 +1,10 @@
 //! The update, by `brigade_offload`'s kernels, over whatever part of the parameters a rank holds.
 //! Which bits come out depends on the numbers alone, not on threads, parts or processors.
 
+mod hyper;
 mod moments;
 
+pub use hyper::Hyper;
 pub use moments::Moments;
 pub(crate) use moments::Numbers;
 
@@ -13,7 +15,7 @@ use brigade_offload::optimizer::{
     AdamW, Crew, Gradients, Lamb, Lars, Lion, Narrowed, Sgd, Shard, TensorNorms, Update, square_sum,
 };
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::ops::Range;
 
 /// How gradients become steps.
@@ -47,25 +49,6 @@ impl Rule {
     /// Whether it asks for norms of whole tensors.
     pub fn has_norms(self) -> bool {
         matches!(self, Rule::Lamb | Rule::Lars)
-    }
-}
-
-/// The numbers of a rule, with AdamW's names.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Hyper {
-    /// Memory of the mean gradient, or of the momentum.
-    pub beta1: f32,
-    /// Memory of the mean squared gradient.
-    pub beta2: f32,
-    /// Keeps the division finite.
-    pub eps: f32,
-    /// Weight decay of matrices.
-    pub decay: f32,
-}
-
-impl Default for Hyper {
-    fn default() -> Hyper {
-        Hyper { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 }
     }
 }
 

@@ -32,8 +32,8 @@ pub struct Outcome {
     /// Loss of each step of this run, before its update; the run log has them by step.
     #[serde(skip)]
     pub losses: Vec<f64>,
-    /// Mean loss on text that was never trained on.
-    pub held_out: f64,
+    /// Mean loss on text that was never trained on, where it was asked for.
+    pub held_out: Option<f64>,
     /// Payload bytes this rank sent in steps.
     pub sent_bytes: u64,
     /// What the strategy's formula predicts for them.
@@ -250,7 +250,7 @@ impl Run<'_> {
         if let Some(comm) = self.world {
             comm.all_reduce(&mut exposed_ms, Op::Min)?;
         }
-        let (held_out, disk, disk_formula) = (f64::NAN, self.disk, self.disk_formula);
+        let (held_out, disk, disk_formula) = (None, self.disk, self.disk_formula);
         Ok(Outcome {
             losses,
             held_out,
@@ -355,7 +355,6 @@ impl Run<'_> {
         self.records.end(outcome, &title, self.strategy.memory())?;
         let Outcome { losses, held_out, seconds, ranks, exposed_ms, .. } = outcome;
         if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
-            let bits = *held_out / std::f64::consts::LN_2;
             let exposed = match ranks.len() {
                 1 => String::new(),
                 _ => format!(
@@ -363,10 +362,12 @@ impl Run<'_> {
                     exposed_ms.iter().sum::<f64>() / *seconds / 10.0
                 ),
             };
-            self.report.say(&format!(
-                "loss {first:.3} -> {last:.3} in {seconds:.1} s{exposed}\n\
-                 loss on unseen text {held_out:.3}, {bits:.2} bits per byte"
-            ))?;
+            self.report.say(&format!("loss {first:.3} -> {last:.3} in {seconds:.1} s{exposed}"))?;
+        }
+        if let Some(loss) = held_out {
+            let bits = *loss / std::f64::consts::LN_2;
+            let text = format!("loss on unseen text {loss:.3}, {bits:.2} bits per byte");
+            self.report.say(&text)?;
         }
         self.report.say(&bytes(ranks, self.strategy.device().is_some()))?;
         Ok(params)

@@ -43,7 +43,7 @@ impl Write for Lookout {
 fn taken(context: &Context, strategy: &str) -> u64 {
     let line = format!(
         "train --batch 256 --context 2 --layers {BLOCKS} --width 32 --heads 2 --quiet --sample 0 \
-         --threads 1 --steps 1 --device cuda --strategy {strategy}"
+         --held-out 0 --threads 1 --steps 1 --device cuda --strategy {strategy}"
     );
     let args = &Command::parse_from(line.split_whitespace()).args;
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };

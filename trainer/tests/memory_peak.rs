@@ -25,7 +25,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn peaks_are_what_formulas_say() {
     let _turn = alone();
     let base = "train --batch 32 --context 64 --layers 6 --width 64 --heads 4 --quiet --sample 0 \
-                --threads 1 --steps 3";
+                --held-out 0 --threads 1 --steps 3";
     let folder = std::env::temp_dir().join(format!("brigade-peak-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     let nvme = format!("--offload nvme:{}", folder.display());
@@ -64,7 +64,7 @@ fn only_who_multiplies_packs_matrices() {
     let formulas = |threads: usize| -> Vec<u64> {
         let flags = format!(
             "train --batch 8 --context 16 --layers 1 --width 64 --heads 4 --quiet --sample 0 \
-             --steps 1 --strategy ps --servers 1 --threads {threads}"
+             --held-out 0 --steps 1 --strategy ps --servers 1 --threads {threads}"
         );
         let args = &Command::parse_from(flags.split_whitespace()).args;
         let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };

@@ -14,8 +14,7 @@ struct Command {
     args: Args,
 }
 
-/// Where a run starts, and how far it goes: ranks, layers, samples of a step. Samples are short,
-/// since the held-out text, which takes longest, is cut like them; and nothing here depends on it.
+/// Where a run starts, and how far it goes: ranks, layers, samples of a step.
 struct Shape {
     ranks: usize,
     layers: u64,
@@ -34,7 +33,7 @@ fn start(shape: &Shape, more: &str) -> (u64, u64) {
     let Shape { ranks, layers, batch, context } = *shape;
     let base = format!(
         "train --batch {batch} --context {context} --layers {layers} --width {WIDTH} --heads 4 \
-         --steps 2 --quiet --sample 0 --threads 1 {more}"
+         --steps 2 --quiet --sample 0 --held-out 0 --threads 1 {more}"
     );
     let args = Command::parse_from(base.split_whitespace()).args;
     let settings = Settings { transport: "loopback".to_string(), ..Settings::default() };

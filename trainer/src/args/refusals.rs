@@ -3,6 +3,7 @@
 use super::Args;
 use crate::error::Error;
 use crate::offload::Tier;
+use crate::optim::Rule;
 use crate::parallel::tensor::Inside;
 use crate::parallel::{Axis, Mesh, Ways};
 use crate::precision::Precision;
@@ -11,8 +12,8 @@ use crate::precision::Precision;
 const RANKS_MAX: usize = 4096;
 /// The most threads of a rank: starting more takes longer than what they would compute.
 const THREADS_MAX: usize = 512;
-/// The most samples, parts of a batch and bytes of a text. Far beyond what anybody waits for, so
-/// that what is counted from these stays a number.
+/// The most samples, parts of a batch, windows and bytes of a text. Far beyond what anybody waits
+/// for, so that what is counted from these stays a number.
 const COUNT_MAX: usize = 1 << 24;
 
 impl Args {
@@ -84,9 +85,10 @@ impl Args {
                 _ => {}
             }
         }
-        if self.sample > COUNT_MAX {
-            let problem = format!("{} bytes are more than {COUNT_MAX}", self.sample);
-            return Err(Error::setting("sample", problem));
+        for (name, count) in [("sample", self.sample), ("held-out", self.held_out)] {
+            if count > COUNT_MAX {
+                return Err(Error::setting(name, format!("{count} is more than {COUNT_MAX}")));
+            }
         }
         if let Some(threads) = self.threads.filter(|it| !(1..=THREADS_MAX).contains(it)) {
             let problem = format!(
@@ -106,6 +108,12 @@ impl Args {
         if !(self.lr > 0.0 && self.lr.is_finite()) {
             let problem = format!("must be a number above 0, up to {:e}", f32::MAX);
             return Err(Error::setting("lr", problem));
+        }
+        self.hyper.validate()?;
+        if self.optimizer == Rule::Sgd && self.hyper.beta1 == 0.0 {
+            let problem = "sgd keeps a momentum, so this must be above 0, such as 1e-9 for next to \
+                           none";
+            return Err(Error::setting("beta1", problem.to_string()));
         }
         if self.clip.is_some_and(|norm| !(norm > 0.0 && norm.is_finite())) {
             let problem = "must be a number above 0; gradients stay as they are without the flag";
@@ -174,9 +182,15 @@ mod tests {
             ("--ordered --lanes 18446744073709551615", 1, "--lanes"),
             ("--accumulate 4611686018427387904", 4, "--accumulate"),
             ("--sample 18446744073709551615", 1, "--sample"),
+            ("--held-out 16777217", 1, "--held-out"),
             ("--experts 4 --top 0", 1, "--top"),
             ("--lr 1e300", 1, "--lr"),
             ("--lr nan", 1, "--lr"),
+            ("--beta1 1", 1, "--beta1"),
+            ("--beta1 0 --optimizer sgd", 1, "--beta1"),
+            ("--beta2 nan", 1, "--beta2"),
+            ("--eps 0", 1, "--eps"),
+            ("--weight-decay inf", 1, "--weight-decay"),
             ("--clip 0", 1, "--clip"),
             ("--clip inf", 1, "--clip"),
             ("--clip 1 --strategy ps-async", 2, "--clip"),

@@ -266,6 +266,7 @@ impl Leg {
         flag("steps", args.steps.to_string());
         flag("log", path(log));
         flag("sample", "0".to_string());
+        flag("held-out", "0".to_string());
         if self.saves {
             flag("stop-at", (args.steps / 2).to_string());
             flag("checkpoint", path(checkpoint));
@@ -322,8 +323,8 @@ mod tests {
         let flags = |leg: usize| {
             rows[1].legs[leg].flags(&args(&[], &[2]), Path::new("l"), Path::new("c")).join(" ")
         };
-        let first = "--ordered --lanes 4 --ranks 1 --steps 10 --log l --sample 0 --stop-at 5 \
-                     --checkpoint c --quiet --layers 1";
+        let first = "--ordered --lanes 4 --ranks 1 --steps 10 --log l --sample 0 --held-out 0 \
+                     --stop-at 5 --checkpoint c --quiet --layers 1";
         assert_eq!(flags(0), first);
         assert!(flags(1).contains("--strategy fsdp") && flags(1).contains("--resume c"));
     }

@@ -19,10 +19,38 @@ fn ordered_losses_have_the_same_bits_at_every_stage() {
                 for outcome in world(ranks, &args) {
                     let what = format!("{rule}, {stage}, {ranks} ranks");
                     assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{what}");
-                    assert_eq!(outcome.held_out.to_bits(), alone.held_out.to_bits(), "{what}");
+                    assert_eq!(
+                        outcome.held_out.map(f64::to_bits),
+                        alone.held_out.map(f64::to_bits),
+                        "{what}"
+                    );
                     assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_a_rule_are_those_of_its_flags_on_every_rank() {
+    for (rule, number) in [
+        ("adamw", "--beta1 0.8"),
+        ("adamw", "--beta2 0.9"),
+        ("adamw", "--eps 1e-3"),
+        ("adamw", "--weight-decay 0"),
+        ("lamb --lr 0.02", "--beta2 0.9"),
+        ("lars --lr 60", "--beta1 0.5"),
+        ("lion --lr 0.002", "--beta2 0.99"),
+        ("sgd --lr 0.3", "--beta1 0.5"),
+        ("sgd --lr 0.3", "--weight-decay 0"),
+    ] {
+        let flags = format!("--ordered --steps 3 --optimizer {rule}");
+        let usual = train(&args(&flags), None).unwrap();
+        let flags = format!("{flags} {number}");
+        let alone = train(&args(&flags), None).unwrap();
+        assert_ne!(bits(&usual.losses), bits(&alone.losses), "{flags}");
+        for outcome in world(2, &args(&format!("{flags} --strategy fsdp"))) {
+            assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{flags}");
         }
     }
 }

@@ -16,7 +16,11 @@ fn args(more: &str) -> Args {
 fn check(alone: &Outcome, ranks: usize, args: &Args, what: &str) {
     for (rank, outcome) in world(ranks, args).iter().enumerate() {
         assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{what}, rank {rank} of {ranks}");
-        assert_eq!(outcome.held_out.to_bits(), alone.held_out.to_bits(), "{what}, rank {rank}");
+        assert_eq!(
+            outcome.held_out.map(f64::to_bits),
+            alone.held_out.map(f64::to_bits),
+            "{what}, rank {rank}"
+        );
         assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}, rank {rank} of {ranks}");
     }
 }

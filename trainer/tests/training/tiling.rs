@@ -37,7 +37,11 @@ fn tiles_have_one_training_wherever_they_come_from() {
                 for outcome in world(ranks, &args(Some(4), &flags)) {
                     let what = format!("{flags}, {ranks} ranks");
                     assert_eq!(bits(&outcome.losses), bits(&alone.losses), "{what}");
-                    assert_eq!(outcome.held_out.to_bits(), alone.held_out.to_bits(), "{what}");
+                    assert_eq!(
+                        outcome.held_out.map(f64::to_bits),
+                        alone.held_out.map(f64::to_bits),
+                        "{what}"
+                    );
                     assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{what}");
                     let (used, formula) = (outcome.disk, outcome.disk_formula);
                     assert_eq!(used.read_bytes, formula.read_bytes, "{what}");

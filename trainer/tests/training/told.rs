@@ -30,6 +30,22 @@ fn the_table_has_what_makes_less_travel_and_not_what_is_usual() {
 }
 
 #[test]
+fn the_loss_on_unseen_text_is_told_where_it_is_asked_for() {
+    for (windows, ranks) in [(0, 1), (0, 2), (1, 2), (9, 1), (9, 3)] {
+        let args = Args { quiet: false, held_out: windows, ..args("--steps 1 --strategy fsdp") };
+        let ends = spread(ranks, |comm| {
+            let mut out = Vec::new();
+            let end = brigade_trainer::train(&args, Some(comm), &mut out, &mut |_| {}).unwrap();
+            (end.held_out, String::from_utf8(out).unwrap())
+        });
+        assert!(ends[0].1.contains("loss on unseen text") == (windows > 0), "{}", ends[0].1);
+        for (loss, _) in &ends {
+            assert_eq!((*loss, loss.is_some()), (ends[0].0, windows > 0), "{windows}, {ranks}");
+        }
+    }
+}
+
+#[test]
 fn a_plan_says_where_it_goes_on_from_or_is_refused_as_the_run_would_be() {
     let folder = Folder::new();
     let checkpoint = folder.0.join("state.gpt");

@@ -17,7 +17,7 @@ struct Command {
 /// A model with a parameter count that no rank count divides, and these flags besides.
 pub(crate) fn args(more: &str) -> Args {
     let base = "train --batch 12 --context 24 --layers 2 --width 20 --heads 2 --quiet --sample 0 \
-                --threads 1";
+                --held-out 10 --threads 1";
     let set = |flag: &str| more.split_whitespace().any(|word| word == flag);
     assert!(!set("--batch") && !set("--lanes"), "what the base has is changed in the result");
     let words = base.split_whitespace().chain(more.split_whitespace());

@@ -46,6 +46,9 @@ kernels! {
 const TILE: usize = 64;
 const THREADS: u32 = 256;
 
+/// Threads that go together.
+const WARP: usize = 32;
+
 /// The context of the `index`-th device of this machine, modulo how many there are.
 ///
 /// Errors: `Setting` that says what is missing, `Device` for what the driver says.
@@ -168,10 +171,18 @@ impl Device {
         Launch::linear(blocks.clamp(1, 16 * self.multiprocessors as usize) as u32, self.threads_max)
     }
 
-    /// Threads for rows of so many numbers, one block for one row at a time.
+    /// Threads for rows of so many numbers, one block for one row at a time. Blocks of one warp
+    /// meet for little, and many of them share a multiprocessor: longer rows have four numbers for
+    /// each thread.
     pub(super) fn rows(&self, rows: usize, width: usize) -> Launch {
-        let threads = (width.next_power_of_two() as u32).min(self.threads_max);
-        Launch::linear(rows.clamp(1, 32 * self.multiprocessors as usize) as u32, threads)
+        let threads = (width / 4).next_power_of_two().max(width.next_power_of_two().min(WARP));
+        self.blocks(rows, threads)
+    }
+
+    /// So many threads, a power of two, for each of these things, one block for one at a time.
+    pub(super) fn blocks(&self, things: usize, threads: usize) -> Launch {
+        let threads = narrow(threads).min(self.threads_max);
+        Launch::linear(things.clamp(1, 32 * self.multiprocessors as usize) as u32, threads)
     }
 
     /// One block.

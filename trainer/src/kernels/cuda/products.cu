@@ -17,6 +17,8 @@ __device__ void product(
     for (u32 part = threadIdx.x; part < 256; part += blockDim.x) {
         u32 row = part / 16 * 4, column = part % 16 * 4;
         float sums[4][4] = {};
+        // Who has nothing inside of the matrix loads for the others, and adds up nothing.
+        bool is_inside = row0 + row < m && column0 + column < n;
         for (u32 first = 0; first < k; first += DEEP) {
             __syncthreads();
             for (u32 at = threadIdx.x; at < TILE * DEEP; at += blockDim.x) {
@@ -33,7 +35,7 @@ __device__ void product(
                 b_tile[q][j] = column0 + j < n && first + q < k ? wide(b[from]) : 0.0f;
             }
             __syncthreads();
-            for (u32 p = 0; p < DEEP; p++) {
+            for (u32 p = 0; is_inside && p < DEEP; p++) {
                 for (u32 i = 0; i < 4; i++) {
                     for (u32 j = 0; j < 4; j++) {
                         sums[i][j] += a_tile[p][row + i] * b_tile[p][column + j];

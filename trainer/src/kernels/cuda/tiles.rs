@@ -32,7 +32,7 @@ impl Device {
         assert_eq!(qkv.len(), 3 * y.len());
         launch!(self.attention_tiles(
             y.address(), lse.address(), qkv.address(), time, count, size, scale, tiles,
-        ) as self.rows(tiles as usize, SIDE * SIDE))
+        ) as self.blocks(tiles as usize, SIDE * SIDE))
     }
 
     /// Writes `dqkv`; y and lse are as forward left them, delta is as long as lse.
@@ -47,7 +47,7 @@ impl Device {
         let Tiles { time, count, size, scale, tiles } = Tiles::of(heads, y, lse);
         assert!(dqkv.len() == 3 * y.len() && qkv.len() == dqkv.len());
         assert!(dy.len() == y.len() && delta.len() == lse.len());
-        let shape = self.rows(tiles as usize, SIDE * SIDE);
+        let shape = self.blocks(tiles as usize, SIDE * SIDE);
         launch!(self.attention_tiles_queries(
             dqkv.address(),
             delta.address(),

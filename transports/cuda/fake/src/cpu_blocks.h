@@ -20,8 +20,8 @@ namespace brigade_cpu {
         next = &take_turn();
     } while (b.live > 0 && !next->stack_pointer && !next->identity);
     // Nobody takes this stack before the switch has left it.
-    if (!next->identity) stacks.kept.push_back(stack);
-    if (b.live > 0 && !next->stack_pointer) begin(*next, b.current);
+    if (!next->identity) b.stacks->kept.push_back(stack);
+    if (b.live > 0 && !next->stack_pointer) begin(*next);
     go_before(&b.end);
     become(b.live == 0 ? &b.identity : next->identity);
     void *gone;
@@ -33,9 +33,9 @@ namespace brigade_cpu {
 // cache side by side.
 constexpr size_t COLOURS = 256, COLOUR_BYTES = 256;
 
-BRIGADE_UNSEEN static void begin(Fiber &f, unsigned number) {
-    f.stack = f.identity ? f.identity->stack : stacks.take();
-    const size_t colour = number % COLOURS * COLOUR_BYTES;
+BRIGADE_UNSEEN static void begin(Fiber &f) {
+    f.stack = f.identity ? f.identity->stack : block->stacks->take();
+    const size_t colour = (&f - block->first) % COLOURS * COLOUR_BYTES;
     void **top = (void **)(f.stack + STACK_BYTES - 64 - colour);
     *--top = nullptr;  // Where main_of_stack would return to; it aligns the stack, too.
     *--top = (void *)main_of_stack;
@@ -46,7 +46,7 @@ BRIGADE_UNSEEN static void begin(Fiber &f, unsigned number) {
 
 // Leave the thread's own stack for that of the first one, until the last one ends.
 BRIGADE_UNSEEN static void enter(Block &b, Fiber &first) {
-    begin(first, 0);
+    begin(first);
     become(first.identity);
     brigade_cpu_switch(&b.home, first.stack_pointer);
 }
@@ -61,10 +61,13 @@ static void run(const unsigned *grid, const unsigned *size, const unsigned *inde
     b.index = {index[0], index[1], index[2]};
     unsigned threads = size[0] * size[1] * size[2];
     b.fibers.resize(threads);
+    b.current = b.first = &b.fibers.front();
+    b.last = &b.fibers.back();
     b.warps.resize((threads + WARP - 1) / WARP);
     b.shared.resize(shared_bytes + 128);
     b.live = threads;
     b.kernel = kernel, b.arguments = arguments;
+    b.stacks = &own_stacks;
     b.identity = own_identity();
     b.on_stall = on_stall, b.on_stall_data = on_stall_data;
     for (unsigned at = 0; at < threads; at++) {
@@ -78,7 +81,7 @@ static void run(const unsigned *grid, const unsigned *size, const unsigned *inde
     Block *before = block;
     block = &b;
     go_before(&b.beginning);
-    enter(b, b.fibers[0]);
+    enter(b, *b.first);
     block = before;
     come_behind(&b.end);
     for (const Fiber &f : b.fibers) give_identity(f.identity, stream);

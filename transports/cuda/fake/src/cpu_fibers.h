@@ -56,13 +56,16 @@ struct Warp {
 struct Block {
     dim3 grid, size;
     uint3 index;
+    // Which runs, and where they begin and end: asked for at every step of a kernel.
+    Fiber *current, *first, *last;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     std::vector<char> shared;
-    unsigned live, arrived, generation, current, glances, stalls;
+    unsigned live, arrived, generation, glances, stalls;
     // Where its threads begin, end, and meet at odd and even barriers.
     char beginning, end, meeting[2];
     void *home;
+    struct Stacks *stacks;  // Of the thread of the system that runs it.
     Identity identity;
     void (*kernel)(void **);
     void **arguments;
@@ -118,29 +121,28 @@ struct Stacks {
         }
     }
 };
-inline thread_local Stacks stacks;
+inline thread_local Stacks own_stacks;
 
-static inline Fiber &fiber() { return block->fibers[block->current]; }
+static inline Fiber &fiber() { return *block->current; }
 
-BRIGADE_UNSEEN static void begin(Fiber &f, unsigned number);
+BRIGADE_UNSEEN static void begin(Fiber &f);
 
 // The next fiber that is not done becomes the one that runs; a round ends where the first one is met
 // again.
 BRIGADE_UNSEEN static inline Fiber &take_turn() {
     Block &b = *block;
-    const unsigned from = b.current;
-    unsigned next = from;
+    Fiber *next = b.current;
     do {
-        if (++next == b.fibers.size()) next = 0;
-    } while (b.fibers[next].is_done && next != from);
+        next = next == b.last ? b.first : next + 1;
+    } while (next->is_done && next != b.current);
     b.current = next;
-    return b.fibers[next];
+    return *next;
 }
 
 BRIGADE_UNSEEN static inline void yield() {
     Fiber &me = fiber(), &other = take_turn();
     if (&me == &other) return;
-    if (!other.stack_pointer) begin(other, block->current);
+    if (!other.stack_pointer) begin(other);
     become(other.identity);
     brigade_cpu_switch(&me.stack_pointer, other.stack_pointer);
 }
