@@ -31,7 +31,8 @@ collect() {
     file=$(dirname "$file")
     $put "$file/libbrigade_nccl.so" "$folder/tests/" || return
     $put "$(realpath "$TARGET/release/libbrigade.so")" "$folder/tests/" || return
-    git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
+    git describe --always --dirty --exclude '*' >"$folder/commit" 2>/dev/null ||
+        echo unknown >"$folder/commit"
 }
 
 # Built programs and compiled kernels for a machine that has neither cargo nor a compiler. Where they
@@ -53,10 +54,13 @@ pack() {
                 --arch $arch | sed -n '1s/ of .*//p; $p' | paste -sd' '
         done
     done
-    # Compressed, a quarter of it.
-    if [ -d "$folder/kernels" ]; then
-        tar -C "$folder" -czf "$folder/kernels.tgz" kernels && rm -r "$folder/kernels" || return
+    if [ ! -d "$folder/kernels" ]; then
+        echo "no kernel was compiled: BRIGADE_NVRTC names a compiler, or put one where CI has it:"
+        echo "python3 -m pip install --no-deps --target $TARGET/nvrtc/13 'nvidia-cuda-nvrtc==13.0.*'"
+        return 1
     fi
+    # Compressed, a quarter of it.
+    tar -C "$folder" -czf "$folder/kernels.tgz" kernels && rm -r "$folder/kernels" || return
     echo "newest glibc that is asked for: $(newest_glibc "$folder"/brigade "$folder"/tests/*)"
     # A third of what they are; gpu-check unpacks them.
     tar -C "$folder" -czf "$folder/programs.tgz" brigade tests || return

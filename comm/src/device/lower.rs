@@ -189,12 +189,12 @@ impl Shape<'_> {
         steps.into_iter().filter(|step| step.bytes > 0).collect()
     }
 
-    /// This rank's share of one vector, in whole vectors of 16 bytes but for the last one.
+    /// This rank's share of one vector, in whole lines of caches but for the last one.
     fn share(&self) -> (u64, u64) {
         let bytes = self.block_bytes(0);
         let cut = |rank: u32| {
-            let vectors = bytes.div_ceil(16) as u128;
-            ((vectors * u128::from(rank) / u128::from(self.ranks)) as u64 * 16).min(bytes)
+            let lines = bytes.div_ceil(128) as u128;
+            ((lines * u128::from(rank) / u128::from(self.ranks)) as u64 * 128).min(bytes)
         };
         (cut(self.rank), cut(self.rank + 1) - cut(self.rank))
     }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_whole_vectors_and_cover_everything() {
+    fn shares_are_whole_lines_and_cover_everything() {
         for ranks in 1..=8 {
             for count in [0, 1, 3, 4, 5, 1000, 1001] {
                 let all_reduce = call(Collective::AllReduce, count);
@@ -225,7 +225,7 @@ mod tests {
                 for rank in 0..ranks {
                     let shape = Shape { call: &all_reduce, ranks, rank };
                     let (from, bytes) = shape.share();
-                    assert!(from == at && (from % 16 == 0 || bytes == 0), "{ranks} x {count}");
+                    assert!(from == at && (from % 128 == 0 || bytes == 0), "{ranks} x {count}");
                     at += bytes;
                 }
                 assert_eq!(at, count as u64 * 4);

@@ -47,9 +47,12 @@ impl Proof {
             let mut input = DeviceMemory::new(&inner.context, bytes)?;
             input.write(&inner.stream, 0, &pattern(inner.group.rank, bytes))?;
             let output = DeviceMemory::new(&inner.context, bytes * inner.group.ranks as usize)?;
-            // A call may begin with a copy; what the first one of a process loads is there then.
-            // SAFETY: the output is at least as long, nobody else uses either, and we wait.
-            unsafe { inner.stream.copy(output.address(), input.address(), bytes) }?;
+            // A call may begin with a copy, of any length; what the first ones of a process load is
+            // there then.
+            for bytes in [bytes, bytes - 1, 3] {
+                // SAFETY: the output is at least as long, nobody else uses either, and we wait.
+                unsafe { inner.stream.copy(output.address(), input.address(), bytes) }?;
+            }
             inner.stream.synchronize()?;
             Ok(Round { bytes, input, output })
         };

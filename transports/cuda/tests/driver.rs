@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -29,9 +29,14 @@ impl Deref for Alone {
 fn context() -> Alone {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    brigade_cuda_fake::install();
-    let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
-    Alone { context: Context::new(&device).expect("a context"), _turn }
+    // It stays, as in most programs: to end and make one takes a device as long as many a test.
+    static KEPT: OnceLock<Context> = OnceLock::new();
+    let context = KEPT.get_or_init(|| {
+        brigade_cuda_fake::install();
+        let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
+        Context::new(&device).expect("a context")
+    });
+    Alone { context: context.clone(), _turn }
 }
 
 #[test]

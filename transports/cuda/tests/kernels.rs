@@ -1,6 +1,7 @@
 //! Kernels on the fake device: the same source, compiled and kept, launched and waited for.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use brigade_cuda::nvrtc::{self, Source};
 use brigade_cuda::{Arg, Context, Cuda, CudaError, DeviceMemory, Launch, Pinned, Stream};
@@ -44,9 +45,14 @@ fn context() -> Option<Context> {
         eprintln!("skipped: no C++ compiler for the fake device");
         return None;
     }
-    brigade_cuda_fake::install();
-    let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
-    Some(Context::new(&device).expect("a context"))
+    // It stays, as in most programs: to end and make one takes a device as long as many a test.
+    static KEPT: OnceLock<Context> = OnceLock::new();
+    let context = KEPT.get_or_init(|| {
+        brigade_cuda_fake::install();
+        let device = Cuda::load().expect("the fake driver").device(0).expect("a device");
+        Context::new(&device).expect("a context")
+    });
+    Some(context.clone())
 }
 
 fn bytes<T: Copy>(numbers: &[T]) -> Vec<u8> {

@@ -276,10 +276,18 @@ DEVICE u64 copy_each(u64 to, u64 from, u64 bytes) {
             store_at(to + sizeof(T) * (first + k * lanes), flying[k]);
         }
     }
-    for (; first < count; first += lanes) {
-        T one;
-        load_to(one, from + sizeof(T) * first);
-        store_at(to + sizeof(T) * first, one);
+    // What is left of it likewise: all of a thread's loads are on their way before the first store,
+    // those behind the end of the last one.
+    if (first < count) {
+        T flying[8];
+        UNROLL for (int k = 0; k < 8; k++) {
+            u64 at = first + k * lanes;
+            load_to(flying[k], from + sizeof(T) * (at < count ? at : count - 1));
+        }
+        UNROLL for (int k = 0; k < 8; k++) {
+            u64 at = first + k * lanes;
+            if (at < count) store_at(to + sizeof(T) * at, flying[k]);
+        }
     }
     return count * sizeof(T);
 }
@@ -299,11 +307,12 @@ DEVICE void copy(u64 to, u64 from, u64 bytes) {
     copy_each<u8>(to + done, from + done, bytes - done);
 }
 
-// The part of `bytes` that belongs to this block, whole vectors but for the last one.
+// The part of `bytes` that belongs to this block: whole lines of caches but for the last one, so that
+// no warp reads or writes a part of one more.
 DEVICE void share_of_block(u64 bytes, u64& first, u64& last) {
-    u64 vectors = (bytes + 15) / 16;
-    first = vectors * blockIdx.x / gridDim.x * 16;
-    last = vectors * (blockIdx.x + 1) / gridDim.x * 16;
+    u64 lines = (bytes + 127) / 128;
+    first = lines * blockIdx.x / gridDim.x * 128;
+    last = lines * (blockIdx.x + 1) / gridDim.x * 128;
     if (first > bytes) first = bytes;
     if (last > bytes) last = bytes;
 }

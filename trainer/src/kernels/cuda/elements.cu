@@ -87,11 +87,13 @@ extern "C" __global__ void embed_places(
 
 // Adds the squares of these numbers to `sums`, where digit d of base 2^32 counts for 2^(32 d - 298),
 // and those that are not finite to the last place of all: whole numbers, which have the same sum in
-// any order; once they are carried, the host has the same digits.
+// any order; once they are carried, the host has the same digits. Each warp has sums of its own, since
+// squares of a gradient fall into few places.
 extern "C" __global__ void squares(u64* sums, const float* x, u64 len) {
-    __shared__ u64 digits[DIGITS];
-    for (u32 at = threadIdx.x; at < DIGITS; at += blockDim.x) digits[at] = 0;
+    __shared__ u64 all[8][DIGITS];
+    for (u32 at = threadIdx.x; at < 8 * DIGITS; at += blockDim.x) all[at / DIGITS][at % DIGITS] = 0;
     __syncthreads();
+    u64* digits = all[threadIdx.x / 32];
     for (u64 at = first_element(); at < len; at += stride_of_elements()) {
         Bits as;
         as.number = x[at];
@@ -111,7 +113,9 @@ extern "C" __global__ void squares(u64* sums, const float* x, u64 len) {
     }
     __syncthreads();
     for (u32 at = threadIdx.x; at < DIGITS; at += blockDim.x) {
-        if (digits[at]) atomicAdd(&sums[at], digits[at]);
+        u64 sum = 0;
+        for (u32 warp = 0; warp < 8; warp++) sum += all[warp][at];
+        if (sum) atomicAdd(&sums[at], sum);
     }
 }
 

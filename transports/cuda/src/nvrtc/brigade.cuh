@@ -140,20 +140,6 @@ BRIGADE_INLINE u64 now_ns() { return brigade_cpu::now_ns(); }
         return __atomic_fetch_add(address, value, __ATOMIC_ACQ_REL);                            \
     }
 
-// Two halves of eight bytes, each of which is seen whole.
-BRIGADE_INLINE Pack16 load16_volatile(const void *address) {
-    brigade_cpu::glance();
-    const u64 *words = (const u64 *)address;
-    u64 low = __atomic_load_n(words, __ATOMIC_ACQUIRE);
-    u64 high = __atomic_load_n(words + 1, __ATOMIC_ACQUIRE);
-    Pack16 pack = {(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)};
-    return pack;
-}
-BRIGADE_INLINE void store16_volatile(void *address, Pack16 pack) {
-    u64 *words = (u64 *)address;
-    __atomic_store_n(words, (u64)pack.y << 32 | pack.x, __ATOMIC_RELEASE);
-    __atomic_store_n(words + 1, (u64)pack.w << 32 | pack.z, __ATOMIC_RELEASE);
-}
 BRIGADE_INLINE Pack16 load16_stream(const void *address) { return *(const Pack16 *)address; }
 BRIGADE_INLINE void store16_stream(void *address, Pack16 pack) { *(Pack16 *)address = pack; }
 
@@ -216,23 +202,19 @@ BRIGADE_INLINE u64 now_ns() {
 #define BRIGADE_IN_u32(value) "r"(value)
 #define BRIGADE_IN_u64(value) "l"(value)
 
-#define BRIGADE_PACKS(kind, name)                                                               \
-    BRIGADE_INLINE Pack16 load16_##kind(const void *address) {                                  \
-        Pack16 pack;                                                                            \
-        asm volatile("ld." name ".v4.u32 {%0, %1, %2, %3}, [%4];"                               \
-                     : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)                   \
-                     : "l"(address) : "memory");                                                \
-        return pack;                                                                            \
-    }                                                                                           \
-    BRIGADE_INLINE void store16_##kind(void *address, Pack16 pack) {                            \
-        asm volatile("st." name ".v4.u32 [%0], {%1, %2, %3, %4};"                               \
-                     :: "l"(address), "r"(pack.x), "r"(pack.y), "r"(pack.z), "r"(pack.w)        \
-                     : "memory");                                                               \
-    }
-// Two halves of eight bytes, each of which is seen whole.
-BRIGADE_PACKS(volatile, "volatile.global")
 // For bytes that are touched once: they need not stay in the caches.
-BRIGADE_PACKS(stream, "global.cs")
+BRIGADE_INLINE Pack16 load16_stream(const void *address) {
+    Pack16 pack;
+    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)
+                 : "l"(address) : "memory");
+    return pack;
+}
+BRIGADE_INLINE void store16_stream(void *address, Pack16 pack) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(address), "r"(pack.x), "r"(pack.y), "r"(pack.z), "r"(pack.w)
+                 : "memory");
+}
 
 #endif
 
