@@ -156,6 +156,10 @@ typedef enum {
     // As one kernel that carries out a schedule, where no device is shared by processes of one
     // machine, or an algorithm was named: otherwise as BRIGADE_WAY_TOGETHER.
     BRIGADE_WAY_LINKED = 3,
+    // By the devices of each node, which reach each other, and what goes from node to node through
+    // pinned memory of the hosts; short calls as BRIGADE_WAY_STAGED. A call is done when its
+    // function returns, and cannot be captured.
+    BRIGADE_WAY_BY_NODES = 4,
 } brigade_way_t;
 
 // An optimizer over state in files. What is inside is nobody's.

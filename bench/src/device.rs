@@ -94,6 +94,7 @@ impl Device {
             // As in C, by NCCL's names and in PyTorch, where nobody says how long they are kept.
             Way::Met => "cuda, hosts meet, buffers opened by each call",
             Way::Staged => "cuda through the host",
+            Way::ByNodes => "cuda inside of nodes, hosts between",
         }
     }
 

@@ -60,6 +60,10 @@ pub enum brigade_way_t {
     /// As one kernel that carries out a schedule, where no device is shared by processes of one
     /// machine, or an algorithm was named: otherwise as BRIGADE_WAY_TOGETHER.
     BRIGADE_WAY_LINKED = 3,
+    /// By the devices of each node, which reach each other, and what goes from node to node through
+    /// pinned memory of the hosts; short calls as BRIGADE_WAY_STAGED. A call is done when its
+    /// function returns, and cannot be captured.
+    BRIGADE_WAY_BY_NODES = 4,
 }
 
 /// Any number where C says `brigade_way_t`.
@@ -202,6 +206,7 @@ pub unsafe extern "C" fn brigade_device_group_info(
                 Way::Met => brigade_way_t::BRIGADE_WAY_MET,
                 Way::Staged => brigade_way_t::BRIGADE_WAY_STAGED,
                 Way::Linked => brigade_way_t::BRIGADE_WAY_LINKED,
+                Way::ByNodes => brigade_way_t::BRIGADE_WAY_BY_NODES,
             } as c_int),
             captures: c_int::from(way.is_enqueued()),
             shares_device: c_int::from(device.streams.group().shares_device()),

@@ -38,7 +38,7 @@ SAME(device_info_captures_at, offsetof(brigade_device_info_t, captures), 16);
 SAME(device_info_shares_at, offsetof(brigade_device_info_t, shares_device), 20);
 SAME(device_group_size, sizeof(brigade_device_group_t), 8);
 SAME(way_size, sizeof(brigade_way_t), 4);
-SAME(way_last, BRIGADE_WAY_STAGED, 2);
+SAME(way_last, BRIGADE_WAY_BY_NODES, 4);
 SAME(current_device, BRIGADE_CURRENT_DEVICE, -1);
 SAME(comm_size, sizeof(brigade_comm_t), 8);
 SAME(window_size, sizeof(brigade_window_t), 8);

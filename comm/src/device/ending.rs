@@ -60,6 +60,16 @@ impl Inner {
     /// `is_asked`: whether somebody wants to know that buffers of calls are open nowhere, too. Who
     /// said that they may stay open may free them when the group is dropped.
     fn end(&self, patience: Duration, is_asked: bool) -> Result<(), Error> {
+        let legs = self
+            .nodes
+            .as_ref()
+            .map(|nodes| nodes.groups().map(|group| group.inner.end_alone(patience, is_asked)));
+        let whole = self.end_alone(patience, is_asked);
+        legs.into_iter().flatten().collect::<Result<(), _>>().and(whole)
+    }
+
+    /// The same, but for the groups that calls by nodes are made of.
+    fn end_alone(&self, patience: Duration, is_asked: bool) -> Result<(), Error> {
         let is_asked = is_asked || self.keeps.load(Ordering::Relaxed);
         let mut state = self.state();
         if std::mem::replace(&mut state.is_closed, true) {

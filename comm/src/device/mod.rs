@@ -17,6 +17,7 @@
 //! | `facts`, `slotted`, `plans` | calls made before, and the memory that they name |
 //! | `room` | memory that they need beside it |
 //! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
+//! | `nodes` | calls in legs: inside of nodes, and between them |
 //! | `work` | waiting for what was enqueued |
 //! | `window` | memory that all ranks reach, for a program's own use |
 //!
@@ -40,6 +41,7 @@ mod link;
 mod looks;
 mod lower;
 mod messages;
+mod nodes;
 mod parties;
 mod plans;
 mod proof;
@@ -83,6 +85,7 @@ use inbox::Inboxes;
 use kernels::Kernels;
 use layout::{Group, RANKS};
 use lent::{Imports, Staging};
+use nodes::Nodes;
 use plans::{Plan, Plans, Ranges, Ready};
 use room::Room;
 use setup::Met;
@@ -118,6 +121,8 @@ struct Inner {
     packets: [u64; RANKS],
     inboxes: Inboxes,
     blocks: u32,
+    /// What longer calls go by, of ranks on several nodes.
+    nodes: Option<Nodes>,
     /// For what the group does by itself.
     stream: Stream,
     events: Events,
@@ -173,6 +178,12 @@ impl Communicator {
         let ways = std::mem::take(&mut met.ways);
         let mut inner = Inner::new(shared, met);
         inner.find_way(&ways)?;
+        if inner.way == Way::Staged {
+            inner.nodes = Nodes::open(self, &inner.cards, context, share)?;
+        }
+        if inner.nodes.is_some() {
+            inner.way = Way::ByNodes;
+        }
         inner.is_proved = true;
         let watcher = Watcher::start(&inner.watched).map_err(|error| {
             let source = TransportError::from_io(MAKE_THREAD, &error, "to watch its kernels");
@@ -309,6 +320,9 @@ impl DeviceGroup {
     /// and need not open and close it for every call. Each rank decides for itself.
     pub fn keep_open(&self) {
         self.inner.keeps.store(true, Ordering::Relaxed);
+        if let Some(nodes) = &self.inner.nodes {
+            nodes.groups().into_iter().for_each(Self::keep_open);
+        }
     }
 
     /// Why nothing can be called any more, if it is so: for those whose calls run in graphs.
@@ -349,6 +363,7 @@ impl Inner {
             packets,
             inboxes,
             blocks,
+            nodes: None,
             stream: opened.stream,
             events: Events::default(),
             keeps: AtomicBool::new(false),

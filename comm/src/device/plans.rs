@@ -103,7 +103,7 @@ impl Plan {
         };
         let mut signature = signature(call);
         let ready = match (folding, facts.way) {
-            (None, _) | (_, Way::Staged) => Ready::Staged,
+            (None, _) | (_, Way::Staged | Way::ByNodes) => Ready::Staged,
             (Some(_), Way::Together) => match lower(call, facts.ranks, facts.rank, facts.blocks) {
                 Lowered::Packets(parts) => packets(call, signature, facts, &parts),
                 Lowered::Direct(steps) => direct(call, signature, facts, steps),

@@ -18,7 +18,7 @@ impl Room {
     /// there, where the device can. Its pool does only if it must, since a driver may let whoever
     /// takes some wait for a stream that is to give it back, behind a call.
     pub(super) fn new(inner: &Inner, bytes: usize) -> Result<Self, CudaError> {
-        if matches!(inner.way, Way::Met | Way::Staged) {
+        if matches!(inner.way, Way::Met | Way::Staged | Way::ByNodes) {
             return DeviceMemory::new(&inner.context, bytes).map(Self::Plain);
         }
         let readers = readers(inner)?;

@@ -7,10 +7,36 @@ use super::exchange::{agree, trouble};
 use super::lent::Staging;
 use super::looks::Looks;
 use super::plans::Plan;
+use super::room::Room;
 use crate::Error;
 use crate::call::{Buffers, Call};
 
 impl Inner {
+    /// Carry out a call through the host, or as much of it as goes from node to node.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::DeviceGroup::enqueue`].
+    pub(super) unsafe fn staged(
+        &self,
+        staging: &mut Staging,
+        rooms: &mut Vec<Room>,
+        plan: &Plan,
+        call: &Call,
+        buffers: (u64, u64),
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.nodes {
+                Some(nodes) if nodes.takes(call) => {
+                    nodes.carry_out(self, rooms, call, buffers, stream)
+                }
+                _ => self.stage(staging, plan, call, buffers, stream),
+            }
+        }
+    }
+
     /// Carry out a call through the host.
     ///
     /// # Safety

@@ -15,6 +15,10 @@ pub enum Way {
     Met,
     /// Through pinned memory of the host and the transports of the group: what always works.
     Staged,
+    /// Longer calls by the devices of each node, which reach each other, and of what goes from node
+    /// to node by each rank's host its part; shorter ones, and those that do not come apart like
+    /// that, as [`Way::Staged`].
+    ByNodes,
 }
 
 impl Way {

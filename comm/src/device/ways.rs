@@ -63,7 +63,7 @@ impl Inner {
         state: &mut State,
         index: usize,
         call: &Call,
-        (input, output): (u64, u64),
+        buffers @ (input, output): (u64, u64),
         stream: &Stream,
     ) -> Result<(), Error> {
         let State { plans, kernels, imports, staging, scratch, posted, .. } = state;
@@ -106,12 +106,12 @@ impl Inner {
                 }
                 let kernel = (&loaded.direct, loaded.threads);
                 let stays = self.keeps.load(Ordering::Relaxed) && plan.copied_bytes() == 0;
-                let buffers = (source, output, stays);
+                let lent = (source, output, stays);
                 // SAFETY: as above.
-                match unsafe { self.meet_and_run(imports, (argument, buffers), kernel, stream)? } {
+                match unsafe { self.meet_and_run(imports, (argument, lent), kernel, stream)? } {
                     true => Ok(()),
                     // SAFETY: as above.
-                    false => unsafe { self.stage(staging, plan, call, (input, output), stream) },
+                    false => unsafe { self.stage(staging, plan, call, buffers, stream) },
                 }
             }
             Ready::Linked(slotted) => {
@@ -125,7 +125,7 @@ impl Inner {
                 unsafe { self.pass_on(plan, call, places, *posted, stream) }
             }
             // SAFETY: as above.
-            Ready::Staged => unsafe { self.stage(staging, plan, call, (input, output), stream) },
+            Ready::Staged => unsafe { self.staged(staging, scratch, plan, call, buffers, stream) },
         }
     }
 
@@ -190,7 +190,7 @@ impl Inner {
 
     /// Room for a copy of an input, which no other rank need know of: whether a call is in place
     /// is each rank's own affair. What was too small is kept, since graphs may have it in them.
-    fn scratch(
+    pub(super) fn scratch(
         &self,
         rooms: &mut Vec<Room>,
         bytes: usize,

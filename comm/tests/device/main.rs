@@ -10,6 +10,10 @@ mod graphs;
 mod groups;
 mod lending;
 mod linked;
+#[expect(dead_code, reason = "nobody here pulls a plug, or speaks IPv6 alone")]
+#[path = "../hosts/net.rs"]
+mod net;
+mod nodes;
 mod processes;
 mod races;
 mod rows;

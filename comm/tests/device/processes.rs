@@ -1,5 +1,6 @@
 //! Ranks that are processes and share a device: their kernels cannot wait for each other.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,17 @@ pub(crate) type Variable<'a> = (Option<usize>, &'a str, &'a str);
 
 /// Start this very test as ranks of a world, each a process.
 pub(crate) fn start(test: &str, ranks: usize, way: &str, variables: &[Variable<'_>]) {
+    start_by(test, ranks, way, variables, &|_, program| Command::new(program));
+}
+
+/// The same by commands that have a rank run a program.
+pub(crate) fn start_by(
+    test: &str,
+    ranks: usize,
+    way: &str,
+    variables: &[Variable<'_>],
+    command: &dyn Fn(usize, &Path) -> Command,
+) {
     if !has_device() {
         return;
     }
@@ -28,7 +40,7 @@ pub(crate) fn start(test: &str, ranks: usize, way: &str, variables: &[Variable<'
     drop(listener);
     let program = std::env::current_exe().expect("a test has a path");
     let rank = |rank: usize| {
-        let mut command = Command::new(&program);
+        let mut command = command(rank, &program);
         command.args(["--exact", test, "--nocapture"]).env(WAY, way);
         command.env("BRIGADE_RANK", rank.to_string());
         command.env("BRIGADE_WORLD_SIZE", ranks.to_string());

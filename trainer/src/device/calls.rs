@@ -43,7 +43,7 @@ impl<'a> Calls<'a> {
         if has_gates {
             comm.all_reduce(&mut shares, Op::Max)?;
         }
-        if group.way() == Way::Staged || shares != [0] {
+        if matches!(group.way(), Way::Staged | Way::ByNodes) || shares != [0] {
             return Ok(None);
         }
         // Calls are in front of the memory that they are on, which goes behind them.

@@ -1,0 +1,398 @@
+//! Calls of ranks on several nodes, whose devices reach each other inside of each: what can stay in
+//! a node does, and of what goes from node to node each rank's host carries an equal part.
+//!
+//! A rank is in two groups: that of its node, and that of the ranks which have its place in theirs,
+//! its column. An all-reduce of n bytes by nodes of g ranks is a reduce-scatter inside, which
+//! leaves n/g with each, an all-reduce of these along the column, and an all-gather inside. So n/g
+//! pass through a host's memory for each rank, where the whole call through hosts takes n
+//! ([`super::staged`]); and each of N nodes sends 2(N-1)/N · n in all, which is the least there is.
+//! The host's algorithm for that is `hierarchical` (`brigade_schedule`).
+
+use std::sync::Arc;
+
+use brigade_cuda::{Context, Stream};
+use brigade_schedule::Collective;
+
+use super::card::Card;
+use super::exchange::agree;
+use super::kernels::Folding;
+use super::room::Room;
+use super::share::DeviceShare;
+use super::way::Way;
+use super::{DeviceGroup, Inner};
+use crate::call::{Call, Counts};
+use crate::communicator::Communicator;
+use crate::{Error, Op};
+
+/// Shorter calls are one of the hosts: three that follow each other take longer.
+const LEAST_BYTES: usize = 64 << 10;
+/// Parts of a vector begin at multiples of so many bytes, so that kernels move long words.
+const PART_BYTES: usize = 256;
+
+/// How the ranks of a group lie on nodes, and the two groups that this rank is in.
+pub(super) struct Nodes {
+    inside: DeviceGroup,
+    column: DeviceGroup,
+    /// The ranks of each node: as many on each.
+    nodes: Vec<Vec<u32>>,
+    /// This rank's node, and its place there.
+    here: Place,
+    /// What the groups speak by.
+    _comms: [Communicator; 2],
+}
+
+/// A node, and a place there.
+#[derive(Clone, Copy)]
+struct Place {
+    node: u32,
+    place: u32,
+}
+
+impl Nodes {
+    /// Open the two groups, if the ranks lie on several nodes, equally many on each, and the
+    /// devices of each node reach each other. Collective; all ranks have one, or none has.
+    pub(super) fn open(
+        comm: &Communicator,
+        cards: &[Card],
+        context: &Context,
+        share: DeviceShare,
+    ) -> Result<Option<Self>, Error> {
+        // Who wants an order, or an algorithm, wants that of the whole group.
+        if comm.settings().ordered || cards.iter().any(Card::names_algorithm) {
+            return Ok(None);
+        }
+        let Some(nodes) = alike(cards.iter().map(|card| card.host)) else { return Ok(None) };
+        let here = Place::of(&nodes, comm.rank() as u32);
+        let split = |color| {
+            let group = comm.split(Some(color), 0)?;
+            Ok::<_, Error>(group.expect("who names a colour is in a group"))
+        };
+        let inside_comm = split(here.node)?;
+        let inside = inside_comm.on_device_with(context, share)?;
+        // Ranks that go through their node's memory gain nothing.
+        if !agree(comm.shared(), inside.way() != Way::Staged)? {
+            inside.close()?;
+            return Ok(None);
+        }
+        let column_comm = split(here.place)?;
+        let column = column_comm.on_device_with(context, share)?;
+        Ok(Some(Self { inside, column, nodes, here, _comms: [inside_comm, column_comm] }))
+    }
+
+    /// Whether a call goes so: the same on all ranks.
+    pub(super) fn takes(&self, call: &Call) -> bool {
+        let Counts::Even(count) = call.counts else { return false };
+        if call.collective.folds() {
+            // Of whole numbers an average of averages is not the average.
+            let is_one = !matches!(call.op, Op::Avg) || call.dtype.is_float();
+            if !is_one || Folding::by(call.dtype, &call.op).is_none() {
+                return false;
+            }
+        }
+        let blocks = match call.collective {
+            Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => 1,
+            // Blocks of a node must lie side by side.
+            Collective::AllGather | Collective::ReduceScatter if are_rows(&self.nodes) => {
+                self.nodes.len() * self.nodes[0].len()
+            }
+            _ => return false,
+        };
+        count * blocks * call.dtype.size() >= LEAST_BYTES
+    }
+
+    /// Carry out a call that is taken. It is done when this returns.
+    ///
+    /// # Safety
+    ///
+    /// As for [`DeviceGroup::enqueue`].
+    pub(super) unsafe fn carry_out(
+        &self,
+        whole: &Inner,
+        rooms: &mut Vec<Room>,
+        call: &Call,
+        (input, output): (u64, u64),
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let Counts::Even(count) = call.counts else { unreachable!("such calls are not taken") };
+        let size = call.dtype.size();
+        let place = self.here.place as usize;
+        let root = call.collective.root().map(|root| Place::of(&self.nodes, root));
+        let parts = parts(count, self.nodes[0].len(), (PART_BYTES / size).max(1));
+        let is_of_blocks = call.collective.blocks(2) > 1;
+        let across = Call {
+            collective: root.map_or(call.collective, |root| call.collective.with_root(root.node)),
+            // What is multiplied before it is added was so inside.
+            op: if matches!(call.op, Op::PreMulSum(_)) { Op::Sum } else { call.op.clone() },
+            counts: Counts::Even(if is_of_blocks { count } else { parts[place] }),
+            dtype: call.dtype,
+        };
+        let room_elems = match call.collective {
+            Collective::Reduce { .. } => parts[place],
+            _ if is_of_blocks => count * self.nodes.len(),
+            _ => 0,
+        };
+        let room = self.make_room(whole, rooms, (call, stream), (&across, room_elems * size))?;
+        let mine = output + (parts[..place].iter().sum::<usize>() * size) as u64;
+        let legs = Legs { nodes: self, call, across, parts: parts.into(), stream };
+        // SAFETY: the caller's promise, and the room is as long as the legs use of it.
+        unsafe {
+            match (call.collective, root) {
+                (Collective::AllReduce, _) => legs.all_reduce(input, mine, output),
+                (Collective::Broadcast { .. }, Some(root)) => {
+                    legs.broadcast(root, input, mine, output)
+                }
+                (Collective::Reduce { .. }, Some(root)) => legs.reduce(root, input, room, output),
+                (Collective::AllGather, _) => legs.all_gather(count * size, input, room, output),
+                _ => legs.reduce_scatter(count * size, input, room, output),
+            }?;
+        }
+        whole.settle(stream)
+    }
+
+    /// Room for the call along the column, pinned by the host, and of the device's own memory:
+    /// where that is. To make some may wait for all that runs on a device, or hold up whoever
+    /// shares this process, so no rank may be in a call inside that waits for this one.
+    fn make_room(
+        &self,
+        whole: &Inner,
+        rooms: &mut Vec<Room>,
+        (call, stream): (&Call, &Stream),
+        (across, room_bytes): (&Call, usize),
+    ) -> Result<u64, Error> {
+        let column = &*self.column.inner;
+        let mut state = column.state();
+        let (from, to) = across.buffer_elems(column.group.ranks, column.group.rank);
+        let (from, to) = (from * call.dtype.size(), to * call.dtype.size());
+        let has_room = rooms.last().is_some_and(|room| room.bytes() >= room_bytes);
+        let has_room = state.staging.fits(from, to) && (has_room || room_bytes == 0);
+        let inside = &self.inside.inner.watched.shared;
+        let waits = self.inside.way().is_enqueued() && self.inside.shares_process();
+        let all_have = if waits { agree(inside, has_room)? } else { has_room };
+        if !all_have {
+            let pinned = state.staging.room(&column.context, from, to);
+            pinned.map_err(|error| whole.give_up(call, &error, stream))?;
+        }
+        let room = match room_bytes {
+            0 => 0,
+            _ => whole.scratch(rooms, room_bytes, (call, stream))?,
+        };
+        if waits && !all_have {
+            agree(inside, true)?;
+        }
+        Ok(room)
+    }
+
+    /// The groups that calls are made of.
+    pub(super) fn groups(&self) -> [&DeviceGroup; 2] {
+        [&self.inside, &self.column]
+    }
+}
+
+/// The calls that one is made of, in the order of a stream. Where blocks of a vector lie, `mine` is
+/// that of this rank's place.
+struct Legs<'a> {
+    nodes: &'a Nodes,
+    call: &'a Call,
+    across: Call,
+    /// Elements of a vector that the ranks of a node divide.
+    parts: Arc<[usize]>,
+    stream: &'a Stream,
+}
+
+impl Legs<'_> {
+    unsafe fn all_reduce(&self, input: u64, mine: u64, output: u64) -> Result<(), Error> {
+        // SAFETY: the caller's promise; a part lies within the vector.
+        unsafe {
+            self.parts_inside(Collective::ReduceScatter, input, mine)?;
+            self.along_column(mine, mine)?;
+            self.parts_inside(Collective::AllGather, mine, output)
+        }
+    }
+
+    unsafe fn broadcast(
+        &self,
+        root: Place,
+        input: u64,
+        mine: u64,
+        output: u64,
+    ) -> Result<(), Error> {
+        // SAFETY: as above.
+        unsafe {
+            if root.node == self.nodes.here.node {
+                self.parts_inside(Collective::Scatter { root: root.place }, input, mine)?;
+            }
+            self.along_column(mine, mine)?;
+            self.parts_inside(Collective::AllGather, mine, output)
+        }
+    }
+
+    unsafe fn reduce(&self, root: Place, input: u64, room: u64, output: u64) -> Result<(), Error> {
+        // SAFETY: as above; the room is as long as this rank's part.
+        unsafe {
+            self.parts_inside(Collective::ReduceScatter, input, room)?;
+            self.along_column(room, room)?;
+            if root.node == self.nodes.here.node {
+                self.parts_inside(Collective::Gather { root: root.place }, room, output)?;
+            }
+            Ok(())
+        }
+    }
+
+    /// Blocks of so many bytes: those of the column to each of its ranks, which spread them inside.
+    unsafe fn all_gather(
+        &self,
+        bytes: usize,
+        input: u64,
+        room: u64,
+        output: u64,
+    ) -> Result<(), Error> {
+        let whole = &self.nodes.column.inner;
+        let place = u64::from(self.nodes.here.place);
+        // SAFETY: as above; the room has a block for each node, of which those lie side by side.
+        unsafe {
+            self.along_column(input, room)?;
+            for (node, ranks) in self.nodes.nodes.iter().enumerate() {
+                let blocks = output + u64::from(ranks[0]) * bytes as u64;
+                let own = blocks + place * bytes as u64;
+                let from = room + (node * bytes) as u64;
+                let copied = self.stream.copy(own, from, bytes);
+                copied.map_err(|error| whole.give_up(self.call, &error, self.stream))?;
+                self.blocks_inside(Collective::AllGather, own, blocks)?;
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn reduce_scatter(
+        &self,
+        bytes: usize,
+        input: u64,
+        room: u64,
+        output: u64,
+    ) -> Result<(), Error> {
+        // SAFETY: as above.
+        unsafe {
+            for (node, ranks) in self.nodes.nodes.iter().enumerate() {
+                let blocks = input + u64::from(ranks[0]) * bytes as u64;
+                self.blocks_inside(
+                    Collective::ReduceScatter,
+                    blocks,
+                    room + (node * bytes) as u64,
+                )?;
+            }
+            self.along_column(room, output)
+        }
+    }
+
+    /// A call of the node's ranks on the parts of a vector.
+    unsafe fn parts_inside(
+        &self,
+        collective: Collective,
+        input: u64,
+        output: u64,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inside(collective, Counts::PerRank(Arc::clone(&self.parts)), input, output) }
+    }
+
+    /// A call of the node's ranks on blocks as the whole call has them.
+    unsafe fn blocks_inside(
+        &self,
+        collective: Collective,
+        input: u64,
+        output: u64,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inside(collective, self.call.counts.clone(), input, output) }
+    }
+
+    unsafe fn inside(
+        &self,
+        collective: Collective,
+        counts: Counts,
+        input: u64,
+        output: u64,
+    ) -> Result<(), Error> {
+        let (dtype, op) = (self.call.dtype, self.call.op.clone());
+        let call = Call { collective, dtype, op, counts };
+        // SAFETY: the caller's promise.
+        unsafe { self.nodes.inside.enqueue(&call, input, output, self.stream) }
+    }
+
+    /// The call of the column, unless its part of a vector has nothing.
+    unsafe fn along_column(&self, input: u64, output: u64) -> Result<(), Error> {
+        if self.across.counts == Counts::Even(0) {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.nodes.column.enqueue(&self.across, input, output, self.stream) }
+    }
+}
+
+impl Place {
+    fn of(nodes: &[Vec<u32>], rank: u32) -> Self {
+        let mut all = nodes.iter().enumerate().flat_map(|(node, ranks)| {
+            ranks.iter().enumerate().map(move |(place, rank)| (node, place, *rank))
+        });
+        let found = all.find(|(.., other)| *other == rank);
+        let (node, place, _) = found.expect("every rank is on a node");
+        Self { node: node as u32, place: place as u32 }
+    }
+}
+
+/// The ranks of each node, where there are several with as many ranks each, and more than one.
+fn alike(hosts: impl Iterator<Item = u64>) -> Option<Vec<Vec<u32>>> {
+    let (mut known, mut nodes) = (Vec::new(), Vec::<Vec<u32>>::new());
+    for (rank, host) in hosts.enumerate() {
+        let node = known.iter().position(|other| *other == host).unwrap_or_else(|| {
+            known.push(host);
+            nodes.push(Vec::new());
+            nodes.len() - 1
+        });
+        nodes[node].push(rank as u32);
+    }
+    let each = nodes.first()?.len();
+    let is_alike = nodes.iter().all(|ranks| ranks.len() == each);
+    (nodes.len() > 1 && each > 1 && is_alike).then_some(nodes)
+}
+
+/// Whether the ranks of each node are numbered one behind the other.
+fn are_rows(nodes: &[Vec<u32>]) -> bool {
+    nodes.iter().all(|ranks| ranks.windows(2).all(|two| two[1] == two[0] + 1))
+}
+
+/// So many elements in as many parts as there are ranks, which begin at multiples of `unit`.
+fn parts(count: usize, ranks: usize, unit: usize) -> Vec<usize> {
+    let most = count.div_ceil(ranks).next_multiple_of(unit);
+    let part = |rank: usize| count.saturating_sub(rank * most).min(most);
+    (0..ranks).map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_have_as_many_ranks_each_in_any_order() {
+        let of = |places: &str| alike(places.chars().map(u64::from));
+        assert_eq!(of("aabb"), Some(vec![vec![0, 1], vec![2, 3]]));
+        assert_eq!(of("abcabc"), Some(vec![vec![0, 3], vec![1, 4], vec![2, 5]]));
+        for places in ["", "a", "aaaa", "abcd", "aab", "aabbb", "aabbc"] {
+            assert_eq!(of(places), None, "{places}");
+        }
+        assert!(are_rows(&of("aabb").unwrap()));
+        assert!(!are_rows(&of("abab").unwrap()));
+    }
+
+    #[test]
+    fn parts_are_all_there_is_and_begin_at_multiples() {
+        for (count, ranks, unit) in
+            (0..300).flat_map(|count| [1, 2, 3, 8].map(|ranks| (count, ranks, 16)))
+        {
+            let parts = parts(count, ranks, unit);
+            assert_eq!((parts.iter().sum::<usize>(), parts.len()), (count, ranks));
+            let starts = parts.iter().scan(0, |at, part| Some(std::mem::replace(at, *at + part)));
+            assert!(starts.zip(&parts).all(|(at, part)| *part == 0 || at % unit == 0), "{parts:?}");
+        }
+    }
+}

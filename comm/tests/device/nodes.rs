@@ -1,0 +1,256 @@
+//! Ranks on several nodes, whose devices reach each other inside of each only. The nodes are
+//! network namespaces of this machine, in which it says to have started at other times: so neither
+//! devices nor shared memory reach beyond one. Needs root; a test that cannot have them says so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use brigade_comm::device::Way;
+use brigade_comm::launch::Launch;
+use brigade_comm::{Call, Communicator, Dtype, Op, Settings};
+use brigade_cuda::{CaptureMode, DeviceMemory, Stream};
+use brigade_schedule::{Algorithm, Collective};
+
+use super::net::{Family, Hosts};
+use super::processes::{TWO_DEVICES, Variable, WAY, is_real, start_by};
+use super::world::{Rank, context, even};
+
+const FOUR_DEVICES: Variable<'static> = (None, "BRIGADE_FAKE_CUDA_DEVICES", "4");
+/// Elements of f32 that are too few to come apart, and enough, and so many that parts differ.
+const LENGTHS: [usize; 3] = [1000, 16_384, 50_001];
+
+/// Nodes, and files that say which start of a machine each is; gone in the end.
+struct Nodes {
+    hosts: Hosts,
+    folder: PathBuf,
+}
+
+impl Nodes {
+    fn new(count: usize) -> Option<Self> {
+        let hosts = Hosts::new("d", count, Family::Both)?;
+        let name = format!("brigade-nodes-{}", std::process::id());
+        let nodes = Self { hosts, folder: std::env::temp_dir().join(name) };
+        std::fs::create_dir_all(&nodes.folder).expect("a folder");
+        for node in 0..count {
+            let id = format!("{node:08x}-0000-4000-8000-000000000000\n");
+            std::fs::write(nodes.folder.join(node.to_string()), id).expect("a file");
+        }
+        Some(nodes)
+    }
+
+    /// What runs a program on this node.
+    fn command(&self, node: usize, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.hosts.names[node]]);
+        // Whoever is in a network namespace has mounts of its own, too.
+        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        command.args(["sh", "-c", script]).arg(self.folder.join(node.to_string())).arg(program);
+        command
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Run the test of this name in processes on these nodes, each a rank or several threads that are.
+fn on_nodes(name: &str, places: &[usize], variables: &[Variable<'_>], be: impl FnOnce()) {
+    if std::env::var_os(WAY).is_some() {
+        return be();
+    }
+    if is_real() {
+        return;
+    }
+    let Some(nodes) = Nodes::new(places.iter().max().expect("a rank") + 1) else { return };
+    let all = [variables, &[(None, "BRIGADE_ROOT", "10.78.0.1:4000")]].concat();
+    let command = |rank: usize, program: &Path| nodes.command(places[rank], program);
+    start_by(&format!("nodes::{name}"), places.len(), "by nodes", &all, &command);
+}
+
+/// This process as one rank.
+fn rank() -> Rank {
+    let comm = Communicator::from_env().expect("a world");
+    let context = context(comm.rank());
+    let group = comm.on_device(&context).expect("a group on devices");
+    let stream = Stream::new(&context).expect("a stream");
+    Rank { group, comm, stream }
+}
+
+/// Every collective, of lengths that come apart and of some that do not.
+fn check_all(rank: &Rank) {
+    let ranks = rank.comm.size();
+    for collective in Collective::ALL {
+        let counts = if collective == Collective::Barrier { &[0] } else { &LENGTHS[..] };
+        for &count in counts {
+            // A root on each node.
+            for root in [0, ranks as u32 - 1] {
+                let collective = collective.with_root(root);
+                rank.check(&even(collective, Dtype::F32, Op::Sum, count, ranks), count as u64);
+                if collective.root().is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    for (dtype, op) in [
+        (Dtype::F32, Op::Avg),
+        (Dtype::I32, Op::Avg),
+        (Dtype::F64, Op::PreMulSum(0.5)),
+        (Dtype::Bf16, Op::Max),
+        (Dtype::U8, Op::Bxor),
+    ] {
+        for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+            rank.check(&even(collective, dtype, op.clone(), 100_000, ranks), 7);
+        }
+    }
+    rank.pass_around(70_001);
+}
+
+fn sum(elems: usize) -> Call {
+    Call::new(Collective::AllReduce, Dtype::I32, Op::Sum, elems)
+}
+
+/// Of a longer call the hosts of the whole group carry nothing, and of a short one all of it.
+fn check_bytes(rank: &Rank) {
+    let sent = |elems: usize| {
+        let before = rank.comm.stats().sent_bytes;
+        rank.comm.barrier().expect("a barrier");
+        let barrier = rank.comm.stats().sent_bytes - before;
+        let memory = DeviceMemory::new(rank.group.context(), 4 * elems).expect("memory");
+        let before = rank.comm.stats().sent_bytes;
+        rank.run(&sum(elems), memory.address(), memory.address());
+        let sent = rank.comm.stats().sent_bytes - before - barrier;
+        rank.free(vec![memory]);
+        sent
+    };
+    assert_eq!(sent(50_000), 0);
+    assert!(sent(1000) >= 4000);
+}
+
+#[test]
+fn processes_divide_what_goes_from_node_to_node() {
+    let name = "processes_divide_what_goes_from_node_to_node";
+    on_nodes(name, &[0, 0, 1, 1], &[FOUR_DEVICES], || {
+        let rank = rank();
+        rank.assert_way(Way::ByNodes);
+        check_all(&rank);
+        check_bytes(&rank);
+        rank.group.close().expect("the end of a group");
+    });
+}
+
+#[test]
+fn ranks_of_a_node_need_not_be_neighbours_by_number() {
+    let name = "ranks_of_a_node_need_not_be_neighbours_by_number";
+    on_nodes(name, &[0, 1, 2, 0, 1, 2], &[(None, "BRIGADE_FAKE_CUDA_DEVICES", "6")], || {
+        let rank = rank();
+        rank.assert_way(Way::ByNodes);
+        check_all(&rank);
+        rank.group.close().expect("the end of a group");
+    });
+}
+
+/// Kernels of a node take turns on its device.
+#[test]
+fn processes_that_share_the_device_of_their_node_meet() {
+    let name = "processes_that_share_the_device_of_their_node_meet";
+    on_nodes(name, &[0, 0, 1, 1], &[], || {
+        let rank = rank();
+        rank.assert_way(Way::ByNodes);
+        check_all(&rank);
+        rank.group.keep_open();
+        let memory = rank.memory(&1_i32.to_le_bytes().repeat(50_000));
+        for turn in 1..3 {
+            rank.run(&sum(50_000), memory.address(), memory.address());
+            assert!(rank.bytes(&memory) == 4_i32.pow(turn).to_le_bytes().repeat(50_000));
+        }
+        rank.group.close().expect("the end of a group");
+    });
+}
+
+#[test]
+fn a_rank_that_dies_is_told_to_those_in_a_leg_with_it_and_to_others() {
+    let name = "a_rank_that_dies_is_told_to_those_in_a_leg_with_it_and_to_others";
+    on_nodes(name, &[0, 0, 1, 1], &[FOUR_DEVICES], || {
+        let rank = rank();
+        let memory = rank.memory(&[0; 200_000]);
+        let at = memory.address();
+        rank.run(&sum(50_000), at, at);
+        rank.comm.barrier().expect("a barrier");
+        if rank.comm.rank() == 3 {
+            std::process::exit(0);
+        }
+        let begin = Instant::now();
+        // SAFETY: the memory is as long as the call.
+        let started = unsafe { rank.group.start(&sum(50_000), at, at, &rank.stream) };
+        let error = started.and_then(|work| work.wait()).expect_err("rank 3 is lost").to_string();
+        assert!(error.contains("rank 3"), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    });
+}
+
+/// The hosts carry a part, so nothing is enqueued for later.
+#[test]
+fn nothing_is_captured_and_who_names_an_algorithm_has_it() {
+    let name = "nothing_is_captured_and_who_names_an_algorithm_has_it";
+    on_nodes(name, &[0, 0, 1, 1], &[FOUR_DEVICES], || {
+        let rank = rank();
+        let memory = rank.memory(&[0; 200_000]);
+        let at = memory.address();
+        rank.run(&sum(50_000), at, at);
+        rank.stream.begin_capture(CaptureMode::Thread).expect("a capture");
+        // SAFETY: the memory is as long as the call.
+        let refused = unsafe { rank.group.enqueue(&sum(50_000), at, at, &rank.stream) };
+        let refused = refused.expect_err("a capture").to_string();
+        assert!(refused.contains("cannot be captured"), "{refused}");
+        drop(rank.stream.end_capture());
+        rank.run(&sum(50_000), at, at);
+        let settings =
+            Settings { algorithm: Some(Algorithm::Ring), ..rank.comm.settings().clone() };
+        let named = rank.comm.split_with(Some(0), 0, settings).expect("a split").expect("a group");
+        let group = named.on_device(rank.group.context()).expect("a group on devices");
+        assert_eq!(group.way(), Way::Staged);
+        rank.free(vec![memory]);
+    });
+}
+
+/// Pinning memory for what goes between nodes may wait for kernels of the other thread.
+#[test]
+fn threads_of_each_node_do_not_wait_for_each_others_memory() {
+    let name = "threads_of_each_node_do_not_wait_for_each_others_memory";
+    on_nodes(name, &[0, 1], &[TWO_DEVICES], || {
+        let launch = Launch::discover().expect("a world");
+        let process = launch.rank;
+        let be = |thread: usize| {
+            let launch = Launch { rank: 2 * process + thread, ranks: 4, ..launch.clone() };
+            let settings = Settings::from_env().expect("settings");
+            let comm = Communicator::join(launch, settings).expect("a world");
+            let context = context(process);
+            let group = comm.on_device(&context).expect("a group on devices");
+            let stream = Stream::new(&context).expect("a stream");
+            let rank = Rank { group, comm, stream };
+            rank.assert_way(Way::ByNodes);
+            assert!(rank.group.shares_device());
+            check_all(&rank);
+            rank
+        };
+        let both = std::thread::scope(|scope| {
+            let threads = [0, 1].map(|thread| scope.spawn(move || be(thread)));
+            threads.map(|thread| thread.join().expect("a rank"))
+        });
+        both.iter().for_each(|rank| rank.group.close().expect("the end of a group"));
+    });
+}
+
+#[test]
+fn nodes_with_different_numbers_of_ranks_go_through_their_hosts() {
+    let name = "nodes_with_different_numbers_of_ranks_go_through_their_hosts";
+    on_nodes(name, &[0, 0, 1], &[FOUR_DEVICES], || {
+        let rank = rank();
+        rank.assert_way(Way::Staged);
+        check_all(&rank);
+    });
+}
