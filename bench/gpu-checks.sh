@@ -2,11 +2,12 @@
 
 UNAVAILABLE=69
 
-# Name, seconds that are kept for it, limit in seconds, command: cheap and telling ones first. What
-# is kept for all together fits into one call of ten minutes. Whoever adds something that runs on a
-# device adds a line here, and a function if it is longer than a command. A check fails by its exit
-# status; 69 means that it cannot be had here, and its last line says why. What it appends to $JSON
-# is kept with the record, what it prints too; its last line stands in the table.
+# Name, seconds that are kept for it, limit in seconds, command: cheap and telling ones first. All
+# that would be kept fits into one call of ten minutes; what is kept is two thirds of a call at most.
+# Whoever adds something that runs on a device adds a line here, and a function if it is longer than
+# a command. A check fails by its exit status; 69 means that it cannot be had here, and its last
+# line says why. What it appends to $JSON is kept with the record, what it prints too; its last line
+# stands in the table.
 checks() {
     check doctor                 5  40 doctor
     check kernels               20 100 kernels

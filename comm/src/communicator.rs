@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     /// How often each list of members was tried that shrinking leaves.
     pub(crate) shrinks: Mutex<BTreeMap<u64, u64>>,
     sent_bytes: AtomicU64,
+    /// By groups of its own, which calls on devices of several nodes are made of.
+    pub(crate) sent_in_parts: AtomicU64,
     calls: AtomicU64,
 }
 
@@ -107,6 +109,7 @@ impl Communicator {
             splits: AtomicU64::new(0),
             shrinks: Mutex::default(),
             sent_bytes: AtomicU64::new(0),
+            sent_in_parts: AtomicU64::new(0),
             calls: AtomicU64::new(0),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -189,8 +192,12 @@ impl Communicator {
 
     /// Counters of this communicator.
     pub fn stats(&self) -> Stats {
+        let Shared { sent_bytes, sent_in_parts, .. } = &*self.shared;
         Stats {
-            sent_bytes: self.shared.sent_bytes.load(Ordering::Relaxed),
+            sent_bytes: [sent_bytes, sent_in_parts]
+                .map(|sent| sent.load(Ordering::Relaxed))
+                .iter()
+                .sum(),
             calls: self.shared.calls.load(Ordering::Relaxed),
         }
     }

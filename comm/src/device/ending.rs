@@ -60,16 +60,6 @@ impl Inner {
     /// `is_asked`: whether somebody wants to know that buffers of calls are open nowhere, too. Who
     /// said that they may stay open may free them when the group is dropped.
     fn end(&self, patience: Duration, is_asked: bool) -> Result<(), Error> {
-        let legs = self
-            .nodes
-            .as_ref()
-            .map(|nodes| nodes.groups().map(|group| group.inner.end_alone(patience, is_asked)));
-        let whole = self.end_alone(patience, is_asked);
-        legs.into_iter().flatten().collect::<Result<(), _>>().and(whole)
-    }
-
-    /// The same, but for the groups that calls by nodes are made of.
-    fn end_alone(&self, patience: Duration, is_asked: bool) -> Result<(), Error> {
         let is_asked = is_asked || self.keeps.load(Ordering::Relaxed);
         let mut state = self.state();
         if std::mem::replace(&mut state.is_closed, true) {
@@ -77,8 +67,23 @@ impl Inner {
         }
         let (streams, has_borrowed) = (std::mem::take(&mut state.streams), state.has_borrowed);
         drop(state);
+        let legs = self
+            .nodes
+            .as_ref()
+            .map(|nodes| nodes.groups().map(|group| group.inner.end(patience, is_asked)));
+        let legs: Result<(), Error> = legs.into_iter().flatten().collect();
+        legs.and(self.end_alone((&streams, has_borrowed), patience, is_asked))
+    }
+
+    /// The same once no call is begun any more, but for the groups that calls by nodes are made of.
+    fn end_alone(
+        &self,
+        (streams, has_borrowed): (&[Stream], bool),
+        patience: Duration,
+        is_asked: bool,
+    ) -> Result<(), Error> {
         let begun = Instant::now();
-        let is_still = self.rest(&streams, has_borrowed);
+        let is_still = self.rest(streams, has_borrowed);
         let (own, number) = (&self.cards[self.group.rank as usize], self.cards[0].number);
         if self.cards.iter().all(|card| card.process == own.process) {
             return if is_still { self.watched.check() } else { Err(self.late(begun, &[])) };

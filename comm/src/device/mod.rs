@@ -17,7 +17,7 @@
 //! | `facts`, `slotted`, `plans` | calls made before, and the memory that they name |
 //! | `room` | memory that they need beside it |
 //! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
-//! | `nodes` | calls in legs: inside of nodes, and between them |
+//! | `nodes`, `legs` | calls in legs: inside of nodes, and between them |
 //! | `work` | waiting for what was enqueued |
 //! | `window` | memory that all ranks reach, for a program's own use |
 //!
@@ -36,6 +36,7 @@ mod facts;
 mod inbox;
 mod kernels;
 mod layout;
+mod legs;
 mod lent;
 mod link;
 mod looks;
@@ -178,12 +179,7 @@ impl Communicator {
         let ways = std::mem::take(&mut met.ways);
         let mut inner = Inner::new(shared, met);
         inner.find_way(&ways)?;
-        if inner.way == Way::Staged {
-            inner.nodes = Nodes::open(self, &inner.cards, context, share)?;
-        }
-        if inner.nodes.is_some() {
-            inner.way = Way::ByNodes;
-        }
+        inner.divide(self, share)?;
         inner.is_proved = true;
         let watcher = Watcher::start(&inner.watched).map_err(|error| {
             let source = TransportError::from_io(MAKE_THREAD, &error, "to watch its kernels");
@@ -232,6 +228,11 @@ impl DeviceGroup {
     /// other.
     pub fn shares_process(&self) -> bool {
         self.inner.ranks_here() > 1
+    }
+
+    /// Whether kernels of ranks wait for each other, so that those of two must not share a stream.
+    pub fn kernels_wait(&self) -> bool {
+        self.inner.way.is_enqueued() || self.inner.nodes.as_ref().is_some_and(Nodes::kernels_wait)
     }
 
     /// This rank's context.

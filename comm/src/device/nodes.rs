@@ -8,7 +8,7 @@
 //! ([`super::staged`]); and each of N nodes sends 2(N-1)/N · n in all, which is the least there is.
 //! The host's algorithm for that is `hierarchical` (`brigade_schedule`).
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use brigade_cuda::{Context, Stream};
 use brigade_schedule::Collective;
@@ -16,6 +16,7 @@ use brigade_schedule::Collective;
 use super::card::Card;
 use super::exchange::agree;
 use super::kernels::Folding;
+use super::legs::Legs;
 use super::room::Room;
 use super::share::DeviceShare;
 use super::way::Way;
@@ -31,21 +32,36 @@ const PART_BYTES: usize = 256;
 
 /// How the ranks of a group lie on nodes, and the two groups that this rank is in.
 pub(super) struct Nodes {
-    inside: DeviceGroup,
-    column: DeviceGroup,
+    pub(super) inside: DeviceGroup,
+    pub(super) column: DeviceGroup,
     /// The ranks of each node: as many on each.
-    nodes: Vec<Vec<u32>>,
+    pub(super) nodes: Vec<Vec<u32>>,
     /// This rank's node, and its place there.
-    here: Place,
+    pub(super) here: Place,
+    /// Whether kernels inside wait for ranks that are threads of one process, on any rank.
+    waits: bool,
     /// What the groups speak by.
-    _comms: [Communicator; 2],
+    comms: [Communicator; 2],
 }
 
 /// A node, and a place there.
 #[derive(Clone, Copy)]
-struct Place {
-    node: u32,
-    place: u32,
+pub(super) struct Place {
+    pub(super) node: u32,
+    pub(super) place: u32,
+}
+
+impl Inner {
+    /// Have longer calls go by nodes, if they can and there is no way for all ranks. Collective.
+    pub(super) fn divide(&mut self, comm: &Communicator, share: DeviceShare) -> Result<(), Error> {
+        if self.way == Way::Staged {
+            self.nodes = Nodes::open(comm, &self.cards, &self.context, share)?;
+        }
+        if self.nodes.is_some() {
+            self.way = Way::ByNodes;
+        }
+        Ok(())
+    }
 }
 
 impl Nodes {
@@ -63,20 +79,31 @@ impl Nodes {
         }
         let Some(nodes) = alike(cards.iter().map(|card| card.host)) else { return Ok(None) };
         let here = Place::of(&nodes, comm.rank() as u32);
-        let split = |color| {
-            let group = comm.split(Some(color), 0)?;
-            Ok::<_, Error>(group.expect("who names a colour is in a group"))
+        // A column is in the order of its nodes, by which calls along it know their root.
+        let open = |color| {
+            let part = comm.split(Some(color), here.node as i32)?;
+            let part = part.expect("who names a colour is in a part");
+            Ok::<_, Error>((part.on_device_with(context, share)?, part))
         };
-        let inside_comm = split(here.node)?;
-        let inside = inside_comm.on_device_with(context, share)?;
-        // Ranks that go through their node's memory gain nothing.
-        if !agree(comm.shared(), inside.way() != Way::Staged)? {
-            inside.close()?;
+        // Ranks that go through their node's memory gain nothing; and where one cannot open a
+        // group, all do without.
+        let inside = open(here.node);
+        let is_good = inside.as_ref().is_ok_and(|(group, _)| group.way() != Way::Staged);
+        let column = if agree(comm.shared(), is_good)? { Some(open(here.place)) } else { None };
+        let is_good = column.as_ref().is_some_and(Result::is_ok);
+        if !agree(comm.shared(), is_good)? {
+            // What is let go of may wait for the device: nobody's next call is there before.
+            drop((inside, column));
+            agree(comm.shared(), true)?;
             return Ok(None);
         }
-        let column_comm = split(here.place)?;
-        let column = column_comm.on_device_with(context, share)?;
-        Ok(Some(Self { inside, column, nodes, here, _comms: [inside_comm, column_comm] }))
+        let (inside, inside_comm) = inside?;
+        let (column, column_comm) = column.expect("agreed on")?;
+        let cards = &inside.inner.cards;
+        let here_too = |card: &Card| cards.iter().filter(|it| it.process == card.process).count();
+        let waits = inside.way().is_enqueued() && cards.iter().any(|card| here_too(card) > 1);
+        let comms = [inside_comm, column_comm];
+        Ok(Some(Self { inside, column, nodes, here, waits, comms }))
     }
 
     /// Whether a call goes so: the same on all ranks.
@@ -131,11 +158,12 @@ impl Nodes {
             _ if is_of_blocks => count * self.nodes.len(),
             _ => 0,
         };
+        let before = self.sent_bytes();
         let room = self.make_room(whole, rooms, (call, stream), (&across, room_elems * size))?;
         let mine = output + (parts[..place].iter().sum::<usize>() * size) as u64;
         let legs = Legs { nodes: self, call, across, parts: parts.into(), stream };
         // SAFETY: the caller's promise, and the room is as long as the legs use of it.
-        unsafe {
+        let done = unsafe {
             match (call.collective, root) {
                 (Collective::AllReduce, _) => legs.all_reduce(input, mine, output),
                 (Collective::Broadcast { .. }, Some(root)) => {
@@ -144,9 +172,31 @@ impl Nodes {
                 (Collective::Reduce { .. }, Some(root)) => legs.reduce(root, input, room, output),
                 (Collective::AllGather, _) => legs.all_gather(count * size, input, room, output),
                 _ => legs.reduce_scatter(count * size, input, room, output),
-            }?;
+            }
+        };
+        // Ranks of other nodes would wait for this one in the next leg.
+        done.map_err(|error| whole.watched.end(error))?;
+        whole.settle(stream)?;
+        // A kernel that was told to end, or found the others in another call, has ended, too.
+        self.inside.check().map_err(|error| whole.watched.end(error))?;
+        whole.watched.check()?;
+        let shared = &whole.watched.shared;
+        if self.waits && matches!(call.collective, Collective::Reduce { .. }) {
+            // Who has given away its part may be ahead of one who has not, and pin memory.
+            agree(&self.inside.inner.watched.shared, true)?;
         }
-        whole.settle(stream)
+        shared.sent_in_parts.fetch_add(self.sent_bytes() - before, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What this rank has sent in both groups.
+    fn sent_bytes(&self) -> u64 {
+        self.comms.iter().map(|comm| comm.stats().sent_bytes).sum()
+    }
+
+    /// Whether kernels of several ranks of a node wait for each other.
+    pub(super) fn kernels_wait(&self) -> bool {
+        self.inside.way().is_enqueued()
     }
 
     /// Room for the call along the column, pinned by the host, and of the device's own memory:
@@ -166,8 +216,7 @@ impl Nodes {
         let has_room = rooms.last().is_some_and(|room| room.bytes() >= room_bytes);
         let has_room = state.staging.fits(from, to) && (has_room || room_bytes == 0);
         let inside = &self.inside.inner.watched.shared;
-        let waits = self.inside.way().is_enqueued() && self.inside.shares_process();
-        let all_have = if waits { agree(inside, has_room)? } else { has_room };
+        let all_have = if self.waits { agree(inside, has_room)? } else { has_room };
         if !all_have {
             let pinned = state.staging.room(&column.context, from, to);
             pinned.map_err(|error| whole.give_up(call, &error, stream))?;
@@ -176,7 +225,7 @@ impl Nodes {
             0 => 0,
             _ => whole.scratch(rooms, room_bytes, (call, stream))?,
         };
-        if waits && !all_have {
+        if self.waits && !all_have {
             agree(inside, true)?;
         }
         Ok(room)
@@ -185,147 +234,6 @@ impl Nodes {
     /// The groups that calls are made of.
     pub(super) fn groups(&self) -> [&DeviceGroup; 2] {
         [&self.inside, &self.column]
-    }
-}
-
-/// The calls that one is made of, in the order of a stream. Where blocks of a vector lie, `mine` is
-/// that of this rank's place.
-struct Legs<'a> {
-    nodes: &'a Nodes,
-    call: &'a Call,
-    across: Call,
-    /// Elements of a vector that the ranks of a node divide.
-    parts: Arc<[usize]>,
-    stream: &'a Stream,
-}
-
-impl Legs<'_> {
-    unsafe fn all_reduce(&self, input: u64, mine: u64, output: u64) -> Result<(), Error> {
-        // SAFETY: the caller's promise; a part lies within the vector.
-        unsafe {
-            self.parts_inside(Collective::ReduceScatter, input, mine)?;
-            self.along_column(mine, mine)?;
-            self.parts_inside(Collective::AllGather, mine, output)
-        }
-    }
-
-    unsafe fn broadcast(
-        &self,
-        root: Place,
-        input: u64,
-        mine: u64,
-        output: u64,
-    ) -> Result<(), Error> {
-        // SAFETY: as above.
-        unsafe {
-            if root.node == self.nodes.here.node {
-                self.parts_inside(Collective::Scatter { root: root.place }, input, mine)?;
-            }
-            self.along_column(mine, mine)?;
-            self.parts_inside(Collective::AllGather, mine, output)
-        }
-    }
-
-    unsafe fn reduce(&self, root: Place, input: u64, room: u64, output: u64) -> Result<(), Error> {
-        // SAFETY: as above; the room is as long as this rank's part.
-        unsafe {
-            self.parts_inside(Collective::ReduceScatter, input, room)?;
-            self.along_column(room, room)?;
-            if root.node == self.nodes.here.node {
-                self.parts_inside(Collective::Gather { root: root.place }, room, output)?;
-            }
-            Ok(())
-        }
-    }
-
-    /// Blocks of so many bytes: those of the column to each of its ranks, which spread them inside.
-    unsafe fn all_gather(
-        &self,
-        bytes: usize,
-        input: u64,
-        room: u64,
-        output: u64,
-    ) -> Result<(), Error> {
-        let whole = &self.nodes.column.inner;
-        let place = u64::from(self.nodes.here.place);
-        // SAFETY: as above; the room has a block for each node, of which those lie side by side.
-        unsafe {
-            self.along_column(input, room)?;
-            for (node, ranks) in self.nodes.nodes.iter().enumerate() {
-                let blocks = output + u64::from(ranks[0]) * bytes as u64;
-                let own = blocks + place * bytes as u64;
-                let from = room + (node * bytes) as u64;
-                let copied = self.stream.copy(own, from, bytes);
-                copied.map_err(|error| whole.give_up(self.call, &error, self.stream))?;
-                self.blocks_inside(Collective::AllGather, own, blocks)?;
-            }
-        }
-        Ok(())
-    }
-
-    unsafe fn reduce_scatter(
-        &self,
-        bytes: usize,
-        input: u64,
-        room: u64,
-        output: u64,
-    ) -> Result<(), Error> {
-        // SAFETY: as above.
-        unsafe {
-            for (node, ranks) in self.nodes.nodes.iter().enumerate() {
-                let blocks = input + u64::from(ranks[0]) * bytes as u64;
-                self.blocks_inside(
-                    Collective::ReduceScatter,
-                    blocks,
-                    room + (node * bytes) as u64,
-                )?;
-            }
-            self.along_column(room, output)
-        }
-    }
-
-    /// A call of the node's ranks on the parts of a vector.
-    unsafe fn parts_inside(
-        &self,
-        collective: Collective,
-        input: u64,
-        output: u64,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inside(collective, Counts::PerRank(Arc::clone(&self.parts)), input, output) }
-    }
-
-    /// A call of the node's ranks on blocks as the whole call has them.
-    unsafe fn blocks_inside(
-        &self,
-        collective: Collective,
-        input: u64,
-        output: u64,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inside(collective, self.call.counts.clone(), input, output) }
-    }
-
-    unsafe fn inside(
-        &self,
-        collective: Collective,
-        counts: Counts,
-        input: u64,
-        output: u64,
-    ) -> Result<(), Error> {
-        let (dtype, op) = (self.call.dtype, self.call.op.clone());
-        let call = Call { collective, dtype, op, counts };
-        // SAFETY: the caller's promise.
-        unsafe { self.nodes.inside.enqueue(&call, input, output, self.stream) }
-    }
-
-    /// The call of the column, unless its part of a vector has nothing.
-    unsafe fn along_column(&self, input: u64, output: u64) -> Result<(), Error> {
-        if self.across.counts == Counts::Even(0) {
-            return Ok(());
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.nodes.column.enqueue(&self.across, input, output, self.stream) }
     }
 }
 

@@ -71,7 +71,7 @@ impl Streams {
             communicator.abort(&error.to_string());
             said(error)
         })?;
-        let shares = group.way().is_enqueued() && group.shares_device();
+        let shares = group.kernels_wait() && group.shares_device();
         let turn = Mutex::new(Turn { event, has_call: false });
         Ok(Self { group, own, shares, known: Mutex::default(), turn })
     }
