@@ -9,8 +9,7 @@ use super::nodes::{Nodes, Place};
 use crate::Error;
 use crate::call::{Call, Counts};
 
-/// The calls that one is made of, in the order of a stream. Where blocks of a vector lie, `mine` is
-/// that of this rank's place.
+/// The calls that one is made of, in the order of a stream.
 pub(super) struct Legs<'a> {
     pub(super) nodes: &'a Nodes,
     pub(super) call: &'a Call,
@@ -18,77 +17,60 @@ pub(super) struct Legs<'a> {
     pub(super) across: Call,
     /// Elements of a vector that the ranks of a node divide.
     pub(super) parts: Arc<[usize]>,
+    pub(super) input: u64,
+    /// Where this rank's part of a vector is, in the output or in a room; or a room with a block
+    /// for each node.
+    pub(super) part: u64,
+    pub(super) output: u64,
     pub(super) stream: &'a Stream,
 }
 
 impl Legs<'_> {
-    pub(super) unsafe fn all_reduce(
-        &self,
-        input: u64,
-        mine: u64,
-        output: u64,
-    ) -> Result<(), Error> {
+    pub(super) unsafe fn all_reduce(&self) -> Result<(), Error> {
         // SAFETY: the caller's promise; a part lies within the vector.
         unsafe {
-            self.parts_inside(Collective::ReduceScatter, input, mine)?;
-            self.along_column(mine, mine)?;
-            self.parts_inside(Collective::AllGather, mine, output)
+            self.parts_inside(Collective::ReduceScatter, self.input, self.part)?;
+            self.along_column(self.part, self.part)?;
+            self.parts_inside(Collective::AllGather, self.part, self.output)
         }
     }
 
-    pub(super) unsafe fn broadcast(
-        &self,
-        root: Place,
-        input: u64,
-        mine: u64,
-        output: u64,
-    ) -> Result<(), Error> {
+    pub(super) unsafe fn broadcast(&self, root: Place) -> Result<(), Error> {
         // SAFETY: as above.
         unsafe {
             if root.node == self.nodes.here.node {
-                self.parts_inside(Collective::Scatter { root: root.place }, input, mine)?;
+                let scatter = Collective::Scatter { root: root.place };
+                self.parts_inside(scatter, self.input, self.part)?;
             }
-            self.along_column(mine, mine)?;
-            self.parts_inside(Collective::AllGather, mine, output)
+            self.along_column(self.part, self.part)?;
+            self.parts_inside(Collective::AllGather, self.part, self.output)
         }
     }
 
-    pub(super) unsafe fn reduce(
-        &self,
-        root: Place,
-        input: u64,
-        room: u64,
-        output: u64,
-    ) -> Result<(), Error> {
+    pub(super) unsafe fn reduce(&self, root: Place) -> Result<(), Error> {
         // SAFETY: as above; the room is as long as this rank's part.
         unsafe {
-            self.parts_inside(Collective::ReduceScatter, input, room)?;
-            self.along_column(room, room)?;
+            self.parts_inside(Collective::ReduceScatter, self.input, self.part)?;
+            self.along_column(self.part, self.part)?;
             if root.node == self.nodes.here.node {
-                self.parts_inside(Collective::Gather { root: root.place }, room, output)?;
+                let gather = Collective::Gather { root: root.place };
+                self.parts_inside(gather, self.part, self.output)?;
             }
             Ok(())
         }
     }
 
     /// Blocks of so many bytes: those of the column to each of its ranks, which spread them inside.
-    pub(super) unsafe fn all_gather(
-        &self,
-        bytes: usize,
-        input: u64,
-        room: u64,
-        output: u64,
-    ) -> Result<(), Error> {
+    pub(super) unsafe fn all_gather(&self, bytes: u64) -> Result<(), Error> {
         let whole = &self.nodes.column.inner;
         let place = u64::from(self.nodes.here.place);
         // SAFETY: as above; the room has a block for each node, of which those lie side by side.
         unsafe {
-            self.along_column(input, room)?;
-            for (node, ranks) in self.nodes.nodes.iter().enumerate() {
-                let blocks = output + u64::from(ranks[0]) * bytes as u64;
-                let own = blocks + place * bytes as u64;
-                let from = room + (node * bytes) as u64;
-                let copied = self.stream.copy(own, from, bytes);
+            self.along_column(self.input, self.part)?;
+            for (first, arrived) in self.blocks(bytes) {
+                let blocks = self.output + first;
+                let own = blocks + place * bytes;
+                let copied = self.stream.copy(own, arrived, bytes as usize);
                 copied.map_err(|error| whole.give_up(self.call, &error, self.stream))?;
                 self.blocks_inside(Collective::AllGather, own, blocks)?;
             }
@@ -96,25 +78,20 @@ impl Legs<'_> {
         Ok(())
     }
 
-    pub(super) unsafe fn reduce_scatter(
-        &self,
-        bytes: usize,
-        input: u64,
-        room: u64,
-        output: u64,
-    ) -> Result<(), Error> {
+    pub(super) unsafe fn reduce_scatter(&self, bytes: u64) -> Result<(), Error> {
         // SAFETY: as above.
         unsafe {
-            for (node, ranks) in self.nodes.nodes.iter().enumerate() {
-                let blocks = input + u64::from(ranks[0]) * bytes as u64;
-                self.blocks_inside(
-                    Collective::ReduceScatter,
-                    blocks,
-                    room + (node * bytes) as u64,
-                )?;
+            for (first, sum) in self.blocks(bytes) {
+                self.blocks_inside(Collective::ReduceScatter, self.input + first, sum)?;
             }
-            self.along_column(room, output)
+            self.along_column(self.part, self.output)
         }
+    }
+
+    /// Of each node how far its blocks are behind the first of all, and its block of the room.
+    fn blocks(&self, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+        let firsts = self.nodes.nodes.iter().map(|ranks| u64::from(ranks[0]));
+        firsts.zip(0..).map(move |(first, node)| (first * bytes, self.part + node * bytes))
     }
 
     /// A call of the node's ranks on the parts of a vector.

@@ -23,6 +23,7 @@ use super::way::Way;
 use super::{DeviceGroup, Inner};
 use crate::call::{Call, Counts};
 use crate::communicator::Communicator;
+use crate::nodes::numbers;
 use crate::{Error, Op};
 
 /// Shorter calls are one of the hosts: three that follow each other take longer.
@@ -160,18 +161,20 @@ impl Nodes {
         };
         let before = self.sent_bytes();
         let room = self.make_room(whole, rooms, (call, stream), (&across, room_elems * size))?;
-        let mine = output + (parts[..place].iter().sum::<usize>() * size) as u64;
-        let legs = Legs { nodes: self, call, across, parts: parts.into(), stream };
+        let part = match room_elems {
+            0 => output + (parts[..place].iter().sum::<usize>() * size) as u64,
+            _ => room,
+        };
+        let parts = parts.into();
+        let legs = Legs { nodes: self, call, across, parts, input, part, output, stream };
         // SAFETY: the caller's promise, and the room is as long as the legs use of it.
         let done = unsafe {
             match (call.collective, root) {
-                (Collective::AllReduce, _) => legs.all_reduce(input, mine, output),
-                (Collective::Broadcast { .. }, Some(root)) => {
-                    legs.broadcast(root, input, mine, output)
-                }
-                (Collective::Reduce { .. }, Some(root)) => legs.reduce(root, input, room, output),
-                (Collective::AllGather, _) => legs.all_gather(count * size, input, room, output),
-                _ => legs.reduce_scatter(count * size, input, room, output),
+                (Collective::AllReduce, _) => legs.all_reduce(),
+                (Collective::Broadcast { .. }, Some(root)) => legs.broadcast(root),
+                (Collective::Reduce { .. }, Some(root)) => legs.reduce(root),
+                (Collective::AllGather, _) => legs.all_gather((count * size) as u64),
+                _ => legs.reduce_scatter((count * size) as u64),
             }
         };
         // Ranks of other nodes would wait for this one in the next leg.
@@ -180,12 +183,12 @@ impl Nodes {
         // A kernel that was told to end, or found the others in another call, has ended, too.
         self.inside.check().map_err(|error| whole.watched.end(error))?;
         whole.watched.check()?;
-        let shared = &whole.watched.shared;
         if self.waits && matches!(call.collective, Collective::Reduce { .. }) {
             // Who has given away its part may be ahead of one who has not, and pin memory.
             agree(&self.inside.inner.watched.shared, true)?;
         }
-        shared.sent_in_parts.fetch_add(self.sent_bytes() - before, Ordering::Relaxed);
+        let sent = self.sent_bytes() - before;
+        whole.watched.shared.sent_in_parts.fetch_add(sent, Ordering::Relaxed);
         Ok(())
     }
 
@@ -250,13 +253,9 @@ impl Place {
 
 /// The ranks of each node, where there are several with as many ranks each, and more than one.
 fn alike(hosts: impl Iterator<Item = u64>) -> Option<Vec<Vec<u32>>> {
-    let (mut known, mut nodes) = (Vec::new(), Vec::<Vec<u32>>::new());
-    for (rank, host) in hosts.enumerate() {
-        let node = known.iter().position(|other| *other == host).unwrap_or_else(|| {
-            known.push(host);
-            nodes.push(Vec::new());
-            nodes.len() - 1
-        });
+    let mut nodes: Vec<Vec<u32>> = Vec::new();
+    for (rank, node) in numbers(hosts.map(Some)).into_iter().enumerate() {
+        nodes.resize(nodes.len().max(node + 1), Vec::new());
         nodes[node].push(rank as u32);
     }
     let each = nodes.first()?.len();

@@ -2,19 +2,20 @@
 //! network namespaces of this machine, in which it says to have started at other times: so neither
 //! devices nor shared memory reach beyond one. Needs root; a test that cannot have them says so.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use brigade_comm::device::Way;
 use brigade_comm::launch::Launch;
-use brigade_comm::{Call, Communicator, Dtype, Op, Settings};
-use brigade_cuda::{CaptureMode, DeviceMemory, Stream};
+use brigade_comm::{Call, Dtype, Op, Settings};
+use brigade_cuda::{CaptureMode, DeviceMemory};
 use brigade_schedule::{Algorithm, Collective};
 
 use super::net::{Family, Hosts};
 use super::processes::{TWO_DEVICES, Variable, WAY, is_real, start_by};
-use super::world::{Rank, context, even};
+use super::world::{Rank, even, join};
 
 const FOUR_DEVICES: Variable<'static> = (None, "BRIGADE_FAKE_CUDA_DEVICES", "4");
 /// Elements of f32 that are too few to come apart, and enough, and so many that parts differ.
@@ -70,13 +71,47 @@ fn on_nodes(name: &str, places: &[usize], variables: &[Variable<'_>], be: impl F
     start_by(&format!("nodes::{name}"), places.len(), "by nodes", &all, &command);
 }
 
+/// The same with each process one rank, which goes by nodes and ends its group.
+fn by_nodes(name: &str, places: &[usize], variables: &[Variable<'_>], be: impl FnOnce(&Rank)) {
+    on_nodes(name, places, variables, || {
+        let rank = rank();
+        rank.assert_way(Way::ByNodes);
+        be(&rank);
+        rank.group.close().expect("the end of a group");
+    });
+}
+
+/// The same with each process several ranks, which are threads on its device: these of so many.
+fn by_threads(
+    name: &str,
+    places: &[usize],
+    variables: &[Variable<'_>],
+    ranks: (usize, fn(usize) -> Range<usize>),
+    be: fn(&Rank),
+) {
+    on_nodes(name, places, variables, || {
+        let launch = Launch::discover().expect("a world");
+        let process = launch.rank;
+        let one = |rank: usize| {
+            let rank = join(Launch { rank, ranks: ranks.0, ..launch.clone() }, process);
+            rank.assert_way(Way::ByNodes);
+            be(&rank);
+            rank
+        };
+        let all: Vec<Rank> = std::thread::scope(|scope| {
+            let threads = ranks.1(process).map(|rank| scope.spawn(move || one(rank)));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
+        });
+        all.iter().for_each(|rank| rank.group.close().expect("the end of a group"));
+    });
+}
+
 /// This process as one rank.
 fn rank() -> Rank {
-    let comm = Communicator::from_env().expect("a world");
-    let context = context(comm.rank());
-    let group = comm.on_device(&context).expect("a group on devices");
-    let stream = Stream::new(&context).expect("a stream");
-    Rank { group, comm, stream }
+    let launch = Launch::discover().expect("a world");
+    let device = launch.rank;
+    join(launch, device)
 }
 
 /// Every collective, of lengths that come apart and of some that do not.
@@ -133,23 +168,17 @@ fn check_bytes(rank: &Rank) {
 #[test]
 fn processes_divide_what_goes_from_node_to_node() {
     let name = "processes_divide_what_goes_from_node_to_node";
-    on_nodes(name, &[0, 0, 1, 1], &[FOUR_DEVICES], || {
-        let rank = rank();
-        rank.assert_way(Way::ByNodes);
-        check_all(&rank);
-        check_bytes(&rank);
-        rank.group.close().expect("the end of a group");
+    by_nodes(name, &[0, 0, 1, 1], &[FOUR_DEVICES], |rank| {
+        check_all(rank);
+        check_bytes(rank);
     });
 }
 
 #[test]
 fn ranks_of_a_node_need_not_be_neighbours_by_number() {
     let name = "ranks_of_a_node_need_not_be_neighbours_by_number";
-    on_nodes(name, &[0, 1, 2, 0, 1, 2], &[(None, "BRIGADE_FAKE_CUDA_DEVICES", "6")], || {
-        let rank = rank();
-        rank.assert_way(Way::ByNodes);
-        check_all(&rank);
-        rank.group.close().expect("the end of a group");
+    by_nodes(name, &[0, 1, 2, 0, 1, 2], &[(None, "BRIGADE_FAKE_CUDA_DEVICES", "6")], |rank| {
+        check_all(rank);
     });
 }
 
@@ -157,16 +186,13 @@ fn ranks_of_a_node_need_not_be_neighbours_by_number() {
 #[test]
 fn roots_are_found_wherever_their_nodes_come_up() {
     let name = "roots_are_found_wherever_their_nodes_come_up";
-    on_nodes(name, &[0, 1, 1, 0], &[FOUR_DEVICES], || {
-        let rank = rank();
-        rank.assert_way(Way::ByNodes);
+    by_nodes(name, &[0, 1, 1, 0], &[FOUR_DEVICES], |rank| {
         for collective in Collective::ALL.into_iter().filter(|it| it.root().is_some()) {
             for root in 0..4 {
                 let case = even(collective.with_root(root), Dtype::I32, Op::Sum, 20_000, 4);
                 rank.check(&case, u64::from(root));
             }
         }
-        rank.group.close().expect("the end of a group");
     });
 }
 
@@ -178,13 +204,12 @@ fn ranks_of_a_node_that_fold_otherwise_are_told_so() {
         let rank = rank();
         let call = |op| Call::new(Collective::ReduceScatter, Dtype::I32, op, 20_000);
         let (input, output) = (rank.memory(&[0; 320_000]), rank.memory(&[0; 80_000]));
-        for op in [Op::Sum, Op::Max] {
-            rank.run(&call(op), input.address(), output.address());
-        }
-        let op = if rank.comm.rank().is_multiple_of(2) { Op::Sum } else { Op::Max };
         let (from, to) = (input.address(), output.address());
         // SAFETY: the memory is as long as the call.
-        let error = unsafe { rank.group.enqueue(&call(op), from, to, &rank.stream) };
+        let enqueue = |op| unsafe { rank.group.enqueue(&call(op), from, to, &rank.stream) };
+        let own = if rank.comm.rank().is_multiple_of(2) { Op::Sum } else { Op::Max };
+        // A rank that is late hears of it in a call that all agree on.
+        let error = [Op::Sum, Op::Max, own].into_iter().try_for_each(enqueue);
         let error = error.expect_err("another operator").to_string();
         assert!(error.contains("sum") && error.contains("max"), "{error}");
     });
@@ -194,16 +219,15 @@ fn ranks_of_a_node_that_fold_otherwise_are_told_so() {
 #[test]
 fn processes_that_share_the_device_of_their_node_meet() {
     let name = "processes_that_share_the_device_of_their_node_meet";
-    on_nodes(name, &[0, 0, 1, 1], &[], || {
-        let rank = rank();
-        rank.assert_way(Way::ByNodes);
-        check_all(&rank);
+    by_nodes(name, &[0, 0, 1, 1], &[], |rank| {
+        check_all(rank);
         rank.group.keep_open();
         let memory = rank.memory(&1_i32.to_le_bytes().repeat(50_000));
         for turn in 1..3 {
             rank.run(&sum(50_000), memory.address(), memory.address());
             assert!(rank.bytes(&memory) == 4_i32.pow(turn).to_le_bytes().repeat(50_000));
         }
+        // Which stays until then.
         rank.group.close().expect("the end of a group");
     });
 }
@@ -258,27 +282,10 @@ fn nothing_is_captured_and_who_names_an_algorithm_has_it() {
 #[test]
 fn threads_of_each_node_do_not_wait_for_each_others_memory() {
     let name = "threads_of_each_node_do_not_wait_for_each_others_memory";
-    on_nodes(name, &[0, 1], &[TWO_DEVICES], || {
-        let launch = Launch::discover().expect("a world");
-        let process = launch.rank;
-        let be = |thread: usize| {
-            let launch = Launch { rank: 2 * process + thread, ranks: 4, ..launch.clone() };
-            let settings = Settings::from_env().expect("settings");
-            let comm = Communicator::join(launch, settings).expect("a world");
-            let context = context(process);
-            let group = comm.on_device(&context).expect("a group on devices");
-            let stream = Stream::new(&context).expect("a stream");
-            let rank = Rank { group, comm, stream };
-            rank.assert_way(Way::ByNodes);
-            assert!(rank.group.shares_device());
-            check_all(&rank);
-            rank
-        };
-        let both = std::thread::scope(|scope| {
-            let threads = [0, 1].map(|thread| scope.spawn(move || be(thread)));
-            threads.map(|thread| thread.join().expect("a rank"))
-        });
-        both.iter().for_each(|rank| rank.group.close().expect("the end of a group"));
+    let two = |process| 2 * process..2 * process + 2;
+    by_threads(name, &[0, 1], &[TWO_DEVICES], (4, two), |rank| {
+        assert!(rank.group.shares_device() && rank.group.kernels_wait());
+        check_all(rank);
     });
 }
 
@@ -286,32 +293,12 @@ fn threads_of_each_node_do_not_wait_for_each_others_memory() {
 #[test]
 fn processes_of_a_node_may_have_different_numbers_of_threads() {
     let name = "processes_of_a_node_may_have_different_numbers_of_threads";
-    on_nodes(name, &[0, 0, 1, 1], &[FOUR_DEVICES], || {
-        let launch = Launch::discover().expect("a world");
-        let process = launch.rank;
-        let first = 3 * (process / 2) + 2 * (process % 2);
-        let be = |rank: usize| {
-            let launch = Launch { rank, ranks: 6, ..launch.clone() };
-            let settings = Settings::from_env().expect("settings");
-            let comm = Communicator::join(launch, settings).expect("a world");
-            let context = context(process);
-            let group = comm.on_device(&context).expect("a group on devices");
-            let stream = Stream::new(&context).expect("a stream");
-            let rank = Rank { group, comm, stream };
-            rank.assert_way(Way::ByNodes);
-            for collective in Collective::ALL.into_iter().filter(|it| *it != Collective::Barrier) {
-                let collective = collective.with_root(4);
-                rank.check(&even(collective, Dtype::F32, Op::Sum, 20_000, 6), 5);
-            }
-            rank
-        };
-        let all: Vec<Rank> = std::thread::scope(|scope| {
-            let threads =
-                (first..first + 2 - process % 2).map(|rank| scope.spawn(move || be(rank)));
-            let threads: Vec<_> = threads.collect();
-            threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
-        });
-        all.iter().for_each(|rank| rank.group.close().expect("the end of a group"));
+    let some = |process| 3 * process / 2 + process % 2..3 * (process + 1) / 2 + (process + 1) % 2;
+    by_threads(name, &[0, 0, 1, 1], &[FOUR_DEVICES], (6, some), |rank| {
+        for collective in Collective::ALL.into_iter().filter(|it| *it != Collective::Barrier) {
+            let collective = collective.with_root(4);
+            rank.check(&even(collective, Dtype::F32, Op::Sum, 20_000, 6), 5);
+        }
     });
 }
 

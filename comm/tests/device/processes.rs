@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::device::{DeviceMessage, Way};
 use brigade_comm::launch::Launch;
-use brigade_comm::{Call, Communicator, Dtype, Op, Settings};
+use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_cuda::{CaptureMode, Context, Stream};
 use brigade_schedule::Collective;
 
-use super::world::{Rank, case, context, even, has_device, turn};
+use super::world::{Rank, case, context, even, has_device, join, turn};
 
 /// Says which way a rank of such a world must find; only ranks have it.
 pub(crate) const WAY: &str = "TEST_DEVICE_WAY";
@@ -96,12 +96,7 @@ fn be_two_ranks() {
     let process = launch.rank;
     let be = |thread: usize| {
         let launch = Launch { rank: 2 * process + thread, ranks: 4, ..launch.clone() };
-        let settings = Settings::from_env().expect("settings");
-        let comm = Communicator::join(launch, settings).expect("a world");
-        let context = context(process);
-        let group = comm.on_device(&context).expect("a group on devices");
-        let stream = Stream::new(&context).expect("a stream");
-        let rank = Rank { group, comm, stream };
+        let rank = join(launch, process);
         rank.assert_way(Way::Linked);
         assert!(rank.group.shares_device());
         check_all(&rank, &[3001]);

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use brigade_comm::device::{DeviceGroup, DeviceMessage, Way};
+use brigade_comm::launch::Launch;
 use brigade_comm::naive::{NaiveCall, expected, fill};
 use brigade_comm::{Call, Communicator, Counts, Dtype, Op, Settings};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
@@ -38,6 +39,16 @@ pub(crate) fn context(rank: usize) -> Context {
         devices.iter().map(|device| Context::new(device).expect("a context")).collect()
     });
     all[rank % all.len()].clone()
+}
+
+/// A rank of this launch, on this device.
+pub(crate) fn join(launch: Launch, device: usize) -> Rank {
+    let settings = Settings::from_env().expect("settings");
+    let comm = Communicator::join(launch, settings).expect("a world");
+    let context = context(device);
+    let group = comm.on_device(&context).expect("a group on devices");
+    let stream = Stream::new(&context).expect("a stream");
+    Rank { group, comm, stream }
 }
 
 /// Run `body` on so many ranks, which are threads.
