@@ -8,7 +8,7 @@ use brigade_schedule::{Algorithm, Collective};
 use brigade_transports::LendingStats;
 
 use crate::aside::Aside;
-use crate::call::{Buffers, Call};
+use crate::call::{Buffers, Call, Counts};
 use crate::choice::Choice;
 use crate::control::History;
 use crate::drive::Driver;
@@ -271,6 +271,23 @@ impl Shared {
         let outcome = engine.call(call, buffers);
         self.count(&engine, outcome.is_ok());
         outcome
+    }
+
+    /// Carry out a piece of a call with `whole` elements in every block on this thread, likewise:
+    /// the last one counts as the call.
+    pub(crate) fn run_piece(
+        &self,
+        (piece, whole, is_last): (&Call, usize, bool),
+        buffers: Buffers<'_>,
+    ) -> Result<(), Error> {
+        let purpose = match piece.counts {
+            Counts::Even(count) if count != whole => Purpose::Piece(whole),
+            _ => Purpose::Itself,
+        };
+        let mut engine = self.lock();
+        let outcome = engine.call_for(purpose, piece, buffers);
+        self.count(&engine, outcome.is_ok() && is_last);
+        outcome.map_err(|error| *error)
     }
 
     /// Carry out a call that is a part of something else, behind all that is queued.

@@ -134,7 +134,7 @@ impl Engine {
         self.remember(outcome)
     }
 
-    /// Carry out a call that is a part of something else, and folds nothing.
+    /// Carry out a call that is a part of something else.
     pub(crate) fn call_for(
         &mut self,
         purpose: Purpose,
@@ -255,11 +255,12 @@ impl Engine {
         let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
         let code = crate::select::code(algorithm);
         let window = Window::at_most(self.settings.window_bytes);
-        let header = Header::of_call(call, code, self.group, window).with_purpose(self.purpose);
+        let purpose = self.purpose;
+        let whole = purpose.whole(call);
+        let header = Header::of_call(&whole, code, self.group, window).with_purpose(purpose);
         let plan = link(&program, call, header, window.bytes(), in_place)
             .map_err(|error| Error::invalid(format!("{call}: {error}")))?;
-        let purpose = self.purpose;
-        let name = format!("{}{call} by {algorithm}({})", purpose.prefix(), self.ranks);
+        let name = format!("{}{whole} by {algorithm}({})", purpose.prefix(), self.ranks);
         let prepared = Prepared { plan, name };
         self.driver.open_wires(&prepared, self.settings.join_patience())?;
         let shape = Shape {

@@ -85,7 +85,7 @@ impl Header {
 
     /// The same header for a part of something else.
     pub(crate) fn with_purpose(mut self, purpose: Purpose) -> Self {
-        if purpose != Purpose::Itself {
+        if purpose.code() != 0 {
             debug_assert_eq!(self.0[4], 0, "what folds is no part of anything");
             self.0[4] = purpose.code();
         }

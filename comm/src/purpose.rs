@@ -1,10 +1,12 @@
 //! What a call is made for, which is told with it.
 
-/// Set in place of an operator where a call is made for something else, which that is added to.
+use crate::call::{Call, Counts};
+
+/// Marks the operator's byte of a header as a purpose: its place in [`Purpose::NAMED`] is added.
 const PURPOSE: u8 = 0x80;
 
 /// What a call is a part of: whoever made another call shall read of the one that was made here,
-/// and not of what that does inside. Only calls that fold nothing are parts of others.
+/// and not of what that does inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// It is a call of the user's by itself.
@@ -20,10 +22,12 @@ pub(crate) enum Purpose {
     Window,
     /// Making a group on devices, and what its calls do by hosts.
     Devices,
+    /// A piece of the same call with so many elements in every block.
+    Piece(usize),
 }
 
 impl Purpose {
-    /// In the order of their codes.
+    /// Those in place of an operator, in the order of their codes. Such calls fold nothing.
     pub(crate) const NAMED: [(Self, &str); 5] = [
         (Self::Split, "split"),
         (Self::Shrink, "shrink"),
@@ -36,6 +40,14 @@ impl Purpose {
     pub(crate) fn code(self) -> u8 {
         let place = Self::NAMED.iter().position(|(purpose, _)| *purpose == self);
         place.map_or(0, |place| PURPOSE + place as u8)
+    }
+
+    /// The call that others shall read of.
+    pub(crate) fn whole(self, call: &Call) -> Call {
+        match self {
+            Self::Piece(count) => Call { counts: Counts::Even(count), ..call.clone() },
+            _ => call.clone(),
+        }
     }
 
     /// The words in front of a call with this purpose.

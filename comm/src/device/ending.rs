@@ -67,15 +67,12 @@ impl Inner {
         }
         let (streams, has_borrowed) = (std::mem::take(&mut state.streams), state.has_borrowed);
         drop(state);
-        let legs = self
-            .nodes
-            .as_ref()
-            .map(|nodes| nodes.groups().map(|group| group.inner.end(patience, is_asked)));
-        let legs: Result<(), Error> = legs.into_iter().flatten().collect();
-        legs.and(self.end_alone((&streams, has_borrowed), patience, is_asked))
+        let inside = self.nodes.as_ref().map(|nodes| nodes.inside.inner.end(patience, is_asked));
+        let alone = self.end_alone((&streams, has_borrowed), patience, is_asked);
+        inside.unwrap_or(Ok(())).and(alone)
     }
 
-    /// The same once no call is begun any more, but for the groups that calls by nodes are made of.
+    /// The same once no call is begun any more, but for the group inside of a node.
     fn end_alone(
         &self,
         (streams, has_borrowed): (&[Stream], bool),

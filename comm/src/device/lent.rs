@@ -1,7 +1,6 @@
-//! Memory that ranks of several processes lend each other for a call, and memory of the host that
-//! calls go through.
+//! Memory that ranks of several processes lend each other for a call.
 
-use brigade_cuda::{Context, CudaError, IpcHandle, Opened, Pinned, Whereabouts};
+use brigade_cuda::{Context, IpcHandle, Opened, Whereabouts};
 
 use super::layout::{Direct, RANKS};
 use crate::say::warn;
@@ -200,37 +199,5 @@ impl Imports {
     /// Keep it open for good: a kernel of ours does not end.
     pub(super) fn hold_on(&mut self) {
         std::mem::forget(std::mem::take(&mut self.opened));
-    }
-}
-
-/// Pinned memory of the host that calls go through.
-#[derive(Default)]
-pub(super) struct Staging {
-    buffers: Option<(Pinned, Pinned)>,
-}
-
-impl Staging {
-    /// Whether there is room for so many bytes each.
-    pub(super) fn fits(&self, input_bytes: usize, output_bytes: usize) -> bool {
-        self.buffers.as_ref().is_some_and(|(input, output)| {
-            input.bytes() >= input_bytes && output.bytes() >= output_bytes
-        })
-    }
-
-    /// Room for so many bytes each.
-    pub(super) fn room(
-        &mut self,
-        context: &Context,
-        input_bytes: usize,
-        output_bytes: usize,
-    ) -> Result<(&mut Pinned, &mut Pinned), CudaError> {
-        if !self.fits(input_bytes, output_bytes) {
-            self.buffers = None;
-            let input = Pinned::new(context, input_bytes.next_power_of_two())?;
-            let output = Pinned::new(context, output_bytes.next_power_of_two())?;
-            self.buffers = Some((input, output));
-        }
-        let (input, output) = self.buffers.as_mut().expect("made above");
-        Ok((input, output))
     }
 }

@@ -16,7 +16,8 @@
 //! | `parties`, `ending` | what other processes have open, and how nobody frees it under them |
 //! | `facts`, `slotted`, `plans` | calls made before, and the memory that they name |
 //! | `room` | memory that they need beside it |
-//! | `ways`, `slots`, `staged`, `lent`, `messages` | the ways to carry out a call, and messages |
+//! | `ways`, `slots`, `lent`, `messages` | the ways to carry out a call, and messages |
+//! | `staged`, `pieces`, `relay` | what goes through hosts, a piece at a time |
 //! | `nodes`, `legs` | calls in legs: inside of nodes, and between them |
 //! | `work` | waiting for what was enqueued |
 //! | `window` | memory that all ranks reach, for a program's own use |
@@ -44,9 +45,11 @@ mod lower;
 mod messages;
 mod nodes;
 mod parties;
+mod pieces;
 mod plans;
 mod proof;
 mod reached;
+mod relay;
 mod room;
 mod setup;
 mod share;
@@ -85,9 +88,10 @@ use facts::Facts;
 use inbox::Inboxes;
 use kernels::Kernels;
 use layout::{Group, RANKS};
-use lent::{Imports, Staging};
+use lent::Imports;
 use nodes::Nodes;
 use plans::{Plan, Plans, Ranges, Ready};
+use relay::Staging;
 use room::Room;
 use setup::Met;
 use watch::{Watched, Watcher};
@@ -321,9 +325,7 @@ impl DeviceGroup {
     /// and need not open and close it for every call. Each rank decides for itself.
     pub fn keep_open(&self) {
         self.inner.keeps.store(true, Ordering::Relaxed);
-        if let Some(nodes) = &self.inner.nodes {
-            nodes.groups().into_iter().for_each(Self::keep_open);
-        }
+        self.inner.nodes.iter().for_each(|nodes| nodes.inside.keep_open());
     }
 
     /// Why nothing can be called any more, if it is so: for those whose calls run in graphs.

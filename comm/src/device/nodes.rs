@@ -8,41 +8,52 @@
 //! ([`super::staged`]); and each of N nodes sends 2(N-1)/N · n in all, which is the least there is.
 //! The host's algorithm for that is `hierarchical` (`brigade_schedule`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use brigade_cuda::{Context, Stream};
 use brigade_schedule::Collective;
 
 use super::card::Card;
-use super::exchange::agree;
+use super::exchange::{agree, trouble};
 use super::kernels::Folding;
-use super::legs::Legs;
+use super::legs::{Divided, Legs, Part, divided};
+use super::pieces::Pieces;
+use super::relay::{Relay, Staging};
 use super::room::Room;
 use super::share::DeviceShare;
 use super::way::Way;
 use super::{DeviceGroup, Inner};
 use crate::call::{Call, Counts};
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Shared};
 use crate::nodes::numbers;
-use crate::{Error, Op};
+use crate::{Dtype, Error, Op};
 
 /// Shorter calls are one of the hosts: three that follow each other take longer.
 const LEAST_BYTES: usize = 64 << 10;
 /// Parts of a vector begin at multiples of so many bytes, so that kernels move long words.
 const PART_BYTES: usize = 256;
 
+/// What is done here, for errors.
+const OPENING: &str = "opening a group on devices";
+
 /// How the ranks of a group lie on nodes, and the two groups that this rank is in.
 pub(super) struct Nodes {
     pub(super) inside: DeviceGroup,
-    pub(super) column: DeviceGroup,
+    /// What the ranks of this node speak by.
+    inside_comm: Communicator,
+    /// The hosts of the ranks which have this one's place.
+    column: Communicator,
     /// The ranks of each node: as many on each.
     pub(super) nodes: Vec<Vec<u32>>,
     /// This rank's node, and its place there.
     pub(super) here: Place,
     /// Whether kernels inside wait for ranks that are threads of one process, on any rank.
     waits: bool,
-    /// What the groups speak by.
-    comms: [Communicator; 2],
+    /// Whether vectors go in pieces, which overlap: on all nodes kernels inside wait for ranks of
+    /// other processes only. Those of one process share the device's queues, in which what one
+    /// thread has put for later may keep another one's from beginning.
+    in_pieces: bool,
 }
 
 /// A node, and a place there.
@@ -60,6 +71,14 @@ impl Inner {
         }
         if self.nodes.is_some() {
             self.way = Way::ByNodes;
+            // Shorter calls, which would have to ask for it each, find it.
+            let pinned = self.state().staging.make_room(&self.context, (LEAST_BYTES, LEAST_BYTES));
+            let shared = &self.watched.shared;
+            let all_have = agree(shared, pinned.is_ok())?;
+            pinned.map_err(|error| trouble(OPENING, &error))?;
+            if !all_have {
+                return Err(Error::join("another rank could not pin memory of its host"));
+            }
         }
         Ok(())
     }
@@ -81,30 +100,28 @@ impl Nodes {
         let Some(nodes) = alike(cards.iter().map(|card| card.host)) else { return Ok(None) };
         let here = Place::of(&nodes, comm.rank() as u32);
         // A column is in the order of its nodes, by which calls along it know their root.
-        let open = |color| {
+        let part = |color| {
             let part = comm.split(Some(color), here.node as i32)?;
-            let part = part.expect("who names a colour is in a part");
-            Ok::<_, Error>((part.on_device_with(context, share)?, part))
+            Ok::<_, Error>(part.expect("who names a colour is in a part"))
         };
+        let (inside_comm, column) = (part(here.node)?, part(here.place)?);
         // Ranks that go through their node's memory gain nothing; and where one cannot open a
         // group, all do without.
-        let inside = open(here.node);
-        let is_good = inside.as_ref().is_ok_and(|(group, _)| group.way() != Way::Staged);
-        let column = if agree(comm.shared(), is_good)? { Some(open(here.place)) } else { None };
-        let is_good = column.as_ref().is_some_and(Result::is_ok);
+        let inside = inside_comm.on_device_with(context, share);
+        let is_good = inside.as_ref().is_ok_and(|group| group.way() != Way::Staged);
         if !agree(comm.shared(), is_good)? {
             // What is let go of may wait for the device: nobody's next call is there before.
-            drop((inside, column));
+            drop((inside, inside_comm));
             agree(comm.shared(), true)?;
             return Ok(None);
         }
-        let (inside, inside_comm) = inside?;
-        let (column, column_comm) = column.expect("agreed on")?;
+        let inside = inside?;
         let cards = &inside.inner.cards;
         let here_too = |card: &Card| cards.iter().filter(|it| it.process == card.process).count();
-        let waits = inside.way().is_enqueued() && cards.iter().any(|card| here_too(card) > 1);
-        let comms = [inside_comm, column_comm];
-        Ok(Some(Self { inside, column, nodes, here, waits, comms }))
+        let is_enqueued = inside.way().is_enqueued();
+        let waits = is_enqueued && cards.iter().any(|card| here_too(card) > 1);
+        let in_pieces = agree(comm.shared(), is_enqueued && !waits)?;
+        Ok(Some(Self { inside, inside_comm, column, nodes, here, waits, in_pieces }))
     }
 
     /// Whether a call goes so: the same on all ranks.
@@ -117,15 +134,15 @@ impl Nodes {
                 return false;
             }
         }
-        let blocks = match call.collective {
-            Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => 1,
-            // Blocks of a node must lie side by side.
-            Collective::AllGather | Collective::ReduceScatter if are_rows(&self.nodes) => {
-                self.nodes.len() * self.nodes[0].len()
+        let comes_apart = match call.collective {
+            Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => {
+                true
             }
-            _ => return false,
+            // Blocks of a node must lie side by side.
+            Collective::AllGather | Collective::ReduceScatter => are_rows(&self.nodes),
+            _ => false,
         };
-        count * blocks * call.dtype.size() >= LEAST_BYTES
+        comes_apart && self.longest_bytes(call.collective, count, call.dtype) >= LEAST_BYTES
     }
 
     /// Carry out a call that is taken. It is done when this returns.
@@ -136,50 +153,56 @@ impl Nodes {
     pub(super) unsafe fn carry_out(
         &self,
         whole: &Inner,
-        rooms: &mut Vec<Room>,
+        (staging, rooms): (&mut Staging, &mut Vec<Room>),
         call: &Call,
         (input, output): (u64, u64),
         stream: &Stream,
     ) -> Result<(), Error> {
         let Counts::Even(count) = call.counts else { unreachable!("such calls are not taken") };
-        let size = call.dtype.size();
-        let place = self.here.place as usize;
+        let (place, size) = (self.here.place as usize, call.dtype.size());
         let root = call.collective.root().map(|root| Place::of(&self.nodes, root));
-        let parts = parts(count, self.nodes[0].len(), (PART_BYTES / size).max(1));
+        let pieces = self.pieces(call, count);
+        let own: usize = pieces.iter().map(|piece| piece.part(place).1).sum();
         let is_of_blocks = call.collective.blocks(2) > 1;
         let across = Call {
             collective: root.map_or(call.collective, |root| call.collective.with_root(root.node)),
             // What is multiplied before it is added was so inside.
             op: if matches!(call.op, Op::PreMulSum(_)) { Op::Sum } else { call.op.clone() },
-            counts: Counts::Even(if is_of_blocks { count } else { parts[place] }),
+            counts: Counts::Even(if is_of_blocks { count } else { own }),
             dtype: call.dtype,
         };
         let room_elems = match call.collective {
-            Collective::Reduce { .. } => parts[place],
+            Collective::Reduce { .. } => own,
             _ if is_of_blocks => count * self.nodes.len(),
             _ => 0,
         };
         let before = self.sent_bytes();
-        let room = self.make_room(whole, rooms, (call, stream), (&across, room_elems * size))?;
-        let part = match room_elems {
-            0 => output + (parts[..place].iter().sum::<usize>() * size) as u64,
-            _ => room,
-        };
-        let parts = parts.into();
-        let legs = Legs { nodes: self, call, across, parts, input, part, output, stream };
+        let column = self.column.shared();
+        whole.pin(staging, (call, stream), across.buffer_elems(column.ranks, column.rank))?;
+        let room = self.make_room(whole, rooms, (call, stream), room_elems * size)?;
+        let part = if room_elems == 0 { Part::Output } else { Part::Room(room) };
+        let relay = Relay::new(whole, column, staging, stream);
+        let legs = Legs { nodes: self, call, across, relay, input, part, output, stream };
+        let is_roots = root.is_some_and(|root| root.node == self.here.node);
+        let at_root = |of: fn(u32) -> Collective| root.filter(|_| is_roots).map(|it| of(it.place));
+        let scatter = || at_root(|root| Collective::Scatter { root });
+        let gather = || at_root(|root| Collective::Gather { root });
+        let (apart, together) = (Some(Collective::ReduceScatter), Some(Collective::AllGather));
+        let bytes = (count * size) as u64;
         // SAFETY: the caller's promise, and the room is as long as the legs use of it.
         let done = unsafe {
-            match (call.collective, root) {
-                (Collective::AllReduce, _) => legs.all_reduce(),
-                (Collective::Broadcast { .. }, Some(root)) => legs.broadcast(root),
-                (Collective::Reduce { .. }, Some(root)) => legs.reduce(root),
-                (Collective::AllGather, _) => legs.all_gather((count * size) as u64),
-                _ => legs.reduce_scatter((count * size) as u64),
+            match call.collective {
+                Collective::AllReduce => legs.of_vector(&pieces, apart, together),
+                Collective::Broadcast { .. } => legs.of_vector(&pieces, scatter(), together),
+                Collective::Reduce { .. } => legs.of_vector(&pieces, apart, gather()),
+                Collective::AllGather => legs.all_gather(room, bytes),
+                _ => legs.reduce_scatter(room, bytes),
             }
         };
         // Ranks of other nodes would wait for this one in the next leg.
-        done.map_err(|error| whole.watched.end(error))?;
-        whole.settle(stream)?;
+        let done = done.map_err(|error| whole.watched.end(error));
+        let settled = whole.settle(stream);
+        done.and(settled)?;
         // A kernel that was told to end, or found the others in another call, has ended, too.
         self.inside.check().map_err(|error| whole.watched.end(error))?;
         whole.watched.check()?;
@@ -192,9 +215,19 @@ impl Nodes {
         Ok(())
     }
 
+    /// A vector in pieces, which the ranks of a node divide.
+    fn pieces(&self, call: &Call, count: usize) -> Vec<Divided> {
+        let window = self.column.settings().window() as usize;
+        let pieces = match self.in_pieces {
+            true => Pieces::of(call, self.ranks() as u32, window),
+            false => Pieces::one(count, call.dtype.size()),
+        };
+        divided(pieces, self.nodes[0].len(), (PART_BYTES / call.dtype.size()).max(1))
+    }
+
     /// What this rank has sent in both groups.
     fn sent_bytes(&self) -> u64 {
-        self.comms.iter().map(|comm| comm.stats().sent_bytes).sum()
+        self.inside_comm.stats().sent_bytes + self.column.stats().sent_bytes
     }
 
     /// Whether kernels of several ranks of a node wait for each other.
@@ -202,41 +235,49 @@ impl Nodes {
         self.inside.way().is_enqueued()
     }
 
-    /// Room for the call along the column, pinned by the host, and of the device's own memory:
-    /// where that is. To make some may wait for all that runs on a device, or hold up whoever
-    /// shares this process, so no rank may be in a call inside that waits for this one.
+    /// Those whose kernels may wait for a rank that pins memory or takes some of its device.
+    pub(super) fn waiting(&self) -> Option<&Arc<Shared>> {
+        self.waits.then_some(self.inside_comm.shared())
+    }
+
+    /// Whether all ranks have had pinned memory for a call since the group was opened.
+    pub(super) fn has_pinned(&self, call: &Call) -> bool {
+        let Counts::Even(count) = call.counts else { return false };
+        self.longest_bytes(call.collective, count, call.dtype) <= LEAST_BYTES
+    }
+
+    /// The longest buffer that a rank has for a call.
+    fn longest_bytes(&self, collective: Collective, count: usize, dtype: Dtype) -> usize {
+        let blocks = if collective.blocks(2) > 1 { self.ranks() } else { 1 };
+        count * blocks * dtype.size()
+    }
+
+    fn ranks(&self) -> usize {
+        self.nodes.len() * self.nodes[0].len()
+    }
+
+    /// So many bytes of the device's own memory: where they are. To take some may wait for all that
+    /// runs on a device, so no rank may be in a call inside that waits for this one.
     fn make_room(
         &self,
         whole: &Inner,
         rooms: &mut Vec<Room>,
-        (call, stream): (&Call, &Stream),
-        (across, room_bytes): (&Call, usize),
+        call: (&Call, &Stream),
+        bytes: usize,
     ) -> Result<u64, Error> {
-        let column = &*self.column.inner;
-        let mut state = column.state();
-        let (from, to) = across.buffer_elems(column.group.ranks, column.group.rank);
-        let (from, to) = (from * call.dtype.size(), to * call.dtype.size());
-        let has_room = rooms.last().is_some_and(|room| room.bytes() >= room_bytes);
-        let has_room = state.staging.fits(from, to) && (has_room || room_bytes == 0);
-        let inside = &self.inside.inner.watched.shared;
-        let all_have = if self.waits { agree(inside, has_room)? } else { has_room };
-        if !all_have {
-            let pinned = state.staging.room(&column.context, from, to);
-            pinned.map_err(|error| whole.give_up(call, &error, stream))?;
+        if bytes == 0 {
+            return Ok(0);
         }
-        let room = match room_bytes {
-            0 => 0,
-            _ => whole.scratch(rooms, room_bytes, (call, stream))?,
+        let has_room = rooms.last().is_some_and(|room| room.bytes() >= bytes);
+        let takes = match self.waiting() {
+            Some(shared) => !agree(shared, has_room)?,
+            None => !has_room,
         };
-        if self.waits && !all_have {
-            agree(inside, true)?;
+        let room = whole.scratch(rooms, bytes, call)?;
+        match self.waiting() {
+            Some(shared) if takes => agree(shared, true).map(|_| room),
+            _ => Ok(room),
         }
-        Ok(room)
-    }
-
-    /// The groups that calls are made of.
-    pub(super) fn groups(&self) -> [&DeviceGroup; 2] {
-        [&self.inside, &self.column]
     }
 }
 
@@ -268,13 +309,6 @@ fn are_rows(nodes: &[Vec<u32>]) -> bool {
     nodes.iter().all(|ranks| ranks.windows(2).all(|two| two[1] == two[0] + 1))
 }
 
-/// So many elements in as many parts as there are ranks, which begin at multiples of `unit`.
-fn parts(count: usize, ranks: usize, unit: usize) -> Vec<usize> {
-    let most = count.div_ceil(ranks).next_multiple_of(unit);
-    let part = |rank: usize| count.saturating_sub(rank * most).min(most);
-    (0..ranks).map(part).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,17 +323,5 @@ mod tests {
         }
         assert!(are_rows(&of("aabb").unwrap()));
         assert!(!are_rows(&of("abab").unwrap()));
-    }
-
-    #[test]
-    fn parts_are_all_there_is_and_begin_at_multiples() {
-        for (count, ranks, unit) in
-            (0..300).flat_map(|count| [1, 2, 3, 8].map(|ranks| (count, ranks, 16)))
-        {
-            let parts = parts(count, ranks, unit);
-            assert_eq!((parts.iter().sum::<usize>(), parts.len()), (count, ranks));
-            let starts = parts.iter().scan(0, |at, part| Some(std::mem::replace(at, *at + part)));
-            assert!(starts.zip(&parts).all(|(at, part)| *part == 0 || at % unit == 0), "{parts:?}");
-        }
     }
 }

@@ -1,15 +1,14 @@
 //! Calls through pinned memory of the host: what always works.
 
-use brigade_cuda::Stream;
+use brigade_cuda::{CudaError, Stream};
 
 use super::Inner;
 use super::exchange::{agree, trouble};
-use super::lent::Staging;
 use super::looks::Looks;
-use super::plans::Plan;
+use super::relay::{Crossing, Relay, Staging};
 use super::room::Room;
 use crate::Error;
-use crate::call::{Buffers, Call};
+use crate::call::{Call, Counts};
 
 impl Inner {
     /// Carry out a call through the host, or as much of it as goes from node to node.
@@ -21,7 +20,6 @@ impl Inner {
         &self,
         staging: &mut Staging,
         rooms: &mut Vec<Room>,
-        plan: &Plan,
         call: &Call,
         buffers: (u64, u64),
         stream: &Stream,
@@ -30,9 +28,9 @@ impl Inner {
         unsafe {
             match &self.nodes {
                 Some(nodes) if nodes.takes(call) => {
-                    nodes.carry_out(self, rooms, call, buffers, stream)
+                    nodes.carry_out(self, (staging, rooms), call, buffers, stream)
                 }
-                _ => self.stage(staging, plan, call, buffers, stream),
+                _ => self.stage(staging, call, buffers, stream),
             }
         }
     }
@@ -45,49 +43,74 @@ impl Inner {
     pub(super) unsafe fn stage(
         &self,
         staging: &mut Staging,
-        plan: &Plan,
         call: &Call,
         (input, output): (u64, u64),
         stream: &Stream,
     ) -> Result<(), Error> {
-        let failed = |error| self.give_up(call, &error, stream);
-        let size = call.dtype.size();
-        let (input_bytes, output_bytes) = (plan.elems.0 * size, plan.elems.1 * size);
-        // Pinning may wait for the device and hold up others who use it: calls that kernels are in
-        // must have all their ranks by now, and no further one may begin meanwhile.
         let shared = &self.watched.shared;
-        let pins =
-            self.way.is_enqueued() && !agree(shared, staging.fits(input_bytes, output_bytes))?;
-        let room = staging.room(&self.context, input_bytes, output_bytes);
-        let (from, to) = room.map_err(failed)?;
+        self.pin(staging, (call, stream), call.buffer_elems(shared.ranks, shared.rank))?;
+        let whole = if let Counts::Even(count) = call.counts { count } else { 0 };
+        let crossing = Crossing { call, whole, input, output };
+        let mut relay = Relay::new(self, shared, staging, stream);
+        // SAFETY: the caller's promise.
+        let done =
+            unsafe { relay.bring_down(&crossing).and_then(|()| relay.take_across(&crossing)) };
+        // Pinned memory stays as it is for the device even if only a part was done.
+        let settled = self.settle(stream);
+        done.and(settled)
+    }
+
+    /// Have pinned memory for so many elements each of a call. Pinning may wait for the device and
+    /// hold up others who use it: calls that kernels are in must have all their ranks by now, and
+    /// no further one may begin meanwhile.
+    pub(super) fn pin(
+        &self,
+        staging: &mut Staging,
+        (call, stream): (&Call, &Stream),
+        (input_elems, output_elems): (usize, usize),
+    ) -> Result<(), Error> {
+        let bytes = [input_elems, output_elems].map(|elems| elems * call.dtype.size());
+        let bytes = (bytes[0], bytes[1]);
+        let waiting = match &self.nodes {
+            _ if self.way.is_enqueued() => Some(&self.watched.shared),
+            Some(nodes) if !nodes.has_pinned(call) => nodes.waiting(),
+            _ => None,
+        };
+        let pins = match waiting {
+            Some(shared) => !agree(shared, staging.fits(bytes))?,
+            None => !staging.fits(bytes),
+        };
         if pins {
-            agree(shared, true)?;
+            let made = staging.make_room(&self.context, bytes);
+            made.map_err(|error| self.give_up(call, &error, stream))?;
         }
-        // SAFETY: the caller vouches for the input; ours is as long, and waited for.
-        unsafe { stream.copy(from.as_mut_ptr() as u64, input, input_bytes) }.map_err(failed)?;
-        self.settle(stream)?;
-        let (source, target) =
-            (&from.as_slice()[..input_bytes], &mut to.as_mut_slice()[..output_bytes]);
-        shared.progress.drain();
-        let buffers = Buffers::OutOfPlace { input: source, output: target };
-        shared.run_now(call, buffers).map_err(|error| *error)?;
-        // SAFETY: likewise.
-        unsafe { stream.copy(output, to.as_ptr() as u64, output_bytes) }.map_err(failed)?;
-        self.settle(stream)
+        match waiting {
+            Some(shared) if pins => agree(shared, true).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Wait until the stream is empty, no longer than a call may take.
     pub(super) fn settle(&self, stream: &Stream) -> Result<(), Error> {
-        let failed = |error| trouble("waiting for a stream", &error);
+        self.await_device("a stream", || stream.is_done())
+    }
+
+    /// Wait until something on the device has ended, likewise.
+    pub(super) fn await_device(
+        &self,
+        what: &str,
+        mut is_done: impl FnMut() -> Result<bool, CudaError>,
+    ) -> Result<(), Error> {
+        let failed = |error| trouble(&format!("waiting for {what}"), &error);
         let mut looks = Looks::begin(self.ranks_here());
-        while !stream.is_done().map_err(failed)? {
+        while !is_done().map_err(failed)? {
             if !looks.rest() {
                 continue;
             }
             self.watched.check()?;
             let waited = looks.begun.elapsed();
             if waited > self.watched.shared.settings.timeout {
-                let (place, waited_ms) = ("a stream does not end".into(), waited.as_millis());
+                let (place, waited_ms) = (format!("{what} does not end"), waited.as_millis());
                 let (waited_ms, others) = (waited_ms as u64, String::new());
                 return Err(Error::Timeout { place, waited_ms, others });
             }

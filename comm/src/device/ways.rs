@@ -111,7 +111,7 @@ impl Inner {
                 match unsafe { self.meet_and_run(imports, (argument, lent), kernel, stream)? } {
                     true => Ok(()),
                     // SAFETY: as above.
-                    false => unsafe { self.stage(staging, plan, call, buffers, stream) },
+                    false => unsafe { self.stage(staging, call, buffers, stream) },
                 }
             }
             Ready::Linked(slotted) => {
@@ -125,7 +125,7 @@ impl Inner {
                 unsafe { self.pass_on(plan, call, places, *posted, stream) }
             }
             // SAFETY: as above.
-            Ready::Staged => unsafe { self.staged(staging, scratch, plan, call, buffers, stream) },
+            Ready::Staged => unsafe { self.staged(staging, scratch, call, buffers, stream) },
         }
     }
 

@@ -174,6 +174,40 @@ fn processes_divide_what_goes_from_node_to_node() {
     });
 }
 
+/// Windows so short that what takes one piece elsewhere takes up to sixteen: of vectors, of blocks
+/// between nodes, and of whole calls through hosts.
+#[test]
+fn long_calls_go_in_pieces() {
+    let pieces = (None, "BRIGADE_WINDOW_BYTES", "4096");
+    by_nodes("long_calls_go_in_pieces", &[0, 0, 1, 1], &[FOUR_DEVICES, pieces], |rank| {
+        check_all(rank);
+        check_bytes(rank);
+    });
+}
+
+/// Whoever is in another call reads of the whole one, not of a piece, and so does who counts.
+#[test]
+fn pieces_are_told_as_the_call_that_they_are_of() {
+    let name = "pieces_are_told_as_the_call_that_they_are_of";
+    let pieces = (None, "BRIGADE_WINDOW_BYTES", "4096");
+    on_nodes(name, &[0, 0, 1], &[FOUR_DEVICES, pieces], || {
+        let rank = rank();
+        let memory = rank.memory(&[0; 160_000]);
+        let at = memory.address();
+        let calls = |elems| {
+            let before = rank.comm.stats().calls;
+            rank.run(&sum(elems), at, at);
+            rank.comm.stats().calls - before
+        };
+        assert_eq!(calls(40_000), calls(1000));
+        let own = sum(if rank.comm.rank() == 1 { 39_000 } else { 40_000 });
+        // SAFETY: the memory is as long as the call.
+        let error = unsafe { rank.group.enqueue(&own, at, at, &rank.stream) };
+        let error = error.expect_err("another length").to_string();
+        assert!(error.contains("i32 x 39000") && error.contains("i32 x 40000"), "{error}");
+    });
+}
+
 #[test]
 fn ranks_of_a_node_need_not_be_neighbours_by_number() {
     let name = "ranks_of_a_node_need_not_be_neighbours_by_number";
