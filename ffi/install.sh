@@ -31,6 +31,11 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
+# Paths are those of whoever calls, and those that are written into files hold anywhere.
+case "$prefix" in /*) ;; *) prefix=$PWD/$prefix ;; esac
+case "$libdir" in '' | /*) ;; *) libdir=$PWD/$libdir ;; esac
+case "$destdir" in '' | /*) ;; *) destdir=$PWD/$destdir ;; esac
+case "$from" in '' | /*) ;; *) from=$PWD/$from ;; esac
 libdir=${libdir:-$prefix/lib}
 includedir=$prefix/include
 

@@ -242,7 +242,7 @@ typedef void (*brigade_fold_t)(const void *arriving,
 // A handle of calls in flight. Functions that carry out calls take a pointer to one last, where
 // NCCL's take a stream: with NULL they return when the call is done; else they return at once,
 // and the memory of the call belongs to it until brigade_work_test or brigade_work_wait tells its
-// end.
+// end. Of all kinds of handles 65536 can be alive in a process.
 typedef brigade_work *brigade_work_t;
 
 // A function that is called when work has ended: `result` as brigade_work_wait would tell it, and
@@ -437,8 +437,10 @@ brigade_result_t brigade_comm_init_all(brigade_comm_t *comms,
                                        int nranks,
                                        const brigade_config_t *config);
 
-// Wait until all ranks have come here, and all their calls have ended. After that no rank needs
-// another one any more, and brigade_comm_destroy disturbs nobody.
+// Wait until all ranks have come here and all their calls have ended, and leave the group. After
+// that no rank needs another one any more, the process may end, and the handle is good for
+// brigade_comm_destroy only. What was made of the communicator and is still used (parts of it,
+// windows, groups on devices) keeps it; whoever ends without having ended these is lost to others.
 //
 // Threads: from any thread; calls on one communicator are carried out one after the other.
 brigade_result_t brigade_comm_finalize(brigade_comm_t comm);
@@ -590,16 +592,18 @@ brigade_result_t brigade_work_wait(brigade_work_t work,
 // calls out, and never behind another such function. So it may call collectives, also of the same
 // communicator, wait for works, and destroy the communicator. The handle of the work may be freed
 // before. brigade_comm_destroy waits for such functions (BRIGADE_TIMEOUT_MS at most), except in
-// one: a caller that holds a lock that they need lets go of it first.
+// one: a caller that holds a lock that they need lets go of it first. The handle of the
+// communicator ends before that, so whoever's function still calls something on it waits for that
+// before destroying.
 //
 // Threads: from any thread.
 brigade_result_t brigade_work_on_done(brigade_work_t work,
                                       brigade_done_t done,
                                       void *user);
 
-// A file descriptor that can be read from (POLLIN, EPOLLIN) once the work has ended, well or not;
-// what is read means nothing. The same one each time. It belongs to the handle: brigade_work_free
-// closes it.
+// A file descriptor to poll (POLLIN, EPOLLIN): readable once the work has ended, well or not,
+// until somebody reads from it; what is read means nothing. The same one each time. It belongs to
+// the handle: brigade_work_free closes it.
 //
 // Threads: from any thread.
 brigade_result_t brigade_work_fd(brigade_work_t work,
@@ -771,8 +775,9 @@ brigade_result_t brigade_scatter_v(const void *sendbuf,
 
 // Send `count` elements to rank `peer`, which must receive as many of the same type. Returns when
 // sendbuf may be used again, which may be before they have arrived. Messages between two ranks
-// keep their order. Ranks that send to each other first and receive afterwards may wait for each
-// other: put both into a group.
+// keep their order. Calls on one communicator begin in the order in which they were made, with a
+// work, too: ranks that both send to each other first, or both receive first, and do the other
+// afterwards wait for each other until BRIGADE_TIMEOUT_MS. Put both into a group.
 //
 // Threads: from any thread; calls on one communicator are carried out one after the other.
 brigade_result_t brigade_send(const void *sendbuf,
@@ -782,7 +787,8 @@ brigade_result_t brigade_send(const void *sendbuf,
                               brigade_comm_t comm,
                               brigade_work_t *work);
 
-// Receive `count` elements from rank `peer`.
+// Receive `count` elements from rank `peer`; in a group with what goes there at the same time, as
+// brigade_send says.
 //
 // Threads: from any thread; calls on one communicator are carried out one after the other.
 brigade_result_t brigade_recv(void *recvbuf,
@@ -818,8 +824,17 @@ brigade_result_t brigade_group_start(void);
 // group failed when it was listed, or one on memory of the host makes no sense by itself, none is
 // carried out. A child that was forked inside a group can only end it: its calls are the parent's.
 //
+// Buffers of messages in a group lie apart, but for those that are only sent: else nothing of it
+// is carried out.
+//
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_end(brigade_work_t *work);
+
+// Forget the calls of all groups that this thread has open, and end these: for whoever cannot go
+// on listing, as in a handler of exceptions. Without an open group it does nothing.
+//
+// Threads: each thread has its own groups.
+brigade_result_t brigade_group_cancel(void);
 
 // Have the calls that this thread makes from now on ask `interrupt`, some 50 times a second while
 // they wait for other ranks and nothing moves; NULL asks nobody. For interpreters, which handle

@@ -127,6 +127,34 @@ private:
     brigade_work_t handle_ = nullptr;
 };
 
+// Calls that are listed and carried out together, by `end`. Who leaves the scope without it, as an
+// exception does, has none of them carried out. Communicators end outside of groups: declare them
+// before it.
+class Group {
+public:
+    Group() { check(brigade_group_start()); }
+    Group(const Group &) = delete;
+    Group &operator=(const Group &) = delete;
+    ~Group() {
+        if (is_open_) brigade_group_cancel();
+    }
+
+    void end() {
+        is_open_ = false;
+        check(brigade_group_end(nullptr));
+    }
+    // All of them go on until the work has ended.
+    Work start() {
+        Work work;
+        is_open_ = false;
+        check(brigade_group_end(work.put()));
+        return work;
+    }
+
+private:
+    bool is_open_ = true;
+};
+
 // A group of ranks. Counts are elements; "in place" is what brigade.h says of it.
 class Communicator {
 public:

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use brigade_schedule::{Algorithm, Collective};
 use brigade_transports::LendingStats;
@@ -24,6 +25,9 @@ use crate::{Dtype, Error, Settings};
 
 /// Calls up to this size go by the algorithm with the fewest steps.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
+
+/// How long who ends the world waits to hear of it.
+const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// One rank's handle on a group of ranks.
 ///
@@ -212,9 +216,12 @@ impl Communicator {
         &self.shared.settings
     }
 
-    /// End this world on all ranks: whoever waits gets [`Error::Aborted`] with this reason.
+    /// End this world on all ranks: whoever waits gets [`Error::Aborted`] with this reason. Returns
+    /// once this rank has heard so itself, and refuses further calls; within a second at most.
     pub fn abort(&self, why: &str) {
         self.shared.world.control.abort(why);
+        // Where the network is stuck, whoever is told later is told by what is lost.
+        let _ = self.shared.world.control.await_verdict(ABORT_WAIT);
     }
 
     /// Why this world cannot go on, once that is known: a lost rank, an abort, a mismatch. For

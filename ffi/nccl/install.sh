@@ -29,6 +29,9 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 
+# Paths are those of whoever calls.
+case "$libdir" in /*) ;; *) libdir=$PWD/$libdir ;; esac
+case "$from" in '' | /*) ;; *) from=$PWD/$from ;; esac
 cd "$(dirname "$0")"
 if [ -z "$from" ]; then
     ../build.sh brigade-nccl

@@ -1,7 +1,7 @@
 //! Communicators: made, asked, ended.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::brigade_comm::bootstrap::Root;
 use ::brigade_comm::launch::Launch;
@@ -11,7 +11,7 @@ use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::id::brigade_unique_id_t;
 use crate::settings::{brigade_config_t, settings, sized};
 use crate::thread;
-use brigade_wall::handle::{Noun, close, pin, register};
+use brigade_wall::handle::{Noun, close, pin, reserve};
 use brigade_wall::pointer::Out;
 use brigade_wall::roots;
 use brigade_wall::sight::Sight;
@@ -139,30 +139,23 @@ pub unsafe extern "C" fn brigade_comm_init_all(
     config: *const brigade_config_t,
 ) -> brigade_result_t {
     enter(|| {
-        may_wait("brigade_comm_init_all")?;
         let ranks = usize::try_from(nranks).unwrap_or_default();
         if ranks == 0 || ranks > isize::MAX as usize / size_of::<brigade_comm_t>() {
             return Err(Failure::argument(format!("{nranks} ranks")));
         }
-        let places = (0..ranks).map(|rank| Out::new(comms.wrapping_add(rank), "comms"));
-        let places = places.collect::<Outcome<Vec<_>>>()?;
-        for place in &places {
+        let places = (0..ranks).map(|rank| {
+            let place = Out::new(comms.wrapping_add(rank), "comms")?;
             // SAFETY: C passes room for so many.
-            unsafe { place.put(std::ptr::null_mut()) };
-        }
+            Ok(unsafe { place.holding(std::ptr::null_mut()) })
+        });
+        let places = places.collect::<Outcome<Vec<_>>>()?;
+        may_wait("brigade_comm_init_all")?;
         // SAFETY: C passes NULL or a config.
         let settings = unsafe { settings(config) }?;
-        let mut handles = Vec::with_capacity(ranks);
-        for communicator in Communicator::local_world(ranks, &settings)? {
-            match register(Arc::new(Comm::new(communicator, None))) {
-                Ok(handle) => handles.push(handle),
-                Err(failure) => {
-                    handles.into_iter().try_for_each(close::<Comm>)?;
-                    return Err(failure);
-                }
-            }
-        }
-        for (place, handle) in places.into_iter().zip(handles) {
+        let reserved = (0..ranks).map(|_| reserve()).collect::<Outcome<Vec<_>>>()?;
+        let world = Communicator::local_world(ranks, &settings)?;
+        for ((place, reserved), communicator) in places.into_iter().zip(reserved).zip(world) {
+            let handle = reserved.fill(Arc::new(Comm::new(communicator, None)));
             // SAFETY: as above.
             unsafe { place.put(as_comm(handle)) };
         }
@@ -170,16 +163,29 @@ pub unsafe extern "C" fn brigade_comm_init_all(
     })
 }
 
-/// Wait until all ranks have come here, and all their calls have ended. After that no rank needs
-/// another one any more, and brigade_comm_destroy disturbs nobody.
+/// Wait until all ranks have come here and all their calls have ended, and leave the group. After
+/// that no rank needs another one any more, the process may end, and the handle is good for
+/// brigade_comm_destroy only. What was made of the communicator and is still used (parts of it,
+/// windows, groups on devices) keeps it; whoever ends without having ended these is lost to others.
 ///
 /// Threads: from any thread; calls on one communicator are carried out one after the other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_comm_finalize(comm: brigade_comm_t) -> brigade_result_t {
     enter(|| {
         may_wait("brigade_comm_finalize")?;
-        Ok(pin::<Comm>(comm.addr() as u64)?.communicator.barrier()?)
+        let handle = comm.addr() as u64;
+        pin::<Comm>(handle)?.communicator.barrier()?;
+        // A rank that is not as far yet must not take the end of this process for a loss.
+        close::<Comm>(handle)?;
+        finalized().push(handle);
+        Ok(())
     })
+}
+
+/// Handles that were finalized, and are still to be destroyed.
+fn finalized() -> MutexGuard<'static, Vec<u64>> {
+    static FINALIZED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+    FINALIZED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// End the world of this communicator on all its ranks: calls in flight, here and there, end with
@@ -258,7 +264,14 @@ pub unsafe extern "C" fn brigade_comm_get_rank_error(
 pub unsafe extern "C" fn brigade_comm_destroy(comm: brigade_comm_t) -> brigade_result_t {
     enter(|| {
         thread::refuse_in_group("brigade_comm_destroy")?;
-        close::<Comm>(comm.addr() as u64)
+        let handle = comm.addr() as u64;
+        let mut finalized = finalized();
+        if let Some(at) = finalized.iter().position(|known| *known == handle) {
+            finalized.swap_remove(at);
+            return Ok(());
+        }
+        drop(finalized);
+        close::<Comm>(handle)
     })
 }
 
@@ -331,13 +344,13 @@ unsafe fn init(
     join: impl FnOnce(Settings) -> Outcome<Comm>,
 ) -> brigade_result_t {
     enter(|| {
-        may_wait("making a communicator")?;
-        let out = Out::new(comm, "comm")?;
         // SAFETY: the caller's promise.
-        unsafe { out.put(std::ptr::null_mut()) };
+        let out = unsafe { Out::new(comm, "comm")?.holding(std::ptr::null_mut()) };
+        may_wait("making a communicator")?;
         // SAFETY: the caller's promise.
         let settings = unsafe { settings(config) }?;
-        let handle = register(Arc::new(join(settings)?))?;
+        let reserved = reserve()?;
+        let handle = reserved.fill(Arc::new(join(settings)?));
         // SAFETY: the caller's promise.
         unsafe { out.put(as_comm(handle)) };
         Ok(())

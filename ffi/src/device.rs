@@ -6,7 +6,7 @@ use std::sync::Arc;
 use brigade_comm::Dtype;
 use brigade_comm::device::cuda::{Context, Cuda};
 use brigade_comm::device::{DeviceShare, Way};
-use brigade_wall::handle::{Noun, close, pin, register};
+use brigade_wall::handle::{Noun, close, pin, reserve};
 use brigade_wall::listed::What;
 use brigade_wall::memory::{Memory, Seat};
 use brigade_wall::pointer::Out;
@@ -17,7 +17,7 @@ use crate::dtype::DtypeCode;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::settings::sized;
 use crate::shape::Shape;
-use crate::work::{brigade_work_t, register_mark};
+use crate::work::{InFlight, brigade_work_t, fill};
 use crate::{group, thread};
 
 /// The ranks of a communicator on devices. What is inside is nobody's.
@@ -164,11 +164,10 @@ unsafe fn create(
     share: impl FnOnce() -> Outcome<DeviceShare>,
     comm: brigade_comm_t,
 ) -> Outcome {
-    may_wait(name)?;
-    let comm = pin::<Comm>(comm.addr() as u64)?;
-    let out = Out::new(group, "group")?;
     // SAFETY: the caller's promise.
-    unsafe { out.put(std::ptr::null_mut()) };
+    let out = unsafe { Out::new(group, "group")?.holding(std::ptr::null_mut()) };
+    may_wait(name)?;
+    let (comm, reserved) = (pin::<Comm>(comm.addr() as u64)?, reserve()?);
     let opened = share().and_then(|share| Ok((context(device)?, share)));
     // All hear of it before anybody waits for a rank that cannot come.
     let without = first_without(&comm.communicator, opened.is_ok())?;
@@ -179,7 +178,7 @@ unsafe fn create(
     let streams = Streams::new(&comm.communicator, &context, share)?;
     let (seat, ordinal) = (comm.seat(), context.device().ordinal);
     let made = OnDevice { streams, seat, ordinal, _comm: comm.share() };
-    let handle = register(Arc::new(made))?;
+    let handle = reserved.fill(Arc::new(made));
     // SAFETY: as above.
     unsafe { out.put(std::ptr::without_provenance_mut(handle as usize)) };
     Ok(())
@@ -280,10 +279,10 @@ pub unsafe extern "C" fn brigade_device_mark(
     enter(|| {
         thread::refuse_in_group("brigade_device_mark")?;
         let device = pin::<OnDevice>(group.addr() as u64)?;
-        let out = Out::new(work, "work")?;
+        let (out, reserved) = (Out::new(work, "work")?, reserve()?);
         // SAFETY: C passes a stream of this device.
-        let marked = unsafe { device.streams.mark(stream.expose_provenance()) }?;
-        let handle = register_mark(marked, device.share())?;
+        let work = unsafe { device.streams.mark(stream.expose_provenance()) }?;
+        let handle = fill(reserved, InFlight::Marked { work, _group: device.share() });
         // SAFETY: C passes a place for it.
         unsafe { out.put(handle) };
         Ok(())
@@ -340,7 +339,7 @@ unsafe fn message(
         let device = pin::<OnDevice>(group.addr() as u64)?;
         let dtype = dtype.parse()?;
         let peer = device.seat.member("message: rank", peer)?;
-        let what = what(dtype, Memory::of_message(buffer, count, dtype)?, peer);
+        let what = what(dtype, Memory::of_message("the buffer", buffer, count, dtype)?, peer);
         // SAFETY: the caller's promise.
         unsafe { group::enqueue(&device, what, stream.expose_provenance()) }
     })

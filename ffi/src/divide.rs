@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use brigade_wall::handle::{pin, register};
+use brigade_wall::handle::{pin, reserve};
 use brigade_wall::pointer::{Out, list};
 use brigade_wall::roots;
 
@@ -49,11 +49,10 @@ pub unsafe extern "C" fn brigade_comm_split_config(
     config: *const brigade_config_t,
 ) -> brigade_result_t {
     enter(|| {
-        may_wait("brigade_comm_split")?;
-        let parent = pin::<Comm>(comm.addr() as u64)?;
-        let out = Out::new(new_comm, "new_comm")?;
         // SAFETY: C passes a place for it.
-        unsafe { out.put(std::ptr::null_mut()) };
+        let out = unsafe { Out::new(new_comm, "new_comm")?.holding(std::ptr::null_mut()) };
+        may_wait("brigade_comm_split")?;
+        let (parent, reserved) = (pin::<Comm>(comm.addr() as u64)?, reserve()?);
         let color = match color {
             BRIGADE_SPLIT_NOCOLOR => None,
             color => Some(u32::try_from(color).map_err(|_| {
@@ -64,7 +63,7 @@ pub unsafe extern "C" fn brigade_comm_split_config(
         // SAFETY: C passes NULL or a config.
         let settings = unsafe { settings_over(inherited, config) }?;
         if let Some(communicator) = parent.communicator.split_with(color, key, settings)? {
-            let handle = register(Arc::new(Comm::new(communicator, parent.root.clone())))?;
+            let handle = reserved.fill(Arc::new(Comm::new(communicator, parent.root.clone())));
             // SAFETY: as above.
             unsafe { out.put(as_comm(handle)) };
         }
@@ -88,11 +87,10 @@ pub unsafe extern "C" fn brigade_comm_shrink(
     config: *const brigade_config_t,
 ) -> brigade_result_t {
     enter(|| {
-        may_wait("brigade_comm_shrink")?;
-        let parent = pin::<Comm>(comm.addr() as u64)?;
-        let out = Out::new(new_comm, "new_comm")?;
         // SAFETY: C passes a place for it.
-        unsafe { out.put(std::ptr::null_mut()) };
+        let out = unsafe { Out::new(new_comm, "new_comm")?.holding(std::ptr::null_mut()) };
+        may_wait("brigade_comm_shrink")?;
+        let (parent, reserved) = (pin::<Comm>(comm.addr() as u64)?, reserve()?);
         // SAFETY: C passes so many numbers.
         let excluded = unsafe { list(excluded, count, "excluded") }?;
         let seat = parent.seat();
@@ -102,7 +100,7 @@ pub unsafe extern "C" fn brigade_comm_shrink(
         // SAFETY: C passes NULL or a config.
         let settings = unsafe { settings_over(inherited, config) }?;
         let communicator = parent.communicator.shrink_with(&ranks, settings)?;
-        let handle = register(Arc::new(Comm::new(communicator, None)))?;
+        let handle = reserved.fill(Arc::new(Comm::new(communicator, None)));
         // SAFETY: as above.
         unsafe { out.put(as_comm(handle)) };
         Ok(())
@@ -126,11 +124,10 @@ pub unsafe extern "C" fn brigade_comm_grow(
     config: *const brigade_config_t,
 ) -> brigade_result_t {
     enter(|| {
-        may_wait("brigade_comm_grow")?;
-        let parent = pin::<Comm>(comm.addr() as u64)?;
-        let out = Out::new(new_comm, "new_comm")?;
         // SAFETY: C passes a place for it.
-        unsafe { out.put(std::ptr::null_mut()) };
+        let out = unsafe { Out::new(new_comm, "new_comm")?.holding(std::ptr::null_mut()) };
+        may_wait("brigade_comm_grow")?;
+        let (parent, reserved) = (pin::<Comm>(comm.addr() as u64)?, reserve()?);
         // The others hear of what is wrong with a number, too.
         let ranks = i64::from(nranks);
         // SAFETY: C passes NULL or an id.
@@ -139,7 +136,7 @@ pub unsafe extern "C" fn brigade_comm_grow(
         // SAFETY: C passes NULL or a config.
         let settings = || unsafe { settings_over(inherited, config) };
         let (communicator, root) = roots::grow(&parent.communicator, ranks, [id, None], settings)?;
-        let handle = register(Arc::new(Comm::new(communicator, root)))?;
+        let handle = reserved.fill(Arc::new(Comm::new(communicator, root)));
         // SAFETY: as above.
         unsafe { out.put(as_comm(handle)) };
         Ok(())

@@ -9,9 +9,9 @@ use crate::comm::Comm;
 use crate::device::OnDevice;
 use crate::error::{Failure, Outcome, brigade_result_t, enter};
 use crate::thread::{is_plain, open_groups, refuse_in_operator, set_open_groups};
-use crate::work::{brigade_work_t, register};
+use crate::work::{InFlight, brigade_work_t, fill};
 use brigade_wall::fork;
-use brigade_wall::handle::Pinned;
+use brigade_wall::handle::{Pinned, reserve};
 use brigade_wall::listed::{Listed, What};
 use brigade_wall::pointer::Out;
 use brigade_wall::streams::{Enqueued, Streams};
@@ -25,7 +25,8 @@ pub extern "C" fn brigade_group_start() -> brigade_result_t {
     enter(|| {
         refuse_in_operator()?;
         if open_groups() == 0 {
-            GROUP.with_borrow_mut(|group| group.process = std::process::id());
+            let open = |group: &RefCell<Group>| group.borrow_mut().process = std::process::id();
+            GROUP.try_with(open).map_err(|_| Failure::usage(ENDING))?;
         }
         set_open_groups(open_groups() + 1);
         Ok(())
@@ -39,6 +40,9 @@ pub extern "C" fn brigade_group_start() -> brigade_result_t {
 /// group failed when it was listed, or one on memory of the host makes no sense by itself, none is
 /// carried out. A child that was forked inside a group can only end it: its calls are the parent's.
 ///
+/// Buffers of messages in a group lie apart, but for those that are only sent: else nothing of it
+/// is carried out.
+///
 /// Threads: each thread has its own groups.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade_result_t {
@@ -48,7 +52,7 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
             0 => Err(Failure::usage("brigade_group_end without brigade_group_start")),
             1 => {
                 set_open_groups(0);
-                let group = GROUP.with(RefCell::take);
+                let group = GROUP.try_with(RefCell::take).map_err(|_| Failure::usage(ENDING))?;
                 let group = fork::own_group(group.process, group)?;
                 // SAFETY: the caller's promise.
                 unsafe {
@@ -64,6 +68,24 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
                 Ok(())
             }
         }
+    })
+}
+
+/// Whoever is called when a thread's own data has gone, by `atexit` say.
+const ENDING: &str = "this thread is ending, and has no groups any more";
+
+/// Forget the calls of all groups that this thread has open, and end these: for whoever cannot go
+/// on listing, as in a handler of exceptions. Without an open group it does nothing.
+///
+/// Threads: each thread has its own groups.
+#[unsafe(no_mangle)]
+pub extern "C" fn brigade_group_cancel() -> brigade_result_t {
+    enter(|| {
+        refuse_in_operator()?;
+        set_open_groups(0);
+        // What a thread that is ending had listed has gone.
+        drop(GROUP.try_with(RefCell::take));
+        Ok(())
     })
 }
 
@@ -122,7 +144,7 @@ pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What, work: *mut brigade_w
             "in a group work must be NULL: brigade_group_end gives one for all its calls",
         ));
     }
-    GROUP.with_borrow_mut(|group| {
+    list(|group| {
         let comm = comm.share();
         let known = group.shares.iter().position(|share| Arc::ptr_eq(&share.comm, &comm));
         let place = known.unwrap_or_else(|| {
@@ -130,8 +152,12 @@ pub(crate) unsafe fn later(comm: &Pinned<Comm>, what: What, work: *mut brigade_w
             group.shares.len() - 1
         });
         group.shares[place].listed.push(what);
-    });
-    Ok(())
+    })
+}
+
+/// Add to the open group.
+fn list(add: impl FnOnce(&mut Group)) -> Outcome {
+    GROUP.try_with(|group| add(&mut group.borrow_mut())).map_err(|_| Failure::usage(ENDING))
 }
 
 /// Enqueue a call on memory of devices, or list it in the open group.
@@ -145,7 +171,7 @@ pub(crate) unsafe fn enqueue(device: &Pinned<OnDevice>, what: What, stream: usiz
         // SAFETY: the caller's promise.
         return unsafe { device.streams().run(what, stream) };
     }
-    GROUP.with_borrow_mut(|group| {
+    list(|group| {
         let device = device.share();
         let known = group.on_devices.iter().position(|(known, _)| Arc::ptr_eq(known, &device));
         let place = known.unwrap_or_else(|| {
@@ -153,8 +179,7 @@ pub(crate) unsafe fn enqueue(device: &Pinned<OnDevice>, what: What, stream: usiz
             group.on_devices.len() - 1
         });
         group.on_devices[place].1.push(what, stream);
-    });
-    Ok(())
+    })
 }
 
 impl Group {
@@ -191,7 +216,10 @@ impl Group {
             // SAFETY: the caller's promise.
             return self.shares.into_iter().try_for_each(|share| unsafe { share.run() });
         }
-        let out = if work.is_null() { None } else { Some(Out::new(work, "work")?) };
+        let out = match work.is_null() {
+            true => None,
+            false => Some((Out::new(work, "work")?, reserve::<InFlight>()?)),
+        };
         let mut works = Vec::new();
         // SAFETY: the caller's promise; what was started is waited for, here or by C.
         let started = self.shares.iter().try_for_each(|share| unsafe { share.start(&mut works) });
@@ -203,8 +231,8 @@ impl Group {
         }
         match out {
             None => Ok(work.wait()?),
-            Some(out) => {
-                let handle = register(work)?;
+            Some((out, reserved)) => {
+                let handle = fill(reserved, InFlight::started(work));
                 // SAFETY: the caller's promise.
                 unsafe { out.put(handle) };
                 Ok(())

@@ -15,8 +15,9 @@ use brigade_wall::pointer::Out;
 
 /// Send `count` elements to rank `peer`, which must receive as many of the same type. Returns when
 /// sendbuf may be used again, which may be before they have arrived. Messages between two ranks
-/// keep their order. Ranks that send to each other first and receive afterwards may wait for each
-/// other: put both into a group.
+/// keep their order. Calls on one communicator begin in the order in which they were made, with a
+/// work, too: ranks that both send to each other first, or both receive first, and do the other
+/// afterwards wait for each other until BRIGADE_TIMEOUT_MS. Put both into a group.
 ///
 /// Threads: from any thread; calls on one communicator are carried out one after the other.
 #[unsafe(no_mangle)]
@@ -31,7 +32,7 @@ pub unsafe extern "C" fn brigade_send(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
-        let memory = Memory::of_message(sendbuf, count, dtype)?;
+        let memory = Memory::of_message("sendbuf", sendbuf, count, dtype)?;
         let peer = comm.seat().member("message: rank", peer)?;
         refuse_on_device(&comm, &memory, "brigade_device_send")?;
         // SAFETY: the caller's promise.
@@ -39,7 +40,8 @@ pub unsafe extern "C" fn brigade_send(
     })
 }
 
-/// Receive `count` elements from rank `peer`.
+/// Receive `count` elements from rank `peer`; in a group with what goes there at the same time, as
+/// brigade_send says.
 ///
 /// Threads: from any thread; calls on one communicator are carried out one after the other.
 #[unsafe(no_mangle)]
@@ -54,7 +56,7 @@ pub unsafe extern "C" fn brigade_recv(
     enter(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
-        let memory = Memory::of_message(recvbuf, count, dtype)?;
+        let memory = Memory::of_message("recvbuf", recvbuf, count, dtype)?;
         let peer = comm.seat().member("message: rank", peer)?;
         refuse_on_device(&comm, &memory, "brigade_device_recv")?;
         // SAFETY: the caller's promise.
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn brigade_recv_any(
         may_wait("brigade_recv_any")?;
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype.parse()?;
-        let memory = Memory::of_message(recvbuf, count, dtype)?;
+        let memory = Memory::of_message("recvbuf", recvbuf, count, dtype)?;
         refuse_on_device(&comm, &memory, "brigade_device_recv")?;
         let source = Out::new(source, "source")?;
         let told = if received.is_null() { None } else { Some(Out::new(received, "received")?) };

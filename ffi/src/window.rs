@@ -10,7 +10,7 @@ use crate::comm::{Comm, brigade_comm_t, may_wait};
 use crate::error::brigade_result_t::{BRIGADE_IN_PROGRESS, BRIGADE_SUCCESS};
 use crate::error::{Outcome, brigade_result_t, enter, enter_for};
 use crate::thread;
-use brigade_wall::handle::{Noun, close, pin, register};
+use brigade_wall::handle::{Noun, close, pin, reserve};
 use brigade_wall::memory::Seat;
 use brigade_wall::pointer::{Out, list, list_mut};
 
@@ -55,13 +55,12 @@ pub unsafe extern "C" fn brigade_window_create(
     comm: brigade_comm_t,
 ) -> brigade_result_t {
     enter(|| {
-        may_wait("brigade_window_create")?;
-        let comm = pin::<Comm>(comm.addr() as u64)?;
-        let out = Out::new(window, "window")?;
         // SAFETY: C passes a place for it.
-        unsafe { out.put(std::ptr::null_mut()) };
+        let out = unsafe { Out::new(window, "window")?.holding(std::ptr::null_mut()) };
+        may_wait("brigade_window_create")?;
+        let (comm, reserved) = (pin::<Comm>(comm.addr() as u64)?, reserve()?);
         let made = comm.communicator.window(WindowSize { bytes, signals })?;
-        let handle = register(Arc::new(Windows(made)))?;
+        let handle = reserved.fill(Arc::new(Windows(made)));
         // SAFETY: as above.
         unsafe { out.put(std::ptr::without_provenance_mut(handle as usize)) };
         Ok(())

@@ -13,7 +13,7 @@ use crate::device::OnDevice;
 use crate::error::brigade_result_t::{BRIGADE_IN_PROGRESS, BRIGADE_SUCCESS};
 use crate::error::{Failure, Outcome, brigade_result_t, enter, enter_for};
 use crate::thread;
-use brigade_wall::handle::{Noun, close, pin};
+use brigade_wall::handle::{Noun, Reserved, close, pin};
 use brigade_wall::pointer::Out;
 
 /// Calls in flight. What is inside is nobody's.
@@ -24,7 +24,7 @@ pub struct brigade_work {
 /// A handle of calls in flight. Functions that carry out calls take a pointer to one last, where
 /// NCCL's take a stream: with NULL they return when the call is done; else they return at once,
 /// and the memory of the call belongs to it until brigade_work_test or brigade_work_wait tells its
-/// end.
+/// end. Of all kinds of handles 65536 can be alive in a process.
 pub type brigade_work_t = *mut brigade_work;
 
 /// A function that is called when work has ended: `result` as brigade_work_wait would tell it, and
@@ -81,7 +81,9 @@ pub unsafe extern "C" fn brigade_work_wait(
 /// calls out, and never behind another such function. So it may call collectives, also of the same
 /// communicator, wait for works, and destroy the communicator. The handle of the work may be freed
 /// before. brigade_comm_destroy waits for such functions (BRIGADE_TIMEOUT_MS at most), except in
-/// one: a caller that holds a lock that they need lets go of it first.
+/// one: a caller that holds a lock that they need lets go of it first. The handle of the
+/// communicator ends before that, so whoever's function still calls something on it waits for that
+/// before destroying.
 ///
 /// Threads: from any thread.
 #[unsafe(no_mangle)]
@@ -94,7 +96,7 @@ pub unsafe extern "C" fn brigade_work_on_done(
         let flight = pin::<InFlight>(work.addr() as u64)?;
         let done = done.ok_or_else(|| Failure::argument("done is NULL"))?;
         let user = User(user);
-        let (work, _) = flight.started()?;
+        let (work, _) = flight.calls()?;
         work.on_done(move |ending| {
             let (result, sentence) = match ending {
                 Ok(()) => (BRIGADE_SUCCESS, String::new()),
@@ -108,9 +110,9 @@ pub unsafe extern "C" fn brigade_work_on_done(
     })
 }
 
-/// A file descriptor that can be read from (POLLIN, EPOLLIN) once the work has ended, well or not;
-/// what is read means nothing. The same one each time. It belongs to the handle: brigade_work_free
-/// closes it.
+/// A file descriptor to poll (POLLIN, EPOLLIN): readable once the work has ended, well or not,
+/// until somebody reads from it; what is read means nothing. The same one each time. It belongs to
+/// the handle: brigade_work_free closes it.
 ///
 /// Threads: from any thread.
 #[unsafe(no_mangle)]
@@ -118,7 +120,7 @@ pub unsafe extern "C" fn brigade_work_fd(work: brigade_work_t, fd: *mut c_int) -
     enter(|| {
         let flight = pin::<InFlight>(work.addr() as u64)?;
         let out = Out::new(fd, "fd")?;
-        let (work, event) = flight.started()?;
+        let (work, event) = flight.calls()?;
         let mut event = event.lock().unwrap_or_else(PoisonError::into_inner);
         let event = match &mut *event {
             Some(event) => event,
@@ -139,6 +141,11 @@ pub unsafe extern "C" fn brigade_work_free(work: brigade_work_t) -> brigade_resu
 }
 
 impl InFlight {
+    /// Calls that were started.
+    pub(crate) fn started(work: Work<'static>) -> Self {
+        Self::Started { work, event: Mutex::default() }
+    }
+
     /// Wait for the end, for at most so long.
     fn wait(&self, timeout: Option<Duration>) -> Outcome<brigade_result_t> {
         let has_ended = match (self, timeout) {
@@ -153,8 +160,8 @@ impl InFlight {
         Ok(if has_ended { BRIGADE_SUCCESS } else { BRIGADE_IN_PROGRESS })
     }
 
-    /// Calls that were started, rather than a place in a stream.
-    fn started(&self) -> Outcome<(&Work<'static>, &Mutex<Option<Event>>)> {
+    /// The work and its event, of calls that were started rather than a place in a stream.
+    fn calls(&self) -> Outcome<(&Work<'static>, &Mutex<Option<Event>>)> {
         match self {
             Self::Started { work, event } => Ok((work, event)),
             Self::Marked { .. } => Err(Failure::usage(
@@ -178,19 +185,7 @@ impl User {
     }
 }
 
-/// A handle for work. If there is none to be had, it is waited for: nobody else could.
-pub(crate) fn register(work: Work<'static>) -> Outcome<brigade_work_t> {
-    let flight = Arc::new(InFlight::Started { work: work.clone(), event: Mutex::default() });
-    let handle = brigade_wall::handle::register(flight).inspect_err(|_| {
-        // The want of a handle is what is told; it came first.
-        let _ended = work.wait();
-    })?;
-    Ok(std::ptr::without_provenance_mut(handle as usize))
-}
-
-/// A handle for a place in a stream.
-pub(crate) fn register_mark(work: DeviceWork, group: Arc<OnDevice>) -> Outcome<brigade_work_t> {
-    let flight = InFlight::Marked { work, _group: group };
-    let handle = brigade_wall::handle::register(Arc::new(flight))?;
-    Ok(std::ptr::without_provenance_mut(handle as usize))
+/// What a handle that was reserved for work stands for from now on.
+pub(crate) fn fill(reserved: Reserved<InFlight>, flight: InFlight) -> brigade_work_t {
+    std::ptr::without_provenance_mut(reserved.fill(Arc::new(flight)) as usize)
 }

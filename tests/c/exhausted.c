@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { RANKS = 16, THREADS = 64, STACK_BYTES = 1 << 20, SLACK_BYTES = 12 << 20 };
+enum { RANKS = 16, HANDLES = 65536, THREADS = 64, STACK_BYTES = 1 << 20, SLACK_BYTES = 12 << 20 };
 
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 
@@ -103,7 +103,40 @@ static void work_without_a_thread(void) {
     CHECK(brigade_comm_destroy(comm));
 }
 
+/* Whoever is refused for want of a handle has done nothing. */
+static void a_process_without_handles(void) {
+    static brigade_op_t ops[HANDLES];
+    brigade_comm_t comm, part = NULL;
+    brigade_window_t window;
+    brigade_work_t work;
+    brigade_stats_t before = BRIGADE_STATS_INIT, after = BRIGADE_STATS_INIT;
+    int count = 0, value = 7, sum = 0;
+    CHECK(brigade_comm_init_all(&comm, 1, NULL));
+    CHECK(brigade_comm_stats(comm, &before));
+    while (brigade_op_create_pre_mul_sum(&ops[count], 2.0) == BRIGADE_SUCCESS) {
+        count++;
+        REQUIRE(count < HANDLES);
+    }
+    REQUIRE(says("65536 handles are alive"));
+    RESULT(BRIGADE_INVALID_USAGE,
+           brigade_all_reduce(&value, &sum, 1, BRIGADE_INT32, BRIGADE_SUM, comm, &work));
+    RESULT(BRIGADE_INVALID_USAGE, brigade_comm_split(comm, 0, 0, &part));
+    RESULT(BRIGADE_INVALID_USAGE, brigade_window_create(&window, 8, 1, comm));
+    REQUIRE(sum == 0 && part == NULL && window == NULL);
+    CHECK(brigade_comm_stats(comm, &after));
+    REQUIRE(after.calls == before.calls);
+    while (count > 0) {
+        CHECK(brigade_op_destroy(ops[--count]));
+    }
+    CHECK(brigade_all_reduce(&value, &sum, 1, BRIGADE_INT32, BRIGADE_SUM, comm, &work));
+    CHECK(brigade_work_wait(work, -1));
+    CHECK(brigade_work_free(work));
+    REQUIRE(sum == 7);
+    CHECK(brigade_comm_destroy(comm));
+}
+
 int main(void) {
+    a_process_without_handles();
     a_world_without_threads();
     work_without_a_thread();
     a_world_without_files();

@@ -68,6 +68,48 @@ static void groups(void) {
     CHECK(brigade_send(&one, 1, BRIGADE_FLOAT32, 0, comm, NULL));
     REFUSED(brigade_group_end(&work));
     REQUIRE(two == 7);
+    /* What is listed and cancelled is never carried out. */
+    CHECK(brigade_group_start());
+    CHECK(brigade_group_start());
+    CHECK(reduce_one());
+    CHECK(brigade_group_cancel());
+    MISUSED(brigade_group_end(NULL));
+    REQUIRE(two == 7);
+    CHECK(brigade_group_cancel());
+}
+
+/* Messages from and to so many elements behind the first of a buffer, in one group. */
+static brigade_result_t exchange(float *buffer, int from, int to, int again) {
+    CHECK(brigade_group_start());
+    CHECK(brigade_send(buffer + from, 10, BRIGADE_FLOAT32, 0, comm, NULL));
+    CHECK(brigade_recv(buffer + to, 10, BRIGADE_FLOAT32, 0, comm, NULL));
+    CHECK(brigade_send(buffer + from, 10, BRIGADE_FLOAT32, 0, comm, NULL));
+    CHECK(brigade_recv(buffer + again, 10, BRIGADE_FLOAT32, 0, comm, NULL));
+    return brigade_group_end(NULL);
+}
+
+static void messages_that_overlap(void) {
+    float buffer[40];
+    int at;
+    for (at = 0; at < 40; at++)
+        buffer[at] = (float)at;
+    REFUSED(exchange(buffer, 0, 0, 20));
+    REFUSED(exchange(buffer, 0, 9, 20));
+    REFUSED(exchange(buffer, 10, 1, 20));
+    REFUSED(exchange(buffer, 0, 10, 19));
+    REQUIRE(strstr(brigade_last_error(), "messages 1 and 3 of the group overlap") != NULL);
+    for (at = 0; at < 40; at++)
+        REQUIRE(buffer[at] == (float)at);
+    /* What is only sent may be sent twice. */
+    CHECK(exchange(buffer, 0, 10, 20));
+    for (at = 0; at < 30; at++)
+        REQUIRE(buffer[at] == (float)(at % 10));
+}
+
+/* By then what a thread has of its own has gone. */
+static void at_the_end(void) {
+    if (brigade_group_start() != BRIGADE_INVALID_USAGE)
+        _exit(3);
 }
 
 /* Calls of all ranks of this process in one group need no threads. */
@@ -117,7 +159,9 @@ static void forks(void) {
 int main(int argc, char **argv) {
     (void)argv;
     CHECK(brigade_comm_init_from_env(&comm, NULL));
+    REQUIRE(atexit(at_the_end) == 0);
     groups();
+    messages_that_overlap();
     whole_world_in_a_group();
     if (argc == 1)
         forks();

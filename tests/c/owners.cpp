@@ -91,6 +91,36 @@ void descend(const brigade::Arena &arena, const std::string &path) {
     require(std::fabs(got[0] - 0.9f) < 1e-5f && got[999] == got[0], "the weights");
 }
 
+// What is listed goes together, or not at all.
+void group(const brigade::Communicator &world) {
+    const int next = (world.rank() + 1) % world.size();
+    const int previous = (world.rank() + world.size() - 1) % world.size();
+    const float mine = float(world.rank());
+    float theirs = -1;
+    const auto list = [&] {
+        brigade::check(brigade_send(&mine, 1, BRIGADE_FLOAT32, next, world.get(), nullptr));
+        brigade::check(brigade_recv(&theirs, 1, BRIGADE_FLOAT32, previous, world.get(), nullptr));
+    };
+    try {
+        brigade::Group group;
+        list();
+        throw std::runtime_error("on the way");
+    } catch (const std::runtime_error &) {
+        require(theirs == -1, "nothing was carried out");
+    }
+    {
+        brigade::Group group;
+        list();
+        group.end();
+        require(theirs == float(previous), "what came");
+    }
+    theirs = -1;
+    brigade::Group group;
+    list();
+    group.start().wait();
+    require(theirs == float(previous), "what came by a work");
+}
+
 }  // namespace
 
 int main(int count, char **arguments) {
@@ -98,6 +128,7 @@ int main(int count, char **arguments) {
         require(count == 2, "a folder for files");
         brigade::Communicator world = brigade::Communicator::from_env();
         ring(world);
+        group(world);
         sums<char>(world);
         sums<std::int64_t>(world);
         sums<long>(world);

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn ncclSend(
     enter_for(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype(datatype)?;
-        let memory = Memory::of_message(sendbuff, count, dtype)?;
+        let memory = Memory::of_message("sendbuff", sendbuff, count, dtype)?;
         let peer = number(&comm, peer)?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Send { dtype, memory, peer }, stream) }
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn ncclRecv(
     enter_for(|| {
         let comm = pin::<Comm>(comm.addr() as u64)?;
         let dtype = dtype(datatype)?;
-        let memory = Memory::of_message(recvbuff, count, dtype)?;
+        let memory = Memory::of_message("recvbuff", recvbuff, count, dtype)?;
         let peer = number(&comm, peer)?;
         // SAFETY: the caller's promise.
         unsafe { group::later(&comm, What::Recv { dtype, memory, peer }, stream) }

@@ -67,13 +67,23 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// The process that last made a handle.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
+/// A place for a thing that is to be made: whoever finds none has done nothing yet.
+pub struct Reserved<T: Noun> {
+    slot: &'static Slot,
+    handle: u64,
+    noun: PhantomData<Arc<T>>,
+}
+
 /// Make a handle for a thing.
 pub fn register<T: Noun>(value: Arc<T>) -> Outcome<u64> {
+    Ok(reserve()?.fill(value))
+}
+
+/// Have a handle for a thing that comes later.
+pub fn reserve<T: Noun>() -> Outcome<Reserved<T>> {
     let slots = table()?;
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-    let entry = Entry { head: Head { release: release::<T> }, value };
-    let thing: *mut Head = Box::into_raw(Box::new(entry)).cast();
     for step in 0..SLOTS {
         let place = (generation as usize + step) % SLOTS;
         let slot = &slots[place];
@@ -81,16 +91,34 @@ pub fn register<T: Noun>(value: Arc<T>) -> Outcome<u64> {
         let word = u64::from(generation) << 32 | u64::from(T::KIND) << KIND_SHIFT;
         let taken = word | CLOSED | 1;
         if slot.word.compare_exchange(0, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            slot.thing.store(thing, Ordering::Relaxed);
-            // Opens the slot and gives up our pin; pins of strangers are kept.
-            slot.word.fetch_sub(CLOSED | 1, Ordering::Release);
             let tag = u64::from(generation) << 8 | u64::from(T::KIND);
-            return Ok(MAGIC << 56 | tag << 16 | place as u64);
+            let handle = MAGIC << 56 | tag << 16 | place as u64;
+            return Ok(Reserved { slot, handle, noun: PhantomData });
         }
     }
-    // SAFETY: nobody has seen it.
-    unsafe { release::<T>(thing) };
-    Err(Failure::usage(format!("{SLOTS} handles are alive: free those of works that have ended")))
+    Err(Failure::usage(format!(
+        "{SLOTS} handles are alive, as many as there can be: free what is not used any more, such \
+         as works that have ended, and operators"
+    )))
+}
+
+impl<T: Noun> Reserved<T> {
+    /// The handle, now that the thing is there.
+    pub fn fill(self, value: Arc<T>) -> u64 {
+        let entry = Entry { head: Head { release: release::<T> }, value };
+        self.slot.thing.store(Box::into_raw(Box::new(entry)).cast(), Ordering::Relaxed);
+        // Opens the slot and gives up our pin; pins of strangers are kept.
+        self.slot.word.fetch_sub(CLOSED | 1, Ordering::Release);
+        let handle = self.handle;
+        std::mem::forget(self);
+        handle
+    }
+}
+
+impl<T: Noun> Drop for Reserved<T> {
+    fn drop(&mut self) {
+        self.slot.unpin();
+    }
 }
 
 /// Look a handle up, and keep the thing alive meanwhile.
@@ -147,14 +175,19 @@ impl<T: Noun> Deref for Pinned<T> {
 impl<T: Noun> Drop for Pinned<T> {
     #[inline]
     fn drop(&mut self) {
-        let before = self.slot.word.fetch_sub(1, Ordering::Release);
-        if before & (CLOSED | PINS) == CLOSED | 1 {
-            self.slot.empty(before - 1);
-        }
+        self.slot.unpin();
     }
 }
 
 impl Slot {
+    #[inline]
+    fn unpin(&self) {
+        let before = self.word.fetch_sub(1, Ordering::Release);
+        if before & (CLOSED | PINS) == CLOSED | 1 {
+            self.empty(before - 1);
+        }
+    }
+
     /// End what is in a slot that was seen closed and without pins, as the word `closed`. Several
     /// threads may come here, with pins for handles that are refused; one of them claims the slot,
     /// with a pin of its own. Whoever comes late finds another word, perhaps of the next tenant.
@@ -168,9 +201,12 @@ impl Slot {
         let thing = self.thing.swap(ptr::null_mut(), Ordering::Relaxed);
         // Pins of strangers are kept, and none of them will look at the thing.
         self.word.fetch_sub(pinned, Ordering::Release);
-        // SAFETY: it was made by `register`, claimed once, and every pin that could look at it
-        // has been given back before the last one was.
-        unsafe { ((*thing).release)(thing) };
+        // A place that was reserved may never have been filled.
+        if !thing.is_null() {
+            // SAFETY: it was made by `fill`, claimed once, and every pin that could look at it
+            // has been given back before the last one was.
+            unsafe { ((*thing).release)(thing) };
+        }
     }
 }
 
@@ -221,7 +257,9 @@ fn refused<T: Noun>(handle: u64) -> Box<Failure> {
              forked: make what you need after the fork"
         )
     } else {
-        format!("the {name} {handle:#x} does not exist any more: it was destroyed or freed")
+        format!(
+            "the {name} {handle:#x} does not exist any more: it was destroyed, freed or finalized"
+        )
     };
     Failure::argument(why)
 }

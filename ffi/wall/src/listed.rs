@@ -73,8 +73,37 @@ impl Listed {
     /// The memory is what C must pass.
     pub unsafe fn check(&self, communicator: &Communicator) -> Result<(), Error> {
         self.collectives.iter().try_for_each(|(call, _)| communicator.check(call))?;
+        self.refuse_overlaps()?;
         // SAFETY: the caller's promise.
         unsafe { self.messages(communicator) }.check()
+    }
+
+    /// Refuse messages that are received where another one is received or sent.
+    fn refuse_overlaps(&self) -> Result<(), Error> {
+        let range = |(at, what): (usize, &What)| {
+            let [(start, bytes), _] = what.memory().ranges();
+            (start, start + bytes as u64, matches!(what, What::Recv { .. }), at)
+        };
+        let ranges = self.messages.iter().enumerate().map(range);
+        let mut ranges: Vec<_> = ranges.filter(|(start, end, ..)| start < end).collect();
+        ranges.sort_unstable();
+        // Which of those before end last, of what is sent and of what is received.
+        let (mut sent, mut received) = ((0, 0), (0, 0));
+        for (start, end, is_received, at) in ranges {
+            // Only what is sent may be sent twice.
+            let last = if is_received { received.max(sent) } else { received };
+            if last.0 > start {
+                let (one, two) = (last.1.min(at), last.1.max(at));
+                let what = format!(
+                    "messages {one} and {two} of the group overlap: what is received lies apart \
+                     from all else that is received or sent"
+                );
+                return Err(Error::Invalid { what });
+            }
+            let mine = if is_received { &mut received } else { &mut sent };
+            *mine = (*mine).max((end, at));
+        }
+        Ok(())
     }
 
     /// Carry all out on this thread.

@@ -114,7 +114,11 @@ impl Memory {
         }
         let (input, output) = (send.cast::<u8>(), recv.cast::<u8>());
         if (input.is_null() && input_bytes > 0) || (output.is_null() && output_bytes > 0) {
-            return Err(null(input_bytes, output_bytes, input.is_null()));
+            let is_input = input.is_null() && input_bytes > 0;
+            return Err(match is_input {
+                true => null("sendbuf", input_bytes),
+                false => null("recvbuf", output_bytes),
+            });
         }
         let mut memory = Self { input, input_bytes, output, output_bytes, in_place: false };
         if input_bytes > 0 && output_bytes > 0 {
@@ -133,9 +137,22 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Memory that is only read, or only written.
-    pub fn of_message(memory: *const c_void, count: usize, dtype: Dtype) -> Outcome<Self> {
-        Self::new(memory, std::ptr::null_mut(), Lengths::apart(count, 0), dtype)
+    /// Memory that is only read, or only written, which C calls so.
+    pub fn of_message(
+        name: &str,
+        memory: *const c_void,
+        count: usize,
+        dtype: Dtype,
+    ) -> Outcome<Self> {
+        let bytes = count.saturating_mul(dtype.size());
+        if bytes > isize::MAX as usize {
+            return Err(Failure::argument(format!("{name}: no memory holds {count} elements")));
+        }
+        if memory.is_null() && bytes > 0 {
+            return Err(null(name, bytes));
+        }
+        let (input, output) = (memory.cast(), std::ptr::null_mut());
+        Ok(Self { input, input_bytes: bytes, output, output_bytes: 0, in_place: false })
     }
 
     /// Where what is read and what is written begin, and their bytes: for memory that only a
@@ -221,8 +238,7 @@ fn too_long(lengths: &Lengths) -> Box<Failure> {
 }
 
 #[cold]
-fn null(input_bytes: usize, output_bytes: usize, input_is: bool) -> Box<Failure> {
-    let (name, bytes) = if input_is { ("sendbuf", input_bytes) } else { ("recvbuf", output_bytes) };
+fn null(name: &str, bytes: usize) -> Box<Failure> {
     Failure::argument(format!("{name} is NULL, but it must hold {bytes} bytes"))
 }
 

@@ -18,6 +18,17 @@ impl<T> Out<T> {
         }
     }
 
+    /// Write what will do until there is something better.
+    ///
+    /// # Safety
+    ///
+    /// The place can be written to, now.
+    pub unsafe fn holding(self, value: T) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(value) };
+        self
+    }
+
     /// # Safety
     ///
     /// The place can be written to, now.

@@ -94,6 +94,20 @@ fn what_the_header_for_cpp_owns_does_what_it_should_and_ends() {
 }
 
 #[test]
+fn who_has_finalized_may_end_before_the_others_have() {
+    if !has("gcc") {
+        return;
+    }
+    let library = Installed::get();
+    let binary = link(&library, "gcc", "endings.c", "plain", &[]);
+    for round in 0..20 {
+        let mut launch = bounded(brigade());
+        launch.args(["run", "-n", "8", "--"]).arg(&binary);
+        expect_ranks(&run(launch.env("BRIGADE_TRANSPORT", ["shm", "tcp"][round % 2])), 8);
+    }
+}
+
+#[test]
 fn ranks_run_programs_with_the_library_inside() {
     if !has("gcc") {
         return;

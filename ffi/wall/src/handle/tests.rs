@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-use super::{CLOSED, MAGIC, Noun, SLOTS, close, find, pin, register};
+use super::{CLOSED, MAGIC, Noun, SLOTS, close, find, pin, register, reserve};
 
 /// Counts how often it has ended.
 struct Counted(Arc<AtomicUsize>, u64);
@@ -38,7 +38,7 @@ fn a_thing_ends_once_with_the_last_use() {
     close::<Counted>(handle).unwrap();
     assert!(close::<Counted>(handle).is_err());
     let refusal = pin::<Counted>(handle).err().unwrap().sentence;
-    assert!(refusal.contains("destroyed or freed"), "{refusal}");
+    assert!(refusal.contains("destroyed, freed or finalized"), "{refusal}");
     assert_eq!((used.1, ends.load(Ordering::SeqCst)), (7, 0));
     drop(used);
     assert_eq!(ends.load(Ordering::SeqCst), 1);
@@ -56,6 +56,20 @@ fn only_the_right_number_is_a_handle() {
     }
     assert!(pin::<Other>(handle).is_err());
     assert_eq!(ends.load(Ordering::SeqCst), 0);
+    close::<Counted>(handle).unwrap();
+    assert_eq!(ends.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_place_that_is_never_filled_is_free_again() {
+    for _ in 0..2 * SLOTS {
+        drop(reserve::<Other>().unwrap());
+    }
+    let ends = Arc::new(AtomicUsize::new(0));
+    let reserved = reserve::<Counted>().unwrap();
+    assert!(pin::<Counted>(reserved.handle).is_err(), "nothing is there yet");
+    let handle = reserved.fill(Arc::new(Counted(Arc::clone(&ends), 3)));
+    assert_eq!(pin::<Counted>(handle).unwrap().1, 3);
     close::<Counted>(handle).unwrap();
     assert_eq!(ends.load(Ordering::SeqCst), 1);
 }
