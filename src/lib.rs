@@ -34,11 +34,11 @@
 //! `brigade` command. Libraries want `default-features = false`.
 
 pub use brigade_comm::bootstrap::UniqueId;
-pub use brigade_comm::launch::Launch;
+pub use brigade_comm::launch::{Launch, RootSpec};
 pub use brigade_comm::{
-    Buffers, Call, Choice, Communicator, Counts, CustomOp, Dtype, Element, Error, F8e4m3, F8e5m2,
-    LendingStats, Messages, Op, Reason, Received, Scope, Settings, ShardUpdate, Stats, Window,
-    WindowSize, Work, interrupt_by,
+    Buffers, Call, Choice, Communicator, Counts, CustomOp, Dtype, Element, Error, Event, F8e4m3,
+    F8e5m2, LendingStats, Messages, Op, Owned, RdmaSettings, Reason, Received, Rule, Scope,
+    Settings, ShardUpdate, Stats, Tuning, Window, WindowSize, Work, interrupt_by,
 };
 
 /// Collectives as data: algorithms, their proofs, prices and pictures.
