@@ -161,7 +161,7 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<Option<(&Path, String)>
 fn of(args: &Args, collective: Collective) -> String {
     match collective {
         Collective::Barrier => String::new(),
-        _ => format!("of {} ", size::show(args.bytes)),
+        _ => format!("of {} ", size::words(args.bytes)),
     }
 }
 

@@ -96,7 +96,7 @@ fn ranks_that_cannot_begin_exit_as_the_command_that_starts_them_would() {
         ("bench all-reduce --transport nope", "no transport is named \"nope\""),
         ("bench all-reduce --json /nonexistent/x", "there is no folder /nonexistent"),
         ("tune barrier", "barrier has nothing to choose"),
-        ("explain send-recv", "send-recv is none of the collectives"),
+        ("explain send-recv", "send-recv has no choice of algorithms"),
         ("tune --output /nonexistent/x", "there is no folder /nonexistent"),
         ("compare", "cannot be a rank"),
     ] {
