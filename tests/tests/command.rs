@@ -49,7 +49,7 @@ fn nonsense_is_refused_once_with_a_sentence_and_without_a_panic() {
         ("offload bench step", "provided:\n  <--path <DIR>|--simulate <READ/WRITE>>"),
         (
             "offload bench storage --path / --bytes 17179869183G --tensors 8589934591G --batch 2",
-            "--bytes 18446744072635809792: no drive has so many",
+            "--bytes 17179869183G: no drive has so many",
         ),
         ("offload plan --params 1B --device 0 --host 17179869183G", "host: 18446744072635809792 "),
         (

@@ -180,6 +180,7 @@ fn places_that_take_no_file_are_named_with_what_to_do() {
     for (line, wanted) in [
         (format!("offload bench storage --path {file}"), "it is a file; name the folder"),
         (format!("offload bench storage --path {name} --bytes 1"), "four blocks are the least, "),
+        (format!("offload bench step --path {name} --params 1024G"), "does not fit: "),
         (format!("{SMALL} --text {file}"), "a longer text, or a smaller --context"),
     ] {
         check(&line, &[], 2, wanted);
