@@ -6,6 +6,7 @@ mod terminal;
 
 mod bench;
 mod compare;
+mod completions;
 mod cores;
 mod doctor;
 mod explain;
@@ -67,6 +68,7 @@ enum Command {
     Run(run::Args),
     Train(Box<brigade_trainer::Args>),
     Compare(brigade_trainer::compare::Args),
+    Completions(completions::Args),
     Doctor(doctor::Args),
     Explain(brigade_bench::ExplainArgs),
     #[command(subcommand, hide = true)]
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Train(args) => train::train(&args),
         Command::Compare(args) => compare::compare(&args),
+        Command::Completions(args) => completions::completions(&args, self::command()),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Gpu(command) => gpu::gpu(&command),
