@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use brigade_comm::launch::Launch;
+use brigade_comm::launch::{Launch, LaunchError};
 use brigade_comm::transports::{NAMES, details, transports};
 use brigade_comm::{Settings, Variable};
+use brigade_transports::Unavailable;
 
 use crate::{gpu, machine, offload, sys};
 
@@ -29,22 +30,23 @@ const COLUMNS: usize = 100;
 /// The least that names of transports take.
 const NAME_COLUMNS: usize = 9;
 
-/// Print it all; problems come with the next step.
+/// Print it all; problems come last, with the next step.
 pub(crate) fn doctor(args: &Args) -> ExitCode {
-    let mut healthy = true;
+    let mut problems = Vec::new();
     if !args.settings {
         print_machine();
-        healthy &= print_transports();
+        problems.extend(print_transports());
         print_interfaces();
         gpu::print_gpus();
         offload::print_memory_and_storage();
     }
-    healthy &= print_settings();
+    problems.extend(print_settings());
     if args.settings {
         // The whole list has said it of each transport.
-        healthy &= print_asked_transports();
+        problems.extend(refused_transports());
     }
-    if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    problems.iter().for_each(|problem| println!("\nerror: {problem}"));
+    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn print_machine() {
@@ -54,8 +56,8 @@ fn print_machine() {
     }
 }
 
-/// Whether at least one of the transports that the environment asks for can be used.
-fn print_transports() -> bool {
+/// Why not one of the transports that the environment asks for can be used, if so it is.
+fn print_transports() -> Option<String> {
     // What is wrong with a setting that cannot be read stands under the table of settings.
     let settings = Settings::from_env().unwrap_or_default();
     let in_process = settings.transport == "loopback";
@@ -72,38 +74,37 @@ fn print_transports() -> bool {
     println!("    {:<width$} {:<4} {:>9} {:>10}", "", "", "latency", "bandwidth");
     let mut usable = in_process;
     for name in NAMES {
-        let is_chosen = chosen.contains(&name);
-        let works = print_transport(if is_chosen { '*' } else { ' ' }, name, width, &settings);
-        usable |= is_chosen && works;
+        let is_asked = chosen.contains(&name);
+        usable |= print_transport(is_asked, name, width, &settings) && is_asked;
     }
     for name in plugins {
-        usable |= print_transport('*', name, width, &settings);
+        usable |= print_transport(true, name, width, &settings);
     }
     let mark = if in_process { '*' } else { ' ' };
     let (name, what) = ("loopback", "threads of one process, for tests and measurements");
     println!("  {mark} {name:<width$} yes  {what}");
-    if let Some(error) = &problem {
-        println!("\nerror: {error}");
-    } else if !usable {
-        println!(
-            "\nerror: ranks of different processes cannot reach each other over what \
-             BRIGADE_TRANSPORT={} allows: see the next steps above",
+    match problem {
+        Some(error) => Some(error.to_string()),
+        None if usable => None,
+        None => Some(format!(
+            "ranks of different processes cannot reach each other over what \
+             BRIGADE_TRANSPORT={} allows: see the next steps under transports",
             settings.transport
-        );
+        )),
     }
-    usable
 }
 
 /// A transport's lines, its name in `width` columns; whether it can be used with these settings.
-fn print_transport(mark: char, name: &str, width: usize, settings: &Settings) -> bool {
+fn print_transport(is_asked: bool, name: &str, width: usize, settings: &Settings) -> bool {
     let settings = Settings { transport: name.to_owned(), ..settings.clone() };
     let found = match transports(&settings) {
         Ok(found) => found,
         Err(error) => {
-            println!("  {mark} {name:<width$} no   {error}");
+            println!("    {name:<width$} no   {error}");
             return false;
         }
     };
+    let mark = if is_asked { '*' } else { ' ' };
     let mut works = false;
     for transport in found {
         match transport.probe() {
@@ -120,12 +121,21 @@ fn print_transport(mark: char, name: &str, width: usize, settings: &Settings) ->
                 }
             }
             Err(missing) => {
-                println!("  {mark} {name:<width$} no   {}", missing.why);
+                // What is missing on any interface is no matter of which one is chosen.
+                let missing = missing_anywhere(name, &settings).unwrap_or(missing);
+                println!("    {name:<width$} no   {}", missing.why);
                 println!("    {:<width$}      next: {}", "", missing.next_step);
             }
         }
     }
     works
+}
+
+/// What a transport lacks whatever BRIGADE_INTERFACE is.
+fn missing_anywhere(name: &str, settings: &Settings) -> Option<Unavailable> {
+    let anywhere = Settings { interface: None, ..settings.clone() };
+    let found = transports(&anywhere).ok()?;
+    found.iter().find(|transport| transport.name() == name)?.probe().err()
 }
 
 fn print_interfaces() {
@@ -149,8 +159,8 @@ fn speed_mbit(interface: &str) -> Option<u32> {
     speed.trim().parse().ok()
 }
 
-/// Whether all settings could be read, and who this rank is.
-fn print_settings() -> bool {
+/// What is wrong with settings, and with what says who this rank is.
+fn print_settings() -> Vec<String> {
     for name in Settings::unknown_variables() {
         println!("\nwarning: {name} is set but is not a setting of Brigade; see the table below");
     }
@@ -174,28 +184,37 @@ fn print_settings() -> bool {
         );
     }
     print_variables();
-    let launch = Launch::discover();
-    if let Err(error) = &launch {
-        println!("\nerror: {error}");
-        println!("       correct or unset the variables: no program can join a world before");
-    }
-    if let Some(error) = problem {
-        println!("\nerror: {error}");
-        println!("       the table shows the defaults; correct or unset the variable");
-        return false;
-    }
-    launch.is_ok()
+    let launch = Launch::discover().err().or_else(unreadable_secret);
+    let launch = launch.map(|error| {
+        format!(
+            "{error}\n       correct or unset the variables: no program can join a world before"
+        )
+    });
+    let problem = problem.map(|error| {
+        format!("{error}\n       the table shows the defaults; correct or unset the variable")
+    });
+    launch.into_iter().chain(problem).collect()
 }
 
-/// Whether the transports that are asked for have names that are known, without a look at any.
-fn print_asked_transports() -> bool {
+/// What is wrong with the file of the secret, also where nothing says yet who this rank is, and so
+/// nobody has read it.
+fn unreadable_secret() -> Option<LaunchError> {
+    let lookup = |name: &str| match name {
+        "BRIGADE_RANK" => Some(String::from("0")),
+        "BRIGADE_WORLD_SIZE" => Some(String::from("2")),
+        "BRIGADE_ROOT" => Some(String::from("localhost:1")),
+        "BRIGADE_SECRET" | "BRIGADE_SECRET_FILE" => std::env::var(name).ok(),
+        _ => None,
+    };
+    lookup("BRIGADE_SECRET_FILE").filter(|path| !path.is_empty())?;
+    Launch::discover_in(&lookup).err()
+}
+
+/// Why the transports that are asked for have no names that are known, without a look at any.
+fn refused_transports() -> Option<String> {
     let settings = Settings::from_env().unwrap_or_default();
-    if settings.transport == "loopback" {
-        return true;
-    }
-    let refused = transports(&settings).err();
-    refused.iter().for_each(|error| println!("\nerror: {error}"));
-    refused.is_none()
+    let refused = || transports(&settings).err().map(|error| error.to_string());
+    if settings.transport == "loopback" { None } else { refused() }
 }
 
 /// Who a rank is and where things are, from the environment of this process.
@@ -204,7 +223,7 @@ fn print_variables() {
     let name = ours.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
     println!("\nvariables, of ranks and of places");
     for variable in ours {
-        let now = variable.shown().map_or(String::new(), |value| format!(" = {value}"));
+        let now = variable.shown().map_or(String::new(), |value| format!(" (now: {value})"));
         println!("  {:<name$}  {}{now}", variable.name, variable.meaning);
     }
     println!("\nvariables of launchers, which say the same (those that are set have their values)");

@@ -3,6 +3,7 @@
 
 mod found;
 
+use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,17 +13,20 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use brigade_bench::cuda::{self, Effort, Row};
 use brigade_cuda::nvrtc::{self, Compiler, Source, Usage};
-use brigade_cuda::{Cuda, Result};
+use brigade_cuda::{Cuda, Missing, Result};
 
 use crate::outputs;
 
 pub(crate) use found::print_gpus;
 
-/// How a program says that what it is asked for cannot be had here.
+/// How a program says to `bench/gpu-check` that what it is asked for cannot be had here.
 const UNAVAILABLE: u8 = 69;
 
 /// Measure a GPU's limits, and compile all kernels.
 #[derive(clap::Subcommand)]
+#[command(after_help = "\
+The exit code is 69, and not 2, where there is no GPU or no compiler: so bench/gpu-check tells what
+cannot be had from what failed.")]
 pub(crate) enum Command {
     /// Copies, launches, graphs and memory of another process: what everything else is a part of
     Limits {
@@ -80,15 +84,12 @@ fn sources() -> Vec<(String, Source)> {
 
 fn limits(device: u32, quick: bool, json: Option<&PathBuf>) -> ExitCode {
     if let Err(problem) = outputs::check_files(None, json) {
-        eprintln!("brigade: {problem}");
-        return ExitCode::FAILURE;
+        say(problem);
+        return ExitCode::from(2);
     }
     let cuda = match Cuda::load() {
         Ok(cuda) => cuda,
-        Err(missing) => {
-            println!("{missing}; {}", missing.next_step);
-            return ExitCode::from(UNAVAILABLE);
-        }
+        Err(missing) => return unavailable(&missing),
     };
     let effort = if quick { Effort::QUICK } else { Effort::FULL };
     let mut lines = Vec::new();
@@ -105,7 +106,7 @@ fn limits(device: u32, quick: bool, json: Option<&PathBuf>) -> ExitCode {
     if let Some(path) = json
         && let Err(error) = append(path, &lines)
     {
-        eprintln!("brigade: {}: {error}", path.display());
+        say(format_args!("cannot write {}: {error}", path.display()));
         return ExitCode::FAILURE;
     }
     if wrong > 0 {
@@ -146,10 +147,7 @@ fn append(path: &PathBuf, lines: &[String]) -> std::io::Result<()> {
 fn compile(archs: &[String], only: &str, keep: bool) -> ExitCode {
     let compiler = match Compiler::find() {
         Ok(compiler) => compiler,
-        Err(missing) => {
-            println!("{missing}; {}", missing.next_step);
-            return ExitCode::from(UNAVAILABLE);
-        }
+        Err(missing) => return unavailable(&missing),
     };
     println!("NVRTC {} of {}", compiler.version(), compiler.file());
     let mut sources = sources();
@@ -204,8 +202,17 @@ fn end(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("brigade: {error}");
+            say(error);
             ExitCode::FAILURE
         }
     }
+}
+
+fn unavailable(missing: &Missing) -> ExitCode {
+    say(format_args!("{missing}; {}", missing.next_step));
+    ExitCode::from(UNAVAILABLE)
+}
+
+fn say(what: impl Display) {
+    eprintln!("brigade gpu: {what}");
 }

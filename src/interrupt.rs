@@ -71,9 +71,12 @@ impl Interruption {
     }
 }
 
-/// Have this process take its `files` with it when a signal ends it; what that gives is kept to the
-/// end. Call it before any thread is started.
-pub(crate) fn take_along<T>(files: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
+/// Have this process take its `files` with it when a signal ends it, and then `tell` by which; what
+/// the files give is kept to the end. Call it before any thread is started.
+pub(crate) fn take_along<T>(
+    files: impl FnOnce() -> T + Send + 'static,
+    tell: impl FnOnce(i32) + Send + 'static,
+) -> io::Result<()> {
     let signals = Signals::hold()?;
     let watch = move || {
         let signal = loop {
@@ -83,6 +86,7 @@ pub(crate) fn take_along<T>(files: impl FnOnce() -> T + Send + 'static) -> io::R
             }
         };
         let _kept = files();
+        tell(signal);
         sys::end_by(signal)
     };
     std::thread::Builder::new().spawn(watch).map(drop)

@@ -198,10 +198,12 @@ impl Ranks {
                     Outcome::Interrupted(signal) => failure.status.signal() == Some(signal),
                     _ => false,
                 };
-                // Nor is it that nobody reads on what it prints.
-                let no_news = [None, Some(libc::SIGPIPE)].contains(&failure.status.signal());
-                let explains = world.explains && no_news;
-                if !told && !explains {
+                // Nor is it that nobody reads on what is printed, nor a code that a rank explains.
+                let no_news = match failure.status.signal() {
+                    Some(libc::SIGPIPE) => world.explains || sys::is_output_unread(),
+                    signal => world.explains && signal.is_none(),
+                };
+                if !told && !no_news {
                     eprintln!("brigade: {failure}");
                 }
                 match outcome {

@@ -6,6 +6,7 @@ mod terminal;
 
 mod bench;
 mod compare;
+mod completions;
 mod cores;
 mod doctor;
 mod explain;
@@ -36,8 +37,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
     after_help = "\
 Exit codes:
   0    all is well
-  1    it failed on the way, or what was found is wrong, or does not fit
-  2    nothing came of it: what is asked for cannot be, or what it takes is missing here
+  1    it failed on the way, or what was found is wrong; or what `offload plan` plans does not fit
+  2    nothing came of it: what is asked for cannot be (a training beyond its --budget, too), or
+       what it takes is missing here
   126  `brigade run` cannot start the program; 127: there is none of that name
   128  and the number of a signal that ended the command or a rank: 130 of Ctrl-C, and 141 where
        nobody reads on what is printed, as with `| head`, of which nothing more is said
@@ -66,6 +68,7 @@ enum Command {
     Run(run::Args),
     Train(Box<brigade_trainer::Args>),
     Compare(brigade_trainer::compare::Args),
+    Completions(completions::Args),
     Doctor(doctor::Args),
     Explain(brigade_bench::ExplainArgs),
     #[command(subcommand, hide = true)]
@@ -87,9 +90,11 @@ fn main() -> ExitCode {
     // Whoever reads what is printed may stop reading. That ends these at once. Ranks and their
     // launcher must outlive the signal, as not every socket of theirs is told to raise none: theirs
     // is an error like any other, after which they end by the signal, too.
-    let matches =
-        command().try_get_matches().unwrap_or_else(|error| refusal::clearer(error).exit());
-    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
+    let matches = command()
+        .try_get_matches()
+        .unwrap_or_else(|error| terminal::end_with(&refusal::clearer(error)));
+    let command =
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| terminal::end_with(&error)).command;
     if matches!(command, Command::Doctor(_) | Command::Offload(_) | Command::Schedule(_)) {
         sys::end_with_reader();
     }
@@ -98,6 +103,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Train(args) => train::train(&args),
         Command::Compare(args) => compare::compare(&args),
+        Command::Completions(args) => completions::completions(&args, self::command()),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Gpu(command) => gpu::gpu(&command),

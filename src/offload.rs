@@ -56,10 +56,7 @@ fn measure(command: &bench::Command) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("brigade offload bench: {failure}");
-            match failure {
-                bench::Failure::Usage(_) => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
-            }
+            if failure.is_refusal() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use brigade_comm::launch::Launch;
 
 use crate::launch::{Outcome, World};
+use crate::terminal;
 
 /// The longest that others may go on: a day.
 const GRACE_MAX_S: u64 = 86_400;
@@ -112,7 +113,7 @@ fn finish(world: &World) -> ExitCode {
     match world.run() {
         Ok(outcome) => {
             if let Outcome::Interrupted(signal) = outcome {
-                eprintln!("brigade: stopped by {}", crate::sys::signal_name(signal));
+                terminal::say_stopped("brigade", signal);
             }
             ExitCode::from(outcome.code())
         }

@@ -104,6 +104,16 @@ pub(crate) fn end_with_reader() {
     }
 }
 
+/// Whether standard output is a pipe that nobody reads any more.
+pub(crate) fn is_output_unread() -> bool {
+    // No event is asked for: what is told of a pipe's writing end unasked is that its reader is
+    // gone.
+    let mut output = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
+    // SAFETY: the pointer is to one live value, as is said, and no time is waited.
+    let ready = unsafe { libc::poll(&mut output, 1, 0) };
+    ready == 1 && output.revents & libc::POLLERR != 0
+}
+
 /// The signals a launcher waits for: a child changed, or the user wants an end.
 pub(crate) struct Signals {
     set: libc::sigset_t,

@@ -2,7 +2,7 @@
 //! The standard library's macros panic there; these take their place in all of the command.
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use crate::sys;
 
@@ -23,13 +23,26 @@ macro_rules! eprintln {
 
 /// Print it; the command ends where that cannot be.
 pub(crate) fn print(words: Arguments<'_>) {
-    if let Err(error) = io::stdout().write_fmt(words) {
-        if error.kind() == ErrorKind::BrokenPipe {
-            end_unread();
-        }
-        say(format_args!("brigade: cannot print: {error}"));
-        std::process::exit(1);
+    io::stdout().write_fmt(words).unwrap_or_else(|error| end_unprinted(&error));
+}
+
+/// End with what the parser says: help that was asked for, or what is wrong with the flags.
+pub(crate) fn end_with(said: &clap::Error) -> ! {
+    let printed = said.print().and_then(|()| io::stdout().flush());
+    if let Err(error) = printed
+        && !said.use_stderr()
+    {
+        end_unprinted(&error);
     }
+    std::process::exit(said.exit_code())
+}
+
+fn end_unprinted(error: &io::Error) -> ! {
+    if error.kind() == ErrorKind::BrokenPipe {
+        end_unread();
+    }
+    say(format_args!("brigade: cannot print: {error}"));
+    std::process::exit(1)
 }
 
 /// End where nobody reads on what is printed (`| head`), as what does not care for the signal of
@@ -42,6 +55,12 @@ pub(crate) fn end_unread() -> ! {
 pub(crate) fn is_of_no_width() -> bool {
     let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     columns == Some(0) && !sys::is_terminal_with_width()
+}
+
+/// Tell by which signal it was ended, in the place of a bar of progress where there is one.
+pub(crate) fn say_stopped(name: &str, signal: i32) {
+    let line = if io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+    say(format_args!("{line}{name}: stopped by {}", sys::signal_name(signal)));
 }
 
 /// Tell the user, whose terminal may be gone.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use brigade_comm::launch::Launch;
 use brigade_comm::transports::transports;
 use brigade_comm::{Communicator, Error, Settings};
+use brigade_offload::storage::abandon;
 use brigade_trainer::Args;
 
 use crate::transports::probe;
@@ -29,7 +30,9 @@ pub(crate) fn train(args: &Args) -> ExitCode {
     if args.ranks > 1 {
         return run::run_self(args.ranks);
     }
-    if let Err(error) = take_checkpoint_along(args) {
+    // Nobody else would say what ended it.
+    let stopped = |signal| terminal::say_stopped("brigade train", signal);
+    if let Err(error) = interrupt::take_along(abandon, stopped) {
         say(error);
         return ExitCode::FAILURE;
     }
@@ -106,7 +109,8 @@ fn train_in_world(args: &Args) -> ExitCode {
 /// where it has to have a name meanwhile.
 fn take_checkpoint_along(args: &Args) -> std::io::Result<()> {
     match args.checkpoint {
-        Some(_) => interrupt::take_along(brigade_offload::storage::abandon),
+        // The launcher tells of it, once for all ranks.
+        Some(_) => interrupt::take_along(abandon, |_| {}),
         None => Ok(()),
     }
 }

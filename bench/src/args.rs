@@ -209,8 +209,10 @@ impl Args {
             Kind::Barrier => vec![0],
             _ => self.sweep.sizes()?,
         };
+        // What has no elements is the same call for every type.
+        let types = if kind == Kind::Barrier { 1 } else { self.dtype.0.len() };
         let mut cases = Vec::new();
-        for dtype in &self.dtype.0 {
+        for dtype in &self.dtype.0[..types] {
             let elems = sizes.iter().map(|bytes| kind.block_elems(*bytes, *dtype, ranks));
             let mut elems: Vec<usize> = elems.collect();
             // Sizes below an element would all be the same empty call.
@@ -350,6 +352,7 @@ mod tests {
     fn collectives_follow_one_another() {
         let of = |words: &[&str]| Command::parse_from(words).args.cases(2);
         let cases = of(&["bench", "barrier,all-reduce,gather", "-b", "8", "-e", "8"]).unwrap();
+        assert_eq!(of(&["bench", "barrier", "--dtype", "all"]).unwrap().len(), 1, "of no type");
         let kinds: Vec<Kind> = cases.iter().map(|case| case.kind).collect();
         assert_eq!(kinds, [Kind::Barrier, Kind::AllReduce, Kind::Gather]);
         assert!(of(&["bench", "barrier,gather", "--plot", "x.svg"]).is_err());

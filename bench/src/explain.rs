@@ -1,10 +1,12 @@
 //! Why a call goes by its algorithm: what decided, what the links there are cost, and what each
 //! algorithm takes by that and by the clock.
 
+mod crowd;
 mod links;
 
 use brigade_comm::{Call, Choice, Communicator, Reason};
 use brigade_schedule::{Algorithm, Collective, Cost, cost};
+use clap::ValueEnum;
 
 use crate::args::{Args, Dtypes, Ops, Root, Sweep, parse_dtypes, parse_ops, parse_root};
 use crate::failure::{Failure, give_up};
@@ -15,6 +17,7 @@ use crate::session::Verdict;
 use crate::size;
 use crate::sys::processor;
 use crate::table::{self, print};
+use crowd::crowd;
 use links::Links;
 
 /// Among more ranks a simulation of all algorithms takes too long.
@@ -41,9 +44,8 @@ Examples:
   brigade explain all-gather --bytes 64K -n 8 --transport tcp
   mpirun -n 16 brigade explain broadcast --bytes 16M --root 3")]
 pub struct ExplainArgs {
-    /// A collective whose blocks have one length: all-reduce, reduce-scatter, all-gather,
-    /// broadcast, reduce, all-to-all, gather, scatter or barrier
-    #[arg(value_enum, value_name = "COLLECTIVE", hide_possible_values = true)]
+    /// A collective whose blocks have one length.
+    #[arg(value_name = "COLLECTIVE", value_parser = parse_kind, help = kinds_help())]
     pub kind: Kind,
     /// The size (K, M, G: powers of 1024)
     #[arg(long, default_value = "1M", value_parser = size::parse)]
@@ -76,9 +78,9 @@ impl ExplainArgs {
     ///
     /// A sentence for what has no algorithm, or is more than one call.
     pub fn as_bench(&self) -> Result<Args, String> {
-        if self.kind.collective(0).is_none() || self.kind.is_uneven() {
-            let name = self.kind.name();
-            return Err(format!("{name} is none of the collectives that --help names"));
+        if !is_explained(self.kind) {
+            let (name, names) = (self.kind.name(), explained());
+            return Err(format!("{name} has no choice of algorithms; these have: {names}"));
         }
         if self.transport.as_deref() == Some("cuda") {
             return Err("predictions are for memory of the host; leave --transport cuda out".into());
@@ -106,6 +108,24 @@ impl ExplainArgs {
     }
 }
 
+fn is_explained(kind: Kind) -> bool {
+    kind.collective(0).is_some() && !kind.is_uneven()
+}
+
+fn explained() -> String {
+    let kinds = Kind::value_variants().iter().copied().filter(|&kind| is_explained(kind));
+    kinds.map(Kind::name).collect::<Vec<_>>().join(", ")
+}
+
+/// Any collective: whoever names one that has no choice is told so, and not that there is none.
+fn parse_kind(text: &str) -> Result<Kind, String> {
+    Kind::from_str(text, false).map_err(|_| format!("what can be explained is {}", explained()))
+}
+
+fn kinds_help() -> String {
+    format!("A collective whose blocks have one length:\n{}", explained())
+}
+
 /// Explain as one rank of a world. Only rank 0 writes. Collective.
 ///
 /// # Errors
@@ -125,7 +145,7 @@ fn explain(args: &ExplainArgs, comm: &Communicator) -> Result<Verdict, Failure> 
     let [case] = cases.map_err(Failure::Usage)?.try_into().expect("one call");
     let call = case.call(ranks, comm.rank()).expect("a collective is a call");
     let choice = comm.choice_for(&call)?;
-    let links = Links::measure(comm, args.bytes)?;
+    let (links, crowd) = (Links::measure(comm, args.bytes)?, crowd(comm)?);
     let mut algorithms = Algorithm::all_for(call.collective, ranks as u32);
     // The one that is chosen may have a number that is not among all.
     if !algorithms.contains(&choice.algorithm) {
@@ -147,7 +167,8 @@ fn explain(args: &ExplainArgs, comm: &Communicator) -> Result<Verdict, Failure> 
     // Prices are for whoever tells them: ranks that share cores would take long to find the same.
     if comm.rank() == 0 {
         let timed = algorithms.into_iter().zip(us);
-        let report = Report { comm, case: &case, call: &call, choice, links: &links };
+        let (asked, case, call, links) = (args.bytes, &case, &call, &links);
+        let report = Report { comm, asked, case, call, choice, links, crowd };
         print(&report.text(timed))?;
     }
     Ok(Verdict::Passed)
@@ -164,10 +185,14 @@ struct Candidate {
 /// What rank 0 prints.
 struct Report<'a> {
     comm: &'a Communicator,
+    /// The size that was asked for, which need not be one of whole elements.
+    asked: usize,
     case: &'a Case,
     call: &'a Call,
     choice: Choice,
     links: &'a Links,
+    /// Ranks and cores where there are fewer of these.
+    crowd: Option<(usize, usize)>,
 }
 
 const COLUMNS: &str = "\
@@ -211,22 +236,46 @@ impl Report<'_> {
         let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
         let size = match call.collective {
             Collective::Barrier => String::new(),
-            _ => format!(" of {}", size::show(self.bytes() as usize)),
+            _ => format!(" of {}", size::words(self.bytes() as usize)),
         };
         let mut text = format!(
-            "# brigade {}: {call}{size}, on {} over {}\n# machine: {}, {cores} cores\n{}\
+            "# brigade {}: {call}{size}, on {} over {}\n# machine: {}, {cores} cores\n{}{}\
              #\n# {algorithm} is chosen: it {reason}\n",
             env!("CARGO_PKG_VERSION"),
             size::ranks(comm.size()),
             transport(comm),
             processor(),
             links.told(),
+            self.warnings(),
         );
+        if let Some(wish) = comm.settings().algorithm
+            && !matches!(reason, Reason::Named | Reason::Ordered)
+        {
+            text += &format!("# {wish}, which BRIGADE_ALGORITHM asks for, cannot do this call\n");
+        }
         if let Some(order) = comm.order_for(call, *algorithm) {
             let order: Vec<String> = order.iter().map(u32::to_string).collect();
             text += &format!("# ranks are called in this order: {}\n", order.join(" "));
         }
         text + "#\n"
+    }
+
+    /// What is not as it was asked for, or will not be as it is predicted.
+    fn warnings(&self) -> String {
+        let mut text = String::new();
+        if self.call.collective != Collective::Barrier && self.bytes() != self.asked as u64 {
+            let (asked, dtype) = (size::words(self.asked), self.case.dtype);
+            let ranks = size::ranks(self.comm.size());
+            let bytes = size::words(self.bytes() as usize);
+            text += &format!("# of {asked} only {bytes} are whole blocks of {dtype} for {ranks}\n");
+        }
+        if let Some((ranks, cores)) = self.crowd {
+            text += &format!(
+                "# {ranks} ranks of a host share {cores} of its cores: calls take longer than \
+                 predicted, by several times\n"
+            );
+        }
+        text
     }
 
     /// A line of the table.

@@ -37,8 +37,10 @@ struct Line<'a> {
     op: &'a str,
     ranks: usize,
     bytes: usize,
+    count: usize,
     dtype: &'a str,
     redop: String,
+    root: i64,
     algorithm: &'a str,
     transport: &'a str,
     in_place: bool,
@@ -109,8 +111,10 @@ impl Record {
             op: self.case.kind.name(),
             ranks: self.ranks,
             bytes: self.bytes(),
+            count: self.case.block_elems,
             dtype: self.case.dtype.name(),
             redop: self.redop(),
+            root: self.root(),
             algorithm: &self.algorithm,
             transport: &self.transport,
             in_place: self.in_place,
@@ -177,8 +181,8 @@ pub(crate) mod tests {
     #[test]
     fn json_has_the_keys_that_scripts_rely_on() {
         let text = record(1, true, 1000).json().unwrap();
-        let keys = "op ranks bytes dtype redop algorithm transport in_place in_a_row touched \
-                    us_p50 us_p99 us_min algbw busbw wrong sent_bytes_per_rank";
+        let keys = "op ranks bytes count dtype redop root algorithm transport in_place in_a_row \
+                    touched us_p50 us_p99 us_min algbw busbw wrong sent_bytes_per_rank";
         let found: Vec<usize> =
             keys.split_whitespace().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
         assert!(found.is_sorted());

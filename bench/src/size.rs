@@ -32,6 +32,15 @@ pub fn show(bytes: usize) -> String {
     bytes.to_string()
 }
 
+/// The same in sentences: `8 B`, `64 KiB`, `4 MiB`.
+pub fn words(bytes: usize) -> String {
+    let shown = show(bytes);
+    match shown.strip_suffix(['K', 'M', 'G']) {
+        Some(number) => format!("{number} {}iB", &shown[number.len()..]),
+        None => shown + " B",
+    }
+}
+
 /// So many ranks, in words.
 pub fn ranks(count: usize) -> String {
     if count == 1 { String::from("1 rank") } else { format!("{count} ranks") }
@@ -66,6 +75,12 @@ mod tests {
             assert!(refused.contains(&format!(" {most} is the largest")), "{refused}");
             assert!(parse(most).is_ok(), "{most}");
         }
+    }
+
+    #[test]
+    fn in_sentences_sizes_have_units() {
+        assert_eq!([0, 8, 1 << 16, 3 << 30].map(words), ["0 B", "8 B", "64 KiB", "3 GiB"]);
+        assert_eq!(words(1000), "1000 B");
     }
 
     #[test]

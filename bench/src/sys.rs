@@ -1,5 +1,5 @@
-//! Processor time used, room on drives, and children that die with their parent: what the standard
-//! library does not have.
+//! Processor time used, cores, room on drives, and children that die with their parent: what the
+//! standard library does not have.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -28,6 +28,18 @@ impl Cpu {
         assert_eq!(code, 0, "both clocks exist on every Linux");
         Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.try_into().unwrap_or(0))
     }
+}
+
+/// Words of 64 bits, with one for each core that the system can number here.
+pub(crate) const CORE_WORDS: usize = 16;
+
+/// The cores that this thread may run on, a bit for each; none where the system does not say.
+pub(crate) fn cores() -> [u64; CORE_WORDS] {
+    let mut words = [0; CORE_WORDS];
+    // SAFETY: the system writes at most as many bytes as it is told there are, and any are words.
+    let code =
+        unsafe { libc::sched_getaffinity(0, size_of_val(&words), words.as_mut_ptr().cast()) };
+    if code == 0 { words } else { [0; CORE_WORDS] }
 }
 
 /// Bytes that this user may still write to the file system of `folder`.

@@ -62,13 +62,29 @@ pub(crate) fn write_row(out: &mut dyn Write, pair: &[Record]) -> io::Result<()> 
     out.flush()
 }
 
+/// What tells rows apart that have one size: its head, its width, and what it is of each.
+type Mark = (&'static str, usize, fn(&Record) -> String);
+
+const MARKS: [Mark; 3] = [
+    ("type", 6, |record| record.case.dtype.to_string()),
+    ("redop", 9, Record::redop),
+    ("root", 4, |record| record.root().to_string()),
+];
+
 /// Write what stands under the table: spread, processor time and traffic of each line, and the sum.
 pub(crate) fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<()> {
+    let differs =
+        |of: fn(&Record) -> String| records.windows(2).any(|pair| of(&pair[0]) != of(&pair[1]));
+    let marks: Vec<Mark> = MARKS.into_iter().filter(|(_, _, of)| differs(*of)).collect();
+    let marked = |word: &dyn Fn(&Mark) -> String| -> String {
+        marks.iter().map(|mark| format!("{:>1$} ", word(mark), mark.1)).collect()
+    };
     writeln!(out, "#")?;
     writeln!(
         out,
-        "# {:>6} {:>5} {:>8} {:>8} {:>8} {:>6} {:>8} {:>11} {:>7}  algorithm",
+        "# {:>6} {}{:>5} {:>8} {:>8} {:>8} {:>6} {:>8} {:>11} {:>7}  algorithm",
         "size",
+        marked(&|mark| mark.0.to_owned()),
         "place",
         "p50 (us)",
         "p99 (us)",
@@ -84,8 +100,9 @@ pub(crate) fn write_tail(out: &mut dyn Write, records: &[Record]) -> io::Result<
         };
         writeln!(
             out,
-            "# {:>6} {:>5} {:>8} {:>8} {:>8} {:>6} {:>8} {:>11} {:>7}  {}",
+            "# {:>6} {}{:>5} {:>8} {:>8} {:>8} {:>6} {:>8} {:>11} {:>7}  {}",
             size::show(record.bytes()),
+            marked(&|mark| mark.2(record)),
             if record.in_place { "in" } else { "out" },
             us(record.us(50)),
             us(record.us(99)),
@@ -148,7 +165,11 @@ pub(crate) fn us(us: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use brigade_comm::{Dtype, Op};
+
     use super::*;
+    use crate::Kind;
+    use crate::kind::Case;
     use crate::record::tests::record;
 
     fn written(write: impl Fn(&mut Vec<u8>) -> io::Result<()>) -> String {
@@ -185,6 +206,23 @@ mod tests {
         let tail = written(|out| write_tail(out, &[record(1000, false, 1000)]));
         assert!(tail.lines().all(|line| line.starts_with('#')), "{tail}");
         assert!(tail.contains("0 OK") && tail.contains("Avg bus bandwidth    : 3.000"), "{tail}");
+    }
+
+    #[test]
+    fn rows_of_one_size_are_told_apart_by_what_differs() {
+        let of = |dtype, op, root| {
+            let plain = record(1000, false, 1000);
+            Record { case: Case { kind: Kind::Reduce, dtype, op, root, ..plain.case }, ..plain }
+        };
+        let tail = |records: &[Record]| written(|out| write_tail(out, records));
+        let one = of(Dtype::F32, Op::Sum, 0);
+        assert!(!tail(std::slice::from_ref(&one)).contains("root"));
+        let roots = tail(&[one.clone(), of(Dtype::F32, Op::Sum, 3)]);
+        assert!(roots.contains("  size root place"), "{roots}");
+        assert!(roots.contains("   3   out") && !roots.contains("redop"), "{roots}");
+        let all = tail(&[one, of(Dtype::I64, Op::Max, 3)]);
+        assert!(all.contains("  size   type     redop root place"), "{all}");
+        assert!(all.contains("    i64       max    3   out"), "{all}");
     }
 
     #[test]

@@ -308,8 +308,10 @@ impl Report {
         self.rules.iter().for_each(|rule| text.push_str(&format!("{rule}\n")));
         let name = path.display().to_string();
         write_whole(path, text).map_err(cannot_write(&name))?;
-        let count = self.rules.len();
-        let kept = format!("{count} rules in {name}; BRIGADE_TUNING={name} takes them");
+        let kept = match self.rules.len() {
+            1 => format!("1 rule in {name}; BRIGADE_TUNING={name} takes it"),
+            count => format!("{count} rules in {name}; BRIGADE_TUNING={name} takes them"),
+        };
         print(&format!("#\n{doubts}# {kept}\n"))
     }
 }

@@ -69,6 +69,20 @@ fn storage_writes_a_line_for_each_case_and_leaves_no_file() {
 }
 
 #[test]
+fn tensors_that_nobody_named_are_those_of_which_a_batch_fits() {
+    let folder = Folder::new("fitting");
+    let words = "storage --path DIR --bytes 8M --turns 1 --least 1 --json DIR/out.jsonl";
+    run_with(words, &folder.0).unwrap();
+    let lines = lines(&folder.0.join("out.jsonl"));
+    let batches = lines.iter().filter(|line| line["pattern"] == "batch");
+    let sizes: Vec<u64> = batches.map(|line| line["request_bytes"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [64 << 10, 64 << 10, 256 << 10, 256 << 10]);
+    let refused = run_with("storage --path DIR --bytes 8M --tensors 1M", &folder.0).unwrap_err();
+    let wanted = "--tensors 1M: 32 of them do not fit in a file of 8M; --bytes 32M is the least";
+    assert!(refused.to_string().starts_with(wanted), "{refused}");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_before_a_file_is_made() {
     let folder = Folder::new("refused");
     for words in [

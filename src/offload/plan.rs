@@ -27,9 +27,9 @@ give each its part. Everything else follows, and is printed: what lives in which
 the bytes that each link carries in a step, the time, and how long the drives will last.
 
 A folder that exists is measured, with a file of 256 MiB that is gone afterwards, and its free
-room is its budget. Rates behind a folder are taken as given: DIR=READ/WRITE in GB/s, or
-DIR=READ/WRITE/BOTH, where BOTH is what the drive moves when it reads and writes at once. Rates that
-nobody gave or measured are marked as assumed.
+room is its budget; of one that is not there both are assumed. Rates behind a folder are taken as
+given: DIR=READ/WRITE in GB/s, or DIR=READ/WRITE/BOTH, where BOTH is what the drive moves when it
+reads and writes at once. Rates that nobody gave or measured are marked as assumed.
 
 When it does not fit, the table says what each budget would have to be, and the exit code is 1.
 
@@ -137,6 +137,16 @@ pub(crate) fn plan(args: &Args) -> ExitCode {
     if let Err(Refusal::Input(problem)) = &result {
         return refuse(problem);
     }
+    if let Ok(plan) = &result
+        && let planned = plan.micro_batches().saturating_mul(plan.micro_tokens)
+        && planned != args.tokens
+    {
+        let (tokens, context) = (args.tokens, args.context);
+        eprintln!(
+            "brigade offload plan: --tokens {tokens} are no whole passes of --context {context}: \
+             {planned} are planned for"
+        );
+    }
     let text = match &result {
         Ok(plan) => plan.to_string(),
         Err(refusal) => refusal.to_string(),
@@ -224,7 +234,13 @@ fn drive(place: &Place, endurance_tb: Option<f64>) -> Result<Drive, String> {
             let (read, write) = (Rate::measured(found.read), Rate::measured(found.write));
             Drive { both: Some(found.both), ..Drive::new(name, read, write) }
         }
-        None => Drive::new(name, Rate::assumed(ASSUMED_READ), Rate::assumed(ASSUMED_WRITE)),
+        None => {
+            eprintln!(
+                "brigade offload plan: there is no folder {name} here: its room and rates are \
+                 assumed; make it, to have it measured, or say {name}=READ/WRITE"
+            );
+            Drive::new(name, Rate::assumed(ASSUMED_READ), Rate::assumed(ASSUMED_WRITE))
+        }
     };
     if let Some(free) = free.filter(|_| is_there) {
         drive.capacity_bytes = free;

@@ -90,11 +90,16 @@ pub(crate) fn check(args: &Args) -> ExitCode {
         }
     }
     drop(proofs);
-    println!("{checked} schedules checked in {:.1} s", start.elapsed().as_secs_f64());
+    let checked = match checked {
+        1 => String::from("1 schedule"),
+        checked => format!("{checked} schedules"),
+    };
+    println!("{checked} checked in {:.1} s", start.elapsed().as_secs_f64());
     match wrong {
         0 => ExitCode::SUCCESS,
         wrong => {
-            eprintln!("brigade schedule check: {wrong} kinds of schedules are wrong");
+            let are = if wrong == 1 { "kind of schedules is" } else { "kinds of schedules are" };
+            eprintln!("brigade schedule check: {wrong} {are} wrong");
             ExitCode::FAILURE
         }
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use brigade_bench::size;
+use brigade_offload::plan::show_bytes;
 use brigade_offload::storage::write_whole;
 use brigade_schedule::{Algorithm, Collective, check, cost, program};
 
@@ -16,8 +17,13 @@ use crate::outputs;
 #[command(after_help = "\
 Without --algorithm: a table of all algorithms. `steps` is the longest chain of messages in which
 each waits for the one before; `sent` is what the busiest rank sends; `time` is a prediction for
-links of 5 us and 10 GB/s, good for comparing, not for believing. What is shown is proved as
+links of 5 us and 10 GB/s, good for comparing, not for believing; `bits` names those that add in
+rank order, and so have the bits of a plain loop. What is shown is proved as
 `brigade schedule check` does it, which takes minutes with thousands of ranks.
+
+With it: a line for each rank, its moves in their order. `2→1` sends chunk 2 to rank 1, `2⊕3` adds
+to chunk 2 what rank 3 sends, `2←3` puts that in its place. `2-3` are chunks 2 and 3, `s0` is a
+chunk beside those of the call, and `0=s0⊕0` adds it to chunk 0, from the left.
 
 Examples:
   brigade schedule show all-reduce -n 8 --bytes 1M
@@ -56,9 +62,9 @@ pub(crate) fn show(args: &Args) -> ExitCode {
     };
     let (problem, code) = match outputs::check_files(None, &args.svg).and_then(|()| shown()) {
         Ok(None) => return ExitCode::SUCCESS,
-        Ok(Some((path, picture))) => match write_whole(path, picture) {
+        Ok(Some((path, picture))) => match write_whole(path, &picture) {
             Ok(()) => {
-                println!("drawn  {}", path.display());
+                println!("drawn  {}, {}", path.display(), show_bytes(picture.len() as u64));
                 return ExitCode::SUCCESS;
             }
             Err(error) => (format!("cannot write {}: {error}", path.display()), 1),
@@ -132,6 +138,9 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<Option<(&Path, String)>
         None => brigade_schedule::draw::text(&programs),
     };
     print!("{text}");
+    println!(
+        "moves  2→1: chunk 2 goes to rank 1; 2⊕1: adds what rank 1 sends to it; 2←1: replaces it"
+    );
     let schedule = Schedule { collective, algorithm, ranks: args.ranks };
     let effort = schedule.effort();
     let proofs = Proofs::begin(Effort { seconds: 2.0 * effort.seconds, ..effort })?;
@@ -161,7 +170,7 @@ fn show_one(args: &Args, algorithm: Algorithm) -> Result<Option<(&Path, String)>
 fn of(args: &Args, collective: Collective) -> String {
     match collective {
         Collective::Barrier => String::new(),
-        _ => format!("of {} ", size::show(args.bytes)),
+        _ => format!("of {} ", size::words(args.bytes)),
     }
 }
 

@@ -96,7 +96,7 @@ fn ranks_that_cannot_begin_exit_as_the_command_that_starts_them_would() {
         ("bench all-reduce --transport nope", "no transport is named \"nope\""),
         ("bench all-reduce --json /nonexistent/x", "there is no folder /nonexistent"),
         ("tune barrier", "barrier has nothing to choose"),
-        ("explain send-recv", "send-recv is none of the collectives"),
+        ("explain send-recv", "send-recv has no choice of algorithms"),
         ("tune --output /nonexistent/x", "there is no folder /nonexistent"),
         ("compare", "cannot be a rank"),
     ] {
@@ -180,6 +180,7 @@ fn places_that_take_no_file_are_named_with_what_to_do() {
     for (line, wanted) in [
         (format!("offload bench storage --path {file}"), "it is a file; name the folder"),
         (format!("offload bench storage --path {name} --bytes 1"), "four blocks are the least, "),
+        (format!("offload bench step --path {name} --params 1024G"), "does not fit: "),
         (format!("{SMALL} --text {file}"), "a longer text, or a smaller --context"),
     ] {
         check(&line, &[], 2, wanted);
@@ -221,6 +222,18 @@ fn a_table_that_cannot_be_printed_is_no_refusal() {
     let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", words(&output));
     assert!(text(&output.stderr).contains("cannot print: No space left"), "{}", words(&output));
+}
+
+#[test]
+fn help_that_cannot_be_printed_is_a_failure() {
+    for flag in ["--help", "--version"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = bounded(brigade()).arg(flag).stdout(full).stderr(Stdio::piped()).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1), "{flag}: {}", words(&output));
+        let said = text(&output.stderr);
+        assert!(said.contains("cannot print: No space left"), "{flag}: {said}");
+    }
 }
 
 #[test]
@@ -279,6 +292,9 @@ fn where_nobody_reads_on_all_end_as_by_the_signal_and_say_nothing() {
         "bench all-reduce -n 2 --transport loopback -e 1K --iters 1",
         "tune all-reduce -n 2 --transport loopback -b 64 -e 1K --rounds 1 --iters 2",
         "explain all-reduce -n 2 --transport loopback --bytes 64 --rounds 0",
+        "run -n 2 -- yes",
+        "run -n 2 --prefix -- yes",
+        "--help",
         &format!("train {SHORT}"),
         &format!("train -n 2 {SHORT}"),
         &format!("train --plan {SHORT}"),
@@ -288,9 +304,10 @@ fn where_nobody_reads_on_all_end_as_by_the_signal_and_say_nothing() {
         assert_eq!(status, 128 + libc::SIGPIPE, "{line}: {said}");
         assert_eq!(said, "", "{line}");
     }
-    // What becomes of the program of a rank is told, but once.
-    let (status, said) = unread("run -n 1 --prefix -- yes");
-    assert_eq!(status, 128 + libc::SIGPIPE, "{said}");
+    // A rank whose own pipe broke, while all that it prints is read, has failed like any other.
+    let output = told("run -n 1 -- sh -c kill${IFS}-PIPE${IFS}$$", &[]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + libc::SIGPIPE), "{said}");
     assert!(said.contains("(SIGPIPE)") && said.lines().count() == 1, "{said}");
 }
 

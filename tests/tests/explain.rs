@@ -67,7 +67,7 @@ fn what_decided_is_told() {
         ("64", &[][..], "doubling", "few steps"),
         ("1M", &[], "halving", "few bytes"),
         ("1M", &[("BRIGADE_ALGORITHM", "ring")], "ring", "BRIGADE_ALGORITHM"),
-        // One that cannot do the call decides nothing.
+        // One that cannot do the call decides nothing, which is told below.
         ("64", &[("BRIGADE_ALGORITHM", "pairwise")], "doubling", "few steps"),
         ("1M", &[("BRIGADE_TUNING", rules)], "server:1", "BRIGADE_TUNING"),
         (
@@ -84,7 +84,35 @@ fn what_decided_is_told() {
         assert_eq!(chosen, algorithm, "{variables:?}: {told}");
         assert!(because.contains(why), "{variables:?}: {told}");
         assert!(rows(&told).iter().all(|row| row.ends_with(&["-", "-"])), "{told}");
+        let is_idle = variables.contains(&("BRIGADE_ALGORITHM", "pairwise"));
+        assert_eq!(
+            told.contains("# pairwise, which BRIGADE_ALGORITHM asks for"),
+            is_idle,
+            "{told}"
+        );
     }
+}
+
+#[test]
+fn what_makes_predictions_wrong_is_told_and_no_link_is_beyond_belief() {
+    let line = "explain all-reduce -n 5 --bytes 3 --transport loopback --rounds 0";
+    let mut command = bounded("taskset");
+    command.args(["-c", "0"]).arg(brigade()).args(line.split_whitespace());
+    let output = command.output().unwrap();
+    let told = text(&output.stdout);
+    assert!(output.status.success(), "{}", words(&output));
+    assert!(told.contains("\n# 5 ranks of a host share 1 of its cores"), "{told}");
+    assert!(told.contains("\n# of 3 B only 0 B are whole blocks of f32 for 5 ranks"), "{told}");
+    assert!(!told.contains("1000000.0 GB/s"), "{told}");
+}
+
+#[test]
+fn what_is_no_collective_is_told_by_what_can_be_explained() {
+    let output = bounded(brigade()).args(["explain", "all-reduc"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("what can be explained is all-reduce, "), "{said}");
+    assert!(said.contains("barrier") && !said.contains("send-recv"), "{said}");
 }
 
 /// Who is started by a launcher hears from it how many ranks there are.
@@ -98,7 +126,7 @@ fn a_launcher_says_how_many_ranks_there_are() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", words(&output));
-    assert!(text(&output.stdout).contains("root 2) of 1K, on 3 ranks over shm"), "{output:?}");
+    assert!(text(&output.stdout).contains("root 2) of 1 KiB, on 3 ranks over shm"), "{output:?}");
 }
 
 #[test]

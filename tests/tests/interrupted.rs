@@ -103,6 +103,25 @@ fn files_that_are_written_at_the_end_are_not_there_before() {
     }
 }
 
+#[test]
+fn a_training_says_by_what_it_was_ended_once_however_many_ranks_there_are() {
+    for ranks in ["1", "2"] {
+        let line = SHORT.replace("--ranks 1", &format!("--steps 1000000 --ranks {ranks}"));
+        let line = line.replace("--batch 1", "--batch 2");
+        let mut child = Running::start(told(&line).stderr(Stdio::piped())).unwrap();
+        wait_for_words(&mut child);
+        let mut errors = child.0.stderr.take().unwrap();
+        let kill = Command::new("kill").args(["-s", "INT", &child.0.id().to_string()]).status();
+        let status = child.0.wait().unwrap();
+        assert!(kill.unwrap().success());
+        // A launcher ends by a code, as a shell would tell it of the signal.
+        let code = status.signal().map(|signal| 128 + signal).or(status.code());
+        assert_eq!(code, Some(128 + libc::SIGINT), "{ranks}: {status}");
+        let said = std::io::read_to_string(&mut errors).unwrap();
+        assert_eq!(said.matches("stopped by SIGINT").count(), 1, "{ranks}: {said}");
+    }
+}
+
 /// What takes the place of fio: it tells how long the file is that it is given, and its own number,
 /// and goes on.
 const FIO: &str = "#!/bin/sh

@@ -1,5 +1,7 @@
 //! What it costs to get bytes from one rank to another: found by calls of two.
 
+use std::time::Duration;
+
 use brigade_comm::{Communicator, Dtype, Error, Op};
 use brigade_schedule::Link;
 
@@ -12,17 +14,23 @@ use crate::progress::Progress;
 /// Bytes of a long call in each direction, at least and at most.
 const LONG_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=4 << 20;
 
+/// How often each of a pair's calls is sampled. The least counts: what else a machine does makes a
+/// sample longer, never shorter.
+const SAMPLES: usize = 5;
+
 /// The links of all pairs of ranks.
 pub(super) struct Links {
     ranks: u32,
     /// The link from rank a to rank b at a · ranks + b.
     links: Vec<Link>,
+    /// Pairs whose long call took no longer than their empty one, so that no rate came of it.
+    unfound: usize,
 }
 
 impl Links {
     /// Every rank with every other one, as many pairs at a time as there can be, as in a call;
     /// `bytes` is how long the call is. All ranks have the same numbers then. Collective. Cost: a
-    /// group of two and some 50 ms for each other rank.
+    /// group of two and some 75 ms for each other rank.
     pub(super) fn measure(comm: &Communicator, bytes: usize) -> Result<Self, Failure> {
         let (me, ranks) = (comm.rank(), comm.size());
         let bytes = (bytes / ranks).clamp(*LONG_BYTES.start(), *LONG_BYTES.end());
@@ -48,7 +56,23 @@ impl Links {
             Link { alpha_s, beta_s_per_byte, gamma_s_per_byte, crosses }
         };
         let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
-        Ok(Self { ranks: ranks as u32, links: pairs.map(link).collect() })
+        Ok(Self::of(ranks as u32, pairs.map(link).collect()))
+    }
+
+    /// Where no rate was found, that of the others is taken: the one in their middle.
+    fn of(ranks: u32, mut links: Vec<Link>) -> Self {
+        let apart = |at: usize| at / ranks as usize != at % ranks as usize;
+        let rates = links.iter().map(|link| link.beta_s_per_byte).enumerate();
+        let mut found: Vec<f64> =
+            rates.filter(|&(at, beta)| apart(at) && beta > 0.0).map(|(_, beta)| beta).collect();
+        found.sort_by(f64::total_cmp);
+        let unfound = (ranks * (ranks - 1)) as usize - found.len();
+        let middle = found.get(found.len() / 2).copied().unwrap_or(0.0);
+        for link in links.iter_mut().filter(|link| link.beta_s_per_byte == 0.0) {
+            link.beta_s_per_byte = middle;
+        }
+        // Both directions of a pair are one measurement.
+        Self { ranks, links, unfound: unfound / 2 }
     }
 
     /// The link between two ranks.
@@ -74,16 +98,34 @@ impl Links {
             }
         };
         let alpha = range(|link| link.alpha_s * 1e6, 1);
-        let rate = range(|link| 1e-9 / link.beta_s_per_byte.max(1e-15), 1);
         let fold = range(|link| link.gamma_s_per_byte * 1e9, 3);
+        let why = "a long call took no longer there than an empty one";
+        let all = (self.ranks * (self.ranks - 1) / 2) as usize;
+        let (rate, doubt) = match self.unfound {
+            0 => (range(rate, 1) + " GB/s", String::new()),
+            unfound if unfound == all => {
+                let told =
+                    format!("# no rate was found ({why}): what is predicted leaves it out\n");
+                (String::from("unknown GB/s"), told)
+            }
+            unfound => {
+                let told = format!("# {unfound} of {all} pairs have the others' rate: {why}\n");
+                (range(rate, 1) + " GB/s", told)
+            }
+        };
         format!(
-            "# links: {alpha} us for an empty message, {rate} GB/s each way at once, and {fold} ns \
-             more to add a byte\n"
+            "# links: {alpha} us for an empty message, {rate} each way at once, and {fold} ns more \
+             to add a byte\n{doubt}"
         )
     }
 }
 
-/// The link of two ranks, by calls in which each sends the other as much as it receives.
+fn rate(link: Link) -> f64 {
+    1e-9 / link.beta_s_per_byte
+}
+
+/// The link of two ranks, by calls in which each sends the other as much as it receives. A rate
+/// that was not found is zero seconds for a byte.
 fn link_of(pair: &Communicator, bytes: usize) -> Result<Link, Error> {
     let case = |kind: Kind, bytes: usize| Case {
         kind,
@@ -94,10 +136,15 @@ fn link_of(pair: &Communicator, bytes: usize) -> Result<Link, Error> {
     };
     let cases = [(Kind::AllGather, 4), (Kind::AllGather, bytes), (Kind::ReduceScatter, bytes)];
     let cases = cases.map(|(kind, bytes)| case(kind, bytes));
-    let mut bench = Bench::new(pair, Method::quick(None), &cases)?;
-    let mut seconds = |case| Ok::<_, Error>(bench.out_of_place(case)?.us(50) * 1e-6);
-    let (alpha_s, gather_s, fold_s) =
-        (seconds(&cases[0])?, seconds(&cases[1])?, seconds(&cases[2])?);
+    let method = Method { budget: Duration::from_millis(5), ..Method::quick(None) };
+    let mut bench = Bench::new(pair, method, &cases)?;
+    let mut least_s = [f64::INFINITY; 3];
+    for _ in 0..SAMPLES {
+        for (least_s, case) in least_s.iter_mut().zip(&cases) {
+            *least_s = least_s.min(bench.out_of_place(case)?.us(50) * 1e-6);
+        }
+    }
+    let [alpha_s, gather_s, fold_s] = least_s;
     let per_byte = |seconds: f64| seconds.max(0.0) / bytes as f64;
     Ok(Link {
         alpha_s,
@@ -145,5 +192,29 @@ mod tests {
                 }
             }
         }
+    }
+    fn links(betas: [f64; 3]) -> Links {
+        // Rank 0 with 1, 0 with 2, 1 with 2.
+        let pair = |from: usize, to: usize| from.min(to) + from.max(to) - 1;
+        let link = |at: usize| Link {
+            alpha_s: 1e-6,
+            beta_s_per_byte: if at / 3 == at % 3 { 0.0 } else { betas[pair(at / 3, at % 3)] },
+            gamma_s_per_byte: 0.0,
+            crosses: false,
+        };
+        Links::of(3, (0..9).map(link).collect())
+    }
+
+    #[test]
+    fn a_rate_that_was_not_found_is_not_made_up() {
+        let all = links([1e-9, 5e-10, 2e-10]).told();
+        assert!(all.contains(", 1.0 to 5.0 GB/s each way"), "{all}");
+        assert_eq!(all.lines().count(), 1, "{all}");
+        let some = links([1e-9, 0.0, 1e-9]);
+        assert_eq!(some.between(2, 0).beta_s_per_byte, 1e-9);
+        let some = some.told();
+        assert!(some.contains(", 1.0 GB/s") && some.contains("\n# 1 of 3 pairs have"), "{some}");
+        let none = links([0.0; 3]).told();
+        assert!(none.contains("unknown GB/s") && none.contains("no rate was found"), "{none}");
     }
 }

@@ -10,7 +10,7 @@ use brigade_offload::device::{FileProblem, Problem};
 use serde::Serialize;
 
 use super::Failure;
-use super::report::{Record, Report, Spread};
+use super::report::{Record, Report, Reporting, Spread};
 use super::rig::create;
 use crate::size;
 
@@ -21,7 +21,8 @@ use crate::size;
 direct over pinned, the median over the turns, which are taken in turn. What `brigade doctor` says
 under GPU is needed for `direct`, and a drive and file system that cuFile takes; without it the
 column is empty and the reason is told. cuFile's compatibility mode, which goes through the host as
-well, is never timed as direct. Sizes are in powers of 1024.
+well, is never timed as direct. --plot draws the direct way where there is one. Sizes are in powers
+of 1024.
 
 Examples:
   brigade offload bench direct --path /mnt/nvme --bytes 64K,1M --depth 32
@@ -43,18 +44,12 @@ pub struct Args {
     /// Number of the device
     #[arg(long, default_value_t = 0)]
     pub device: u32,
-    /// Measure everything so many times, in turn
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub turns: u32,
     /// Milliseconds of one measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 400)]
     pub least: u64,
-    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Draw times and bandwidths over sizes, of the direct way where there is one
-    #[arg(long, value_name = "FILE.svg")]
-    pub plot: Option<PathBuf>,
+    /// How often, and where the numbers go.
+    #[command(flatten)]
+    pub reporting: Reporting,
 }
 
 /// One line of `--json`. Scripts rely on these names.
@@ -162,10 +157,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let longest = args.bytes.iter().max().copied().unwrap_or(0);
     if args.file < longest {
-        return Err(Failure::Usage(format!("--file: {longest} bytes are the least for --bytes")));
+        let longest = size::show(longest);
+        return Err(Failure::Usage(format!("--file: {longest} is the least for these --bytes")));
     }
     let title = "files and memory of a device";
-    let mut report = Report::new(title, PANELS, args.json.as_deref(), args.plot.as_deref());
+    let mut report = Report::new(title, PANELS, &args.reporting);
     let mut has_head = false;
     for &bytes in &args.bytes {
         let mut sides = [Side::new(args, bytes, true)?, Side::new(args, bytes, false)?];
@@ -189,9 +185,9 @@ fn facts(args: &Args, straight: &Side) -> [String; 4] {
         Some(why) => format!("{}, by a copy on the device ({why})", straight.file.way()),
         None => straight.file.way().to_string(),
     };
-    let Args { turns, least, depth, .. } = args;
+    let (Args { least, depth, .. }, turns) = (args, args.reporting.turns());
     let method = format!(
-        "method: {turns} turns of at least {least} ms each, {depth} transfers on their way; \
+        "method: {turns} of at least {least} ms each, {depth} transfers on their way; \
          medians in GB/s, with the range"
     );
     [format!("device: {device}"), format!("storage: {storage}"), format!("way: {way}"), method]
@@ -202,7 +198,7 @@ fn measure(args: &Args, bytes: usize, op: Op, sides: &mut [Side; 2]) -> Result<L
     let [straight, staged] = sides;
     let (mut direct, mut pinned) = (Vec::new(), Vec::new());
     let began_direct = straight.why_not().is_none();
-    for _ in 0..args.turns {
+    for _ in 0..args.reporting.turns {
         if straight.why_not().is_none() {
             direct.push(straight.rate(op, least)?);
         }

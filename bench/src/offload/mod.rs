@@ -23,6 +23,7 @@ use brigade_offload::step::StepError;
 use brigade_offload::storage::{Settings, StorageError};
 
 pub use crate::sys::free_bytes;
+pub use report::Reporting;
 use rig::{Direction, Rig};
 
 /// Measure what a plan rests on: drives, updates, and both at once.
@@ -50,12 +51,12 @@ pub enum Command {
 impl Command {
     /// The files that it writes: that for JSON, where `-` is standard output, and the picture.
     pub fn outputs(&self) -> (Option<&PathBuf>, Option<&PathBuf>) {
-        let (json, plot) = match self {
-            Command::Storage(args) => (&args.json, &args.plot),
-            Command::Optimizer(args) => (&args.json, &args.plot),
-            Command::Step(args) => (&args.json, &args.plot),
-            Command::Transfers(args) => (&args.json, &args.plot),
-            Command::Direct(args) => (&args.json, &args.plot),
+        let Reporting { json, plot, .. } = match self {
+            Command::Storage(args) => &args.reporting,
+            Command::Optimizer(args) => &args.reporting,
+            Command::Step(args) => &args.reporting,
+            Command::Transfers(args) => &args.reporting,
+            Command::Direct(args) => &args.reporting,
         };
         (json.as_ref(), plot.as_ref())
     }
@@ -85,6 +86,13 @@ pub enum Failure {
     /// The table or a file could not be written.
     #[error(transparent)]
     Output(#[from] crate::Failure),
+}
+
+impl Failure {
+    /// Whether nothing was begun, since what is asked for cannot be, or not here.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Usage(_) | Self::Arena(_))
+    }
 }
 
 impl std::fmt::Debug for Failure {

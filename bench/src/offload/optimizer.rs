@@ -4,7 +4,6 @@
 mod limit;
 mod state;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use brigade_offload::memory::{Arena, Budget};
@@ -12,7 +11,7 @@ use brigade_offload::optimizer::{Adam, AdamW, Crew, Lion, Sgd, Update};
 use serde::Serialize;
 
 use super::Failure;
-use super::report::{Record, Report, Spread};
+use super::report::{Record, Report, Reporting, Spread};
 use crate::size;
 pub use state::Format;
 use state::State;
@@ -47,18 +46,12 @@ pub struct Args {
     /// Threads, separated by commas [default: 1, and as many as there are cores]
     #[arg(long, value_name = "COUNTS", value_delimiter = ',')]
     pub threads: Vec<usize>,
-    /// Measure everything so many times, in turn
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub turns: u32,
     /// Milliseconds of one measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pub least: u64,
-    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Draw times and bandwidths over sizes
-    #[arg(long, value_name = "FILE.svg")]
-    pub plot: Option<PathBuf>,
+    /// How often, and where the numbers go.
+    #[command(flatten)]
+    pub reporting: Reporting,
 }
 
 /// Rules that are one pass over the shard.
@@ -126,18 +119,20 @@ impl Rule {
 /// Measure, and print.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let title = String::from("updates in memory");
-    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref());
+    let mut report = Report::new(&title, PANELS, &args.reporting);
     let threads = threads(args)?;
     let mut crews = threads.iter().map(|&threads| crew(threads)).collect::<Result<Vec<_>, _>>()?;
     let most = args.params.iter().copied().max().unwrap_or(0);
     let arena = Arena::new(Budget::new(State::memory(most)))?;
-    let isa = crews.first().map_or_else(String::new, |crew| format!("{:?}", crew.isa()));
+    let isa =
+        crews.first().map_or_else(String::new, |crew| format!("{:?}", crew.isa()).to_lowercase());
     let facts = [
         format!("memory: {}", arena.describe()),
         format!("vectors: {isa}"),
         format!(
-            "method: {} turns of at least {} ms each, limits in between; medians, with the range",
-            args.turns, args.least
+            "method: {} of at least {} ms each, limits in between; medians, with the range",
+            args.reporting.turns(),
+            args.least
         ),
     ];
     report.head(&facts, &row(&COLUMNS.map(String::from)))?;
@@ -180,7 +175,7 @@ fn measure(args: &Args, rule: Rule, state: &mut State, crew: &mut Crew) -> Line 
     let bytes = (state.params() * state.bytes_per_param()) as f64;
     let gb_s = |seconds: f64| bytes / seconds / 1e9;
     let (mut ours, mut limits) = (Vec::new(), Vec::new());
-    for _ in 0..args.turns {
+    for _ in 0..args.reporting.turns {
         let mut step = 0;
         ours.push(gb_s(pass_s(least, || {
             step += 1;

@@ -1,7 +1,7 @@
 //! Where the numbers of a measurement go: a table, lines of JSON, a picture.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use brigade_offload::storage::write_whole;
 use serde::Serialize;
@@ -11,6 +11,20 @@ use crate::failure::cannot_write;
 use crate::plot::{Line, picture};
 use crate::session::Target;
 use crate::sys::processor;
+
+/// How often everything is measured, and where the numbers go.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Reporting {
+    /// Measure everything so many times, in turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub turns: u32,
+    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw times and bandwidths over sizes
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
 
 /// The median of several measurements, with the range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -42,6 +56,13 @@ pub(super) struct Report {
     lines: Vec<Line>,
 }
 
+impl Reporting {
+    /// So many turns, in words.
+    pub(super) fn turns(&self) -> String {
+        if self.turns == 1 { String::from("1 turn") } else { format!("{} turns", self.turns) }
+    }
+}
+
 impl Spread {
     /// Panics: when there are none.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
@@ -54,14 +75,9 @@ impl Spread {
 
 impl Report {
     /// Nothing is made before there is something to write.
-    pub(super) fn new(
-        title: &str,
-        panels: [&'static str; 2],
-        json: Option<&Path>,
-        plot: Option<&Path>,
-    ) -> Self {
-        let (table, json) = Target::open(json);
-        let (title, plot) = (title.to_owned(), plot.map(Path::to_owned));
+    pub(super) fn new(title: &str, panels: [&'static str; 2], reporting: &Reporting) -> Self {
+        let (table, json) = Target::open(reporting.json.as_deref());
+        let (title, plot) = (title.to_owned(), reporting.plot.clone());
         Self { title, panels, table, json, plot, lines: Vec::new() }
     }
 

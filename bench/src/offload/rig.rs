@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use brigade_offload::memory::{Arena, Budget, Buffer, Category, span_bytes};
+use brigade_offload::plan::show_bytes;
 use brigade_offload::storage::simulated::SimulatedDevice;
 use brigade_offload::storage::{File, Pending, Priority, Settings, Storage, wait_all};
 
@@ -213,9 +214,11 @@ pub(super) fn create(
         let folder = folder.display();
         return Err(Failure::Usage(format!("--path: there is no folder {folder}; {next}")));
     }
-    if free_bytes(folder).is_some_and(|free| free < bytes) {
-        let folder = folder.display();
-        return Err(Failure::Usage(format!("{folder} has no room for a file of {bytes} bytes")));
+    if let Some(free) = free_bytes(folder).filter(|free| *free < bytes) {
+        let (folder, bytes, free) = (folder.display(), show_bytes(bytes), show_bytes(free));
+        return Err(Failure::Usage(format!(
+            "{folder} has no room for a file of {bytes}: {free} are free"
+        )));
     }
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!(".brigade-bench-{}-{number}", std::process::id()));

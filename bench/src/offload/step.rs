@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::optimizer::{Format, Rule};
-use super::report::{Record, Report, Spread};
+use super::report::{Record, Report, Reporting, Spread};
 use super::rig::{Direction, Rig, stream_bytes};
 use crate::size;
 use streamed::Streamed;
@@ -53,15 +53,9 @@ pub struct Args {
     /// Threads that update [default: as many as there are cores]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
-    /// Measure everything so many times, in turn
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub turns: u32,
-    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Draw times and bandwidths over sizes
-    #[arg(long, value_name = "FILE.svg")]
-    pub plot: Option<PathBuf>,
+    /// How often, and where the numbers go.
+    #[command(flatten)]
+    pub reporting: Reporting,
 }
 
 /// One line of `--json`. Scripts rely on these names.
@@ -113,10 +107,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (None, None) => return Err(Failure::Usage(String::from("--path or --simulate is wanted"))),
     };
     let title = format!("streamed updates at {place}");
-    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref());
+    let mut report = Report::new(&title, PANELS, &args.reporting);
     let mut is_begun = false;
     for &params in &args.params {
         if !(1..=1 << 40).contains(&params) {
+            let params = size::show(params);
             return Err(Failure::Usage(format!("--params {params}: 1 to 1024G are wanted")));
         }
         for &format in &args.formats {
@@ -157,8 +152,8 @@ fn rig(args: &Args, rule: Rule, format: Format, params: usize) -> Result<Rig, Fa
 fn head(args: &Args, report: &mut Report, rig: &Rig, threads: usize) -> Result<(), Failure> {
     let mut facts = rig.facts().to_vec();
     facts.push(format!(
-        "method: {} turns of everything, {threads} threads update; medians, with the range",
-        args.turns
+        "method: {} of everything, {threads} threads update; medians, with the range",
+        args.reporting.turns()
     ));
     report.head(&facts, &row(&COLUMNS.map(String::from)))
 }
@@ -173,7 +168,7 @@ fn measure(
     let mut streamed = Streamed::new(rig, args.path.as_deref(), rule, format, params)?;
     rig.stream(&[Direction::Write], REQUEST_BYTES, Duration::ZERO)?;
     let mut turns = Vec::new();
-    for _ in 0..args.turns {
+    for _ in 0..args.reporting.turns {
         let mut alone = |directions: &[Direction], times: f64| -> Result<f64, Failure> {
             let sample = rig.stream(directions, REQUEST_BYTES, Duration::ZERO)?;
             Ok(times * state_bytes as f64 / (sample.gb_s() * 1e9))

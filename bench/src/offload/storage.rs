@@ -10,7 +10,7 @@ use brigade_offload::storage::{EngineChoice, Settings};
 use serde::Serialize;
 
 use super::Failure;
-use super::report::{Record, Report, Spread};
+use super::report::{Record, Report, Reporting, Spread};
 use super::rig::{Direction, Rig, Sample};
 use crate::size;
 use fio::Fio;
@@ -43,9 +43,9 @@ pub struct Args {
     /// Transfers in flight
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: u32,
-    /// Sizes of a batch's tensors, with commas
-    #[arg(long, value_name = "SIZES", default_value = "64K,256K,1M,2M", value_delimiter = ',',
-          value_parser = size::parse)]
+    /// Sizes of a batch's tensors, with commas [default: of 64K, 256K, 1M and 2M those of which a
+    /// batch fits in --bytes]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size::parse)]
     pub tensors: Vec<usize>,
     /// Tensors in a batch
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -56,21 +56,15 @@ pub struct Args {
     /// Look for completions instead of waiting for interrupts, where the drive can
     #[arg(long)]
     pub poll: bool,
-    /// Measure everything so many times, in turn
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub turns: u32,
     /// Milliseconds of one measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 400)]
     pub least: u64,
     /// Measure fio beside it
     #[arg(long)]
     pub fio: bool,
-    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Draw times and bandwidths over request sizes
-    #[arg(long, value_name = "FILE.svg")]
-    pub plot: Option<PathBuf>,
+    /// How often, and where the numbers go.
+    #[command(flatten)]
+    pub reporting: Reporting,
 }
 
 /// One line of the table.
@@ -114,6 +108,9 @@ struct Line {
     over_fio: Option<f64>,
 }
 
+/// Sizes of tensors unless some are named.
+const TENSORS: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 2 << 20];
+
 /// The longest file, so that what is counted from it stays a number.
 const BYTES_MAX: usize = 1 << 60;
 
@@ -124,7 +121,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let cases = cases(args)?;
     let fio = if args.fio { Some(Fio::find()?) } else { None };
     let title = format!("storage at {}", args.path.display());
-    let mut report = Report::new(&title, PANELS, args.json.as_deref(), args.plot.as_deref());
+    let mut report = Report::new(&title, PANELS, &args.reporting);
     let engine = if args.threads { EngineChoice::Threads } else { EngineChoice::Auto };
     let in_flight = args.depth as usize;
     let (block_bytes, is_polled) = (args.block, args.poll);
@@ -133,10 +130,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut rig = Rig::new(&args.path, file_bytes(args), settings, memory)?;
     let mut facts = rig.facts().to_vec();
     facts.push(format!(
-        "method: a file of {}, {} turns of at least {} ms each, {:.0} s or more in all; medians, \
+        "method: a file of {}, {} of at least {} ms each, {:.0} s or more in all; medians, \
          with the range over turns",
         size::show(args.bytes),
-        args.turns,
+        args.reporting.turns(),
         args.least,
         least_s(args, cases.len())
     ));
@@ -145,7 +142,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // A block that was never written is not read from the drive either.
     rig.stream(&[Direction::Write], 4 * args.block, Duration::ZERO)?;
     let mut turns: Vec<Turns> = cases.iter().map(|_| Turns::default()).collect();
-    for _ in 0..args.turns {
+    for _ in 0..args.reporting.turns {
         for (case, turns) in cases.iter().zip(&mut turns) {
             turns.take(args, *case, &mut rig, fio.as_ref())?;
         }
@@ -159,33 +156,41 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// The least that all of it takes: nothing is printed before the last turn.
 fn least_s(args: &Args, cases: usize) -> f64 {
     let sides = if args.fio { 2.0 } else { 1.0 };
-    sides * cases as f64 * f64::from(args.turns) * args.least as f64 / 1e3
+    sides * cases as f64 * f64::from(args.reporting.turns) * args.least as f64 / 1e3
 }
 
 fn cases(args: &Args) -> Result<Vec<Case>, Failure> {
     let usage = |problem: String| Err(Failure::Usage(problem));
     if !args.block.is_multiple_of(4096) || !(4096..=4 << 20).contains(&args.block) {
-        return usage(format!("--block {}: a multiple of 4K up to 4M is wanted", args.block));
+        let block = size::show(args.block);
+        return usage(format!("--block {block}: a multiple of 4K up to 4M is wanted"));
     }
     if args.bytes < 4 * args.block {
-        let least = size::show(4 * args.block);
-        return usage(format!("--bytes {}: four blocks are the least, {least}", args.bytes));
+        let [bytes, least] = [args.bytes, 4 * args.block].map(size::show);
+        return usage(format!("--bytes {bytes}: four blocks are the least, {least}"));
     }
     if args.bytes > BYTES_MAX {
-        return usage(format!("--bytes {}: no drive has so many", args.bytes));
+        return usage(format!("--bytes {}: no drive has so many", size::show(args.bytes)));
     }
     let batch_bytes = |tensor: usize| tensor.saturating_mul(args.batch as usize);
-    let wrong = args.tensors.iter().find(|&&tensor| {
-        tensor == 0 || !tensor.is_multiple_of(4096) || batch_bytes(tensor) > args.bytes
-    });
-    if let Some(tensor) = wrong {
-        let (batch, bytes) = (args.batch, size::show(args.bytes));
+    let fits = |tensor: usize| batch_bytes(tensor) <= args.bytes;
+    if let Some(tensor) = args.tensors.iter().find(|&&it| it == 0 || !it.is_multiple_of(4096)) {
+        return usage(format!("--tensors {}: a multiple of 4K is wanted", size::show(*tensor)));
+    }
+    if let Some(&tensor) = args.tensors.iter().find(|&&tensor| !fits(tensor)) {
+        let [tensor, bytes, wanted] = [tensor, args.bytes, batch_bytes(tensor)].map(size::show);
         return usage(format!(
-            "--tensors {tensor}: a multiple of 4K is wanted, and {batch} of them within {bytes}"
+            "--tensors {tensor}: {} of them do not fit in a file of {bytes}; --bytes {wanted} is \
+             the least, or take a smaller --batch",
+            args.batch
         ));
     }
+    let tensors = match args.tensors.is_empty() {
+        true => TENSORS.into_iter().filter(|&tensor| fits(tensor)).collect(),
+        false => args.tensors.clone(),
+    };
     let stream = Pattern::Stream { request_bytes: 4 * args.block };
-    let batches = args.tensors.iter().map(|&tensor_bytes| Pattern::Batch { tensor_bytes });
+    let batches = tensors.iter().map(|&tensor_bytes| Pattern::Batch { tensor_bytes });
     let both =
         |pattern| [Direction::Read, Direction::Write].map(|direction| Case { direction, pattern });
     Ok([stream].into_iter().chain(batches).flat_map(both).collect())

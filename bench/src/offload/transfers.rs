@@ -1,13 +1,12 @@
 //! `brigade offload bench transfers`: pinned buffers to a GPU and back, against long pinned copies.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use brigade_offload::device::{Crossing, Rates};
 use serde::Serialize;
 
 use super::Failure;
-use super::report::{Record, Report, Spread};
+use super::report::{Record, Report, Reporting, Spread};
 use crate::size;
 
 /// Time buffers that cross to a GPU and back.
@@ -28,18 +27,12 @@ pub struct Args {
     /// Number of the device
     #[arg(long, default_value_t = 0)]
     pub device: u32,
-    /// Measure everything so many times, in turn
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub turns: u32,
     /// Milliseconds of one measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pub least: u64,
-    /// Write JSON, an object a line, to FILE; `-`: to stdout, the table to stderr
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Draw times and bandwidths over sizes
-    #[arg(long, value_name = "FILE.svg")]
-    pub plot: Option<PathBuf>,
+    /// How often, and where the numbers go.
+    #[command(flatten)]
+    pub reporting: Reporting,
 }
 
 /// One line of `--json`. Scripts rely on these names.
@@ -60,7 +53,7 @@ const WAYS: [(&str, Crossing); 3] =
 pub fn run(args: &Args) -> Result<(), Failure> {
     let device = |problem: brigade_offload::device::Problem| Failure::Usage(problem.to_string());
     let title = "buffers between host and device";
-    let mut report = Report::new(title, PANELS, args.json.as_deref(), args.plot.as_deref());
+    let mut report = Report::new(title, PANELS, &args.reporting);
     let mut has_head = false;
     for &bytes in &args.bytes {
         if !(1..=1 << 32).contains(&bytes) {
@@ -69,9 +62,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let mut rates = Rates::new(args.device, bytes).map_err(device)?;
         if !std::mem::replace(&mut has_head, true) {
             let method = format!(
-                "method: {} turns of at least {} ms each, limits in between; medians, with the \
+                "method: {} of at least {} ms each, limits in between; medians, with the \
                  range",
-                args.turns, args.least
+                args.reporting.turns(),
+                args.least
             );
             let columns = ["way", "bytes", "GB/s", "range", "limit", "of limit"];
             report.head(&[rates.describe(), method], &row(&columns.map(String::from)))?;
@@ -79,7 +73,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         for (op, crossing) in WAYS {
             let least = Duration::from_millis(args.least);
             let (mut ours, mut limits) = (Vec::new(), Vec::new());
-            for _ in 0..args.turns {
+            for _ in 0..args.reporting.turns {
                 limits.push(rates.limit(crossing, least).map_err(device)?);
                 ours.push(rates.buffers(crossing, least).map_err(device)?);
             }

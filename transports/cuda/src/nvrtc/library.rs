@@ -187,7 +187,11 @@ fn open() -> std::result::Result<Library, Missing> {
         match open_file(&candidate) {
             Ok(library) => return Ok(library),
             Err(error) => {
-                first_error.get_or_insert(format!("{}: {error}", candidate.display()));
+                let name = candidate.display().to_string();
+                // The linker begins with the name by itself, mostly.
+                let is_named = error.starts_with(&name);
+                let told = if is_named { error } else { format!("{name}: {error}") };
+                first_error.get_or_insert(told);
             }
         }
     }
