@@ -365,6 +365,6 @@ pub(crate) fn error_of(verdict: &Verdict, during: &str) -> Error {
             peer_call: call_b.clone(),
         },
         Verdict::Aborted { rank, why } => Error::Aborted { rank: *rank as u32, why: why.clone() },
-        Verdict::RootLost { how } => Error::PeerLost { rank: 0, how: how.clone(), during },
+        Verdict::RootLost { how } => Error::RootLost { how: how.clone(), during },
     }
 }
