@@ -190,12 +190,12 @@ impl Opening<'_> {
     }
 
     fn import(&mut self, rank: usize, route: usize) -> Result<Mutex<Box<dyn RemoteWindow>>, Error> {
-        let (stated, said) = self.told[rank];
+        let ((stated, said), owner) = (self.told[rank], self.shared.members[rank]);
         let (_, descriptor) = parts(said).expect("its transport's name was read before");
         if self.links.endpoints[route].windows().is_none() {
             let name = self.links.names[route];
             return Err(Error::invalid(format!(
-                "the window of rank {rank} is memory of {name}, which has none for windows here; \
+                "the window of rank {owner} is memory of {name}, which has none for windows here; \
                  over transports without {name} (BRIGADE_TRANSPORT) there are windows by messages"
             )));
         }
@@ -204,14 +204,16 @@ impl Opening<'_> {
         };
         let imported = self.await_from(rank, route, "way", import);
         let imported = imported.map_err(|error| match error {
-            Error::Invalid { what } => Error::invalid(format!("the window of rank {rank}: {what}")),
+            Error::Invalid { what } => {
+                Error::invalid(format!("the window of rank {owner}: {what}"))
+            }
             ended => ended,
         })?;
         // Later calls are held against what was stated, and the transport trusts them.
         let (bytes, signals) = imported.size();
         if stated != (WindowSize { bytes, signals }) {
             return Err(Error::invalid(format!(
-                "the window of rank {rank}: it states {} bytes and {} signals, but its descriptor \
+                "the window of rank {owner}: it states {} bytes and {} signals, but its descriptor \
                  has {bytes} bytes and {signals} signals",
                 stated.bytes, stated.signals
             )));
