@@ -119,8 +119,9 @@ impl<'a> Linker<'a> {
         Ok(())
     }
 
-    /// Turn to a window. The touches of the last one in this area are forgotten, except of scratch:
-    /// that memory is the same again, so whoever writes it next waits until it is done with.
+    /// Turn to a window. What the window before the last one touched is forgotten, for its places
+    /// with the caller are others, but for scratch: both use the same, so who writes there waits
+    /// for those who touched it.
     pub(super) fn begin(&mut self, window: u64) {
         self.written.fill(false);
         let touches = &mut self.touches[(window % 2) as usize];

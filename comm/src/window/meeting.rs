@@ -15,9 +15,9 @@ use super::{Window, WindowSize};
 use crate::aside::Aside;
 use crate::communicator::derive_group;
 use crate::control::History;
+use crate::eagerness::Eagerness;
 use crate::purpose::Purpose;
 use crate::wait::Watch;
-use crate::waiting::Waiting;
 use crate::world::Links;
 use crate::{Communicator, Error};
 
@@ -85,7 +85,7 @@ fn meet_stating(
     let records = tell(communicator, size, opened.as_ref().map(|_| &[][..]))?;
     parse(&records, &shared.members)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
-    let waiting = Waiting::among(share, Aside::of(me, shared.members.len(), share));
+    let waiting = Eagerness::among(share, Aside::of(me, shared.members.len(), share));
     Ok(Window { ways, held, rest, ended: OnceLock::new(), waiting, sizes })
 }
 

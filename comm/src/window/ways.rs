@@ -20,10 +20,8 @@ use super::clerk::{Clerk, Desk};
 use super::held::Held;
 use super::{Ends, WindowSize};
 use crate::Error;
-use crate::aside::Aside;
 use crate::communicator::Shared;
 use crate::wait::Opening as Waited;
-use crate::waiting::Waiting;
 use crate::world::Links;
 
 /// What a rank does when it joins the groups of a window.
@@ -165,10 +163,9 @@ impl Opening<'_> {
         what: &str,
         open: impl FnMut(&mut dyn Endpoint) -> Result<Option<T>, TransportError>,
     ) -> Result<T, Error> {
-        let waiting = Waiting::among(self.links.share, Aside::never());
         let opening = Waited { peer: rank as u32, route, what, name: "making a window" };
         let endpoints = &mut self.links.endpoints;
-        let opened = self.held.watch.await_opening(waiting, endpoints, &opening, open);
+        let opened = self.held.watch.await_opening(endpoints, &opening, open);
         opened?.map_err(refused)
     }
 
