@@ -29,8 +29,8 @@
 //!   arrives, provided that it left nothing unread itself; then its wires report
 //!   [`TransportError::PeerGone`] to those who use them, and to nobody else. Wires do not outlive
 //!   their endpoint.
-//! * What a transport cannot do it says beforehand, in [`Caps`] or by returning `None`; no method
-//!   fails only because it was not implemented.
+//! * What a transport cannot do it says beforehand, by returning `None`; no method fails only
+//!   because it was not implemented.
 #![warn(missing_docs)]
 
 mod bells;
@@ -61,14 +61,11 @@ pub use lending::{Lending, LendingStats};
 pub use sys::opened;
 pub use tcp::silence::keepalive;
 
-/// What a transport is good for, asked before it is used.
+/// What a transport is good for, asked before it is used: for people, and for those who choose
+/// among networks. Algorithms are chosen without it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caps {
-    /// How many bytes travel best in one go: what a wire stages at a time.
-    pub bulk_bytes: usize,
-    /// How many bytes a wire takes before its receiver must pull; at least `bulk_bytes`.
-    pub credit_bytes: usize,
-    /// Rough cost of one small message, in seconds, for the first choice of algorithm.
+    /// Rough cost of one small message, in seconds.
     pub latency_s: f64,
     /// Rough cost of one more byte, in seconds.
     pub byte_s: f64,
@@ -139,9 +136,6 @@ const NAP: Duration = Duration::from_millis(20);
 
 /// One communicator's share of a transport.
 pub trait Endpoint: Send {
-    /// What the wires of this endpoint are good for.
-    fn caps(&self) -> Caps;
-
     /// The wire to member `to`, or `None` while it does not stand: to be asked again, at best when
     /// the doorbell rings, with the same deadline, at which this is an error. Each wire is handed
     /// out once, and nobody asks for it again.
