@@ -76,9 +76,8 @@ impl Call {
 
     /// Elements of the input and of the output buffer of `rank`.
     pub fn buffer_elems(&self, ranks: u32, rank: u32) -> (usize, usize) {
-        let blocks = self.collective.blocks(ranks);
         let (mut input, mut output) = (0, 0);
-        for block in 0..blocks {
+        for block in self.collective.blocks_of(ranks, rank) {
             if self.collective.has_input(ranks, rank, block) {
                 input += self.block_elems(ranks, rank, block);
             }

@@ -13,12 +13,12 @@ use crate::call::{Buffers, Call, Counts};
 use crate::choice::Choice;
 use crate::control::History;
 use crate::drive::Driver;
+use crate::eagerness::Eagerness;
 use crate::engine::Engine;
 use crate::nodes::numbers;
 use crate::purpose::Purpose;
 use crate::select::Selector;
 use crate::wait::{Watch, error_of};
-use crate::waiting::Waiting;
 use crate::work::Progress;
 use crate::world::World;
 use crate::{Dtype, Error, Settings};
@@ -94,7 +94,7 @@ impl Communicator {
             timeout: settings.timeout,
         };
         let links = world.join(&watch, &settings, name)?;
-        let waiting = Waiting::among(links.share, Aside::of(me, members.len(), links.share));
+        let waiting = Eagerness::among(links.share, Aside::of(me, members.len(), links.share));
         let driver = Driver::new(links.endpoints, links.routes, watch, waiting);
         let selector = Selector { small_bytes: SMALL_BYTES, nodes: world.nodes(&members) };
         let names = links.names;

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use brigade_transports::{Bells, Endpoint};
 
 use crate::Error;
+use crate::eagerness::Eagerness;
 use crate::extent::Memory;
 use crate::middle::Functions;
 use crate::plan::{Channel, Plan};
 use crate::run::{Poll, Run, Wires};
 use crate::wait::{At, Opening, Standstill, Watch};
-use crate::waiting::Waiting;
 
 /// The longest a rank sleeps before it looks around: a lost peer is noticed this much later.
 const NAP: Duration = Duration::from_millis(20);
@@ -35,7 +35,7 @@ pub(crate) struct Driver {
     pub(crate) routes: Vec<Option<usize>>,
     pub(crate) watch: Watch,
     bells: Bells,
-    waiting: Waiting,
+    waiting: Eagerness,
     run: Run,
 }
 
@@ -45,7 +45,7 @@ impl Driver {
         mut endpoints: Vec<Box<dyn Endpoint>>,
         routes: Vec<Option<usize>>,
         watch: Watch,
-        waiting: Waiting,
+        waiting: Eagerness,
     ) -> Self {
         let mut wires = Wires::default();
         wires.to.resize_with(routes.len(), || None);
@@ -77,8 +77,8 @@ impl Driver {
         if self.wires.to[index].is_none() {
             let opening = Opening { peer, route: self.route(index), what: "wire", name };
             let connect = |endpoint: &mut dyn Endpoint| endpoint.connect(index, deadline);
-            let (waiting, endpoints) = (self.waiting.clone(), &mut self.endpoints);
-            let opened = self.watch.await_opening(waiting, endpoints, &opening, connect)?;
+            let endpoints = &mut self.endpoints;
+            let opened = self.watch.await_opening(endpoints, &opening, connect)?;
             let judge = |error| self.watch.judge_opening(peer, error, name);
             self.wires.to[index] = Some(opened.map_err(judge)?);
         }
@@ -165,7 +165,11 @@ impl Driver {
                     slept = false;
                     let at = At::Step(&self.run, plan);
                     let still = Standstill { at, name, header: &header };
-                    self.watch.look_around(&mut self.waiting, &mut self.endpoints, &still)?;
+                    self.watch.look_around(
+                        self.waiting.stall.as_mut(),
+                        &mut self.endpoints,
+                        &still,
+                    )?;
                 }
                 Ok(Poll::Idle) if self.waiting.is_brief() => {}
                 Ok(Poll::Idle) => {

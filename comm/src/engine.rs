@@ -1,6 +1,7 @@
 //! What runs calls: the plans of one communicator, its scratch memory, and what broke it.
 
 mod any;
+mod recent;
 mod update;
 
 use std::any::Any;
@@ -21,10 +22,11 @@ use crate::purpose::Purpose;
 use crate::reduction::Reduction;
 use crate::select::Selector;
 use crate::{Dtype, Error, Op, Settings};
+use recent::Recent;
 use update::UpdateShape;
 pub(crate) use update::{Shards, UpdateMemory};
 
-/// How many plans are kept. A training step repeats a few calls; beyond that the oldest goes.
+/// How many plans are kept. A training step repeats a few calls.
 const PLANS_MAX: usize = 64;
 /// How many plans of messages are kept: a pipeline's rank repeats a few.
 const MESSAGE_PLANS_MAX: usize = 16;
@@ -37,19 +39,13 @@ pub(crate) struct Engine {
     settings: Arc<Settings>,
     selector: Selector,
     pub(crate) driver: Driver,
-    plans: Vec<Shape>,
-    next_plan: usize,
-    last_plan: usize,
+    plans: Recent<Shape>,
     /// Plans of sharded updates.
-    updates: Vec<UpdateShape>,
-    next_update: usize,
+    updates: Recent<UpdateShape>,
     /// Plans of groups of messages.
-    message_plans: Vec<Prepared>,
-    next_message_plan: usize,
+    message_plans: Recent<Prepared>,
     /// From whom the last message came that could have been anybody's.
     last_source: u32,
-    /// What the call is a part of.
-    purpose: Purpose,
     sequence: u64,
     scratch: Vec<u64>,
     staging: Vec<u8>,
@@ -89,15 +85,10 @@ impl Engine {
             settings,
             selector,
             driver,
-            plans: Vec::new(),
-            next_plan: 0,
-            last_plan: 0,
-            updates: Vec::new(),
-            next_update: 0,
-            message_plans: Vec::new(),
-            next_message_plan: 0,
+            plans: Recent::at_most(PLANS_MAX),
+            updates: Recent::at_most(update::UPDATE_PLANS_MAX),
+            message_plans: Recent::at_most(MESSAGE_PLANS_MAX),
             last_source: rank,
-            purpose: Purpose::Itself,
             sequence: 0,
             scratch: Vec::new(),
             staging: Vec::new(),
@@ -111,18 +102,36 @@ impl Engine {
     /// # Panics
     ///
     /// When a user's operator does. The other ranks are told, and the communicator is broken.
-    pub(crate) fn call(&mut self, call: &Call, mut buffers: Buffers<'_>) -> Result<(), Box<Error>> {
+    pub(crate) fn call(&mut self, call: &Call, buffers: Buffers<'_>) -> Result<(), Box<Error>> {
+        self.call_for(Purpose::Itself, call, buffers)
+    }
+
+    /// Carry out a call that is a part of something else.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Engine::call`].
+    pub(crate) fn call_for(
+        &mut self,
+        purpose: Purpose,
+        call: &Call,
+        mut buffers: Buffers<'_>,
+    ) -> Result<(), Box<Error>> {
         let staged = is_staged(call, &buffers);
         let in_place = matches!(buffers, Buffers::InPlace(_)) && !staged;
-        let known = self.find(call, in_place);
+        let known = self.find(purpose, call, in_place);
         let extent = match known {
             Some(index) => self.plans[index].extent,
             None => Extent::of(call, self.ranks, self.rank)?,
         };
-        let memory = extent.check(call, self.rank, &mut buffers)?;
+        let watch = &self.driver.watch;
+        let memory = extent.check(call, &mut buffers, || watch.world_rank())?;
         self.admit()?;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let index = known.map_or_else(|| self.prepare(call, extent, in_place), Ok)?;
+            let index = match known {
+                Some(index) => index,
+                None => self.prepare(purpose, call, extent, in_place)?,
+            };
             self.carry_out(index, call, memory, staged)
         }));
         if call.dtype == Dtype::Bool {
@@ -132,19 +141,6 @@ impl Engine {
         let why = || format!("an operator panicked during {call}");
         let outcome = outcome.unwrap_or_else(|panic| self.panicked(&why(), panic));
         self.remember(outcome)
-    }
-
-    /// Carry out a call that is a part of something else.
-    pub(crate) fn call_for(
-        &mut self,
-        purpose: Purpose,
-        call: &Call,
-        buffers: Buffers<'_>,
-    ) -> Result<(), Box<Error>> {
-        self.purpose = purpose;
-        let outcome = self.call(call, buffers);
-        self.purpose = Purpose::Itself;
-        outcome
     }
 
     /// Tell the others why this communicator is of no more use, and go on panicking.
@@ -227,26 +223,22 @@ impl Engine {
     }
 
     /// The plan made before for calls of this shape.
-    fn find(&mut self, call: &Call, in_place: bool) -> Option<usize> {
+    fn find(&mut self, purpose: Purpose, call: &Call, in_place: bool) -> Option<usize> {
         let op_code = call.op.code();
-        let known = |shape: &Shape| {
+        self.plans.find(|shape| {
             shape.in_place == in_place
-                && shape.purpose == self.purpose
+                && shape.purpose == purpose
                 && shape.collective == call.collective
                 && shape.dtype == call.dtype
                 && shape.op_code == op_code
                 && shape.counts == call.counts
-        };
-        if self.plans.get(self.last_plan).is_some_and(known) {
-            return Some(self.last_plan);
-        }
-        self.last_plan = self.plans.iter().position(known)?;
-        Some(self.last_plan)
+        })
     }
 
     /// Make the plan for calls of a new shape, and open the wires that it needs.
     fn prepare(
         &mut self,
+        purpose: Purpose,
         call: &Call,
         extent: Extent,
         in_place: bool,
@@ -255,7 +247,6 @@ impl Engine {
         let program = self.selector.program(call, algorithm, (self.rank, self.ranks))?;
         let code = crate::select::code(algorithm);
         let window = Window::at_most(self.settings.window_bytes);
-        let purpose = self.purpose;
         let whole = purpose.whole(call);
         let header = Header::of_call(&whole, code, self.group, window).with_purpose(purpose);
         let plan = link(&program, call, header, window.bytes(), in_place)
@@ -263,7 +254,7 @@ impl Engine {
         let name = format!("{}{whole} by {algorithm}({})", purpose.prefix(), self.ranks);
         let prepared = Prepared { plan, name };
         self.driver.open_wires(&prepared, self.settings.join_patience())?;
-        let shape = Shape {
+        Ok(self.plans.insert(Shape {
             collective: call.collective,
             dtype: call.dtype,
             op_code: call.op.code(),
@@ -273,15 +264,7 @@ impl Engine {
             extent,
             reduction: Reduction::built_in(call),
             prepared,
-        };
-        let index = self.next_plan;
-        self.next_plan = (index + 1) % PLANS_MAX;
-        if index < self.plans.len() {
-            self.plans[index] = shape;
-        } else {
-            self.plans.push(shape);
-        }
-        Ok(index)
+        }))
     }
 
     /// The algorithm that a call will use.
@@ -332,21 +315,14 @@ impl Engine {
     /// The plan for a group of messages: one of the same shape, moved to these places, or new.
     fn prepare_messages(&mut self, messages: &[Message]) -> Result<usize, Box<Error>> {
         let header = Header::of_message(self.group);
-        let known = self.message_plans.iter_mut().position(|p| p.plan.rebind(messages, header));
+        let known = self.message_plans.find(|it| it.plan.rebind(messages, header));
         if let Some(index) = known {
             return Ok(index);
         }
         let plan = link_messages(messages, header);
         let prepared = Prepared { plan, name: messages_name(messages, &self.driver.watch.members) };
         self.driver.open_wires(&prepared, self.settings.join_patience())?;
-        let index = self.next_message_plan;
-        self.next_message_plan = (index + 1) % MESSAGE_PLANS_MAX;
-        if index < self.message_plans.len() {
-            self.message_plans[index] = prepared;
-        } else {
-            self.message_plans.push(prepared);
-        }
-        Ok(index)
+        Ok(self.message_plans.insert(prepared))
     }
 }
 

@@ -58,6 +58,15 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
+    /// The process that brought the ranks together ended without saying so, and no rank was in it:
+    /// nobody is left who could tell the ranks of each other.
+    #[error("the process that brought the ranks together is lost ({how}) during {during}")]
+    RootLost {
+        /// What was seen.
+        how: String,
+        /// What this rank was doing.
+        during: String,
+    },
     /// A rank closed its communicator while this one still needs it.
     #[error("rank {rank} has left, but {during} needs it: do all ranks make the same calls?")]
     PeerLeft {

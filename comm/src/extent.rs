@@ -62,18 +62,20 @@ impl Extent {
         Ok(Self { input_elems, output_elems, elem_bytes, own_bytes: own * elem_bytes })
     }
 
-    /// Refuse buffers that are too short or too long, with both numbers.
+    /// Refuse buffers that are too short or too long, with both numbers and the world's rank of
+    /// this member.
     pub(crate) fn check(
         &self,
         call: &Call,
-        rank: u32,
         buffers: &mut Buffers<'_>,
+        rank: impl Fn() -> u32,
     ) -> Result<CallMemory, Box<Error>> {
         let Self { input_elems, output_elems, elem_bytes, own_bytes } = *self;
         let wrong = |what: &str, got: usize, elems: usize| {
             Box::new(Error::invalid(format!(
-                "{call}: the {what} of rank {rank} has {got} bytes, but {elems} elements of \
+                "{call}: the {what} of rank {} has {got} bytes, but {elems} elements of \
                  {elem_bytes} bytes are {} bytes",
+                rank(),
                 elems * elem_bytes
             )))
         };

@@ -1,11 +1,9 @@
 //! The two 8-bit floating-point formats of the OCP specification "8-bit Floating Point" (OFP8,
 //! revision 1.0, 2023), converted one number at a time in the most obvious way.
 //!
-//! Results are rounded to nearest, ties to even. The specification names two modes for values that
-//! are too large. [`F8e4m3::from_f32`] *saturates*: infinities and everything above the largest
-//! finite number become that number, so only NaN becomes NaN; reductions use this mode, as NCCL
-//! does. [`F8e4m3::from_f32_overflowing`] does not: too large becomes infinity, or NaN where the
-//! format has no infinity. The same holds for [`F8e5m2`].
+//! Results are rounded to nearest, ties to even. Of the specification's two modes for values that
+//! are too large this is the one that *saturates*, as NCCL's reductions do: infinities and
+//! everything above the largest finite number become that number, so only NaN becomes NaN.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -26,15 +24,15 @@ struct Format {
     bias: i32,
     /// The magnitude bits of the largest finite number.
     largest: u8,
-    /// What a number that is too large becomes when it does not saturate.
-    overflow: u8,
+    /// The infinity; where there is none, the NaN.
+    infinity: u8,
     /// The NaN that conversions and folds produce.
     nan: u8,
 }
 
-const E4M3: Format = Format { mantissa_bits: 3, bias: 7, largest: 0x7e, overflow: 0x7f, nan: 0x7f };
+const E4M3: Format = Format { mantissa_bits: 3, bias: 7, largest: 0x7e, infinity: 0x7f, nan: 0x7f };
 const E5M2: Format =
-    Format { mantissa_bits: 2, bias: 15, largest: 0x7b, overflow: 0x7c, nan: 0x7e };
+    Format { mantissa_bits: 2, bias: 15, largest: 0x7b, infinity: 0x7c, nan: 0x7e };
 
 macro_rules! float8 {
     ($name:ident, $format:ident) => {
@@ -46,13 +44,7 @@ macro_rules! float8 {
 
             /// The nearest number, ties to even; what is too large becomes the largest finite one.
             pub fn from_f32(value: f32) -> Self {
-                Self(encode(value, &$format, $format.largest))
-            }
-
-            /// The nearest number, ties to even; what is too large becomes infinity, or NaN in a
-            /// format without infinity.
-            pub fn from_f32_overflowing(value: f32) -> Self {
-                Self(encode(value, &$format, $format.overflow))
+                Self(encode(value, &$format))
             }
 
             /// The same number; exact.
@@ -101,7 +93,7 @@ fn decode(bits: u8, format: &Format) -> f32 {
     let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
     let magnitude = bits & 0x7f;
     if magnitude > format.largest {
-        let infinite = magnitude == format.overflow && format.overflow != format.nan;
+        let infinite = magnitude == format.infinity && format.infinity != format.nan;
         return if infinite { sign * f32::INFINITY } else { f32::NAN };
     }
     let implied = 1 << format.mantissa_bits;
@@ -112,13 +104,13 @@ fn decode(bits: u8, format: &Format) -> f32 {
     sign * mantissa as f32 * power_of_two(exponent - format.bias - format.mantissa_bits) as f32
 }
 
-fn encode(value: f32, format: &Format, too_large: u8) -> u8 {
+fn encode(value: f32, format: &Format) -> u8 {
     if value.is_nan() {
         return format.nan;
     }
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     if value.is_infinite() {
-        return sign | too_large;
+        return sign | format.largest;
     }
     let size = f64::from(value.abs());
     // Below the smallest normal number the spacing stays what it is there.
@@ -132,7 +124,7 @@ fn encode(value: f32, format: &Format, too_large: u8) -> u8 {
     // A mantissa that rounds up to the next power of two carries into the exponent by itself.
     let implied = 1 << format.mantissa_bits;
     let magnitude = (exponent - least_exponent) * implied + steps;
-    if magnitude > i32::from(format.largest) { sign | too_large } else { sign | magnitude as u8 }
+    sign | magnitude.min(format.largest.into()) as u8
 }
 
 /// 2 to a power between -1022 and 1023.
@@ -158,14 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_saturates_or_overflows() {
-        // 464 lies half way between 448, which is even, and the 480 that would come next.
-        assert_eq!(F8e4m3::from_f32_overflowing(464.0).0, 0x7e);
-        assert_eq!(F8e4m3::from_f32_overflowing(464.1).0, 0x7f);
+    fn what_is_too_large_saturates() {
+        // 464 lies half way between 448 and the 480 that would come next.
+        assert_eq!(F8e4m3::from_f32(464.1).0, 0x7e);
         assert_eq!(F8e4m3::from_f32(-1e30).0, 0xfe);
         assert_eq!(F8e4m3::from_f32(f32::INFINITY).0, 0x7e);
         assert_eq!(F8e5m2::from_f32(f32::INFINITY).0, 0x7b);
-        assert_eq!(F8e5m2::from_f32_overflowing(-61440.0).0, 0xfc);
+        assert_eq!(F8e5m2::from_f32(-61440.0).0, 0xfb);
         assert_eq!(F8e5m2::from_f32(f32::NAN).0, 0x7e);
     }
 

@@ -58,7 +58,8 @@ impl Communicator {
         self.grow_to(&id, ranks, settings)
     }
 
-    /// Like [`Communicator::grow_with`], over transports of the caller's own making, best first.
+    /// Like [`Communicator::grow_with`], over transports of the caller's own making, best first: for
+    /// groups that joined by [`Communicator::join_over`].
     ///
     /// # Errors
     ///
@@ -91,7 +92,7 @@ impl Communicator {
         mine[..8].copy_from_slice(&ranks.to_le_bytes());
         mine[8..].copy_from_slice(&id.unwrap_or([0; ID_BYTES]));
         let all = self.shared().exchange(Purpose::Grow, &mine)?;
-        agreed(all.as_chunks::<TOLD_BYTES>().0).map_err(Error::invalid)
+        agreed(all.as_chunks::<TOLD_BYTES>().0, &self.shared().members).map_err(Error::invalid)
     }
 
     /// What [`Communicator::grow`] does then: join the world of the `id` that all agreed on, where
@@ -139,18 +140,18 @@ impl Communicator {
 }
 
 /// The id that all go by, if there is one, or what is wrong with what ranks were given: the same
-/// for each of them.
-fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<Option<UniqueId>, String> {
+/// for each of them. `members`: the world's rank of each.
+fn agreed(all: &[[u8; TOLD_BYTES]], members: &[u32]) -> Result<Option<UniqueId>, String> {
     let size = all.len() as i64;
     let wanted = |told: &[u8; TOLD_BYTES]| {
         let (ranks, _) = told.split_first_chunk().expect("a number is in front");
         i64::from_le_bytes(*ranks)
     };
-    for (rank, ranks) in all.iter().map(wanted).enumerate() {
-        let first = wanted(&all[0]);
+    for (rank, ranks) in members.iter().zip(all.iter().map(wanted)) {
+        let (first_rank, first) = (members[0], wanted(&all[0]));
         if ranks != first {
             return Err(format!(
-                "grow: rank 0 asks for {first} ranks, but rank {rank} for {ranks}"
+                "grow: rank {first_rank} asks for {first} ranks, but rank {rank} for {ranks}"
             ));
         }
         if ranks < size {
@@ -159,7 +160,7 @@ fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<Option<UniqueId>, String> {
             ));
         }
     }
-    let known = all.iter().enumerate().filter(|(_, told)| told[8..].iter().any(|byte| *byte != 0));
+    let known = members.iter().zip(all).filter(|(_, told)| told[8..].iter().any(|byte| *byte != 0));
     let mut known = known.map(|(rank, told)| (rank, &told[8..]));
     let Some((first, id)) = known.next() else { return Ok(None) };
     if let Some((other, _)) = known.find(|(_, other)| *other != id) {
@@ -173,6 +174,8 @@ fn agreed(all: &[[u8; TOLD_BYTES]]) -> Result<Option<UniqueId>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MEMBERS: &[u32] = &[2, 3];
 
     fn told(ranks: i64, id: Option<&UniqueId>) -> [u8; TOLD_BYTES] {
         let mut told = [0; TOLD_BYTES];
@@ -190,22 +193,22 @@ mod tests {
             (UniqueId::create(here).unwrap(), UniqueId::create(here).unwrap());
         let (id, other) = (Some(&id), Some(&other));
         for all in [[told(3, None), told(3, id)], [told(2, id), told(2, id)]] {
-            assert_eq!(agreed(&all).unwrap().as_ref(), id);
+            assert_eq!(agreed(&all, MEMBERS).unwrap().as_ref(), id);
         }
-        assert_eq!(agreed(&[told(3, None), told(3, None)]), Ok(None));
+        assert_eq!(agreed(&[told(3, None), told(3, None)], MEMBERS), Ok(None));
         for (all, what) in [
-            ([told(3, id), told(3, other)], "rank 0 and rank 1 were given different"),
-            ([told(3, id), told(4, None)], "rank 0 asks for 3 ranks, but rank 1 for 4"),
+            ([told(3, id), told(3, other)], "rank 2 and rank 3 were given different"),
+            ([told(3, id), told(4, None)], "rank 2 asks for 3 ranks, but rank 3 for 4"),
             ([told(1, id), told(1, None)], "1 ranks, but there are 2"),
             ([told(-1, id), told(-1, None)], "-1 ranks, but there are 2"),
-            ([told(3, id), told(-7, None)], "rank 0 asks for 3 ranks, but rank 1 for -7"),
+            ([told(3, id), told(-7, None)], "rank 2 asks for 3 ranks, but rank 3 for -7"),
         ] {
-            let problem = agreed(&all).unwrap_err();
+            let problem = agreed(&all, MEMBERS).unwrap_err();
             assert!(problem.starts_with("grow: ") && problem.contains(what), "{problem}");
         }
         let mut broken = told(2, id);
         broken[9] = b'x';
-        let problem = agreed(&[told(2, None), broken]).unwrap_err();
-        assert!(problem.contains("what rank 1 was given: "), "{problem}");
+        let problem = agreed(&[told(2, None), broken], MEMBERS).unwrap_err();
+        assert!(problem.contains("what rank 3 was given: "), "{problem}");
     }
 }

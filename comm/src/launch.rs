@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::bootstrap::id::{IdError, UniqueId};
-use launchers::{LAUNCHERS, Launcher, OTHERS};
+use launchers::{LAUNCHERS, Launcher, OTHERS, has_set, speaker};
 pub use secret::JobSecret;
 use slurm::first_host;
 
@@ -128,7 +128,7 @@ impl fmt::Display for RootAddress {
 #[non_exhaustive]
 pub enum LaunchError {
     /// It says one thing but not another that belongs to it.
-    #[error("{launcher} set {seen}, but {missing} is not set: {advice}")]
+    #[error("{} {seen}, but {missing} is not set: {advice}", has_set(launcher))]
     Missing {
         /// Whose variables were found.
         launcher: &'static str,
@@ -150,7 +150,7 @@ pub enum LaunchError {
         want: &'static str,
     },
     /// A rank that its own job does not have.
-    #[error("{launcher} says rank {rank} of {ranks} ranks; ranks count from 0")]
+    #[error("{} says rank {rank} of {ranks} ranks; ranks count from 0", speaker(launcher))]
     Range {
         /// Who says so.
         launcher: &'static str,

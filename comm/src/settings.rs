@@ -1,5 +1,6 @@
 //! The few things a user may set, each with one name in code and in the environment.
 
+mod bytes;
 mod rdma;
 mod variables;
 
@@ -32,13 +33,14 @@ pub struct Settings {
     /// Fold strictly in rank order: the same bits whatever the sizes, transports and placement.
     /// `BRIGADE_ORDERED`.
     pub ordered: bool,
-    /// How long the ranks may take to come together, at most a day, and two of them to connect
-    /// when a call first needs it, if that call has so long. `BRIGADE_JOIN_TIMEOUT_MS`.
+    /// Limit for all ranks to come together (at most one day). Also the limit for opening a wire on
+    /// first use, unless the call's own timeout is shorter. `BRIGADE_JOIN_TIMEOUT_MS`.
     pub join_timeout: Duration,
     /// How long a call may stand still before it is reported. Ranks that come together are reported
     /// to be late after a sixth of it. `BRIGADE_REPORT_MS`.
     pub report_after: Duration,
-    /// How long a call may stand still before it ends with an error. `BRIGADE_TIMEOUT_MS`.
+    /// How long a call may stand still before it ends with an error; zero ends it when it first
+    /// has to wait for longer than a moment. `BRIGADE_TIMEOUT_MS`.
     pub timeout: Duration,
     /// How much of a long call is worked on at a time, in bytes: the same on all ranks, or they
     /// get [`Error::Mismatch`]. [`Settings::window`] says to what it is rounded.
@@ -105,7 +107,7 @@ const TABLE: [(&str, &str); 13] = [
     ("BRIGADE_ORDERED", "1: fold in rank order, the same bits always"),
     ("BRIGADE_JOIN_TIMEOUT_MS", "how long the ranks may take to come together"),
     ("BRIGADE_REPORT_MS", "a call that stalls so long is reported, a join at 1/6"),
-    ("BRIGADE_TIMEOUT_MS", "a call that stands still so long ends with an error"),
+    ("BRIGADE_TIMEOUT_MS", "a call that stands still so long fails, 0 = at once"),
     ("BRIGADE_WINDOW_BYTES", "how much of a long call is worked on at a time"),
     ("BRIGADE_INTERFACE", "interfaces for TCP: name, address, CIDR, ^exclude"),
     ("BRIGADE_PORTS", "ports for TCP, FIRST-LAST"),
@@ -216,7 +218,7 @@ impl Settings {
             "BRIGADE_REPORT_MS" => self.report_after = time()?,
             "BRIGADE_TIMEOUT_MS" => self.timeout = time()?,
             "BRIGADE_WINDOW_BYTES" => {
-                let bytes = number()?;
+                let bytes = bytes::parse(value).ok_or_else(|| wrong(bytes::WANTED))?;
                 if bytes < WINDOW_MIN_BYTES {
                     return Err(wrong(&format!("{WINDOW_MIN_BYTES} bytes or more")));
                 }
@@ -371,7 +373,9 @@ mod tests {
             ("BRIGADE_RDMA_TIMEOUT", "0"),
             ("BRIGADE_RDMA_RETRIES", "7"),
             ("BRIGADE_RDMA_RECONNECT_MS", "soon"),
-            ("BRIGADE_RDMA_CACHE_BYTES", "1M"),
+            ("BRIGADE_WINDOW_BYTES", "1MB"),
+            ("BRIGADE_WINDOW_BYTES", "17179869184G"),
+            ("BRIGADE_RDMA_CACHE_BYTES", "1.5M"),
         ] {
             let error = settings.set(name, value).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");

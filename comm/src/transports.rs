@@ -84,10 +84,30 @@ fn unknown(name: &str) -> Error {
         let names = NAMES.join(", ");
         return Error::invalid(format!("auto stands alone; what is tried in turn is of {names}"));
     }
+    let meant = NAMES.into_iter().chain(["auto", "loopback"]).find(|it| is_near(it, name));
+    let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
     Error::invalid(format!(
-        "no transport is named {name:?}; there are auto, {}, {PREFIX}NAME_OR_PATH",
+        "no transport is named {name:?}; there are auto, {}, {PREFIX}NAME_OR_PATH, and loopback \
+         for threads of one process (BRIGADE_TRANSPORT){meant}",
         NAMES.join(", ")
     ))
+}
+
+/// Whether `typed` is `name` but for one slip: a letter that is wrong, missing or too many, or two
+/// neighbours that have changed places.
+fn is_near(name: &str, typed: &str) -> bool {
+    let (name, typed) = (name.as_bytes(), typed.to_ascii_lowercase().into_bytes());
+    let alike = name.iter().zip(&typed).take_while(|(one, other)| one == other).count();
+    let (name, typed) = (&name[alike..], &typed[alike..]);
+    match (name, typed) {
+        ([], []) | ([], [_]) | ([_], []) => true,
+        ([one, rest @ ..], [other, others @ ..]) => {
+            let swapped = matches!((rest, others), ([first, rest @ ..], [second, others @ ..])
+                if one == second && other == first && rest == others);
+            swapped || rest == others || rest == typed || name == others
+        }
+        _ => false,
+    }
 }
 
 /// The transports for so many threads of this process, which may also talk in memory.
@@ -122,8 +142,8 @@ fn one(name: &str, settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
         "tcp" => Ok(Arc::new(Tcp::new(tcp(settings)))),
         "rdma" => Ok(Arc::new(rdma(settings)?)),
         "loopback" => Err(Error::invalid(
-            "loopback joins threads of one process, which Communicator::local_world makes; \
-             processes have shm, tcp and rdma",
+            "loopback stands alone, and joins ranks that are threads of one process (in a program \
+             those of Communicator::local_world); processes have shm, tcp and rdma",
         )),
         _ => match name.strip_prefix(PREFIX).filter(|wanted| !wanted.is_empty()) {
             Some(wanted) => Ok(Arc::new(plugin(wanted, settings))),
@@ -199,6 +219,32 @@ mod tests {
                 let error = transports(&settings).map(drop).unwrap_err().to_string();
                 assert!(error.contains(wrong), "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn a_name_with_one_slip_is_recognised_and_another_is_not() {
+        let said = |name: &str| {
+            let settings = Settings { transport: name.into(), ..Settings::default() };
+            transports(&settings).map(drop).unwrap_err().to_string()
+        };
+        for (typed, meant) in [
+            ("tpc", "tcp"),
+            ("tc", "tcp"),
+            ("TCP", "tcp"),
+            ("tcpp", "tcp"),
+            ("rmda", "rdma"),
+            ("smh", "shm"),
+            ("loopbak", "loopback"),
+            ("aut", "auto"),
+        ] {
+            let said = said(typed);
+            assert!(said.ends_with(&format!("did you mean {meant}?")), "{said}");
+            assert!(said.contains("BRIGADE_TRANSPORT"), "{said}");
+        }
+        for typed in ["udp", "nope", "plugin:", "pct"] {
+            let said = said(typed);
+            assert!(said.ends_with("(BRIGADE_TRANSPORT)"), "{said}");
         }
     }
 

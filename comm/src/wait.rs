@@ -2,6 +2,7 @@
 //! members that have left, and the deadline.
 
 mod opening;
+mod stall;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ use crate::interrupt;
 use crate::plan::{Channel, Plan};
 use crate::run::{Run, Stop};
 use crate::say::warn;
-use crate::waiting::Waiting;
 pub(crate) use opening::{Joining, Opening};
+pub(crate) use stall::Stall;
 
 /// A call that has stood still for so long tells the others which call it is in.
 const TELL_AFTER: Duration = Duration::from_millis(60);
@@ -116,15 +117,16 @@ impl Watch {
         self.members[self.me as usize]
     }
 
-    /// Look for reasons to stop waiting.
+    /// Look for reasons to stop waiting. `stall`: once nothing has moved for long.
     pub(crate) fn look_around(
         &self,
-        waiting: &mut Waiting,
+        stall: Option<&mut Stall>,
         endpoints: &mut [Box<dyn Endpoint>],
         still: &Standstill<'_>,
     ) -> Result<(), Error> {
-        self.listen(waiting, endpoints, still)?;
-        let stood = waiting.since.map_or(Duration::ZERO, |since| since.elapsed());
+        let Some(stall) = stall else { return self.hear(endpoints, still.name) };
+        self.listen(stall, endpoints, still)?;
+        let stood = stall.stood();
         if stood > self.timeout {
             let place = still.place(self.world_rank(), &self.members);
             let waited_ms = stood.as_millis() as u64;
@@ -136,18 +138,15 @@ impl Watch {
     /// The same but for the deadline: for a wait that has one of its own.
     fn listen(
         &self,
-        waiting: &mut Waiting,
+        stall: &mut Stall,
         endpoints: &mut [Box<dyn Endpoint>],
         still: &Standstill<'_>,
     ) -> Result<(), Error> {
         self.hear(endpoints, still.name)?;
-        self.report(waiting, still);
-        match waiting.since {
-            Some(_) => match self.unjoined(still.name) {
-                Some(error) => Err(error),
-                None => self.look_for_leavers(waiting, still),
-            },
-            None => Ok(()),
+        self.report(stall, still);
+        match self.unjoined(still.name) {
+            Some(error) => Err(error),
+            None => self.look_for_leavers(stall, still),
         }
     }
 
@@ -166,13 +165,13 @@ impl Watch {
     }
 
     /// Say that this rank stands still, to the root soon, to people late.
-    fn report(&self, waiting: &mut Waiting, still: &Standstill<'_>) {
-        let Some(stood) = waiting.since.map(|since| since.elapsed()) else { return };
-        if stood > TELL_AFTER && !waiting.told {
-            waiting.told = self.tell(still.header, still.name);
+    fn report(&self, stall: &mut Stall, still: &Standstill<'_>) {
+        let stood = stall.stood();
+        if stood > TELL_AFTER && !stall.is_told {
+            stall.is_told = self.tell(still.header, still.name);
         }
-        if stood > self.report_after && !waiting.reported {
-            waiting.reported = true;
+        if stood > self.report_after && !stall.is_reported {
+            stall.is_reported = true;
             let place = still.place(self.world_rank(), &self.members);
             warn(&format!("{place} since {} ms{}", stood.as_millis(), self.others()));
         }
@@ -191,9 +190,9 @@ impl Watch {
     }
 
     /// A rank that left will send nothing more; give what it sent time to arrive.
-    fn look_for_leavers(&self, waiting: &mut Waiting, still: &Standstill<'_>) -> Result<(), Error> {
+    fn look_for_leavers(&self, stall: &mut Stall, still: &Standstill<'_>) -> Result<(), Error> {
         let Some(rank) = self.leaver(still) else { return Ok(()) };
-        if waiting.left.get_or_insert_with(Instant::now).elapsed() < LEFT_GRACE {
+        if !stall.outlasts_leaver() {
             return Ok(());
         }
         Err(self.give_up(Error::PeerLeft { rank, during: still.name.to_owned() }))
@@ -365,6 +364,6 @@ pub(crate) fn error_of(verdict: &Verdict, during: &str) -> Error {
             peer_call: call_b.clone(),
         },
         Verdict::Aborted { rank, why } => Error::Aborted { rank: *rank as u32, why: why.clone() },
-        Verdict::RootLost { how } => Error::PeerLost { rank: 0, how: how.clone(), during },
+        Verdict::RootLost { how } => Error::RootLost { how: how.clone(), during },
     }
 }

@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 
 use brigade_transports::{Bells, Endpoint, TransportError};
 
+use crate::eagerness::Eagerness;
 use crate::header::Header;
 use crate::run::Stop;
-use crate::wait::{At, Standstill};
-use crate::waiting::Waiting;
+use crate::wait::{At, Stall, Standstill};
 use crate::{Communicator, Error};
 use held::Held;
 use ways::{Rest, Way};
@@ -49,7 +49,7 @@ pub struct Window {
     /// What ended the window first, which is what every later call returns.
     ended: OnceLock<Error>,
     /// How a wait begins.
-    waiting: Waiting,
+    waiting: Eagerness,
     /// How large each rank's is.
     sizes: Vec<WindowSize>,
 }
@@ -244,7 +244,7 @@ impl Window {
             }
             if served != before.1 {
                 // What ranks sent before they left is still on its way.
-                waiting.left = None;
+                waiting.stall.iter_mut().for_each(Stall::forget_leaver);
             }
             let left = timeout.map_or(NAP, |timeout| timeout.saturating_sub(began.elapsed()));
             if left.is_zero() {
@@ -256,7 +256,7 @@ impl Window {
             let name = || format!("signal {signal} of a window, for {at_least}");
             match &self.rest {
                 Rest::Bells(ends) => {
-                    self.sleep_at_bells(ends, left, &come, (&mut waiting, &name))?;
+                    self.sleep_at_bells(ends, left, &come, (waiting.stall.as_mut(), &name))?;
                 }
                 Rest::Clerk { .. } => {
                     let looks = self.held.looks.count();
@@ -264,7 +264,7 @@ impl Window {
                         self.held.looks.wait(looks, left.min(NAP));
                     }
                     if come().is_none() {
-                        self.look_around(&mut waiting, &mut [], &name())?;
+                        self.look_around(waiting.stall.as_mut(), &mut [], &name())?;
                     }
                 }
             }
@@ -277,7 +277,7 @@ impl Window {
         ends: &Mutex<Ends>,
         left: Duration,
         come: &dyn Fn() -> Option<u64>,
-        (waiting, name): (&mut Waiting, &dyn Fn() -> String),
+        (stall, name): (Option<&mut Stall>, &dyn Fn() -> String),
     ) -> Result<(), Error> {
         let mut ends = match ends.try_lock() {
             Ok(ends) => ends,
@@ -289,7 +289,7 @@ impl Window {
                 if come().is_some() {
                     return Ok(());
                 }
-                return self.look_around(waiting, &mut [], &name());
+                return self.look_around(stall, &mut [], &name());
             }
         };
         let Ends { endpoints, bells } = &mut *ends;
@@ -301,21 +301,21 @@ impl Window {
         // A bell that fails is one that does not ring: we look again after the nap.
         let _ = bells.wait(endpoints, left.min(NAP));
         if come().is_none() {
-            self.look_around(waiting, endpoints, &name())?;
+            self.look_around(stall, endpoints, &name())?;
         }
         Ok(())
     }
 
     fn look_around(
         &self,
-        waiting: &mut Waiting,
+        stall: Option<&mut Stall>,
         endpoints: &mut [Box<dyn Endpoint>],
         name: &str,
     ) -> Result<(), Error> {
         let watch = &self.held.watch;
         let header = &Header::of_message(watch.group);
         let seen =
-            watch.look_around(waiting, endpoints, &Standstill { at: At::Anyone, name, header });
+            watch.look_around(stall, endpoints, &Standstill { at: At::Anyone, name, header });
         seen.map_err(|error| self.end(error))
     }
 

@@ -7,11 +7,9 @@ use std::time::Instant;
 
 use brigade_transports::{Cores, Endpoint, Group, Port, Share, Transport, TransportError, opened};
 
-use crate::aside::Aside;
 use crate::control::Control;
 use crate::nodes::Nodes;
 use crate::wait::{Joining, PASSED_ON_WAIT, Watch};
-use crate::waiting::Waiting;
 use crate::{Error, Settings, say};
 
 /// What all communicators of one rank share.
@@ -230,9 +228,7 @@ impl World {
                 (0..members.len()).map(|member| card(member).filter(|_| served(member))).collect();
             let wanted = Group { id: group, me, cards: &cards, deadline };
             let joining = Joining { port: &**port, transport, name };
-            let (waiting, endpoints) =
-                (Waiting::among(share, Aside::never()), &mut links.endpoints);
-            let endpoint = watch.await_joining(waiting, endpoints, &joining, &wanted)?;
+            let endpoint = watch.await_joining(&mut links.endpoints, &joining, &wanted)?;
             for (route, port) in links.routes.iter_mut().zip(&ports) {
                 if *port == Some(index) {
                     *route = Some(links.endpoints.len());

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::bootstrap::{Root, UniqueId, rendezvous};
 use brigade_comm::launch::{Launch, RootSpec};
+use brigade_comm::{Communicator, Error};
 
 /// How long survivors may take to name the dead.
 const NOTICED_WITHIN: Duration = Duration::from_millis(500);
@@ -25,15 +26,21 @@ struct Process {
 
 impl Process {
     fn rank(rank: usize, ranks: usize, root: (&str, &str), hasty: bool) -> Self {
+        let mut command = Self::command(rank, ranks, root);
+        if hasty {
+            command.env("BRIGADE_TEST_HASTY", "1");
+        }
+        Self::start("one_rank", command)
+    }
+
+    /// This binary as a rank.
+    fn command(rank: usize, ranks: usize, root: (&str, &str)) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .env("BRIGADE_RANK", rank.to_string())
             .env("BRIGADE_WORLD_SIZE", ranks.to_string())
             .env(root.0, root.1);
-        if hasty {
-            command.env("BRIGADE_TEST_HASTY", "1");
-        }
-        Self::start("one_rank", command)
+        command
     }
 
     fn start(test: &str, mut command: Command) -> Self {
@@ -117,6 +124,21 @@ fn one_rank() {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+#[test]
+#[ignore = "one process of a world that makes calls"]
+fn one_caller() {
+    if std::env::var("BRIGADE_RANK").is_err() {
+        return;
+    }
+    let member = Communicator::from_env().unwrap();
+    println!("rank: joined");
+    let error = (0..).find_map(|_| member.barrier().err()).unwrap();
+    let again = member.barrier().unwrap_err();
+    assert!(matches!(again, Error::RootLost { .. }), "{again}");
+    println!("rank: {error}");
+    wait_for_the_end();
 }
 
 #[test]
@@ -312,14 +334,14 @@ fn a_root_outside_the_world_may_end_as_it_should() {
     world.end();
 }
 
-#[test]
-fn a_root_outside_the_world_that_is_killed_is_named_for_what_it_is() {
+/// Kill the root of a world of two, each of which runs `test`; how they name the root.
+fn check_root_killed(test: &str, said: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env("BRIGADE_TEST_ROOT", "1");
     let mut root = Process::start("one_root", command);
     let line = root.line(PATIENCE).unwrap();
     let id = line.strip_prefix("rank: ").unwrap();
-    let start = |rank| Process::rank(rank, 2, ("BRIGADE_ID", id), false);
+    let start = |rank| Process::start(test, Process::command(rank, 2, ("BRIGADE_ID", id)));
     let ranks = [start(0), start(1)];
     for process in &ranks {
         assert_eq!(process.line(PATIENCE).unwrap(), "rank: joined");
@@ -327,8 +349,14 @@ fn a_root_outside_the_world_that_is_killed_is_named_for_what_it_is() {
     root.kill();
     for process in ranks {
         let line = process.line(NOTICED_WITHIN).unwrap();
-        let said = "rank: the process that brought the ranks together is gone: ";
-        assert!(line.starts_with(said), "{line}");
+        let said = format!("rank: the process that brought the ranks together is {said}");
+        assert!(line.starts_with(&said), "{line}");
         process.end();
     }
+}
+
+#[test]
+fn a_root_outside_the_world_that_is_killed_is_named_for_what_it_is() {
+    check_root_killed("one_rank", "gone: ");
+    check_root_killed("one_caller", "lost (");
 }

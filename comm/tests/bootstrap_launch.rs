@@ -163,14 +163,20 @@ fn the_first_launcher_in_the_order_counts() {
 
 #[test]
 fn half_an_environment_is_never_taken_for_one_process() {
-    check_error("BRIGADE_RANK=1", &["brigade set BRIGADE_RANK=1", "BRIGADE_WORLD_SIZE is not"]);
+    check_error(
+        "BRIGADE_RANK=1",
+        &["the environment has BRIGADE_RANK=1", "BRIGADE_WORLD_SIZE is not"],
+    );
     check_error("RANK=1 MASTER_ADDR=a", &["RANK=1, MASTER_ADDR=a", "WORLD_SIZE is not set"]);
     check_error("RANK=1 WORLD_SIZE=2 MASTER_ADDR=a", &["MASTER_PORT is not set", "set both"]);
     check_error("RANK=1 WORLD_SIZE=2", &["torchrun", "BRIGADE_ROOT is not set"]);
     check_error("BRIGADE_WORLD_SIZE=2", &["BRIGADE_RANK is not set"]);
     check_error("WORLD_SIZE=2", &["torchrun", "RANK is not set"]);
     for place in ["BRIGADE_ROOT=a:1", "BRIGADE_STORE=a:1", "BRIGADE_ID_FILE=a"] {
-        check_error(place, &[&format!("brigade set {place}, but"), "BRIGADE_RANK is not set"]);
+        check_error(
+            place,
+            &[&format!("the environment has {place}, but"), "BRIGADE_RANK is not set"],
+        );
     }
 }
 

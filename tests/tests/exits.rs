@@ -106,7 +106,11 @@ fn ranks_that_cannot_begin_exit_as_the_command_that_starts_them_would() {
         for (name, value, wanted) in [
             ("BRIGADE_RANK", "-1", "BRIGADE_RANK=\"-1\" is not a whole number from 0 to"),
             ("BRIGADE_WORLD_SIZE", "many", "\"many\" is not a whole number from 0 to"),
-            ("BRIGADE_STORE", "a:1", "brigade set BRIGADE_STORE=a:1, but BRIGADE_RANK is not set"),
+            (
+                "BRIGADE_STORE",
+                "a:1",
+                "the environment has BRIGADE_STORE=a:1, but BRIGADE_RANK is not set",
+            ),
             ("BRIGADE_TIMEOUT_MS", "-1", "\"-1\" is not a whole number from 0 to"),
             ("BRIGADE_ORDERED", "maybe", "BRIGADE_ORDERED=\"maybe\" is not 1 or 0"),
         ] {
@@ -364,7 +368,10 @@ fn the_doctor_says_that_an_environment_contradicts_itself() {
     for (variables, wanted) in [
         (&[("BRIGADE_RANK", "x")][..], "error: BRIGADE_RANK=\"x\" is not a whole number"),
         (&[("RANK", "5"), ("WORLD_SIZE", "2")], "error: torchrun says rank 5 of 2 ranks"),
-        (&[("BRIGADE_STORE", "a:1")], "error: brigade set BRIGADE_STORE=a:1, but BRIGADE_RANK"),
+        (
+            &[("BRIGADE_STORE", "a:1")],
+            "error: the environment has BRIGADE_STORE=a:1, but BRIGADE_RANK",
+        ),
         (&[("BRIGADE_TRANSPORT", "tcp,udp")], "error: no transport is named \"udp\"; there are"),
     ] {
         for line in ["doctor", "doctor --settings"] {

@@ -31,7 +31,8 @@ impl Bells {
         Self { ear: (0..count).find(&mut hears_all) }
     }
 
-    /// Whether one sleep covers all bells, so that it may be long.
+    /// Whether one sleep covers all bells. Users need not know: without that a wait is short, and
+    /// comes to the same. So tests ask, which would not notice.
     pub fn is_one_sleep(&self) -> bool {
         self.ear.is_some()
     }

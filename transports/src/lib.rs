@@ -29,8 +29,8 @@
 //!   arrives, provided that it left nothing unread itself; then its wires report
 //!   [`TransportError::PeerGone`] to those who use them, and to nobody else. Wires do not outlive
 //!   their endpoint.
-//! * What a transport cannot do it says beforehand, in [`Caps`] or by returning `None`; no method
-//!   fails only because it was not implemented.
+//! * What a transport cannot do it says beforehand, by returning `None`; no method fails only
+//!   because it was not implemented.
 #![warn(missing_docs)]
 
 mod bells;
@@ -61,14 +61,11 @@ pub use lending::{Lending, LendingStats};
 pub use sys::opened;
 pub use tcp::silence::keepalive;
 
-/// What a transport is good for, asked before it is used.
+/// What a transport is good for, asked before it is used: for people, and for those who choose
+/// among networks. Algorithms are chosen without it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caps {
-    /// How many bytes travel best in one go: what a wire stages at a time.
-    pub bulk_bytes: usize,
-    /// How many bytes a wire takes before its receiver must pull; at least `bulk_bytes`.
-    pub credit_bytes: usize,
-    /// Rough cost of one small message, in seconds, for the first choice of algorithm.
+    /// Rough cost of one small message, in seconds.
     pub latency_s: f64,
     /// Rough cost of one more byte, in seconds.
     pub byte_s: f64,
@@ -133,15 +130,12 @@ pub struct Group<'a> {
     pub deadline: Instant,
 }
 
-/// The longest sleep of one who waits for others to come: what rings no bell, as an attempt that
-/// fails, is seen so much later.
+/// The longest sleep of one who waits for others to come. Events that ring no bell, such as a
+/// failed attempt, are noticed up to this much later.
 const NAP: Duration = Duration::from_millis(20);
 
 /// One communicator's share of a transport.
 pub trait Endpoint: Send {
-    /// What the wires of this endpoint are good for.
-    fn caps(&self) -> Caps;
-
     /// The wire to member `to`, or `None` while it does not stand: to be asked again, at best when
     /// the doorbell rings, with the same deadline, at which this is an error. Each wire is handed
     /// out once, and nobody asks for it again.
@@ -194,8 +188,8 @@ pub trait Endpoint: Send {
 pub trait SendWire: Send {
     /// Take as many of `bytes` as there is room for now, and return how many. What was taken is
     /// copied: the caller may reuse it at once. Everything taken is visible to the receiver without
-    /// a further call. Whoever comes again offers the bytes that were not taken, as they were, or
-    /// the first of them: a wire may have begun with these.
+    /// a further call. A later call must offer the untaken bytes again, unchanged, or a prefix of
+    /// them: the wire may already have started on them.
     ///
     /// A wire that stages in slots takes multiples of 64 bytes unless it takes everything, so that
     /// its slots begin at whole elements; a wire that is a byte stream may take any number. In
@@ -214,9 +208,9 @@ pub trait SendWire: Send {
         Ok(Lending { taken: self.push(bytes)?, is_held: false })
     }
 
-    /// How many bytes at the end of what this wire has taken, pushed ones among them, begin with
-    /// one that was lent and is still in use. Zero: all memory is its owner's again. The receiver
-    /// may wait for what is held until this has been called often enough.
+    /// How many bytes, counted back from the last one taken, reach to the earliest lent byte that
+    /// is still in use; pushed bytes in between count too. Zero: nothing is held. The receiver may
+    /// wait for what is held until this has been called often enough.
     fn held(&mut self) -> Result<usize, TransportError> {
         Ok(0)
     }
@@ -324,9 +318,13 @@ pub trait WindowMemory: Send {
 }
 
 /// A peer's window.
+///
+/// # Panics
+///
+/// Where an offset, a length or an index reaches beyond [`RemoteWindow::size`]: the caller has
+/// checked it.
 pub trait RemoteWindow: Send {
-    /// How many bytes and how many counters its descriptor has: what reaches further is refused by
-    /// an error or an assertion.
+    /// How many bytes and how many counters its descriptor has.
     fn size(&self) -> (usize, usize);
 
     /// Start writing `bytes` at `offset`. The bytes are copied or sent before the call returns.

@@ -26,6 +26,8 @@
 //! [`take`](Collective::has_output) is not the caller's memory by then, nor is one that only passes
 //! through. In a barrier a chunk is what a rank has heard; `Recv` adds to it, as `Fold` does.
 
+use std::ops::Range;
+
 use crate::Algorithm;
 
 /// A run of consecutive chunks.
@@ -49,7 +51,7 @@ impl Span {
     }
 
     /// The chunks of the span, in order.
-    pub fn chunks(self) -> std::ops::Range<u32> {
+    pub fn chunks(self) -> Range<u32> {
         self.first..self.end()
     }
 }
@@ -154,6 +156,17 @@ impl Collective {
             }
             Self::AllToAll => ranks * ranks,
         }
+    }
+
+    /// The blocks that may concern `rank`, in order: those that it brings or takes, and others only
+    /// where blocks are few. Of the square of an all-to-all these are its row and its column.
+    pub fn blocks_of(self, ranks: u32, rank: u32) -> impl Iterator<Item = u32> {
+        let (row, side) = match self {
+            Self::AllToAll => (rank * ranks..(rank + 1) * ranks, ranks),
+            _ => (0..self.blocks(ranks), 0),
+        };
+        let column = move |sources: Range<u32>| sources.map(move |it| it * ranks + rank);
+        column(0..rank.min(side)).chain(row).chain(column((rank + 1).min(side)..side))
     }
 
     /// Whether `rank` brings `block` into the call.

@@ -7,6 +7,7 @@
 
 mod callers;
 
+use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -304,17 +305,23 @@ impl Hub {
         }
     }
 
+    /// Say all that there is to say. What one hears in a row goes out as one: an answer does not
+    /// count as many that were not read, however much it is.
     fn dispatch(&mut self, orders: Vec<Order>) {
-        for (audience, frame) in orders {
-            let bytes: Arc<[u8]> = frame.encode().into();
-            for conn in &mut self.conns {
-                let hears = match (conn.rank(), audience) {
-                    (None, _) => false,
-                    (Some(_), Audience::All) => true,
-                    (Some(rank), Audience::One(only)) => rank == only,
-                };
-                if hears {
-                    conn.say(Arc::clone(&bytes));
+        let seated = self.conns.iter().enumerate();
+        let seated = seated.filter_map(|(index, conn)| Some((conn.rank()?, index)));
+        let seated: HashMap<usize, usize> = seated.collect();
+        for said in orders.chunk_by(|(one, _), (other, _)| one == other) {
+            let frames = said.iter().flat_map(|(_, frame)| frame.encode());
+            let bytes: Arc<[u8]> = frames.collect();
+            match said[0].0 {
+                Audience::All => {
+                    seated.values().for_each(|at| self.conns[*at].say(Arc::clone(&bytes)));
+                }
+                Audience::One(rank) => {
+                    if let Some(at) = seated.get(&rank) {
+                        self.conns[*at].say(bytes);
+                    }
                 }
             }
         }

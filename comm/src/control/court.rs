@@ -10,8 +10,8 @@
 //! * What a rank has called is a fact that does not age. Where two ranks that have stood still say
 //!   different things about the same call of the same communicator, they disagree. The rank that is
 //!   ahead may have left that call behind: it tells its last calls, too.
-//! * Who has left a communicator is told to those who stand or ask there, and to nobody else. Where
-//!   it stood before is forgotten, unless it says that it stands there still.
+//! * Who has left a communicator is told to those who stand or ask there, once, and to nobody else.
+//!   Where it stood before is forgotten, unless it says that it stands there still.
 //! * Who holds something until others have left a communicator needs the root until it has let go.
 //! * The first verdict stands. Who is lost after it is told to all, for those who want to go on.
 
@@ -47,9 +47,8 @@ pub(crate) struct Court {
     verdict: Option<Verdict>,
     accused: BTreeMap<usize, Accusation>,
     groups: BTreeMap<u64, BTreeMap<usize, Stand>>,
-    /// Who has left which communicator, and why if they could not join it, in the order in which
-    /// the first has.
-    partings: VecDeque<(u64, Vec<(usize, String)>)>,
+    /// Who has left which communicator, in the order in which the first has.
+    partings: VecDeque<Partings>,
     /// Who holds something until others have left which one.
     holds: BTreeSet<(usize, u64)>,
 }
@@ -59,6 +58,29 @@ enum Presence {
     Here,
     Left,
     Lost,
+}
+
+/// Who has left a communicator.
+#[derive(Debug)]
+struct Partings {
+    group: u64,
+    /// Each with why, if it could not join.
+    parted: Vec<(usize, String)>,
+    /// How many of these each rank has been told, the first ones first: thousands may have left
+    /// when somebody asks again and again.
+    told: BTreeMap<usize, usize>,
+}
+
+impl Partings {
+    /// What `to` has not been told yet, and is told now.
+    fn tell(&mut self, to: usize) -> impl Iterator<Item = Order> {
+        let Self { group, parted, told } = self;
+        let known = told.insert(to, parted.len()).unwrap_or(0);
+        parted[known..].iter().map(move |(rank, why)| {
+            let left = Frame::LeftGroup { rank: wire(*rank), group: *group, why: why.clone() };
+            (Audience::One(to), left)
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -199,19 +221,27 @@ impl Court {
     }
 
     fn part(&mut self, rank: usize, group: u64, why: String) -> Vec<Order> {
-        let left = Frame::LeftGroup { rank: wire(rank), group, why: why.clone() };
-        match self.partings.iter_mut().find(|(known, _)| *known == group) {
-            Some((_, parted)) if parted.iter().any(|(known, _)| *known == rank) => {}
-            Some((_, parted)) => parted.push((rank, why)),
-            None => self.partings.push_back((group, vec![(rank, why)])),
-        }
-        if self.partings.len() > GROUPS_MAX {
-            self.partings.pop_front();
+        let known = self.partings.iter().position(|it| it.group == group);
+        let at = known.unwrap_or_else(|| {
+            let (parted, told) = (Vec::new(), BTreeMap::new());
+            self.partings.push_back(Partings { group, parted, told });
+            if self.partings.len() > GROUPS_MAX {
+                self.partings.pop_front();
+            }
+            self.partings.len() - 1
+        });
+        let partings = &mut self.partings[at];
+        // Whoever leaves forgets what it has heard.
+        partings.told.remove(&rank);
+        if partings.parted.iter().all(|(known, _)| *known != rank) {
+            partings.parted.push((rank, why));
         }
         let Entry::Occupied(mut stands) = self.groups.entry(group) else { return Vec::new() };
         stands.get_mut().remove(&rank);
-        let waiters = stands.get().keys();
-        let orders = waiters.map(|waiter| (Audience::One(*waiter), left.clone())).collect();
+        let mut orders = Vec::new();
+        for waiter in stands.get().keys() {
+            orders.extend(partings.tell(*waiter));
+        }
         if stands.get().is_empty() {
             stands.remove();
         }
@@ -219,13 +249,9 @@ impl Court {
     }
 
     /// What `to` should know before it waits for anybody in `group`.
-    fn partings_for(&self, to: usize, group: u64) -> Vec<Order> {
-        let parted = self.partings.iter().find(|(known, _)| *known == group);
-        let left = |(rank, why): &(usize, String)| {
-            let left = Frame::LeftGroup { rank: wire(*rank), group, why: why.clone() };
-            (Audience::One(to), left)
-        };
-        parted.into_iter().flat_map(|(_, parted)| parted).map(left).collect()
+    fn partings_for(&mut self, to: usize, group: u64) -> Vec<Order> {
+        let partings = self.partings.iter_mut().find(|it| it.group == group);
+        partings.map_or(Vec::new(), |it| it.tell(to).collect())
     }
 
     fn accuse(&mut self, by: usize, rank: usize, how: &str, now: Instant) -> Vec<Order> {

@@ -39,7 +39,7 @@ impl Driver {
             let _ = self.bells.wait(&mut self.endpoints, NAP);
             if self.front(last)?.is_none() {
                 let still = Standstill { at: At::Anyone, name: NAME, header: ours };
-                self.watch.look_around(&mut self.waiting, &mut self.endpoints, &still)?;
+                self.watch.look_around(self.waiting.stall.as_mut(), &mut self.endpoints, &still)?;
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::select::{code, number};
 use crate::{Dtype, Error, Op};
 
 /// How many plans of updates are kept: a training step makes one for each bucket.
-const UPDATE_PLANS_MAX: usize = 64;
+pub(super) const UPDATE_PLANS_MAX: usize = 64;
 
 /// A sharded update, before it meets any memory.
 #[derive(Clone, Debug)]
@@ -157,9 +157,9 @@ impl Engine {
         Ok(())
     }
 
-    fn find_update(&self, shards: &Shards) -> Option<usize> {
+    fn find_update(&mut self, shards: &Shards) -> Option<usize> {
         let op_code = shards.op.code();
-        self.updates.iter().position(|shape| {
+        self.updates.find(|shape| {
             shape.elems == shards.elems
                 && shape.gradients == shards.gradients
                 && shape.weights == shards.weights
@@ -181,22 +181,14 @@ impl Engine {
         let name = format!("{shards} by {scatterer} and {gatherer}({})", self.ranks);
         let prepared = Prepared { plan, name };
         self.driver.open_wires(&prepared, self.settings.join_patience())?;
-        let shape = UpdateShape {
+        Ok(self.updates.insert(UpdateShape {
             elems: shards.elems,
             gradients: shards.gradients,
             weights: shards.weights,
             op_code: shards.op.code(),
             reduction: Reduction::built_in(&calls[0]),
             prepared,
-        };
-        let index = self.next_update;
-        self.next_update = (index + 1) % UPDATE_PLANS_MAX;
-        if index < self.updates.len() {
-            self.updates[index] = shape;
-        } else {
-            self.updates.push(shape);
-        }
-        Ok(index)
+        }))
     }
 
     /// The algorithm and the program of one half. If the other half's algorithm has a number, this

@@ -98,3 +98,14 @@ impl Launcher {
         names.chain(meeting.iter().copied()).collect()
     }
 }
+
+/// Whoever says what the variables of a launcher do; ours people set as well.
+pub(super) fn speaker(launcher: &str) -> &str {
+    if launcher == "brigade" { "the environment" } else { launcher }
+}
+
+/// Where variables come from that were found.
+pub(super) fn has_set(launcher: &str) -> String {
+    let speaker = speaker(launcher);
+    format!("{speaker} {}", if speaker == launcher { "set" } else { "has" })
+}

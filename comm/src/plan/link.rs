@@ -62,15 +62,14 @@ struct Touched {
     earlier: bool,
 }
 
-/// The touches of every chunk: as the caller brought it, and at home.
-struct Seats {
+/// The touches of every chunk that is seen: as the caller brought it, and at home.
+struct Touches {
     input: Vec<Touched>,
     home: Vec<Touched>,
 }
 
-impl Seats {
-    fn new(program: &Program) -> Self {
-        let count = program.chunks() as usize + program.scratch.len();
+impl Touches {
+    fn new(count: usize) -> Self {
         Self { input: vec![Touched::default(); count], home: vec![Touched::default(); count] }
     }
 }
@@ -80,23 +79,24 @@ pub(super) struct Linker<'a> {
     program: &'a Program,
     places: &'a Places<'a>,
     /// Scratch is used by windows in turn, so touches are kept for two windows.
-    seats: [Seats; 2],
+    touches: [Touches; 2],
+    /// By the numbers of chunks among those seen, as touches are.
     written: Vec<bool>,
     in_place: bool,
 }
 
-/// One side of a step: the chunk, and which of its two seats.
+/// One side of a step: the chunk, and whether at home or as the caller brought it.
 #[derive(Clone, Copy)]
-struct Seat {
+struct Touch {
     chunk: u32,
     home: bool,
 }
 
 impl<'a> Linker<'a> {
     pub(super) fn new(program: &'a Program, places: &'a Places<'a>, in_place: bool) -> Self {
-        let seats = [Seats::new(program), Seats::new(program)];
-        let written = vec![false; program.chunks() as usize + program.scratch.len()];
-        Self { program, places, seats, written, in_place }
+        let count = places.seen().count();
+        let touches = [Touches::new(count), Touches::new(count)];
+        Self { program, places, touches, written: vec![false; count], in_place }
     }
 
     /// All moves of a window that has begun.
@@ -119,14 +119,15 @@ impl<'a> Linker<'a> {
         Ok(())
     }
 
-    /// Turn to a window, and forget the touches of the last one in this area, except of scratch:
-    /// that memory is the same again, so whoever writes it next waits until it is done with.
+    /// Turn to a window. What the window before the last one touched is forgotten, for its places
+    /// with the caller are others, but for scratch: both use the same, so who writes there waits
+    /// for those who touched it.
     pub(super) fn begin(&mut self, window: u64) {
         self.written.fill(false);
-        let seats = &mut self.seats[(window % 2) as usize];
-        seats.input.fill(Touched::default());
-        for (chunk, touched) in seats.home.iter_mut().enumerate() {
-            match self.places.chunk(chunk as u32, window).home.space {
+        let touches = &mut self.touches[(window % 2) as usize];
+        touches.input.fill(Touched::default());
+        for (chunk, touched) in self.places.seen().all().zip(&mut touches.home) {
+            match self.places.chunk(chunk, window).home.space {
                 Space::Scratch => touched.earlier = true,
                 Space::Input | Space::Output | Space::Absolute => *touched = Touched::default(),
             }
@@ -150,7 +151,7 @@ impl<'a> Linker<'a> {
             // Of an empty span one empty step remains: its header still tells the peer that we
             // came.
             if place.bytes == 0 && (total > 0 || chunk != span.first) {
-                self.written[chunk as usize] |= kind != Kind::Send;
+                *self.written(chunk) |= kind != Kind::Send;
                 continue;
             }
             let reads = kind != Kind::Recv;
@@ -178,12 +179,12 @@ impl<'a> Linker<'a> {
             draft.bytes += place.bytes;
             let mut needs = std::mem::take(&mut draft.needs);
             if let Some((_, home)) = source {
-                self.touch(window, step, at, Seat { chunk, home }, false, &mut needs);
+                self.touch(window, step, at, Touch { chunk, home }, false, &mut needs);
             }
             if kind != Kind::Send {
                 let home = !self.aliases(&place);
-                self.touch(window, step, at, Seat { chunk, home }, true, &mut needs);
-                self.written[chunk as usize] = true;
+                self.touch(window, step, at, Touch { chunk, home }, true, &mut needs);
+                *self.written(chunk) = true;
             }
             run.as_mut().expect("a run is open").needs = needs;
         }
@@ -206,13 +207,13 @@ impl<'a> Linker<'a> {
             let (source, home) = self.operand(chunk, &place, number)?;
             let step = steps.len();
             let mut needs = Vec::new();
-            let reads = [Seat { chunk: other, home: other_home }, Seat { chunk, home }];
-            for seat in reads {
-                self.touch(window, step, 0, seat, false, &mut needs);
+            let reads = [Touch { chunk: other, home: other_home }, Touch { chunk, home }];
+            for read in reads {
+                self.touch(window, step, 0, read, false, &mut needs);
             }
-            let written = Seat { chunk, home: !self.aliases(&place) };
+            let written = Touch { chunk, home: !self.aliases(&place) };
             self.touch(window, step, 0, written, true, &mut needs);
-            self.written[chunk as usize] = true;
+            *self.written(chunk) = true;
             steps.push(Draft {
                 channel: Channel::Within,
                 kind: Kind::Merge { other: other_at },
@@ -243,8 +244,8 @@ impl<'a> Linker<'a> {
         let mut touched = Vec::new();
         for chunk in chunks {
             let place = self.places.chunk(chunk, window);
-            let seat = Seat { chunk, home: !self.aliases(&place) };
-            self.touch(window, step, bytes, seat, writes, &mut touched);
+            let touch = Touch { chunk, home: !self.aliases(&place) };
+            self.touch(window, step, bytes, touch, writes, &mut touched);
             bytes += place.bytes;
         }
         needs.extend(touched.into_iter().map(|need| Need { from: u64::MAX, at: 0, ..need }));
@@ -253,10 +254,10 @@ impl<'a> Linker<'a> {
 
     /// What the caller shall have and no move wrote is the rank's own contribution.
     fn copy_untouched(&mut self, steps: &mut Vec<Draft>, window: u64) {
-        for chunk in 0..self.program.chunks() {
+        for chunk in self.places.seen().chunks() {
             let place = self.places.chunk(chunk, window);
             let (true, Some(source)) = (place.is_output, place.input) else { continue };
-            if self.written[chunk as usize] || place.bytes == 0 || self.aliases(&place) {
+            if self.is_written(chunk) || place.bytes == 0 || self.aliases(&place) {
                 continue;
             }
             steps.push(Draft {
@@ -272,6 +273,20 @@ impl<'a> Linker<'a> {
         }
     }
 
+    /// The number of a chunk among those seen.
+    fn number(&self, chunk: u32) -> usize {
+        self.places.seen().chunk(chunk).expect("what a move names is seen")
+    }
+
+    fn is_written(&self, chunk: u32) -> bool {
+        self.written[self.number(chunk)]
+    }
+
+    fn written(&mut self, chunk: u32) -> &mut bool {
+        let number = self.number(chunk);
+        &mut self.written[number]
+    }
+
     /// Where the present value of a chunk lies, and whether that is its home.
     fn operand(
         &self,
@@ -279,7 +294,7 @@ impl<'a> Linker<'a> {
         place: &ChunkPlace,
         number: usize,
     ) -> Result<(Place, bool), LinkError> {
-        if self.written[chunk as usize] {
+        if self.is_written(chunk) {
             return Ok((place.home, !self.aliases(place)));
         }
         if self.aliases(place) {
@@ -293,24 +308,26 @@ impl<'a> Linker<'a> {
         })
     }
 
-    /// Whether a chunk's input and home are the same memory; then only its input seat is used.
+    /// Whether a chunk's input and home are the same memory; then it is touched as
+    /// input alone.
     fn aliases(&self, place: &ChunkPlace) -> bool {
         self.in_place && place.is_output && place.input.is_some_and(|at| at.at == place.home.at)
     }
 
-    /// Record that `step` touches a seat, and collect what it must wait for.
+    /// Record that `step` reads or writes a chunk, and collect what it must wait for.
     fn touch(
         &mut self,
         window: u64,
         step: usize,
         at: u64,
-        seat: Seat,
+        Touch { chunk, home }: Touch,
         writes: bool,
         needs: &mut Vec<Need>,
     ) {
-        let seats = &mut self.seats[(window % 2) as usize];
-        let list = if seat.home { &mut seats.home } else { &mut seats.input };
-        let touched = &mut list[seat.chunk as usize];
+        let number = self.number(chunk);
+        let touches = &mut self.touches[(window % 2) as usize];
+        let list = if home { &mut touches.home } else { &mut touches.input };
+        let touched = &mut list[number];
         let before = touched.writer.iter().chain(touched.readers.iter().filter(|_| writes));
         for &(other, other_at) in before.filter(|(other, _)| *other != step) {
             let need = if touched.earlier {

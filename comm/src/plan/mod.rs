@@ -9,6 +9,7 @@ mod assemble;
 mod fuse;
 mod link;
 mod places;
+mod seen;
 
 pub(crate) use assemble::link_messages;
 pub(crate) use fuse::{Phase, link_update};
@@ -18,7 +19,7 @@ pub(crate) use places::{Places, Seat};
 use crate::Dtype;
 use crate::header::Header;
 
-/// One of the three memories of a call.
+/// Where a place counts from: one of a call's three memories, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
     /// The caller's input.

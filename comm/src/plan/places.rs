@@ -2,6 +2,7 @@
 
 use brigade_schedule::Program;
 
+use super::seen::Seen;
 use super::{Place, Space};
 use crate::call::Call;
 
@@ -15,20 +16,22 @@ pub(crate) struct Places<'a> {
     elem_bytes: u64,
     /// The memories of input and output.
     spaces: [Space; 2],
-    /// For each block: elements, offset in the input, offset in the output, in elements.
+    seen: Seen,
+    /// For each block that is seen: elements, offset in the input, offset in the output, in
+    /// elements.
     blocks: Vec<Block>,
     /// The longest block.
     longest: u64,
     /// Elements of each block in one window.
     window: u64,
-    /// Byte offset in scratch of each chunk that lives there, and bytes of one scratch area.
+    /// Byte offset in scratch of each chunk seen that lives there, and bytes of one scratch area.
     scratch: Vec<Option<u64>>,
     /// Where the first area begins.
     scratch_at: u64,
     area_bytes: u64,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Block {
     elems: u64,
     input: Option<u64>,
@@ -106,9 +109,10 @@ impl<'a> Places<'a> {
     ) -> Self {
         let (ranks, rank) = (program.ranks, program.rank);
         let count = call.collective.blocks(ranks);
+        let seen = Seen::of(program);
         let elem_bytes = call.dtype.size() as u64;
         let (mut blocks, mut input, mut output) = (Vec::new(), 0, 0);
-        for block in 0..count {
+        for &block in seen.blocks() {
             let elems = call.block_elems(ranks, rank, block) as u64;
             let has_input = call.collective.has_input(ranks, rank, block);
             let has_output = call.collective.has_output(ranks, rank, block);
@@ -125,13 +129,14 @@ impl<'a> Places<'a> {
         }
         let longest = blocks.iter().map(|block| block.elems).max().unwrap_or(0);
         // Blocks that a rank sees in all-to-all: its row and its column, not the whole square.
-        let seen = u64::from(count.min(2 * ranks)).max(1);
-        let window = (window_bytes / elem_bytes / seen).max(64).next_multiple_of(64);
+        let own = u64::from(count.min(2 * ranks)).max(1);
+        let window = (window_bytes / elem_bytes / own).max(64).next_multiple_of(64);
         Self {
             call,
             program,
             elem_bytes,
             spaces,
+            seen,
             blocks,
             longest,
             window: window.min(longest.max(1)),
@@ -149,6 +154,11 @@ impl<'a> Places<'a> {
     /// Scratch of the whole call: two areas, used by windows in turn.
     pub(crate) fn scratch_bytes(&self) -> u64 {
         self.area_bytes * self.windows().min(2)
+    }
+
+    /// The chunks that the rank has to do with.
+    pub(super) fn seen(&self) -> &Seen {
+        &self.seen
     }
 
     /// Where `chunk` lies in `window`.
@@ -175,12 +185,12 @@ impl<'a> Places<'a> {
     pub(crate) fn seat(&self, chunk: u32) -> Seat {
         let shape = self.program.shape(chunk);
         let (block, piece) = (shape / self.program.pieces, shape % self.program.pieces);
-        let Block { elems, input, output } = self.blocks[block as usize];
+        let Block { elems, input, output } = self.block(block);
         if chunk == shape && output.is_some() {
             return Seat { elems, piece, input, output, scratch: None };
         }
         let input = input.filter(|_| chunk == shape);
-        Seat { elems, piece, input, output: None, scratch: self.scratch[chunk as usize] }
+        Seat { elems, piece, input, output: None, scratch: self.in_scratch(chunk) }
     }
 
     /// Bytes of one scratch area.
@@ -191,7 +201,7 @@ impl<'a> Places<'a> {
     /// First element of a chunk within its block, its bytes in `window`, and its block.
     fn piece(&self, chunk: u32, window: u64) -> (u64, u64, Block) {
         let pieces = u64::from(self.program.pieces);
-        let block = self.blocks[(u64::from(chunk) / pieces) as usize];
+        let block = self.block(chunk / self.program.pieces);
         let low = (window * self.window).min(block.elems);
         let high = (low + self.window).min(block.elems);
         let piece = u64::from(chunk) % pieces;
@@ -199,8 +209,17 @@ impl<'a> Places<'a> {
         (edge(piece), (edge(piece + 1) - edge(piece)) * self.elem_bytes, block)
     }
 
+    /// A block; nothing for one that the rank has nothing to do with.
+    fn block(&self, block: u32) -> Block {
+        self.seen.block(block).map_or(Block::default(), |number| self.blocks[number])
+    }
+
+    fn in_scratch(&self, chunk: u32) -> Option<u64> {
+        self.seen.chunk(chunk).and_then(|number| self.scratch[number])
+    }
+
     fn scratch_place(&self, chunk: u32, window: u64) -> Place {
-        let offset = self.scratch_at + self.scratch[chunk as usize].unwrap_or(0);
+        let offset = self.scratch_at + self.in_scratch(chunk).unwrap_or(0);
         Place { space: Space::Scratch, at: offset + (window % 2) * self.area_bytes }
     }
 
@@ -210,7 +229,7 @@ impl<'a> Places<'a> {
         use brigade_schedule::Move;
         self.scratch_at = scratch_at;
         let chunks = self.program.chunks();
-        self.scratch = vec![None; chunks as usize + self.program.scratch.len()];
+        self.scratch = vec![None; self.seen.count()];
         for step in &self.program.moves {
             let span = match *step {
                 Move::Send { .. } => continue,
@@ -218,17 +237,13 @@ impl<'a> Places<'a> {
                 Move::Merge { into, .. } => into,
             };
             for chunk in span.chunks() {
-                let shape = if chunk < chunks {
-                    chunk
-                } else {
-                    self.program.scratch[(chunk - chunks) as usize]
-                };
-                let block = self.blocks[(shape / self.program.pieces) as usize];
+                let block = self.block(self.program.shape(chunk) / self.program.pieces);
                 let homeless = chunk >= chunks || block.output.is_none();
-                if homeless && self.scratch[chunk as usize].is_none() {
+                if homeless && self.in_scratch(chunk).is_none() {
                     let elems =
                         self.window.min(block.elems).div_ceil(u64::from(self.program.pieces));
-                    self.scratch[chunk as usize] = Some(self.area_bytes);
+                    let number = self.seen.chunk(chunk).expect("what a move names is seen");
+                    self.scratch[number] = Some(self.area_bytes);
                     self.area_bytes += (elems * self.elem_bytes).next_multiple_of(64);
                 }
             }

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::NUMBER;
+use super::{NUMBER, bytes};
 use crate::Error;
 
 /// How RDMA is used. The defaults are right where one network joins all devices and no switch asks
@@ -102,9 +102,9 @@ impl RdmaSettings {
                 self.reconnect = Duration::from_millis(millis);
             }
             "BRIGADE_RDMA_CACHE_BYTES" => {
-                self.cache_bytes = value
-                    .parse()
-                    .map_err(|_| Error::invalid(format!("{name}={value:?} is not {NUMBER}")))?;
+                let parsed = bytes::parse(value).and_then(|bytes| usize::try_from(bytes).ok());
+                let wrong = || format!("{name}={value:?} is not {}", bytes::WANTED);
+                self.cache_bytes = parsed.ok_or_else(|| Error::invalid(wrong()))?;
             }
             _ => return Ok(false),
         }

@@ -1,16 +1,15 @@
-//! Waiting for what a transport opens to a member, a wire or a window, and for members of a group
+//! Eagerness for what a transport opens to a member, a wire or a window, and for members of a group
 //! that it joins: it hears all that a wait in the middle of a call hears. Only the deadline is the
 //! transport's, which knows better what did not come.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use brigade_transports::{Endpoint, Group, Port, TransportError};
 
-use super::{At, PASSED_ON_WAIT, Standstill, Watch, error_of};
+use super::{At, PASSED_ON_WAIT, Stall, Standstill, Watch, error_of};
 use crate::Error;
 use crate::header::Header;
 use crate::run::Stop;
-use crate::waiting::Waiting;
 
 /// The longest sleep of one who waits for a wire.
 const NAP: Duration = Duration::from_millis(20);
@@ -46,7 +45,6 @@ impl Watch {
     /// the system has no more of something; otherwise why to wait no longer.
     pub(crate) fn await_joining(
         &self,
-        mut waiting: Waiting,
         endpoints: &mut [Box<dyn Endpoint>],
         joining: &Joining<'_>,
         group: &Group<'_>,
@@ -54,14 +52,13 @@ impl Watch {
         let name = format!("{} over {}", joining.name, joining.transport);
         let (mut heard, mut late) = (None, None);
         let header = &Header::of_message(self.group);
-        waiting.moved();
-        waiting.since = Some(Instant::now());
+        let mut stall = Stall::begin();
         let joined = joining.port.join_while(group, &mut |member| {
             late = Some(member);
             let doing = format!("waiting for rank {}", self.members[member]);
             let at = At::Member(member as u32, &doing);
             heard = self.hear(endpoints, &name).err().or_else(|| self.unjoined(&name));
-            self.report(&mut waiting, &Standstill { at, name: &name, header });
+            self.report(&mut stall, &Standstill { at, name: &name, header });
             heard.is_none()
         });
         joined.map_err(|error| heard.unwrap_or_else(|| self.judge_joining(late, &error, &name)))
@@ -100,7 +97,6 @@ impl Watch {
     /// The outer one: why to wait no longer. The inner one: the transport's.
     pub(crate) fn await_opening<T>(
         &self,
-        mut waiting: Waiting,
         endpoints: &mut [Box<dyn Endpoint>],
         opening: &Opening<'_>,
         mut open: impl FnMut(&mut dyn Endpoint) -> Result<Option<T>, TransportError>,
@@ -113,8 +109,7 @@ impl Watch {
         // The call has sent nothing yet, so there is nothing to compare with the others' calls.
         let header = &Header::of_message(self.group);
         let still = Standstill { at: At::Member(peer, &doing), name, header };
-        waiting.moved();
-        waiting.since = Some(Instant::now());
+        let mut stall = Stall::begin();
         loop {
             endpoints[route].doorbell().arm();
             if let Some(opened) = open(&mut *endpoints[route]).transpose() {
@@ -127,7 +122,7 @@ impl Watch {
             if let Some(opened) = open(&mut *endpoints[route]).transpose() {
                 return Ok(opened);
             }
-            self.listen(&mut waiting, endpoints, &still)?;
+            self.listen(&mut stall, endpoints, &still)?;
         }
     }
 

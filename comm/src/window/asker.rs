@@ -11,10 +11,10 @@ use super::held::Held;
 use super::request::{HEAD_BYTES, Request};
 use crate::Error;
 use crate::aside::Aside;
+use crate::eagerness::Eagerness;
 use crate::header::Header;
 use crate::run::Stop;
 use crate::wait::{At, Standstill};
-use crate::waiting::Waiting;
 
 /// Puts up to this size leave in one piece with their head.
 const JOINED_BYTES: usize = 4096;
@@ -27,7 +27,7 @@ pub(super) struct Asker {
     answers: Box<dyn RecvWire>,
     /// Of the next request.
     number: u32,
-    waiting: Waiting,
+    waiting: Eagerness,
     /// Why a request was broken off, after which none can be told from the rest of it.
     broken: Option<Error>,
 }
@@ -50,7 +50,7 @@ impl Asker {
         share: Share,
     ) -> Self {
         let share = Share { ranks: 2 * share.ranks, ..share };
-        let waiting = Waiting::among(share, Aside::never());
+        let waiting = Eagerness::among(share, Aside::never());
         Self { peer, window, requests, answers, number: 0, waiting, broken: None }
     }
 
@@ -175,7 +175,7 @@ impl Asker {
         let at = At::Member(self.peer as u32, &doing);
         let still = Standstill { at, name: &name, header };
         // The thread that sleeps at the bells looks at the endpoints, too.
-        held.watch.look_around(&mut self.waiting, &mut [], &still)
+        held.watch.look_around(self.waiting.stall.as_mut(), &mut [], &still)
     }
 
     fn peer_rank(&self, held: &Held) -> u32 {

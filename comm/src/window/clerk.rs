@@ -20,8 +20,8 @@ use super::held::Held;
 use super::request::{HEAD_BYTES, Request};
 use super::{Ends, NAP};
 use crate::aside::Aside;
+use crate::eagerness::Eagerness;
 use crate::run::Stop;
-use crate::waiting::Waiting;
 
 /// How long it sleeps at the most while nobody waits for anything.
 const LONG_NAP: Duration = Duration::from_millis(250);
@@ -54,7 +54,7 @@ impl Clerk {
         let is_over = Arc::new(AtomicBool::new(false));
         // It shares cores with those who ask and those who own.
         let share = Share { ranks: 2 * share.ranks, ..share };
-        let waiting = Waiting::among(share, Aside::never());
+        let waiting = Eagerness::among(share, Aside::never());
         let answer = vec![0; HEAD_BYTES + PIECE_BYTES];
         let desks = desks.into_iter().map(Some).collect();
         let over = Arc::clone(&is_over);
@@ -93,7 +93,7 @@ struct Work {
     ends: Ends,
     /// Where the next piece of an answer is put together.
     answer: Vec<u8>,
-    waiting: Waiting,
+    waiting: Eagerness,
     is_over: Arc<AtomicBool>,
     /// Somebody was found dead, which is told once.
     is_alarmed: bool,

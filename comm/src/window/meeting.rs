@@ -15,9 +15,9 @@ use super::{Window, WindowSize};
 use crate::aside::Aside;
 use crate::communicator::derive_group;
 use crate::control::History;
+use crate::eagerness::Eagerness;
 use crate::purpose::Purpose;
 use crate::wait::Watch;
-use crate::waiting::Waiting;
 use crate::world::Links;
 use crate::{Communicator, Error};
 
@@ -70,7 +70,7 @@ fn meet_stating(
     };
     let exposed = links.as_mut().map_err(|why| why.clone()).and_then(|it| expose(it, size));
     let records = tell(communicator, stated, exposed.as_ref().map(|it| &it.said[..]))?;
-    let told = parse(&records)?;
+    let told = parse(&records, &shared.members)?;
     let Exposed { native, memory, .. } = exposed.map_err(Error::invalid)?;
     let links = links.map_err(Error::invalid)?;
     let share = links.share;
@@ -82,9 +82,10 @@ fn meet_stating(
         Err(error) if !error.is_recoverable() => return Err(error),
         opened => opened.map_err(|refusal| refusal.to_string()),
     };
-    parse(&tell(communicator, size, opened.as_ref().map(|_| &[][..]))?)?;
+    let records = tell(communicator, size, opened.as_ref().map(|_| &[][..]))?;
+    parse(&records, &shared.members)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
-    let waiting = Waiting::among(share, Aside::of(me, shared.members.len(), share));
+    let waiting = Eagerness::among(share, Aside::of(me, shared.members.len(), share));
     Ok(Window { ways, held, rest, ended: OnceLock::new(), waiting, sizes })
 }
 
@@ -140,14 +141,14 @@ fn tell(
     communicator.shared().exchange(Purpose::Window, &record)
 }
 
-/// What all ranks said, if all of them can.
-fn parse(records: &[u8]) -> Result<Vec<(WindowSize, &[u8])>, Error> {
-    let records = records.chunks_exact(RECORD_BYTES).enumerate();
-    records.map(|(rank, record)| parse_one(rank, record)).collect()
+/// What all members said, if all of them can. `members`: the world's rank of each.
+fn parse<'a>(records: &'a [u8], members: &[u32]) -> Result<Vec<(WindowSize, &'a [u8])>, Error> {
+    let records = members.iter().zip(records.chunks_exact(RECORD_BYTES));
+    records.map(|(rank, record)| parse_one(*rank, record)).collect()
 }
 
 /// What a rank said: from the network, so anything.
-fn parse_one(rank: usize, record: &[u8]) -> Result<(WindowSize, &[u8]), Error> {
+fn parse_one(rank: u32, record: &[u8]) -> Result<(WindowSize, &[u8]), Error> {
     let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"));
     let length = usize::from(u16::from_le_bytes([record[17], record[18]]));
     let said = &record[HEAD_BYTES..][..length.min(SAID_MAX)];
@@ -185,16 +186,16 @@ mod tests {
     fn a_size_that_no_window_has_is_an_error_with_its_rank_and_numbers() {
         let largest = record(BYTES_MAX as u64, SIGNALS_MAX as u64);
         let size = WindowSize { bytes: BYTES_MAX, signals: SIGNALS_MAX };
-        assert_eq!(parse(&largest).expect("the largest window"), [(size, &b"abc"[..])]);
+        assert_eq!(parse(&largest, &[7]).expect("the largest window"), [(size, &b"abc"[..])]);
         for (bytes, signals) in
             [(u64::MAX, 0), (BYTES_MAX as u64 + 1, 2), (7, SIGNALS_MAX as u64 + 1), (1, u64::MAX)]
         {
             let records = [record(10, 1), record(bytes, signals)].concat();
-            let error = parse(&records).expect_err("no window is so large");
+            let error = parse(&records, &[2, 3]).expect_err("no window is so large");
             assert!(error.is_recoverable(), "{error}");
             let stated = format!("{bytes} bytes and {signals} signals");
             let text = error.to_string();
-            assert!(text.contains("rank 1 states") && text.contains(&stated), "{text}");
+            assert!(text.contains("rank 3 states") && text.contains(&stated), "{text}");
             assert!(text.contains(&format!("at most {BYTES_MAX} bytes")), "{text}");
         }
     }
@@ -241,7 +242,7 @@ mod tests {
                 let end = if rng.bool() { HEAD_BYTES } else { RECORD_BYTES };
                 strange[rng.usize(..end)] = rng.u8(..);
             }
-            if let Ok(told) = parse(&strange) {
+            if let Ok(told) = parse(&strange, &[2, 3]) {
                 let [(size, said)] = told[..] else { panic!("seed {SEED}, round {round}") };
                 let fits = size.bytes <= BYTES_MAX && size.signals <= SIGNALS_MAX;
                 assert!(fits && said.len() <= SAID_MAX, "seed {SEED}, round {round}: {size:?}");

@@ -20,10 +20,8 @@ use super::clerk::{Clerk, Desk};
 use super::held::Held;
 use super::{Ends, WindowSize};
 use crate::Error;
-use crate::aside::Aside;
 use crate::communicator::Shared;
 use crate::wait::Opening as Waited;
-use crate::waiting::Waiting;
 use crate::world::Links;
 
 /// What a rank does when it joins the groups of a window.
@@ -165,10 +163,9 @@ impl Opening<'_> {
         what: &str,
         open: impl FnMut(&mut dyn Endpoint) -> Result<Option<T>, TransportError>,
     ) -> Result<T, Error> {
-        let waiting = Waiting::among(self.links.share, Aside::never());
         let opening = Waited { peer: rank as u32, route, what, name: "making a window" };
         let endpoints = &mut self.links.endpoints;
-        let opened = self.held.watch.await_opening(waiting, endpoints, &opening, open);
+        let opened = self.held.watch.await_opening(endpoints, &opening, open);
         opened?.map_err(refused)
     }
 
@@ -190,12 +187,12 @@ impl Opening<'_> {
     }
 
     fn import(&mut self, rank: usize, route: usize) -> Result<Mutex<Box<dyn RemoteWindow>>, Error> {
-        let (stated, said) = self.told[rank];
+        let ((stated, said), owner) = (self.told[rank], self.shared.members[rank]);
         let (_, descriptor) = parts(said).expect("its transport's name was read before");
         if self.links.endpoints[route].windows().is_none() {
             let name = self.links.names[route];
             return Err(Error::invalid(format!(
-                "the window of rank {rank} is memory of {name}, which has none for windows here; \
+                "the window of rank {owner} is memory of {name}, which has none for windows here; \
                  over transports without {name} (BRIGADE_TRANSPORT) there are windows by messages"
             )));
         }
@@ -204,14 +201,16 @@ impl Opening<'_> {
         };
         let imported = self.await_from(rank, route, "way", import);
         let imported = imported.map_err(|error| match error {
-            Error::Invalid { what } => Error::invalid(format!("the window of rank {rank}: {what}")),
+            Error::Invalid { what } => {
+                Error::invalid(format!("the window of rank {owner}: {what}"))
+            }
             ended => ended,
         })?;
         // Later calls are held against what was stated, and the transport trusts them.
         let (bytes, signals) = imported.size();
         if stated != (WindowSize { bytes, signals }) {
             return Err(Error::invalid(format!(
-                "the window of rank {rank}: it states {} bytes and {} signals, but its descriptor \
+                "the window of rank {owner}: it states {} bytes and {} signals, but its descriptor \
                  has {bytes} bytes and {signals} signals",
                 stated.bytes, stated.signals
             )));

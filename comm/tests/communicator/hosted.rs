@@ -136,10 +136,6 @@ struct HostedEndpoint {
 }
 
 impl Endpoint for HostedEndpoint {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
-    }
-
     fn connect(
         &mut self,
         to: usize,

@@ -3,7 +3,9 @@
 
 use brigade_comm::bootstrap::UniqueId;
 use brigade_comm::launch::{JobSecret, Launch, RootAddress, RootSpec};
-use brigade_comm::{Buffers, Call, Communicator, Counts, Dtype, Error, Messages, Op, Settings};
+use brigade_comm::{
+    Buffers, Call, Communicator, Counts, Dtype, Error, Messages, Op, Settings, WindowSize,
+};
 use brigade_schedule::Collective;
 
 use crate::world::{each_rank, over, special};
@@ -88,6 +90,23 @@ fn refusals_name_what_is_wrong_and_leave_the_communicator_as_it_was() {
             assert_eq!((sum, member.stats().calls), ([3], 1));
         });
     }
+}
+
+#[test]
+fn members_of_a_group_are_named_by_their_ranks_in_the_world() {
+    each_rank(4, &over("loopback"), |member| {
+        let pair = member.split(Some(member.rank() as u32 / 2), 0).expect("two pairs").unwrap();
+        let (first, second) = (member.rank() / 2 * 2, member.rank() / 2 * 2 + 1);
+        let (me, of_second) = (member.rank(), format!("rank {second}"));
+        let call = Call::new(Collective::AllReduce, Dtype::F64, Op::Sum, 4);
+        let torn = pair.run(&call, Buffers::InPlace(&mut [0u8; 31]));
+        check("a torn element", torn, &[&format!("of rank {me} has 31 bytes")]);
+        let vast = if me == second { usize::MAX / 2 } else { 8 };
+        let window = pair.window(WindowSize { bytes: vast, signals: 1 }).map(drop);
+        check("a vast window", window, &[&of_second, "no window has"]);
+        let grown = pair.agree_to_grow(3 + i64::from(me == second), None).map(drop);
+        check("two sizes", grown, &[&format!("rank {first} asks for 3 ranks"), &of_second]);
+    });
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub enum Cause {
     Internal,
     /// Ranks are in different calls.
     Mismatch,
-    /// The process of a rank ended, or cannot be reached any more.
+    /// The process of a rank ended, or cannot be reached any more; or that of the root ended, which
+    /// brought the ranks together.
     PeerLost,
     /// A rank closed its communicator while another one needs it.
     PeerLeft,
@@ -41,7 +42,7 @@ impl From<&Error> for Cause {
         match error {
             Error::Invalid { .. } => Self::Argument,
             Error::Mismatch { .. } => Self::Mismatch,
-            Error::PeerLost { .. } => Self::PeerLost,
+            Error::PeerLost { .. } | Error::RootLost { .. } => Self::PeerLost,
             Error::PeerLeft { .. } => Self::PeerLeft,
             Error::Timeout { .. } => Self::Timeout,
             Error::Aborted { .. } => Self::Aborted,

@@ -12,8 +12,7 @@ use super::window::{Exposed, Imported, OwnWindow};
 use super::wire::Link;
 use super::world::Shared;
 use crate::{
-    Caps, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError,
-    Windows,
+    Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError, Windows,
 };
 
 pub(super) struct LoopbackEndpoint {
@@ -49,10 +48,6 @@ impl LoopbackEndpoint {
 }
 
 impl Endpoint for LoopbackEndpoint {
-    fn caps(&self) -> Caps {
-        self.shared.caps()
-    }
-
     fn connect(
         &mut self,
         to: usize,

@@ -56,7 +56,7 @@ impl Transport for Loopback {
     }
 
     fn probe(&self) -> Result<Caps, Unavailable> {
-        Ok(self.shared.caps())
+        Ok(Caps { latency_s: 1e-6, byte_s: 2e-10 })
     }
 
     fn open(&self, secret: [u8; 32]) -> Result<Box<dyn Port>, TransportError> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::port::Members;
 use super::timeline::{NEVER, Timeline, nanoseconds};
 use super::{Loopback, lock};
-use crate::{Caps, Port};
+use crate::Port;
 
 /// What a wire accepts is cut at multiples of this, so that no element is cut in two.
 pub(super) const BLOCK_BYTES: usize = 64;
@@ -241,15 +241,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn caps(&self) -> Caps {
-        Caps {
-            bulk_bytes: self.settings.bulk_bytes,
-            credit_bytes: self.settings.credit_bytes,
-            latency_s: 1e-6,
-            byte_s: 2e-10,
-        }
-    }
-
     /// Whether wires move by time alone, and the time is not ours to move.
     pub(super) fn moves_by_time(&self) -> bool {
         !self.timeline.is_virtual() && (self.settings.delayed() || self.settings.timed_cuts)

@@ -12,14 +12,13 @@ use super::net::Net;
 use super::outlet::{Sender, lock};
 use super::peer::{Calling, Connected};
 use super::steward::{Deaths, Steward};
-use crate::{Caps, Doorbell, Endpoint, Port, RecvWire, SendWire, TransportError, Windows};
+use crate::{Doorbell, Endpoint, Port, RecvWire, SendWire, TransportError, Windows};
 
 /// How long an answer may take beyond the time that its asker has.
 const ANSWER: Duration = Duration::from_millis(20);
 
 /// One communicator.
 pub(super) struct PluginEndpoint {
-    net: &'static Net,
     inlets: Vec<Option<Arc<Mutex<Inlet>>>>,
     bell: Bell,
     deaths: Deaths,
@@ -49,7 +48,7 @@ impl PluginEndpoint {
         let deaths = Deaths::default();
         let steward = Steward::start(net, tcp, &inlets, Arc::clone(&deaths))?;
         let (bell, asked) = (Bell::default(), HashMap::new());
-        Ok(PluginEndpoint { net, inlets, bell, deaths, steward, asked })
+        Ok(PluginEndpoint { inlets, bell, deaths, steward, asked })
     }
 
     fn hand(&self) -> Hand {
@@ -67,10 +66,6 @@ impl PluginEndpoint {
 }
 
 impl Endpoint for PluginEndpoint {
-    fn caps(&self) -> Caps {
-        self.net.caps()
-    }
-
     fn connect(
         &mut self,
         to: usize,

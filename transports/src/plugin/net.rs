@@ -8,7 +8,6 @@ use super::sys::{
     Code, LOG_WARN, Logger, PTR_HOST, Properties8, Properties9, Properties11, Properties12,
     REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, V8, V9, V10, V11, V12,
 };
-use super::{FLYING_MAX, SLOT_BYTES};
 use crate::{Caps, TransportError};
 
 /// The kinds of tables, newest first.
@@ -267,12 +266,7 @@ impl Net {
         let latency_us = f64::from(device.latency_us);
         let latency_us = if (0.1..1e5).contains(&latency_us) { latency_us } else { 20.0 };
         let mbit = f64::from(device.speed_mbit.clamp(10, 10_000_000));
-        Caps {
-            bulk_bytes: SLOT_BYTES,
-            credit_bytes: FLYING_MAX * SLOT_BYTES,
-            latency_s: latency_us * 1e-6,
-            byte_s: 8e-6 / mbit,
-        }
+        Caps { latency_s: latency_us * 1e-6, byte_s: 8e-6 / mbit }
     }
 }
 

@@ -10,6 +10,7 @@ use brigade_verbs::{Access, CompletionQueue, Memory, MemoryRegion, Remote};
 use super::bell::{Bell, Chimes};
 use super::card::{Address, Card, choose};
 use super::exchange::{Accepted, Exchange, Hand, Request};
+use super::failed;
 use super::frame::{Frame, OfferedStripe, RING_BYTES_MIN, STRIPES_MAX};
 use super::lane::Lane;
 use super::path::{End, domain};
@@ -18,9 +19,8 @@ use super::shared::{Peer, Regions, Shared};
 use super::stripe::{Prepared, Stripe};
 use super::window::{self, Descriptor, Imported};
 use super::wire::{Receiver, Sender};
-use super::{caps, failed};
 use crate::{
-    Caps, Doorbell, Endpoint, LendingStats, LocalWindow, RecvWire, RemoteWindow, SendWire,
+    Doorbell, Endpoint, LendingStats, LocalWindow, RecvWire, RemoteWindow, SendWire,
     TransportError, Windows,
 };
 
@@ -156,10 +156,6 @@ impl<T> Asked<T> {
 }
 
 impl Endpoint for RdmaEndpoint {
-    fn caps(&self) -> Caps {
-        caps(self.shared.local.gbit, self.ring_bytes)
-    }
-
     fn connect(
         &mut self,
         to: usize,

@@ -210,7 +210,6 @@ pub(super) struct Local {
     pub(super) places: Vec<Place>,
     /// One for each device that is used.
     pub(super) domains: Vec<Arc<ProtectionDomain>>,
-    pub(super) gbit: Option<f64>,
     pub(super) card: Card,
     pub(super) cache: Cache,
 }
@@ -227,7 +226,6 @@ impl RdmaPort {
         found: Found,
         tcp: Box<dyn Port>,
     ) -> Result<RdmaPort, TransportError> {
-        let gbit = found.fastest_gbit();
         let Found { devices, addresses: places } = found;
         let domains = devices.iter().map(ProtectionDomain::new).collect::<Result<_, _>>();
         let domains = domains.map_err(super::failed)?;
@@ -235,7 +233,7 @@ impl RdmaPort {
         let has_atomics = places.iter().all(|place| place.device.has_atomics());
         let card = Card { addresses, has_atomics, inner: tcp.card() };
         let cache = Cache::new(settings.cache_bytes);
-        let local = Arc::new(Local { settings, places, domains, gbit, card, cache });
+        let local = Arc::new(Local { settings, places, domains, card, cache });
         Ok(RdmaPort { local, tcp })
     }
 }

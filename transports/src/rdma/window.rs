@@ -193,7 +193,8 @@ impl Imported {
         let mut looks = 0_u32;
         while self.posted - self.completed > most {
             let mut batch = [Completion::default(); 8];
-            let count = self.end.sends.poll(&mut batch).map_err(failed)?;
+            let polled = self.end.sends.poll(&mut batch).map_err(failed);
+            let count = polled.map_err(|error| self.fault.insert(error).clone())?;
             for completion in &batch[..count] {
                 self.completed += 1;
                 if !completion.status().is_success() {
@@ -210,7 +211,9 @@ impl Imported {
             if looks.is_multiple_of(1024) && started.elapsed() > PATIENCE {
                 let what = format!("an operation on a window of member {}", self.peer);
                 let waited_ms = started.elapsed().as_millis() as u64;
-                return Err(TransportError::Timeout { what, waited_ms });
+                // It may still come: no part of the staging memory can be used again.
+                let late = TransportError::Timeout { what, waited_ms };
+                return Err(self.fault.insert(late).clone());
             }
         }
         Ok(())

@@ -134,7 +134,22 @@ impl Region {
     ) -> Result<Area, TransportError> {
         assert!(seat < members && bytes >= area_head_bytes(members));
         let index = self.find(key, bytes, deadline)?;
-        let found = self.directory()[index].bytes.load(Ordering::Relaxed);
+        let area = |map| Area::new(self.clone(), map, index, (seat, members));
+        self.map_alike(index, bytes).map(area).inspect_err(|_| {
+            // The last to leave gives the memory back, so who cannot use it leaves as well: what
+            // that takes is in the head.
+            let head_bytes = area_head_bytes(members);
+            if self.area_bytes(index) >= head_bytes as u64
+                && let Ok(head) = self.map_area(self.offset(index), head_bytes)
+            {
+                drop(area(head));
+            }
+        })
+    }
+
+    /// Map the area of entry `index`, if whoever made it wanted as many bytes.
+    fn map_alike(&self, index: usize, bytes: usize) -> Result<Arc<Mapping>, TransportError> {
+        let found = self.area_bytes(index);
         if found != rounded(bytes) {
             let why = format!(
                 "members lay out a group's memory differently ({found} and {bytes} bytes): \
@@ -142,8 +157,11 @@ impl Region {
             );
             return Err(TransportError::Refused { why });
         }
-        let map = self.map_area(self.offset(index), bytes)?;
-        Ok(Area::new(self.clone(), map, index, (seat, members)))
+        self.map_area(self.offset(index), bytes)
+    }
+
+    fn area_bytes(&self, index: usize) -> u64 {
+        self.directory()[index].bytes.load(Ordering::Relaxed)
     }
 
     fn map(fd: OwnedFd, bytes: u64) -> Result<Self, TransportError> {

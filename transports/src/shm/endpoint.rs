@@ -9,11 +9,11 @@ use super::bell::{Barrier, Bell, Door, Knocker, Ringer};
 use super::held::Held;
 use super::layout::Layout;
 use super::probe::{Card, Name};
+use super::sys;
 use super::window::{Imported, Place, View};
 use super::wire::{Parts, Receiver, Sender};
-use super::{caps, sys};
 use crate::{
-    Caps, Cores, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError,
+    Cores, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError,
     Windows,
 };
 
@@ -131,10 +131,6 @@ fn watches(seats: &Seats) -> Vec<Watch> {
 }
 
 impl Endpoint for ShmEndpoint {
-    fn caps(&self) -> Caps {
-        caps(&self.layout)
-    }
-
     fn connect(
         &mut self,
         to: usize,

@@ -304,6 +304,18 @@ fn groups_that_follow_each_other_do_not_use_the_directory_up_either() {
     assert!(!kept.has_left(0) && resident_bytes(&region) < 8 << 20);
 }
 
+#[test]
+fn who_cannot_use_a_groups_memory_does_not_keep_it_from_being_given_back() {
+    let region = Arc::new(Region::create().unwrap());
+    let area = |seat, bytes| region.area(7, bytes, (seat, 2), Instant::now() + PATIENCE);
+    let kept = area(0, 10_000).unwrap();
+    let index = region.find(7, 10_000, Instant::now()).unwrap();
+    assert!(area(1, 100_000).is_err(), "it lays it out differently");
+    assert!(kept.has_left(1) && !kept.has_left(0));
+    drop(kept);
+    assert_eq!(region.take(10_000).unwrap(), index, "it is there for others");
+}
+
 /// Keys of two buckets, so that whoever claims an entry has company, and entries change hands.
 #[test]
 fn all_who_come_at_once_for_a_key_get_one_area_while_others_come_and_go() {

@@ -222,6 +222,9 @@ fn refused(doing: &str, error: &io::Error) -> TransportError {
     TransportError::Refused { why: format!("{doing}: {error}") }
 }
 
+/// The shortest wait that a socket knows: what is less counts as none, which is to wait for ever.
+const NAP_MIN: Duration = Duration::from_micros(1);
+
 /// A stream on which everything together must be done while patience lasts, so that someone who
 /// sends a byte now and then does not hold us up.
 struct Timed<'a> {
@@ -242,7 +245,7 @@ impl Timed<'_> {
             if nap.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            match step(Some(nap)) {
+            match step(Some(nap.max(NAP_MIN))) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => return other,
             }
@@ -296,6 +299,21 @@ mod tests {
         let wrong = "one end encrypts and the other does not";
         assert_eq!(Hello::parse(&HELLO.serialise(&SEALED), &PLAIN), Err(wrong));
         assert_eq!(Hello::parse(&HELLO.serialise(&PLAIN), &SEALED), Err(wrong));
+    }
+
+    #[test]
+    fn a_wait_with_hardly_any_time_left_is_none_for_ever() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let socket = Socket::from(one);
+        for _ in 0..1000 {
+            let patience = Patience::until(Instant::now() + 2 * NAP_MIN);
+            let timed = Timed { socket: &socket, patience: &patience, heard: 0 };
+            let ended = timed.go_on(|nap| {
+                assert!(nap.is_some_and(|nap| nap.as_micros() > 0), "{nap:?}");
+                Err(io::ErrorKind::WouldBlock.into())
+            });
+            assert_eq!(ended.expect_err("it is over").kind(), io::ErrorKind::TimedOut);
+        }
     }
 
     #[test]

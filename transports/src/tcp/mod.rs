@@ -50,13 +50,6 @@ pub use route::{Reach, Route};
 
 use crate::{Caps, Port, Transport, TransportError, Unavailable};
 
-/// What travels best in one go: large enough that a system call does not count, small enough to
-/// stay in a core's cache.
-const BULK_BYTES: usize = 128 << 10;
-/// What the kernel's buffers hold at least, with its default limits: 64 KiB on the receiving side
-/// and 80 KiB on the sending side, before it adapts them.
-const CREDIT_BYTES: usize = 128 << 10;
-
 /// How to use TCP. The default needs no change on most machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {

@@ -15,7 +15,7 @@ use super::listen::{Bound, Listener};
 use super::route::Routes;
 use super::wire::{Receiver, Sender};
 use super::{Settings, probe};
-use crate::{Caps, Doorbell, Endpoint, Group, Port, RecvWire, SendWire, TransportError, Windows};
+use crate::{Doorbell, Endpoint, Group, Port, RecvWire, SendWire, TransportError, Windows};
 
 /// What the listener, the endpoints and the port itself look at.
 pub(super) struct Shared {
@@ -81,10 +81,9 @@ impl Port for TcpPort {
         let bell = Bell::new()?;
         let joined = self.shared.links.join(group.id, bell.set.clone());
         joined.map_err(|error| TransportError::from_io("epoll_ctl", &error, "joining"))?;
-        let caps = probe::endpoint_caps(&self.shared, cards.iter().flatten());
         let shared = self.shared.clone();
         let (group, me, diallers) = (group.id, group.me, HashMap::new());
-        Ok(Box::new(TcpEndpoint { shared, group, me, cards, bell, caps, diallers }))
+        Ok(Box::new(TcpEndpoint { shared, group, me, cards, bell, diallers }))
     }
 }
 
@@ -95,7 +94,6 @@ struct TcpEndpoint {
     me: usize,
     cards: Vec<Option<Card>>,
     bell: Bell,
-    caps: Caps,
     /// By member.
     diallers: HashMap<usize, Dialler>,
 }
@@ -115,10 +113,6 @@ impl TcpEndpoint {
 }
 
 impl Endpoint for TcpEndpoint {
-    fn caps(&self) -> Caps {
-        self.caps
-    }
-
     fn connect(
         &mut self,
         to: usize,

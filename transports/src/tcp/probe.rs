@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 
+use super::Settings;
 use super::address::{Filter, Interface, interfaces};
 use super::card::{ADDRESSES_MAX, Card, fitting_name};
-use super::port::Shared;
-use super::{BULK_BYTES, CREDIT_BYTES, Settings};
 use crate::{Caps, TransportError, Unavailable, opened};
 
 /// Costs between two processes of one machine: measured, two cores that share a cache.
@@ -20,15 +19,7 @@ pub(super) fn caps(is_near: bool, speed_mbit: Option<u32>) -> Caps {
     let speed_mbit = speed_mbit.unwrap_or(FAR_SPEED_MBIT);
     let far = (FAR_LATENCY_S, 8.0 / (f64::from(speed_mbit) * 1e6));
     let (latency_s, byte_s) = if is_near { NEAR } else { far };
-    Caps { bulk_bytes: BULK_BYTES, credit_bytes: CREDIT_BYTES, latency_s, byte_s }
-}
-
-/// The costs to the farthest of these members.
-pub(super) fn endpoint_caps<'a>(
-    shared: &Shared,
-    mut cards: impl Iterator<Item = &'a Card>,
-) -> Caps {
-    caps(cards.all(|card| card.shares_loopback(&shared.card)), fastest_mbit(&shared.interfaces))
+    Caps { latency_s, byte_s }
 }
 
 pub(super) fn fastest_mbit(interfaces: &[Interface]) -> Option<u32> {

@@ -109,7 +109,7 @@ pub(crate) fn no_ring_is_lost(make: Make) {
 
 pub(crate) fn credit_rings_a_sleeping_sender(make: Make) {
     members(make, 2, |mut member| {
-        let credit = member.caps.credit_bytes;
+        let credit = member.sizes.credit_bytes;
         let bytes = (40 * credit).min(2 * credit + (32 << 20));
         if member.me == 0 {
             let mut wire = member.sender(1);

@@ -17,7 +17,7 @@ fn meet(member: &mut Member, others: &[usize]) {
 
 pub(crate) fn what_was_pushed_before_leaving_arrives(make: Make) {
     members(make, 2, |mut member| {
-        let bytes = member.caps.credit_bytes;
+        let bytes = member.sizes.credit_bytes;
         if member.me == 0 {
             let mut wire = member.sender(1);
             member.send(&mut *wire, &contents(400, 0, bytes));
@@ -39,7 +39,7 @@ pub(crate) fn what_was_pushed_before_leaving_arrives(make: Make) {
 
 pub(crate) fn a_long_message_survives_its_senders_leaving(make: Make) {
     members(make, 2, |mut member| {
-        let messages = plain([5 * member.caps.credit_bytes + 17]);
+        let messages = plain([5 * member.sizes.credit_bytes + 17]);
         if member.me == 0 {
             let mut flow = Outgoing::new(member.sender(1), 401, &messages);
             pump(&mut member, &mut [&mut flow]);

@@ -1,9 +1,9 @@
 //! Several communicators over the same ports: apart from each other, in any membership and order.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::flow::{Flow, Incoming, Message, Outgoing, assert_contents, contents, pump};
-use crate::harness::{LIMIT, Make, Member, Ports};
+use crate::harness::{Make, Member, Ports};
 
 /// Messages for a stream: some hundred bytes to some ten thousand, all granules.
 fn messages(key: u64) -> Vec<Message> {
@@ -91,14 +91,13 @@ pub(crate) fn a_late_member_misses_nothing(make: Make) {
         if me == 1 {
             std::thread::sleep(late);
         }
-        let endpoint = ports.join(1, &order, me, LIMIT).expect("join");
-        Member { me, caps: endpoint.caps(), endpoint, deadline: Instant::now() + LIMIT }
+        ports.member(1, &order, me)
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut member = member(0);
             let mut wire = member.sender(1);
-            let credit = member.caps.credit_bytes;
+            let credit = member.sizes.credit_bytes;
             member.send(&mut *wire, &contents(700, 0, credit));
             let mut back = member.receiver(1);
             member.receive(&mut *back, &mut [0]);
@@ -107,7 +106,7 @@ pub(crate) fn a_late_member_misses_nothing(make: Make) {
             let mut member = member(1);
             std::thread::sleep(late);
             let mut wire = member.receiver(0);
-            let mut target = vec![0; member.caps.credit_bytes];
+            let mut target = vec![0; member.sizes.credit_bytes];
             member.receive(&mut *wire, &mut target);
             assert_contents(700, 0, &target);
             let mut back = member.sender(0);

@@ -3,12 +3,38 @@
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
-use brigade_transports::{
-    Caps, Endpoint, Group, Port, RecvWire, SendWire, Transport, TransportError,
-};
+use brigade_transports::{Endpoint, Group, Port, RecvWire, SendWire, Transport, TransportError};
 
-/// Makes one transport for each of so many ranks, all of one world.
-pub(crate) type Make = fn(usize) -> Vec<Box<dyn Transport>>;
+/// A transport of the table.
+#[derive(Clone, Copy)]
+pub(crate) struct Make {
+    /// Makes one for each of so many ranks, all of one world.
+    transports: fn(usize) -> Vec<Box<dyn Transport>>,
+    /// What its wires hold in a group of so many.
+    sizes: fn(usize) -> Sizes,
+}
+
+impl Make {
+    pub(crate) const fn new(
+        transports: fn(usize) -> Vec<Box<dyn Transport>>,
+        sizes: fn(usize) -> Sizes,
+    ) -> Self {
+        Self { transports, sizes }
+    }
+
+    pub(crate) fn transports(self, ranks: usize) -> Vec<Box<dyn Transport>> {
+        (self.transports)(ranks)
+    }
+}
+
+/// What lengths are on the edge for a wire.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    /// What it stages at a time.
+    pub(crate) bulk_bytes: usize,
+    /// What it takes at least before its receiver must pull.
+    pub(crate) credit_bytes: usize,
+}
 
 /// How long anything may take before a test fails. Generous: the machine may be busy.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
@@ -18,7 +44,7 @@ pub(crate) const SECRET: [u8; 32] = [0x5a; 32];
 
 /// Whether this machine has what the transport needs. Says so where it has not.
 pub(crate) fn is_usable(make: Make) -> bool {
-    let probed = make(1)[0].probe();
+    let probed = make.transports(1)[0].probe();
     if let Err(unavailable) = &probed {
         eprintln!("nothing was tested: {unavailable}");
     }
@@ -29,6 +55,7 @@ pub(crate) fn is_usable(make: Make) -> bool {
 pub(crate) struct Ports {
     pub(crate) ports: Vec<Box<dyn Port>>,
     pub(crate) cards: Vec<Vec<u8>>,
+    sizes: fn(usize) -> Sizes,
 }
 
 impl Ports {
@@ -38,14 +65,14 @@ impl Ports {
 
     /// One port for each secret.
     pub(crate) fn open_with(make: Make, secrets: &[[u8; 32]]) -> Self {
-        let transports = make(secrets.len());
+        let transports = make.transports(secrets.len());
         let ports: Vec<Box<dyn Port>> = transports
             .iter()
             .zip(secrets)
             .map(|(transport, secret)| transport.open(*secret).expect("open a port"))
             .collect();
         let cards = ports.iter().map(|port| port.card()).collect();
-        Self { ports, cards }
+        Self { ports, cards, sizes: make.sizes }
     }
 
     /// Let `rank` join group `id`. `order[member]` is the member's rank, or `None` if it is not
@@ -64,6 +91,13 @@ impl Ports {
         self.ports[rank].join(&Group { id, me, cards: &cards, deadline })
     }
 
+    /// Let `me` join, as it is expected to.
+    pub(crate) fn member(&self, id: u64, order: &[Option<usize>], me: usize) -> Member {
+        let endpoint = self.join(id, order, me, LIMIT).expect("join");
+        let sizes = (self.sizes)(order.iter().flatten().count());
+        Member { me, sizes, endpoint, deadline: Instant::now() + LIMIT }
+    }
+
     /// Run `body` once for each member of a group, each on its own thread, and pass on panics.
     pub(crate) fn group(&self, id: u64, order: &[Option<usize>], body: impl Fn(Member) + Sync) {
         std::thread::scope(|scope| {
@@ -71,11 +105,7 @@ impl Ports {
             let threads: Vec<_> = served
                 .map(|me| {
                     let body = &body;
-                    scope.spawn(move || {
-                        let endpoint = self.join(id, order, me, LIMIT).expect("join");
-                        let deadline = Instant::now() + LIMIT;
-                        body(Member { me, caps: endpoint.caps(), endpoint, deadline })
-                    })
+                    scope.spawn(move || body(self.member(id, order, me)))
                 })
                 .collect();
             let panics: Vec<_> =
@@ -96,7 +126,7 @@ pub(crate) fn members(make: Make, ranks: usize, body: impl Fn(Member) + Sync) {
 /// One member of a group, on its own thread.
 pub(crate) struct Member {
     pub(crate) me: usize,
-    pub(crate) caps: Caps,
+    pub(crate) sizes: Sizes,
     pub(crate) endpoint: Box<dyn Endpoint>,
     pub(crate) deadline: Instant,
 }

@@ -2,8 +2,8 @@
 //!
 //! Every case knows a transport by nothing but the contract in `brigade_transports`. To add a
 //! transport, add a line to the table; to add a case, write it once and name it in the list.
-//! A case takes a function that makes one transport for each rank; ranks are threads here. Where
-//! this machine lacks what a transport needs (IPv6, say), its cases say so and do nothing.
+//! A case takes what makes one transport for each rank, and says what lengths are on the edge for
+//! its wires, which the contract leaves open; ranks are threads here. Where this machine lacks what a transport needs (IPv6, say), its cases say so and do nothing.
 
 mod bells;
 mod endings;
@@ -17,6 +17,8 @@ mod streams;
 mod windows;
 
 use std::time::Duration;
+
+use crate::harness::{Make, Sizes};
 
 use brigade_transports::Transport;
 use brigade_transports::loopback::{Clock, World};
@@ -70,19 +72,45 @@ macro_rules! conformance {
 }
 
 conformance! {
-    loopback_real: crate::loopback_real;
-    loopback_slow: crate::loopback_slow;
-    loopback_virtual: crate::loopback_virtual;
-    shm: crate::shm;
-    shm_small: crate::shm_small;
-    tcp_v4: crate::tcp_v4;
-    tcp_v6: crate::tcp_v6;
-    tcp_four_sockets: crate::tcp_four_sockets;
-    tcp_sealed: crate::tcp_sealed;
-    tcp_sealed_four_sockets: crate::tcp_sealed_four_sockets;
-    rdma: crate::rdma;
-    rdma_small: crate::rdma_small;
-    plugin: crate::foreign::plugin;
+    loopback_real: crate::LOOPBACK_REAL;
+    loopback_slow: crate::LOOPBACK_SLOW;
+    loopback_virtual: crate::LOOPBACK_VIRTUAL;
+    shm: crate::SHM;
+    shm_small: crate::SHM_SMALL;
+    tcp_v4: crate::TCP_V4;
+    tcp_v6: crate::TCP_V6;
+    tcp_four_sockets: crate::TCP_FOUR_SOCKETS;
+    tcp_sealed: crate::TCP_SEALED;
+    tcp_sealed_four_sockets: crate::TCP_SEALED_FOUR_SOCKETS;
+    rdma: crate::RDMA;
+    rdma_small: crate::RDMA_SMALL;
+    plugin: crate::PLUGIN;
+}
+
+const LOOPBACK_REAL: Make = Make::new(loopback_real, |_| sizes(64, 256));
+const LOOPBACK_SLOW: Make = Make::new(loopback_slow, |_| sizes(4, 16));
+const LOOPBACK_VIRTUAL: Make = Make::new(loopback_virtual, |_| sizes(1, 4));
+/// Members share what one has for those who send to it.
+const SHM: Make = Make::new(shm, |members| sizes(64, (2 << 10) / (members - 1).max(1)));
+const SHM_SMALL: Make = Make::new(shm_small, |_| sizes(4, 16));
+const TCP_V4: Make = Make::new(tcp_v4, of_sockets);
+const TCP_V6: Make = Make::new(tcp_v6, of_sockets);
+const TCP_FOUR_SOCKETS: Make = Make::new(tcp_four_sockets, of_sockets);
+const TCP_SEALED: Make = Make::new(tcp_sealed, of_sockets);
+const TCP_SEALED_FOUR_SOCKETS: Make = Make::new(tcp_sealed_four_sockets, of_sockets);
+const RDMA: Make = Make::new(rdma, |_| sizes(128, 1 << 10));
+const RDMA_SMALL: Make = Make::new(rdma_small, |_| sizes(4, 16));
+const PLUGIN: Make = Make::new(foreign::plugin, |_| sizes(128, 512));
+
+/// In KiB.
+const fn sizes(bulk: usize, credit: usize) -> Sizes {
+    Sizes { bulk_bytes: bulk << 10, credit_bytes: credit << 10 }
+}
+
+/// What the kernel's buffers hold at least, with its default limits: 64 KiB on the receiving side
+/// and 80 KiB on the sending side, before it adapts them.
+fn of_sockets(_members: usize) -> Sizes {
+    sizes(128, 128)
 }
 
 fn loopback_real(ranks: usize) -> Vec<Box<dyn Transport>> {

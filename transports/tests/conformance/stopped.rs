@@ -33,7 +33,7 @@ fn others_are_reached_meanwhile_over_a_plugin() {
 #[ignore = "the process that is stopped"]
 fn one_member() {
     let Ok(name) = std::env::var(TRANSPORT) else { return };
-    let port = make_of(&name)(1)[0].open(SECRET).expect("a port");
+    let port = make_of(&name).transports(1)[0].open(SECRET).expect("a port");
     let digits: String = port.card().iter().map(|byte| format!("{byte:02x}")).collect();
     println!("\n{CARD}{digits}");
     std::thread::sleep(2 * LIMIT);
@@ -41,9 +41,9 @@ fn one_member() {
 
 fn make_of(name: &str) -> Make {
     match name {
-        "tcp" => crate::tcp_v4,
-        "rdma" => crate::rdma,
-        _ => crate::foreign::plugin,
+        "tcp" => crate::TCP_V4,
+        "rdma" => crate::RDMA,
+        _ => crate::PLUGIN,
     }
 }
 
@@ -58,12 +58,7 @@ fn check(name: &str) {
     let ports = &ports;
     std::thread::scope(|scope| {
         for me in [0, 2] {
-            scope.spawn(move || {
-                let endpoint = ports.join(1, &[Some(0), Some(1), Some(2)], me, LIMIT);
-                let endpoint = endpoint.expect("join");
-                let deadline = Instant::now() + LIMIT;
-                meet_the_other(Member { me, caps: endpoint.caps(), endpoint, deadline });
-            });
+            scope.spawn(move || meet_the_other(ports.member(1, &[0, 1, 2].map(Some), me)));
         }
     });
 }

@@ -43,7 +43,7 @@ pub(crate) fn every_small_size_arrives(make: Make) {
 
 pub(crate) fn sizes_around_the_edges_arrive(make: Make) {
     one_way(make, 2, |member| {
-        let (bulk, credit) = (member.caps.bulk_bytes, member.caps.credit_bytes);
+        let (bulk, credit) = (member.sizes.bulk_bytes, member.sizes.credit_bytes);
         let edges = [bulk, 2 * bulk, credit, credit + bulk, 3 * credit];
         plain(edges.into_iter().flat_map(|edge| {
             [edge - 64, edge - 1, edge, edge + 1, edge + 63, edge + 64, edge + 65]
@@ -82,7 +82,7 @@ pub(crate) fn elements_pushed_in_parts_arrive_whole(make: Make) {
 
 pub(crate) fn both_directions_flow_at_once(make: Make) {
     members(make, 2, |mut member| {
-        let credit = member.caps.credit_bytes;
+        let credit = member.sizes.credit_bytes;
         let messages = [
             Message { bytes: 4 * credit + 8, granule: 8 },
             Message { bytes: 3, granule: 1 },
@@ -99,7 +99,7 @@ pub(crate) fn both_directions_flow_at_once(make: Make) {
 pub(crate) fn wires_work_on_other_threads(make: Make) {
     members(make, 2, |mut member| {
         let (me, other, deadline) = (member.me as u64, 1 - member.me, member.deadline);
-        let messages = plain([2 * member.caps.credit_bytes, 5, 70_000]);
+        let messages = plain([2 * member.sizes.credit_bytes, 5, 70_000]);
         let mut out = Outgoing::new(member.sender(other), 220 + me, &messages);
         let mut back = Incoming::new(member.receiver(other), 220 + other as u64, &messages);
         let spin = |flow: &mut (dyn Flow + Send)| {
@@ -128,8 +128,8 @@ pub(crate) fn a_full_wire_holds_back_and_loses_nothing(make: Make) {
     members(make, 3, |mut member| {
         if member.me == 0 {
             let (mut wire, mut back) = (member.sender(1), member.receiver(1));
-            let taken = fill(&mut *wire, member.caps.credit_bytes, KEY);
-            let credit = member.caps.credit_bytes;
+            let taken = fill(&mut *wire, member.sizes.credit_bytes, KEY);
+            let credit = member.sizes.credit_bytes;
             assert!(taken >= credit, "took {taken} bytes, promised {credit}");
             let mut control = member.sender(2);
             member.send(&mut *control, &(taken as u64).to_le_bytes());

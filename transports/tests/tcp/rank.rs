@@ -174,7 +174,8 @@ fn exchange(endpoint: &mut dyn Endpoint, sender: &mut dyn SendWire, receiver: &m
             since = Instant::now();
         }
     }
-    assert!(taken >= endpoint.caps().credit_bytes, "took {taken} bytes");
+    // What the kernel's buffers hold at least, before it adapts them.
+    assert!(taken >= 128 << 10, "took {taken} bytes");
     let mut back = vec![0; out.len()];
     swap(endpoint, sender, receiver, &out[taken..], &mut back);
     assert!(back == out);

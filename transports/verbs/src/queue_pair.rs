@@ -72,7 +72,9 @@ pub struct Remote {
 
 /// One end of a reliable connection. Ready for receives at once, for the rest once it is connected.
 pub struct QueuePair {
-    raw: NonNull<ibv_qp>,
+    /// None once it is destroyed.
+    raw: Option<NonNull<ibv_qp>>,
+    number: u32,
     inline_bytes: u32,
     domain: Arc<ProtectionDomain>,
     _sends: Arc<CompletionQueue>,
@@ -119,8 +121,11 @@ impl QueuePair {
             let what = format!("{limits:?} of {}", domain.device.name());
             VerbsError::last("ibv_create_qp", what)
         })?;
+        // SAFETY: a live queue pair, whose number does not change.
+        let number = unsafe { raw.as_ref() }.qp_num;
         let pair = Self {
-            raw,
+            raw: Some(raw),
+            number,
             inline_bytes: wanted.cap.max_inline_data,
             domain: Arc::clone(domain),
             _sends: Arc::clone(sends),
@@ -139,8 +144,7 @@ impl QueuePair {
 
     /// Its number, which the other end must know.
     pub fn number(&self) -> u32 {
-        // SAFETY: a live queue pair, whose number does not change.
-        unsafe { self.raw.as_ref() }.qp_num
+        self.number
     }
 
     /// How many bytes a request may carry itself.
@@ -212,12 +216,27 @@ impl QueuePair {
         self.modify(blank(IBV_QPS_ERR), 0, "stopping a queue pair")
     }
 
-    fn modify(&self, mut change: ibv_qp_attr, what: i32, doing: &str) -> Result<()> {
-        let device = &self.domain.device;
-        // SAFETY: a live queue pair, and a structure that the call reads.
-        let code = unsafe {
-            (device.library.modify_qp)(self.raw.as_ptr(), &mut change, what | IBV_QP_STATE)
+    /// Be done with it: when this returns, its device works on nothing of what was posted here, and
+    /// whatever is asked of it is an error.
+    pub fn destroy(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            // SAFETY: made once, and destroyed once, since it is taken.
+            let _gone = unsafe { (self.domain.device.library.destroy_qp)(raw.as_ptr()) };
+        }
+    }
+
+    fn raw(&self, call: &'static str) -> Result<*mut ibv_qp> {
+        let gone = || {
+            let what = format!("queue pair {} was given up", self.number);
+            VerbsError::Call { call, errno: libc::ENOTCONN, what }
         };
+        self.raw.map(NonNull::as_ptr).ok_or_else(gone)
+    }
+
+    fn modify(&self, mut change: ibv_qp_attr, what: i32, doing: &str) -> Result<()> {
+        let (device, raw) = (&self.domain.device, self.raw("ibv_modify_qp")?);
+        // SAFETY: a live queue pair, and a structure that the call reads.
+        let code = unsafe { (device.library.modify_qp)(raw, &mut change, what | IBV_QP_STATE) };
         device.checked("ibv_modify_qp", code, doing)
     }
 
@@ -233,11 +252,11 @@ impl QueuePair {
             sg_list: std::ptr::null_mut(),
             num_sge: 0,
         };
-        let mut refused = std::ptr::null_mut();
+        let (raw, mut refused) = (self.raw("ibv_post_recv")?, std::ptr::null_mut());
         // SAFETY: a live queue pair of this context; the request is read during the call.
         let code = unsafe {
             let post = self.domain.device.raw.as_ref().ops.post_recv;
-            post(self.raw.as_ptr(), &mut request, &mut refused)
+            post(raw, &mut request, &mut refused)
         };
         self.domain.device.checked("ibv_post_recv", code, "posting a receive")
     }
@@ -347,13 +366,13 @@ impl QueuePair {
             wr: target,
             rest: [0; 7],
         };
-        let mut refused = std::ptr::null_mut();
+        let (raw, mut refused) = (self.raw("ibv_post_send")?, std::ptr::null_mut());
         // SAFETY: a live queue pair of this context; the request and its piece are read during the
         // call. The region named is registered; should it be dropped before the device is done,
         // the device answers with an error.
         let code = unsafe {
             let post = self.domain.device.raw.as_ref().ops.post_send;
-            post(self.raw.as_ptr(), &mut request, &mut refused)
+            post(raw, &mut request, &mut refused)
         };
         self.domain.device.checked("ibv_post_send", code, "posting a work request")
     }
@@ -361,8 +380,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made once and destroyed once.
-        let _gone = unsafe { (self.domain.device.library.destroy_qp)(self.raw.as_ptr()) };
+        self.destroy();
     }
 }
 

@@ -20,6 +20,12 @@ const CLIENTS_MAX: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request may be, and how much a client may have asked for without reading it.
 const BOX_BYTES_MAX: usize = 64 << 20;
+/// What one says to introduce itself has so many bytes: whoever says more and has not, is a
+/// stranger.
+const INTRODUCTION_BYTES: usize = 5;
+/// How much all clients together may have said that is no whole request yet, and have asked for
+/// without reading it. Beyond that whoever has most goes.
+const BOXES_BYTES_MAX: usize = 2 << 30;
 /// How much is read of a client at a time.
 const READ_BYTES: usize = 64 << 10;
 /// How long nobody is let in after the system has refused one.
@@ -41,11 +47,15 @@ impl StoreServer {
     ///
     /// What the system refused.
     pub fn start(listener: TcpListener) -> io::Result<StoreServer> {
+        Self::start_within(listener, BOXES_BYTES_MAX)
+    }
+
+    fn start_within(listener: TcpListener, boxes_bytes_max: usize) -> io::Result<StoreServer> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (mouth, ear) = UnixStream::pair()?;
-        let service =
-            Service { listener, ear, clients: HashMap::new(), next: 0, book: Book::default() };
+        let (clients, book) = (HashMap::new(), Book::default());
+        let service = Service { listener, ear, clients, next: 0, book, boxes_bytes_max };
         let thread = Builder::new().name("brigade-store".into()).spawn(move || service.run())?;
         Ok(StoreServer { address, mouth, thread: Some(thread) })
     }
@@ -73,6 +83,7 @@ struct Service {
     clients: HashMap<Client, Line>,
     next: Client,
     book: Book,
+    boxes_bytes_max: usize,
 }
 
 /// The connection of a client.
@@ -113,6 +124,7 @@ impl Service {
             if has_room && happened(order.len() + 1) {
                 self.admit();
             }
+            self.bound_boxes();
             self.part();
         }
     }
@@ -142,7 +154,11 @@ impl Service {
         while let Some(line) = self.clients.get_mut(&client).filter(|line| !line.is_over) {
             let mut answers = Answers::new();
             match Request::take(&mut line.inbox, &mut line.wanted) {
-                Ok(None) => break,
+                Ok(None) => {
+                    line.is_over |= !line.is_known && line.inbox.len() >= INTRODUCTION_BYTES;
+                    line.let_go_of_room();
+                    break;
+                }
                 Ok(Some(Request::Validate)) if !line.is_known => line.is_known = true,
                 Ok(Some(request)) if line.is_known => {
                     if let Err(why) = self.book.serve(client, request, &mut answers) {
@@ -161,6 +177,18 @@ impl Service {
         }
     }
 
+    /// Take leave of those who have most, while all together have more than they may.
+    fn bound_boxes(&mut self) {
+        let held = |line: &Line| line.inbox.capacity() + line.outbox.capacity();
+        let mut all: usize = self.clients.values().map(held).sum();
+        while all > self.boxes_bytes_max {
+            let staying = self.clients.values_mut().filter(|line| !line.is_over);
+            let Some(largest) = staying.max_by_key(|line| held(line)) else { return };
+            largest.is_over = true;
+            all -= held(largest);
+        }
+    }
+
     /// Take leave of those who have gone, and of strangers who do not introduce themselves.
     fn part(&mut self) {
         let book = &mut self.book;
@@ -175,6 +203,15 @@ impl Service {
 }
 
 impl Line {
+    /// Who has had much to say may have nothing more for hours.
+    fn let_go_of_room(&mut self) {
+        for room in [&mut self.inbox, &mut self.outbox] {
+            if room.is_empty() && room.capacity() > READ_BYTES {
+                *room = Vec::new();
+            }
+        }
+    }
+
     fn read(&mut self) {
         let mut bytes = [0; READ_BYTES];
         match self.stream.read(&mut bytes) {
@@ -207,4 +244,62 @@ impl Line {
 
 fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::{MAGIC, StoreClient, number};
+    use super::*;
+
+    /// The beginning of a value of 8 MiB for a key of one byte.
+    fn long_value(bytes: usize) -> Vec<u8> {
+        let mut said = vec![number::SET];
+        said.extend(1_u64.to_le_bytes());
+        said.push(b'k');
+        said.extend((8_u64 << 20).to_le_bytes());
+        said.resize(said.len() + bytes, 7);
+        said
+    }
+
+    fn call(port: u16) -> TcpStream {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE / 2)).unwrap();
+        stream
+    }
+
+    /// Whether it is hung up on, whatever else it wants to say.
+    fn is_sent_away(mut stream: TcpStream) -> bool {
+        match stream.read(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(error) => !is_later(&error),
+        }
+    }
+
+    #[test]
+    fn who_has_not_introduced_itself_and_who_has_most_where_it_is_too_much_are_sent_away() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let server = StoreServer::start_within(listener, 1 << 20).unwrap();
+        let port = server.address().port();
+        let later = Instant::now() + 6 * PATIENCE;
+        let mut honest = StoreClient::connect("127.0.0.1", port, later).unwrap();
+        let mut stranger = call(port);
+        stranger.write_all(&long_value(100)).unwrap();
+        assert!(is_sent_away(stranger));
+        let known = || {
+            let mut stream = call(port);
+            stream.write_all(&[&[number::VALIDATE][..], &MAGIC.to_le_bytes()].concat()).unwrap();
+            stream
+        };
+        let (mut small, mut large) = (known(), known());
+        small.write_all(&long_value(100 << 10)).unwrap();
+        // It may be hung up on before it has said all.
+        let _ = large.write_all(&long_value(4 << 20));
+        assert!(is_sent_away(large));
+        honest.set("key", b"value", later).unwrap();
+        assert_eq!(honest.get("key", later).unwrap(), b"value");
+        small.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(!is_sent_away(small), "it has not too much");
+    }
 }

@@ -121,12 +121,35 @@ fn who_waits_in_a_group_hears_of_those_who_leave_it() {
     assert!(court.hear(2, leave(8), now).is_empty(), "another group");
     let orders = court.hear(3, Frame::Ask { token: 1, group: 7 }, now);
     assert_eq!(orders.len(), 3, "both partings, and the answer: {orders:?}");
+    let orders = court.hear(3, Frame::Ask { token: 2, group: 7 }, now);
+    assert_eq!(orders.len(), 1, "the answer, for it knows of both: {orders:?}");
     // Numbers of groups are in no order.
     for group in (0..2 * GROUPS_MAX as u64).rev() {
         court.hear(1, leave(group), now);
     }
     assert_eq!(court.partings.len(), GROUPS_MAX);
     assert_eq!(court.partings_for(0, 0), [(Audience::One(0), left(1, 0))], "the latest");
+}
+
+#[test]
+fn of_thousands_who_left_each_is_told_once_to_who_asks_again_and_again() {
+    const RANKS: usize = 6000;
+    let now = Instant::now();
+    let mut court = Court::new(RANKS);
+    for rank in 2..RANKS {
+        court.hear(rank, leave(7), now);
+    }
+    let told = |orders: &[Order]| {
+        orders.iter().filter(|(_, frame)| matches!(frame, Frame::LeftGroup { .. })).count()
+    };
+    let asked = |court: &mut Court| told(&court.hear(0, Frame::Ask { token: 1, group: 7 }, now));
+    assert_eq!((asked(&mut court), asked(&mut court)), (RANKS - 2, 0));
+    assert_eq!(told(&court.hear(0, waiting(5, 1, &[]), now)), 0);
+    assert_eq!(told(&court.hear(1, leave(7), now)), 1, "and the new one");
+    assert_eq!(asked(&mut court), 0);
+    // Who has left forgets what it heard, and may hear it again.
+    court.hear(0, leave(7), now);
+    assert_eq!(told(&court.hear(0, waiting(0, 0, &[]), now)), RANKS);
 }
 
 #[test]

@@ -237,6 +237,11 @@ impl State {
             self.look();
             std::thread::yield_now();
         }
+        // One that does not say so works on what it holds until its queue pair is no more.
+        for stripe in self.stripes.iter_mut().filter(|stripe| stripe.posted > 0) {
+            stripe.end.pair.destroy();
+            stripe.posted = 0;
+        }
         self.held.let_all_go();
     }
 

@@ -9,6 +9,7 @@ use brigade_transports::Share;
 
 use crate::aside::Aside;
 use crate::sys;
+use crate::wait::Stall;
 
 /// How long a rank with a core of its own looks on before it sleeps, at first: what a sleep costs,
 /// or twice.
@@ -22,9 +23,8 @@ const SHORT_SLEEP: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 32;
 /// Looks that follow each other without a pause, while the answer is a cache line away.
 const HOT_LOOKS: u32 = 256;
-/// For how many waits at most nobody yields after a yield that gave the core to a stranger, who
-/// keeps it for a whole slice. A sleeper in such company is woken a hundred times sooner than one
-/// who yielded.
+/// Upper limit on how many waits skip yielding after a yield let a stranger keep the core for a
+/// whole time slice. A sleeper in such company is woken a hundred times sooner than one who yielded.
 const WARY_WAITS: u32 = 1000;
 
 /// How a rank lets others run.
@@ -62,7 +62,7 @@ const LONG_BYTES: u64 = 900 << 10;
 
 /// The waiting of one communicator, call after call.
 #[derive(Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct Eagerness {
     /// More ranks than cores: do not hold a core that another rank may need.
     crowded: bool,
     yielding: Yielding,
@@ -83,17 +83,11 @@ pub(crate) struct Waiting {
     yields: u32,
     spin: Duration,
     spin_end: Option<Instant>,
-    /// Since when nothing has moved, once that is long.
-    pub(crate) since: Option<Instant>,
-    /// The root knows in which call we stand still.
-    pub(crate) told: bool,
-    /// The user has been warned.
-    pub(crate) reported: bool,
-    /// When the peer that we wait for was first seen to have left.
-    pub(crate) left: Option<Instant>,
+    /// Once nothing has moved for long: for whoever watches meanwhile.
+    pub(crate) stall: Option<Stall>,
 }
 
-impl Waiting {
+impl Eagerness {
     /// For a rank with its share of a host's cores.
     pub(crate) fn among(share: Share, aside: Aside) -> Self {
         let yielding = if share.is_crowded() { CROWDED } else { ALONE };
@@ -111,10 +105,7 @@ impl Waiting {
             yields: 0,
             spin: SPIN,
             spin_end: None,
-            since: None,
-            told: false,
-            reported: false,
-            left: None,
+            stall: None,
         }
     }
 
@@ -129,16 +120,15 @@ impl Waiting {
     #[inline]
     pub(crate) fn moved(&mut self) {
         self.looks = 0;
-        if self.spin_end.is_some() || self.yields > 0 || self.since.is_some() {
-            match self.since {
-                Some(since) => self.slept(since.elapsed()),
+        if self.spin_end.is_some() || self.yields > 0 || self.stall.is_some() {
+            match self.stall {
+                Some(stall) => self.slept(stall.stood()),
                 None => self.aside.found(),
             }
             if self.yields > 0 && self.wary == 0 {
                 self.met_nobody();
             }
-            (self.spin_end, self.yields, self.since) = (None, 0, None);
-            (self.told, self.reported, self.left) = (false, false, None);
+            (self.spin_end, self.yields, self.stall) = (None, 0, None);
         }
     }
 
@@ -155,13 +145,13 @@ impl Waiting {
     #[inline]
     pub(crate) fn is_brief(&mut self) -> bool {
         self.looks = self.looks.saturating_add(1);
-        if !self.looks.is_multiple_of(LOOKS) && self.since.is_none() && self.yields == 0 {
+        if !self.looks.is_multiple_of(LOOKS) && self.stall.is_none() && self.yields == 0 {
             if self.looks > HOT_LOOKS {
                 std::hint::spin_loop();
             }
             return true;
         }
-        self.since.is_none() && (self.spins(Instant::now) || self.yields())
+        self.stall.is_none() && (self.spins(Instant::now) || self.yields())
     }
 
     /// Whether to go on looking for now.
@@ -179,7 +169,7 @@ impl Waiting {
         if is_vain || self.wary > 0 {
             let vain_waits = if is_vain { self.yielding.vain_waits } else { 0 };
             self.wary = vain_waits.max(self.wary.saturating_sub(1));
-            self.since = Some(Instant::now());
+            self.stall = Some(Stall::begin());
             return false;
         }
         self.yields += 1;
@@ -215,16 +205,16 @@ mod tests {
     const MANY: Share = Share { ranks: 3, cores: 2 };
 
     /// How many looks a wait has before it sleeps.
-    fn looks(waiting: &mut Waiting) -> u32 {
+    fn looks(waiting: &mut Eagerness) -> u32 {
         waiting.moved();
         (0..).find(|_| !waiting.is_brief()).expect("a wait comes to an end")
     }
 
     #[test]
     fn short_sleeps_lengthen_the_next_look_and_a_long_one_ends_that() {
-        let mut waiting = Waiting::among(FEW, Aside::never());
+        let mut waiting = Eagerness::among(FEW, Aside::never());
         let start = Instant::now();
-        let spun = |waiting: &mut Waiting, after: Duration| {
+        let spun = |waiting: &mut Eagerness, after: Duration| {
             waiting.spin_end = None;
             assert!(waiting.spins(|| start), "the first look at the clock");
             waiting.spins(|| start + after)
@@ -241,7 +231,7 @@ mod tests {
 
     #[test]
     fn who_lost_the_core_to_a_stranger_sleeps_for_many_waits_and_then_tries_again() {
-        let mut waiting = Waiting::among(MANY, Aside::never());
+        let mut waiting = Eagerness::among(MANY, Aside::never());
         // Another rank may have taken so long.
         waiting.yielded(ALONE.stranger * 2);
         assert_eq!(waiting.wary, 0);
@@ -252,21 +242,21 @@ mod tests {
         }
         looks(&mut waiting);
         assert!(waiting.yields > 0, "some waits later it yields again");
-        let mut alone = Waiting::among(FEW, Aside::never());
+        let mut alone = Eagerness::among(FEW, Aside::never());
         alone.yielded(ALONE.stranger * 2);
         assert_eq!(alone.wary, WARY_WAITS, "no rank has business on its core");
     }
 
     #[test]
     fn a_stranger_who_stays_is_met_seldom_and_one_who_passed_by_is_soon_forgotten() {
-        let mut waiting = Waiting::among(MANY, Aside::never());
-        let met = |waiting: &mut Waiting| {
+        let mut waiting = Eagerness::among(MANY, Aside::never());
+        let met = |waiting: &mut Eagerness| {
             waiting.yielded(CROWDED.stranger * 2);
             std::mem::take(&mut waiting.wary)
         };
         let waits: Vec<u32> = (0..8).map(|_| met(&mut waiting)).collect();
         assert_eq!(waits, [16, 32, 64, 128, 256, 512, WARY_WAITS, WARY_WAITS]);
-        let meets_nobody = |waiting: &mut Waiting, times: u32| {
+        let meets_nobody = |waiting: &mut Eagerness, times: u32| {
             for _ in 0..times {
                 waiting.yields = 1;
                 waiting.moved();
@@ -286,7 +276,7 @@ mod tests {
         let behind = |share| {
             let body = move || {
                 sys::run_behind();
-                looks(&mut Waiting::among(share, Aside::never())) < LOOKS + CROWDED.most
+                looks(&mut Eagerness::among(share, Aside::never())) < LOOKS + CROWDED.most
             };
             std::thread::spawn(body).join().expect("a thread")
         };
@@ -296,7 +286,7 @@ mod tests {
 
     #[test]
     fn crowded_ranks_look_a_little_yield_a_little_and_sleep_until_something_moves() {
-        let mut waiting = Waiting::among(MANY, Aside::never());
+        let mut waiting = Eagerness::among(MANY, Aside::never());
         assert!(looks(&mut waiting) <= LOOKS - 1 + CROWDED.most);
         assert!(!waiting.is_brief() && !waiting.is_brief(), "it sleeps again after a nap");
         waiting.moved();
@@ -305,7 +295,7 @@ mod tests {
 
     #[test]
     fn crowded_ranks_that_yielded_in_vain_sleep_at_once_for_a_few_waits() {
-        let mut waiting = Waiting::among(MANY, Aside::never());
+        let mut waiting = Eagerness::among(MANY, Aside::never());
         waiting.yields = CROWDED.most;
         assert!(!waiting.yields(), "it has yielded often enough");
         assert_eq!(waiting.wary, CROWDED.vain_waits);
@@ -318,7 +308,7 @@ mod tests {
     #[test]
     fn crowded_ranks_sleep_at_once_in_calls_that_are_long_for_so_many() {
         let sleeps = |share, bytes| {
-            let mut waiting = Waiting::among(share, Aside::never());
+            let mut waiting = Eagerness::among(share, Aside::never());
             waiting.begin(|| bytes);
             (0..LOOKS - 1).all(|_| waiting.is_brief()) && !waiting.is_brief()
         };
