@@ -81,8 +81,8 @@ typedef enum {
     BRIGADE_INVALID_ARGUMENT = 4,
     // The call makes no sense here and now.
     BRIGADE_INVALID_USAGE = 5,
-    // The process of a rank ended, or cannot be reached any more; or the one ended that brought the
-    // ranks together.
+    // The process of a rank ended, or cannot be reached any more; or the one ended that brought
+    // the ranks together.
     BRIGADE_PEER_LOST = 6,
     // Not an error: the call goes on.
     BRIGADE_IN_PROGRESS = 7,

@@ -24,7 +24,8 @@ const LOOKS: u32 = 32;
 /// Looks that follow each other without a pause, while the answer is a cache line away.
 const HOT_LOOKS: u32 = 256;
 /// Upper limit on how many waits skip yielding after a yield let a stranger keep the core for a
-/// whole time slice. A sleeper in such company is woken a hundred times sooner than one who yielded.
+/// whole time slice. A sleeper in such company is woken a hundred times sooner than one who
+/// yielded.
 const WARY_WAITS: u32 = 1000;
 
 /// How a rank lets others run.

@@ -58,8 +58,8 @@ impl Communicator {
         self.grow_to(&id, ranks, settings)
     }
 
-    /// Like [`Communicator::grow_with`], over transports of the caller's own making, best first: for
-    /// groups that joined by [`Communicator::join_over`].
+    /// Like [`Communicator::grow_with`], over transports of the caller's own making, best first:
+    /// for groups that joined by [`Communicator::join_over`].
     ///
     /// # Errors
     ///

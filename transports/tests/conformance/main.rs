@@ -3,7 +3,8 @@
 //! Every case knows a transport by nothing but the contract in `brigade_transports`. To add a
 //! transport, add a line to the table; to add a case, write it once and name it in the list.
 //! A case takes what makes one transport for each rank, and says what lengths are on the edge for
-//! its wires, which the contract leaves open; ranks are threads here. Where this machine lacks what a transport needs (IPv6, say), its cases say so and do nothing.
+//! its wires, which the contract leaves open; ranks are threads here. Where this machine lacks what
+//! a transport needs (IPv6, say), its cases say so and do nothing.
 
 mod bells;
 mod endings;
