@@ -278,8 +278,8 @@ impl Args {
         self.stop_at.unwrap_or(self.steps)
     }
 
-    /// What decides, beside the shape of the model, which numbers a run computes: by flag. Ranks and
-    /// most strategies only decide in which order numbers are added, and are not in it.
+    /// What decides, beside the shape of the model, which numbers a run computes: by flag. Ranks
+    /// and most strategies only decide in which order numbers are added, and are not in it.
     pub(crate) fn course(&self, text: &Corpus) -> BTreeMap<String, String> {
         let Travel { compress, reduce, gather, .. } = self.travel;
         let is_late = self.strategy.contains(&Way::PsAsync);

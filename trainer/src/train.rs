@@ -56,9 +56,9 @@ pub struct Outcome {
 ///
 /// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint`
 /// for files; `Output` if `out` does not take what is printed; `Diverged` if the loss is no number
-/// any more, `Overflown` if gradients are none of f16 any more; `OnTheWay` around what would be a refusal before the first step. Whatever ends this
-/// rank ends the others too, with its reason; of those that find the same all but the first have
-/// `Told`.
+/// any more, `Overflown` if gradients are none of f16 any more; `OnTheWay` around what would be a
+/// refusal before the first step. Whatever ends this rank ends the others too, with its reason; of
+/// those that find the same all but the first have `Told`.
 pub fn train(
     args: &Args,
     world: Option<Communicator>,

@@ -186,9 +186,9 @@ impl Store {
         }
     }
 
-    /// Open all states anew, at this generation, since after a sync that failed no other succeeds on
-    /// files as they are. What is newer is erased: it is ours and has failed, even where it is whole
-    /// on all shelves and only the last sync was refused.
+    /// Open all states anew, at this generation, since after a sync that failed no other succeeds
+    /// on files as they are. What is newer is erased: it is ours and has failed, even where it is
+    /// whole on all shelves and only the last sync was refused.
     fn go_back(&mut self, number: u64) -> Result<(), StoreError> {
         if self.claim().is_err() {
             // Somebody else has written there, and we have not.

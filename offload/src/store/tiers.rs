@@ -133,8 +133,8 @@ impl DerefMut for Loan {
 
 impl Store {
     /// A new store with all tensors zero. Each goes to the path that has the least so far, as whole
-    /// blocks. At most `host_bytes` of the arena are used for tensors, as `category`, in whole pages;
-    /// what the arena adds to long ones ([`span_bytes`]) is not counted.
+    /// blocks. At most `host_bytes` of the arena are used for tensors, as `category`, in whole
+    /// pages; what the arena adds to long ones ([`span_bytes`]) is not counted.
     ///
     /// Errors: `TooLong` for a tensor longer than that, and `Namesakes`, before anything is
     /// written; those of [`StateFile::create`].

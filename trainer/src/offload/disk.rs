@@ -261,8 +261,8 @@ impl Disk {
 
     /// Make what is here a generation that whoever comes after finds, after so many steps.
     ///
-    /// Errors: `Offload`, also for parameters and moments that are no numbers any more: nobody could
-    /// go on from them, as from those of the last generation.
+    /// Errors: `Offload`, also for parameters and moments that are no numbers any more: nobody
+    /// could go on from them, as from those of the last generation.
     pub(crate) fn commit(&mut self, step: usize, note: &str) -> Result<(), Error> {
         if !self.is_finite {
             let problem = "parameters or moments are no numbers: try a smaller --lr; what was kept \
