@@ -1251,7 +1251,7 @@ brigade_result_t brigade_store_get(brigade_store_t store,
 
 // Make all tensors survive a loss of power as they are, as one generation; `label` is kept with
 // it, such as the number of a training step. No tensor may be borrowed. If it fails, the store is
-// back at the last commit, in memory as in the files.
+// back at the last commit, in memory as in the files (in these once they can be written).
 //
 // Threads: from any thread; calls on one store come one after the other.
 brigade_result_t brigade_store_commit(brigade_store_t store,

@@ -272,7 +272,7 @@ pub unsafe extern "C" fn brigade_store_get(
 
 /// Make all tensors survive a loss of power as they are, as one generation; `label` is kept with
 /// it, such as the number of a training step. No tensor may be borrowed. If it fails, the store is
-/// back at the last commit, in memory as in the files.
+/// back at the last commit, in memory as in the files (in these once they can be written).
 ///
 /// Threads: from any thread; calls on one store come one after the other.
 #[unsafe(no_mangle)]

@@ -2,16 +2,21 @@
 //! has a command line of its own, and ranks with different ones would train on as if nothing were.
 
 use crate::args::Args;
+use crate::data::Corpus;
 use crate::error::Error;
 use brigade_comm::Communicator;
 
 /// Refuse what this rank was told otherwise than rank 0, of what decides which numbers a run
-/// computes. Collective.
+/// computes, the text included: each rank reads its own. Collective.
 ///
 /// Errors: `Setting`, by the flag that differs first.
-pub(crate) fn require(args: &Args, world: Option<&Communicator>) -> Result<(), Error> {
+pub(crate) fn require(
+    args: &Args,
+    text: &Corpus,
+    world: Option<&Communicator>,
+) -> Result<(), Error> {
     let Some(world) = world else { return Ok(()) };
-    let told = told(args);
+    let told = told(args, text);
     let mut text = serde_json::to_vec(&told).expect("flags and their values are text");
     let mut bytes = [text.len() as u64];
     world.broadcast(&mut bytes, 0)?;
@@ -37,7 +42,7 @@ pub(crate) fn require(args: &Args, world: Option<&Communicator>) -> Result<(), E
 }
 
 /// Flags, and what they say.
-fn told(args: &Args) -> Vec<(&'static str, String)> {
+fn told(args: &Args, text: &Corpus) -> Vec<(&'static str, String)> {
     let Args { batch, context, layers, width, heads, experts, top, seed, steps, .. } = *args;
     let counts = [
         ("batch", batch),
@@ -58,6 +63,7 @@ fn told(args: &Args) -> Vec<(&'static str, String)> {
     ];
     let counts = counts.into_iter().map(|(name, count)| (name, count.to_string()));
     let ways: Vec<_> = args.strategy.iter().map(|way| way.name()).collect();
+    let compress = args.travel.compress.map_or("none".to_string(), |how| how.to_string());
     let words = [
         ("lr", args.lr.to_string()),
         ("clip", args.clip.map_or("none".to_string(), |norm| norm.to_string())),
@@ -65,6 +71,10 @@ fn told(args: &Args) -> Vec<(&'static str, String)> {
         ("optimizer", args.optimizer.name()),
         ("precision", args.precision.name()),
         ("strategy", ways.join(",")),
+        ("compress", compress),
+        ("reduce", args.travel.reduce.name()),
+        ("gather", args.travel.gather.name()),
+        ("text", text.mark()),
         ("checkpoint", told_whether(args.checkpoint.is_some())),
         ("keep", told_whether(args.keep)),
     ];
@@ -88,13 +98,20 @@ mod tests {
             std::thread::scope(|scope| {
                 let start = |(comm, flags): (Communicator, &str)| {
                     let args = Args::of(flags);
-                    scope.spawn(move || require(&args, Some(&comm)).err().map(|it| it.to_string()))
+                    let require = move || {
+                        let text = Corpus::open(args.text.as_deref()).unwrap();
+                        require(&args, &text, Some(&comm)).err().map(|it| it.to_string())
+                    };
+                    scope.spawn(require)
                 };
                 let threads: Vec<_> = comms.into_iter().zip(flags).map(start).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             })
         };
         assert_eq!(ends(["--lr 0.01", "--lr 1e-2 --threads 3"]), [None, None]);
+        let path = std::env::temp_dir().join(format!("brigade-other-{}", std::process::id()));
+        std::fs::write(&path, "another text").unwrap();
+        let other = format!("--text {}", path.display());
         for (flags, wanted) in [
             (["--lr 0.01", "--lr 0.1"], "--lr: rank 1 was told 0.1, but rank 0 0.01"),
             (["--clip 2", ""], "--clip: rank 1 was told none, but rank 0 2"),
@@ -102,10 +119,13 @@ mod tests {
             (["--seed 7", ""], "--seed: rank 1 was told 1851, but rank 0 7"),
             (["", "--checkpoint x"], "--checkpoint: rank 1 was told it, but rank 0 none"),
             (["--strategy fsdp", ""], "--strategy: rank 1 was told ddp, but rank 0 fsdp"),
+            (["", "--compress topk"], "--compress: rank 1 was told topk:0.01, but rank 0 none"),
+            (["", &other], "--text: rank 1 was told 13 bytes with checksum "),
         ] {
             let [first, second] = &ends(flags)[..] else { unreachable!("two ranks") };
             assert_eq!(*first, None, "{flags:?}");
             assert!(second.as_ref().is_some_and(|it| it.starts_with(wanted)), "{second:?}");
         }
+        std::fs::remove_file(&path).unwrap();
     }
 }

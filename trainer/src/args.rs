@@ -3,12 +3,13 @@
 mod refusals;
 mod room;
 
+use crate::data::Corpus;
 use crate::device::DeviceArgs;
 use crate::error::Error;
 use crate::layout::Config;
 use crate::offload::{self, Tier};
 use crate::optim::{Hyper, Rule};
-use crate::parallel::tensor::Inside;
+use crate::parallel::tensor::Split;
 use crate::parallel::{Axis, Lanes, Mesh, Travel, Way, Ways};
 use crate::precision::Precision;
 use brigade_comm::transports;
@@ -35,7 +36,8 @@ const OUTPUT: &str = "What is printed";
 Each step prints its loss, the milliseconds of rank 0 in forward, backward and optimizer, those in
 which it waited for files (disk) and for other ranks (comm, also as a part of the step), and the
 tokens of all ranks per second. What rank 0 sent stands under the first step, and under those that
-sent something else.
+sent something else. At the end stands how much of the time even the rank that waited least waited:
+what others waited beyond that was for ranks that came later, not for bytes.
 
 Examples:
   brigade train --ranks 2                             Moby-Dick, on two processes
@@ -183,7 +185,8 @@ pub struct Args {
     /// Print what the run would need and take, and do not train
     #[arg(long, help_heading = PLANNING)]
     pub plan: bool,
-    /// Refuse, before anything is started, what needs more memory a rank, such as 512M or 4G
+    /// Refuse, before anything is started, what needs more memory a rank, such as 512M or 4G; what
+    /// gates of --experts hold depends on the text, and is not counted
     #[arg(long, value_name = "BYTES", value_parser = offload::parse_bytes, help_heading = PLANNING)]
     pub budget: Option<usize>,
     /// For --plan: billions of operations that a rank does in a second; measured if not given
@@ -210,7 +213,8 @@ pub struct Args {
     /// How that text begins
     #[arg(long, default_value = "The whale ", value_name = "TEXT", help_heading = OUTPUT)]
     pub prompt: String,
-    /// Windows of unseen text, each as long as a sample, whose loss is told at the end; 0 for none
+    /// Windows of unseen text, each as long as a sample, whose loss is told at the end; 0 for none,
+    /// and never more than there are
     #[arg(long, default_value_t = 256, value_name = "WINDOWS", help_heading = OUTPUT)]
     pub held_out: usize,
     /// Print nothing but the step lines
@@ -239,15 +243,34 @@ impl Args {
         let (rank, ranks) = pace.map_or(share, |pace| pace.share(self, share));
         let parts = self.accumulate.unwrap_or(if self.is_pipeline() { 4 } else { 1 });
         if !self.ordered {
+            self.check_parts(ranks, parts)?;
             return Lanes::new(self.batch, ranks * parts, rank, ranks);
         }
         // Ranks that divide experts have samples of their own: each takes whole lanes.
         let shares = match Ways::of(&self.strategy)?.inside {
-            Some(Inside::Experts) => mesh.length(Axis::Tp),
+            Some(Split::Experts) => mesh.length(Axis::Tp),
             _ => 1,
         };
         Lanes::new(self.batch, self.lanes, rank, ranks * shares)?;
         Lanes::new(self.batch, self.lanes / shares, rank, ranks)
+    }
+
+    /// Refuse a batch that ranks with samples of their own cannot cut into so many parts each.
+    fn check_parts(&self, ranks: usize, parts: usize) -> Result<(), Error> {
+        let all = ranks.saturating_mul(parts);
+        if self.batch.is_multiple_of(all) || parts == 1 {
+            return Ok(());
+        }
+        let what = match self.is_pipeline() {
+            true => "micro-batches (--micro-batches)",
+            false => "parts (--accumulate)",
+        };
+        let whose = if ranks > 1 { format!(" on each of {ranks} ranks") } else { String::new() };
+        let (batch, next) = (self.batch, self.batch.next_multiple_of(all));
+        let problem = format!(
+            "{parts} {what}{whose} cannot share {batch} samples evenly; --batch {next} can"
+        );
+        Err(Error::setting("batch", problem))
     }
 
     /// The step after which this run ends.
@@ -255,16 +278,30 @@ impl Args {
         self.stop_at.unwrap_or(self.steps)
     }
 
-    /// What decides, beside the shape of the model, which numbers a run computes: by flag.
-    pub(crate) fn course(&self) -> BTreeMap<String, String> {
+    /// What decides, beside the shape of the model, which numbers a run computes: by flag. Ranks
+    /// and most strategies only decide in which order numbers are added, and are not in it.
+    pub(crate) fn course(&self, text: &Corpus) -> BTreeMap<String, String> {
+        let Travel { compress, reduce, gather, .. } = self.travel;
+        let is_late = self.strategy.contains(&Way::PsAsync);
+        let or_none = |value: Option<String>| value.unwrap_or_else(|| "none".to_string());
+        let parts = self.accumulate.filter(|parts| *parts > 1);
         let flags = [
+            ("--accumulate", or_none(parts.map(|parts| parts.to_string()))),
             ("--batch", self.batch.to_string()),
-            ("--clip", self.clip.map_or("none".to_string(), |norm| norm.to_string())),
+            ("--clip", or_none(self.clip.map(|norm| norm.to_string()))),
+            ("--compress", or_none(compress.map(|how| how.to_string()))),
+            ("--device", self.device.name()),
+            ("--gather", gather.name()),
             ("--lr", self.lr.to_string()),
             ("--optimizer", self.optimizer.name()),
+            ("--ordered", or_none(self.ordered.then(|| format!("--lanes {}", self.lanes)))),
             ("--precision", self.precision.name()),
+            ("--reduce", reduce.name()),
             ("--seed", self.seed.to_string()),
             ("--steps", self.steps.to_string()),
+            ("--strategy", if is_late { Way::PsAsync.name() } else { "in step".to_string() }),
+            ("--text", text.mark()),
+            ("--tile", or_none(self.tile.map(|tiles| tiles.to_string()))),
         ];
         let numbers = self.hyper.by_flag().map(|(flag, value)| (format!("--{flag}"), value));
         let flags = flags.map(|(flag, value)| (flag.to_string(), value));
@@ -290,6 +327,15 @@ impl Args {
         }
         let clipped = self.clip.map(|norm| format!(", of gradients no longer than {norm}"));
         told + &clipped.unwrap_or_default()
+    }
+
+    /// The flags by which less is held than could be.
+    pub(crate) fn thrift(&self) -> String {
+        let [recompute, secondary] = [self.recompute, self.travel.secondary];
+        let tile = self.tile.map(|tiles| format!("--tile {tiles}"));
+        let recompute = recompute.then(|| "--recompute".to_string());
+        let secondary = secondary.then(|| "--secondary".to_string());
+        [recompute, tile, secondary].into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
     /// Threads of one of `ranks` ranks on this machine.

@@ -11,7 +11,7 @@ use crate::offload::{DiskUse, Kept, Offload};
 use crate::optim::Optimizer;
 use crate::parallel::device::{on_device, pipeline_on_device};
 use crate::parallel::pipeline::Pipeline;
-use crate::parallel::tensor::Inside;
+use crate::parallel::tensor::Split;
 use crate::parallel::{
     Axis, DataParallel, Groups, Memory, Sharing, Source, Strategy, Thrift, Way, Ways,
 };
@@ -37,7 +37,7 @@ pub fn check(args: &Args, ranks: usize) -> Result<(), Error> {
     args.check_folders()?;
     args.check_kept()?;
     plan::check(args, ranks)?;
-    Corpus::open(args.text.as_deref())?.require(args.context)
+    text(args).map(drop)
 }
 
 /// Refuse to go on from what is missing, damaged, or of another run: for who starts ranks, the
@@ -84,11 +84,14 @@ pub(crate) fn state(
         is_file = has_parts && !args.is_pipeline() && !path.is_dir();
         let (found, course) = match is_file {
             true => {
+                let reader = Reader::open(path, model.layout());
                 let Header { step, course, loss_scale, .. } =
-                    Reader::open(path, model.layout())?.header;
+                    reader.map_err(|error| error.of_flag("--resume"))?.header;
                 (State { steps: step, scale: loss_scale, ..State::absent() }, course)
             }
-            false => checkpoint::load(path, model.layout())?,
+            false => {
+                checkpoint::load(path, model.layout()).map_err(|error| error.of_flag("--resume"))?
+            }
         };
         require_rule(args, &course)?;
         (state, resumed) = (found, Some(course));
@@ -104,10 +107,11 @@ pub(crate) fn state(
 /// Where a run would go on from, in words, or why it cannot: for who only plans one.
 pub(crate) fn resumed(args: &Args) -> Result<Option<String>, Error> {
     let Some(path) = &args.resume else { return Ok(None) };
-    let Header { step, course, .. } = checkpoint::header(path, &Layout::new(args.config()))?;
+    let header = checkpoint::header(path, &Layout::new(args.config()));
+    let Header { step, course, .. } = header.map_err(|error| error.of_flag("--resume"))?;
     require_rule(args, &course)?;
     require_steps(args, step)?;
-    Ok(Some(departed(args, step, &course)))
+    Ok(Some(departed(args, &text(args)?, step, &course)))
 }
 
 /// Whether ranks get their own parts: where all of a tensor is some rank's.
@@ -118,8 +122,8 @@ fn starts_in_parts(args: &Args, ranks: usize) -> Result<bool, Error> {
 }
 
 /// Which step a checkpoint brought, and in what this run departs from the one that wrote it.
-fn departed(args: &Args, step: usize, written: &Course) -> String {
-    departure(step, written, &Args::former_course(), &args.course())
+fn departed(args: &Args, text: &Corpus, step: usize, written: &Course) -> String {
+    departure(step, written, &Args::former_course(), &args.course(text))
 }
 
 /// Refuse moments of another rule.
@@ -162,9 +166,9 @@ pub(crate) fn part(
         };
     };
     let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
-    let inside = Ways::of(&args.strategy)?.inside.unwrap_or(Inside::Heads);
+    let inside = Ways::of(&args.strategy)?.inside.unwrap_or(Split::Heads);
     let samples = args.share_of(rank, ranks)?.samples();
-    let tp = if inside == Inside::Experts && args.ordered { in_order(&tp)? } else { tp };
+    let tp = if inside == Split::Experts && args.ordered { in_order(&tp)? } else { tp };
     Gpt::divided(args.config(), Cpu, inside.divide(tp, &args.config(), samples)?)
 }
 
@@ -225,21 +229,27 @@ pub(crate) fn strategy<'a>(
     Ok(Box::new(data))
 }
 
-/// The text, and the files that a run writes to.
+/// The text of a run.
 ///
-/// Errors: those of files that cannot be read, or written where rank 0 is to write.
-pub(crate) fn open(args: &Args, world: Option<&Communicator>) -> Result<(Corpus, Records), Error> {
-    let corpus = Corpus::open(args.text.as_deref())?;
-    corpus.require(args.context)?;
+/// Errors: it cannot be read, or is too short.
+pub(crate) fn text(args: &Args) -> Result<Corpus, Error> {
+    let corpus = Corpus::open(args.text.as_deref()).map_err(|error| error.of_flag("--text"))?;
+    corpus.require(args.context).map(|()| corpus)
+}
+
+/// The files that a run writes to.
+///
+/// Errors: those of files that cannot be written where rank 0 is to write.
+pub(crate) fn open(args: &Args, world: Option<&Communicator>) -> Result<Records, Error> {
     let is_first = world.is_none_or(|comm| comm.rank() == 0);
     if let Some(path) = args.checkpoint.as_ref().filter(|_| is_first) {
-        checkpoint::probe(path)?;
+        checkpoint::probe(path, &Layout::new(args.config()))?;
     }
     if let Some(path) = args.resume.as_ref().filter(|path| is_first && !path.is_dir()) {
         // It stays if somebody writes it, or if the folder is only to be read.
         let _ = brigade_offload::storage::clear(path);
     }
-    Ok((corpus, Records::open(args, is_first)?))
+    Records::open(args, is_first)
 }
 
 impl<'a> Run<'a> {
@@ -301,7 +311,7 @@ impl<'a> Run<'a> {
             threads => format!("{threads} threads"),
         };
         let (first, last) = (self.strategy.steps() + 1, self.args.last_step());
-        let text_bytes = grouped(self.corpus.len() as u64);
+        let text_bytes = grouped(self.corpus.given_bytes());
         let mut rows = vec![
             ("text", format!("{}, {text_bytes} bytes", self.corpus.name())),
             ("model", format!("{parameters} parameters, {}", self.model.layout().config())),
@@ -313,6 +323,10 @@ impl<'a> Run<'a> {
             ("learning rate", format!("up to {lr}, seed {seed}")),
             ("steps", format!("{first} to {last} of {steps}")),
         ];
+        let thrift = self.args.thrift();
+        if !thrift.is_empty() {
+            rows.push(("thrift", thrift));
+        }
         if let Some(device) = self.strategy.device() {
             rows.push(("device", device));
         }
@@ -334,7 +348,10 @@ impl<'a> Run<'a> {
             rows.push(("formula", format!("rank 0 sends {sent} bytes a step")));
         }
         if let Some(written) = &self.resumed {
-            rows.push(("resumed", departed(self.args, self.strategy.steps(), written)));
+            rows.push((
+                "resumed",
+                departed(self.args, &self.corpus, self.strategy.steps(), written),
+            ));
         }
         rows
     }
@@ -357,11 +374,10 @@ fn share_start(
     state: &mut State,
     layout: &Layout,
 ) -> Result<bool, Error> {
-    let scale = state.scale.map_or([0, 0], LossScale::numbers);
-    let mut told =
-        [u64::from(is_file), state.steps as u64, u64::from(scale[0]), u64::from(scale[1])];
+    let [scale, since, skipped] = state.scale.map_or([0; 3], LossScale::numbers).map(u64::from);
+    let mut told = [u64::from(is_file), state.steps as u64, scale, since, skipped];
     comm.broadcast(&mut told, 0)?;
-    let [is_file, steps, scale, since] = told;
+    let [is_file, steps, scale @ ..] = told;
     if is_file == 0 {
         if comm.rank() > 0 {
             *state = State::room(layout);
@@ -371,6 +387,6 @@ fn share_start(
         }
     }
     state.steps = steps as usize;
-    state.scale = LossScale::of_numbers([scale as u32, since as u32]);
+    state.scale = LossScale::of_numbers(scale.map(|number| number as u32));
     Ok(is_file > 0)
 }

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::layout::{Config, Layout};
 use crate::offload::Kept;
 use crate::precision::LossScale;
-use crate::state::State;
+use crate::state::{Array, State};
 use brigade_offload::storage::Partial;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub type Course = BTreeMap<String, String>;
 /// an order of their own each time, and equal states shall be equal files.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Header {
-    /// Updates made.
+    /// Steps made; those that f16 skipped count, too.
     pub(crate) step: usize,
     pub(crate) config: Config,
     pub(crate) course: Course,
@@ -48,7 +48,7 @@ impl Header {
     pub(crate) fn parse(text: &str, path: &Path) -> Result<Header, Error> {
         let wrong = |problem: String| Error::checkpoint(path, problem);
         let header: Header = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
-        match header.loss_scale.is_some_and(|scale| !scale.is_sound()) {
+        match header.loss_scale.is_some_and(|scale| !scale.is_sound(header.step)) {
             true => Err(wrong("has a loss scale that no run comes to".to_string())),
             false => Ok(header),
         }
@@ -68,20 +68,39 @@ impl Header {
 /// The field of the header.
 const HEADER: &str = "brigade";
 
-/// Each array of a state, and what its tensors' names begin with.
-const PREFIXES: [(&str, &str); 3] = [("params", ""), ("mean", "adam.m/"), ("square", "adam.v/")];
+impl Array {
+    /// What its tensors' names begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Array::Params => "",
+            Array::Mean => "adam.m/",
+            Array::Square => "adam.v/",
+        }
+    }
+
+    /// What it is called in files that `--keep` leaves.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Array::Params => "params",
+            Array::Mean => "mean",
+            Array::Square => "square",
+        }
+    }
+}
 
 /// One of the numbers of an array that no run comes to: none at all, or a square below 0.
-pub(crate) fn strange(array: &str, values: &[f32]) -> Option<f32> {
-    let is_strange = |value: &&f32| !value.is_finite() || (array == "square" && **value < 0.0);
+pub(crate) fn strange(array: Array, values: &[f32]) -> Option<f32> {
+    let is_strange = |value: &&f32| !value.is_finite() || (array == Array::Square && **value < 0.0);
     values.iter().find(is_strange).copied()
 }
 
-/// Find out before the first step whether a `Writer` will be able to write here.
+/// Find out before the first step whether a `Writer` will be able to write the state of such a
+/// model here.
 ///
 /// Errors: `File` if not.
-pub fn probe(path: &Path) -> Result<(), Error> {
-    Partial::probe(path).map_err(Error::file("write", path))
+pub fn probe(path: &Path, layout: &Layout) -> Result<(), Error> {
+    let numbers = (Array::ALL.len() * layout.len()) as u64;
+    Partial::probe(path, 4 * numbers).map_err(Error::file("write", path))
 }
 
 /// What a file that a `Writer` wrote, or a folder of what a run has kept, says of itself: no
@@ -109,9 +128,9 @@ pub fn load(path: &Path, layout: &Layout) -> Result<(State, Course), Error> {
     }
     let mut file = Reader::open(path, layout)?;
     let mut state = State::room(layout);
-    file.read("params", 0, &mut state.params)?;
-    file.read("mean", 0, &mut state.mean)?;
-    file.read("square", 0, &mut state.square)?;
+    for array in Array::ALL {
+        file.read(array, 0, state.array_mut(array))?;
+    }
     (state.steps, state.scale) = (file.header.step, file.header.loss_scale);
     Ok((state, file.header.course))
 }
@@ -148,9 +167,9 @@ mod tests {
             (state.steps, *layout.config(), course.clone(), state.scale);
         let header = Header { step, config, course, loss_scale };
         let file = Writer::create(path, layout, &header).unwrap();
-        file.put("params", 0, &state.params).unwrap();
-        file.put("mean", 0, &state.mean).unwrap();
-        file.put("square", 0, &state.square).unwrap();
+        for array in Array::ALL {
+            file.put(array, 0, state.array(array)).unwrap();
+        }
         file.finish().unwrap();
     }
 

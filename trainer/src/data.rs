@@ -5,6 +5,8 @@
 
 use crate::error::Error;
 use crate::intake;
+use crate::report::grouped;
+use crc_fast::CrcAlgorithm;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -64,6 +66,18 @@ impl Corpus {
         self.bytes.len()
     }
 
+    /// Bytes of its files, as these were.
+    pub(crate) fn given_bytes(&self) -> u64 {
+        self.given as u64
+    }
+
+    /// What tells it from another text, wherever that lies and whatever it is called. Cost: one
+    /// pass over all of it.
+    pub(crate) fn mark(&self) -> String {
+        let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &self.bytes);
+        format!("{} bytes with checksum {sum:016x}", grouped(self.len() as u64))
+    }
+
     /// Whether there is no text at all.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -78,10 +92,11 @@ impl Corpus {
         }
         let need = 20 * (context + 1);
         let plural = if self.given == 1 { "" } else { "s" };
+        let (given, need) = (grouped(self.given_bytes()), grouped(need as u64));
         let problem = format!(
-            "{} has {} byte{plural}, but a context of {context} needs {need}; a longer text, or a \
-             smaller --context",
-            self.name, self.given
+            "{} has {given} byte{plural}, but a context of {context} needs {need}; a longer text, \
+             or a smaller --context",
+            self.name
         );
         Err(Error::setting("text", problem))
     }
@@ -92,6 +107,11 @@ impl Corpus {
         let draw = mix(mix(mix(seed) ^ step as u64) ^ index as u64);
         let start = ((u128::from(draw) * (last as u128 + 1)) >> 64) as usize;
         &self.bytes[start..=start + context]
+    }
+
+    /// How many windows of `context` + 1 bytes the held-out text has, each from another byte on.
+    pub fn windows(&self, context: usize) -> usize {
+        self.len() - self.train - context
     }
 
     /// Window `index` of `of` evenly spread over the held-out text: `context` + 1 bytes.

@@ -29,10 +29,11 @@ impl<'a> Ending<'a> {
 
     /// Tell it while this rank still has everything: calls are waited for when that goes, and
     /// memory of devices, where others may wait for this rank. But whoever is first to find a loss
-    /// that is no number does not end the others in their update: most find the same.
+    /// that is no number, or an overflow, does not end the others in their update: most find the
+    /// same.
     pub(crate) fn tell_early(&mut self, error: Error) -> Error {
         match error {
-            Error::Diverged { .. } => error,
+            Error::Diverged { .. } | Error::Overflown { .. } => error,
             error => self.tell(error),
         }
     }

@@ -89,6 +89,15 @@ pub enum Error {
         /// What it was.
         loss: f64,
     },
+    /// A gradient does not fit f16 even as it is: no step would ever update anything again.
+    #[error(
+        "a gradient overflows f16 at step {step} with a loss scale of 1, the least: try a smaller \
+         --lr, or --precision bf16, which has no such limit"
+    )]
+    Overflown {
+        /// The step that came to it.
+        step: usize,
+    },
 }
 
 impl std::fmt::Debug for Error {
@@ -132,6 +141,17 @@ impl Error {
     pub(crate) fn on_the_way(self) -> Error {
         let is_of_this_rank = !self.is_told_elsewhere();
         if is_of_this_rank && self.is_refusal() { Error::OnTheWay(Box::new(self)) } else { self }
+    }
+
+    /// The same, which names the flag that a file was asked for by.
+    pub(crate) fn of_flag(self, flag: &str) -> Error {
+        match self {
+            Error::File { action, path, source } => {
+                let source = std::io::Error::new(source.kind(), format!("{source}, for {flag}"));
+                Error::File { action, path, source }
+            }
+            error => error,
+        }
     }
 
     pub(crate) fn setting(name: &'static str, problem: String) -> Error {

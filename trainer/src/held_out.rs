@@ -9,7 +9,12 @@ use crate::train::Run;
 const WINDOWS_AT_ONCE: usize = 8;
 
 impl Run<'_> {
-    /// Mean loss over `--held-out` windows, which do not depend on how many ranks there are.
+    /// Windows whose loss is told: as many as were asked for, or all that there are.
+    pub(crate) fn windows(&self) -> usize {
+        self.args.held_out.min(self.corpus.windows(self.args.context))
+    }
+
+    /// Mean loss over these windows, which do not depend on how many ranks there are.
     pub(crate) fn held_out(&mut self, params: &[f32]) -> Result<Option<f64>, Error> {
         if self.args.held_out == 0 {
             return Ok(None);
@@ -18,12 +23,12 @@ impl Run<'_> {
             Some(total) => total,
             None => self.held_out_on_host(params)?,
         };
-        Ok(Some(total / (self.args.held_out * self.args.context) as f64))
+        Ok(Some(total / (self.windows() * self.args.context) as f64))
     }
 
     /// The sum of all losses.
     fn held_out_on_host(&self, params: &[f32]) -> Result<f64, Error> {
-        let (context, all, corpus) = (self.args.context, self.args.held_out, &self.corpus);
+        let (context, all, corpus) = (self.args.context, self.windows(), &self.corpus);
         let config = self.model.layout().config();
         let mut total = 0.0;
         let mut tape = Tape::new(config, WINDOWS_AT_ONCE.min(all), context);
@@ -44,9 +49,9 @@ impl Run<'_> {
 
     /// The same where the strategy's device computes it.
     fn held_out_on_device(&mut self) -> Result<Option<f64>, Error> {
-        let Run { args, corpus, strategy, .. } = self;
+        let (context, all) = (self.args.context, self.windows());
+        let Run { corpus, strategy, .. } = self;
         let Some(samples) = strategy.evaluates() else { return Ok(None) };
-        let (context, all) = (args.context, args.held_out);
         let mut total = 0.0;
         for first in (0..all).step_by(samples) {
             let end = all.min(first + samples);

@@ -23,7 +23,7 @@ use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
 use crate::layout::{Config, Layout, block_lens, cut, cut_mut, embed_lens, head_lens};
 use crate::moe;
-use crate::parallel::tensor::{Attended, Division, Group, Inside, Linear, LinearGrads, Whole};
+use crate::parallel::tensor::{Attended, Division, Group, Linear, LinearGrads, Split, Whole};
 use crate::state::State;
 use crate::tape::{BlockTape, Keep, Scratch, Tape};
 use crate::trace::{self, Lane};
@@ -85,8 +85,8 @@ impl Gpt {
     }
 
     /// How they divide it.
-    pub(crate) fn way(&self) -> Option<Inside> {
-        self.division.way()
+    pub(crate) fn split(&self) -> Option<Split> {
+        self.division.split()
     }
 
     /// What this rank has of a pass over so many samples of `time` tokens.

@@ -68,12 +68,15 @@ pub struct Optimizer {
     /// to have no larger one in this update.
     most: Option<f32>,
     clipped: Option<f32>,
-    /// Updates made.
+    /// Steps made.
     pub steps: usize,
+    /// Those of them that made no update, as a gradient had overflowed: moments know nothing of
+    /// them.
+    pub(crate) skipped: usize,
 }
 
 impl Optimizer {
-    /// AdamW on so many threads, after `steps` updates.
+    /// AdamW on so many threads, after `steps` steps.
     ///
     /// Errors: `Setting` if there cannot be so many threads.
     pub fn new(hyper: Hyper, threads: usize, steps: usize) -> Result<Optimizer, Error> {
@@ -81,7 +84,7 @@ impl Optimizer {
         let crew = crew.map_err(|problem| Error::setting("threads", problem.to_string()))?;
         let norms = Vec::new();
         let (rule, scale, most, clipped) = (Rule::Adamw, 1.0, None, None);
-        Ok(Optimizer { rule, hyper, crew, norms, scale, most, clipped, steps })
+        Ok(Optimizer { rule, hyper, crew, norms, scale, most, clipped, steps, skipped: 0 })
     }
 
     /// The same with another rule.
@@ -109,6 +112,11 @@ impl Optimizer {
         let factor = |most| squares.factor(loss_scale, most).unwrap_or(f32::NAN);
         self.clipped = self.most.map(factor);
         squares.norm(loss_scale)
+    }
+
+    /// The number of this update, from 1.
+    fn number(&self) -> u64 {
+        self.steps.saturating_sub(self.skipped) as u64 + 1
     }
 
     /// What this update multiplies gradients by.
@@ -146,7 +154,7 @@ impl Optimizer {
     /// What that update is for each group of elements.
     pub(crate) fn updates(&self, moments: &Moments, lr: f32) -> Vec<(Range<usize>, Update)> {
         let Hyper { beta1, beta2, eps, decay } = self.hyper;
-        let step = self.steps as u64 + 1;
+        let step = self.number();
         let of = |&(ref group, tensor, decays): &(Range<usize>, usize, bool)| {
             let decay = if decays { decay } else { 0.0 };
             let (momentum, trust) = (beta1, TRUST);
@@ -169,7 +177,7 @@ impl Optimizer {
         assert_eq!(self.rule, Rule::Adamw, "the only rule that devices have");
         let Hyper { beta1, beta2, eps, decay } = self.hyper;
         let decay = if decays { decay } else { 0.0 };
-        let bias = |beta: f32| debt(beta, self.steps as u64 + 1) as f32;
+        let bias = |beta: f32| debt(beta, self.number()) as f32;
         let (rate, root) = (lr / bias(beta1), 1.0 / bias(beta2).sqrt());
         AdamWStep { scale: self.factor(), beta1, beta2, eps, rate, root, shrink: 1.0 - lr * decay }
     }
@@ -184,7 +192,7 @@ impl Optimizer {
         grads: &[f32],
     ) {
         let Hyper { beta1, beta2, eps, decay } = self.hyper;
-        let (step, factor) = (self.steps as u64 + 1, self.factor());
+        let (step, factor) = (self.number(), self.factor());
         for (group, tensor, decays) in moments.groups.clone() {
             let decay = if decays { decay } else { 0.0 };
             let update = match self.rule {
@@ -241,6 +249,7 @@ pub fn learning_rate(peak: f32, step: usize, steps: usize) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{Config, Layout};
 
     #[test]
     fn rate_rises_then_falls_to_a_tenth() {
@@ -256,6 +265,22 @@ mod tests {
         for step in [1 << 31, (1 << 32) + 1, u64::MAX] {
             assert_eq!(debt(0.999, step), 1.0, "{step}");
         }
+    }
+
+    #[test]
+    fn steps_that_made_no_update_are_none_of_those_that_moments_know() {
+        let config =
+            Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
+        let layout = Layout::new(config);
+        let of = |steps, skipped| {
+            let optimizer = Optimizer::new(Hyper::default(), 1, steps).unwrap();
+            let mut moments = Moments::new(&layout, 0..3, &[0.1; 3], &[0.2; 3]);
+            let mut params = [1.0; 3];
+            Optimizer { skipped, ..optimizer }.update(&mut params, &mut moments, &[0.3; 3], 0.1);
+            params
+        };
+        assert_eq!(of(7, 5), of(2, 0));
+        assert_ne!(of(7, 5), of(7, 0));
     }
 
     #[test]

@@ -52,13 +52,14 @@ pub(crate) fn check(args: &Args, ranks: usize) -> Result<(), Error> {
 }
 
 fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
+    let name = if args.plan { "plan" } else { "budget" };
     if args.offload.is_some() || args.offload_activations.is_some() {
-        let name = if args.budget.is_some() { "budget" } else { "plan" };
         let problem = "does not know what is kept elsewhere; `brigade offload plan` does";
         return Err(Error::setting(name, problem.to_string()));
     }
     if ranks > RANKS_MAX {
-        return Err(Error::setting("plan", format!("goes up to {RANKS_MAX} ranks, not {ranks}")));
+        let problem = format!("is counted for up to {RANKS_MAX} ranks, not {ranks}");
+        return Err(Error::setting(name, problem));
     }
     args.check_promise(ranks)?;
     if ranks == 1 {
@@ -78,7 +79,7 @@ fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
             Err(problem) => {
                 let problem =
                     format!("each rank is a thread here, and no more can be had: {problem}");
-                Err(Error::setting("plan", problem))
+                Err(Error::setting(name, problem))
             }
         };
         let plans: Vec<Result<Plan, Error>> = threads.into_iter().map(plan).collect();
@@ -130,6 +131,12 @@ fn bubble(args: &Args, ranks: usize) -> Result<Option<f64>, Error> {
     Ok(Some(line.bubble()))
 }
 
+/// How many of the ranks have cores of their own on this machine, if they all run here.
+fn at_once(args: &Args, ranks: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    (cores / args.threads(ranks)).clamp(1, ranks)
+}
+
 fn rows(args: &Args, ranks: usize, plan: &Plan) -> Result<Vec<(String, String)>, Error> {
     let row = |name: &str, value: String| (name.to_string(), value);
     let parameters = grouped(Layout::new(args.config()).len() as u64);
@@ -140,15 +147,28 @@ fn rows(args: &Args, ranks: usize, plan: &Plan) -> Result<Vec<(String, String)>,
     ];
     let kinds = plan.memory.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
     rows.extend(kinds.map(|(kind, bytes)| row(&format!("  {kind}"), megabytes(bytes))));
+    if args.experts > 0 {
+        let text = "not counted: what gates hold depends on the text, and comes on top";
+        rows.push(row("  gates", text.to_string()));
+    }
     let sent = grouped(plan.sent_bytes);
     rows.push(row("sent a step", format!("{sent} bytes by the rank that sends most")));
-    let (rate, how) = match args.rate {
-        Some(rate) => (rate, "as given"),
-        None => (Cpu.rate(args.threads(ranks), args.width), "measured just now on one rank"),
+    // What is measured is of this machine, and so is how many ranks its cores carry at a time.
+    let at_once = at_once(args, ranks);
+    let (rate, how, at_once) = match args.rate {
+        Some(rate) => (rate, "as given".to_string(), ranks),
+        None => {
+            let rate = Cpu.rate(args.threads(ranks), args.width);
+            let how = match at_once < ranks {
+                true => format!("measured just now on one rank; cores for {at_once} at a time"),
+                false => "measured just now on one rank".to_string(),
+            };
+            (rate, how, at_once)
+        }
     };
     let link = args.link;
     let bubble = bubble(args, ranks)?;
-    let busy = ranks as f64 * (1.0 - bubble.unwrap_or(0.0));
+    let busy = (ranks as f64 * (1.0 - bubble.unwrap_or(0.0))).min(at_once as f64);
     if let Some(bubble) = bubble {
         let text = format!("{:.1} % of the time, if all stages take as long", 100.0 * bubble);
         rows.push(row("bubble", text));
@@ -187,7 +207,7 @@ fn fits(args: &Args, ranks: usize, plan: &Plan) -> Result<(), Error> {
         "{allowed} allowed, but a rank needs {needed} ({}): {too_much} too much",
         sum.join(" + ")
     );
-    let fitting = alternatives(args).into_iter().find_map(|(flags, args)| {
+    let fitting = alternatives(args, ranks).into_iter().find_map(|(flags, args)| {
         args.validate(ranks).ok()?;
         let need = make(&args, ranks).ok()?.memory.total();
         (need <= budget).then(|| format!("; with {flags} it would be {}", megabytes(need)))
@@ -196,26 +216,50 @@ fn fits(args: &Args, ranks: usize, plan: &Plan) -> Result<(), Error> {
     Err(Error::setting("budget", problem))
 }
 
-/// The same run in less memory: what is held in parts, in smaller parts of a batch.
-fn alternatives(args: &Args) -> Vec<(String, Args)> {
+/// The same run in less memory, what changes least of it first: its own strategy in smaller parts
+/// of a batch, then with less kept for backward, then what ranks hold in parts.
+fn alternatives(args: &Args, ranks: usize) -> Vec<(String, Args)> {
     use crate::parallel::Way;
+    let own = (String::new(), args.clone());
+    let with = |way: Way| {
+        (format!(" --strategy {}", way.name()), Args { strategy: vec![way], ..args.clone() })
+    };
+    let of_parts = [Way::Zero1, Way::Zero2, Way::Fsdp];
+    let is_plain = matches!(args.strategy[..], [way] if way == Way::Ddp || of_parts.contains(&way));
+    // One rank has nobody to divide with.
+    let others = of_parts.into_iter().filter(|way| ranks > 1 && !args.strategy.contains(way));
+    let others = others.filter(|_| is_plain).map(with);
     let mut found = Vec::new();
-    for accumulate in [1, 2, 4, 8, 16] {
-        for way in [Way::Zero1, Way::Zero2, Way::Fsdp] {
-            let mut less = Args { strategy: vec![way], budget: None, ..args.clone() };
-            let mut flags = format!("--strategy {}", way.name());
-            if accumulate > 1 {
-                if args.ordered {
-                    continue;
-                }
-                let parts = args.accumulate.unwrap_or(1) * accumulate;
-                less.accumulate = Some(parts);
-                flags += &format!(" --accumulate {parts}");
+    for (flags, args) in std::iter::once(own).chain(others) {
+        for recompute in [false, true] {
+            if recompute && (args.recompute || args.offload_activations.is_some()) {
+                continue;
             }
-            found.push((flags, less));
+            let flags = if recompute { format!("{flags} --recompute") } else { flags.clone() };
+            let args = Args { recompute: args.recompute || recompute, ..args.clone() };
+            found.extend(in_parts(&args).into_iter().map(|(parts, args)| {
+                let flags = format!("{flags}{parts}");
+                (flags.trim_start().to_string(), Args { budget: None, ..args })
+            }));
         }
     }
+    found.retain(|(flags, _)| !flags.is_empty());
     found
+}
+
+/// The run as it is, and with a rank's share of a batch in more and more parts.
+fn in_parts(args: &Args) -> Vec<(String, Args)> {
+    let (name, usual) = match args.is_pipeline() {
+        true => ("micro-batches", 4),
+        false => ("accumulate", 1),
+    };
+    let own = args.accumulate.unwrap_or(usual);
+    let more = std::iter::successors(own.checked_mul(2), |parts| parts.checked_mul(2));
+    let more = more.take_while(|parts| *parts <= args.batch && !args.ordered);
+    let more = more.map(|parts| {
+        (format!(" --{name} {parts}"), Args { accumulate: Some(parts), ..args.clone() })
+    });
+    std::iter::once((String::new(), args.clone())).chain(more).collect()
 }
 
 #[cfg(test)]
@@ -266,8 +310,55 @@ mod tests {
         check(&with(need), 2).unwrap();
         let problem = check(&with(need - 1), 2).unwrap_err().to_string();
         assert!(problem.starts_with("--budget: "), "{problem}");
-        assert!(problem.contains("activations") && problem.contains("--strategy"), "{problem}");
+        assert!(problem.contains("activations"), "{problem}");
+        // What changes least comes first.
+        assert!(problem.contains("; with --accumulate 2 it would be "), "{problem}");
         let hopeless = check(&with(1000), 2).unwrap_err().to_string();
         assert!(hopeless.contains("more ranks"), "{hopeless}");
+    }
+
+    #[test]
+    fn what_would_fit_is_tried_from_the_least_change_on() {
+        let flags = |more: &str, ranks: usize| -> Vec<String> {
+            let tried = alternatives(&args(more), ranks).into_iter();
+            tried.map(|(flags, _)| flags).collect()
+        };
+        let alone = flags("", 1);
+        assert_eq!(alone[..3], ["--accumulate 2", "--accumulate 4", "--accumulate 8"]);
+        assert_eq!(alone[3..5], ["--recompute", "--recompute --accumulate 2"]);
+        assert!(alone.iter().all(|flags| !flags.contains("--strategy")), "{alone:?}");
+        let two = flags("--strategy zero1 --recompute --accumulate 3", 2);
+        assert_eq!(two[..3], ["--accumulate 6", "--accumulate 12", "--strategy zero2"]);
+        assert!(two.iter().all(|flags| !flags.contains("zero1")), "{two:?}");
+        assert_eq!(flags("--strategy 1f1b", 2)[..2], ["--micro-batches 8", "--recompute"]);
+        let ordered = flags("--ordered", 2);
+        assert!(ordered.iter().all(|flags| !flags.contains("--accumulate")), "{ordered:?}");
+    }
+
+    #[test]
+    fn a_budget_names_itself_where_nothing_is_planned() {
+        let refused = make(&args("--budget 4G"), 100).unwrap_err().to_string();
+        assert!(refused.starts_with("--budget: is counted for up to 64 ranks"), "{refused}");
+        let refused = make(&args("--plan --budget 4G"), 100).unwrap_err().to_string();
+        assert!(refused.starts_with("--plan: "), "{refused}");
+    }
+
+    #[test]
+    fn ranks_that_share_cores_take_turns() {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let of = |threads: usize, ranks: usize| {
+            at_once(&Args { threads: Some(threads), ..args("") }, ranks)
+        };
+        assert_eq!((of(1, 1), of(1, 8 * cores), of(8 * cores, 4)), (1, cores, 1));
+        let told = |ranks| {
+            let mut out = Vec::new();
+            let args = Args { batch: 96, ..args("--plan --experts 4") };
+            plan(&args, ranks, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let many = told((2 * cores).next_power_of_two().min(32));
+        let wanted = format!("cores for {cores} at a time");
+        assert!(cores >= 32 || many.contains(&wanted), "{many}");
+        assert!(many.contains("gates") && !told(1).contains("at a time"), "{many}");
     }
 }

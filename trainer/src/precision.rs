@@ -71,6 +71,13 @@ pub struct LossScale {
     scale: f32,
     /// Steps since it changed.
     steps: u32,
+    /// Steps in all that made no update. Files of before this was counted say nothing of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    skipped: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl LossScale {
@@ -79,7 +86,8 @@ impl LossScale {
 
     /// The scale of a first step; it goes on from there only for f16.
     pub fn new(precision: Precision) -> LossScale {
-        LossScale { scale: if precision == Precision::F16 { 65536.0 } else { 1.0 }, steps: 0 }
+        let scale = if precision == Precision::F16 { 65536.0 } else { 1.0 };
+        LossScale { scale, steps: 0, skipped: 0 }
     }
 
     /// That which a run of this precision goes on with from a state, or its first.
@@ -88,21 +96,21 @@ impl LossScale {
         scale.unwrap_or_else(|| LossScale::new(precision))
     }
 
-    /// As a rank tells others: two numbers, the first of which is not zero.
-    pub(crate) fn numbers(self) -> [u32; 2] {
-        [self.scale.to_bits(), self.steps]
+    /// As a rank tells others: three numbers, the first of which is not zero.
+    pub(crate) fn numbers(self) -> [u32; 3] {
+        [self.scale.to_bits(), self.steps, self.skipped]
     }
 
     /// From these; none if there was none.
-    pub(crate) fn of_numbers([scale, steps]: [u32; 2]) -> Option<LossScale> {
-        (scale != 0).then_some(LossScale { scale: f32::from_bits(scale), steps })
+    pub(crate) fn of_numbers([scale, steps, skipped]: [u32; 3]) -> Option<LossScale> {
+        (scale != 0).then_some(LossScale { scale: f32::from_bits(scale), steps, skipped })
     }
 
-    /// Whether it can have come about.
-    pub(crate) fn is_sound(self) -> bool {
+    /// Whether it can have come about in so many steps.
+    pub(crate) fn is_sound(self, steps: usize) -> bool {
         let is_power = self.scale.log2().fract() == 0.0;
         let is_within = (1.0..=LossScale::LARGEST).contains(&self.scale);
-        is_power && is_within && self.steps < LossScale::PATIENCE
+        is_power && is_within && self.steps < LossScale::PATIENCE && self.skipped() <= steps
     }
 
     /// Now.
@@ -110,14 +118,20 @@ impl LossScale {
         self.scale
     }
 
+    /// Steps in all that made no update.
+    pub(crate) fn skipped(self) -> usize {
+        self.skipped as usize
+    }
+
     /// After a step of f16, made or not.
     pub fn after(self, is_made: bool) -> LossScale {
-        let LossScale { scale, steps } = self;
-        match is_made {
-            false => LossScale { scale: (scale / 2.0).max(1.0), steps: 0 },
-            true if steps + 1 < LossScale::PATIENCE => LossScale { scale, steps: steps + 1 },
-            true => LossScale { scale: (scale * 2.0).min(LossScale::LARGEST), steps: 0 },
-        }
+        let LossScale { scale, steps, skipped } = self;
+        let (scale, steps) = match is_made {
+            false => ((scale / 2.0).max(1.0), 0),
+            true if steps + 1 < LossScale::PATIENCE => (scale, steps + 1),
+            true => ((scale * 2.0).min(LossScale::LARGEST), 0),
+        };
+        LossScale { scale, steps, skipped: skipped.saturating_add(u32::from(!is_made)) }
     }
 }
 
@@ -155,14 +169,17 @@ mod tests {
         assert_eq!(scale.scale(), 32768.0);
         assert_eq!(scale.after(true).scale(), 65536.0);
         assert_eq!((0..99).fold(scale, |scale, _| scale.after(false)).scale(), 1.0);
-        assert!(scale.is_sound() && scale.after(true).is_sound());
+        assert!(scale.is_sound(1) && scale.after(true).is_sound(1));
+        assert!(scale.skipped() == 1 && !scale.is_sound(0), "of more steps than there were");
+        assert_eq!(LossScale::of_numbers(scale.numbers()), Some(scale));
     }
 
     #[test]
     fn a_scale_that_no_run_comes_to_is_not_sound() {
         let odd = [(0.0, 0), (0.5, 0), (3.0, 0), (f32::NAN, 0), (f32::INFINITY, 0), (1.0, 200)];
         for (scale, steps) in odd.into_iter().chain([(1.0, u32::MAX)]) {
-            assert!(!LossScale { scale, steps }.is_sound(), "{scale} since {steps}");
+            let odd = LossScale { scale, steps, skipped: 0 };
+            assert!(!odd.is_sound(1000), "{scale} since {steps}");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What rank 0 prints: a table of settings, one line per step, a bar on a terminal.
 
 use crate::error::Error;
-use crate::runlog::StepRecord;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::runlog::{RankEnd, StepRecord};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use std::fmt;
 use std::io::Write;
 
 /// Where a run's lines go; other ranks than 0 stay silent.
@@ -29,8 +30,7 @@ impl<'a> Report<'a> {
         let chatty = speaks && !quiet;
         // The bar draws on standard error, and only if that is a terminal.
         let bar = if chatty { ProgressBar::new(last as u64) } else { ProgressBar::hidden() };
-        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} steps, {eta} left");
-        bar.set_style(style.expect("the template is valid"));
+        bar.set_style(bar_style("{wide_bar} {pos}/{len} steps{left}", first as u64 - 1));
         bar.set_position(first as u64 - 1);
         // What was done before a resume says nothing about what is left.
         bar.reset_eta();
@@ -84,10 +84,40 @@ impl<'a> Report<'a> {
     }
 }
 
+/// A style for a bar that begins at `first`. `{left}` is how long the rest will take: nothing is
+/// known of that before something was done.
+pub(crate) fn bar_style(template: &'static str, first: u64) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template).expect("the template is valid");
+    style.with_key("left", move |state: &ProgressState, to: &mut dyn fmt::Write| {
+        if state.pos() > first {
+            // A bar that cannot be drawn is no reason to end.
+            let _ = write!(to, ", {:#} left", HumanDuration(state.eta()));
+        }
+    })
+}
+
 impl Drop for Report<'_> {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// What the ranks held and sent, against their formulas: that of memory is of a device where there
+/// is one, beside which a heap is small.
+pub(crate) fn sent_and_held(ranks: &[RankEnd], has_device: bool) -> String {
+    let sent: u64 = ranks.iter().map(|rank| rank.sent_bytes).sum();
+    let is_right = ranks.iter().all(|rank| rank.sent_bytes == rank.formula_bytes);
+    let formula = if is_right { "as predicted" } else { "NOT what was predicted" };
+    let mut text = format!("all ranks sent {} bytes, {formula}", grouped(sent));
+    let largest = ranks.iter().max_by_key(|rank| rank.peak_bytes);
+    if let Some(RankEnd { peak_bytes, memory_bytes, .. }) = largest.filter(|r| r.peak_bytes > 0) {
+        text += &format!("\nlargest heap of a step {} a rank", megabytes(*peak_bytes));
+        if !has_device {
+            let part = 100.0 * *peak_bytes as f64 / *memory_bytes as f64;
+            text += &format!(", {part:.1} % of the formula");
+        }
+    }
+    text
 }
 
 fn aligned(rows: &[(&str, String)]) -> String {

@@ -7,7 +7,7 @@ use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -93,18 +93,34 @@ fn read_by_somebody(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
+/// Whether a file has bytes, the last of which ends no line. One that cannot be read is left as it
+/// is.
+fn ends_within_a_line(path: &Path) -> bool {
+    let last = || {
+        let found = std::fs::metadata(path).ok().filter(|found| found.is_file())?;
+        let (file, mut last) = (File::open(path).ok()?, [0]);
+        file.read_exact_at(&mut last, found.len().checked_sub(1)?).ok()?;
+        Some(last)
+    };
+    last().is_some_and(|last| last != *b"\n")
+}
+
 /// An open log, or none.
 pub struct RunLog(Option<(PathBuf, File)>);
 
 impl RunLog {
-    /// Append to `path`, if given.
+    /// Append to `path`, if given: from a line of its own on, also where a run that was killed has
+    /// left half of one.
     pub fn open(path: Option<&Path>) -> Result<RunLog, Error> {
         let Some(path) = path else { return Ok(RunLog(None)) };
         // Held until the log is open: its reader takes the end of the last writer for the end.
         let held = read_by_somebody(path).map_err(Error::file("write", path))?;
         let file = File::options().create(true).append(true).open(path);
-        let file = file.map_err(Error::file("write", path))?;
+        let mut file = file.map_err(Error::file("write", path))?;
         drop(held);
+        if ends_within_a_line(path) {
+            file.write_all(b"\n").map_err(Error::file("write", path))?;
+        }
         Ok(RunLog(Some((path.to_path_buf(), file))))
     }
 
@@ -127,6 +143,20 @@ impl RunLog {
 mod tests {
     use super::*;
     use std::io::Read;
+
+    #[test]
+    fn a_line_that_was_cut_short_takes_no_other_with_it() {
+        let path = std::env::temp_dir().join(format!("brigade-torn-{}", std::process::id()));
+        for (there, wanted) in [("", 1), ("{}\n", 2), ("{}\n{\"event\":\"st", 3)] {
+            std::fs::write(&path, there).unwrap();
+            let mut log = RunLog::open(Some(&path)).unwrap();
+            log.write("start", &RankEnd::default()).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let last = text.lines().last().unwrap();
+            assert!(text.lines().count() == wanted && last.starts_with(r#"{"event":"start""#));
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn a_pipe_is_a_log_if_somebody_reads_it_and_is_not_waited_for_long() {

@@ -4,7 +4,23 @@
 use crate::layout::Layout;
 use crate::precision::LossScale;
 
-/// Parameters and both moments, each `[parameters]`, and how many updates they have behind them.
+/// The arrays of a state, all of the model's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Array {
+    /// Parameters.
+    Params,
+    /// Mean of the gradients.
+    Mean,
+    /// Mean of their squares.
+    Square,
+}
+
+impl Array {
+    /// All of them, in the order that files have them in.
+    pub const ALL: [Array; 3] = [Array::Params, Array::Mean, Array::Square];
+}
+
+/// Parameters and both moments, each `[parameters]`, and how many steps they have behind them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// Parameters.
@@ -13,7 +29,7 @@ pub struct State {
     pub mean: Vec<f32>,
     /// Mean of their squares.
     pub square: Vec<f32>,
-    /// Updates made.
+    /// Steps made; those that f16 skipped count, too.
     pub steps: usize,
     /// What losses are multiplied by, if that changes by what happens (`--precision f16`).
     pub scale: Option<LossScale>,
@@ -37,23 +53,27 @@ impl State {
         self.params.is_empty()
     }
 
-    /// An array (`params`, `mean` or `square`).
-    pub fn array(&self, array: &str) -> &[f32] {
+    /// One of its arrays.
+    pub fn array(&self, array: Array) -> &[f32] {
         match array {
-            "params" => &self.params,
-            "mean" => &self.mean,
-            _ => &self.square,
+            Array::Params => &self.params,
+            Array::Mean => &self.mean,
+            Array::Square => &self.square,
         }
     }
 
-    /// Take numbers of an array (`params`, `mean` or `square`), from one of them on.
-    pub fn put(&mut self, array: &str, first: usize, values: &[f32]) {
-        let all = match array {
-            "params" => &mut self.params,
-            "mean" => &mut self.mean,
-            _ => &mut self.square,
-        };
-        all[first..first + values.len()].copy_from_slice(values);
+    /// The same, to be changed.
+    pub(crate) fn array_mut(&mut self, array: Array) -> &mut [f32] {
+        match array {
+            Array::Params => &mut self.params,
+            Array::Mean => &mut self.mean,
+            Array::Square => &mut self.square,
+        }
+    }
+
+    /// Take numbers of an array, from one of them on.
+    pub fn put(&mut self, array: Array, first: usize, values: &[f32]) {
+        self.array_mut(array)[first..first + values.len()].copy_from_slice(values);
     }
 
     /// Room for the state of a model, to be filled.

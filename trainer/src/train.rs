@@ -15,7 +15,7 @@ use crate::offload::DiskUse;
 use crate::optim::learning_rate;
 use crate::parallel::{Batch, Groups, Strategy, Ways};
 use crate::records::Records;
-use crate::report::{Report, grouped, megabytes};
+use crate::report::{Report, grouped, sent_and_held};
 use crate::runlog::{RankEnd, StepRecord};
 use crate::sys;
 use crate::trace::{self, Lane};
@@ -56,9 +56,9 @@ pub struct Outcome {
 ///
 /// Errors: `Setting` for what cannot work, before anything is allocated; `File` and `Checkpoint`
 /// for files; `Output` if `out` does not take what is printed; `Diverged` if the loss is no number
-/// any more; `OnTheWay` around what would be a refusal before the first step. Whatever ends this
-/// rank ends the others too, with its reason; of those that find the same all but the first have
-/// `Told`.
+/// any more, `Overflown` if gradients are none of f16 any more; `OnTheWay` around what would be a
+/// refusal before the first step. Whatever ends this rank ends the others too, with its reason; of
+/// those that find the same all but the first have `Told`.
 pub fn train(
     args: &Args,
     world: Option<Communicator>,
@@ -99,24 +99,25 @@ fn run(
     out: &mut (dyn Write + Send),
     ending: &mut Ending<'_>,
 ) -> Result<Outcome, Error> {
-    agree::require(args, world)?;
-    let model = Gpt::new(args.config(), Cpu)?;
+    let corpus = begin::text(args)?;
+    agree::require(args, &corpus, world)?;
     let kept = keep::kept(args, world)?;
     let mut groups = begin::groups(args, world)?;
-    let outcome = run_among(args, &model, world, &kept, &mut groups, out, ending);
+    let outcome = run_among(args, corpus, world, &kept, &mut groups, out, ending);
     outcome.map_err(|error| ending.tell_early(error))
 }
 
 /// The run of a rank that has its `groups`.
 fn run_among(
     args: &Args,
-    model: &Gpt,
+    corpus: Corpus,
     world: Option<&Communicator>,
     kept: &[PathBuf],
     groups: &mut Groups,
     out: &mut (dyn Write + Send),
     ending: &mut Ending<'_>,
 ) -> Result<Outcome, Error> {
+    let model = &Gpt::new(args.config(), Cpu)?;
     // What every thread's products pack into is the same whatever the strategy: it is taken now.
     Cpu.prepare();
     let beside_bytes = together(world, || {
@@ -131,7 +132,8 @@ fn run_among(
     let start_bytes = together(world, sys::take_peak)?.saturating_sub(beside_bytes);
     drop(state);
     let opened = begin::open(args, world).map_err(|error| ending.tell_early(error))?;
-    let mut run = Run::new(args, model, world, strategy, resumed, out, opened);
+    let files = (corpus, opened);
+    let mut run = Run::new(args, model, world, strategy, resumed, out, files);
     (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
     let outcome = run.all(kept);
     outcome.map_err(|error| {
@@ -225,6 +227,9 @@ impl Run<'_> {
             formula_bytes += record.formula_bytes;
             if !record.loss.is_finite() {
                 return Err(Error::Diverged { step: record.step, loss: record.loss });
+            }
+            if record.is_skipped && record.loss_scale <= 1.0 {
+                return Err(Error::Overflown { step: record.step });
             }
             if self.args.checkpoint_every.is_some_and(|every| (step + 1) % every == 0) {
                 let before = self.strategy.sent_bytes();
@@ -358,7 +363,7 @@ impl Run<'_> {
             let exposed = match ranks.len() {
                 1 => String::new(),
                 _ => format!(
-                    ", {:.1} % of it exposed communication",
+                    ", {:.1} % of it waiting for others, on the rank that waited least",
                     exposed_ms.iter().sum::<f64>() / *seconds / 10.0
                 ),
             };
@@ -366,28 +371,16 @@ impl Run<'_> {
         }
         if let Some(loss) = held_out {
             let bits = *loss / std::f64::consts::LN_2;
-            let text = format!("loss on unseen text {loss:.3}, {bits:.2} bits per byte");
+            let of = match self.windows() {
+                all if all < self.args.held_out => {
+                    format!(", in all {} windows", grouped(all as u64))
+                }
+                _ => String::new(),
+            };
+            let text = format!("loss on unseen text {loss:.3}, {bits:.2} bits per byte{of}");
             self.report.say(&text)?;
         }
-        self.report.say(&bytes(ranks, self.strategy.device().is_some()))?;
+        self.report.say(&sent_and_held(ranks, self.strategy.device().is_some()))?;
         Ok(params)
     }
-}
-
-/// What the ranks held and sent, against their formulas: that of memory is of a device where there
-/// is one, beside which a heap is small.
-fn bytes(ranks: &[RankEnd], has_device: bool) -> String {
-    let sent: u64 = ranks.iter().map(|rank| rank.sent_bytes).sum();
-    let is_right = ranks.iter().all(|rank| rank.sent_bytes == rank.formula_bytes);
-    let formula = if is_right { "as predicted" } else { "NOT what was predicted" };
-    let mut text = format!("all ranks sent {} bytes, {formula}", grouped(sent));
-    let largest = ranks.iter().max_by_key(|rank| rank.peak_bytes);
-    if let Some(RankEnd { peak_bytes, memory_bytes, .. }) = largest.filter(|r| r.peak_bytes > 0) {
-        text += &format!("\nlargest heap of a step {} a rank", megabytes(*peak_bytes));
-        if !has_device {
-            let part = 100.0 * *peak_bytes as f64 / *memory_bytes as f64;
-            text += &format!(", {part:.1} % of the formula");
-        }
-    }
-    text
 }

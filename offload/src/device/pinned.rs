@@ -80,9 +80,10 @@ impl Lane<'_> {
     ) -> Result<Flight> {
         self.check(&buffer)?;
         let source = buffer[..bytes].as_ptr() as u64;
+        let done = Event::new(self.stream.context())?;
         // SAFETY: the caller answers for the target; the flight keeps the buffer.
         unsafe { self.stream.copy(target, source, bytes) }?;
-        self.depart(buffer)
+        self.depart(buffer, done)
     }
 
     /// Fill all of a buffer from the device.
@@ -112,9 +113,10 @@ impl Lane<'_> {
     ) -> Result<Flight> {
         self.check(&buffer)?;
         let target = buffer[..bytes].as_mut_ptr() as u64;
+        let done = Event::new(self.stream.context())?;
         // SAFETY: the caller answers for the source; the flight keeps the buffer.
         unsafe { self.stream.copy(target, source, bytes) }?;
-        self.depart(buffer)
+        self.depart(buffer, done)
     }
 
     fn check(&self, buffer: &Buffer) -> Result<()> {
@@ -126,10 +128,16 @@ impl Lane<'_> {
         }
     }
 
-    fn depart(&self, buffer: Buffer) -> Result<Flight> {
-        let flight = Flight { done: Event::new(self.stream.context())?, buffer: Some(buffer) };
-        self.stream.record(&flight.done)?;
-        Ok(flight)
+    /// The flight of a buffer whose copy is under way. `done` was made before the copy: there is no
+    /// way back once it is begun.
+    fn depart(&self, buffer: Buffer, done: Event) -> Result<Flight> {
+        if let Err(why) = self.stream.record(&done) {
+            // Nothing tells when the copy has ended, so all of the stream is waited for before the
+            // arena has the buffer again. A device that fails copies no more.
+            let _ = self.stream.synchronize();
+            return Err(why);
+        }
+        Ok(Flight { done, buffer: Some(buffer) })
     }
 }
 

@@ -53,10 +53,16 @@ impl Display for Model {
             some @ 1_000_000..1_000_000_000 => format!("{:.1} M", some as f64 / 1e6),
             many => format!("{:.2} B", many as f64 / 1e9),
         };
+        let ending = |count: u64| if count == 1 { "" } else { "s" };
         writeln!(
             f,
-            "{params} parameters in {} layers of width {}, vocabulary {}, context {}",
-            self.layers, self.width, self.vocab, self.context
+            "{params} parameter{} in {} layer{} of width {}, vocabulary {}, context {}",
+            ending(self.params),
+            self.layers,
+            ending(self.layers),
+            self.width,
+            self.vocab,
+            self.context
         )?;
         let master = self.master.map_or("no", |master| master.name());
         writeln!(

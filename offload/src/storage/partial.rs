@@ -68,13 +68,22 @@ impl Partial {
         }
     }
 
-    /// Find out whether one can be made there, and be given a name.
+    /// Find out whether one of so many bytes can be made there, and be given a name. Nothing is
+    /// reserved: others may take the room.
     ///
-    /// Errors: as those of `create`.
-    pub fn probe(path: &Path) -> io::Result<()> {
+    /// Errors: as those of `create`; there is less room than that.
+    pub fn probe(path: &Path, bytes: u64) -> io::Result<()> {
         let mut partial = Self::create(path)?;
         let named = partial.show()?;
         drop(named);
+        let free_bytes = sys::free_bytes(&partial.file)?;
+        if bytes > free_bytes {
+            let problem = format!(
+                "it will have {bytes} bytes, and {free_bytes} are free there, beside what has its \
+                 name now: make room, or name a file elsewhere"
+            );
+            return Err(io::Error::new(ErrorKind::StorageFull, problem));
+        }
         Ok(())
     }
 
@@ -271,7 +280,9 @@ mod tests {
                 partial.finish().unwrap();
                 assert_eq!(fs::read_to_string(&path).unwrap(), text, "{name}");
                 create(&path).unwrap().file().write_all(b"never whole").unwrap();
-                Partial::probe(&path).unwrap();
+                Partial::probe(&path, 1).unwrap();
+                let full = Partial::probe(&path, u64::MAX - 1).unwrap_err();
+                assert_eq!(full.kind(), ErrorKind::StorageFull, "{full}");
                 assert_eq!(folder.names(), ["file"], "{name}");
                 assert_eq!(fs::read_to_string(&path).unwrap(), text, "{name}");
             }
@@ -324,12 +335,12 @@ mod tests {
         fs::create_dir(folder.0.join("file.partial")).unwrap();
         assert!(Partial::create(&path).is_err());
         assert_eq!(folder.names(), ["file.partial", "other"]);
-        assert_eq!(Partial::probe(&folder.0).unwrap_err().kind(), ErrorKind::IsADirectory);
+        assert_eq!(Partial::probe(&folder.0, 0).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert!(Partial::create(&folder.0.join("none/file")).is_err());
         // As a device is, but anybody may make one.
         let socket = folder.0.join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        for refused in [Partial::probe(&socket), Partial::create(&socket).map(drop)] {
+        for refused in [Partial::probe(&socket, 0), Partial::create(&socket).map(drop)] {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
         }
         assert_eq!(folder.names(), ["file.partial", "other", "socket"]);

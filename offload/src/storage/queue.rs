@@ -208,6 +208,14 @@ impl Queue {
         request.in_flight -= 1;
         let kind = request.kind;
         match completion.result {
+            // A signal says nothing of what was written: a refusal would, and no later sync of the
+            // file could undo it.
+            Err(libc::EINTR | libc::EAGAIN) if kind == Kind::Sync && request.may_repeat() => {
+                self.syncs_in_flight -= 1;
+                self.syncs.push_front(flight.request);
+                self.may_sync = true;
+                return None;
+            }
             _ if kind == Kind::Sync => {
                 self.syncs_in_flight -= 1;
                 if let Err(errno) = completion.result {

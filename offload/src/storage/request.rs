@@ -12,7 +12,7 @@ use super::pieces::Span;
 use crate::memory::{Buffer, Window};
 
 /// How often the system may put a request's transfers off before that is its answer.
-const REPEATS_MAX: u32 = 10_000;
+pub(super) const REPEATS_MAX: u32 = 10_000;
 
 /// Who goes first when the device is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -254,6 +254,23 @@ mod tests {
     }
 
     #[test]
+    fn a_sync_that_a_signal_breaks_off_is_begun_again() {
+        let inbox = Arc::new(Inbox::default());
+        let file = Arc::new(Opened::new(Path::new("state"), 0, Body::Simulated, &inbox));
+        let mut queue = Queue::new(4096, 2);
+        let (sync, pending) = Request::sync(&file, Priority::Urgent);
+        assert!(queue.add(sync).is_none());
+        for result in [Err(libc::EINTR), Err(libc::EAGAIN), Ok(0)] {
+            let Transfer { token, .. } = queue.next().expect("one more try");
+            assert!(queue.next().is_none(), "one at a time");
+            let awaited = queue.finish(Completion { token, result });
+            assert_eq!(queue.is_empty(), result.is_ok());
+            awaited.into_iter().for_each(Awaited::wake);
+        }
+        pending.wait(Duration::ZERO).result.unwrap();
+    }
+
+    #[test]
     fn what_is_handed_in_after_the_end_is_told_so() {
         let inbox = Arc::new(Inbox::default());
         drop(start(Death::Silent, &inbox));

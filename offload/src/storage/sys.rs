@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::engine::Wake;
+use super::request::REPEATS_MAX;
 use crate::memory::Window;
 
 /// Read at `offset` into the window, perhaps less than all of it.
@@ -29,13 +30,14 @@ pub(super) fn write_at(descriptor: i32, window: Window, offset: u64) -> io::Resu
 /// Make what was written survive, by descriptor.
 pub(super) fn sync_data(descriptor: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
-    check(unsafe { libc::fdatasync(descriptor) })
+    uninterrupted(|| check(unsafe { libc::fdatasync(descriptor) }))
 }
 
 /// Reserve the space from 0 to `bytes`, so that no write into it can find the device full.
 pub(super) fn allocate(file: &fs::File, bytes: u64) -> io::Result<()> {
+    let (descriptor, end) = (file.as_raw_fd(), file_offset(bytes)?);
     // SAFETY: no memory is involved.
-    check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, file_offset(bytes)?) })
+    uninterrupted(|| check(unsafe { libc::fallocate(descriptor, 0, 0, end) }))
 }
 
 /// Bytes that this process could still put on the file's device.
@@ -137,4 +139,43 @@ fn file_offset(offset: u64) -> io::Result<libc::off_t> {
 
 fn check(rc: i32) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What a call gives that a signal may break off, which says nothing of the file: it is made again,
+/// but not for ever, as some file systems begin anew each time.
+fn uninterrupted(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    for _ in 1..REPEATS_MAX {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+    call()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_no_answer_but_is_not_asked_for_ever() {
+        for (interruptions, is_done) in [(0, true), (3, true), (u32::MAX, false)] {
+            let mut calls = 0;
+            let result = uninterrupted(|| {
+                calls += 1;
+                match calls <= interruptions {
+                    true => Err(io::Error::from_raw_os_error(libc::EINTR)),
+                    false => Ok(()),
+                }
+            });
+            assert_eq!(result.is_ok(), is_done, "{result:?}");
+            assert_eq!(calls, interruptions.saturating_add(1).min(REPEATS_MAX));
+        }
+        let mut calls = 0;
+        let refused = uninterrupted(|| {
+            calls += 1;
+            Err(io::Error::from_raw_os_error(libc::EIO))
+        });
+        assert_eq!((refused.unwrap_err().raw_os_error(), calls), (Some(libc::EIO), 1));
+    }
 }

@@ -1,11 +1,13 @@
 //! How tensors of a [`Store`] move between memory and files, and who makes room for whom.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::checkpoint::open_common;
 use super::error::StoreError;
 use super::held::Held;
 use super::run::{Broken, Run};
+use super::state::{StateFile, Which};
 use super::tiers::{Shelf, Slot, Store, Tier};
 use crate::memory::Buffer;
 use crate::storage::Priority;
@@ -171,19 +173,47 @@ impl Store {
         for slot in &mut self.slots {
             slot.tier = Tier::File;
         }
-        let never = self.shelves.iter().any(|shelf| shelf.state.generation().is_none());
-        if never {
-            self.shelves.iter_mut().for_each(|shelf| shelf.state.reset());
-        } else {
-            let states = open_common(&self.carrier, &self.paths)?;
-            for (shelf, state) in self.shelves.iter_mut().zip(states) {
-                shelf.state = state;
+        let numbers = self.shelves.iter().map(|shelf| Some(shelf.state.generation()?.number));
+        match numbers.collect::<Option<Vec<u64>>>() {
+            Some(numbers) => self.go_back(numbers.into_iter().min().unwrap_or(0)),
+            None => {
+                for Shelf { state, draft } in &mut self.shelves {
+                    state.reset();
+                    *draft = state.begin_unmended();
+                }
+                Ok(())
             }
         }
-        for Shelf { state, draft } in &mut self.shelves {
-            *draft = state.begin_unmended();
+    }
+
+    /// Open all states anew, at this generation, since after a sync that failed no other succeeds
+    /// on files as they are. What is newer is erased: it is ours and has failed, even where it is
+    /// whole on all shelves and only the last sync was refused.
+    fn go_back(&mut self, number: u64) -> Result<(), StoreError> {
+        if self.claim().is_err() {
+            // Somebody else has written there, and we have not.
+            self.take(open_common(&self.carrier, &self.paths)?);
+            return Ok(());
+        }
+        self.take(self.open_at(number)?);
+        if self.shelves.iter_mut().any(|shelf| shelf.state.mend().is_err()) {
+            // The device takes no writes now: it is done before the next one.
+            self.take(self.open_at(number)?);
         }
         Ok(())
+    }
+
+    fn open_at(&self, number: u64) -> Result<Vec<StateFile>, StoreError> {
+        let open =
+            |paths: &Vec<PathBuf>| StateFile::open(&self.carrier, paths, Which::Number(number));
+        self.paths.iter().map(open).collect()
+    }
+
+    /// Have these states in place of what there was, which lets go of the files.
+    fn take(&mut self, states: Vec<StateFile>) {
+        for (shelf, mut state) in self.shelves.iter_mut().zip(states) {
+            *shelf = Shelf { draft: state.begin_unmended(), state };
+        }
     }
 
     /// Own all files, found as they were opened, before anything is written to one of them: whoever

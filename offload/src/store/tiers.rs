@@ -23,6 +23,8 @@ use super::run::Run;
 use super::state::StateFile;
 use super::work::Plan;
 use crate::layout::{ALIGNMENT, Blueprint, Directory, Member, Placed, Tensor};
+#[cfg(doc)]
+use crate::memory::span_bytes;
 use crate::memory::{Buffer, Category};
 
 /// Named tensors, some of them in host memory, all of them in files. How they move: `moves`.
@@ -131,7 +133,8 @@ impl DerefMut for Loan {
 
 impl Store {
     /// A new store with all tensors zero. Each goes to the path that has the least so far, as whole
-    /// blocks. At most `host_bytes` of the arena are used for tensors, as `category`.
+    /// blocks. At most `host_bytes` of the arena are used for tensors, as `category`, in whole
+    /// pages; what the arena adds to long ones ([`span_bytes`]) is not counted.
     ///
     /// Errors: `TooLong` for a tensor longer than that, and `Namesakes`, before anything is
     /// written; those of [`StateFile::create`].
@@ -276,8 +279,9 @@ impl Store {
     /// Make the contents of all tensors survive a loss of power, as one generation.
     ///
     /// Errors: a tensor is lent out, and nothing is done; or something could not be written, and
-    /// the store is back at the last commit, in memory as in the files. If that cannot be read, the
-    /// error tells of that: the store is of no use then until it is opened again.
+    /// the store is back at the last commit, in memory as in the files (in these once they can be
+    /// written, if they cannot be now). If that cannot be read, the error tells of that: the store
+    /// is of no use then until it is opened again.
     pub fn commit(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
         if let Some(lent) = self.slots.iter().find(|slot| matches!(slot.tier, Tier::Lent { .. })) {
             return Err(StoreError::Lent { name: lent.placed.tensor.name.clone() });

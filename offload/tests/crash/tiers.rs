@@ -105,6 +105,39 @@ fn a_commit_that_fails_leaves_the_one_before() {
 }
 
 #[test]
+fn whichever_sync_of_a_commit_fails_the_store_is_where_it_was() {
+    for shelves in 1..=2 {
+        let (mut failed, mut refused_sync) = (0, 0);
+        loop {
+            let device = device();
+            let paths = paths(shelves);
+            let mut store = create(&device, &paths);
+            advance(&mut store, 1).unwrap();
+            advance(&mut store, 2).unwrap();
+            let last = store.last();
+            device.set_faults(Faults { refused_sync: Some(refused_sync), ..Faults::default() });
+            if advance(&mut store, 3).is_ok() {
+                break;
+            }
+            failed += 1;
+            device.set_faults(Faults::default());
+            let told = format!("sync {refused_sync} of {shelves} shelves");
+            assert_eq!(store.last(), last, "{told}");
+            assert_eq!(version_of(&mut store).unwrap(), 2, "{told}");
+            // In the files as well, whatever becomes of this process.
+            let opened = Store::open(&carrier(&device), &paths, Category::Other, HOST_BYTES);
+            assert_eq!(version_of(&mut opened.unwrap()).unwrap(), 2, "{told}");
+            advance(&mut store, 4).unwrap();
+            drop(store);
+            let opened = Store::open(&carrier(&device), &paths, Category::Other, HOST_BYTES);
+            assert_eq!(version_of(&mut opened.unwrap()).unwrap(), 4, "{told}");
+            refused_sync += 1;
+        }
+        assert!(failed >= 2 * shelves, "{failed} syncs of {shelves} shelves");
+    }
+}
+
+#[test]
 fn a_store_goes_on_after_a_commit_that_failed() {
     let device = device();
     let mut store = create(&device, &paths(2));

@@ -4,7 +4,7 @@ use super::Args;
 use crate::error::Error;
 use crate::offload::Tier;
 use crate::optim::Rule;
-use crate::parallel::tensor::Inside;
+use crate::parallel::tensor::Split;
 use crate::parallel::{Axis, Mesh, Ways};
 use crate::precision::Precision;
 
@@ -52,7 +52,7 @@ impl Args {
         self.check_memory(&mesh)?;
         self.check_keep(ranks)?;
         self.device.check(self.plan)?;
-        if self.ordered && ways.inside == Some(Inside::Experts) && self.device.is_cuda() {
+        if self.ordered && ways.inside == Some(Split::Experts) && self.device.is_cuda() {
             let problem = "experts of several ranks on devices add up in the order of rows";
             return Err(Error::setting("ordered", problem.to_string()));
         }

@@ -1,9 +1,10 @@
 //! A checkpoint of which any numbers are read without the rest.
 
-use super::{HEADER, Header, PREFIXES, strange};
+use super::{HEADER, Header, strange};
 use crate::error::Error;
 use crate::intake;
 use crate::layout::Layout;
+use crate::state::Array;
 use safetensors::tensor::{Dtype, Metadata};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -35,6 +36,9 @@ impl<'l> Reader<'l> {
         };
         let mut file = intake::open(path).map_err(failed())?;
         let len = file.metadata().map_err(failed())?.len();
+        if len < 8 {
+            return Err(damaged(&format_args!("it has {len} bytes")));
+        }
         let mut size = [0; 8];
         file.read_exact(&mut size).map_err(|e| damaged(&e))?;
         let size = u64::from_le_bytes(size);
@@ -52,9 +56,9 @@ impl<'l> Reader<'l> {
         let header = Header::parse(header?, path)?;
         header.require(layout.config(), path)?;
         let mut places = [(); 3].map(|()| Vec::new());
-        for ((_, prefix), places) in PREFIXES.iter().zip(&mut places) {
+        for (array, places) in Array::ALL.into_iter().zip(&mut places) {
             for tensor in layout.tensors() {
-                let name = format!("{prefix}{}", tensor.name);
+                let name = format!("{}{}", array.prefix(), tensor.name);
                 let info = metadata.info(&name).ok_or_else(|| wrong(format!("has no {name}")))?;
                 let (dtype, shape, want) = (info.dtype, &info.shape, &tensor.shape);
                 if dtype != Dtype::F32 || shape != want {
@@ -71,14 +75,12 @@ impl<'l> Reader<'l> {
     /// Errors: `File`; `Checkpoint` for numbers that no run comes to.
     pub(crate) fn read(
         &mut self,
-        array: &str,
+        array: Array,
         first: usize,
         values: &mut [f32],
     ) -> Result<(), Error> {
-        let array = PREFIXES.iter().position(|(name, _)| *name == array);
-        let array = array.expect("a state has three arrays");
         let end = first + values.len();
-        for (tensor, place) in self.layout.tensors().iter().zip(&self.places[array]) {
+        for (tensor, place) in self.layout.tensors().iter().zip(&self.places[array as usize]) {
             let (from, to) = (tensor.range.start.max(first), tensor.range.end.min(end));
             if from >= to {
                 continue;
@@ -93,8 +95,8 @@ impl<'l> Reader<'l> {
                 *value = f32::from_le_bytes(*bytes);
             }
             let values = &values[from - first..to - first];
-            if let Some(strange) = strange(PREFIXES[array].0, values) {
-                let (prefix, name) = (PREFIXES[array].1, &tensor.name);
+            if let Some(strange) = strange(array, values) {
+                let (prefix, name) = (array.prefix(), &tensor.name);
                 let problem = format!("damaged: {prefix}{name} has {strange:?}");
                 return Err(Error::checkpoint(&self.path, problem));
             }

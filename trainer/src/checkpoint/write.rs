@@ -1,8 +1,9 @@
 //! A checkpoint that comes into being piece by piece: nobody has all of it in memory.
 
-use super::{HEADER, Header, PREFIXES};
+use super::{HEADER, Header};
 use crate::error::Error;
 use crate::layout::Layout;
+use crate::state::Array;
 use brigade_offload::storage::Partial;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use std::collections::HashMap;
@@ -31,16 +32,18 @@ impl<'l> Writer<'l> {
     ) -> Result<Writer<'l>, Error> {
         let tensors = layout.tensors();
         let name =
-            |array: usize, tensor: usize| format!("{}{}", PREFIXES[array].1, tensors[tensor].name);
-        let all = (0..3).flat_map(|array| (0..tensors.len()).map(move |tensor| (array, tensor)));
+            |array: Array, tensor: usize| format!("{}{}", array.prefix(), tensors[tensor].name);
+        let all = Array::ALL
+            .into_iter()
+            .flat_map(|array| (0..tensors.len()).map(move |tensor| (array, tensor)));
         let mut all: Vec<_> = all.map(|(array, at)| (name(array, at), array, at)).collect();
         // The order that the format's own writer has for tensors of one type.
-        all.sort();
+        all.sort_by(|(name, ..), (other, ..)| name.cmp(other));
         let mut places = [(); 3].map(|()| vec![0; tensors.len()]);
         let (mut end, mut infos) = (0, Vec::new());
         for (name, array, at) in all {
             let (first, shape) = (end, tensors[at].shape.clone());
-            places[array][at] = first as u64;
+            places[array as usize][at] = first as u64;
             end += 4 * tensors[at].range.len();
             let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets: (first, end) };
             infos.push((name, info));
@@ -68,20 +71,20 @@ impl<'l> Writer<'l> {
     ///
     /// Errors: `File`; `Checkpoint` for what is no number any more, which would take the place of
     /// what another run could go on from.
-    pub(crate) fn put(&self, array: &str, first: usize, values: &[f32]) -> Result<(), Error> {
-        let array = PREFIXES.iter().position(|(name, _)| *name == array);
-        let array = array.expect("a state has three arrays");
+    pub(crate) fn put(&self, array: Array, first: usize, values: &[f32]) -> Result<(), Error> {
         let end = first + values.len();
         let layout = self.layout;
         for (at, tensor) in layout.tensors().iter().enumerate() {
             let (from, to) = (tensor.range.start.max(first), tensor.range.end.min(end));
             if from < to {
-                let place = self.places[array][at] + 4 * (from - tensor.range.start) as u64;
+                let place =
+                    self.places[array as usize][at] + 4 * (from - tensor.range.start) as u64;
                 let values = &values[from - first..to - first];
                 if let Some(lost) = values.iter().find(|value| !value.is_finite()) {
                     let problem = format!(
                         "{}{} would be {lost}: try a smaller --lr; what was there before still is",
-                        PREFIXES[array].1, tensor.name
+                        array.prefix(),
+                        tensor.name
                     );
                     return Err(Error::checkpoint(&self.path, problem));
                 }
@@ -123,16 +126,16 @@ mod tests {
         let writer = Writer::create(&path, &layout, &header).unwrap();
         for part in [4, 1, 0, 3, 2] {
             let edge = |part: usize| layout.len() * part / 5;
-            for (name, _) in PREFIXES {
-                writer.put(name, edge(part), &values[edge(part)..edge(part + 1)]).unwrap();
+            for array in Array::ALL {
+                writer.put(array, edge(part), &values[edge(part)..edge(part + 1)]).unwrap();
             }
         }
         writer.finish().unwrap();
         let bytes = std::fs::read(&path);
         std::fs::remove_file(&path).unwrap();
         let little: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let pairs = PREFIXES.iter().flat_map(|(_, prefix)| {
-            layout.tensors().iter().map(move |tensor| (format!("{prefix}{}", tensor.name), tensor))
+        let pairs = Array::ALL.into_iter().flat_map(|array| {
+            layout.tensors().iter().map(move |it| (format!("{}{}", array.prefix(), it.name), it))
         });
         let views = pairs.map(|(name, tensor)| {
             let bytes = &little[4 * tensor.range.start..4 * tensor.range.end];
@@ -155,11 +158,11 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("checkpoint");
         let writer = Writer::create(&path, &layout, &header).unwrap();
-        writer.put("params", 0, &[1.0]).unwrap();
+        writer.put(Array::Params, 0, &[1.0]).unwrap();
         drop(writer);
         for lost in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let writer = Writer::create(&path, &layout, &header).unwrap();
-            let refused = writer.put("square", 7 * 4, &[1.0, lost]).unwrap_err().to_string();
+            let refused = writer.put(Array::Square, 7 * 4, &[1.0, lost]).unwrap_err().to_string();
             assert!(refused.contains("adam.v/wpe would be "), "{refused}");
         }
         // Fails if there is anything in it.

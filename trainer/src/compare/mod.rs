@@ -16,7 +16,8 @@ pub use row::{Reading, Verdict};
 pub use rows::{Leg, Row, Want, rows};
 
 use crate::error::Error;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::report::bar_style;
+use indicatif::ProgressBar;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use told::Told;
@@ -89,8 +90,7 @@ pub fn compare(
     let mut told = Told::new(args, out);
     let steps = rows.iter().map(|row| row.legs.len()).sum::<usize>().saturating_mul(args.steps);
     let bar = ProgressBar::new(steps as u64);
-    let style = ProgressStyle::with_template("{msg:28} {wide_bar} {eta} left");
-    bar.set_style(style.expect("the template is valid"));
+    bar.set_style(bar_style("{msg:28} {wide_bar} {pos}/{len} steps{left}", 0));
     let mut verdicts: Vec<Verdict> = Vec::new();
     for (at, row) in rows.into_iter().enumerate() {
         bar.set_message(format!("{} x {}", row.name, row.ranks()));

@@ -130,6 +130,14 @@ impl Verdict {
         Verdict { row, reading, off }
     }
 
+    /// Whether its losses have the bits of one process, as those of that process itself do.
+    pub(super) fn has_same_bits(&self) -> bool {
+        match self.off {
+            Some((_, worst)) => worst == 0.0,
+            None => self.row.want == Want::Itself && self.reading.is_ok(),
+        }
+    }
+
     /// Whether the row is as it must be.
     pub fn is_right(&self) -> bool {
         self.problem().is_none()

@@ -97,7 +97,7 @@ pub(super) fn json(verdicts: &[Verdict]) -> String {
             right: verdict.is_right(),
             problem: verdict.problem(),
             losses: reading.map_or(&[], |reading| &reading.losses),
-            same_bits: verdict.off.is_some_and(|(_, worst)| worst == 0.0),
+            same_bits: verdict.has_same_bits(),
             first_off: verdict.off.map(|(first, _)| first),
             worst_off: verdict.off.map(|(_, worst)| worst),
             tokens_per_second: reading.map_or(0.0, |reading| reading.tokens_per_second),
@@ -118,6 +118,21 @@ mod tests {
     use super::super::rows::Row;
     use super::*;
     use crate::runlog::RankEnd;
+
+    #[test]
+    fn the_row_that_others_are_compared_with_has_its_own_bits() {
+        for (want, off, has) in [
+            (Want::Itself, None, true),
+            (Want::SameBits, None, false),
+            (Want::SameBits, Some((0.0, 0.0)), true),
+            (Want::Within(1.0), Some((0.0, 1e-9)), false),
+        ] {
+            let reading = Reading { legs: vec![vec![RankEnd::default()]], ..Reading::default() };
+            let row = Row::of_legs("row", want, 1);
+            let text = json(&[Verdict { row, reading: Ok(reading), off }]);
+            assert!(text.contains(&format!("\"same_bits\":{has}")), "{text}");
+        }
+    }
 
     #[test]
     fn a_table_of_long_names_and_large_numbers_fits_into_a_hundred_columns() {

@@ -1,7 +1,7 @@
 //! What `brigade train` may be told of devices.
 
 use crate::error::Error;
-use crate::kernels::cuda::Inside;
+use crate::kernels::cuda::ProductFormat;
 use crate::offload::parse_bytes;
 use crate::precision::Precision;
 use clap::{Args, ValueEnum};
@@ -40,19 +40,25 @@ pub struct DeviceUse {
     /// Which of this machine's, modulo how many there are.
     pub index: usize,
     /// What products read.
-    pub inside: Inside,
+    pub inside: ProductFormat,
     /// The most bytes of it that a rank may use.
     pub budget: Option<usize>,
 }
 
 impl DeviceArgs {
+    /// What computes, in words: devices have other last bits than the processor.
+    pub(crate) fn name(&self) -> String {
+        let machine = if self.is_cuda() { "cuda" } else { "cpu" };
+        format!("{machine}{}", if self.tf32 { " --tf32" } else { "" })
+    }
+
     /// How a rank uses a device, if it does.
     pub(crate) fn usage(&self, rank: usize, precision: Precision) -> Option<DeviceUse> {
         let inside = match precision {
-            Precision::Bf16 => Inside::Bf16,
-            Precision::F16 => Inside::F16,
-            _ if self.tf32 => Inside::Tf32,
-            _ => Inside::Full,
+            Precision::Bf16 => ProductFormat::Bf16,
+            Precision::F16 => ProductFormat::F16,
+            _ if self.tf32 => ProductFormat::Tf32,
+            _ => ProductFormat::Full,
         };
         // Launchers say which rank of its machine this is.
         let local = std::env::var("LOCAL_RANK").ok().and_then(|rank| rank.parse().ok());

@@ -14,7 +14,7 @@ use super::calls::{Calls, dtype};
 use super::grid::DeviceGrid;
 use crate::error::Error;
 use crate::kernels::cuda::View;
-use crate::parallel::tensor::{Circle, Group, Inside};
+use crate::parallel::tensor::{Circle, Group, Split};
 use brigade_comm::{Call, Communicator, Dtype, Op};
 use brigade_cuda::Stream;
 use brigade_schedule::Collective;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Those who divide a model.
 pub(crate) struct DeviceDivision<'a> {
     all: Among<'a>,
-    way: Inside,
+    split: Split,
     /// Those of them along each axis, if they are in a grid.
     grid: Option<DeviceGrid<'a>>,
 }
@@ -34,7 +34,7 @@ impl<'a> DeviceDivision<'a> {
     /// may: of all axes, or of none. Collective.
     pub(crate) fn open(
         groups: &'a [Group],
-        way: Inside,
+        split: Split,
         at_once: u32,
         compute: &Stream,
         most: [[usize; 2]; 2],
@@ -43,7 +43,7 @@ impl<'a> DeviceDivision<'a> {
         let mut calls = Vec::new();
         for comm in comms() {
             let at_once = if comm.size() > 1 { at_once } else { 0 };
-            calls.push(Calls::new(comm, at_once, compute, way == Inside::Experts)?);
+            calls.push(Calls::new(comm, at_once, compute, split == Split::Experts)?);
         }
         if groups.len() > 1 {
             let has_some = |(calls, comm): (&Option<Calls<'_>>, &Communicator)| {
@@ -61,24 +61,24 @@ impl<'a> DeviceDivision<'a> {
         let all = comms().zip(calls).zip(most);
         let mut among = all.map(among).collect::<Result<Vec<_>, Error>>()?;
         let axes = among.split_off(1);
-        let grid = <[Among<'_>; 3]>::try_from(axes).ok().map(|axes| DeviceGrid::new(way, axes));
+        let grid = <[Among<'_>; 3]>::try_from(axes).ok().map(|axes| DeviceGrid::new(split, axes));
         let all = among.pop().expect("those who divide a model");
-        Ok(DeviceDivision { all, way, grid })
+        Ok(DeviceDivision { all, split, grid })
     }
 
     /// What they divide.
-    pub(crate) fn way(&self) -> Inside {
-        self.way
+    pub(crate) fn split(&self) -> Split {
+        self.split
     }
 
     /// Whether each has heads and hidden numbers of its own.
     pub(crate) fn divides_heads(&self) -> bool {
-        matches!(self.way, Inside::Heads | Inside::Sequence)
+        matches!(self.split, Split::Heads | Split::Sequence)
     }
 
     /// Whether each has rows of the stream of its own.
     pub(crate) fn divides_rows(&self) -> bool {
-        self.way.divides_rows()
+        self.split.divides_rows()
     }
 
     /// The grid that they are in, if they are.
@@ -104,31 +104,31 @@ impl<'a> DeviceDivision<'a> {
     /// Where this rank stands, if keys and values go round.
     pub(crate) fn circle(&self) -> Option<Circle> {
         let circle = Circle { rank: self.rank(), ranks: self.all.size() };
-        (self.way == Inside::Ring).then_some(circle)
+        (self.split == Split::Ring).then_some(circle)
     }
 
     /// One clause: how many they are, and who does what they do together.
     pub(crate) fn describe(&self) -> String {
         let how = self.all.calls().map_or("by the hosts", Calls::describe);
         let ranks = self.all.size();
-        match self.way {
-            Inside::Ring => {
+        match self.split {
+            Split::Ring => {
                 format!(", tokens divided by {ranks}, keys and values passed on {how}")
             }
-            Inside::Experts => {
+            Split::Experts => {
                 let rows = match self.all.calls().is_some_and(Calls::has_messages) {
                     true => ", rows from device to device",
                     false => "",
                 };
                 format!(", experts and samples divided by {ranks}{rows}, gradients summed {how}")
             }
-            Inside::Sequence => {
+            Split::Sequence => {
                 format!(", heads, hidden numbers and rows divided by {ranks} and summed {how}")
             }
-            Inside::Heads => {
+            Split::Heads => {
                 format!(", heads and hidden numbers divided by {ranks} and summed {how}")
             }
-            Inside::Square | Inside::Squares | Inside::Cube => {
+            Split::Square | Split::Squares | Split::Cube => {
                 format!(", matrices divided by a grid of {ranks}, tiles sent {how}")
             }
         }

@@ -11,7 +11,7 @@ use super::layers::LinearGrads;
 use super::tape::Passes;
 use crate::error::Error;
 use crate::kernels::cuda::{Device, Room, View};
-use crate::parallel::tensor::{Inside, Side};
+use crate::parallel::tensor::{Side, Split};
 use brigade_comm::{Call, Dtype, Op};
 use brigade_schedule::Collective;
 
@@ -46,9 +46,9 @@ pub(crate) struct GridRooms {
 
 impl GridRooms {
     pub(super) fn take(room: &mut Room, width: usize, passes: Passes) -> GridRooms {
-        let (way, narrow, inner) = (passes.way, passes.inside.size(), passes.heads.width);
-        let is_cube = way == Some(Inside::Cube);
-        let is_there = is_cube || matches!(way, Some(Inside::Square | Inside::Squares));
+        let (split, narrow, inner) = (passes.split, passes.inside.size(), passes.heads.width);
+        let is_cube = split == Some(Split::Cube);
+        let is_there = is_cube || matches!(split, Some(Split::Square | Split::Squares));
         let has = |len: usize| if is_there { len } else { 0 };
         let rows = passes.samples * passes.heads.time;
         let [x, weight] = GridRooms::lens(width, passes).map(has);
@@ -73,7 +73,7 @@ impl GridRooms {
     /// Numbers of the longest factors of a product.
     fn lens(width: usize, passes: Passes) -> [usize; 2] {
         let (rows, inner) = (passes.samples * passes.heads.time, passes.heads.width);
-        let side = if passes.way == Some(Inside::Cube) { width / inner } else { 1 };
+        let side = if passes.split == Some(Split::Cube) { width / inner } else { 1 };
         [side * rows * 4 * inner, 4 * inner * inner]
     }
 }
@@ -91,8 +91,8 @@ pub(super) struct Backward {
 
 impl<'a> DeviceGrid<'a> {
     /// Of ranks along these axes.
-    pub(super) fn new(way: Inside, axes: [Among<'a>; 3]) -> DeviceGrid<'a> {
-        DeviceGrid { axes, is_cube: way == Inside::Cube }
+    pub(super) fn new(split: Split, axes: [Among<'a>; 3]) -> DeviceGrid<'a> {
+        DeviceGrid { axes, is_cube: split == Split::Cube }
     }
 
     /// Calls along each axis.

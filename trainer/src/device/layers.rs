@@ -7,7 +7,7 @@ use super::tape::Scratch;
 use crate::error::Error;
 use crate::kernels::cuda::View;
 use crate::layout::block_lens;
-use crate::parallel::tensor::{Inside, in_front_of_experts};
+use crate::parallel::tensor::{Split, in_front_of_experts};
 
 /// What a linear layer's backward writes: the gradients of its weight and bias.
 pub(super) type LinearGrads = [View; 2];
@@ -46,7 +46,7 @@ impl DeviceGpt<'_> {
             d.linear_input(dx, dy, weight, outputs)?;
             return of_weight(x);
         };
-        if division.way() == Inside::Heads {
+        if division.split() == Split::Heads {
             d.linear_input(dx, dy, weight, outputs)?;
             division.reduce_beside(dx)?;
             of_weight(x)?;
@@ -75,7 +75,7 @@ impl DeviceGpt<'_> {
         let Some(division) = division.as_mut().filter(|it| it.divides_heads()) else {
             return d.leave(y, x, [weight, bias], Some(onto));
         };
-        let is_in_parts = division.way() == Inside::Sequence;
+        let is_in_parts = division.split() == Split::Sequence;
         let (sum, onto_sum) = if is_in_parts { (scratch.sum, None) } else { (y, Some(onto)) };
         match division.is_first() {
             true => d.leave(sum, x, [weight, bias], onto_sum)?,
@@ -110,8 +110,8 @@ impl DeviceGpt<'_> {
     pub(super) fn complete(&mut self, grads: View, is_block: bool) -> Result<(), Error> {
         let DeviceGpt { layout, division, .. } = self;
         let Some(division) = division else { return Ok(()) };
-        match division.way() {
-            Inside::Sequence if is_block => {
+        match division.split() {
+            Split::Sequence if is_block => {
                 // Only the norms saw this rank's rows alone.
                 let lens = block_lens(layout);
                 [0, 6].into_iter().try_for_each(|norm| {
@@ -120,7 +120,7 @@ impl DeviceGpt<'_> {
                     division.all_reduce(grads.part(start..end))
                 })
             }
-            Inside::Experts if is_block => {
+            Split::Experts if is_block => {
                 let gate = layout.config().gate_len();
                 let shared = in_front_of_experts(&block_lens(layout), gate);
                 division.all_reduce(grads.first(shared))
@@ -137,7 +137,7 @@ impl DeviceGpt<'_> {
     /// What the inside reads of the stream: rows of all, where each rank has some.
     fn all_rows(&mut self, mine: View) -> Result<View, Error> {
         match &mut self.division {
-            Some(division) if division.way() == Inside::Sequence => {
+            Some(division) if division.split() == Split::Sequence => {
                 division.gather_beside(mine, self.scratch.all)?;
                 division.arrive()?;
                 Ok(self.scratch.all)

@@ -11,7 +11,7 @@ use super::gpt::DeviceGpt;
 use super::tape::Passes;
 use super::wire::Wire;
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Inside, Room, Routes, View};
+use crate::kernels::cuda::{Device, ProductFormat, Room, Routes, View};
 use crate::layout::Config;
 use crate::model::Gpt;
 use crate::moe::{Mixture, Travel};
@@ -68,7 +68,7 @@ impl MixtureRooms {
     pub(super) fn take(room: &mut Room, config: &Config, passes: Passes) -> Option<MixtureRooms> {
         let Config { experts, top, width, .. } = *config;
         let (rows, narrow) = (passes.rows, passes.inside.size());
-        let stay = if passes.way.is_some() { 0 } else { rows * top * width };
+        let stay = if passes.split.is_some() { 0 } else { rows * top * width };
         (experts > 0).then(|| MixtureRooms {
             routes: Routes {
                 chosen: room.take(rows * top, 4),
@@ -102,7 +102,7 @@ impl MixtureRooms {
 }
 
 impl RowRooms {
-    fn take(room: &mut Room, len: usize, inside: Inside) -> RowRooms {
+    fn take(room: &mut Room, len: usize, inside: ProductFormat) -> RowRooms {
         let [inputs, hidden, active] =
             [len, 4 * len, 4 * len].map(|len| room.take(len, inside.size()));
         RowRooms { inputs, hidden, active }

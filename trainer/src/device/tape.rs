@@ -6,7 +6,7 @@ use super::grid::GridRooms;
 use super::mixture::{MixtureRooms, MixtureScratch};
 use crate::error::Error;
 use crate::kernels::Heads;
-use crate::kernels::cuda::{Device, Inside, Room, View};
+use crate::kernels::cuda::{Device, ProductFormat, Room, View};
 use crate::layout::Config;
 use crate::parallel::tensor;
 use crate::tape::Keep;
@@ -18,9 +18,9 @@ pub(crate) struct Passes {
     /// At a time, inside of blocks on this rank.
     pub(crate) samples: usize,
     pub(crate) keep: Keep,
-    pub(crate) inside: Inside,
+    pub(crate) inside: ProductFormat,
     /// How ranks divide the model, if they do.
-    pub(crate) way: Option<tensor::Inside>,
+    pub(crate) split: Option<tensor::Split>,
     /// Rows of the stream on this rank, and the shape of attention.
     pub(crate) rows: usize,
     pub(crate) heads: Heads,
@@ -33,12 +33,12 @@ pub(crate) struct Passes {
 impl Passes {
     /// Whether other ranks have other rows of the stream.
     fn divides_rows(&self) -> bool {
-        self.way.is_some_and(tensor::Inside::divides_rows)
+        self.split.is_some_and(tensor::Split::divides_rows)
     }
 
     /// Whether keys and values go round.
     fn is_ring(&self) -> bool {
-        self.way == Some(tensor::Inside::Ring)
+        self.split == Some(tensor::Split::Ring)
     }
 
     /// Rows inside of a block.
@@ -291,8 +291,8 @@ impl Scratch {
         let inner = passes.inner_rows() * passes.heads.width;
         let residual = room.take(rows * width, 4);
         // Rows of experts that ranks divide are as many as gates say: their memory is elsewhere.
-        let each = if config.experts > 0 && passes.way.is_none() { config.top } else { 1 };
-        let is_in_rows = passes.way == Some(tensor::Inside::Sequence);
+        let each = if config.experts > 0 && passes.split.is_none() { config.top } else { 1 };
+        let is_in_rows = passes.split == Some(tensor::Split::Sequence);
         let all = if is_in_rows { passes.inner_rows() * width } else { 0 };
         let adds_up = passes.has_tiled_layers && narrow < 4;
         Scratch {

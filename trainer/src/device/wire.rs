@@ -6,7 +6,7 @@
 
 use super::text::Text;
 use crate::error::Error;
-use crate::kernels::cuda::{Inside, View};
+use crate::kernels::cuda::{ProductFormat, View};
 use brigade_cuda::{Context, Event, Pinned, Stream};
 use brigade_offload::device::{Download, Upload};
 use half::slice::HalfFloatSliceExt;
@@ -28,7 +28,7 @@ pub(crate) struct Wire {
     /// Marks in `up`.
     sent: Event,
     /// What numbers of two bytes are.
-    inside: Inside,
+    inside: ProductFormat,
 }
 
 impl Wire {
@@ -41,12 +41,12 @@ impl Wire {
             computed: Event::new(context)?,
             sent: Event::new(context)?,
             compute: compute.clone(),
-            inside: Inside::Bf16,
+            inside: ProductFormat::Bf16,
         })
     }
 
     /// The same where numbers of two bytes are not bf16 but such as these.
-    pub(crate) fn of(self, inside: Inside) -> Wire {
+    pub(crate) fn of(self, inside: ProductFormat) -> Wire {
         Wire { inside, ..self }
     }
 
@@ -88,7 +88,7 @@ impl Wire {
                     to.copy_from_slice(from);
                 })
             }
-            _ if inside == Inside::F16 => {
+            _ if inside == ProductFormat::F16 => {
                 fill(bytemuck::cast_slice_mut(slot), &from[start / 2..], |to: &mut [f16], from| {
                     to.convert_from_f32_slice(from);
                 })
@@ -148,7 +148,7 @@ impl Wire {
     pub(crate) fn take(&mut self, to: &mut [f32], size: usize) -> Result<(), Error> {
         let inside = self.inside;
         let see = |slot: &[u8]| match size {
-            _ if size == 2 && inside == Inside::F16 => {
+            _ if size == 2 && inside == ProductFormat::F16 => {
                 fill(to, bytemuck::cast_slice(slot), |to, from: &[f16]| {
                     from.convert_to_f32_slice(to);
                 })

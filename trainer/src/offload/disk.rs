@@ -18,6 +18,7 @@ pub(crate) use pass::pass;
 use super::{DiskUse, Offload, arena, usable};
 use crate::error::Error;
 use crate::optim::Moments;
+use crate::state::Array;
 use crate::trace::{self, Lane};
 use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
 use brigade_offload::memory::{Arena, Buffer, Category, span_bytes};
@@ -53,24 +54,24 @@ impl Unit<'_> {
     }
 
     /// One of its arrays, as files know it.
-    fn tensor(&self, array: &str) -> Tensor {
+    fn tensor(&self, array: Array) -> Tensor {
         let (name, whole) = (name_of(array, self.number), [self.whole as u64]);
         let len = self.moments().len() as u64;
         Tensor::flat(name, Dtype::F32, &whole, self.first as u64, len)
     }
 
-    fn array(&self, array: &str) -> &[f32] {
+    fn array(&self, array: Array) -> &[f32] {
         match array {
-            "params" => self.params,
-            "mean" => &self.moments().mean,
-            _ => &self.moments().square,
+            Array::Params => self.params,
+            Array::Mean => &self.moments().mean,
+            Array::Square => &self.moments().square,
         }
     }
 }
 
 /// What a unit's array is called in files.
-fn name_of(array: &str, unit: usize) -> String {
-    format!("{array}/{unit}")
+fn name_of(array: Array, unit: usize) -> String {
+    format!("{}/{unit}", array.name())
 }
 
 /// One rank's file.
@@ -138,8 +139,7 @@ impl Disk {
         let storage = Storage::new(&arena, Settings::default()).map_err(Error::offload)?;
         let carrier = Carrier::new(&storage, &arena).wait_limit(LIMIT);
 
-        let names = ["params", "mean", "square"];
-        let names = &names[usize::from(!has_params)..][..arrays];
+        let names = &Array::ALL[usize::from(!has_params)..][..arrays];
         let path = rank_paths(&[folder], rank, ranks).remove(0);
         let path = if stays { path } else { passing(&path) };
         let kept = if from.is_empty() { None } else { Some(Kept::open(from)?) };
@@ -150,7 +150,7 @@ impl Disk {
         let draft = Some(state.begin().map_err(Error::offload)?);
         // The tensors of an array follow each other, each from a chunk on: to updates they are one.
         let placed = names.iter().enumerate().map(|(at, name)| {
-            let tensor = Tensor::whole(*name, Dtype::F32, &[elements as u64]);
+            let tensor = Tensor::whole(name.name(), Dtype::F32, &[elements as u64]);
             Placed { tensor, offset: (4 * at * elements) as u64 }
         });
         let placed: Vec<Placed> = placed.collect();
@@ -261,11 +261,12 @@ impl Disk {
 
     /// Make what is here a generation that whoever comes after finds, after so many steps.
     ///
-    /// Errors: `Offload`, also for parameters that are no numbers any more: nobody could go on from
-    /// them, as from those of the last generation.
+    /// Errors: `Offload`, also for parameters and moments that are no numbers any more: nobody
+    /// could go on from them, as from those of the last generation.
     pub(crate) fn commit(&mut self, step: usize, note: &str) -> Result<(), Error> {
         if !self.is_finite {
-            let problem = "parameters are no numbers: try a smaller --lr; what was kept last stays";
+            let problem = "parameters or moments are no numbers: try a smaller --lr; what was kept \
+                           last stays";
             return Err(Error::offload(problem));
         }
         self.forget()?;
@@ -287,8 +288,9 @@ impl Disk {
     }
 
     /// A unit's parameters or one of its moments, for a checkpoint; nothing if it is not here.
-    pub(crate) fn array(&mut self, unit: usize, name: &str) -> Result<Option<Vec<f32>>, Error> {
-        let Some(placed) = self.arrays.iter().find(|placed| placed.tensor.name == name) else {
+    pub(crate) fn array(&mut self, unit: usize, array: Array) -> Result<Option<Vec<f32>>, Error> {
+        let Some(placed) = self.arrays.iter().find(|placed| placed.tensor.name == array.name())
+        else {
             return Ok(None);
         };
         let (span, chunk) = (self.spans[unit], self.pipeline.shape().chunk_elements());
@@ -316,13 +318,13 @@ impl Disk {
 fn open(
     carrier: &Carrier,
     (rank, path): (usize, &Path),
-    names: &[&str],
+    names: &[Array],
     units: &[Unit<'_>],
     kept: Option<Kept>,
     (block, stays): (u64, bool),
 ) -> Result<StateFile, Error> {
     let pairs = names.iter().flat_map(|name| units.iter().rev().map(move |unit| (name, unit)));
-    let tensors = pairs.map(|(name, unit)| unit.tensor(name));
+    let tensors = pairs.map(|(name, unit)| unit.tensor(*name));
     let directory = Directory::pack(tensors, block).map_err(Error::offload)?;
     if let Some(kept) = kept.as_ref().filter(|kept| kept.is_of(path)) {
         return kept.reopen(carrier, (rank, path), &directory, block);
@@ -334,9 +336,9 @@ fn open(
     }
     let saved = state.save(0, b"", |placed, from, target| {
         let is_it =
-            |unit: &&Unit<'_>, array: &str| name_of(array, unit.number) == placed.tensor.name;
+            |unit: &&Unit<'_>, array: Array| name_of(array, unit.number) == placed.tensor.name;
         let mut pairs = names.iter().flat_map(|name| units.iter().map(move |unit| (*name, unit)));
-        let (array, unit) = pairs.find(|(array, unit)| is_it(unit, array)).expect("it was named");
+        let (array, unit) = pairs.find(|(array, unit)| is_it(unit, *array)).expect("it was named");
         let (from, target) = ((from / 4) as usize, bytemuck::cast_slice_mut::<_, f32>(target));
         match &kept {
             Some(kept) => kept.fill(array, unit, from, target)?,

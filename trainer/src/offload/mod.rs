@@ -19,7 +19,7 @@ pub(crate) use inputs::{Inputs, Scope};
 use crate::error::Error;
 use crate::optim::{Moments, Numbers};
 use brigade_offload::memory::{Arena, Budget, Category, Pages, span_bytes};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,13 @@ pub struct DiskUse {
     /// To files.
     pub written_bytes: u64,
     /// Waiting for either.
+    #[serde(rename = "waited_ms", serialize_with = "as_ms")]
     pub waited: Duration,
+}
+
+/// As all times of the run log are written.
+fn as_ms<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(time.as_secs_f64() * 1e3)
 }
 
 impl Tier {

@@ -215,6 +215,7 @@ impl Strategy for DataParallel<'_> {
         let _span = trace::span(Lane::Compute, "update", batch.step + 1);
         spent.loss_scale = self.scale.scale();
         self.optimizer.scale = 1.0 / spent.loss_scale;
+        self.optimizer.skipped = self.scale.skipped();
         let told = self.tell_norm(&mut spent)?;
         spent.is_skipped = !self.shards.update(&mut self.optimizer, lr)?;
         if self.precision == Precision::F16 {

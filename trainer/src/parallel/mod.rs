@@ -42,7 +42,7 @@ use crate::data::Corpus;
 use crate::error::Error;
 use crate::offload::DiskUse;
 use crate::precision::LossScale;
-use crate::state::State;
+use crate::state::{Array, State};
 use brigade_comm::{Call, Communicator, Dtype};
 use brigade_schedule::Collective;
 use std::time::Duration;
@@ -119,15 +119,15 @@ pub trait Strategy {
     }
 }
 
-/// Takes numbers of an array of a state (`params`, `mean` or `square`), from one of them on.
-pub type Take<'t> = dyn FnMut(&str, usize, &[f32]) -> Result<(), Error> + 't;
+/// Takes numbers of an array of a state, from one of them on.
+pub type Take<'t> = dyn FnMut(Array, usize, &[f32]) -> Result<(), Error> + 't;
 
 /// Hand over a state that is whole.
 fn tell_whole(state: State, has_moments: bool, take: &mut Take<'_>) -> Result<(), Error> {
-    take("params", 0, &state.params)?;
+    take(Array::Params, 0, &state.params)?;
     if has_moments {
-        take("mean", 0, &state.mean)?;
-        take("square", 0, &state.square)?;
+        take(Array::Mean, 0, &state.mean)?;
+        take(Array::Square, 0, &state.square)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::checkpoint::Reader;
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::Initial;
-use crate::state::State;
+use crate::state::{Array, State};
 use brigade_comm::Communicator;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ impl<'a> Passing<'a> {
     /// An array of a unit, or of neighbouring ones, the same on every rank. Collective.
     ///
     /// Errors: `File` on the first rank; those of a broadcast.
-    pub(super) fn unit(&mut self, array: &str, range: &Range<usize>) -> Result<&[f32], Error> {
+    pub(super) fn unit(&mut self, array: Array, range: &Range<usize>) -> Result<&[f32], Error> {
         let Passing { start, data, room } = self;
         room.clear();
         room.resize(range.len(), 0.0);
@@ -73,7 +73,7 @@ impl<'a> Passing<'a> {
         match start {
             Start::Given(state) if state.is_absent() => return Ok(room),
             Start::Given(state) => return Ok(&state.array(array)[range.clone()]),
-            Start::Drawn(_) if array != "params" => return Ok(room),
+            Start::Drawn(_) if array != Array::Params => return Ok(room),
             // One rank draws, since the logarithms of two machines may differ in their last bits.
             Start::Drawn(weights) if is_first => weights.draw(range.start, room),
             Start::Drawn(_) => {}

@@ -2,7 +2,7 @@
 
 use super::pipeline::Order;
 use super::server::Pace;
-use super::tensor::Inside;
+use super::tensor::Split;
 use super::{Axis, Mesh, Stage};
 use crate::error::Error;
 use clap::ValueEnum;
@@ -76,7 +76,7 @@ pub struct Ways {
     /// The order of a pipeline.
     pub pipeline: Option<Order>,
     /// How ranks with the same samples divide tensors or tokens.
-    pub inside: Option<Inside>,
+    pub inside: Option<Split>,
 }
 
 impl Way {
@@ -107,15 +107,15 @@ impl Way {
         }
     }
 
-    fn inside(self) -> Option<Inside> {
+    fn inside(self) -> Option<Split> {
         match self {
-            Way::Tp => Some(Inside::Heads),
-            Way::Sp => Some(Inside::Sequence),
-            Way::Ring => Some(Inside::Ring),
-            Way::Square => Some(Inside::Square),
-            Way::Squares => Some(Inside::Squares),
-            Way::Cube => Some(Inside::Cube),
-            Way::Ep => Some(Inside::Experts),
+            Way::Tp => Some(Split::Heads),
+            Way::Sp => Some(Split::Sequence),
+            Way::Ring => Some(Split::Ring),
+            Way::Square => Some(Split::Square),
+            Way::Squares => Some(Split::Squares),
+            Way::Cube => Some(Split::Cube),
+            Way::Ep => Some(Split::Experts),
             _ => None,
         }
     }
@@ -144,7 +144,7 @@ impl Ways {
 
     /// Whether ranks along tp, if there are any, have parts of tensors.
     pub(super) fn divide_tensors(&self) -> bool {
-        self.inside != Some(Inside::Ring)
+        self.inside != Some(Split::Ring)
     }
 
     /// Refuse ways that the mesh has no axis for, or that do not go with so many experts.
@@ -153,12 +153,18 @@ impl Ways {
             let problem = format!("tensors are divided along tp, which {mesh} does not have");
             return Err(Error::setting("mesh", problem));
         }
-        let is_divided = self.inside.is_some() || mesh.length(Axis::Tp) > 1;
-        if is_divided && (experts > 0) != (self.inside == Some(Inside::Experts)) {
-            let problem = "and --strategy ep are for each other only".to_string();
-            return Err(Error::setting("experts", problem));
-        }
-        Ok(())
+        let (tp, has_ep) = (mesh.length(Axis::Tp), self.inside == Some(Split::Experts));
+        let problem = match (experts > 0, has_ep) {
+            (false, true) => {
+                let some = 8_usize.next_multiple_of(tp);
+                format!("there are none that --strategy ep could divide: add --experts {some}")
+            }
+            (true, false) if self.inside.is_some() || tp > 1 => {
+                "are divided by --strategy ep, and by no other way to divide tensors".to_string()
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::setting("experts", problem))
     }
 }
 

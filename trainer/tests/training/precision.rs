@@ -11,7 +11,7 @@ use brigade_trainer::parallel::{Shards, Sharing, Stage};
 use brigade_trainer::precision::Precision;
 use brigade_trainer::state::State;
 
-use crate::world::{Folder, args, bits, spread, train, world};
+use crate::world::{Folder, args, bits, ends, spread, train, world};
 
 #[test]
 fn ordered_losses_have_the_same_bits_at_every_stage_and_tier() {
@@ -97,6 +97,36 @@ fn a_resumed_run_goes_on_with_the_loss_scale() {
     let third = folder.bytes("third");
     let says = |text: &str| third.windows(text.len()).any(|bytes| bytes == text.as_bytes());
     assert!(says(r#"\"scale\":32768.0,\"steps\":8"#), "the scale that it went on with");
+}
+
+/// Numbers of a checkpoint, all of which are as many times what they were.
+fn multiplied(bytes: &[u8], by: f32) -> Vec<u8> {
+    let head = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let numbers = bytes[head..].as_chunks().0.iter().map(|four| f32::from_le_bytes(*four) * by);
+    bytes[..head].iter().copied().chain(numbers.flat_map(f32::to_le_bytes)).collect()
+}
+
+#[test]
+fn what_overflows_at_every_scale_ends_the_run_and_is_counted_until_then() {
+    let folder = Folder::new();
+    let all = args("--steps 40 --precision f16");
+    train(&Args { checkpoint: folder.file("small"), stop_at: Some(1), ..all.clone() }, None)
+        .unwrap();
+    let large = multiplied(&folder.bytes("small"), 60_000.0);
+    std::fs::write(folder.0.join("large"), large).unwrap();
+    let from = Args { resume: folder.file("large"), ..all.clone() };
+    train(&Args { checkpoint: folder.file("some"), stop_at: Some(4), ..from.clone() }, None)
+        .unwrap();
+    let some = folder.bytes("some");
+    let text = br#"\"scale\":8192.0,\"steps\":0,\"skipped\":3"#;
+    assert!(some.windows(text.len()).any(|bytes| bytes == text), "three steps, none made");
+    let on = Args { resume: folder.file("some"), ..all };
+    let problem = train(&on, None).unwrap_err().to_string();
+    assert!(problem.starts_with("a gradient overflows f16 at step "), "{problem}");
+    for end in ends(2, &on) {
+        let problem = end.map(drop).unwrap_err();
+        assert!(problem.to_string().contains("a gradient overflows f16 at step "), "{problem}");
+    }
 }
 
 /// One update in a world of threads: whether it was made, and the parameters after it. On rank 1

@@ -7,7 +7,7 @@ use brigade_trainer::kernels::Cpu;
 use brigade_trainer::layout::Config;
 use brigade_trainer::model::Gpt;
 use brigade_trainer::optim::{Hyper, Optimizer};
-use brigade_trainer::parallel::tensor::Inside;
+use brigade_trainer::parallel::tensor::Split;
 use brigade_trainer::parallel::{
     Axis, Batch, DataParallel, Lanes, Memory, Mesh, Sharing, Stage, Strategy, Thrift,
 };
@@ -20,8 +20,8 @@ const SAMPLES: usize = 36;
 const CONFIG: Config =
     Config { vocab: 256, context: 24, layers: 2, heads: 12, width: 36, experts: 0, top: 0 };
 
-const TP: Inside = Inside::Heads;
-const SP: Inside = Inside::Sequence;
+const TP: Split = Split::Heads;
+const SP: Split = Split::Sequence;
 
 /// How a rank of a run ended.
 struct End {
@@ -36,12 +36,12 @@ struct End {
 #[derive(Clone, Copy, Debug)]
 struct Way {
     mesh: &'static str,
-    inside: Inside,
+    inside: Split,
     stage: Stage,
     slots: usize,
 }
 
-fn way(mesh: &'static str, inside: Inside) -> Way {
+fn way(mesh: &'static str, inside: Split) -> Way {
     Way { mesh, inside, stage: Stage::Ddp, slots: 1 }
 }
 
@@ -131,14 +131,14 @@ fn rows_of_the_stream_are_divided_too() {
 
 #[test]
 fn keys_and_values_go_round() {
-    check(&[way("tp=2", Inside::Ring), way("tp=3", Inside::Ring), way("tp=4", Inside::Ring)], 8);
+    check(&[way("tp=2", Split::Ring), way("tp=3", Split::Ring), way("tp=4", Split::Ring)], 8);
 }
 
 #[test]
 fn matrices_lie_on_grids() {
-    let square = |mesh| way(mesh, Inside::Square);
+    let square = |mesh| way(mesh, Split::Square);
     check(
-        &[square("tp=4"), square("tp=9"), way("tp=8", Inside::Squares), way("tp=8", Inside::Cube)],
+        &[square("tp=4"), square("tp=9"), way("tp=8", Split::Squares), way("tp=8", Split::Cube)],
         4,
     );
 }
@@ -150,8 +150,8 @@ fn data_and_tensors_are_divided_at_once() {
         &[
             more("dp=2,tp=2", TP, Stage::Ddp, 1),
             more("tp=2,dp=3", SP, Stage::Fsdp, 2),
-            more("dp=2,tp=2", Inside::Ring, Stage::Zero2, 3),
-            more("dp=2,tp=4", Inside::Square, Stage::Zero1, 1),
+            more("dp=2,tp=2", Split::Ring, Stage::Zero2, 3),
+            more("dp=2,tp=4", Split::Square, Stage::Zero1, 1),
         ],
         4,
     );
@@ -161,10 +161,9 @@ fn data_and_tensors_are_divided_at_once() {
 fn a_state_goes_on_in_any_other_way() {
     let start = start();
     let whole = rank(way("dp=1", TP), None, &start, 6).losses;
-    for (before, after) in [
-        (way("tp=2", TP), way("tp=3", SP)),
-        (way("tp=4", Inside::Square), way("tp=2", Inside::Ring)),
-    ] {
+    for (before, after) in
+        [(way("tp=2", TP), way("tp=3", SP)), (way("tp=4", Split::Square), way("tp=2", Split::Ring))]
+    {
         let half = world(before, &start, 3).swap_remove(0);
         assert_eq!(half.state.steps, 3);
         let rest = world(after, &half.state, 3).swap_remove(1);
@@ -177,7 +176,7 @@ fn a_state_goes_on_in_any_other_way() {
 #[test]
 fn the_first_state_is_cut_and_put_together_without_a_change() {
     let start = start();
-    for way in [way("tp=3", TP), way("tp=9", Inside::Square), way("tp=8", Inside::Cube)] {
+    for way in [way("tp=3", TP), way("tp=9", Split::Square), way("tp=8", Split::Cube)] {
         for end in world(way, &start, 0) {
             assert!(end.state == start, "{way:?}");
         }
@@ -227,9 +226,9 @@ fn what_does_not_divide_is_refused_by_name() {
     const CUBE: &str = "--strategy: 3d divides among a cube of ranks, such as 8 or 27: 3 make none";
     for (ranks, inside, problem) in [
         (4, TP, "--heads: 4 ranks cannot share 6 heads evenly; 12 works"),
-        (4, Inside::Ring, "--context: 8 chunks cannot share 23 evenly; 24 works"),
-        (3, Inside::Square, SQUARE),
-        (3, Inside::Cube, CUBE),
+        (4, Split::Ring, "--context: 8 chunks cannot share 23 evenly; 24 works"),
+        (3, Split::Square, SQUARE),
+        (3, Split::Cube, CUBE),
     ] {
         let refuse = |comm: Communicator| {
             let refused = inside.divide(comm, &odd, 1).err().expect("it does not divide");

@@ -59,13 +59,21 @@ fn a_plan_says_where_it_goes_on_from_or_is_refused_as_the_run_would_be() {
     let told = resume("--steps 9 --strategy fsdp", &checkpoint).unwrap();
     let row = "after step 3; unlike before, --steps 9 (was 3)";
     assert!(told.lines().any(|line| line.starts_with("resumed ") && line.ends_with(row)), "{told}");
-    let other = folder.0.join("other");
-    std::fs::write(&other, "a text").unwrap();
+    let [other, empty, text] = ["other", "empty", "text"].map(|name| folder.0.join(name));
+    std::fs::write(&other, "no checkpoint").unwrap();
+    std::fs::write(&empty, "").unwrap();
+    std::fs::write(&text, "call me ".repeat(500)).unwrap();
+    let flags = format!("--steps 9 --accumulate 2 --text {}", text.display());
+    let told = resume(&flags, &checkpoint).unwrap();
+    let row = told.lines().find(|line| line.starts_with("resumed ")).unwrap();
+    assert!(row.contains("--accumulate 2 (was none), --steps 9 (was 3), --text 4,001 "), "{row}");
+    assert!(row.contains(" (was 1,204,997 bytes with checksum "), "{row}");
     for (flags, path, why) in [
         ("--steps 3", &checkpoint, "--steps: the checkpoint has 3 behind it"),
         ("--steps 9 --optimizer sgd", &checkpoint, "--optimizer: the checkpoint has the moments"),
         ("--steps 9 --experts 2", &checkpoint, " is of "),
-        ("--steps 9", &folder.0.join("nothing"), "No such file"),
+        ("--steps 9", &folder.0.join("nothing"), "(os error 2), for --resume"),
+        ("--steps 9", &empty, "no safetensors file: it has 0 bytes"),
         ("--steps 9", &folder.0, "no file of a checkpoint"),
         ("--steps 9", &other, "damaged"),
     ] {
@@ -74,4 +82,21 @@ fn a_plan_says_where_it_goes_on_from_or_is_refused_as_the_run_would_be() {
         assert_eq!(refused, run.unwrap_err().to_string(), "{flags}");
         assert!(refused.contains(why), "{flags} {path:?}: {refused}");
     }
+}
+
+#[test]
+fn no_more_windows_are_computed_than_the_unseen_text_has() {
+    let folder = Folder::new();
+    let text = folder.0.join("text");
+    // 31 of its bytes are unseen, from 7 of which on there is a window of 25.
+    std::fs::write(&text, "0123456789".repeat(62)).unwrap();
+    let told = |windows: usize| {
+        let (flags, mut out) = (format!("--steps 1 --text {}", text.display()), Vec::new());
+        let args = Args { quiet: false, held_out: windows, ..args(&flags) };
+        brigade_trainer::train(&args, None, &mut out, &mut |_| {}).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let (all, more) = (told(7), told(16_000_000));
+    assert!(!all.contains("windows") && more.contains("per byte, in all 7 windows"), "{more}");
+    assert!(all.contains("620 bytes"), "{all}");
 }

@@ -57,7 +57,7 @@ impl Default for Rates {
     }
 }
 
-/// What goes wrong, each as chances in a million transfers.
+/// What goes wrong: as chances in a million transfers, unless it says otherwise.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     /// Repeats all of it.
@@ -68,6 +68,8 @@ pub struct Faults {
     pub write_refused: u32,
     /// Syncs refused with EIO.
     pub sync_refused: u32,
+    /// This one of the syncs from now on refused with EIO, the first being 0.
+    pub refused_sync: Option<u64>,
     /// Transfers that move less than they were asked to, at least one byte.
     pub short: u32,
     /// Reads that deliver one wrong bit and say nothing.

@@ -23,6 +23,7 @@ pub(super) struct State {
     pub(super) now: Duration,
     faults: Faults,
     written_since_faults: u64,
+    syncs_since_faults: u64,
     /// How often each place was asked for, so that a repeated transfer meets its own fate.
     attempts: HashMap<(u8, PathBuf, u64), u32>,
 }
@@ -41,6 +42,7 @@ impl State {
     pub(super) fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
         self.written_since_faults = 0;
+        self.syncs_since_faults = 0;
         self.attempts.clear();
     }
 
@@ -178,7 +180,11 @@ impl State {
             Kind::Write => (self.faults.write_refused, self.faults.write_flipped),
             Kind::Sync => (self.faults.sync_refused, 0),
         };
-        let is_refused = happens(refused);
+        let mut is_refused = happens(refused);
+        if kind == Kind::Sync {
+            is_refused |= self.faults.refused_sync == Some(self.syncs_since_faults);
+            self.syncs_since_faults += 1;
+        }
         let is_short = happens(self.faults.short) && bytes > 1;
         let is_flipped = happens(flipped) && bytes > 0;
         self.moved.faults +=

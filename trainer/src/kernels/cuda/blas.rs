@@ -1,6 +1,6 @@
 //! cuBLAS, found at run time: one function of it, for products of f32, of bf16 and of f16.
 
-use super::Inside;
+use super::ProductFormat;
 use super::product::Product;
 use brigade_cuda::nvrtc::Compiler;
 use brigade_cuda::{Stream, Version, find};
@@ -76,7 +76,7 @@ impl Blas {
     /// For products of this kind in this stream.
     ///
     /// Errors: a sentence that says what is missing.
-    pub(super) fn new(stream: &Stream, inside: Inside) -> Result<Blas, String> {
+    pub(super) fn new(stream: &Stream, inside: ProductFormat) -> Result<Blas, String> {
         let (library, _) = open(stream.context().device().cuda.version())?;
         let missing = |error: libloading::Error| error.to_string();
         // SAFETY: these are the functions' types in cublas_api.h, in versions 12 and 13.
@@ -98,10 +98,10 @@ impl Blas {
             return Err(format!("cublasCreate said {status}"));
         }
         let compute = match inside {
-            Inside::Tf32 => CUBLAS_COMPUTE_32F_FAST_TF32,
-            Inside::Full | Inside::Bf16 | Inside::F16 => CUBLAS_COMPUTE_32F,
+            ProductFormat::Tf32 => CUBLAS_COMPUTE_32F_FAST_TF32,
+            ProductFormat::Full | ProductFormat::Bf16 | ProductFormat::F16 => CUBLAS_COMPUTE_32F,
         };
-        let narrow = if inside == Inside::F16 { CUDA_R_16F } else { CUDA_R_16BF };
+        let narrow = if inside == ProductFormat::F16 { CUDA_R_16F } else { CUDA_R_16BF };
         let stream = stream.clone();
         let blas = Blas { handle, stream, gemm, destroy, compute, narrow };
         // SAFETY: handle and stream are alive, and `blas` keeps both.

@@ -1,7 +1,7 @@
 //! Kernels that are loaded, and how many threads each launch gets.
 
 use super::blas::{self, Blas};
-use super::{Inside, Matrix, Product, View};
+use super::{Matrix, Product, ProductFormat, View};
 use crate::error::Error;
 use brigade_cuda::{Arg, Context, Cuda, Function, Launch, Module, Stream, nvrtc};
 
@@ -10,7 +10,7 @@ pub struct Device {
     pub(super) kernels: Kernels,
     blas: Option<Blas>,
     stream: Stream,
-    inside: Inside,
+    inside: ProductFormat,
     /// One line about what multiplies.
     products: String,
     /// Of any of our kernels, in a block.
@@ -45,6 +45,8 @@ kernels! {
 /// Side of a tile of our own product, and the threads that it is written for.
 const TILE: usize = 64;
 const THREADS: u32 = 256;
+/// The most blocks of a grid along its third dimension, which has one for each product.
+const PRODUCTS_MAX: usize = 65_535;
 
 /// Threads that go together.
 const WARP: usize = 32;
@@ -68,14 +70,14 @@ impl Device {
     /// of a machine spread over its devices. Compiles the kernels unless they are kept from before.
     ///
     /// Errors: `Setting` that says what is missing, `Device` for what the driver says.
-    pub fn open(index: usize, inside: Inside) -> Result<Device, Error> {
+    pub fn open(index: usize, inside: ProductFormat) -> Result<Device, Error> {
         Device::new(&Stream::new(&open_context(index)?)?, inside)
     }
 
     /// Kernels for this stream.
     ///
     /// Errors: what compiler or driver say; `Setting` where cuBLAS is named and cannot be used.
-    pub fn new(stream: &Stream, inside: Inside) -> Result<Device, Error> {
+    pub fn new(stream: &Stream, inside: ProductFormat) -> Result<Device, Error> {
         let context = stream.context();
         let module = nvrtc::module(context, inside.source())?;
         let kernels = Kernels::of(&module)?;
@@ -104,7 +106,7 @@ impl Device {
     }
 
     /// What products read.
-    pub fn inside(&self) -> Inside {
+    pub fn inside(&self) -> ProductFormat {
         self.inside
     }
 
@@ -123,12 +125,6 @@ impl Device {
         let sides = shape.map(narrow);
         let flags = u32::from(a.is_turned) + 2 * u32::from(b.is_turned) + 4 * u32::from(is_added);
         let tiles = |side: usize| narrow(side.div_ceil(TILE));
-        let launch = Launch {
-            grid: [tiles(shape[1]), tiles(shape[0]), narrow(count)],
-            block: [self.threads_max, 1, 1],
-            shared_bytes: 0,
-            is_cooperative: false,
-        };
         // Where both are f32 either kernel will do.
         let kernel = match out.view.size() {
             4 => &self.kernels.product_wide,
@@ -136,17 +132,28 @@ impl Device {
         };
         assert_eq!(a.view.size(), self.inside.size(), "products read what is inside");
         let all = [out, a, b];
-        let addresses = all.map(|matrix: Matrix| matrix.view.address());
         let apart = [a, b, out].map(|matrix| narrow(matrix.apart));
         let strides = [a, b, out].map(|matrix| matrix.stride as u64);
-        let mut args = Vec::with_capacity(14);
-        args.extend(addresses.iter().map(Arg::of));
-        args.extend(sides.iter().chain(&apart).map(Arg::of));
-        args.extend(strides.iter().map(Arg::of));
-        args.extend([Arg::of(&scale), Arg::of(&flags)]);
-        // SAFETY: these are the kernel's parameters, `Product` has checked that its matrices lie
-        // within the views, and those are of memory that is kept while the stream uses it.
-        unsafe { kernel.launch(&self.stream, &launch, &args) }?;
+        for first in (0..count).step_by(PRODUCTS_MAX) {
+            let products = narrow(PRODUCTS_MAX.min(count - first));
+            let launch = Launch {
+                grid: [tiles(shape[1]), tiles(shape[0]), products],
+                block: [self.threads_max, 1, 1],
+                shared_bytes: 0,
+                is_cooperative: false,
+            };
+            let addresses = all.map(|matrix: Matrix| {
+                matrix.view.address() + (first * matrix.stride * matrix.view.size()) as u64
+            });
+            let mut args = Vec::with_capacity(14);
+            args.extend(addresses.iter().map(Arg::of));
+            args.extend(sides.iter().chain(&apart).map(Arg::of));
+            args.extend(strides.iter().map(Arg::of));
+            args.extend([Arg::of(&scale), Arg::of(&flags)]);
+            // SAFETY: these are the kernel's parameters, `Product` has checked that its matrices
+            // lie within the views, and those are of memory that is kept while the stream uses it.
+            unsafe { kernel.launch(&self.stream, &launch, &args) }?;
+        }
         Ok(())
     }
 

@@ -54,7 +54,7 @@ pub const SOURCES: [Source; 3] = [
 
 /// What products read on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Inside {
+pub enum ProductFormat {
     /// f32, all of it.
     Full,
     /// f32, of which products may read 10 bits of each fraction.
@@ -65,19 +65,19 @@ pub enum Inside {
     F16,
 }
 
-impl Inside {
+impl ProductFormat {
     /// Bytes of each number inside.
     pub fn size(self) -> usize {
-        if matches!(self, Inside::Bf16 | Inside::F16) { 2 } else { 4 }
+        if matches!(self, ProductFormat::Bf16 | ProductFormat::F16) { 2 } else { 4 }
     }
 
     /// The kernels for it.
     pub fn source(self) -> &'static Source {
         let [full, bf16, f16] = const { &SOURCES };
         match self {
-            Inside::Full | Inside::Tf32 => full,
-            Inside::Bf16 => bf16,
-            Inside::F16 => f16,
+            ProductFormat::Full | ProductFormat::Tf32 => full,
+            ProductFormat::Bf16 => bf16,
+            ProductFormat::F16 => f16,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::checkpoint::{Header, strange};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::offload::{arena, is_same_folder};
-use crate::state::State;
+use crate::state::{Array, State};
 use brigade_offload::layout::{Directory, Dtype, Tensor};
 use brigade_offload::storage::{Settings, Storage};
 use brigade_offload::store::{Carrier, Checkpoint, StateFile, StoreError, Which, rank_paths};
@@ -112,7 +112,7 @@ impl Kept {
     /// A part of a unit's numbers, out of whatever parts of them ranks have.
     pub(super) fn fill(
         &self,
-        array: &str,
+        array: Array,
         unit: &Unit<'_>,
         from: usize,
         target: &mut [f32],
@@ -131,7 +131,9 @@ impl Kept {
         (state.steps, state.scale) = (self.header.step, self.header.loss_scale);
         let there = self.checkpoint.tensors();
         let State { params, mean, square, .. } = &mut state;
-        for (array, values) in [("params", params), ("mean", mean), ("square", square)] {
+        for (array, values) in
+            [(Array::Params, params), (Array::Mean, mean), (Array::Square, square)]
+        {
             for number in 0..layout.units() {
                 if there.contains_key(&name_of(array, number)[..]) {
                     let values = &mut values[layout.unit(number)];

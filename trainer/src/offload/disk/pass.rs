@@ -80,8 +80,10 @@ impl Pass<'_, '_> {
             optimize.part(here.clone(), &mut arrays, grads, narrowed.part(here))?;
             if stream.has_params {
                 // They are in the cache still.
-                let params = Gradients::F32(bytemuck::cast_slice(&*arrays[0]));
-                *stream.is_finite &= square_sum(optimize.crew, params).is_finite();
+                for array in &arrays {
+                    let numbers = Gradients::F32(bytemuck::cast_slice(array));
+                    *stream.is_finite &= square_sum(optimize.crew, numbers).is_finite();
+                }
             }
             computing += from.elapsed();
             waiting = wait();
@@ -121,5 +123,49 @@ impl Disk {
             used.written_bytes += moved.written_bytes;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Unit;
+    use super::*;
+    use crate::layout::{Config, Layout};
+    use crate::offload::{Offload, Tier};
+    use crate::optim::Hyper;
+    use crate::state::Array;
+
+    #[test]
+    fn moments_that_are_no_numbers_are_not_kept_however_parameters_are() {
+        let config =
+            Config { vocab: 7, context: 5, layers: 1, heads: 1, width: 4, experts: 0, top: 0 };
+        let (layout, folder) = (Layout::new(config), std::env::temp_dir());
+        let folder = folder.join(format!("brigade-endless-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (range, tier) = (layout.unit(0), Tier::Nvme(folder.clone()));
+        let (len, host_budget, from) = (range.len(), None, Vec::new());
+        let offload = Offload { tier, host_budget, place: (0, 1), parts: 1, stays: true, from };
+        let mut ends = Vec::new();
+        // The square of the second is beyond all numbers of 32 bits, which moves nothing.
+        for gradient in [0.1, 1e25] {
+            let (params, zeros) = (vec![1.0; len], vec![0.0; len]);
+            let mut moments = Moments::new(&layout, range.clone(), &zeros, &zeros);
+            let unit =
+                Unit { number: 0, whole: len, first: 0, params: &params, moments: Some(&moments) };
+            let mut disk = Disk::new(&folder, &offload, &[unit], true).unwrap();
+            let mut optimizer = Optimizer::new(Hyper::default(), 1, 0).unwrap();
+            let grads = vec![gradient; len];
+            pass(Some(&mut disk), &mut optimizer, 0.1, |pass| {
+                pass.update(0, &mut [], Narrowed::None, &mut moments, &grads)
+            })
+            .unwrap();
+            let moved = disk.array(0, Array::Params).unwrap().unwrap();
+            assert!(moved.iter().all(|value| value.is_finite()), "{gradient}");
+            ends.push(disk.commit(1, "a note").map_err(|error| error.to_string()));
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(ends[0], Ok(()));
+        let refused = ends[1].as_ref().unwrap_err();
+        assert!(refused.contains("no numbers"), "{refused}");
     }
 }

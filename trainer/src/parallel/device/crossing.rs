@@ -7,7 +7,7 @@ use super::pass::Pass;
 use super::{longest, over};
 use crate::device::{DeviceDivision, DeviceGpt, Passes, Rooms};
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Inside, Room, View};
+use crate::kernels::cuda::{Device, ProductFormat, Room, View};
 use crate::layout::Layout;
 use crate::model::Gpt;
 use crate::parallel::{Batch, Lanes, Spent, Thrift};
@@ -40,7 +40,7 @@ struct Gradient {
 }
 
 impl Gradient {
-    fn take(room: &mut Room, longest: usize, inside: Inside) -> Gradient {
+    fn take(room: &mut Room, longest: usize, inside: ProductFormat) -> Gradient {
         let full = room.take(longest, 4);
         let crossing = if inside.size() == 4 { full } else { room.take(longest, inside.size()) };
         Gradient { full, crossing }
@@ -189,7 +189,7 @@ impl<'a> Crossing<'a> {
 }
 
 /// Room for parameters: of every unit, or of any two.
-fn views(room: &mut Room, layout: &Layout, is_held: bool, inside: Inside) -> Vec<View> {
+fn views(room: &mut Room, layout: &Layout, is_held: bool, inside: ProductFormat) -> Vec<View> {
     let size = inside.size();
     match is_held {
         true => (0..layout.units()).map(|unit| room.take(layout.unit(unit).len(), size)).collect(),

@@ -4,11 +4,12 @@
 use super::{counted, longest, runs};
 use crate::device::Wire;
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Inside, Room, View};
+use crate::kernels::cuda::{Device, ProductFormat, Room, View};
 use crate::layout::Layout;
 use crate::optim::Optimizer;
 use crate::parallel::source::Passing;
 use crate::parallel::{Memory, Take};
+use crate::state::Array;
 use std::ops::Range;
 
 /// Numbers of these units, by their place on the device.
@@ -33,7 +34,7 @@ impl Held {
         layout: &Layout,
         units: Range<usize>,
         slots: usize,
-        inside: Inside,
+        inside: ProductFormat,
     ) -> Held {
         let (range, longest) = (layout.span(&units), longest(layout, units.clone()));
         let len = range.len();
@@ -58,9 +59,9 @@ impl Held {
         passing: &mut Passing<'_>,
     ) -> Result<(), Error> {
         for range in self.units.clone().map(|unit| layout.unit(unit)) {
-            wire.put(self.of(self.mean, &range), passing.unit("mean", &range)?)?;
-            wire.put(self.of(self.square, &range), passing.unit("square", &range)?)?;
-            let numbers = passing.unit("params", &range)?;
+            wire.put(self.of(self.mean, &range), passing.unit(Array::Mean, &range)?)?;
+            wire.put(self.of(self.square, &range), passing.unit(Array::Square, &range)?)?;
+            let numbers = passing.unit(Array::Params, &range)?;
             wire.put(self.of(self.params, &range), numbers)?;
             if self.inside != self.params {
                 wire.put(self.of(self.inside, &range), numbers)?;
@@ -122,12 +123,13 @@ impl Held {
         take: &mut Take<'_>,
     ) -> Result<(), Error> {
         let mut room = Vec::new();
-        let arrays = [("params", self.params), ("mean", self.mean), ("square", self.square)];
+        let arrays =
+            [(Array::Params, self.params), (Array::Mean, self.mean), (Array::Square, self.square)];
         for range in self.units.clone().map(|unit| layout.unit(unit)) {
             room.resize(range.len(), 0.0);
             for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
                 wire.read(self.of(*view, &range), &mut room)?;
-                take(array, range.start, &room)?;
+                take(*array, range.start, &room)?;
             }
         }
         Ok(())

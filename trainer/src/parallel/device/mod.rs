@@ -31,7 +31,7 @@ pub use streamed::Streamed;
 use super::formula::call_bytes;
 use super::pipeline::{Home, Needs, Pipeline, Plan};
 use super::source::Passing;
-use super::tensor::{Group, Inside};
+use super::tensor::{Group, Split};
 use super::travel::PackedBy;
 use super::{Groups, Lanes, Peers, Sharing, Stage, Strategy, Thrift};
 use crate::device::{Calls, DeviceDivision, DeviceGpt, DeviceUse, GridRooms, Passes};
@@ -90,32 +90,32 @@ pub fn on_device<'a>(
     let is_packed = by == PackedBy::Devices;
     if let Some(parts) = peers.parts.filter(|_| is_in_parts && by != PackedBy::Hosts) {
         let share = Share { stage, slots, is_packed };
-        let bytes = |way| Parts::bytes(layout, share, way, parts.size());
-        if let Some(way) = fitting(&bytes)
+        let bytes = |passes| Parts::bytes(layout, share, passes, parts.size());
+        if let Some(passes) = fitting(&bytes)
             && let calls = Calls::new(parts, groups, device.stream(), has_gates)?
             && let Some(calls) = if_all_have(calls, [group, dividers])?
         {
-            let others = (divide(model, groups, &device, way)?, calls, (peers, groups));
+            let others = (divide(model, groups, &device, passes)?, calls, (peers, groups));
             let (share, from) = ((share, lanes), passing()?);
-            let way = Parts::new(device, model, others, share, optimizer, way, thrift, from)?;
-            return Ok(Box::new(way));
+            let held = Parts::new(device, model, others, share, optimizer, passes, thrift, from)?;
+            return Ok(Box::new(held));
         }
     }
-    let bytes = |way| Resident::bytes(layout, slots, is_packed && group.is_some(), way);
-    if let Some(way) = fitting(&bytes).filter(|_| !is_in_parts) {
+    let bytes = |passes| Resident::bytes(layout, slots, is_packed && group.is_some(), passes);
+    if let Some(passes) = fitting(&bytes).filter(|_| !is_in_parts) {
         let hosts = |group| Hosts::travelling(model.kernels(), group, sharing, layout);
         let at_once = if by == PackedBy::Hosts { 0 } else { groups };
         let sums = Sums::open(group, (at_once, has_gates), device.stream(), hosts)?;
-        let division = divide(model, groups, &device, way)?;
+        let division = divide(model, groups, &device, passes)?;
         let share = (group, lanes, sums, is_packed);
         let from = passing()?;
-        let way = Resident::new(device, model, division, share, optimizer, way, thrift, from)?;
-        return Ok(Box::new(way));
+        let held = Resident::new(device, model, division, share, optimizer, passes, thrift, from)?;
+        return Ok(Box::new(held));
     }
     let division = divide(model, groups, &device, passes[0])?;
     let (share, room) = ((peers, lanes, sharing), (budget, &passes[..]));
-    let way = Streamed::new(device, model, division, share, optimizer, thrift, state, room)?;
-    Ok(Box::new(way))
+    let streamed = Streamed::new(device, model, division, share, optimizer, thrift, state, room)?;
+    Ok(Box::new(streamed))
 }
 
 /// Those who divide a model, as these passes meet them. Their devices sum where so many groups
@@ -126,22 +126,22 @@ fn divide<'a>(
     device: &Device,
     passes: Passes,
 ) -> Result<Option<DeviceDivision<'a>>, Error> {
-    let (dividers, Some(way)) = (model.divider_groups(), passes.way) else { return Ok(None) };
+    let (dividers, Some(split)) = (model.divider_groups(), passes.split) else { return Ok(None) };
     let Config { context, width, .. } = *model.layout().config();
     let all = passes.samples * context * width;
     let longest = longest(model.layout(), 0..model.layout().units());
-    let most = match way {
-        Inside::Sequence => [all.max(longest), all],
-        Inside::Experts => [longest, 0],
-        Inside::Ring => [(2 * passes.rows * width).max(longest), 2 * passes.rows * width],
-        Inside::Heads => [all, 0],
+    let most = match split {
+        Split::Sequence => [all.max(longest), all],
+        Split::Experts => [longest, 0],
+        Split::Ring => [(2 * passes.rows * width).max(longest), 2 * passes.rows * width],
+        Split::Heads => [all, 0],
         // A tile of the stream, and all of them.
-        Inside::Square | Inside::Squares | Inside::Cube => {
+        Split::Square | Split::Squares | Split::Cube => {
             [passes.samples * context * passes.heads.width, passes.rows * width]
         }
     };
     let most = [most, [GridRooms::longest(width, passes); 2]];
-    DeviceDivision::open(dividers, way, groups, device.stream(), most).map(Some)
+    DeviceDivision::open(dividers, split, groups, device.stream(), most).map(Some)
 }
 
 /// What those who divide a model make this rank's host send in a step through some units: their
@@ -219,15 +219,15 @@ fn process() -> [u8; 8] {
 }
 
 /// How passes can be made, best first: attention in tiles is for what would not fit otherwise.
-fn passes(inside: cuda::Inside, model: &Gpt, lanes: &Lanes, keep: Keep) -> Vec<Passes> {
-    let way = model.way();
+fn passes(inside: cuda::ProductFormat, model: &Gpt, lanes: &Lanes, keep: Keep) -> Vec<Passes> {
+    let split = model.split();
     let extent = model.extent(lanes.samples(), model.layout().config().context);
     let (samples, rows, heads) = (extent.samples, extent.rows.len(), extent.heads);
     let has_tiled_layers = model.layout().tiles() > 0;
     let has_tiles = false;
-    let plain = Passes { samples, keep, inside, way, rows, heads, has_tiles, has_tiled_layers };
+    let plain = Passes { samples, keep, inside, split, rows, heads, has_tiles, has_tiled_layers };
     // Of scores in a ring there are those of a chunk at a time.
-    let tiles = Device::has_tiles(heads) && way != Some(Inside::Ring);
+    let tiles = Device::has_tiles(heads) && split != Some(Split::Ring);
     let tiles = tiles.then_some(Passes { has_tiles: true, ..plain });
     std::iter::once(plain).chain(tiles).collect()
 }
@@ -307,7 +307,7 @@ fn fitting(
     budget: Option<usize>,
     bytes: &dyn Fn(Passes) -> usize,
 ) -> Option<Passes> {
-    let fits = |way: &&Passes| budget.is_none_or(|budget| bytes(**way) <= budget);
+    let fits = |passes: &&Passes| budget.is_none_or(|budget| bytes(**passes) <= budget);
     passes.iter().find(fits).copied()
 }
 

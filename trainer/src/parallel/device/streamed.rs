@@ -175,6 +175,7 @@ impl Streamed<'_> {
 
         let begun = Instant::now();
         self.optimizer.scale = 1.0 / spent.loss_scale;
+        self.optimizer.skipped = self.scale.skipped();
         let mut waited = Duration::ZERO;
         if let Some(clip) = &self.clip {
             let mine = self.shards.squares(|tensor| clip.counts(tensor))?;

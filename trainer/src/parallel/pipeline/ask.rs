@@ -35,7 +35,8 @@ impl Args {
         let micros = self.share_of(0, ranks)?.slots();
         let schedule = match (&self.schedule, order) {
             (Some(path), _) => {
-                let text = intake::read(path, SCHEDULE_BYTES_MAX)?;
+                let text = intake::read(path, SCHEDULE_BYTES_MAX)
+                    .map_err(|error| error.of_flag("--schedule"))?;
                 String::from_utf8_lossy(&text).parse()
             }
             (None, order) => {

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::layout::Layout;
 use crate::parallel::Peers;
 use crate::parallel::source::{Passing, Source, Weights};
-use crate::state::State;
+use crate::state::{Array, State};
 
 impl Shards<'_> {
     /// Have the numbers of a source, in place of a state that was absent, before they are narrowed
@@ -51,14 +51,14 @@ impl Shards<'_> {
         for Unit { range, cut, whole, part, moments, .. } in &mut self.units {
             let updates =
                 if self.sharing.stage == Stage::Ddp { 0..cut.len() } else { cut.part.clone() };
-            let params = passing.unit("params", range)?;
+            let params = passing.unit(Array::Params, range)?;
             match whole.is_empty() {
                 true => part.copy_from_slice(&params[cut.part.clone()]),
                 false => whole.copy_from_slice(params),
             }
-            let mean = passing.unit("mean", range)?;
+            let mean = passing.unit(Array::Mean, range)?;
             moments.mean.copy_from_slice(&mean[updates.clone()]);
-            let square = passing.unit("square", range)?;
+            let square = passing.unit(Array::Square, range)?;
             moments.square.copy_from_slice(&square[updates]);
         }
         Ok(())

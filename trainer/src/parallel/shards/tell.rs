@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::offload::Disk;
 use crate::parallel::Take;
 use crate::precision::Precision;
-use crate::state::State;
+use crate::state::{Array, State};
 
 impl Shards<'_> {
     /// Put the ranks' parts together, on every rank of the group. Each writes the ranges of its
@@ -26,25 +26,25 @@ impl Shards<'_> {
             let is_narrow = self.precision != Precision::F32 || !self.packs.is_empty();
             let first = self.units[at].range.start;
             if !is_narrow {
-                take("params", first, self.fetch(self.first + at)?)?;
+                take(Array::Params, first, self.fetch(self.first + at)?)?;
                 self.release(self.first + at);
             }
             let Unit { cut, part, moments, .. } = &self.units[at];
-            let arrays: [(&str, &[f32], bool); 3] = [
-                ("params", part, is_narrow),
-                ("mean", &moments.mean, has_moments),
-                ("square", &moments.square, has_moments && moments.count() > 1),
+            let arrays: [(Array, &[f32], bool); 3] = [
+                (Array::Params, part, is_narrow),
+                (Array::Mean, &moments.mean, has_moments),
+                (Array::Square, &moments.square, has_moments && moments.count() > 1),
             ];
-            for (name, mine, _) in arrays.into_iter().filter(|(_, _, is_there)| *is_there) {
-                let read = self.disk.as_mut().map_or(Ok(None), |disk| disk.array(at, name))?;
+            for (array, mine, _) in arrays.into_iter().filter(|(_, _, is_there)| *is_there) {
+                let read = self.disk.as_mut().map_or(Ok(None), |disk| disk.array(at, array))?;
                 let mine = read.as_deref().unwrap_or(mine);
                 match self.group.filter(|_| self.sharing.stage > Stage::Ddp) {
                     Some(group) => {
                         room.resize(cut.len(), 0.0);
                         group.all_gather_v(mine, &mut room, &cut.counts)?;
-                        take(name, first, &room)?;
+                        take(array, first, &room)?;
                     }
-                    None => take(name, first, mine)?,
+                    None => take(array, first, mine)?,
                 }
             }
         }

@@ -10,7 +10,7 @@
 
 use super::grid::{at_least, bytes_of};
 use super::summa::inputs_of;
-use super::{At, Grid, Group, Inside, Linear, LinearGrads, Place, Side};
+use super::{At, Grid, Group, Linear, LinearGrads, Place, Side, Split};
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::layout::Share;
@@ -69,8 +69,8 @@ fn collect(group: &Group, room: &mut Vec<f32>, part: &[f32]) -> Result<(), Error
 }
 
 impl Grid for Cube {
-    fn way(&self) -> Inside {
-        Inside::Cube
+    fn split(&self) -> Split {
+        Split::Cube
     }
 
     fn groups(&self) -> &[Group] {

@@ -3,7 +3,7 @@
 //!
 //! Cost of a block beside what `moe` sends: one all-reduce of the gradients of what is no expert.
 
-use super::{Division, Group, Inside, Place};
+use super::{Division, Group, Place, Split};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::kernels::Heads;
@@ -53,8 +53,8 @@ impl Division for Expert {
         std::slice::from_ref(&self.group)
     }
 
-    fn way(&self) -> Option<Inside> {
-        Some(Inside::Experts)
+    fn split(&self) -> Option<Split> {
+        Some(Split::Experts)
     }
 
     fn place(&self, rank: usize) -> Place {

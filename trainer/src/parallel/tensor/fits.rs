@@ -1,7 +1,7 @@
 //! Which numbers of ranks can divide which models: asked before there are any ranks, and by every
 //! division when it is made.
 
-use super::{Cube, Expert, Inside, Megatron, Ring, Summa, grid};
+use super::{Cube, Expert, Megatron, Ring, Split, Summa, grid};
 use crate::args::Args;
 use crate::error::Error;
 use crate::layout::Config;
@@ -11,7 +11,7 @@ use crate::parallel::{Axis, Mesh, Ways};
 const TRIED: usize = 64;
 const TOLD: usize = 4;
 
-impl Inside {
+impl Split {
     /// Refuse what so many ranks cannot divide in passes over `batch` samples.
     ///
     /// Errors: `Setting`, by the flag whose value does not divide, with one that does.
@@ -27,21 +27,21 @@ impl Inside {
     fn suits(self, ranks: usize, config: &Config, batch: usize) -> Result<(), Error> {
         let tokens = batch * config.context;
         let parts = match self {
-            Inside::Heads => return Megatron::fits(ranks, false, config, tokens),
-            Inside::Sequence => return Megatron::fits(ranks, true, config, tokens),
-            Inside::Ring => return Ring::fits(ranks, config),
-            Inside::Experts => return Expert::fits(ranks, config, batch),
-            Inside::Square | Inside::Squares => {
+            Split::Heads => return Megatron::fits(ranks, false, config, tokens),
+            Split::Sequence => return Megatron::fits(ranks, true, config, tokens),
+            Split::Ring => return Ring::fits(ranks, config),
+            Split::Experts => return Expert::fits(ranks, config, batch),
+            Split::Square | Split::Squares => {
                 self.sides(ranks).map(|[side, layers]| (Summa::parts_of(side, layers), 1))
             }
-            Inside::Cube => self.sides(ranks).map(|[side, _]| (Cube::parts_of(side), side)),
+            Split::Cube => self.sides(ranks).map(|[side, _]| (Cube::parts_of(side), side)),
         };
         let Some((parts, depth)) = parts else {
-            let (way, shape) = match self {
-                Inside::Cube => ("3d", "a cube of ranks, such as 8 or 27"),
+            let (name, shape) = match self {
+                Split::Cube => ("3d", "a cube of ranks, such as 8 or 27"),
                 _ => ("2d", "a square of ranks, such as 4 or 9"),
             };
-            let problem = format!("{way} divides among {shape}: {ranks} make none");
+            let problem = format!("{name} divides among {shape}: {ranks} make none");
             return Err(Error::setting("strategy", problem));
         };
         grid::fits(parts, depth, config, batch)
@@ -86,12 +86,12 @@ impl Inside {
     pub(super) fn sides(self, ranks: usize) -> Option<[usize; 2]> {
         match self {
             // The fewest layers: a square if there is one.
-            Inside::Squares => {
+            Split::Squares => {
                 let fits = |side: &usize| ranks.is_multiple_of(side * side);
                 let side = (1..=ranks.isqrt()).rev().find(fits)?;
                 Some([side, ranks / (side * side)])
             }
-            Inside::Cube => {
+            Split::Cube => {
                 let side = (1..=ranks).find(|side| side.pow(3) >= ranks)?;
                 (side.pow(3) == ranks).then_some([side, side])
             }
@@ -119,7 +119,7 @@ impl Args {
             (_, None) => String::new(),
         };
         // How many samples a pass has depends on how many ranks divide experts.
-        let tried = if inside == Inside::Experts { 0 } else { TRIED };
+        let tried = if inside == Split::Experts { 0 } else { TRIED };
         let would = (2..=tried).filter(|ranks| inside.suits(*ranks, &config, batch).is_ok());
         let would: Vec<String> = would.take(TOLD).map(|ranks| ranks.to_string()).collect();
         let would = match would.is_empty() {

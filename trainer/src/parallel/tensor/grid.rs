@@ -7,7 +7,7 @@
 //! heads, proj; fc, GELU, out. The residual stream and the norms are whole on every rank, so a tile
 //! is cut from it for free and put together by an all-gather.
 
-use super::{Division, Group, Inside, Linear, LinearGrads, Place};
+use super::{Division, Group, Linear, LinearGrads, Place, Split};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
@@ -28,7 +28,7 @@ pub enum Side {
 /// tensor is padded: what is divided must divide.
 pub trait Grid {
     /// Which of them this is.
-    fn way(&self) -> Inside;
+    fn split(&self) -> Split;
 
     /// All ranks, and the groups along the axes.
     fn groups(&self) -> &[Group];
@@ -184,8 +184,8 @@ impl<G: Grid> Division for Gridded<G> {
         self.grid.groups()
     }
 
-    fn way(&self) -> Option<Inside> {
-        Some(self.grid.way())
+    fn split(&self) -> Option<Split> {
+        Some(self.grid.split())
     }
 
     fn place(&self, rank: usize) -> Place {

@@ -7,7 +7,7 @@
 //! and 6 all-gathers, of which two fetch again what the norms gave, so that a rank keeps only its
 //! own rows.
 
-use super::{At, Division, Group, Inside, Linear, LinearGrads, Place};
+use super::{At, Division, Group, Linear, LinearGrads, Place, Split};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::kernels::{Heads, Kernels};
@@ -69,8 +69,8 @@ impl Division for Megatron {
         std::slice::from_ref(&self.group)
     }
 
-    fn way(&self) -> Option<Inside> {
-        Some(if self.divides_rows { Inside::Sequence } else { Inside::Heads })
+    fn split(&self) -> Option<Split> {
+        Some(if self.divides_rows { Split::Sequence } else { Split::Heads })
     }
 
     fn place(&self, rank: usize) -> Place {

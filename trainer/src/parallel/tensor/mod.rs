@@ -50,7 +50,7 @@ use std::time::{Duration, Instant};
 
 /// A way to divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inside {
+pub enum Split {
     /// Megatron's split of heads and hidden numbers.
     Heads,
     /// And of the stream's rows.
@@ -67,10 +67,10 @@ pub enum Inside {
     Experts,
 }
 
-impl Inside {
+impl Split {
     /// Whether each rank has rows of the stream of its own.
     pub(crate) fn divides_rows(self) -> bool {
-        matches!(self, Inside::Sequence | Inside::Ring | Inside::Experts)
+        matches!(self, Split::Sequence | Split::Ring | Split::Experts)
     }
 
     /// Divide a model of this shape among `ranks`, for passes over so many samples. Collective.
@@ -89,18 +89,18 @@ impl Inside {
             Ok(Box::new(Gridded::new(Summa::new(ranks, side, layers)?, config, batch)?))
         };
         match self {
-            Inside::Heads | Inside::Sequence => {
-                let divides_rows = self == Inside::Sequence;
+            Split::Heads | Split::Sequence => {
+                let divides_rows = self == Split::Sequence;
                 let group = Group::new(ranks);
                 Ok(Box::new(Megatron::new(group, divides_rows, config, tokens)?))
             }
-            Inside::Ring => Ok(Box::new(Ring::new(Group::new(ranks), config, batch)?)),
-            Inside::Square | Inside::Squares => {
+            Split::Ring => Ok(Box::new(Ring::new(Group::new(ranks), config, batch)?)),
+            Split::Square | Split::Squares => {
                 let [side, layers] = sides();
                 squares(ranks, side, layers)
             }
-            Inside::Experts => Ok(Box::new(Expert::new(Group::new(ranks), config, batch)?)),
-            Inside::Cube => {
+            Split::Experts => Ok(Box::new(Expert::new(Group::new(ranks), config, batch)?)),
+            Split::Cube => {
                 Ok(Box::new(Gridded::new(Cube::new(ranks, sides()[0])?, config, batch)?))
             }
         }
@@ -137,7 +137,7 @@ pub trait Division {
     fn groups(&self) -> &[Group];
 
     /// Which way this is, if it divides something.
-    fn way(&self) -> Option<Inside> {
+    fn split(&self) -> Option<Split> {
         None
     }
 

@@ -9,7 +9,7 @@
 //! values; (4N − 2)/N · n·c in backward, where their gradients go along and then home; and one
 //! all-reduce of a unit's gradients. What is held of scores is one chunk, whatever the length.
 
-use super::{Attended, Division, Group, Inside};
+use super::{Attended, Division, Group, Split};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::kernels::{Chunk, Heads, Kernels};
@@ -124,8 +124,8 @@ impl Division for Ring {
         std::slice::from_ref(&self.group)
     }
 
-    fn way(&self) -> Option<Inside> {
-        Some(Inside::Ring)
+    fn split(&self) -> Option<Split> {
+        Some(Split::Ring)
     }
 
     fn extent(&self, config: &Config, batch: usize, time: usize) -> Extent {

@@ -9,7 +9,7 @@
 //! all-reduce of dW.
 
 use super::grid::{at_least, bytes_of};
-use super::{At, Grid, Group, Inside, Linear, LinearGrads, Place, Side};
+use super::{At, Grid, Group, Linear, LinearGrads, Place, Side, Split};
 use crate::error::Error;
 use crate::kernels::Kernels;
 use crate::layout::Share;
@@ -67,8 +67,8 @@ fn spread(group: &Group, room: &mut Vec<f32>, tile: &[f32], root: usize) -> Resu
 }
 
 impl Grid for Summa {
-    fn way(&self) -> Inside {
-        if self.layers > 1 { Inside::Squares } else { Inside::Square }
+    fn split(&self) -> Split {
+        if self.layers > 1 { Split::Squares } else { Split::Square }
     }
 
     fn groups(&self) -> &[Group] {

@@ -5,7 +5,9 @@ mod mixture;
 
 use super::{beside, has_device};
 use brigade_cuda::{Context, Cuda, DeviceMemory, Stream};
-use brigade_trainer::kernels::cuda::{Columns, Device, Inside, Norm, Room, SQUARES, View};
+use brigade_trainer::kernels::cuda::{
+    Columns, Device, Matrix, Norm, Product, ProductFormat, Room, SQUARES, View,
+};
 use brigade_trainer::kernels::{Cpu, Heads, Kernels};
 
 const SEED: u64 = 1851;
@@ -27,7 +29,7 @@ impl Rig {
         let stream = Stream::new(&Context::new(&device).unwrap()).unwrap();
         let memory = DeviceMemory::new(stream.context(), 8 << 20).unwrap();
         let room = Room::at(memory.address());
-        let device = Device::new(&stream, Inside::Full).unwrap();
+        let device = Device::new(&stream, ProductFormat::Full).unwrap();
         println!("seed {SEED}, {}", device.describe());
         Rig { device, memory, room, rng: fastrand::Rng::with_seed(SEED) }
     }
@@ -105,6 +107,21 @@ fn norms_agree() {
     rig.check("norm's dx", dx_there, &dx);
     rig.check("norm's dgain", there[0], &dgain);
     rig.check("norm's dbias", there[1], &dbias);
+}
+
+/// A grid has 65 535 blocks along its third dimension, one for each product.
+#[test]
+fn more_products_than_a_grid_is_deep_agree() {
+    if !has_device() {
+        return;
+    }
+    let (mut rig, count) = (Rig::new(), 65_535 + 70);
+    let ((a, a_there), (b, b_there)) = (rig.random(count), rig.random(count));
+    let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a * b).collect();
+    let there = rig.unwritten(count);
+    let [out, a, b] = [there, a_there, b_there].map(|view| Matrix::rows(view, 1).each(1));
+    rig.device.product(&Product::new(out, a, b, [1; 3]).times(count)).unwrap();
+    rig.check("products", there, &want);
 }
 
 /// A linear layer's numbers, here and there, and room for what comes of them.

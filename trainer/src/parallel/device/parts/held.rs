@@ -13,12 +13,13 @@
 use super::unit::Unit;
 use crate::device::Wire;
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Inside, Room, View};
+use crate::kernels::cuda::{Device, ProductFormat, Room, View};
 use crate::layout::Layout;
 use crate::optim::Optimizer;
 use crate::parallel::device::counted;
 use crate::parallel::source::Passing;
 use crate::parallel::{Memory, Stage, Take};
+use crate::state::Array;
 use brigade_comm::Communicator;
 use std::ops::Range;
 
@@ -78,7 +79,7 @@ impl Held {
         room: &mut Room,
         layout: &Layout,
         share: Share,
-        inside: Inside,
+        inside: ProductFormat,
         (rank, ranks): (usize, usize),
         wholes: Wholes,
     ) -> Held {
@@ -259,11 +260,11 @@ impl Held {
         for (_, Unit { range, params, mean, square, .. }) in self.all() {
             part.resize(params.len(), 0.0);
             whole.resize(group.size() * params.len(), 0.0);
-            let arrays = [("params", params), ("mean", mean), ("square", square)];
+            let arrays = [(Array::Params, params), (Array::Mean, mean), (Array::Square, square)];
             for (array, view) in &arrays[..if has_moments { 3 } else { 1 }] {
                 wire.read(**view, &mut part)?;
                 group.all_gather(&part, &mut whole)?;
-                take(array, range.start, &whole[..range.len()])?;
+                take(*array, range.start, &whole[..range.len()])?;
             }
         }
         Ok(())
@@ -300,8 +301,8 @@ mod tests {
     use crate::layout::Config;
 
     /// Bytes of the state of a rank of four, in a model whose units are alike or small.
-    fn state(stage: Stage, inside: Inside) -> [u64; 3] {
-        let share = Share { stage, slots: 2, is_packed: inside == Inside::Bf16 };
+    fn state(stage: Stage, inside: ProductFormat) -> [u64; 3] {
+        let share = Share { stage, slots: 2, is_packed: inside == ProductFormat::Bf16 };
         let config =
             Config { vocab: 8, context: 8, layers: 8, heads: 2, width: 32, experts: 0, top: 0 };
         let layout = Layout::new(config);
@@ -318,10 +319,10 @@ mod tests {
     #[test]
     fn a_rank_of_four_holds_its_quarter_of_what_its_stage_divides() {
         // Per cent of f32 numbers, one for each parameter.
-        assert_eq!(state(Stage::Zero1, Inside::Full), [100, 125, 50]);
-        assert_eq!(state(Stage::Zero2, Inside::Full), [100, 25, 50]);
-        assert_eq!(state(Stage::Fsdp, Inside::Full), [25, 25, 50]);
-        assert_eq!(state(Stage::Zero2, Inside::Bf16), [75, 25, 50]);
-        assert_eq!(state(Stage::Fsdp, Inside::Bf16), [37, 25, 50]);
+        assert_eq!(state(Stage::Zero1, ProductFormat::Full), [100, 125, 50]);
+        assert_eq!(state(Stage::Zero2, ProductFormat::Full), [100, 25, 50]);
+        assert_eq!(state(Stage::Fsdp, ProductFormat::Full), [25, 25, 50]);
+        assert_eq!(state(Stage::Zero2, ProductFormat::Bf16), [75, 25, 50]);
+        assert_eq!(state(Stage::Fsdp, ProductFormat::Bf16), [37, 25, 50]);
     }
 }

@@ -5,12 +5,13 @@
 
 use crate::device::Wire;
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Inside, Room, View};
+use crate::kernels::cuda::{Device, ProductFormat, Room, View};
 use crate::layout::Layout;
 use crate::optim::Optimizer;
 use crate::parallel::Stage;
 use crate::parallel::device::runs;
 use crate::parallel::source::Passing;
+use crate::state::Array;
 use brigade_comm::{Call, Dtype, Op};
 use brigade_schedule::Collective;
 use std::ops::Range;
@@ -42,7 +43,7 @@ impl Unit {
         room: &mut Room,
         range: Range<usize>,
         stage: Stage,
-        inside: Inside,
+        inside: ProductFormat,
         (rank, ranks): (usize, usize),
     ) -> Unit {
         let part = part(range.len(), ranks);
@@ -79,10 +80,10 @@ impl Unit {
     pub(super) fn fill(&self, wire: &mut Wire, passing: &mut Passing<'_>) -> Result<(), Error> {
         let Unit { range, own, .. } = self;
         let part = own.start - range.start..own.end - range.start;
-        for (array, to) in [("mean", self.mean), ("square", self.square)] {
+        for (array, to) in [(Array::Mean, self.mean), (Array::Square, self.square)] {
             wire.put(to.first(part.len()), &passing.unit(array, range)?[part.clone()])?;
         }
-        let params = passing.unit("params", range)?;
+        let params = passing.unit(Array::Params, range)?;
         wire.put(self.params.first(part.len()), &params[part.clone()])?;
         match self.whole {
             Some(whole) => wire.put(whole.first(range.len()), params),

@@ -5,7 +5,7 @@
 
 use crate::device::Wire;
 use crate::error::Error;
-use crate::kernels::cuda::{Device, Inside, Room, View};
+use crate::kernels::cuda::{Device, ProductFormat, Room, View};
 use crate::layout::Layout;
 use crate::norms::ExactSum;
 use crate::offload::DiskUse;
@@ -56,7 +56,7 @@ impl Views {
         layout: &Layout,
         units: Range<usize>,
         slots: usize,
-        inside: Inside,
+        inside: ProductFormat,
     ) -> Views {
         let (range, longest) = (layout.span(&units), longest(layout, units.clone()));
         Views {
