@@ -7,6 +7,7 @@ import atexit
 import functools
 import importlib
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import torch
 import torch.distributed
 
 from brigade import malloc
+
+# How much of what an exception says the others hear.
+REASON_LENGTH = 500
 
 
 def register():
@@ -34,7 +38,16 @@ def register():
     )
     name_shrunken_groups()
     # Threads that still run callbacks when the interpreter goes would abort the process.
-    atexit.register(backend.end_all)
+    atexit.register(end_all, backend)
+
+
+def end_all(backend):
+    """End the groups of this process. If an exception ends it the others hear so, and wait no more;
+    in a session of the interpreter one that was seen has ended nothing.
+    """
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    why = "" if error is None else f"its program ended with {type(error).__name__}: {error}"
+    backend.end_all(why[:REASON_LENGTH])
 
 
 def name_shrunken_groups():

@@ -52,6 +52,8 @@ public:
     // Receive it, unless another channel does first.
     void receive(std::shared_ptr<Posted> posted) {
         inbox_.post(std::move(posted));
+        // What has come already waits for nothing else, which the lane may.
+        deliver_kept();
         lane_.post([this] { serve(); });
     }
 

@@ -44,7 +44,8 @@ Group::Work Group::allreduce_coalesced(Tensors &tensors,
 Group::Work Group::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
     const Call call(rank_, "reduce");
     check_peer(opts.rootRank);
-    auto run = Run::in_place(single(tensors));
+    const bool is_root = rank_ == opts.rootRank;
+    auto run = is_root ? Run::in_place(single(tensors)) : Run::input({single(tensors)});
     const Element element = folded(run.type(), opts.reduceOp);
     auto body = [this, run = std::move(run), op = Op(opts.reduceOp, rank_), element,
                  root = static_cast<int>(opts.rootRank)] {
@@ -61,7 +62,8 @@ Group::Work Group::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
 Group::Work Group::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) {
     const Call call(rank_, "broadcast");
     check_peer(opts.rootRank);
-    auto run = Run::in_place(single(tensors));
+    const bool is_root = rank_ == opts.rootRank;
+    auto run = is_root ? Run::input({single(tensors)}) : Run::output({single(tensors)});
     auto body = [this, run = std::move(run), root = static_cast<int>(opts.rootRank)] {
         const Element element = moved(run.type());
         check(brigade_broadcast(run.data(), run.data(), run.count() * element.per_element,

@@ -115,7 +115,7 @@ Group::Group(Ptr<Store> store, Joined joined, int rank, int size, Millis timeout
 
 Group::~Group() { shutdown(); }
 
-void Group::end_all() {
+void Group::end_all(const std::string &why) {
     for (;;) {
         Ptr<Group> group;
         {
@@ -123,6 +123,8 @@ void Group::end_all() {
             if (groups().empty()) break;
             group = Ptr<Group>::unsafe_reclaim_from_nonowning(*groups().begin());
         }
+        // In a child of fork the groups are the parent's.
+        if (!why.empty() && group->born_ == forks.load()) group->fail(why.c_str());
         group->shutdown();
     }
 }
@@ -160,9 +162,13 @@ void Group::shutdown() {
 
 void Group::abort() {
     check_alive();
-    brigade_comm_abort(comm_, "torch aborted the group");
+    fail("torch aborted the group");
+}
+
+void Group::fail(const char *why) {
+    brigade_comm_abort(comm_, why);
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (auto &channel : channels_) channel.second->abort("torch aborted the group");
+    for (auto &channel : channels_) channel.second->abort(why);
 }
 
 c10d::ErrorType Group::getError() {
@@ -221,9 +227,13 @@ void Group::startCoalescing() {
     check_alive();
     auto whole = c10::make_intrusive<Operation>(rank_, c10d::OpType::COALESCED, nullptr, Tensors(),
                                                 sequence_);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    BRIGADE_CHECK_VALUE(!batch_, "calls of this group are being coalesced already");
-    batch_ = std::make_shared<Batch>(std::move(whole));
+    std::shared_ptr<Batch> abandoned = std::make_shared<Batch>(std::move(whole));
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        batch_.swap(abandoned);
+    }
+    // torch does not end one in which a call was refused.
+    if (abandoned) abandoned->close();
 }
 
 Group::Work Group::endCoalescing() {

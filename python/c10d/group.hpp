@@ -46,7 +46,7 @@ public:
     brigade_comm_t comm() const { return comm_; }
 
     // End all groups of this process: for its end, while threads may still run callbacks.
-    static void end_all();
+    static void end_all(const std::string &why);
 
     Work allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) override;
     Work allreduce_coalesced(Tensors &tensors,
@@ -104,6 +104,8 @@ public:
     }
     c10d::ErrorType getError() override;
     void abort() override;
+    // Make everything that waits fail, here and on the others, who hear why.
+    void fail(const char *why);
     void shutdown() override;
 
 private:

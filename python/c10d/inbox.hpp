@@ -105,10 +105,12 @@ public:
                            [](const Wanted &one) { return one->is_shared; });
     }
 
-    // Who gets the message with this tag that is there now; nobody yet, perhaps.
+    // Who gets the message with this tag that is there now; nobody yet, perhaps: one with the same
+    // tag that was kept goes first, to whoever wants it by now.
     Wanted claim(int64_t tag) {
         const std::lock_guard<std::mutex> lock(mutex_);
         moved_ = Pool::Clock::now();
+        if (kept_.count(tag) > 0) return nullptr;
         return claim_if([tag](const Posted &one) { return one.tag == tag; });
     }
 

@@ -1,5 +1,6 @@
 // Threads for what hangs on futures. A callback may wait for another collective, and what hangs on
-// that one must then run beside it: so whoever finds no idle thread gets a new one.
+// that one must then run beside it: so whoever finds no idle thread gets a new one, which ends when
+// there has been nothing for it for a while.
 #pragma once
 
 #include <atomic>
@@ -64,10 +65,16 @@ private:
             }
             idle_++;
             quiet_.notify_all();
-            changed_.wait(lock, [this] { return !tasks_.empty(); });
+            const bool is_wanted =
+                changed_.wait_for(lock, PATIENCE, [this] { return !tasks_.empty(); });
             idle_--;
+            if (!is_wanted) break;
         }
+        threads_--;
+        quiet_.notify_all();
     }
+
+    static constexpr std::chrono::seconds PATIENCE{2};
 
     inline static thread_local bool inside_ = false;
     const unsigned born_ = forks.load();

@@ -143,6 +143,8 @@ class Channel:
         """Queue room for a message."""
         with self._lock:
             self._posted.append((work, run, tag))
+        # What has come already waits for nothing else, which the lane may.
+        self._deliver_kept()
         self._lane.post(self._take_one)
 
     def drain(self, timeout):
@@ -252,9 +254,11 @@ class Channel:
                         # They failed with an earlier one.
                         return
                 tag, count, *kind = HEADER.unpack(self._fetch(HEADER.size))
-                posted = self._find(lambda wanted: wanted == tag)
+                posted = self._claim(tag)
                 if posted is None:
-                    self._kept[tag].append((kind, self._fetch(count)))
+                    kept = (kind, self._fetch(count))
+                    with self._lock:
+                        self._kept[tag].append(kept)
                     continue
                 work, run, _tag = posted
                 return work.carry_out(lambda: self._finish(run, kind, count))
@@ -264,12 +268,20 @@ class Channel:
             for work, _run, _tag in posted:
                 work.settle(error)
 
-    def _find(self, fits):
+    def _claim(self, tag):
+        """Who gets the message with this tag that is there now; nobody yet, perhaps: one with the
+        same tag that was kept goes first, to whoever wants it by now.
+        """
         with self._lock:
-            found = next((one for one in self._posted if fits(one[2])), None)
-            if found is not None:
-                self._posted.remove(found)
-            return found
+            return None if self._kept.get(tag) else self._first(lambda wanted: wanted == tag)
+
+    def _first(self, fits):
+        """The first posted one whose tag fits, which is no longer posted."""
+        for at, one in enumerate(self._posted):
+            if fits(one[2]):
+                del self._posted[at]
+                return one
+        return None
 
     def _finish(self, run, kind, count):
         if kind == [run.dtype, run.each] and count == run.data.nbytes:
@@ -279,11 +291,12 @@ class Channel:
         self._check_fit(run, kind, count)
 
     def _deliver_kept(self):
-        posted = self._find(lambda tag: self._kept.get(tag))
-        if posted is None:
-            return False
-        work, run, tag = posted
-        kind, memory = self._kept[tag].popleft()
+        with self._lock:
+            posted = self._first(lambda tag: self._kept.get(tag))
+            if posted is None:
+                return False
+            work, run, tag = posted
+            kind, memory = self._kept[tag].popleft()
 
         def body():
             self._check_fit(run, kind, len(memory))

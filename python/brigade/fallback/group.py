@@ -40,9 +40,11 @@ def acquaintance(ranks):
     return None
 
 
-def end_all():
-    """End the groups of this process."""
+def end_all(why):
+    """End the groups of this process; of a reason the others hear."""
     for group in list(GROUPS):
+        if why:
+            group.abort(why)
         group.shutdown()
     wait_for_those_that_follow(GRACE)
 
@@ -279,10 +281,8 @@ class Group(Backend):
         return work
 
     def start_coalescing(self):
-        with self._lock:
-            if self._batch is not None:
-                raise ValueError("calls of this group are being coalesced already")
-            self._batch = []
+        # torch does not end one in which a call was refused.
+        self._batch = []
 
     def end_coalescing(self):
         with self._lock:
@@ -291,11 +291,11 @@ class Group(Backend):
             raise ValueError("no calls of this group are being coalesced")
         return All(batch)
 
-    def abort(self):
+    def abort(self, why="torch aborted the group"):
         for channel in self._channels.values():
-            channel.abort("torch aborted the group")
+            channel.abort(why)
         if self._comm is not None:
-            check(LIBRARY.brigade_comm_abort(self._comm, b"torch aborted the group"))
+            check(LIBRARY.brigade_comm_abort(self._comm, why.encode()))
 
     @named("shrink_group")
     def shrink(self, excluded, flags=0, opts=None):

@@ -94,6 +94,16 @@ def booleans(rank, world):
     assert everyone[rank].tolist() == mine.tolist()
 
 
+@case(backends=("brigade",), quick=True)
+def what_is_only_read_may_be_one_number_many_times(rank, world):
+    tensor = torch.full((1,), 3.0).expand(4) if rank == 0 else torch.zeros(4)
+    dist.broadcast(tensor, 0)
+    assert bool((tensor == 3).all())
+    part = torch.ones(4) if rank == 0 else torch.ones(1).expand(4)
+    dist.reduce(part, 0)
+    assert bool((part == (world if rank == 0 else 1)).all())
+
+
 @case(gloo_fails=True, quick=True)
 def views_with_steps(rank, world):
     base = part(rank, torch.float32, (6, 4))

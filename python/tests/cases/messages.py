@@ -99,6 +99,61 @@ def tags_in_another_order(rank, world):
             assert bool((got[tag] == tag).all())
 
 
+@case(quick=True)
+def those_with_one_tag_keep_their_order(rank, world):
+    sent = [torch.tensor([float(number)]) for number in (1, 2, 5)]
+    dist.barrier()
+    if rank == 0:
+        works = [dist.isend(sent[0], 1, tag=2)]
+        dist.barrier()
+        time.sleep(0.6)
+        works += [dist.isend(sent[1], 1, tag=2), dist.isend(sent[2], 1, tag=5)]
+        for work in works:
+            work.wait()
+        return
+    got = [torch.empty(1) for _ in sent]
+    if rank == 1:
+        last = dist.irecv(got[2], 0, tag=5)
+    dist.barrier()
+    if rank == 1:
+        # The first one has come, and nobody wanted it.
+        time.sleep(0.2)
+        works = [dist.irecv(got[0], 0, tag=2), dist.irecv(got[1], 0, tag=2), last]
+        for work in works:
+            work.wait()
+        assert [one.item() for one in got] == [1, 2, 5], got
+
+
+@case(quick=True)
+def one_that_has_come_waits_for_no_other(rank, world):
+    here = torch.zeros(1)
+    if rank == 0:
+        work = dist.isend(here + 2, 1, tag=2)
+        dist.recv(here, 1, tag=7)
+        dist.send(here + 3, 1, tag=5)
+        work.wait()
+    elif rank == 1:
+        there = torch.empty(1)
+        work = dist.irecv(there, 0, tag=5)
+        time.sleep(0.3)
+        dist.recv(here, 0, tag=2)
+        dist.send(here, 0, tag=7)
+        work.wait()
+        assert (here.item(), there.item()) == (2, 5)
+
+
+@case(backends=("brigade",), quick=True, needs_native=True)
+def a_batch_in_which_a_call_is_refused_spoils_no_other(rank, world):
+    after, before = ring(rank, world)
+    sent, got = torch.full((3,), float(rank)), torch.empty(3)
+    wrong = [dist.P2POp(dist.irecv, torch.ones(1).expand(3), before)]
+    refused(dist.batch_isend_irecv, wrong, kind=RuntimeError)
+    right = [dist.P2POp(dist.irecv, got, before), dist.P2POp(dist.isend, sent, after)]
+    for work in dist.batch_isend_irecv(right):
+        work.wait()
+    assert bool((got == before).all())
+
+
 @case()
 def a_message_does_not_wait_for_collectives(rank, world):
     tensor = torch.zeros(1)

@@ -8,6 +8,8 @@ import time
 import torch
 import torch.distributed as dist
 
+import brigade.torch
+
 from .case import begin, case, end_with_the_others, refused
 
 
@@ -31,6 +33,23 @@ def a_first_message_from_or_to_a_rank_that_ended(backend, rank, world):
     error = told_at_once(dist.isend, 1)
     assert "a message to rank 1: rank 1 has left" in error, error
     end_with_the_others(rank, [other for other in range(world) if other != 1])
+
+
+@case(bare=True, backends=("brigade",), quick=True)
+def who_ends_by_an_exception_says_so_and_waits_for_nothing(backend, rank, world):
+    begin(backend, 40)
+    dist.barrier()
+    since = time.monotonic()
+    if rank == 1:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        # As the interpreter has it when it ends so.
+        sys.last_value = ValueError("no such file")
+        brigade.torch.end_all(brigade.torch.find())
+        refused(work.wait, kind=RuntimeError)
+    else:
+        error = refused(dist.barrier, kind=dist.DistBackendError)
+        assert "rank 1 aborted: its program ended with ValueError: no such file" in str(error), error
+    assert time.monotonic() - since < 8
 
 
 @case(bare=True, backends=("brigade",), ends={1: -signal.SIGKILL}, quick=True)

@@ -1,6 +1,7 @@
 """What goes on while its caller does something else."""
 
 import datetime
+import os
 import time
 
 import torch
@@ -44,6 +45,23 @@ def futures(rank, world):
     blocking = dist.group.WORLD.allreduce([torch.ones(1)])
     blocking.wait()
     assert blocking.get_future().wait()[0].item() == world
+
+
+@case(backends=("brigade",), needs_native=True)
+def threads_of_callbacks_end(rank, world):
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    before = threads()
+    works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(100)]
+    futures = [work.get_future().then(lambda _: time.sleep(0.02)) for work in works]
+    for future in futures:
+        future.wait()
+    deadline = time.monotonic() + 20
+    while threads() > before + 1:
+        assert time.monotonic() < deadline, (before, threads())
+        time.sleep(0.1)
 
 
 @case(backends=("brigade",), quick=True, needs_native=True)
