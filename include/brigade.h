@@ -344,7 +344,9 @@ typedef struct {
 // The least; NaN if one is NaN.
 #define BRIGADE_MIN 3
 
-// The sum divided by the number of ranks: rounded once for floats, truncated for integers.
+// The sum divided by the number of ranks, truncated for integers. A sum that the type does not
+// hold is infinite before it is divided, or the largest number of eight bits: where that may be,
+// brigade_op_create_pre_mul_sum divides first.
 #define BRIGADE_AVG 4
 
 // Bitwise and, of integers and booleans.
@@ -371,8 +373,9 @@ int brigade_version(void);
 const char *brigade_error_string(brigade_result_t result);
 
 // The whole sentence of the last call that failed on this thread: what, where, which rank, the
-// number that was wrong. Never NULL; empty if none has failed. It is good until the next call
-// fails on this thread, or the thread ends.
+// number that was wrong. Ranks have their numbers in the world, also where a call is one of a part
+// of it. Never NULL; empty if none has failed, or on a thread that is ending. It is good until the
+// next call fails on this thread, or the thread ends.
 //
 // Threads: each thread has its own.
 const char *brigade_last_error(void);

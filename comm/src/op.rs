@@ -22,7 +22,9 @@ pub enum Op {
     Min,
     /// The greatest.
     Max,
-    /// The sum divided by the number of ranks: rounded once for floats, truncated for integers.
+    /// The sum divided by the number of ranks, truncated for integers. A sum that the type does not
+    /// hold is infinite before it is divided, or the largest number of eight bits: where that may
+    /// be, [`Op::PreMulSum`] divides first.
     Avg,
     /// Bitwise and.
     Band,

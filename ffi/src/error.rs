@@ -88,8 +88,9 @@ pub extern "C" fn brigade_error_string(result: ResultCode) -> *const c_char {
 }
 
 /// The whole sentence of the last call that failed on this thread: what, where, which rank, the
-/// number that was wrong. Never NULL; empty if none has failed. It is good until the next call
-/// fails on this thread, or the thread ends.
+/// number that was wrong. Ranks have their numbers in the world, also where a call is one of a part
+/// of it. Never NULL; empty if none has failed, or on a thread that is ending. It is good until the
+/// next call fails on this thread, or the thread ends.
 ///
 /// Threads: each thread has its own.
 #[unsafe(no_mangle)]

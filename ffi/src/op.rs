@@ -23,7 +23,9 @@ pub const BRIGADE_PROD: brigade_op_t = 1;
 pub const BRIGADE_MAX: brigade_op_t = 2;
 /// The least; NaN if one is NaN.
 pub const BRIGADE_MIN: brigade_op_t = 3;
-/// The sum divided by the number of ranks: rounded once for floats, truncated for integers.
+/// The sum divided by the number of ranks, truncated for integers. A sum that the type does not
+/// hold is infinite before it is divided, or the largest number of eight bits: where that may be,
+/// brigade_op_create_pre_mul_sum divides first.
 pub const BRIGADE_AVG: brigade_op_t = 4;
 /// Bitwise and, of integers and booleans.
 pub const BRIGADE_BAND: brigade_op_t = 5;
