@@ -828,14 +828,15 @@ brigade_result_t brigade_group_start(void);
 // group failed when it was listed, or one on memory of the host makes no sense by itself, none is
 // carried out. A child that was forked inside a group can only end it: its calls are the parent's.
 //
-// Buffers of messages in a group lie apart, but for those that are only sent: else nothing of it
-// is carried out.
+// Buffers of messages of one communicator in a group lie apart, but for those that are only sent:
+// else nothing of it is carried out.
 //
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_end(brigade_work_t *work);
 
-// Forget the calls of all groups that this thread has open, and end these: for whoever cannot go
-// on listing, as in a handler of exceptions. Without an open group it does nothing.
+// Forget the calls of the innermost group that this thread has open, and end it: for whoever
+// cannot go on listing, as in a handler of exceptions. Of a group around it nothing is carried out
+// either. Without an open group it does nothing.
 //
 // Threads: each thread has its own groups.
 brigade_result_t brigade_group_cancel(void);

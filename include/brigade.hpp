@@ -128,8 +128,8 @@ private:
 };
 
 // Calls that are listed and carried out together, by `end`. Who leaves the scope without it, as an
-// exception does, has none of them carried out. Communicators end outside of groups: declare them
-// before it.
+// exception does, has none of them carried out, nor those of a group around it. Communicators end
+// outside of groups: declare them before it.
 class Group {
 public:
     Group() { check(brigade_group_start()); }

@@ -174,10 +174,15 @@ pub unsafe extern "C" fn brigade_comm_finalize(comm: brigade_comm_t) -> brigade_
     enter(|| {
         may_wait("brigade_comm_finalize")?;
         let handle = comm.addr() as u64;
-        pin::<Comm>(handle)?.communicator.barrier()?;
-        // A rank that is not as far yet must not take the end of this process for a loss.
+        let pinned = pin::<Comm>(handle)?;
+        pinned.communicator.barrier()?;
+        // A rank that is not as far yet must not take the end of this process for a loss. What ends
+        // does so with our pin, when nobody waits for the list.
+        let mut finalized = finalized();
         close::<Comm>(handle)?;
-        finalized().push(handle);
+        finalized.push(handle);
+        drop(finalized);
+        drop(pinned);
         Ok(())
     })
 }

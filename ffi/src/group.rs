@@ -40,8 +40,8 @@ pub extern "C" fn brigade_group_start() -> brigade_result_t {
 /// group failed when it was listed, or one on memory of the host makes no sense by itself, none is
 /// carried out. A child that was forked inside a group can only end it: its calls are the parent's.
 ///
-/// Buffers of messages in a group lie apart, but for those that are only sent: else nothing of it
-/// is carried out.
+/// Buffers of messages of one communicator in a group lie apart, but for those that are only sent:
+/// else nothing of it is carried out.
 ///
 /// Threads: each thread has its own groups.
 #[unsafe(no_mangle)]
@@ -74,17 +74,29 @@ pub unsafe extern "C" fn brigade_group_end(work: *mut brigade_work_t) -> brigade
 /// Whoever is called when a thread's own data has gone, by `atexit` say.
 const ENDING: &str = "this thread is ending, and has no groups any more";
 
-/// Forget the calls of all groups that this thread has open, and end these: for whoever cannot go
-/// on listing, as in a handler of exceptions. Without an open group it does nothing.
+/// Forget the calls of the innermost group that this thread has open, and end it: for whoever
+/// cannot go on listing, as in a handler of exceptions. Of a group around it nothing is carried out
+/// either. Without an open group it does nothing.
 ///
 /// Threads: each thread has its own groups.
 #[unsafe(no_mangle)]
 pub extern "C" fn brigade_group_cancel() -> brigade_result_t {
     enter(|| {
         refuse_in_operator()?;
-        set_open_groups(0);
-        // What a thread that is ending had listed has gone.
-        drop(GROUP.try_with(RefCell::take));
+        match open_groups() {
+            0 => {}
+            1 => {
+                set_open_groups(0);
+                // What a thread that is ending had listed has gone.
+                if let Ok(group) = GROUP.try_with(RefCell::take) {
+                    drop(fork::own_group(group.process, group));
+                }
+            }
+            count => {
+                spoil(&Failure::usage("a group within it was cancelled"));
+                set_open_groups(count - 1);
+            }
+        }
         Ok(())
     })
 }

@@ -4,6 +4,7 @@ torch finds `register` by itself, through the entry points of installed packages
 """
 
 import atexit
+import contextlib
 import functools
 import importlib
 import os
@@ -25,6 +26,7 @@ def register():
     backend = find()
 
     def create(group, _options):
+        end_all.process = os.getpid()
         # Only where somebody trains with it: an import of torch changes nothing.
         malloc.keep_freed()
         # The ranks of the default group that are in this one; none for the default group.
@@ -46,8 +48,16 @@ def end_all(backend):
     in a session of the interpreter one that was seen has ended nothing.
     """
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    why = "" if error is None else f"its program ended with {type(error).__name__}: {error}"
-    backend.end_all(why[:REASON_LENGTH])
+    why = ""
+    # In a child of fork the groups are the parent's.
+    if error is not None and end_all.process == os.getpid():
+        why = f"its program ended with {type(error).__name__}"
+        with contextlib.suppress(Exception):
+            why += f": {error}"
+    backend.end_all(why[:REASON_LENGTH].encode(errors="replace").decode())
+
+
+end_all.process = None
 
 
 def name_shrunken_groups():

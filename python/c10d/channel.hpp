@@ -51,9 +51,8 @@ public:
 
     // Receive it, unless another channel does first.
     void receive(std::shared_ptr<Posted> posted) {
-        inbox_.post(std::move(posted));
         // What has come already waits for nothing else, which the lane may.
-        deliver_kept();
+        for (const auto &delivery : inbox_.post(std::move(posted))) hand_over(delivery);
         lane_.post([this] { serve(); });
     }
 
@@ -239,18 +238,21 @@ private:
 
     // Whether a message that had come earlier was one of those that are waited for now.
     bool deliver_kept() {
-        Inbox::Kept kept;
-        const auto posted = inbox_.claim_kept(kept);
-        if (!posted) return false;
-        posted->work->came_from(peer_);
-        const auto body = [&] {
-            const auto &[header, bytes] = kept;
-            if (!fits(header, posted->run)) fail_to_fit(header, posted->run);
-            if (!bytes.empty()) std::memcpy(posted->run.data(), bytes.data(), bytes.size());
-            posted->run.bring_back();
+        const auto delivery = inbox_.claim_kept();
+        if (delivery) hand_over(*delivery);
+        return delivery.has_value();
+    }
+
+    void hand_over(const Inbox::Delivery &delivery) const {
+        const auto &posted = *delivery.first;
+        const auto &[header, bytes] = delivery.second;
+        posted.work->came_from(peer_);
+        const auto body = [&, &header = header, &bytes = bytes] {
+            if (!fits(header, posted.run)) fail_to_fit(header, posted.run);
+            if (!bytes.empty()) std::memcpy(posted.run.data(), bytes.data(), bytes.size());
+            posted.run.bring_back();
         };
-        posted->work->carry_out(body);
-        return true;
+        posted.work->carry_out(body);
     }
 
     static bool has_type_of(const Header &header, const Run &run) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -61,12 +62,19 @@ public:
     using Bytes = std::vector<uint8_t>;
     using Kept = std::pair<Header, Bytes>;
     using Wanted = std::shared_ptr<Posted>;
+    // Who gets a message that was kept, and that.
+    using Delivery = std::pair<Wanted, Kept>;
 
     explicit Inbox(Millis timeout) : timeout_(timeout) {}
 
-    void post(Wanted wanted) {
+    // Wait for it; or what has come already, and who gets that. Both at once: whoever waits for
+    // what comes next must not do so for one that is had.
+    std::vector<Delivery> post(Wanted wanted) {
         const std::lock_guard<std::mutex> lock(mutex_);
         posted_.push_back(std::move(wanted));
+        std::vector<Delivery> had;
+        while (auto delivery = take_kept()) had.push_back(std::move(*delivery));
+        return had;
     }
 
     // What has been waited for too long, which is waited for no more. Nothing has for as long as
@@ -120,17 +128,10 @@ public:
         kept_[header.tag].emplace_back(header, std::move(bytes));
     }
 
-    // Who gets a message that was kept, and that.
-    Wanted claim_kept(Kept &message) {
+    // A message that was kept and is wanted by now.
+    std::optional<Delivery> claim_kept() {
         const std::lock_guard<std::mutex> lock(mutex_);
-        auto wanted = claim_if([this](const Posted &one) { return kept_.count(one.tag) > 0; });
-        if (wanted) {
-            const auto kept = kept_.find(wanted->tag);
-            message = std::move(kept->second.front());
-            kept->second.pop_front();
-            if (kept->second.empty()) kept_.erase(kept);
-        }
-        return wanted;
+        return take_kept();
     }
 
     // All that is waited for: nothing more will come.
@@ -142,6 +143,16 @@ public:
 private:
     Pool::Clock::time_point deadline(const Posted &one) const {
         return std::max(one.since, moved_) + timeout_;
+    }
+
+    std::optional<Delivery> take_kept() {
+        auto wanted = claim_if([this](const Posted &one) { return kept_.count(one.tag) > 0; });
+        if (!wanted) return std::nullopt;
+        const auto kept = kept_.find(wanted->tag);
+        Delivery delivery(std::move(wanted), std::move(kept->second.front()));
+        kept->second.pop_front();
+        if (kept->second.empty()) kept_.erase(kept);
+        return delivery;
     }
 
     void drop_taken() {

@@ -2,6 +2,7 @@
 // torch one for every call and one that changes; this is for those that are shorter.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <list>
@@ -72,17 +73,24 @@ private:
         std::unique_lock<std::mutex> lock(mutex_);
         for (;;) {
             auto next = Clock::time_point::max();
-            for (auto &watched : watched_) {
-                if (watched.deadline <= Clock::now()) {
-                    // Its call ends now, and leaves the list.
-                    const auto reason = "a call took longer than its timeout of " +
-                                        std::to_string(watched.timeout.count()) + " ms";
-                    brigade_comm_abort(watched.comm, reason.c_str());
-                    watched.deadline = Clock::time_point::max();
-                    watched.has_ended_it = true;
-                }
-                next = std::min(next, watched.deadline);
+            const auto now = Clock::now();
+            const auto late = std::find_if(
+                watched_.begin(), watched_.end(),
+                [now](const Watched &watched) { return watched.deadline <= now; });
+            if (late != watched_.end()) {
+                // Its call ends now, and leaves the list.
+                const auto reason = "a call took longer than its timeout of " +
+                                    std::to_string(late->timeout.count()) + " ms";
+                late->deadline = Clock::time_point::max();
+                late->has_ended_it = true;
+                const brigade_comm_t comm = late->comm;
+                // Others begin and end their calls meanwhile; a handle that has ended is refused.
+                lock.unlock();
+                brigade_comm_abort(comm, reason.c_str());
+                lock.lock();
+                continue;
             }
+            for (const auto &watched : watched_) next = std::min(next, watched.deadline);
             wakes_ = next;
             if (next == Clock::time_point::max()) {
                 changed_.wait(lock);

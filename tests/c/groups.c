@@ -73,6 +73,12 @@ static void groups(void) {
     CHECK(brigade_group_start());
     CHECK(reduce_one());
     CHECK(brigade_group_cancel());
+    CHECK(reduce_one());
+    MISUSED(brigade_group_end(NULL));
+    REQUIRE(two == 7 && strstr(brigade_last_error(), "was cancelled") != NULL);
+    CHECK(brigade_group_start());
+    CHECK(reduce_one());
+    CHECK(brigade_group_cancel());
     MISUSED(brigade_group_end(NULL));
     REQUIRE(two == 7);
     CHECK(brigade_group_cancel());

@@ -284,7 +284,8 @@ impl Args {
         let Travel { compress, reduce, gather, .. } = self.travel;
         let is_late = self.strategy.contains(&Way::PsAsync);
         let or_none = |value: Option<String>| value.unwrap_or_else(|| "none".to_string());
-        let parts = self.accumulate.filter(|parts| *parts > 1);
+        // Micro-batches of a pipeline are its strategy's.
+        let parts = self.accumulate.filter(|parts| *parts > 1 && !self.is_pipeline());
         let flags = [
             ("--accumulate", or_none(parts.map(|parts| parts.to_string()))),
             ("--batch", self.batch.to_string()),

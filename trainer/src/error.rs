@@ -89,13 +89,13 @@ pub enum Error {
         /// What it was.
         loss: f64,
     },
-    /// A gradient does not fit f16 even as it is: no step would ever update anything again.
+    /// Gradients do not fit f16 even as they are, in two steps running: nothing is updated any more.
     #[error(
-        "a gradient overflows f16 at step {step} with a loss scale of 1, the least: try a smaller \
-         --lr, or --precision bf16, which has no such limit"
+        "a gradient overflows f16 at step {step}, and at the one before, with a loss scale of 1, \
+         the least: try a smaller --lr, or --precision bf16, which has no such limit"
     )]
     Overflown {
-        /// The step that came to it.
+        /// The second one.
         step: usize,
     },
 }

@@ -61,7 +61,7 @@ fn make(args: &Args, ranks: usize) -> Result<Plan, Error> {
         let problem = format!("is counted for up to {RANKS_MAX} ranks, not {ranks}");
         return Err(Error::setting(name, problem));
     }
-    args.check_promise(ranks)?;
+    args.check_promise(name, ranks)?;
     if ranks == 1 {
         return of_rank(args, None);
     }

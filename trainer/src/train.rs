@@ -215,7 +215,7 @@ impl Run<'_> {
         let packed_bytes = self.packed_bytes()?;
         // Everything beside the strategy: whatever comes on top of it from now on is a step's.
         let (beside_bytes, mut most_bytes) = (sys::held().saturating_sub(self.peak_bytes), 0);
-        let mut waited_ms = Vec::new();
+        let (mut waited_ms, mut was_over) = (Vec::new(), false);
         for step in self.strategy.steps()..self.args.last_step() {
             sys::take_peak();
             let record = self.step(step)?;
@@ -228,7 +228,9 @@ impl Run<'_> {
             if !record.loss.is_finite() {
                 return Err(Error::Diverged { step: record.step, loss: record.loss });
             }
-            if record.is_skipped && record.loss_scale <= 1.0 {
+            // One batch may be odd; where two of them are, hardly another one will be different.
+            let is_over = record.is_skipped && record.loss_scale <= 1.0;
+            if std::mem::replace(&mut was_over, is_over) && is_over {
                 return Err(Error::Overflown { step: record.step });
             }
             if self.args.checkpoint_every.is_some_and(|every| (step + 1) % every == 0) {

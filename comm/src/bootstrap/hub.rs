@@ -308,6 +308,9 @@ impl Hub {
     /// Say all that there is to say. What one hears in a row goes out as one: an answer does not
     /// count as many that were not read, however much it is.
     fn dispatch(&mut self, orders: Vec<Order>) {
+        if orders.is_empty() {
+            return;
+        }
         let seated = self.conns.iter().enumerate();
         let seated = seated.filter_map(|(index, conn)| Some((conn.rank()?, index)));
         let seated: HashMap<usize, usize> = seated.collect();

@@ -265,15 +265,13 @@ impl Nodes {
         call: (&Call, &Stream),
         bytes: usize,
     ) -> Result<u64, Error> {
-        if bytes == 0 {
-            return Ok(0);
-        }
-        let has_room = rooms.last().is_some_and(|room| room.bytes() >= bytes);
+        let has_room = bytes == 0 || rooms.last().is_some_and(|room| room.bytes() >= bytes);
         let takes = match self.waiting() {
             Some(shared) => !agree(shared, has_room)?,
             None => !has_room,
         };
-        let room = whole.scratch(rooms, bytes, call)?;
+        // Of a short call some ranks have nothing, and agree with the others all the same.
+        let room = if bytes == 0 { 0 } else { whole.scratch(rooms, bytes, call)? };
         match self.waiting() {
             Some(shared) if takes => agree(shared, true).map(|_| room),
             _ => Ok(room),

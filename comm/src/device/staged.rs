@@ -55,9 +55,14 @@ impl Inner {
         // SAFETY: the caller's promise.
         let done =
             unsafe { relay.bring_down(&crossing).and_then(|()| relay.take_across(&crossing)) };
-        // Pinned memory stays as it is for the device even if only a part was done.
-        let settled = self.settle(stream);
-        done.and(settled)
+        match done {
+            // What ended the world took its time; pinned memory stays as long as the group does.
+            Err(error) if !error.is_recoverable() => Err(error),
+            done => {
+                let settled = self.settle(stream);
+                done.and(settled)
+            }
+        }
     }
 
     /// Have pinned memory for so many elements each of a call. Pinning may wait for the device and

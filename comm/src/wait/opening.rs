@@ -1,4 +1,4 @@
-//! Eagerness for what a transport opens to a member, a wire or a window, and for members of a group
+//! Waiting for what a transport opens to a member, a wire or a window, and for members of a group
 //! that it joins: it hears all that a wait in the middle of a call hears. Only the deadline is the
 //! transport's, which knows better what did not come.
 

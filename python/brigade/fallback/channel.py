@@ -141,10 +141,13 @@ class Channel:
 
     def receive(self, work, run, tag):
         """Queue room for a message."""
+        # What has come already waits for nothing else, which the lane may; who waits for what comes
+        # next must not do so for one that is had.
         with self._lock:
             self._posted.append((work, run, tag))
-        # What has come already waits for nothing else, which the lane may.
-        self._deliver_kept()
+            had = list(iter(self._take_kept, None))
+        for delivery in had:
+            self._hand_over(*delivery)
         self._lane.post(self._take_one)
 
     def drain(self, timeout):
@@ -290,14 +293,22 @@ class Channel:
         self._fetch(count)
         self._check_fit(run, kind, count)
 
+    def _take_kept(self):
+        """Who gets a message that was kept, and that: work, run, kind and bytes."""
+        posted = self._first(lambda tag: self._kept.get(tag))
+        if posted is None:
+            return None
+        work, run, tag = posted
+        return (work, run, *self._kept[tag].popleft())
+
     def _deliver_kept(self):
         with self._lock:
-            posted = self._first(lambda tag: self._kept.get(tag))
-            if posted is None:
-                return False
-            work, run, tag = posted
-            kind, memory = self._kept[tag].popleft()
+            delivery = self._take_kept()
+        if delivery is not None:
+            self._hand_over(*delivery)
+        return delivery is not None
 
+    def _hand_over(self, work, run, kind, memory):
         def body():
             self._check_fit(run, kind, len(memory))
             if memory:
@@ -305,7 +316,6 @@ class Channel:
             run.bring_back()
 
         work.carry_out(body)
-        return True
 
     def _check_fit(self, run, kind, count):
         """Whether a message fits its tensor."""

@@ -41,7 +41,7 @@ def who_ends_by_an_exception_says_so_and_waits_for_nothing(backend, rank, world)
     dist.barrier()
     since = time.monotonic()
     if rank == 1:
-        work = dist.all_reduce(torch.ones(1), async_op=True)
+        work = dist.irecv(torch.ones(1), 0)
         # As the interpreter has it when it ends so.
         sys.last_value = ValueError("no such file")
         brigade.torch.end_all(brigade.torch.find())

@@ -51,7 +51,7 @@ impl Args {
     }
 
     /// Refuse to plan what the system would not even promise memory for.
-    pub(crate) fn check_promise(&self, ranks: usize) -> Result<(), Error> {
+    pub(crate) fn check_promise(&self, name: &'static str, ranks: usize) -> Result<(), Error> {
         let Least { params, logits, .. } = self.least(ranks)?;
         let bytes = params.max(logits);
         let is_promised = usize::try_from(bytes)
@@ -64,7 +64,7 @@ impl Args {
              `brigade offload plan` counts without any",
             megabytes(bytes)
         );
-        Err(Error::setting("plan", problem))
+        Err(Error::setting(name, problem))
     }
 
     fn least(&self, ranks: usize) -> Result<Least, Error> {
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn what_no_memory_holds_is_refused_and_what_any_holds_is_not() {
         Args::of("").check_room(1).unwrap();
-        Args::of("").check_promise(1).unwrap();
+        Args::of("").check_promise("plan", 1).unwrap();
         for (flags, name) in [
             ("--layers 4096 --width 65536", "--width"),
             ("--layers 4096 --width 65536 --experts 4096", "--width"),
@@ -101,7 +101,7 @@ mod tests {
             args.validate(1).unwrap();
             let problem = args.check_room(1).unwrap_err().to_string();
             assert!(problem.starts_with(name) && problem.contains("available"), "{problem}");
-            let problem = args.check_promise(1).unwrap_err().to_string();
+            let problem = args.check_promise("plan", 1).unwrap_err().to_string();
             assert!(problem.starts_with("--plan"), "{problem}");
         }
     }

@@ -216,8 +216,8 @@ impl QueuePair {
         self.modify(blank(IBV_QPS_ERR), 0, "stopping a queue pair")
     }
 
-    /// Be done with it: when this returns, its device works on nothing of what was posted here, and
-    /// whatever is asked of it is an error.
+    /// Be done with it: when this returns, its device works on nothing of what was posted here,
+    /// unless the system refuses even that, and whatever is asked of it is an error.
     pub fn destroy(&mut self) {
         if let Some(raw) = self.raw.take() {
             // SAFETY: made once, and destroyed once, since it is taken.

@@ -172,6 +172,7 @@ impl Service {
                 if let Some(line) = self.clients.get_mut(&client) {
                     line.outbox.extend(answer);
                     line.flush();
+                    line.let_go_of_room();
                 }
             }
         }
@@ -180,7 +181,8 @@ impl Service {
     /// Take leave of those who have most, while all together have more than they may.
     fn bound_boxes(&mut self) {
         let held = |line: &Line| line.inbox.capacity() + line.outbox.capacity();
-        let mut all: usize = self.clients.values().map(held).sum();
+        let staying = self.clients.values().filter(|line| !line.is_over);
+        let mut all: usize = staying.map(held).sum();
         while all > self.boxes_bytes_max {
             let staying = self.clients.values_mut().filter(|line| !line.is_over);
             let Some(largest) = staying.max_by_key(|line| held(line)) else { return };

@@ -40,8 +40,9 @@ impl State {
             }
             state => *state = StripeState::Failed(status),
         }
-        // A device that does not answer does not read or send either.
+        // One that does not take this in is made to: nothing goes on without its queue pair.
         if stripe.end.pair.stop().is_err() {
+            stripe.end.pair.destroy();
             stripe.posted = 0;
         }
         stripe.learn(&self.local, self.peer);
