@@ -89,7 +89,7 @@ pub enum Error {
         /// What it was.
         loss: f64,
     },
-    /// Gradients do not fit f16 even as they are, in two steps running: nothing is updated any more.
+    /// Gradients do not fit f16 even as they are, in two steps running: nothing is updated.
     #[error(
         "a gradient overflows f16 at step {step}, and at the one before, with a loss scale of 1, \
          the least: try a smaller --lr, or --precision bf16, which has no such limit"
