@@ -279,7 +279,7 @@ impl Args {
     }
 
     /// What decides, beside the shape of the model, which numbers a run computes: by flag. Ranks
-    /// and most strategies only decide in which order numbers are added, and are not in it.
+    /// and most strategies are not in it: others may go on with the same digits, or nearly.
     pub(crate) fn course(&self, text: &Corpus) -> BTreeMap<String, String> {
         let Travel { compress, reduce, gather, .. } = self.travel;
         let is_late = self.strategy.contains(&Way::PsAsync);

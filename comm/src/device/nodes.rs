@@ -18,7 +18,7 @@ use super::card::Card;
 use super::exchange::{agree, trouble};
 use super::kernels::Folding;
 use super::legs::{Divided, Legs, Part, divided};
-use super::pieces::Pieces;
+use super::pieces::{Pieces, UNIT_BYTES};
 use super::relay::{Relay, Staging};
 use super::room::Room;
 use super::share::DeviceShare;
@@ -31,8 +31,6 @@ use crate::{Dtype, Error, Op};
 
 /// Shorter calls are one of the hosts: three that follow each other take longer.
 const LEAST_BYTES: usize = 64 << 10;
-/// Parts of a vector begin at multiples of so many bytes, so that kernels move long words.
-const PART_BYTES: usize = 256;
 
 /// What is done here, for errors.
 const OPENING: &str = "opening a group on devices";
@@ -222,7 +220,7 @@ impl Nodes {
             true => Pieces::of(call, self.ranks() as u32, window),
             false => Pieces::one(count, call.dtype.size()),
         };
-        divided(pieces, self.nodes[0].len(), (PART_BYTES / call.dtype.size()).max(1))
+        divided(pieces, self.nodes[0].len(), UNIT_BYTES / call.dtype.size())
     }
 
     /// What this rank has sent in both groups.

@@ -14,8 +14,9 @@ const WINDOWS: usize = 4;
 const WINDOW_PARTS: usize = 4;
 /// More pieces save nothing: the way down of the first and the way up of the last are little then.
 const PIECES_MAX: usize = 16;
-/// Pieces begin at multiples of so many bytes, so that kernels move long words.
-const UNIT_BYTES: usize = 256;
+/// Pieces, and what ranks have of them, begin at multiples of so many bytes, so that kernels move
+/// long words.
+pub(super) const UNIT_BYTES: usize = 256;
 
 /// The pieces of a call: some elements of every block each.
 #[derive(Clone, Copy)]

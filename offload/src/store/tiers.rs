@@ -23,8 +23,6 @@ use super::run::Run;
 use super::state::StateFile;
 use super::work::Plan;
 use crate::layout::{ALIGNMENT, Blueprint, Directory, Member, Placed, Tensor};
-#[cfg(doc)]
-use crate::memory::span_bytes;
 use crate::memory::{Buffer, Category};
 
 /// Named tensors, some of them in host memory, all of them in files. How they move: `moves`.
@@ -134,7 +132,7 @@ impl DerefMut for Loan {
 impl Store {
     /// A new store with all tensors zero. Each goes to the path that has the least so far, as whole
     /// blocks. At most `host_bytes` of the arena are used for tensors, as `category`, in whole
-    /// pages; what the arena adds to long ones ([`span_bytes`]) is not counted.
+    /// pages; what the arena adds to long ones ([`crate::memory::span_bytes`]) is not counted.
     ///
     /// Errors: `TooLong` for a tensor longer than that, and `Namesakes`, before anything is
     /// written; those of [`StateFile::create`].
