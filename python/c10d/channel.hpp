@@ -22,6 +22,7 @@ struct Meeting {
     std::string key;
     // The group's own, which hears of deaths.
     brigade_comm_t world;
+    std::string who;
     int rank, size;
     Millis timeout;
 };
@@ -81,7 +82,7 @@ private:
     // Fail with a sentence about the peer.
     template <typename... What>
     [[noreturn]] void fail(const What &...what) const {
-        TORCH_CHECK_WITH(DistBackendError, false, "brigade, rank ", meeting_.rank, ": a message ",
+        TORCH_CHECK_WITH(DistBackendError, false, "brigade, ", meeting_.who, ": a message ",
                          sends_ ? "to" : "from", " rank ", peer_, ": ", what...);
     }
 
@@ -129,7 +130,7 @@ private:
         if (comm_ != nullptr) return true;
         // The store may have gone with the peer, and does not know that.
         check_world();
-        return at_store(meeting_.rank, [&] { return meet_at(meeting_.store->get()); });
+        return at_store(meeting_.who, [&] { return meet_at(meeting_.store->get()); });
     }
 
     // The receiver says that it is there, then the sender draws an id: nobody waits within
@@ -140,7 +141,7 @@ private:
         std::vector<uint8_t> bytes;
         if (sends_) {
             await(store, ready);
-            bytes = draw_id(meeting_.rank);
+            bytes = draw_id(meeting_.who);
             store.set(id, bytes);
         } else {
             store.set(ready, std::vector<uint8_t>{1});

@@ -10,16 +10,16 @@ namespace brigade {
 void Group::all_reduce(const Run &run, const Op &op, Element element) const {
     check(brigade_all_reduce(run.data(), run.data(), run.count() * element.per_element,
                              element.dtype, op.get(), comm_, nullptr),
-          rank_);
+          who_);
     run.bring_back();
 }
 
 Group::Work Group::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) {
-    const Call call(rank_, "all_reduce");
+    const Call call(who_, "all_reduce");
     if (single(tensors).is_sparse()) return sum_sparse(tensors[0], opts);
     auto run = Run::in_place(single(tensors));
     const Element element = folded(run.type(), opts.reduceOp);
-    auto body = [this, run = std::move(run), op = Op(opts.reduceOp, rank_), element] {
+    auto body = [this, run = std::move(run), op = Op(opts.reduceOp, who_), element] {
         all_reduce(run, op, element);
     };
     return submit(c10d::OpType::ALLREDUCE, "brigade:all_reduce", opts.asyncOp, opts.timeout,
@@ -28,13 +28,13 @@ Group::Work Group::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opt
 
 Group::Work Group::allreduce_coalesced(Tensors &tensors,
                                        const c10d::AllreduceCoalescedOptions &opts) {
-    const Call call(rank_, "all_reduce");
+    const Call call(who_, "all_reduce");
     std::vector<Run> runs;
     for (const auto &tensor : tensors) {
         runs.push_back(Run::in_place(tensor));
         folded(runs.back().type(), opts.reduceOp);
     }
-    auto body = [this, runs = std::move(runs), op = Op(opts.reduceOp, rank_)] {
+    auto body = [this, runs = std::move(runs), op = Op(opts.reduceOp, who_)] {
         for (const auto &run : runs) all_reduce(run, op, moved(run.type()));
     };
     return submit(c10d::OpType::ALLREDUCE_COALESCED, "brigade:all_reduce", opts.asyncOp,
@@ -42,17 +42,17 @@ Group::Work Group::allreduce_coalesced(Tensors &tensors,
 }
 
 Group::Work Group::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
-    const Call call(rank_, "reduce");
+    const Call call(who_, "reduce");
     check_peer(opts.rootRank);
     const bool is_root = rank_ == opts.rootRank;
     auto run = is_root ? Run::in_place(single(tensors)) : Run::input({single(tensors)});
     const Element element = folded(run.type(), opts.reduceOp);
-    auto body = [this, run = std::move(run), op = Op(opts.reduceOp, rank_), element,
+    auto body = [this, run = std::move(run), op = Op(opts.reduceOp, who_), element,
                  root = static_cast<int>(opts.rootRank)] {
         void *to = rank_ == root ? run.data() : nullptr;
         check(brigade_reduce(run.data(), to, run.count() * element.per_element, element.dtype,
                              op.get(), root, comm_, nullptr),
-              rank_);
+              who_);
         if (rank_ == root) run.bring_back();
     };
     return submit(c10d::OpType::REDUCE, "brigade:reduce", opts.asyncOp, opts.timeout, tensors,
@@ -60,7 +60,7 @@ Group::Work Group::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
 }
 
 Group::Work Group::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) {
-    const Call call(rank_, "broadcast");
+    const Call call(who_, "broadcast");
     check_peer(opts.rootRank);
     const bool is_root = rank_ == opts.rootRank;
     auto run = is_root ? Run::input({single(tensors)}) : Run::output({single(tensors)});
@@ -68,7 +68,7 @@ Group::Work Group::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opt
         const Element element = moved(run.type());
         check(brigade_broadcast(run.data(), run.data(), run.count() * element.per_element,
                                 element.dtype, root, comm_, nullptr),
-              rank_);
+              who_);
         if (rank_ != root) run.bring_back();
     };
     return submit(c10d::OpType::BROADCAST, "brigade:broadcast", opts.asyncOp, opts.timeout,
@@ -80,19 +80,19 @@ void Group::all_gather(const Run &input, const Run &output) const {
     if (output.tensors().size() == 1 || output.is_even()) {
         check(brigade_all_gather(input.data(), output.data(), input.count() * element.per_element,
                                  element.dtype, comm_, nullptr),
-              rank_);
+              who_);
     } else {
         const auto counts = output.counts(element.per_element);
         check(brigade_all_gather_v(input.data(), output.data(), counts.data(), element.dtype,
                                    comm_, nullptr),
-              rank_);
+              who_);
     }
     output.bring_back();
 }
 
 Group::Work Group::allgather(TensorLists &outputs, Tensors &inputs,
                              const c10d::AllgatherOptions &opts) {
-    const Call call(rank_, "all_gather");
+    const Call call(who_, "all_gather");
     const Tensors &list = single(outputs);
     check_list(list, size_);
     auto input = Run::input({single(inputs)});
@@ -111,7 +111,7 @@ Group::Work Group::allgather(TensorLists &outputs, Tensors &inputs,
 
 Group::Work Group::allgather_coalesced(TensorLists &outputs, Tensors &inputs,
                                        const c10d::AllgatherOptions &opts) {
-    const Call call(rank_, "all_gather");
+    const Call call(who_, "all_gather");
     BRIGADE_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "a list of ", outputs.size(),
                         " lists for ", size_, " ranks");
     std::vector<std::pair<Run, Run>> parts;
@@ -142,7 +142,7 @@ Group::Work Group::all_gather_single(at::Tensor &output, at::Tensor &input,
 
 Group::Work Group::all_gather_single_coalesced(Tensors &outputs, Tensors &inputs,
                                                const c10d::AllgatherOptions &opts) {
-    const Call call(rank_, "all_gather");
+    const Call call(who_, "all_gather");
     auto parts = paired(inputs, outputs);
     for (auto &[input, output] : parts) {
         check_length(output.count(), input.count() * size_, "an output");
@@ -157,7 +157,7 @@ Group::Work Group::all_gather_single_coalesced(Tensors &outputs, Tensors &inputs
 
 // With a count for every rank, as the others do not know how even the root's list is.
 Group::Work Group::gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts) {
-    const Call call(rank_, "gather");
+    const Call call(who_, "gather");
     check_peer(opts.rootRank);
     const int root = static_cast<int>(opts.rootRank);
     auto input = Run::input({single(inputs)});
@@ -177,7 +177,7 @@ Group::Work Group::gather(TensorLists &outputs, Tensors &inputs, const c10d::Gat
         void *to = output.empty() ? nullptr : output[0].data();
         check(brigade_gather_v(input.data(), to, counts.data(), moved(input.type()).dtype, root,
                                comm_, nullptr),
-              rank_);
+              who_);
         for (const auto &run : output) run.bring_back();
     };
     return submit(c10d::OpType::GATHER, "brigade:gather", opts.asyncOp, opts.timeout,
@@ -186,7 +186,7 @@ Group::Work Group::gather(TensorLists &outputs, Tensors &inputs, const c10d::Gat
 
 Group::Work Group::gather_single(at::Tensor &output, at::Tensor &input,
                                  const c10d::GatherOptions &opts) {
-    const Call call(rank_, "gather");
+    const Call call(who_, "gather");
     check_peer(opts.rootRank);
     TensorLists outputs;
     if (rank_ == opts.rootRank) {

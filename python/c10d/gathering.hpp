@@ -30,10 +30,11 @@ class Gathering {
     using Clock = std::chrono::steady_clock;
 
 public:
-    Gathering(c10d::Store &store, std::string key, int rank, int size, Millis timeout,
-              const Acquaintance &known)
+    Gathering(c10d::Store &store, std::string key, std::string who, int rank, int size,
+              Millis timeout, const Acquaintance &known)
         : store_(store),
           key_(std::move(key)),
+          who_(std::move(who)),
           rank_(rank),
           size_(size),
           timeout_(timeout),
@@ -45,7 +46,7 @@ public:
             std::vector<std::string> all;
             for (int rank = 1; rank < size_; rank++) all.push_back(there(rank));
             if (known_.exists()) await(all);
-            const auto drawn = draw_id(rank_);
+            const auto drawn = draw_id(who_);
             store_.set(key_, drawn);
             return drawn;
         }
@@ -63,7 +64,7 @@ private:
             const auto waited = Clock::now() - began;
             for (int rank = 0; known_.exists() && rank < size_; rank++) check_fate(rank);
             if (waited >= timeout_) {
-                TORCH_CHECK_WITH(DistBackendError, false, "brigade, rank ", rank_, ": waited ",
+                TORCH_CHECK_WITH(DistBackendError, false, "brigade, ", who_, ": waited ",
                                  seconds(waited), " s for ", missing(),
                                  " to come to this group: look at the missing processes' own "
                                  "output");
@@ -85,15 +86,15 @@ private:
         const auto also = known_.ranks[rank] == rank
                               ? std::string()
                               : " (" + std::to_string(known_.ranks[rank]) + " of its elder group)";
-        TORCH_CHECK_WITH(DistBackendError, false, "brigade, rank ", rank_, ": rank ", rank, also,
+        TORCH_CHECK_WITH(DistBackendError, false, "brigade, ", who_, ": rank ", rank, also,
                          " will not come to this group: it ", in_words(fate));
     }
 
     // Tell who is late, unless rank 0 is there and does.
     void report(Clock::duration waited) {
         if (rank_ > 0 && store_.check({there(0)})) return;
-        std::fprintf(stderr, "brigade: rank %d has waited %s s for %s to come to a group of %d; "
-                     "it gives up in %lld s\n", rank_, seconds(waited).c_str(), missing().c_str(),
+        std::fprintf(stderr, "brigade: %s has waited %s s for %s to come to a group of %d; "
+                     "it gives up in %lld s\n", who_.c_str(), seconds(waited).c_str(), missing().c_str(),
                      size_, static_cast<long long>((timeout_ - waited) / std::chrono::seconds(1)));
     }
 
@@ -127,7 +128,7 @@ private:
     }
 
     c10d::Store &store_;
-    const std::string key_;
+    const std::string key_, who_;
     const int rank_, size_;
     const Millis timeout_;
     const Acquaintance &known_;

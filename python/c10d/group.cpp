@@ -52,21 +52,22 @@ Acquaintance acquaintance(const std::vector<int> &ranks) {
 Joined meet(c10d::Store &store, int rank, int size, Millis timeout, const std::vector<int> &ranks) {
     // Groups that come one after the other may have the same store.
     const auto known = ranks.empty() ? Acquaintance() : acquaintance(ranks);
+    const auto who = who_is(rank, ranks);
     Joined joined = {};
-    const std::vector<uint8_t> id = at_store(rank, [&] {
+    const std::vector<uint8_t> id = at_store(who, [&] {
         const int64_t turn = store.add("brigade/turn/" + std::to_string(rank), 1);
         joined.key = "brigade/" + std::to_string(turn);
-        return Gathering(store, joined.key, rank, size, timeout, known).id();
+        return Gathering(store, joined.key, who, rank, size, timeout, known).id();
     });
-    check(join(id, rank, size, Limits(timeout, timeout), joined.comm), rank);
+    check(join(id, rank, size, Limits(timeout, timeout), joined.comm), who);
     return joined;
 }
 
 // A key below `elder` that nobody else has: the first of them draws it.
-std::string drawn_key(const std::string &elder, int rank, brigade_comm_t comm) {
+std::string drawn_key(const std::string &elder, const std::string &who, brigade_comm_t comm) {
     std::random_device draw;
     uint64_t number = uint64_t{draw()} << 32 | draw();
-    check(brigade_broadcast(&number, &number, 1, BRIGADE_UINT64, 0, comm, nullptr), rank);
+    check(brigade_broadcast(&number, &number, 1, BRIGADE_UINT64, 0, comm, nullptr), who);
     char text[32];
     std::snprintf(text, sizeof text, "/left/%016llx", static_cast<unsigned long long>(number));
     return elder + text;
@@ -97,6 +98,7 @@ Group::Group(Ptr<Store> store, Joined joined, int rank, int size, Millis timeout
              std::vector<int> ranks, bool is_first)
     : Backend(rank, size),
       ranks_(std::move(ranks)),
+      who_(who_is(rank, ranks_)),
       is_first_(is_first),
       store_(std::move(store)),
       own_store_(store_),
@@ -255,14 +257,14 @@ Channel &Group::channel(int peer, bool sends) {
     if (!channel) {
         const int from = sends ? rank_ : peer, to = sends ? peer : rank_;
         const auto key = key_ + "/" + std::to_string(from) + "-" + std::to_string(to);
-        const Meeting meeting = {&own_store_, key, comm_, rank_, size_, timeout_};
+        const Meeting meeting = {&own_store_, key, comm_, who_, rank_, size_, timeout_};
         channel = std::make_unique<Channel>(meeting, peer, sends);
     }
     return *channel;
 }
 
 Group::Work Group::send(Tensors &tensors, int peer, int tag) {
-    const Call call(rank_, "send");
+    const Call call(who_, "send");
     auto run = Run::input(tensors);
     Channel &to = channel(peer, true);
     auto work = operation(c10d::OpType::SEND, "brigade:send", tensors);
@@ -271,7 +273,7 @@ Group::Work Group::send(Tensors &tensors, int peer, int tag) {
 }
 
 Group::Work Group::recv(Tensors &tensors, int peer, int tag) {
-    const Call call(rank_, "recv");
+    const Call call(who_, "recv");
     auto run = Run::output(tensors);
     Channel &from = channel(peer, false);
     auto work = operation(c10d::OpType::RECV, "brigade:recv", tensors);
@@ -281,7 +283,7 @@ Group::Work Group::recv(Tensors &tensors, int peer, int tag) {
 
 // Every channel looks for it.
 Group::Work Group::recvAnysource(Tensors &tensors, int tag) {
-    const Call call(rank_, "recv");
+    const Call call(who_, "recv");
     BRIGADE_CHECK_VALUE(size_ > 1, "there is no other rank to receive from");
     auto run = Run::output(tensors);
     auto work = operation(c10d::OpType::RECVANYSOURCE, "brigade:recv", tensors);
@@ -298,15 +300,15 @@ void Group::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all) {
     const bool is_given = opts.timeout != c10d::kUnsetTimeout;
     const Millis timeout = is_given ? opts.timeout : options_->timeout;
     const auto key = key_ + "/roll-call/" + std::to_string(++roll_calls_);
-    at_store(rank_, [&] {
-        RollCall(own_store_.get(), key, comm_, rank_, size_, timeout).hold(wait_all);
+    at_store(who_, [&] {
+        RollCall(own_store_.get(), key, who_, comm_, rank_, size_, timeout).hold(wait_all);
     });
 }
 
 Group::Ptr<c10d::Backend> Group::split(const Ptr<Store> &store, const std::vector<int> &ranks,
                                        const Ptr<Options> &opts) {
     check_alive();
-    const Call call(rank_, "split_group");
+    const Call call(who_, "split_group");
     const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
     if (mine == ranks.end()) return nullptr;
     const int rank = static_cast<int>(mine - ranks.begin());
@@ -315,14 +317,14 @@ Group::Ptr<c10d::Backend> Group::split(const Ptr<Store> &store, const std::vecto
         check_peer(ranks[at]);
         theirs.push_back(ranks_[ranks[at]]);
     }
-    auto own = at_store(rank, [&] { return store->clone(); });
+    auto own = at_store(who_is(rank, theirs), [&] { return store->clone(); });
     return c10::make_intrusive<Group>(std::move(own), rank, static_cast<int>(ranks.size()),
                                       opts->timeout, std::move(theirs));
 }
 
 Group::Ptr<c10d::Backend> Group::merge(const Ptr<Store> &store, const Ptr<Options> &opts,
                                        const int &rank, const int &size) {
-    auto own = at_store(rank, [&] { return store->clone(); });
+    auto own = at_store(who_, [&] { return store->clone(); });
     return c10::make_intrusive<Group>(std::move(own), rank, size, opts->timeout,
                                       std::vector<int>());
 }
@@ -333,7 +335,7 @@ Group::Ptr<c10d::Backend> Group::shrink(const std::vector<int64_t> &excluded, in
                                         const Ptr<Options> &opts) {
     constexpr int SHRINK_ABORT = 1;
     check_alive();
-    const Call call(rank_, "shrink_group");
+    const Call call(who_, "shrink_group");
     std::vector<int> gone, ranks;
     for (const int64_t rank : excluded) {
         check_peer(rank);
@@ -349,12 +351,12 @@ Group::Ptr<c10d::Backend> Group::shrink(const std::vector<int64_t> &excluded, in
     Joined joined = {};
     const Limits limits(timeout, timeout);
     check(brigade_comm_shrink(comm_, gone.data(), gone.size(), &joined.comm, limits.config()),
-          rank_);
+          who_);
     int rank = 0, size = 0;
     try {
-        check(brigade_comm_rank(joined.comm, &rank), rank_);
-        check(brigade_comm_size(joined.comm, &size), rank_);
-        joined.key = drawn_key(key_, rank_, joined.comm);
+        check(brigade_comm_rank(joined.comm, &rank), who_);
+        check(brigade_comm_size(joined.comm, &size), who_);
+        joined.key = drawn_key(key_, who_, joined.comm);
     } catch (...) {
         brigade_comm_destroy(joined.comm);
         throw;

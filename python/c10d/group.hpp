@@ -99,7 +99,7 @@ public:
     Ptr<Options> getBackendOptions() override { return options_; }
     uint64_t getSequenceNumberForGroup() override { return sequence_; }
     void setTimeout(Millis timeout) override {
-        const Call call(rank_, "set_timeout");
+        const Call call(who_, "set_timeout");
         options_->timeout = limit_of(timeout);
     }
     c10d::ErrorType getError() override;
@@ -131,6 +131,7 @@ private:
                     const c10d::AllToAllOptions &opts, Tensors outputs);
 
     const std::vector<int> ranks_;
+    const std::string who_;
     const bool is_first_;
     const Ptr<Store> store_;
     // For who waits there while others call.

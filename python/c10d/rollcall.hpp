@@ -17,10 +17,11 @@ class RollCall {
 
 public:
     // `key` is this roll call's own; `comm` hears of deaths.
-    RollCall(c10d::Store &store, std::string key, brigade_comm_t comm, int rank, int size,
-             Millis timeout)
+    RollCall(c10d::Store &store, std::string key, std::string who, brigade_comm_t comm, int rank,
+             int size, Millis timeout)
         : store_(store),
           key_(std::move(key)),
+          who_(std::move(who)),
           comm_(comm),
           rank_(rank),
           size_(size),
@@ -42,8 +43,7 @@ private:
     std::string heard(int rank) const { return key_ + "/heard/" + std::to_string(rank); }
 
     [[noreturn]] void fail(const std::string &what) const {
-        TORCH_CHECK_WITH(DistBackendError, false, "brigade, rank ", rank_, ", monitored_barrier: ",
-                         what);
+        TORCH_CHECK_WITH(DistBackendError, false, "brigade, ", who_, ", monitored_barrier: ", what);
     }
 
     // Whether this is so within `limit`.
@@ -138,7 +138,7 @@ private:
     static constexpr Millis GRACE{5000};
 
     c10d::Store &store_;
-    const std::string key_;
+    const std::string key_, who_;
     const brigade_comm_t comm_;
     const int rank_, size_;
     const Millis timeout_;

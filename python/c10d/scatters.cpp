@@ -33,7 +33,7 @@ std::vector<size_t> split_counts(const at::Tensor &tensor, const std::vector<int
 
 Group::Work Group::scatter(Tensors &outputs, TensorLists &inputs,
                            const c10d::ScatterOptions &opts) {
-    const Call call(rank_, "scatter");
+    const Call call(who_, "scatter");
     check_peer(opts.rootRank);
     const int root = static_cast<int>(opts.rootRank);
     auto output = Run::output({single(outputs)});
@@ -54,7 +54,7 @@ Group::Work Group::scatter(Tensors &outputs, TensorLists &inputs,
         const void *from = input.empty() ? nullptr : input[0].data();
         check(brigade_scatter_v(from, output.data(), counts.data(), moved(output.type()).dtype,
                                 root, comm_, nullptr),
-              rank_);
+              who_);
         output.bring_back();
     };
     return submit(c10d::OpType::SCATTER, "brigade:scatter", opts.asyncOp, opts.timeout, outputs,
@@ -67,19 +67,19 @@ void Group::reduce_scatter(const Run &input, const Run &output, const Op &op,
     if (input.tensors().size() == 1 || input.is_even()) {
         check(brigade_reduce_scatter(input.data(), output.data(), output.count() * each,
                                      element.dtype, op.get(), comm_, nullptr),
-              rank_);
+              who_);
     } else {
         const auto counts = input.counts(each);
         check(brigade_reduce_scatter_v(input.data(), output.data(), counts.data(), element.dtype,
                                        op.get(), comm_, nullptr),
-              rank_);
+              who_);
     }
     output.bring_back();
 }
 
 Group::Work Group::reduce_scatter(Tensors &outputs, TensorLists &inputs,
                                   const c10d::ReduceScatterOptions &opts) {
-    const Call call(rank_, "reduce_scatter");
+    const Call call(who_, "reduce_scatter");
     const Tensors &list = single(inputs);
     check_list(list, size_);
     auto input = Run::input(list);
@@ -91,7 +91,7 @@ Group::Work Group::reduce_scatter(Tensors &outputs, TensorLists &inputs,
     input.keep_apart(output, -before);
     const Element element = folded(input.type(), opts.reduceOp);
     auto body = [this, input = std::move(input), output = std::move(output),
-                 op = Op(opts.reduceOp, rank_), element] {
+                 op = Op(opts.reduceOp, who_), element] {
         reduce_scatter(input, output, op, element);
     };
     return submit(c10d::OpType::REDUCE_SCATTER, "brigade:reduce_scatter", opts.asyncOp,
@@ -106,14 +106,14 @@ Group::Work Group::reduce_scatter_single(at::Tensor &output, at::Tensor &input,
 
 Group::Work Group::reduce_scatter_single_coalesced(Tensors &outputs, Tensors &inputs,
                                                    const c10d::ReduceScatterOptions &opts) {
-    const Call call(rank_, "reduce_scatter");
+    const Call call(who_, "reduce_scatter");
     auto parts = paired(inputs, outputs);
     for (auto &[input, output] : parts) {
         check_length(input.count(), output.count() * size_, "an input");
         input.keep_apart(output, -static_cast<ptrdiff_t>(rank_ * output.bytes()));
         folded(input.type(), opts.reduceOp);
     }
-    auto body = [this, parts = std::move(parts), op = Op(opts.reduceOp, rank_)] {
+    auto body = [this, parts = std::move(parts), op = Op(opts.reduceOp, who_)] {
         for (const auto &[input, output] : parts) {
             reduce_scatter(input, output, op, moved(input.type()));
         }
@@ -131,7 +131,7 @@ Group::Work Group::all_to_all(Run input, Run output, Counts sent, Counts receive
                  sent = std::move(sent), received = std::move(received)] {
         check(brigade_all_to_all_v(input.data(), sent.data(), output.data(), received.data(),
                                    moved(input.type()).dtype, comm_, nullptr),
-              rank_);
+              who_);
         output.bring_back();
     };
     return submit(c10d::OpType::ALLTOALL_BASE, "brigade:all_to_all", opts.asyncOp, opts.timeout,
@@ -142,7 +142,7 @@ Group::Work Group::all_to_all_single(at::Tensor &output, at::Tensor &input,
                                      std::vector<int64_t> &output_splits,
                                      std::vector<int64_t> &input_splits,
                                      const c10d::AllToAllOptions &opts) {
-    const Call call(rank_, "all_to_all");
+    const Call call(who_, "all_to_all");
     const size_t each = moved(input.scalar_type()).per_element;
     auto sent = split_counts(input, input_splits, size_, each);
     auto received = split_counts(output, output_splits, size_, each);
@@ -152,7 +152,7 @@ Group::Work Group::all_to_all_single(at::Tensor &output, at::Tensor &input,
 
 Group::Work Group::alltoall(Tensors &outputs, Tensors &inputs,
                             const c10d::AllToAllOptions &opts) {
-    const Call call(rank_, "all_to_all");
+    const Call call(who_, "all_to_all");
     check_list(outputs, size_);
     check_list(inputs, size_);
     auto input = Run::input(inputs), output = Run::output(outputs);
@@ -163,8 +163,8 @@ Group::Work Group::alltoall(Tensors &outputs, Tensors &inputs,
 }
 
 Group::Work Group::barrier(const c10d::BarrierOptions &opts) {
-    const Call call(rank_, "barrier");
-    auto body = [this] { check(brigade_barrier(comm_, nullptr), rank_); };
+    const Call call(who_, "barrier");
+    auto body = [this] { check(brigade_barrier(comm_, nullptr), who_); };
     return submit(c10d::OpType::BARRIER, "brigade:barrier", opts.asyncOp, opts.timeout, {},
                   std::move(body));
 }

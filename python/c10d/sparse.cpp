@@ -27,7 +27,7 @@ void Group::add_up(const at::Tensor &mine, at::Tensor &sum) const {
     const at::Tensor values = mine.values().contiguous();
     const int64_t entries = mine._nnz();
     std::vector<int64_t> of_rank(size_);
-    check(brigade_all_gather(&entries, of_rank.data(), 1, BRIGADE_INT64, comm_, nullptr), rank_);
+    check(brigade_all_gather(&entries, of_rank.data(), 1, BRIGADE_INT64, comm_, nullptr), who_);
     const int64_t all = std::accumulate(of_rank.begin(), of_rank.end(), int64_t{0});
     const auto gather = [&](const at::Tensor &rows) {
         auto shape = rows.sizes().vec();
@@ -40,7 +40,7 @@ void Group::add_up(const at::Tensor &mine, at::Tensor &sum) const {
         auto gathered = at::empty(shape, rows.options());
         check(brigade_all_gather_v(rows.data_ptr(), gathered.data_ptr(), counts.data(),
                                    element.dtype, comm_, nullptr),
-              rank_);
+              who_);
         return gathered;
     };
     const at::Tensor all_indices = gather(indices), all_values = gather(values);

@@ -79,7 +79,7 @@ inline Element folded(c10::ScalarType type, c10d::ReduceOp::RedOpType op) {
 // An operator for one call.
 class Op {
 public:
-    Op(const c10d::ReduceOp &op, int rank) {
+    Op(const c10d::ReduceOp &op, const std::string &who) {
         switch (op) {
             case c10d::ReduceOp::SUM: op_ = BRIGADE_SUM; return;
             case c10d::ReduceOp::AVG: op_ = BRIGADE_AVG; return;
@@ -96,7 +96,7 @@ public:
         BRIGADE_CHECK_VALUE(by != nullptr, "PREMUL_SUM needs a factor");
         const at::Tensor &tensor = by->tensor_factor;
         const double factor = tensor.defined() ? tensor.item<double>() : by->double_factor;
-        check(brigade_op_create_pre_mul_sum(&op_, factor), rank);
+        check(brigade_op_create_pre_mul_sum(&op_, factor), who);
         made_ = true;
     }
     Op(Op &&other) noexcept : op_(other.op_), made_(std::exchange(other.made_, false)) {}

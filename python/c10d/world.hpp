@@ -22,19 +22,19 @@ namespace brigade {
 
 using Millis = std::chrono::milliseconds;
 
-inline std::vector<uint8_t> draw_id(int rank) {
+inline std::vector<uint8_t> draw_id(const std::string &who) {
     brigade_unique_id_t id;
-    check(brigade_get_unique_id(&id), rank);
+    check(brigade_get_unique_id(&id), who);
     return std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes);
 }
 
 // What is done at a store that others serve. One that is gone says so, and what to do about it.
 template <typename Body>
-auto at_store(int rank, Body body) -> decltype(body()) {
+auto at_store(const std::string &who, Body body) -> decltype(body()) {
     try {
         return body();
     } catch (const c10::DistNetworkError &error) {
-        TORCH_CHECK_WITH(DistBackendError, false, "brigade, rank ", rank,
+        TORCH_CHECK_WITH(DistBackendError, false, "brigade, ", who,
                          ": the store at which ranks meet does not answer: its process has to stay "
                          "until all have ended (rank 0, unless torchrun serves it): ",
                          error.what_without_backtrace());

@@ -1,6 +1,5 @@
 //! How tensors of a [`Store`] move between memory and files, and who makes room for whom.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::checkpoint::open_common;
@@ -174,39 +173,49 @@ impl Store {
             slot.tier = Tier::File;
         }
         let numbers = self.shelves.iter().map(|shelf| Some(shelf.state.generation()?.number));
-        match numbers.collect::<Option<Vec<u64>>>() {
-            Some(numbers) => self.go_back(numbers.into_iter().min().unwrap_or(0)),
-            None => {
-                for Shelf { state, draft } in &mut self.shelves {
-                    state.reset();
-                    *draft = state.begin_unmended();
-                }
-                Ok(())
-            }
-        }
+        let common = numbers.collect::<Option<Vec<u64>>>().map(|all| all.into_iter().min());
+        self.go_back(common.flatten())
     }
 
-    /// Open all states anew, at this generation, since after a sync that failed no other succeeds
-    /// on files as they are. What is newer is erased: it is ours and has failed, even where it is
-    /// whole on all shelves and only the last sync was refused.
-    fn go_back(&mut self, number: u64) -> Result<(), StoreError> {
+    /// Open all states anew, at this generation, or as they were before the first, since after a
+    /// sync that failed no other succeeds on files as they are. What is newer is erased: it is ours
+    /// and has failed, even where it is whole on all shelves and only the last sync was refused.
+    fn go_back(&mut self, number: Option<u64>) -> Result<(), StoreError> {
         if self.claim().is_err() {
             // Somebody else has written there, and we have not.
             self.take(open_common(&self.carrier, &self.paths)?);
             return Ok(());
         }
-        self.take(self.open_at(number)?);
-        if self.shelves.iter_mut().any(|shelf| shelf.state.mend().is_err()) {
-            // The device takes no writes now: it is done before the next one.
-            self.take(self.open_at(number)?);
+        let states = (0..self.shelves.len()).map(|shelf| self.open_at(shelf, number));
+        self.take(states.collect::<Result<_, _>>()?);
+        for shelf in 0..self.shelves.len() {
+            // Where the device takes no writes now, it is done before the next one.
+            let _ = self.mend(shelf);
         }
         Ok(())
     }
 
-    fn open_at(&self, number: u64) -> Result<Vec<StateFile>, StoreError> {
-        let open =
-            |paths: &Vec<PathBuf>| StateFile::open(&self.carrier, paths, Which::Number(number));
-        self.paths.iter().map(open).collect()
+    fn open_at(&self, shelf: usize, number: Option<u64>) -> Result<StateFile, StoreError> {
+        match number {
+            Some(number) => {
+                StateFile::open(&self.carrier, &self.paths[shelf], Which::Number(number))
+            }
+            None => self.shelves[shelf].state.open_as_new(),
+        }
+    }
+
+    /// Do what is to be done before anything is written to a shelf. If that fails nothing of the
+    /// draft is there yet, and the files are opened anew, so that another time it need not.
+    fn mend(&mut self, shelf: usize) -> Result<(), StoreError> {
+        let state = &mut self.shelves[shelf].state;
+        let mended = state.mend();
+        if mended.is_err() {
+            let number = state.generation().map(|generation| generation.number);
+            if let Ok(mut state) = self.open_at(shelf, number) {
+                self.shelves[shelf] = Shelf { draft: state.begin_unmended(), state };
+            }
+        }
+        mended
     }
 
     /// Have these states in place of what there was, which lets go of the files.
@@ -248,12 +257,11 @@ impl Store {
 
     /// Start to write a tensor to the next generation.
     fn send(&mut self, index: usize, mut buffer: Buffer) -> Result<Run, Broken> {
-        let claimed = self.claim();
-        let Slot { shelf, placed, span, .. } = &self.slots[index];
-        let shelf = &mut self.shelves[*shelf];
-        if let Err(error) = claimed.and_then(|()| shelf.state.mend()) {
+        if let Err(error) = self.claim().and_then(|()| self.mend(self.slots[index].shelf)) {
             return Err(Broken { error: Box::new(error), buffer: Some(buffer) });
         }
+        let Slot { shelf, placed, span, .. } = &self.slots[index];
+        let shelf = &mut self.shelves[*shelf];
         buffer[placed.tensor.bytes() as usize..].fill(0);
         let first = placed.offset / shelf.state.geometry().block_bytes();
         let run = Run::write(&mut shelf.draft, first, *span, buffer, Priority::Background)?;

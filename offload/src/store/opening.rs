@@ -94,12 +94,16 @@ pub(super) fn take_devices(
     Ok(())
 }
 
-/// Own the files of a state in which these generations were seen.
+/// Own the files of a state in which these generations were seen; of a new one, in which none
+/// counts, whatever they say.
 ///
 /// Errors: somebody else does; or did, and has written there since.
 pub(super) fn take_over(carrier: &Carrier, files: &[File], seen: &[u64]) -> Result<(), StoreError> {
     for file in files {
         carrier.storage.own(file)?;
+    }
+    if seen.is_empty() {
+        return Ok(());
     }
     match recover(&slots(carrier, files)?) {
         Err(why) => Err(StoreError::Unrecoverable { paths: paths_of(files), why }),

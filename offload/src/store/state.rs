@@ -347,10 +347,16 @@ impl StateFile {
         Ok(self.newest.insert(Arc::new(sealed.generation)))
     }
 
-    /// Forget everything that was ever committed.
-    pub(super) fn reset(&mut self) {
-        self.newest = None;
-        self.mend = erase(self.geometry().stripes());
+    /// The same files, opened anew, as a new state with no generation: whatever was committed to
+    /// them does not count, and is erased before anything is written. For who made the state and
+    /// has committed nothing yet.
+    pub(super) fn open_as_new(&self) -> Result<Self, StoreError> {
+        let Shared { carrier, files, blueprint, .. } = &*self.shared;
+        let files = files.iter().map(|file| carrier.storage.open(file.path()));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
+        let mend = erase(blueprint.geometry.stripes());
+        let shared = Shared::opened(carrier, files, blueprint.clone(), (0, Vec::new()));
+        Ok(Self::new(shared, None, mend))
     }
 
     /// Write and commit a whole generation. `fill` gives the bytes of a tensor from the given one

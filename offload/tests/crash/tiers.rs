@@ -25,12 +25,17 @@ fn create(device: &SimulatedDevice, paths: &[PathBuf]) -> Store {
 
 /// Set every tensor to this version, and commit.
 fn advance(store: &mut Store, version: u8) -> Result<(), StoreError> {
+    change(store, version)?;
+    store.commit(u64::from(version), b"")
+}
+
+fn change(store: &mut Store, version: u8) -> Result<(), StoreError> {
     for index in 0..TENSORS {
         let mut loan = store.get(&name(index))?;
         loan.fill(version);
         store.put(loan);
     }
-    store.commit(u64::from(version), b"")
+    Ok(())
 }
 
 /// The one version that all tensors have. Panics if there are two.
@@ -134,6 +139,36 @@ fn whichever_sync_of_a_commit_fails_the_store_is_where_it_was() {
             refused_sync += 1;
         }
         assert!(failed >= 2 * shelves, "{failed} syncs of {shelves} shelves");
+    }
+}
+
+/// Before the first commit there is nothing to go back to, in files that were opened for it.
+#[test]
+fn whichever_sync_of_the_first_commit_fails_the_store_is_new() {
+    for shelves in 1..=2 {
+        for refused_sync in 0.. {
+            let device = device();
+            let paths = paths(shelves);
+            let open = || Store::open(&carrier(&device), &paths, Category::Other, HOST_BYTES);
+            let mut store = create(&device, &paths);
+            device.set_faults(Faults { refused_sync: Some(refused_sync), ..Faults::default() });
+            let changed = change(&mut store, 1);
+            if changed.is_ok() && store.commit(1, b"").is_ok() {
+                assert!(refused_sync >= 2 * shelves as u64, "{refused_sync}");
+                break;
+            }
+            device.set_faults(Faults::default());
+            let told = format!("sync {refused_sync} of {shelves} shelves");
+            assert_eq!(store.last(), None, "{told}");
+            let empty = open().unwrap_err().to_string();
+            assert!(empty.contains("nothing was ever committed"), "{told}: {empty}");
+            if changed.is_ok() {
+                assert_eq!(version_of(&mut store).unwrap(), 0, "{told}");
+            }
+            advance(&mut store, 2).unwrap();
+            drop(store);
+            assert_eq!(version_of(&mut open().unwrap()).unwrap(), 2, "{told}");
+        }
     }
 }
 

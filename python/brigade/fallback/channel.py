@@ -25,10 +25,11 @@ HEADER = struct.Struct("=qQII")
 NAMES = {number: name for name, number in DTYPES.items()}
 
 
-def check(result):
-    """Raise what a call failed with, as torch knows it."""
+def check(result, who=None):
+    """Raise what a call failed with, as torch knows it, and whose it was."""
     if result != SUCCESS:
-        raise dist.DistBackendError(f"brigade: {LIBRARY.brigade_last_error().decode()}")
+        ours = f"brigade, {who}" if who else "brigade"
+        raise dist.DistBackendError(f"{ours}: {LIBRARY.brigade_last_error().decode()}")
 
 
 def fate_of(comm, rank):
@@ -72,12 +73,12 @@ def limited(timeout_ms):
     return config, held
 
 
-def join(drawn, rank, size, timeout_ms):
+def join(drawn, who, rank, size, timeout_ms):
     """Join those who have the same id."""
     handle, (config, _held) = c_void_p(), limited(timeout_ms)
     drawn = Id.from_buffer_copy(drawn)
     function = LIBRARY.brigade_comm_init_rank_config
-    check(function(byref(handle), size, drawn, rank, byref(config)))
+    check(function(byref(handle), size, drawn, rank, byref(config)), who)
     return handle
 
 
@@ -121,8 +122,9 @@ class OwnStore:
 class Channel:
     """One direction between this rank and a peer."""
 
-    def __init__(self, store, key, rank, peer, sends, timeout_ms, world, size):
-        self._store, self._key, self._rank, self._peer = store, key, rank, peer
+    def __init__(self, store, key, who, rank, peer, sends, timeout_ms, world, size):
+        self._store, self._key, self._who = store, key, who
+        self._rank, self._peer = rank, peer
         self._sends, self._timeout_ms, self._world, self._size = sends, timeout_ms, world, size
         self._lane, self._lock = Lane(), threading.Lock()
         self._comm, self._stopped = None, False
@@ -171,8 +173,8 @@ class Channel:
 
     def _failure(self, what):
         way = "to" if self._sends else "from"
-        who = f"brigade, rank {self._rank}"
-        return dist.DistBackendError(f"{who}: a message {way} rank {self._peer}: {what}")
+        between = f"a message {way} rank {self._peer}"
+        return dist.DistBackendError(f"brigade, {self._who}: {between}: {what}")
 
     def _check(self, result):
         """Raise what a call failed with. Within the channel the sender is rank 0 and the receiver
@@ -231,7 +233,7 @@ class Channel:
             store.set(ready, b"\1")
             self._await(store, drawn_at)
             drawn = store.get(drawn_at)
-        comm = join(drawn, 0 if self._sends else 1, 2, self._timeout_ms)
+        comm = join(drawn, self._who, 0 if self._sends else 1, 2, self._timeout_ms)
         with self._lock:
             self._comm = comm
             if self._stopped:

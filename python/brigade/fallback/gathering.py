@@ -13,13 +13,13 @@ from ..library import DTYPES, LIBRARY, SUCCESS
 from .channel import at_store, check, fate_of, in_words, join, limited
 
 
-def meet(store, rank, size, timeout_ms, known):
+def meet(store, who, rank, size, timeout_ms, known):
     """Come together with the others: the group's key in the store, and its handle."""
     with at_store():
         turn = store.add(f"brigade/turn/{rank}", 1)
         key = f"brigade/{turn}"
-        drawn = Gathering(store, key, rank, size, timeout_ms, known).id()
-    return key, join(drawn, rank, size, timeout_ms)
+        drawn = Gathering(store, key, who, rank, size, timeout_ms, known).id()
+    return key, join(drawn, who, rank, size, timeout_ms)
 
 
 def go_on_without(gone, comm, key, timeout_ms):
@@ -44,8 +44,9 @@ class Gathering:
     has gone. Without, it draws the id at once; then the library tells who is late.
     """
 
-    def __init__(self, store, key, rank, size, timeout_ms, known):
-        self._store, self._key, self._rank, self._size = store, key, rank, size
+    def __init__(self, store, key, who, rank, size, timeout_ms, known):
+        self._store, self._key, self._who = store, key, who
+        self._rank, self._size = rank, size
         self._timeout = timeout_ms / 1000
         # The handle of that group, and the number of each rank there.
         self._comm, self._ranks = known or (None, [])
@@ -91,14 +92,14 @@ class Gathering:
             )
 
     def _failure(self, what):
-        return dist.DistBackendError(f"brigade, rank {self._rank}: {what}")
+        return dist.DistBackendError(f"brigade, {self._who}: {what}")
 
     def _report(self, waited):
         """Tell who is late, unless rank 0 is there and does."""
         if self._rank == 0 or not self._store.check([self._there(0)]):
             left = int(self._timeout - waited)
             sys.stderr.write(
-                f"brigade: rank {self._rank} has waited {waited:.1f} s for {self._missing()} to "
+                f"brigade: {self._who} has waited {waited:.1f} s for {self._missing()} to "
                 f"come to a group of {self._size}; it gives up in {left} s\n"
             )
 

@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import Backend
 from ..library import LIBRARY
 from .channel import Channel, OwnStore, at_store, check, milliseconds
 from .gathering import go_on_without, meet
-from .naming import named
+from .naming import named, who_is
 from .rollcall import RollCall
 from .tensors import Run, apart, reduction, rows, single
 from .works import All, Lane, Work, wait_for_those_that_follow
@@ -25,8 +25,8 @@ GROUPS = set()
 
 def create(store, rank, size, timeout, ranks):
     """Meet the other ranks in the store. `ranks` are theirs in the default group; none for that."""
-    joined = meet(store, rank, size, milliseconds(timeout), acquaintance(ranks))
-    return Group(store, rank, size, timeout, ranks, *joined)
+    place = store, who_is(rank, ranks), rank, size, milliseconds(timeout)
+    return Group(store, rank, size, timeout, ranks, *meet(*place, acquaintance(ranks)))
 
 
 def acquaintance(ranks):
@@ -58,7 +58,7 @@ class Group(Backend):
         super().__init__(rank, size)
         self._store, self._rank, self._size = OwnStore(store), rank, size
         self._timeout, self._timeout_ms = timeout, milliseconds(timeout)
-        self._options = Backend.Options("brigade", timeout)
+        self._who, self._options = who_is(rank, ranks), Backend.Options("brigade", timeout)
         # Theirs in the default group, unless it is that.
         self._ranks, self._is_first = ranks or list(range(size)), not ranks
         # Where its messages meet in the store, and who they are.
@@ -263,7 +263,7 @@ class Group(Backend):
         self._roll_calls += 1
         key = f"{self._key}/roll-call/{self._roll_calls}"
         with at_store():
-            place = self._store.get(), key, self._comm, self._rank, self._size
+            place = self._store.get(), key, self._who, self._comm, self._rank, self._size
             RollCall(*place, timeout).hold(wait_all_ranks)
 
     @named("send")
@@ -355,7 +355,7 @@ class Group(Backend):
             return work
 
     def _call(self, name, *arguments):
-        check(getattr(LIBRARY, "brigade_" + name)(*arguments, self._comm, None))
+        check(getattr(LIBRARY, "brigade_" + name)(*arguments, self._comm, None), self._who)
 
     def _channel(self, peer, sends):
         if self._check_peer(peer) == self._rank:
@@ -366,7 +366,7 @@ class Group(Backend):
             if channel is None:
                 ends = (self._rank, peer) if sends else (peer, self._rank)
                 key = "{}/{}-{}".format(self._key, *ends)
-                place = self._store, key, self._rank, peer, sends, self._timeout_ms
+                place = self._store, key, self._who, self._rank, peer, sends, self._timeout_ms
                 channel = Channel(*place, self._comm, self._size)
                 self._channels[peer, sends] = channel
             return channel

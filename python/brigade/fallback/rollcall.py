@@ -28,8 +28,8 @@ def holds_within(limit, holds):
 class RollCall:
     """One of them: `key` is its own, `comm` hears of deaths."""
 
-    def __init__(self, store, key, comm, rank, size, timeout):
-        self._store, self._key, self._comm = store, key, comm
+    def __init__(self, store, key, who, comm, rank, size, timeout):
+        self._store, self._key, self._who, self._comm = store, key, who, comm
         self._rank, self._size, self._timeout = rank, size, timeout
 
     def hold(self, wait_all):
@@ -55,7 +55,7 @@ class RollCall:
         return f"{self._key}/verdict"
 
     def _failure(self, what):
-        return dist.DistBackendError(f"brigade, rank {self._rank}, monitored_barrier: {what}")
+        return dist.DistBackendError(f"brigade, {self._who}, monitored_barrier: {what}")
 
     def _call(self, wait_all):
         """Rank 0: wait for the others. Who has not come, in words."""

@@ -238,6 +238,22 @@ def wrong_arguments_are_told_with_rank_and_call(rank, world):
     told(ValueError, "barrier", lambda: dist.barrier(timeout=datetime.timedelta(days=1)))
 
 
+@case(worlds=(4,), backends=("brigade",), quick=True)
+def what_goes_wrong_in_a_group_says_in_which(rank, world):
+    members = [1, 3]
+    group = dist.new_group(members)
+    if rank in members:
+        own = members.index(rank)
+        who = f"brigade, rank {own} of the group [1, 3]"
+        lengths = torch.empty(3), torch.empty(2)
+        error = refused(dist.all_gather_into_tensor, *lengths, group, kind=ValueError)
+        assert f"{who}, all_gather: " in str(error), error
+        unequal = torch.ones(1 + own)
+        error = refused(dist.all_reduce, unequal, group=group, kind=dist.DistBackendError)
+        assert str(error).startswith(f"{who}: "), error
+    dist.barrier()
+
+
 @case(bare=True, backends=("brigade",), quick=True)
 def what_two_ranks_say_of_themselves(backend, rank, world):
     begin(backend, 30)
