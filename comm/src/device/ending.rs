@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use brigade_cuda::Stream;
 
 use super::looks::NAP;
+use super::setup::parties;
 use super::way::Way;
-use super::{DeviceGroup, Inner, parties};
+use super::{DeviceGroup, Inner};
 use crate::Error;
 use crate::say::warn;
 use crate::wait::error_of;

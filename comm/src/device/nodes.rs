@@ -8,26 +8,28 @@
 //! ([`super::staged`]); and each of N nodes sends 2(N-1)/N · n in all, which is the least there is.
 //! The host's algorithm for that is `hierarchical` (`brigade_schedule`).
 
+mod legs;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use brigade_cuda::{Context, Stream};
 use brigade_schedule::Collective;
 
-use super::card::Card;
 use super::exchange::{agree, trouble};
 use super::kernels::Folding;
-use super::legs::{Divided, Legs, Part, divided};
-use super::pieces::{Pieces, UNIT_BYTES};
-use super::relay::{Relay, Staging};
 use super::room::Room;
+use super::setup::card::Card;
 use super::share::DeviceShare;
+use super::staged::pieces::{Pieces, UNIT_BYTES};
+use super::staged::relay::{Relay, Staging};
 use super::way::Way;
 use super::{DeviceGroup, Inner};
 use crate::call::{Call, Counts};
 use crate::communicator::{Communicator, Shared};
 use crate::nodes::numbers;
 use crate::{Dtype, Error, Op};
+use legs::{Divided, Legs, Part, divided};
 
 /// Shorter calls are one of the hosts: three that follow each other take longer.
 const LEAST_BYTES: usize = 64 << 10;

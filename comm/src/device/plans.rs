@@ -1,18 +1,23 @@
 //! Calls that were made before, lowered once; and the memory that they name, asked about once.
 
+pub(super) mod facts;
+mod link;
+mod lower;
+pub(super) mod slotted;
+
 use brigade_cuda::{Context, CudaError, Place, Whereabouts};
 use brigade_schedule::Collective;
 
 use super::exchange::trouble;
-use super::facts::Facts;
 use super::kernels::Folding;
 use super::layout::{Direct, Packets, Part, RANKS, Step};
-use super::lower::{DirectSteps, Lowered, lower, lower_direct, signature};
-use super::slotted::Slotted;
 use super::way::Way;
 use crate::call::{Call, Counts};
 use crate::extent::Extent;
 use crate::{Dtype, Error, Op};
+use facts::Facts;
+use lower::{DirectSteps, Lowered, lower, lower_direct, signature};
+use slotted::Slotted;
 
 /// How many calls are kept; beyond that the oldest goes.
 const PLANS_MAX: usize = 64;

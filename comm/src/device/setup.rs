@@ -1,22 +1,28 @@
 //! How the ranks of a group open their devices to each other: cards, boards, inboxes, and which
 //! ways all of them can try.
 
+pub(super) mod card;
+pub(super) mod inbox;
+pub(super) mod parties;
+mod proof;
+pub(super) mod reached;
+pub(super) mod shown;
+
 use std::sync::Arc;
 
 use brigade_cuda::{Context, CudaError, DeviceMemory, Stream};
 
-use super::card::{CARD_BYTES, Card, disagreement};
 use super::exchange::{agree, exchange, trouble};
-use super::inbox::{self, Inboxes};
 use super::kernels::{Folding, Kernels};
 use super::layout::{BLOCKS, Group, PACKETS_AT, RANKS, board_bytes};
-use super::parties;
 use super::share::DeviceShare;
-use super::shown::{clear, reach, show, shown};
 use super::sys::Desk;
 use super::way::Way;
 use crate::Error;
 use crate::communicator::Shared;
+use card::{CARD_BYTES, Card, disagreement};
+use inbox::Inboxes;
+use shown::{clear, reach, show, shown};
 
 /// What a rank has of its own before it knows the others.
 pub(super) struct Opened {

@@ -1,14 +1,17 @@
 //! Calls through pinned memory of the host: what always works.
 
+pub(super) mod pieces;
+pub(super) mod relay;
+
 use brigade_cuda::{CudaError, Stream};
 
 use super::Inner;
 use super::exchange::{agree, trouble};
 use super::looks::Looks;
-use super::relay::{Crossing, Relay, Staging};
 use super::room::Room;
 use crate::Error;
 use crate::call::{Call, Counts};
+use relay::{Crossing, Relay, Staging};
 
 impl Inner {
     /// Carry out a call through the host, or as much of it as goes from node to node.

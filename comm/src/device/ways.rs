@@ -2,6 +2,9 @@
 //! (`slots`) by a schedule; kernels between two meetings of the hosts; or through pinned memory of
 //! the host (`staged`).
 
+pub(super) mod lent;
+mod slots;
+
 use std::fmt;
 use std::sync::atomic::Ordering;
 
@@ -10,13 +13,13 @@ use brigade_cuda::{CudaError, Function, Stream};
 use super::exchange::{agree, exchange, trouble};
 use super::kernels::{Folding, launch};
 use super::layout::{Direct, Kind};
-use super::lent::{Allocation, Imports, Offer, offer};
 use super::plans::{Plan, Ready};
 use super::room::Room;
 use super::way::Way;
 use super::{Inner, State};
 use crate::Error;
 use crate::call::Call;
+use lent::{Allocation, Imports, Offer, offer};
 
 /// Blocks on each multiprocessor for kernels that wait for nobody.
 const MET_BLOCKS: u32 = 2;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use brigade_cuda::{Context, CudaError, DeviceMemory, Stream};
 
-use super::card::{CARD_BYTES, Card};
 use super::exchange::{agree, exchange};
-use super::reached::{GREETING_BYTES, Reached};
+use super::setup::card::{CARD_BYTES, Card};
+use super::setup::reached::{GREETING_BYTES, Reached};
+use super::setup::shown::show;
 use super::share::DeviceShare;
-use super::shown::show;
 use crate::Error;
 use crate::communicator::{Communicator, Shared};
 

@@ -8,8 +8,8 @@ const LINE_COLUMNS_MAX: usize = 100;
 
 /// Names of files that may contain unsafe code: walls to the system, and shared memory.
 const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
-/// Folders that may: SIMD, the walls to libibverbs and to CUDA, of which each type owns its own
-/// calls, and the wall to C, of which every function takes pointers.
+/// Rooms that may, with their folders: SIMD, the walls to libibverbs and to CUDA, of which each type
+/// owns its own calls, and the wall to C, of which every function takes pointers.
 const UNSAFE_FOLDERS: [&str; 4] = ["kernels", "verbs", "cuda", "ffi"];
 /// Single files that may, each with its reason.
 const UNSAFE_FILES: [(&str, &str); 65] = [
@@ -26,21 +26,21 @@ const UNSAFE_FILES: [(&str, &str); 65] = [
     ("comm/tests/device/windows.rs", "copies into windows of other ranks"),
     ("trainer/src/parallel/device/stages/post.rs", "copies into windows of other ranks"),
     ("comm/tests/device/graphs.rs", "owes calls on devices its buffers"),
-    ("comm/src/device/mod.rs", "says what whoever enqueues calls on a device owes them"),
+    ("comm/src/device.rs", "says what whoever enqueues calls on a device owes them"),
     ("comm/src/device/ways.rs", "hands the caller's buffers to kernels and copies"),
-    ("comm/src/device/lent.rs", "maps memory that other processes lend"),
+    ("comm/src/device/ways/lent.rs", "maps memory that other processes lend"),
     ("comm/src/device/messages.rs", "hands the memory of messages to kernels and copies"),
-    ("comm/src/device/proof.rs", "makes calls on buffers of its own"),
-    ("comm/src/device/slots.rs", "hands the caller's buffers to kernels and copies"),
+    ("comm/src/device/setup/proof.rs", "makes calls on buffers of its own"),
+    ("comm/src/device/ways/slots.rs", "hands the caller's buffers to kernels and copies"),
     ("comm/src/device/nodes.rs", "hands the caller's buffers to its legs"),
-    ("comm/src/device/legs.rs", "hands the caller's buffers to calls of two groups"),
+    ("comm/src/device/nodes/legs.rs", "hands the caller's buffers to calls of two groups"),
     ("comm/tests/device/nodes.rs", "owes calls on devices its buffers"),
     ("comm/src/device/staged.rs", "hands the caller's buffers to what copies them"),
-    ("comm/src/device/relay.rs", "copies the caller's buffers to and from the host"),
-    ("comm/src/device/reached.rs", "maps memory of other processes, and writes into it"),
+    ("comm/src/device/staged/relay.rs", "copies the caller's buffers to and from the host"),
+    ("comm/src/device/setup/reached.rs", "maps memory of other processes, and writes into it"),
     ("comm/tests/device/linked.rs", "owes calls on devices its buffers"),
     ("comm/tests/device/rows.rs", "owes calls on devices its buffers"),
-    ("comm/src/device/shown.rs", "clears memory before it is shown"),
+    ("comm/src/device/setup/shown.rs", "clears memory before it is shown"),
     ("comm/src/device/kernels.rs", "hands arguments to kernels"),
     ("transports/src/rdma/cache.rs", "makes the caller's memory known to devices"),
     ("comm/src/run.rs", "runs plans over offsets into the caller's memory"),
@@ -128,6 +128,9 @@ fn sizes(file: &Source, offences: &mut Vec<Offence>) {
     if EMPTY_NAMES.iter().any(|empty| name.strip_suffix(".rs") == Some(empty)) {
         offend(offences, file, 0, "the name says nothing: find the noun of the trade");
     }
+    if name == "mod.rs" && file.path.contains("/src/") {
+        offend(offences, file, 0, "a room is room.rs, and its parts are in room/");
+    }
 }
 
 /// Find functions by their first line and count braces to their last.
@@ -181,7 +184,7 @@ fn unsafe_code(file: &Source, offences: &mut Vec<Offence>) {
     let Some(first) = first else { return };
     let name = file.path.rsplit('/').next().unwrap_or_default();
     let is_named = UNSAFE_NAMES.contains(&name)
-        || file.path.split('/').any(|folder| UNSAFE_FOLDERS.contains(&folder))
+        || file.path.split(['/', '.']).any(|room| UNSAFE_FOLDERS.contains(&room))
         || UNSAFE_FILES.iter().any(|(path, _)| *path == file.path);
     if !is_named {
         let what = "unsafe code lives in sys.rs, wire.rs, region.rs, kernels/, verbs/, \
@@ -289,6 +292,12 @@ mod tests {
         assert_eq!(found("a.rs", &format!("//! s\nfn f() {{\n{body}}}\n")).len(), 1);
         let body = "    let x = \"}\";\n".repeat(68);
         assert_eq!(found("a.rs", &format!("//! s\npub(crate) fn f() {{\n{body}}}\n")).len(), 0);
+    }
+
+    #[test]
+    fn rooms_lie_beside_their_folders() {
+        assert_eq!(found("a/src/b/mod.rs", "//! s\n").len(), 1);
+        assert_eq!(found("a/src/b.rs", "//! s\n").len(), 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use brigade_schedule::{Algorithm, Collective, Move, Program, Span, program};
 
-use super::layout::{HOPS, Hop, HopKind, SLOT_BYTES};
+use super::super::layout::{HOPS, Hop, HopKind, SLOT_BYTES};
 use crate::call::{Call, Counts};
 use crate::plan::{Places, Seat};
 

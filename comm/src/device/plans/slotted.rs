@@ -2,8 +2,8 @@
 
 use brigade_schedule::Algorithm;
 
+use super::super::layout::{ByHops, HOPS, Hop};
 use super::facts::Facts;
-use super::layout::{ByHops, HOPS, Hop};
 use super::link::{Linked, link};
 use super::lower::signature;
 use crate::call::Call;
@@ -12,12 +12,12 @@ use crate::select::{Selector, code};
 use crate::{Error, Op, Settings};
 
 /// A call by its schedule, but for addresses.
-pub(super) struct Slotted {
-    pub(super) argument: Box<ByHops>,
-    pub(super) algorithm: Algorithm,
-    pub(super) signature: u32,
+pub(in crate::device) struct Slotted {
+    pub(in crate::device) argument: Box<ByHops>,
+    pub(in crate::device) algorithm: Algorithm,
+    pub(in crate::device) signature: u32,
     /// Blocks, each a lane.
-    pub(super) blocks: u32,
+    pub(in crate::device) blocks: u32,
     /// Scratch of all lanes.
     scratch_bytes: usize,
 }
@@ -25,7 +25,7 @@ pub(super) struct Slotted {
 impl Slotted {
     /// The call by the algorithm that the host would take, or another one that kernels can carry
     /// out; none if there is none, on all ranks alike.
-    pub(super) fn new(call: &Call, facts: &Facts<'_>) -> Result<Option<Self>, Error> {
+    pub(in crate::device) fn new(call: &Call, facts: &Facts<'_>) -> Result<Option<Self>, Error> {
         let Facts { rank, ranks, inboxes, settings, .. } = *facts;
         let selector = Selector { small_bytes: SMALL_BYTES, nodes: None };
         // Rules of `brigade tune` were measured on memory of the host.
@@ -74,7 +74,7 @@ impl Slotted {
     }
 
     /// Bytes of memory of the group's that a call needs beside a copy of its input.
-    pub(super) fn scratch_bytes(&self) -> usize {
+    pub(in crate::device) fn scratch_bytes(&self) -> usize {
         self.scratch_bytes
     }
 }
@@ -86,8 +86,8 @@ mod tests {
     use brigade_schedule::Collective;
 
     use super::*;
-    use crate::device::inbox::Inboxes;
     use crate::device::layout::{Group, RANKS};
+    use crate::device::setup::inbox::Inboxes;
     use crate::device::way::Way;
     use crate::{Dtype, Tuning};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use brigade_cuda::{Context, CudaError, DeviceMemory, Stream};
 
+use super::super::exchange::{agree, exchange};
+use super::super::layout::{LANES, RANKS, inbox_bytes, lane_at};
 use super::card::{CARD_BYTES, Card};
-use super::exchange::{agree, exchange};
-use super::layout::{LANES, RANKS, inbox_bytes, lane_at};
 use super::parties;
 use super::reached::Reached;
 use super::shown::{clear, show};
@@ -18,10 +18,10 @@ const LANES_OF_ALL: u32 = 256;
 
 /// The inboxes and boards of all ranks, as this rank's kernels name them.
 #[derive(Default)]
-pub(super) struct Inboxes {
-    pub(super) at: [u64; RANKS],
-    pub(super) boards: [u64; RANKS],
-    pub(super) lanes: u32,
+pub(in crate::device) struct Inboxes {
+    pub(in crate::device) at: [u64; RANKS],
+    pub(in crate::device) boards: [u64; RANKS],
+    pub(in crate::device) lanes: u32,
     /// Both of them; ours stays, whatever became of the others'.
     reached: [Reached; 2],
     _own: Option<Arc<DeviceMemory>>,
@@ -31,7 +31,7 @@ pub(super) struct Inboxes {
 
 /// Make this rank's inbox and open those of all others; whether what others write arrives here,
 /// which says nothing of the others. Collective. `room` blocks of each rank run at the same time.
-pub(super) fn open(
+pub(in crate::device) fn open(
     shared: &Shared,
     (context, stream, board): (&Context, &Stream, &Arc<DeviceMemory>),
     cards: &[Card],
@@ -75,7 +75,7 @@ fn make(
 impl Inboxes {
     /// Let go of all of them: of others' first, since memory must not be freed where it is still
     /// open. Nobody's kernel waits for a rank that frees. Collective.
-    pub(super) fn close(&mut self, shared: &Shared) -> Result<(), Error> {
+    pub(in crate::device) fn close(&mut self, shared: &Shared) -> Result<(), Error> {
         self.let_go();
         agree(shared, true)?;
         parties::take_back(self.number, shared.rank);
@@ -84,12 +84,12 @@ impl Inboxes {
     }
 
     /// Close what was opened of other processes, which no kernel of ours uses any more.
-    pub(super) fn let_go(&self) {
+    pub(in crate::device) fn let_go(&self) {
         self.reached.iter().for_each(Reached::let_go);
     }
 
     /// Keep it open for good: a kernel of ours does not end.
-    pub(super) fn hold_on(&self) {
+    pub(in crate::device) fn hold_on(&self) {
         self.reached.iter().for_each(Reached::hold_on);
     }
 }

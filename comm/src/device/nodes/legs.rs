@@ -1,4 +1,4 @@
-//! The legs of a call by nodes ([`super::nodes`]): which calls it is made of, inside of nodes and
+//! The legs of a call by nodes ([`super`]): which calls it is made of, inside of nodes and
 //! between them.
 
 use std::ops::Range;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use brigade_cuda::Stream;
 use brigade_schedule::Collective;
 
-use super::nodes::Nodes;
-use super::pieces::Pieces;
-use super::relay::{Crossing, Relay};
+use super::super::staged::pieces::Pieces;
+use super::super::staged::relay::{Crossing, Relay};
+use super::Nodes;
 use crate::Error;
 use crate::call::{Call, Counts};
 

@@ -4,33 +4,33 @@ use std::sync::OnceLock;
 
 use brigade_cuda::{Context, IpcHandle};
 
-use super::kernels::build_number;
-use super::share::DeviceShare;
+use super::super::kernels::build_number;
+use super::super::share::DeviceShare;
 use crate::Settings;
 
 /// Bytes of a card.
-pub(super) const CARD_BYTES: usize = 104 + IpcHandle::BYTES;
+pub(in crate::device) const CARD_BYTES: usize = 104 + IpcHandle::BYTES;
 /// Bytes of the name of an algorithm.
 const NAME_BYTES: usize = 32;
 
 /// What one rank says of its device.
 #[derive(Clone, Debug)]
-pub(super) struct Card {
-    pub(super) uuid: [u8; 16],
+pub(in crate::device) struct Card {
+    pub(in crate::device) uuid: [u8; 16],
     /// The same for all ranks of a process.
-    pub(super) process: u64,
-    pub(super) host: u64,
-    pub(super) ordinal: u32,
+    pub(in crate::device) process: u64,
+    pub(in crate::device) host: u64,
+    pub(in crate::device) ordinal: u32,
     /// Blocks that run on it at the same time; zero where something failed.
-    pub(super) room: u32,
+    pub(in crate::device) room: u32,
     /// Groups whose calls may be on it at once, this one among them.
-    pub(super) groups: u32,
+    pub(in crate::device) groups: u32,
     /// Blocks that a call may have, at most.
-    pub(super) blocks: u32,
+    pub(in crate::device) blocks: u32,
     /// Where what it shows the others begins: its board, its inbox, or a window.
-    pub(super) shows: u64,
+    pub(in crate::device) shows: u64,
     /// That of rank 0 is the group's: no two are alike.
-    pub(super) number: u64,
+    pub(in crate::device) number: u64,
     /// Of the kernels, and of what they and the host both look into.
     build: u32,
     ordered: u32,
@@ -41,7 +41,7 @@ pub(super) struct Card {
 
 impl Card {
     /// The card of a rank that could not open its device.
-    pub(super) const NONE: Self = Self {
+    pub(in crate::device) const NONE: Self = Self {
         uuid: [0; 16],
         process: 0,
         host: 0,
@@ -57,7 +57,7 @@ impl Card {
         handle: [0; IpcHandle::BYTES],
     };
 
-    pub(super) fn of(
+    pub(in crate::device) fn of(
         context: &Context,
         share: DeviceShare,
         shows: u64,
@@ -85,11 +85,11 @@ impl Card {
     }
 
     /// The same device, of which other memory is shown.
-    pub(super) fn showing(&self, context: &Context, shows: u64) -> Self {
+    pub(in crate::device) fn showing(&self, context: &Context, shows: u64) -> Self {
         Self { shows, handle: handle_of(context, shows), ..self.clone() }
     }
 
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(in crate::device) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.uuid.to_vec();
         bytes.extend(self.process.to_le_bytes());
         bytes.extend(self.host.to_le_bytes());
@@ -106,7 +106,7 @@ impl Card {
         bytes
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
+    pub(in crate::device) fn from_bytes(bytes: &[u8]) -> Self {
         fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
             bytes[at..at + N].try_into().expect("a card has this many bytes")
         }
@@ -130,12 +130,12 @@ impl Card {
     }
 
     /// What another process opens that with.
-    pub(super) fn handle(&self) -> IpcHandle {
+    pub(in crate::device) fn handle(&self) -> IpcHandle {
         IpcHandle::from_bytes(&self.handle)
     }
 
     /// Whether an algorithm was named, for kernels that carry out schedules.
-    pub(super) fn names_algorithm(&self) -> bool {
+    pub(in crate::device) fn names_algorithm(&self) -> bool {
         self.algorithm[0] != 0
     }
 
@@ -153,7 +153,7 @@ impl Card {
 
 /// The first thing that is not alike on all ranks, whose numbers in the world these are, in words.
 /// All ranks find the same. (Rules and windows of the host are in the header of each of its calls.)
-pub(super) fn disagreement(cards: &[Card], ranks: &[u32]) -> Option<String> {
+pub(in crate::device) fn disagreement(cards: &[Card], ranks: &[u32]) -> Option<String> {
     let ours = cards.first()?.agreed();
     let theirs: Vec<_> = cards.iter().map(Card::agreed).collect();
     (0..ours.len()).find_map(|at| {

@@ -19,7 +19,7 @@ pub use cubin::{Usage, usage};
 pub use library::LIBRARY_VARIABLE;
 
 /// What every source may include, as `brigade.cuh`.
-pub const HEADER: &str = include_str!("brigade.cuh");
+pub const HEADER: &str = include_str!("nvrtc/brigade.cuh");
 
 /// Kernels as text.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use std::slice;
 
 use brigade_cuda::{Context, CudaError, Event, Pinned, Stream};
 
-use super::Inner;
+use super::super::Inner;
 use super::pieces::Pieces;
 use crate::Error;
 use crate::call::{Buffers, Call, Counts};
@@ -13,23 +13,23 @@ use crate::communicator::Shared;
 
 /// Pinned memory of the host that calls go through.
 #[derive(Default)]
-pub(super) struct Staging {
+pub(in crate::device) struct Staging {
     buffers: Option<(Pinned, Pinned)>,
     /// Behind what is brought down of each piece.
     marks: Vec<Event>,
 }
 
 /// A call of the hosts, and where on the device its buffers begin.
-pub(super) struct Crossing<'a> {
-    pub(super) call: &'a Call,
+pub(in crate::device) struct Crossing<'a> {
+    pub(in crate::device) call: &'a Call,
     /// Elements in every block of the call that it is a piece of, which others shall read of.
-    pub(super) whole: usize,
-    pub(super) input: u64,
-    pub(super) output: u64,
+    pub(in crate::device) whole: usize,
+    pub(in crate::device) input: u64,
+    pub(in crate::device) output: u64,
 }
 
 /// Crossings in the order of a stream: all are brought down, then all are taken across and up.
-pub(super) struct Relay<'a> {
+pub(in crate::device) struct Relay<'a> {
     group: &'a Inner,
     /// Whose hosts call.
     shared: &'a Shared,
@@ -45,7 +45,7 @@ pub(super) struct Relay<'a> {
 
 impl Staging {
     /// Whether there is room for so many bytes each.
-    pub(super) fn fits(&self, (input_bytes, output_bytes): (usize, usize)) -> bool {
+    pub(in crate::device) fn fits(&self, (input_bytes, output_bytes): (usize, usize)) -> bool {
         self.buffers.as_ref().is_some_and(|(input, output)| {
             input.bytes() >= input_bytes && output.bytes() >= output_bytes
         })
@@ -53,7 +53,7 @@ impl Staging {
 
     /// Have room for so many bytes each, and not less than before. May wait for the device, and
     /// hold up others.
-    pub(super) fn make_room(
+    pub(in crate::device) fn make_room(
         &mut self,
         context: &Context,
         bytes @ (input_bytes, output_bytes): (usize, usize),
@@ -71,7 +71,7 @@ impl Staging {
 
 impl<'a> Relay<'a> {
     /// Through pinned memory that has room for all that crosses.
-    pub(super) fn new(
+    pub(in crate::device) fn new(
         group: &'a Inner,
         shared: &'a Shared,
         staging: &'a mut Staging,
@@ -90,7 +90,10 @@ impl<'a> Relay<'a> {
     /// # Safety
     ///
     /// The call's buffers are on the device, and pinned memory has room for it.
-    pub(super) unsafe fn bring_down(&mut self, crossing: &Crossing<'_>) -> Result<(), Error> {
+    pub(in crate::device) unsafe fn bring_down(
+        &mut self,
+        crossing: &Crossing<'_>,
+    ) -> Result<(), Error> {
         let Crossing { call, input, .. } = crossing;
         let (group, stream) = (self.group, self.stream);
         let failed = |error| group.give_up(call, &error, stream);
@@ -119,7 +122,10 @@ impl<'a> Relay<'a> {
     /// # Safety
     ///
     /// As of [`Relay::bring_down`].
-    pub(super) unsafe fn take_across(&mut self, crossing: &Crossing<'_>) -> Result<(), Error> {
+    pub(in crate::device) unsafe fn take_across(
+        &mut self,
+        crossing: &Crossing<'_>,
+    ) -> Result<(), Error> {
         let Crossing { call, whole, output, .. } = crossing;
         let (group, stream) = (self.group, self.stream);
         let failed = |error| group.give_up(call, &error, stream);
@@ -159,7 +165,7 @@ impl<'a> Relay<'a> {
     }
 
     /// This rank cannot do its part of a call.
-    pub(super) fn give_up(&self, call: &Call, error: &CudaError) -> Error {
+    pub(in crate::device) fn give_up(&self, call: &Call, error: &CudaError) -> Error {
         self.group.give_up(call, error, self.stream)
     }
 

@@ -5,7 +5,7 @@
 
 use brigade_schedule::Collective;
 
-use super::layout::{Kind, Part, Step};
+use super::super::layout::{Kind, Part, Step};
 use crate::call::{Call, Counts};
 
 /// A call goes in packets when no rank sends another one more than this.
@@ -24,13 +24,13 @@ pub(super) enum Lowered {
 
 /// A call on buffers where they lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DirectSteps {
+pub(in crate::device) struct DirectSteps {
     /// For each rank: how far into our input and output what we tell it lies, in bytes.
-    pub(super) tells: Vec<(u64, u64)>,
+    pub(in crate::device) tells: Vec<(u64, u64)>,
     /// In their order.
-    pub(super) steps: Vec<Step>,
+    pub(in crate::device) steps: Vec<Step>,
     /// How many blocks it is worth; the same on all ranks.
-    pub(super) blocks: u32,
+    pub(in crate::device) blocks: u32,
 }
 
 /// Lower a call that makes sense. `blocks_max` is the same on all ranks.

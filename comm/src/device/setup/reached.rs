@@ -5,19 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use brigade_cuda::{Context, CudaError, DeviceMemory, Opened, Stream};
 
+use super::super::exchange::agree;
 use super::card::Card;
-use super::exchange::agree;
 use super::shown::{pattern, reach, shown};
 use crate::Error;
 use crate::communicator::Shared;
 
 /// Bytes that ranks write into each other's memory before any kernel waits for some.
-pub(super) const GREETING_BYTES: usize = 256;
+pub(in crate::device) const GREETING_BYTES: usize = 256;
 
 /// By rank: where what it shows begins, as kernels and copies of this rank name it.
 #[derive(Default)]
-pub(super) struct Reached {
-    pub(super) at: Vec<u64>,
+pub(in crate::device) struct Reached {
+    pub(in crate::device) at: Vec<u64>,
     /// Of ranks in this process, whose memory stays until nobody here looks at it.
     kept: Vec<Arc<DeviceMemory>>,
     opened: Mutex<Vec<Opened>>,
@@ -25,7 +25,11 @@ pub(super) struct Reached {
 
 impl Reached {
     /// What all these cards show.
-    pub(super) fn of(context: &Context, rank: u32, cards: &[Card]) -> Result<Self, CudaError> {
+    pub(in crate::device) fn of(
+        context: &Context,
+        rank: u32,
+        cards: &[Card],
+    ) -> Result<Self, CudaError> {
         let (mut reached, own) = (Self::default(), &cards[rank as usize]);
         for card in cards {
             let address = match card.process == own.process {
@@ -57,7 +61,7 @@ impl Reached {
     /// Whether what others write arrives here, which says nothing of the others. A greeting of
     /// `from` goes so far behind where a rank's memory begins. Collective, also for a rank that
     /// does not reach all others.
-    pub(super) fn is_proved(
+    pub(in crate::device) fn is_proved(
         reached: Option<&Self>,
         shared: &Shared,
         stream: &Stream,
@@ -111,12 +115,12 @@ impl Reached {
     }
 
     /// Close what was opened of other processes, which nothing of ours uses any more.
-    pub(super) fn let_go(&self) {
+    pub(in crate::device) fn let_go(&self) {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Keep it open for good: something of ours does not end.
-    pub(super) fn hold_on(&self) {
+    pub(in crate::device) fn hold_on(&self) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(&mut *opened));
     }

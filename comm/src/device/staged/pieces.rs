@@ -16,11 +16,11 @@ const WINDOW_PARTS: usize = 4;
 const PIECES_MAX: usize = 16;
 /// Pieces, and what ranks have of them, begin at multiples of so many bytes, so that kernels move
 /// long words.
-pub(super) const UNIT_BYTES: usize = 256;
+pub(in crate::device) const UNIT_BYTES: usize = 256;
 
 /// The pieces of a call: some elements of every block each.
 #[derive(Clone, Copy)]
-pub(super) struct Pieces {
+pub(in crate::device) struct Pieces {
     /// Elements of a block; none where they differ, and there is one piece.
     count: usize,
     /// Elements of a block that are a piece, but for the last one.
@@ -30,17 +30,17 @@ pub(super) struct Pieces {
 
 /// Bytes that lie side by side in a buffer and in a piece of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Strip {
+pub(in crate::device) struct Strip {
     /// Bytes in front of it in the buffer.
-    pub(super) at: usize,
+    pub(in crate::device) at: usize,
     /// Likewise in the piece, whose blocks lie one behind the other.
-    pub(super) packed_at: usize,
-    pub(super) bytes: usize,
+    pub(in crate::device) packed_at: usize,
+    pub(in crate::device) bytes: usize,
 }
 
 impl Pieces {
     /// Those of a call of so many ranks whose windows have so many bytes: the same on all ranks.
-    pub(super) fn of(call: &Call, ranks: u32, window_bytes: usize) -> Self {
+    pub(in crate::device) fn of(call: &Call, ranks: u32, window_bytes: usize) -> Self {
         let elem_bytes = call.dtype.size();
         let Counts::Even(count) = call.counts else {
             return Self { count: 0, each: 0, elem_bytes };
@@ -59,18 +59,18 @@ impl Pieces {
     }
 
     /// One piece, which is all of a call with `count` elements in a block.
-    pub(super) fn one(count: usize, elem_bytes: usize) -> Self {
+    pub(in crate::device) fn one(count: usize, elem_bytes: usize) -> Self {
         Self { count, each: count, elem_bytes }
     }
 
     /// Which elements of a block each piece has, one behind the other.
-    pub(super) fn iter(self) -> impl Iterator<Item = Range<usize>> {
+    pub(in crate::device) fn iter(self) -> impl Iterator<Item = Range<usize>> {
         let starts = (0..self.count.max(1)).step_by(self.each.max(1));
         starts.map(move |start| start..(start + self.each).min(self.count))
     }
 
     /// Where a piece lies in a buffer of so many elements.
-    pub(super) fn strips(
+    pub(in crate::device) fn strips(
         self,
         elems: usize,
         piece: &Range<usize>,

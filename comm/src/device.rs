@@ -30,32 +30,17 @@
 //! hosts meet before and after. What ranks cannot reach at all goes through pinned memory of the
 //! host.
 
-mod card;
 mod ending;
 mod exchange;
-mod facts;
-mod inbox;
 mod kernels;
 mod layout;
-mod legs;
-mod lent;
-mod link;
 mod looks;
-mod lower;
 mod messages;
 mod nodes;
-mod parties;
-mod pieces;
 mod plans;
-mod proof;
-mod reached;
-mod relay;
 mod room;
 mod setup;
 mod share;
-mod shown;
-mod slots;
-mod slotted;
 mod staged;
 mod sys;
 mod watch;
@@ -83,18 +68,18 @@ pub use work::DeviceWork;
 use crate::Error;
 use crate::call::Call;
 use crate::communicator::{Communicator, Shared};
-use card::Card;
-use facts::Facts;
-use inbox::Inboxes;
 use kernels::Kernels;
 use layout::{Group, RANKS};
-use lent::Imports;
 use nodes::Nodes;
+use plans::facts::Facts;
 use plans::{Plan, Plans, Ranges, Ready};
-use relay::Staging;
 use room::Room;
 use setup::Met;
+use setup::card::Card;
+use setup::inbox::Inboxes;
+use staged::relay::Staging;
 use watch::{Watched, Watcher};
+use ways::lent::Imports;
 use work::Events;
 
 /// What a communicator has on devices. Calls are made in the same order on all ranks, like those

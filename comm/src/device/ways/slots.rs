@@ -3,12 +3,12 @@
 
 use brigade_cuda::Stream;
 
-use super::kernels::{Loaded, launch};
-use super::layout::{ByHops, Parcel, Parcels, RANKS, SLOT_BYTES, Scaling};
-use super::messages::{A_MESSAGE, DeviceMessage};
-use super::plans::{Plan, factor};
-use super::slotted::Slotted;
-use super::{Inner, State};
+use super::super::kernels::{Loaded, launch};
+use super::super::layout::{ByHops, Parcel, Parcels, RANKS, SLOT_BYTES, Scaling};
+use super::super::messages::{A_MESSAGE, DeviceMessage};
+use super::super::plans::slotted::Slotted;
+use super::super::plans::{Plan, factor};
+use super::super::{Inner, State};
 use crate::call::Call;
 use crate::{Error, Op};
 
@@ -23,8 +23,8 @@ impl Inner {
     ///
     /// # Safety
     ///
-    /// As for [`super::DeviceGroup::enqueue`]; the room is as long as the plan says.
-    pub(super) unsafe fn pass_on(
+    /// As for [`DeviceGroup::enqueue`](crate::device::DeviceGroup::enqueue); the room is as long as the plan says.
+    pub(in crate::device) unsafe fn pass_on(
         &self,
         (plan, slotted, loaded): (&Plan, &Slotted, &Loaded),
         call: &Call,
@@ -71,8 +71,8 @@ impl Inner {
     ///
     /// # Safety
     ///
-    /// As for [`super::DeviceGroup::messages`].
-    pub(super) unsafe fn post_parcels(
+    /// As for [`DeviceGroup::messages`](crate::device::DeviceGroup::messages).
+    pub(in crate::device) unsafe fn post_parcels(
         &self,
         state: &mut State,
         messages: &[&DeviceMessage],

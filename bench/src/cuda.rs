@@ -46,7 +46,7 @@ impl Effort {
     pub const QUICK: Self = Self { bytes_max: 1 << 20, turns: 3 };
 }
 
-const KERNELS: &str = include_str!("limits.cu");
+const KERNELS: &str = include_str!("cuda/limits.cu");
 const SOURCE: Source = Source::new("limits", KERNELS);
 
 /// The kernels of this room.

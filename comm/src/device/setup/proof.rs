@@ -13,12 +13,12 @@ use brigade_cuda::{CudaError, DeviceMemory, Stream};
 use brigade_schedule::Collective;
 use brigade_transports::{MAKE_THREAD, TransportError};
 
-use super::Inner;
-use super::exchange::{agree, trouble};
-use super::plans::{Plans, Ranges};
+use super::super::Inner;
+use super::super::exchange::{agree, trouble};
+use super::super::plans::{Plans, Ranges};
+use super::super::sys::Desk;
+use super::super::way::Way;
 use super::shown::{clear, pattern};
-use super::sys::Desk;
-use super::way::Way;
 use crate::call::Call;
 use crate::{Dtype, Error};
 
@@ -68,7 +68,7 @@ impl Proof {
 
 impl Inner {
     /// Take the first of these ways by which everybody's bytes arrive. Collective.
-    pub(super) fn find_way(&mut self, ways: &[Way]) -> Result<(), Error> {
+    pub(in crate::device) fn find_way(&mut self, ways: &[Way]) -> Result<(), Error> {
         let shared = Arc::clone(&self.watched.shared);
         let is_tried = ways.iter().any(|way| *way != Way::Staged);
         // Who has no memory for it says so with the others below.

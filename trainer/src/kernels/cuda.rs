@@ -36,13 +36,13 @@ use serde::Serialize;
 
 /// The text of all kernels.
 const TEXT: &str = concat!(
-    include_str!("numbers.cu"),
-    include_str!("elements.cu"),
-    include_str!("rows.cu"),
-    include_str!("products.cu"),
-    include_str!("tiles.cu"),
-    include_str!("chunks.cu"),
-    include_str!("mixture.cu"),
+    include_str!("cuda/numbers.cu"),
+    include_str!("cuda/elements.cu"),
+    include_str!("cuda/rows.cu"),
+    include_str!("cuda/products.cu"),
+    include_str!("cuda/tiles.cu"),
+    include_str!("cuda/chunks.cu"),
+    include_str!("cuda/mixture.cu"),
 );
 
 /// All kernels, with f32 inside, with bf16, and with f16.
