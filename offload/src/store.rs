@@ -40,6 +40,7 @@
 
 mod carrier;
 mod checkpoint;
+mod commits;
 mod draft;
 mod error;
 mod gather;

@@ -37,6 +37,8 @@ pub(crate) struct Opened {
     body: Body,
     inbox: Arc<Inbox>,
     trouble: Mutex<Trouble>,
+    /// The same, as it was opened first, if it was opened anew since: that has the lock.
+    first: Option<Arc<Opened>>,
 }
 
 /// What the next sync has to report.
@@ -82,8 +84,15 @@ impl Opened {
     pub(crate) fn new(path: &Path, bytes: u64, body: Body, inbox: &Arc<Inbox>) -> Self {
         let (id, bytes) = (inbox.next_file_id(), AtomicU64::new(bytes));
         let device = inbox.device_number(body.device()) % DEVICES;
-        let (inbox, trouble) = (Arc::clone(inbox), Mutex::default());
-        Self { path: path.into(), id, device, bytes, body, inbox, trouble }
+        let (inbox, trouble, first) = (Arc::clone(inbox), Mutex::default(), None);
+        Self { path: path.into(), id, device, bytes, body, inbox, trouble, first }
+    }
+
+    /// The same file, opened anew: as long as anything needs this, `elder` keeps its lock.
+    pub(crate) fn anew(elder: &Arc<Self>, bytes: u64, body: Body) -> Self {
+        let mut opened = Self::new(&elder.path, bytes, body, &elder.inbox);
+        opened.first = Some(Arc::clone(elder.first.as_ref().unwrap_or(elder)));
+        opened
     }
 
     pub(crate) fn path(&self) -> Arc<Path> {

@@ -54,7 +54,7 @@ impl Body {
     }
 
     /// Let others own it.
-    pub(super) fn disown(&self) {
+    pub(crate) fn disown(&self) {
         match self {
             Body::System { buffered: file, .. } | Body::Namespace { device: file, .. } => {
                 owner::disown(file);

@@ -8,11 +8,12 @@ use super::engine::{Engine, Kind};
 use super::error::StorageError;
 use super::file::{File, Opened};
 use super::inbox::Inbox;
-use super::place::Place;
+use super::place::{Body, Place};
 use super::queue::Queue;
 use super::request::{Pending, Priority, Request};
 use super::serve::{Maker, Server};
 use super::simulated::{SimulatedDevice, Simulation};
+use super::sys;
 use super::threads::Threads;
 use super::uring::{TRANSFER_BYTES_MAX, Uring};
 use crate::memory::{ALIGNMENT, Arena, Buffer};
@@ -150,6 +151,19 @@ impl Storage {
         Ok(File { opened: Arc::new(Opened::new(path, bytes, body, &self.inbox)) })
     }
 
+    /// Open this very file anew, whatever its name leads to by now. Whoever owned it still does.
+    ///
+    /// Errors: the system's.
+    pub(crate) fn reopen(&self, file: &File) -> Result<File, StorageError> {
+        let opened = &file.opened;
+        let own = match opened.body() {
+            Body::Simulated => None,
+            _ => sys::own_file(opened.descriptor(false)),
+        };
+        let (body, bytes) = self.inner.place.open(own.as_deref().unwrap_or(file.path()))?;
+        Ok(File { opened: Arc::new(Opened::anew(opened, bytes, body)) })
+    }
+
     /// Be the only owner of this file until its last clone and the last request on it are gone.
     /// Who does not ask can still write to it. On a simulated device everybody owns everything.
     ///
@@ -157,6 +171,11 @@ impl Storage {
     /// five seconds.
     pub fn own(&self, file: &File) -> Result<(), StorageError> {
         self.inner.place.own(file.path(), file.opened.body())
+    }
+
+    /// Let others own it, if nobody else has it open with us.
+    pub(crate) fn disown(&self, file: &File) {
+        file.opened.body().disown();
     }
 
     /// The process that owns this file, where one does and the system tells.

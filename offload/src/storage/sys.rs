@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::engine::Wake;
 use super::request::REPEATS_MAX;
@@ -70,6 +70,13 @@ pub(super) fn direct_grain(path: &Path) -> Option<(usize, usize)> {
 
 /// Where this process finds what it has open, by number.
 pub(super) const OWN_FILES: &str = "/proc/self/fd";
+
+/// A way to what this process has open by that number, whatever its name leads to; none where the
+/// system does not tell.
+pub(super) fn own_file(descriptor: i32) -> Option<PathBuf> {
+    let folder = Path::new(OWN_FILES);
+    folder.exists().then(|| folder.join(descriptor.to_string()))
+}
 
 /// Give a file a name that nothing has yet.
 pub(super) fn link(file: &fs::File, path: &Path) -> io::Result<()> {

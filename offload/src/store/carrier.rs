@@ -131,15 +131,19 @@ impl Carrier {
     }
 
     /// Wait until nothing that was written to these files is under way any more, failed or not.
+    ///
+    /// Errors: `Late`, and something may be; any other is that of a sync, and nothing is.
     pub(super) fn drain(&self, files: &[File]) -> Result<(), StoreError> {
         let syncs: Vec<Pending> = files.iter().map(|file| self.storage.sync(file)).collect();
+        let mut failed = None;
         for sync in syncs {
             match sync.wait(self.wait_limit).result {
                 Ok(_) | Err(StorageError::WriteFailed { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Err(error @ StorageError::Late { .. }) => return Err(error.into()),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     pub(super) fn convoy<P>(&self, bytes: u64, category: Category) -> Convoy<'_, P> {

@@ -145,6 +145,11 @@ impl Draft {
         &self.shared
     }
 
+    /// What tells it from others of its state, and the number of the generation that it will be.
+    pub(super) fn mark(&self) -> (u64, u64) {
+        (self.ticket, self.number())
+    }
+
     pub(super) fn unsent(&self) -> &Arc<AtomicUsize> {
         &self.unsent
     }
@@ -169,6 +174,8 @@ impl Draft {
         if self.shared.last_draft.load(Ordering::Acquire) != self.ticket {
             return Err(StoreError::Superseded { number: self.number() });
         }
+        // What tells of it is written, too, even where no block was.
+        self.shared.written_by.store(self.ticket, Ordering::Release);
         match self.unsent.load(Ordering::Acquire) {
             0 => Ok(self.commit.clone().seal(label, note)?),
             runs => Err(StoreError::Unsent { runs }),

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use super::checkpoint::open_common;
 use super::error::StoreError;
 use super::held::Held;
 use super::run::{Broken, Run};
-use super::state::{StateFile, Which};
-use super::tiers::{Shelf, Slot, Store, Tier};
+use super::tiers::{Slot, Store, Tier};
 use crate::memory::Buffer;
 use crate::storage::Priority;
 
@@ -119,120 +117,8 @@ impl Store {
         }
     }
 
-    /// Write everything that is in memory alone to the next generation. It stays in memory.
-    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
-        let mut runs = Vec::new();
-        for index in 0..self.slots.len() {
-            if matches!(self.slots[index].tier, Tier::Going(_)) {
-                self.settle(index, self.carrier.wait_limit)?;
-            }
-            let is_new = !self.is_written(index);
-            let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
-            let buffer = match tier {
-                Tier::Host { buffer, is_changed } if is_changed || is_new => buffer,
-                Tier::File if is_new => {
-                    let mut buffer = self.room(index, self.carrier.wait_limit)?;
-                    buffer.fill(0);
-                    buffer
-                }
-                other => {
-                    self.slots[index].tier = other;
-                    continue;
-                }
-            };
-            let run = self.send(index, buffer).map_err(|broken| self.keep(index, broken))?;
-            runs.push(index);
-            self.slots[index].tier = Tier::Going(run);
-        }
-        for index in runs {
-            let tier = std::mem::replace(&mut self.slots[index].tier, Tier::File);
-            if let Tier::Going(run) = tier {
-                let buffer =
-                    run.wait(self.carrier.wait_limit).map_err(|broken| self.keep(index, broken))?;
-                self.slots[index].tier = Tier::Host { buffer, is_changed: false };
-            }
-        }
-        Ok(())
-    }
-
-    /// Make the next generation of every shelf the newest.
-    pub(super) fn seal(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
-        self.claim()?;
-        for Shelf { state, draft } in &mut self.shelves {
-            state.commit_draft(draft, label, note)?;
-        }
-        for Shelf { state, draft } in &mut self.shelves {
-            *draft = state.begin_unmended();
-        }
-        Ok(())
-    }
-
-    /// Go back to the last commit that all shelves have.
-    pub(super) fn revert(&mut self) -> Result<(), StoreError> {
-        for slot in &mut self.slots {
-            slot.tier = Tier::File;
-        }
-        let numbers = self.shelves.iter().map(|shelf| Some(shelf.state.generation()?.number));
-        let common = numbers.collect::<Option<Vec<u64>>>().map(|all| all.into_iter().min());
-        self.go_back(common.flatten())
-    }
-
-    /// Open all states anew, at this generation, or as they were before the first, since after a
-    /// sync that failed no other succeeds on files as they are. What is newer is erased: it is ours
-    /// and has failed, even where it is whole on all shelves and only the last sync was refused.
-    fn go_back(&mut self, number: Option<u64>) -> Result<(), StoreError> {
-        if self.claim().is_err() {
-            // Somebody else has written there, and we have not.
-            self.take(open_common(&self.carrier, &self.paths)?);
-            return Ok(());
-        }
-        let states = (0..self.shelves.len()).map(|shelf| self.open_at(shelf, number));
-        self.take(states.collect::<Result<_, _>>()?);
-        for shelf in 0..self.shelves.len() {
-            // Where the device takes no writes now, it is done before the next one.
-            let _ = self.mend(shelf);
-        }
-        Ok(())
-    }
-
-    fn open_at(&self, shelf: usize, number: Option<u64>) -> Result<StateFile, StoreError> {
-        match number {
-            Some(number) => {
-                StateFile::open(&self.carrier, &self.paths[shelf], Which::Number(number))
-            }
-            None => self.shelves[shelf].state.open_as_new(),
-        }
-    }
-
-    /// Do what is to be done before anything is written to a shelf. If that fails nothing of the
-    /// draft is there yet, and the files are opened anew, so that another time it need not.
-    fn mend(&mut self, shelf: usize) -> Result<(), StoreError> {
-        let state = &mut self.shelves[shelf].state;
-        let mended = state.mend();
-        if mended.is_err() {
-            let number = state.generation().map(|generation| generation.number);
-            if let Ok(mut state) = self.open_at(shelf, number) {
-                self.shelves[shelf] = Shelf { draft: state.begin_unmended(), state };
-            }
-        }
-        mended
-    }
-
-    /// Have these states in place of what there was, which lets go of the files.
-    fn take(&mut self, states: Vec<StateFile>) {
-        for (shelf, mut state) in self.shelves.iter_mut().zip(states) {
-            *shelf = Shelf { draft: state.begin_unmended(), state };
-        }
-    }
-
-    /// Own all files, found as they were opened, before anything is written to one of them: whoever
-    /// opened some before and some behind another's commit would erase that from the first.
-    fn claim(&mut self) -> Result<(), StoreError> {
-        self.shelves.iter_mut().try_for_each(|shelf| shelf.state.claim())
-    }
-
     /// Whether the files know anything of a tensor.
-    fn is_written(&self, index: usize) -> bool {
+    pub(super) fn is_written(&self, index: usize) -> bool {
         let Slot { shelf, placed, span, .. } = &self.slots[index];
         let shelf = &self.shelves[*shelf];
         let first = placed.offset / shelf.state.geometry().block_bytes();
@@ -256,7 +142,7 @@ impl Store {
     }
 
     /// Start to write a tensor to the next generation.
-    fn send(&mut self, index: usize, mut buffer: Buffer) -> Result<Run, Broken> {
+    pub(super) fn send(&mut self, index: usize, mut buffer: Buffer) -> Result<Run, Broken> {
         if let Err(error) = self.claim().and_then(|()| self.mend(self.slots[index].shelf)) {
             return Err(Broken { error: Box::new(error), buffer: Some(buffer) });
         }
@@ -271,7 +157,8 @@ impl Store {
     }
 
     /// A write has failed: the contents stay in memory, where they are.
-    fn keep(&mut self, index: usize, Broken { error, buffer }: Broken) -> StoreError {
+    pub(super) fn keep(&mut self, index: usize, Broken { error, buffer }: Broken) -> StoreError {
+        self.shelves[self.slots[index].shelf].has_failed = true;
         if let Some(buffer) = buffer {
             self.slots[index].tier = Tier::Host { buffer, is_changed: true };
         }

@@ -91,19 +91,29 @@ pub(super) fn take_devices(
             carrier.run(files, &[Step::Write { stripe, offset: offset + kept, bytes }])?;
         }
     }
-    Ok(())
+    let syncs: Vec<Step> = (0..files.len() as u32).map(|stripe| Step::Sync { stripe }).collect();
+    carrier.run(files, &syncs)
 }
 
-/// Own the files of a state in which these generations were seen; of a new one, in which none
-/// counts, whatever they say.
+/// Own the files of a state in which these generations were seen.
 ///
 /// Errors: somebody else does; or did, and has written there since.
-pub(super) fn take_over(carrier: &Carrier, files: &[File], seen: &[u64]) -> Result<(), StoreError> {
+pub(super) fn take_over(
+    carrier: &Carrier,
+    files: &[File],
+    seen: &[Candidate],
+) -> Result<(), StoreError> {
+    let taken = take(carrier, files, seen);
+    if taken.is_err() {
+        // Who cannot write there keeps nobody from it.
+        files.iter().for_each(|file| carrier.storage.disown(file));
+    }
+    taken
+}
+
+fn take(carrier: &Carrier, files: &[File], seen: &[Candidate]) -> Result<(), StoreError> {
     for file in files {
         carrier.storage.own(file)?;
-    }
-    if seen.is_empty() {
-        return Ok(());
     }
     match recover(&slots(carrier, files)?) {
         Err(why) => Err(StoreError::Unrecoverable { paths: paths_of(files), why }),
@@ -112,28 +122,29 @@ pub(super) fn take_over(carrier: &Carrier, files: &[File], seen: &[u64]) -> Resu
     }
 }
 
-/// Whether superblocks tell of the generations that were seen before.
-pub(super) fn is_same(seen: &[u64], now: &Result<Recovered, Unrecoverable>) -> bool {
-    now.as_ref().is_ok_and(|now| numbers(now) == seen)
+/// Whether superblocks tell of the generations that were seen before: another one may have the
+/// same number.
+pub(super) fn is_same(seen: &[Candidate], now: &Result<Recovered, Unrecoverable>) -> bool {
+    now.as_ref().is_ok_and(|now| now.candidates == seen)
 }
 
 /// Somebody else has written to a state in which these generations were seen.
 pub(super) fn overtaken(
     files: &[File],
-    seen: &[u64],
+    seen: &[Candidate],
     now: &Result<Recovered, Unrecoverable>,
 ) -> StoreError {
-    let found = now.as_ref().map(numbers).unwrap_or_default();
-    StoreError::Overtaken { paths: paths_of(files), seen: seen.to_vec(), found }
+    let found = now.as_ref().map_or(&[][..], |now| &now.candidates);
+    let [seen, found] = [seen, found].map(numbers);
+    StoreError::Overtaken { paths: paths_of(files), seen, found }
 }
 
 pub(super) fn paths_of(files: &[File]) -> Vec<PathBuf> {
     files.iter().map(|file| file.path().to_path_buf()).collect()
 }
 
-/// The generations that superblocks tell of.
-pub(super) fn numbers(recovered: &Recovered) -> Vec<u64> {
-    recovered.candidates.iter().map(Candidate::number).collect()
+fn numbers(candidates: &[Candidate]) -> Vec<u64> {
+    candidates.iter().map(Candidate::number).collect()
 }
 
 /// What an empty slot is parsed as.
@@ -148,7 +159,7 @@ pub(super) fn nothing(
     recovered: &Recovered,
     mut faults: Vec<StoreError>,
 ) -> StoreError {
-    let found = numbers(recovered);
+    let found = numbers(&recovered.candidates);
     match which {
         Which::Number(number) if !found.contains(&number) => {
             StoreError::NoGeneration { paths, wanted: format!("generation {number}"), found }

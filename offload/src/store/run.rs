@@ -22,7 +22,8 @@ use crate::storage::{Pending, Priority};
 pub struct Run {
     shared: Arc<Shared>,
     priority: Priority,
-    is_write: bool,
+    /// Of a write: its draft, by ticket and number.
+    draft: Option<(u64, u64)>,
     segments: Vec<Segment>,
     /// Of the segments, how many were handed in.
     sent: usize,
@@ -146,8 +147,8 @@ impl Run {
         let segments = segments(&geometry, places, bytes);
         let (shared, unsent) = (draft.shared().clone(), Arc::default());
         let (now, wanted, sent) = (Now::Still(buffer), (first, entries), 0);
-        let is_write = false;
-        let run = Self { shared, priority, is_write, segments, sent, now, bytes, wanted, unsent };
+        let draft = None;
+        let run = Self { shared, priority, draft, segments, sent, now, bytes, wanted, unsent };
         Ok(run.start())
     }
 
@@ -174,8 +175,8 @@ impl Run {
         let segments = segments(&geometry, places.into_iter(), bytes);
         let (shared, unsent) = (draft.shared().clone(), draft.unsent().clone());
         let (now, wanted, sent) = (Now::Still(buffer), (first, Vec::new()), 0);
-        let is_write = true;
-        let run = Self { shared, priority, is_write, segments, sent, now, bytes, wanted, unsent };
+        let draft = Some(draft.mark());
+        let run = Self { shared, priority, draft, segments, sent, now, bytes, wanted, unsent };
         Ok(run.start())
     }
 
@@ -188,7 +189,12 @@ impl Run {
             Now::Still(buffer) if !self.segments.is_empty() => {
                 self.sent = 1;
                 let first = &self.segments[0];
-                Now::UnderWay(self.shared.hand_in(first, buffer, self.priority, self.is_write))
+                Now::UnderWay(self.shared.hand_in(
+                    first,
+                    buffer,
+                    self.priority,
+                    self.draft.is_some(),
+                ))
             }
             now => now,
         };
@@ -260,7 +266,13 @@ impl Run {
 
     fn next(&mut self, buffer: Buffer) -> Now {
         let Some(next) = self.segments.get(self.sent) else { return Now::Still(buffer) };
-        let pending = self.shared.hand_in(next, buffer, self.priority, self.is_write);
+        if let Some((ticket, number)) = self.draft
+            && self.shared.last_draft.load(Ordering::Acquire) != ticket
+        {
+            // A newer draft writes to the same places.
+            return Now::Failed(Broken::new(StoreError::Superseded { number }, Some(buffer)));
+        }
+        let pending = self.shared.hand_in(next, buffer, self.priority, self.draft.is_some());
         self.sent += 1;
         if self.sent == self.segments.len() {
             self.unsent.fetch_sub(1, Ordering::AcqRel);

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::carrier::{Carrier, damaged};
 use super::error::StoreError;
 use super::opening::{is_same, overtaken, slots};
-use crate::layout::{Blueprint, Checksum, Entry, Fault, Place, Wrong, checksum, recover};
+use crate::layout::{
+    Blueprint, Candidate, Checksum, Entry, Fault, Place, Wrong, checksum, recover,
+};
 use crate::memory::Buffer;
 use crate::storage::{File, Pending, Priority, StorageError};
 
@@ -17,7 +19,7 @@ pub(super) struct Shared {
     pub(super) files: Vec<File>,
     pub(super) blueprint: Arc<Blueprint>,
     /// The generations that were there when it was opened, the newest first, and which of them was.
-    pub(super) seen: Vec<u64>,
+    pub(super) seen: Vec<Candidate>,
     opened: u64,
     /// Whether we own the files; who opens them does so before the first write.
     pub(super) is_ours: AtomicBool,
@@ -50,11 +52,26 @@ impl Shared {
         carrier: &Carrier,
         files: Vec<File>,
         blueprint: Arc<Blueprint>,
-        (opened, seen): (u64, Vec<u64>),
+        (opened, seen): (u64, Vec<Candidate>),
     ) -> Self {
         let (carrier, is_ours) = (carrier.clone(), AtomicBool::new(false));
         let (last_draft, written_by) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { carrier, files, blueprint, seen, opened, is_ours, last_draft, written_by }
+    }
+
+    /// Of the same state, with its files opened anew: whose they were they are. What elder drafts
+    /// have written is no longer under way, and they write nothing more.
+    pub(super) fn renewed(&self) -> Result<Self, StoreError> {
+        let Self { carrier, files, blueprint, seen, opened, is_ours, last_draft, .. } = self;
+        last_draft.fetch_add(1, Ordering::AcqRel);
+        if let Err(error @ StoreError::Storage(StorageError::Late { .. })) = carrier.drain(files) {
+            return Err(error);
+        }
+        let anew = files.iter().map(|file| carrier.storage.reopen(file));
+        let anew = anew.collect::<Result<_, _>>()?;
+        let mut shared = Self::opened(carrier, anew, blueprint.clone(), (*opened, seen.clone()));
+        *shared.is_ours.get_mut() = is_ours.load(Ordering::Acquire);
+        Ok(shared)
     }
 
     pub(super) fn read_entry(
@@ -82,7 +99,7 @@ impl Shared {
             if let Some(now) = now.ok().filter(|now| !is_same(&self.seen, now)) {
                 return overtaken(&self.files, &self.seen, &now);
             }
-            let is_older = self.seen.first() != Some(&self.opened);
+            let is_older = self.seen.first().map(Candidate::number) != Some(self.opened);
             let owner = self.carrier.storage.owner(file).filter(|_| is_older);
             if owner.is_some() {
                 return StorageError::Owned { path: file.path().into(), owner }.into();
@@ -123,5 +140,47 @@ impl PendingBlock {
             true => Ok(buffer),
             false => Err(self.shared.blame(self.place, self.wanted, found)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Directory, Dtype, Tensor};
+    use crate::memory::{Arena, Budget};
+    use crate::storage::{Settings, Storage};
+    use crate::store::{StateFile, Which};
+
+    #[test]
+    fn files_that_are_opened_anew_stay_ours() {
+        let [path, elsewhere] = ["anew", "anew-elsewhere"].map(|name| {
+            std::env::temp_dir().join(format!("brigade-{name}-{}", std::process::id()))
+        });
+        let arena = Arena::new(Budget::new(16 << 20)).unwrap();
+        let carrier = Carrier::new(&Storage::new(&arena, Settings::default()).unwrap(), &arena);
+        let create = || {
+            let directory = Directory::pack([Tensor::whole("t", Dtype::U8, &[9])], 64).unwrap();
+            StateFile::create(&carrier, &[&path], directory, 4096)
+        };
+        let mut state = create().unwrap();
+        for _ in 0..2 {
+            state.go_back(None).unwrap();
+            let error = create().map(drop).unwrap_err();
+            let is_owned = matches!(error, StoreError::Storage(StorageError::Owned { .. }));
+            assert!(is_owned, "{error}");
+        }
+        // Whatever its name leads to by now.
+        std::fs::rename(&path, &elsewhere).unwrap();
+        drop(create().unwrap());
+        state.go_back(None).unwrap();
+        state.save(1, b"", |_, _, target| Ok(target.fill(7))).unwrap();
+        let mut seen = [0; 9];
+        state.read(0, &mut seen).unwrap();
+        assert_eq!(seen, [7; 9]);
+        drop(state);
+        StateFile::open(&carrier, &[&elsewhere], Which::Newest).unwrap();
+        let nothing = StateFile::open(&carrier, &[&path], Which::Newest).unwrap_err();
+        assert!(nothing.to_string().contains("nothing was ever committed"), "{nothing}");
+        [path, elsewhere].iter().for_each(|path| std::fs::remove_file(path).unwrap());
     }
 }

@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::error::StoreError;
 use super::gather::gather;
 use super::opening::{
-    Slots, load, nothing, numbers, overtaken, paths_of, random_id, slots, take_devices, take_over,
+    Slots, load, nothing, overtaken, paths_of, random_id, slots, take_devices, take_over,
 };
 use super::shared::{PendingBlock, Shared};
 use crate::layout::{
@@ -108,6 +108,10 @@ impl StateFile {
     ) -> Result<Self, StoreError> {
         let open = |path: &_| carrier.storage.open(AsRef::<Path>::as_ref(path));
         let files = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        Self::open_files(carrier, files, which)
+    }
+
+    fn open_files(carrier: &Carrier, files: Vec<File>, which: Which) -> Result<Self, StoreError> {
         let (mut before, mut now) = (Vec::new(), slots(carrier, &files)?);
         let mut owner = None;
         for _ in 0..OPENINGS {
@@ -125,7 +129,7 @@ impl StateFile {
                 }
             }
         }
-        let seen = recover(&before).as_ref().map(numbers).unwrap_or_default();
+        let seen = recover(&before).map(|seen| seen.candidates).unwrap_or_default();
         Err(overtaken(&files, &seen, &recover(&now)))
     }
 
@@ -170,8 +174,8 @@ impl StateFile {
             }
             return Err(nothing(which, paths_of(files), &recovered, faults));
         };
-        let (mend, seen) = (recovered.mend(candidate), numbers(&recovered));
-        let opened = (candidate.number(), seen);
+        let mend = recovered.mend(candidate);
+        let opened = (candidate.number(), recovered.candidates.clone());
         let shared = Shared::opened(carrier, files.to_vec(), blueprint, opened);
         Ok(Self { found, faults, ..Self::new(shared, Some(Arc::new(generation)), mend) })
     }
@@ -294,20 +298,48 @@ impl StateFile {
         Ok(())
     }
 
+    /// Wait until nothing is under way to the files, failed or not.
+    pub(super) fn drain(&self) -> Result<(), StoreError> {
+        self.shared.carrier.drain(&self.shared.files)
+    }
+
+    /// Let others own the files again, of which nothing was written.
+    pub(super) fn let_go(&mut self) {
+        let Shared { carrier, files, is_ours, .. } = &*self.shared;
+        files.iter().for_each(|file| carrier.storage.disown(file));
+        is_ours.store(false, Ordering::Release);
+    }
+
     /// Do what must be done before anything is written. Cost: nothing the second time.
+    ///
+    /// Errors: somebody else owns the files; or it has failed, and the drafts begun before are void.
     pub(super) fn mend(&mut self) -> Result<(), StoreError> {
         self.claim()?;
         let Shared { carrier, files, last_draft, written_by, .. } = &*self.shared;
         let writer = written_by.load(Ordering::Acquire);
-        if writer != 0 && writer != last_draft.load(Ordering::Acquire) {
-            // Writes of a draft that was dropped may be under way still, to the same places.
-            carrier.drain(files)?;
+        let was_dropped = writer != 0 && writer != last_draft.load(Ordering::Acquire);
+        // Writes of a draft that was dropped may be under way still, to the same places.
+        let mut mended = if was_dropped { carrier.drain(files) } else { Ok(()) };
+        if mended.is_ok() && !self.mend.is_empty() {
+            mended = carrier.run(files, &self.mend);
+        }
+        if mended.is_err() {
+            // Another time it need not fail.
+            let _ = self.renew();
+            return mended;
+        }
+        if was_dropped {
             written_by.store(0, Ordering::Release);
         }
-        if !self.mend.is_empty() {
-            carrier.run(files, &self.mend)?;
-            self.mend.clear();
-        }
+        self.mend.clear();
+        Ok(())
+    }
+
+    /// Open the files anew, since after a sync that failed no other succeeds on them as they are.
+    ///
+    /// Errors: what was written is still under way, or a file is not there any more.
+    fn renew(&mut self) -> Result<(), StoreError> {
+        self.shared = Arc::new(self.shared.renewed()?);
         Ok(())
     }
 
@@ -315,9 +347,9 @@ impl StateFile {
     /// `label` and `note` are kept with it, such as the training step and where the data loader
     /// stood.
     ///
-    /// Errors: a write of it failed, or it is not complete. The generation before it is the newest
-    /// then, in memory and, once the next draft is begun, in the files. Panics: a draft of another
-    /// state.
+    /// Errors: a write or a sync of it failed, or it is not complete. The generation before it is
+    /// the newest then, in memory and, once the next draft is begun, in the files. Panics: a draft
+    /// of another state.
     pub fn commit(
         &mut self,
         draft: Draft,
@@ -334,29 +366,45 @@ impl StateFile {
         label: u64,
         note: &[u8],
     ) -> Result<&Generation, StoreError> {
-        assert!(Arc::ptr_eq(&self.shared, draft.shared()), "a draft of another state");
+        let (ours, drafts) = (&self.shared.blueprint, &draft.shared().blueprint);
+        assert!(Arc::ptr_eq(ours, drafts), "a draft of another state");
         self.mend()?;
         let Shared { carrier, files, blueprint, .. } = &*self.shared;
         let sealed = draft.seal(label, note)?;
         if let Err(error) = carrier.run(files, &sealed.steps) {
             let stripes = blueprint.geometry.stripes();
             self.mend = withdraw(stripes, sealed.generation.number);
+            // Who opens the state next must not take it for one. Where that fails now it is done
+            // before the next draft writes.
+            if self.renew().is_ok() {
+                let _ = self.mend();
+            }
             return Err(error);
         }
         self.shared.written_by.store(0, Ordering::Release);
         Ok(self.newest.insert(Arc::new(sealed.generation)))
     }
 
-    /// The same files, opened anew, as a new state with no generation: whatever was committed to
-    /// them does not count, and is erased before anything is written. For who made the state and
-    /// has committed nothing yet.
-    pub(super) fn open_as_new(&self) -> Result<Self, StoreError> {
-        let Shared { carrier, files, blueprint, .. } = &*self.shared;
-        let files = files.iter().map(|file| carrier.storage.open(file.path()));
-        let files = files.collect::<Result<Vec<_>, _>>()?;
-        let mend = erase(blueprint.geometry.stripes());
-        let shared = Shared::opened(carrier, files, blueprint.clone(), (0, Vec::new()));
-        Ok(Self::new(shared, None, mend))
+    /// Be where it was when this generation was the newest, or none was there yet, with the files
+    /// opened anew. What came after is ours and has failed: it is erased before anything is
+    /// written, even where it is whole and only the last sync was refused.
+    pub(super) fn go_back(&mut self, number: Option<u64>) -> Result<(), StoreError> {
+        let Some(number) = number else {
+            (self.newest, self.mend) = (None, erase(self.geometry().stripes()));
+            return self.renew();
+        };
+        self.renew()?;
+        if self.newest.as_ref().is_none_or(|newest| newest.number != number) {
+            let Shared { carrier, files, .. } = &*self.shared;
+            let elder = Self::open_files(carrier, files.clone(), Which::Number(number))?;
+            (self.newest, self.mend) = (elder.newest, elder.mend);
+        }
+        Ok(())
+    }
+
+    /// Whether it is the same state, and not another one in the same files.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.shared.blueprint.state == other.shared.blueprint.state
     }
 
     /// Write and commit a whole generation. `fill` gives the bytes of a tensor from the given one

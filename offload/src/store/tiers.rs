@@ -38,12 +38,22 @@ pub struct Store {
     pub(super) category: Category,
     pub(super) host_bytes_max: usize,
     pub(super) tally: Tally,
+    /// A commit has failed, and so has going back to the one before.
+    pub(super) is_adrift: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Shelf {
     pub(super) state: StateFile,
     pub(super) draft: Draft,
+    /// A write to the draft has failed.
+    pub(super) has_failed: bool,
+}
+
+impl Shelf {
+    pub(super) fn new(mut state: StateFile) -> Self {
+        Self { draft: state.begin_unmended(), state, has_failed: false }
+    }
 }
 
 /// A tensor of the store.
@@ -212,10 +222,20 @@ impl Store {
         }
         let named = slots.iter().enumerate();
         let names = named.map(|(index, slot)| (slot.placed.tensor.name.clone(), index)).collect();
-        let shelve = |mut state: StateFile| Ok(Shelf { draft: state.begin_unmended(), state });
-        let shelves = states.into_iter().map(shelve).collect::<Result<_, StoreError>>()?;
+        let shelves = states.into_iter().map(Shelf::new).collect();
         let (carrier, order, tally) = (carrier.clone(), Order::default(), Tally::default());
-        Ok(Self { carrier, paths, shelves, slots, names, order, category, host_bytes_max, tally })
+        Ok(Self {
+            carrier,
+            paths,
+            shelves,
+            slots,
+            names,
+            order,
+            category,
+            host_bytes_max,
+            tally,
+            is_adrift: false,
+        })
     }
 
     /// Say in which order tensors will be used, over and over. The first of them are fetched at
@@ -223,6 +243,7 @@ impl Store {
     pub fn expect(&mut self, names: &[impl AsRef<str>]) -> Result<(), StoreError> {
         let indices = names.iter().map(|name| self.index(name.as_ref()));
         let cycle = indices.collect::<Result<Vec<_>, _>>()?;
+        self.be_steady()?;
         self.order = Order::new(cycle, self.slots.len());
         self.look_ahead()
     }
@@ -243,6 +264,7 @@ impl Store {
         if matches!(self.slots[index].tier, Tier::Lent { .. }) {
             return Err(StoreError::Lent { name: name.to_owned() });
         }
+        self.be_steady()?;
         self.tally.uses += 1;
         self.tally.surprises += u64::from(!self.order.used(index));
         let (buffer, was_changed) = self.bring_in_time(index, limit)?;
@@ -272,29 +294,6 @@ impl Store {
         let slot = &mut self.slots[loan.index];
         let is_changed = matches!(slot.tier, Tier::Lent { was_changed: true });
         slot.tier = Tier::Host { buffer: loan.buffer, is_changed };
-    }
-
-    /// Make the contents of all tensors survive a loss of power, as one generation.
-    ///
-    /// Errors: a tensor is lent out, and nothing is done; or something could not be written, and
-    /// the store is back at the last commit, in memory as in the files (in these once they can be
-    /// written, if they cannot be now). If that cannot be read, the error tells of that: the store
-    /// is of no use then until it is opened again.
-    pub fn commit(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
-        if let Some(lent) = self.slots.iter().find(|slot| matches!(slot.tier, Tier::Lent { .. })) {
-            return Err(StoreError::Lent { name: lent.placed.tensor.name.clone() });
-        }
-        let committed = self.flush().and_then(|()| self.seal(label, note));
-        if committed.is_err() {
-            self.revert()?;
-        }
-        committed
-    }
-
-    /// Number and label of the last commit, if there was one.
-    pub fn last(&self) -> Option<(u64, u64)> {
-        let generation = self.shelves[0].state.generation()?;
-        Some((generation.number, generation.label))
     }
 
     /// What became of uses so far.

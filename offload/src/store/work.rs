@@ -84,6 +84,7 @@ impl Store {
     /// be written, or all memory is lent out.
     pub fn prefetch(&mut self, name: &str, needed_by: Option<Instant>) -> Result<Work, StoreError> {
         let index = self.index(name)?;
+        self.be_steady()?;
         if matches!(self.slots[index].tier, Tier::File) {
             let buffer = self.room(index, self.carrier.wait_limit)?;
             self.slots[index].tier = match self.fetch(index, buffer, Priority::Background) {

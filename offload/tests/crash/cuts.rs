@@ -1,10 +1,10 @@
 //! Power cut at every block boundary of real commits, with what was not synced kept, lost or
-//! tossed.
+//! tossed; and each sync of one refused.
 
-use brigade_offload::storage::simulated::{SimulatedDevice, Unsynced};
+use brigade_offload::storage::simulated::{Faults, SimulatedDevice, Unsynced};
 use brigade_offload::store::StateFile;
 
-use crate::world::{carrier, device, directory, found, paths, save};
+use crate::world::{carrier, device, directory, found, paths, save, version_of};
 
 /// Three commits, recorded; gives where in the record each ended.
 fn record(
@@ -81,5 +81,31 @@ fn a_second_cut_is_no_worse_than_the_first() {
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let allowed = if second < done { [before, 10] } else { [10, 11] };
         assert!(allowed.contains(&version), "seed {seed}: {version} is none of {allowed:?}");
+    }
+}
+
+/// After a sync that failed a state has files on which the next one can succeed.
+#[test]
+fn a_state_goes_on_whichever_sync_fails() {
+    for (stripes, before) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        for refused_sync in 0.. {
+            let (device, paths) = (device(), paths(stripes));
+            let tensors = directory(&mut fastrand::Rng::with_seed(9));
+            let mut state = StateFile::create(&carrier(&device), &paths, tensors, 4096).unwrap();
+            (1..=before).for_each(|version| save(&mut state, version).unwrap());
+            device.set_faults(Faults { refused_sync: Some(refused_sync), ..Faults::default() });
+            if save(&mut state, 2).is_ok() {
+                assert!(refused_sync >= 2 * stripes as u64, "{refused_sync} syncs");
+                break;
+            }
+            device.set_faults(Faults::default());
+            assert_eq!(state.generation().map_or(0, |newest| newest.label), before);
+            if before > 0 {
+                assert_eq!(version_of(&state).unwrap(), before);
+            }
+            save(&mut state, 3).unwrap();
+            drop(state);
+            assert_eq!(found(&carrier(&device), &paths).unwrap().0, 3);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A store of tensors in tiers, on devices that fail, and with the power cut in its commits.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use brigade_offload::layout::{Dtype, Tensor};
 use brigade_offload::memory::Category;
@@ -11,6 +12,7 @@ use crate::world::{carrier, device, paths};
 
 const TENSORS: usize = 5;
 const BYTES: usize = 10_000;
+const LIMIT: Duration = Duration::from_secs(60);
 const HOST_BYTES: usize = 2 * 12_288;
 
 fn name(index: usize) -> String {
@@ -170,6 +172,56 @@ fn whichever_sync_of_the_first_commit_fails_the_store_is_new() {
             assert_eq!(version_of(&mut open().unwrap()).unwrap(), 2, "{told}");
         }
     }
+}
+
+/// What cannot be gone back to at once is gone back to before anything else, a commit among it.
+#[test]
+fn a_store_that_could_not_go_back_does_so_first() {
+    let mut unread = 0;
+    for refused_sync in 0.. {
+        let device = device();
+        let paths = paths(2);
+        let mut store = create(&device, &paths);
+        advance(&mut store, 1).unwrap();
+        advance(&mut store, 2).unwrap();
+        let last = store.last();
+        change(&mut store, 3).unwrap();
+        let (refused_sync, read_refused) = (Some(refused_sync), 1_000_000);
+        device.set_faults(Faults { refused_sync, read_refused, ..Faults::default() });
+        let Err(error) = store.commit(3, b"") else { break };
+        if error.to_string().contains("read of") {
+            unread += 1;
+            assert_eq!(store.last(), last);
+            let error = store.get(&name(0)).unwrap_err().to_string();
+            assert!(error.contains("read of"), "{error}");
+        }
+        device.set_faults(Faults::default());
+        store.commit(4, b"").unwrap();
+        assert_eq!(version_of(&mut store).unwrap(), 2, "{refused_sync:?}");
+        drop(store);
+        let opened = Store::open(&carrier(&device), &paths, Category::Other, HOST_BYTES);
+        assert_eq!(version_of(&mut opened.unwrap()).unwrap(), 2, "{refused_sync:?}");
+    }
+    assert!(unread > 0, "no commit was one for the first shelf alone");
+}
+
+/// What is written again need not fail the commit, nor what only its caller got wrong.
+#[test]
+fn a_write_that_failed_once_and_a_note_too_long_lose_nothing() {
+    let device = device();
+    let mut store = create(&device, &paths(2));
+    advance(&mut store, 1).unwrap();
+    let mut loan = store.get(&name(0)).unwrap();
+    loan.fill(2);
+    device.set_faults(Faults { write_refused: 1_000_000, ..Faults::default() });
+    let error = store.put_out(loan).unwrap().wait(&mut store, LIMIT).unwrap_err();
+    assert!(error.to_string().contains("write of"), "{error}");
+    device.set_faults(Faults::default());
+    change(&mut store, 2).unwrap();
+    let error = store.commit(2, &[0; 4000]).unwrap_err();
+    assert!(error.to_string().contains("a note of 4000 bytes"), "{error}");
+    store.commit(2, b"").unwrap();
+    assert_eq!((version_of(&mut store).unwrap(), store.last()), (2, Some((2, 2))));
 }
 
 #[test]

@@ -94,6 +94,41 @@ fn a_second_writer_is_refused_until_the_first_has_died() {
     }
 }
 
+/// Generations of the same number need not be the same.
+#[test]
+fn who_saw_another_generation_of_that_number_is_overtaken_and_keeps_nobody_out() {
+    let place = Place::new("owners-numbers", EngineChoice::Auto);
+    let paths = place.paths("state", 2);
+    let open = |which| StateFile::open(&place.carrier, &paths, which).unwrap();
+    let create = || StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    let mut state = create();
+    state.save(1, b"", filler(1)).unwrap();
+    state.save(2, b"", filler(2)).unwrap();
+    drop(state);
+    let mut stale = open(Which::Newest);
+    open(Which::Number(1)).save(2, b"", filler(3)).unwrap();
+    for _ in 0..2 {
+        let overtaken = stale.begin().unwrap_err();
+        let same = [&[2, 1][..]; 2];
+        let is_so = matches!(&overtaken, StoreError::Overtaken { seen, found, .. }
+            if [&seen[..], &found[..]] == same);
+        assert!(is_so, "{overtaken}");
+    }
+    // Beside who was refused.
+    open(Which::Newest).save(3, b"", filler(4)).unwrap();
+    drop(stale);
+
+    // Nor need states be the same that are in the same files.
+    let mut state = create();
+    state.save(1, b"", filler(1)).unwrap();
+    drop(state);
+    let mut stale = open(Which::Newest);
+    create().save(1, b"", filler(1)).unwrap();
+    let overtaken = stale.begin().unwrap_err();
+    assert!(matches!(overtaken, StoreError::Overtaken { .. }), "{overtaken}");
+    open(Which::Newest).verify().unwrap();
+}
+
 #[test]
 fn the_second_writer_of_one_process_is_told_that_it_is_this_one() {
     let place = Place::new("owners-here", EngineChoice::Auto);

@@ -182,8 +182,30 @@ fn a_draft_is_void_when_another_is_begun() {
     let placed = state.directory().tensors()[0].clone();
     let error = first.put(&placed, 0, &[1]).unwrap_err();
     assert!(matches!(error, StoreError::Superseded { number: 1 }), "{error}");
+    let error = state.commit(first, 1, b"").unwrap_err();
+    assert!(matches!(error, StoreError::Superseded { number: 1 }), "{error}");
     let error = state.commit(second, 1, b"").unwrap_err().to_string();
     assert_eq!(error, "block 0 of 12 was never written");
+}
+
+/// Nor does what is left of one write any more.
+#[test]
+fn what_is_left_of_a_run_is_void_with_its_draft() {
+    let place = Place::simulated("void-runs", &SimulatedDevice::new(Rates::default()));
+    let paths = place.paths("state", 2);
+    let tensor = Tensor::whole("t", Dtype::U8, &[2 * BLOCK]);
+    let directory = Directory::pack([tensor], BLOCK).unwrap();
+    let mut state = StateFile::create(&place.carrier, &paths, directory, BLOCK).unwrap();
+    let placed = state.directory().tensors()[0].clone();
+    let bytes = placed.tensor.bytes() as usize;
+    let buffer = place.arena.take(bytes, Category::Other).unwrap();
+    let mut first = state.begin().unwrap();
+    let run = first.write_part(&placed, 0, bytes, buffer, Priority::Urgent).unwrap();
+    state.save(1, b"", filler(1)).unwrap();
+    let broken = run.wait(Duration::from_secs(10)).unwrap_err();
+    assert!(matches!(*broken.error, StoreError::Superseded { number: 1 }), "{}", broken.error);
+    assert!(broken.buffer.is_some());
+    state.verify().unwrap();
 }
 
 /// On two stripes a part goes block by block, each when the one before has ended.

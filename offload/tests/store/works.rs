@@ -19,7 +19,7 @@ fn name(index: usize) -> String {
 }
 
 /// Tensors in files only, each full of its number; and room for so many in memory. They are read
-/// one after the other, in 50 ms each.
+/// one after the other.
 fn filled(place: &Place, in_memory: usize) -> Store {
     let paths = place.paths("t", 1);
     let tensors = (0..TENSORS).map(|index| Tensor::whole(name(index), Dtype::U8, &[BYTES as u64]));
@@ -36,8 +36,9 @@ fn filled(place: &Place, in_memory: usize) -> Store {
     Store::open(&place.carrier, &paths, category, in_memory * BYTES).unwrap()
 }
 
-fn slow(name: &str) -> (SimulatedDevice, Place) {
-    let rate = BYTES as f64 / 0.05;
+/// A device that takes so long to read a tensor.
+fn slow(name: &str, seconds: f64) -> (SimulatedDevice, Place) {
+    let rate = BYTES as f64 / seconds;
     let (read_bytes_s, write_bytes_s, clock) = (rate, 1e9, Clock::Real);
     let rates = Rates { read_bytes_s, write_bytes_s, clock, ..Rates::default() };
     let device = SimulatedDevice::new(rates);
@@ -48,10 +49,10 @@ fn slow(name: &str) -> (SimulatedDevice, Place) {
 
 #[test]
 fn a_prefetch_can_be_asked_and_waited_for() {
-    let (_device, place) = slow("works");
+    let (_device, place) = slow("works", 0.5);
     let mut store = filled(&place, 4);
     let work = store.prefetch(&name(3), None).unwrap();
-    assert!(!work.is_done(&mut store), "50 ms are not over");
+    assert!(!work.is_done(&mut store), "half a second is not over");
     let late = work.wait(&mut store, Duration::from_millis(1)).unwrap_err();
     assert!(matches!(&late, StoreError::Late { waited_ms: 1, is_write: false, .. }), "{late}");
     assert!(late.to_string().contains("layer 3"), "{late}");
@@ -70,7 +71,7 @@ fn a_prefetch_can_be_asked_and_waited_for() {
 
 #[test]
 fn what_is_waited_for_overtakes_what_is_only_prefetched() {
-    let (device, place) = slow("hurry");
+    let (device, place) = slow("hurry", 0.05);
     let mut store = filled(&place, TENSORS);
     let start = device.moved().read_bytes;
     for index in 0..TENSORS {
@@ -86,7 +87,7 @@ fn what_is_waited_for_overtakes_what_is_only_prefetched() {
 
 #[test]
 fn a_get_that_takes_too_long_can_be_tried_again() {
-    let (device, place) = slow("again");
+    let (device, place) = slow("again", 0.5);
     let mut store = filled(&place, 4);
     let start = device.moved().read_bytes;
     let late = store.get_within(&name(2), Duration::from_millis(1)).unwrap_err();
@@ -99,7 +100,7 @@ fn a_get_that_takes_too_long_can_be_tried_again() {
 
 #[test]
 fn what_was_not_there_in_time_is_counted_and_named() {
-    let (_device, place) = slow("missed");
+    let (_device, place) = slow("missed", 0.05);
     let mut store = filled(&place, 4);
     let now = Instant::now();
     let soon = store.prefetch(&name(1), Some(now)).unwrap();
@@ -119,7 +120,7 @@ fn what_was_not_there_in_time_is_counted_and_named() {
 
 #[test]
 fn what_is_put_out_is_in_its_file_when_its_work_is_done() {
-    let (device, place) = slow("out");
+    let (device, place) = slow("out", 0.05);
     let mut store = filled(&place, 4);
     let mut loan = store.get(&name(4)).unwrap();
     loan.fill(44);
