@@ -334,8 +334,8 @@ fn a_root_outside_the_world_may_end_as_it_should() {
     world.end();
 }
 
-/// Kill the root of a world of two, each of which runs `test`; how they name the root.
-fn check_root_killed(test: &str, said: &str) {
+/// Kill the root of a world of two, each of which runs `test`; how they name the root, and how soon.
+fn check_root_killed(test: &str, said: &str, within: Duration) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env("BRIGADE_TEST_ROOT", "1");
     let mut root = Process::start("one_root", command);
@@ -348,7 +348,7 @@ fn check_root_killed(test: &str, said: &str) {
     }
     root.kill();
     for process in ranks {
-        let line = process.line(NOTICED_WITHIN).unwrap();
+        let line = process.line(within).unwrap();
         let said = format!("rank: the process that brought the ranks together is {said}");
         assert!(line.starts_with(&said), "{line}");
         process.end();
@@ -357,6 +357,7 @@ fn check_root_killed(test: &str, said: &str) {
 
 #[test]
 fn a_root_outside_the_world_that_is_killed_is_named_for_what_it_is() {
-    check_root_killed("one_rank", "gone: ");
-    check_root_killed("one_caller", "lost (");
+    check_root_killed("one_rank", "gone: ", NOTICED_WITHIN);
+    // They keep both cores busy, and whoever is told late by whom does not matter here.
+    check_root_killed("one_caller", "lost (", PATIENCE);
 }

@@ -28,10 +28,12 @@ import torch.distributed as dist
 from cases import CASES
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def hold_port():
+    """A port that nobody else is given as long as the socket is there; a store may listen at it."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder, holder.getsockname()[1]
 
 
 def be_rank(case, backend, rank, world, port, folder):
@@ -95,8 +97,8 @@ def wait_all(pids, deadline):
 def run_case(case, backend, world):
     """None if all is well, else what was wrong."""
     folder = Path(tempfile.mkdtemp(prefix="brigade-torch-"))
+    holder, port = hold_port()
     try:
-        port = free_port()
         pids = [start_rank(case, backend, rank, world, port, folder) for rank in range(world)]
         statuses = wait_all(pids, time.monotonic() + case.seconds)
         if statuses == case.statuses(world):
@@ -108,6 +110,7 @@ def run_case(case, backend, world):
             what += [f"rank {rank}: {line}" for line in text.splitlines()[-8:]]
         return "\n".join(what)
     finally:
+        holder.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

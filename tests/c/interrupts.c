@@ -32,8 +32,14 @@ int main(void) {
     CHECK(brigade_comm_init_from_env(&asked.comm, NULL));
     CHECK(brigade_comm_rank(asked.comm, &rank));
     CHECK(brigade_interrupt_by(ask, &asked));
-    if (rank == 1)
+    /* Rank 0 is on its way into the barrier when rank 1 begins to rest. */
+    if (rank == 0)
+        CHECK(brigade_send(&rank, 1, BRIGADE_INT32, 1, asked.comm, NULL));
+    if (rank == 1) {
+        int from;
+        CHECK(brigade_recv(&from, 1, BRIGADE_INT32, 0, asked.comm, NULL));
         rest(300);
+    }
     CHECK(brigade_barrier(asked.comm, NULL));
     /* Who waited was asked, and went on; and with nobody to ask nobody is. */
     REQUIRE(asked.times > 0 || rank == 1);

@@ -69,9 +69,9 @@ fn check_sealed(ranks: usize, root: &RootSpec, encrypt: bool) -> Vec<Joined> {
 
 fn by_address(host: &str) -> RootAddress {
     static PORT: AtomicU16 = AtomicU16::new(0);
-    // Below the ephemeral range, different for each test process and each call.
-    let port = 10_000 + (std::process::id() % 400) as u16 * 10;
-    let port = port + PORT.fetch_add(1, Ordering::Relaxed);
+    // Below the ephemeral range, different for each test process and each call, with two more.
+    let port = 10_000 + (std::process::id() % 100) as u16 * 40;
+    let port = port + PORT.fetch_add(3, Ordering::Relaxed);
     RootAddress { host: host.into(), port, port_count: 1, secret: JobSecret::from_text("test") }
 }
 

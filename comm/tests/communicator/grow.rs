@@ -137,10 +137,12 @@ fn a_group_that_does_not_agree_does_not_grow_and_goes_on() {
 
 #[test]
 fn newcomers_that_do_not_come_are_named_and_the_group_goes_on() {
-    let settings = Settings { join_timeout: Duration::from_millis(500), ..over("tcp") };
     let drawn = Arc::new(draw());
-    each_rank(2, &settings, move |member| {
-        let ending = member.grow(4, Some(&drawn.0)).map(drop).expect_err("two are missing");
+    each_rank(2, &over("tcp"), move |member| {
+        let join_timeout = Duration::from_millis(1500);
+        let settings = Settings { join_timeout, ..member.settings().clone() };
+        let ending = member.grow_with(4, Some(&drawn.0), settings);
+        let ending = ending.map(drop).expect_err("two are missing");
         let words = ending.to_string();
         assert!(matches!(ending, Error::Join { .. }), "{words}");
         assert!(words.contains("ranks 2, 3 of 4"), "{words}");

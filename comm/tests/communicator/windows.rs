@@ -90,10 +90,11 @@ fn who_waits_for_a_rank_that_is_gone_or_aborts_is_told() {
         each_rank(3, &over(transport), move |member| {
             let window = member.window(WindowSize { bytes: 0, signals: 1 }).expect("a window");
             if member.rank() == 2 {
-                std::thread::sleep(Duration::from_millis(50));
+                window.wait(0, 2).expect("the others have theirs");
                 return member.abort("enough");
             }
-            let error = window.wait(0, 1).expect_err("nobody signals");
+            let told = window.signal(2, 0, 1);
+            let error = told.and_then(|()| window.wait(0, 1)).expect_err("nobody signals");
             assert!(matches!(error, Error::Aborted { rank: 2, .. }), "{error}");
             window.put(2, 0, &[]).expect_err("the world has ended");
         });

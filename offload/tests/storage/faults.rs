@@ -171,7 +171,8 @@ fn rates_hold_and_both_directions_run_at_once() {
         latency: Duration::from_micros(100),
         ..Rates::default()
     };
-    for (is_half_duplex, want_s) in [(false, 0.105), (true, 0.21)] {
+    // A busy machine makes it slower; whether both directions run at once one try in five shows.
+    let took_s = |is_half_duplex: bool, want_s: f64| {
         let device = SimulatedDevice::new(Rates { is_half_duplex, ..rates });
         let storage = Storage::simulated(&device, SETTINGS).unwrap();
         let bytes = 1 << 20;
@@ -189,17 +190,19 @@ fn rates_hold_and_both_directions_run_at_once() {
         assert!(took_s >= want_s * 0.97, "{took_s} s: faster than the device");
         let want = Moved { reads: 128, writes: 128, ..device.moved() };
         assert_eq!(device.moved(), want);
-        assert!(
-            took_s < want_s * 2.5,
-            "{took_s} s for {want_s}: the machine is very busy, or serial"
-        );
+        took_s
+    };
+    for (is_half_duplex, want_s) in [(false, 0.105), (true, 0.21)] {
+        let limit_s = want_s * 1.9;
+        let is_quick = (0..5).any(|_| took_s(is_half_duplex, want_s) < limit_s);
+        assert!(is_quick, "five times more than {limit_s} s: it is serial");
     }
 }
 
 #[test]
 fn an_urgent_read_overtakes_what_was_asked_for_before_it() {
     let arena = arena();
-    let (read_bytes_s, write_bytes_s) = (20e6, 20e6);
+    let (read_bytes_s, write_bytes_s) = (4e6, 4e6);
     let clock = Clock::Real;
     let rates =
         Rates { read_bytes_s, write_bytes_s, clock, is_half_duplex: true, ..Rates::default() };

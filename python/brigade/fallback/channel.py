@@ -73,24 +73,23 @@ def limited(timeout_ms):
     return config, held
 
 
-def join(drawn, who, rank, size, timeout_ms):
-    """Join those who have the same id."""
+def join(drawn, rank, size, timeout_ms):
+    """Join those who have the same id: how that ended, and the handle."""
     handle, (config, _held) = c_void_p(), limited(timeout_ms)
     drawn = Id.from_buffer_copy(drawn)
     function = LIBRARY.brigade_comm_init_rank_config
-    check(function(byref(handle), size, drawn, rank, byref(config)), who)
-    return handle
+    return function(byref(handle), size, drawn, rank, byref(config)), handle
 
 
 @contextlib.contextmanager
-def at_store():
+def at_store(who):
     """What is done at a store that others serve. One that is gone says so, and what to do."""
     try:
         yield
     except dist.DistNetworkError as error:
         raise dist.DistBackendError(
-            "brigade: the store at which ranks meet does not answer: its process has to stay until "
-            f"all have ended (rank 0, unless torchrun serves it): {error}"
+            f"brigade, {who}: the store at which ranks meet does not answer: its process has to "
+            f"stay until all have ended (rank 0, unless torchrun serves it): {error}"
         ) from error
 
 
@@ -219,7 +218,7 @@ class Channel:
             return
         # The store may have gone with the peer, and does not know that.
         self._check_world()
-        with at_store():
+        with at_store(self._who):
             self._meet_at(self._store.get())
 
     def _meet_at(self, store):
@@ -233,7 +232,8 @@ class Channel:
             store.set(ready, b"\1")
             self._await(store, drawn_at)
             drawn = store.get(drawn_at)
-        comm = join(drawn, self._who, 0 if self._sends else 1, 2, self._timeout_ms)
+        joined, comm = join(drawn, 0 if self._sends else 1, 2, self._timeout_ms)
+        self._check(joined)
         with self._lock:
             self._comm = comm
             if self._stopped:

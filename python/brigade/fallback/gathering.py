@@ -15,23 +15,25 @@ from .channel import at_store, check, fate_of, in_words, join, limited
 
 def meet(store, who, rank, size, timeout_ms, known):
     """Come together with the others: the group's key in the store, and its handle."""
-    with at_store():
+    with at_store(who):
         turn = store.add(f"brigade/turn/{rank}", 1)
         key = f"brigade/{turn}"
         drawn = Gathering(store, key, who, rank, size, timeout_ms, known).id()
-    return key, join(drawn, who, rank, size, timeout_ms)
+    joined, comm = join(drawn, rank, size, timeout_ms)
+    check(joined, who)
+    return key, comm
 
 
-def go_on_without(gone, comm, key, timeout_ms):
+def go_on_without(gone, comm, key, who, timeout_ms):
     """Those of a group that are left, over the wires that they have: a key of theirs below the
     group's, which the first of them draws, and the handle.
     """
     left, (config, _held) = c_void_p(), limited(timeout_ms)
     listed = (c_int * len(gone))(*gone)
-    check(LIBRARY.brigade_comm_shrink(comm, listed, len(gone), byref(left), byref(config)))
+    check(LIBRARY.brigade_comm_shrink(comm, listed, len(gone), byref(left), byref(config)), who)
     number = (c_uint64 * 1)(secrets.randbits(64))
     try:
-        check(LIBRARY.brigade_broadcast(number, number, 1, DTYPES["uint64"], 0, left, None))
+        check(LIBRARY.brigade_broadcast(number, number, 1, DTYPES["uint64"], 0, left, None), who)
     except dist.DistBackendError:
         LIBRARY.brigade_comm_destroy(left)
         raise

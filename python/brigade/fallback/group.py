@@ -262,7 +262,7 @@ class Group(Backend):
         timeout = (opts.timeout if is_given else self._options._timeout).total_seconds()
         self._roll_calls += 1
         key = f"{self._key}/roll-call/{self._roll_calls}"
-        with at_store():
+        with at_store(self._who):
             place = self._store.get(), key, self._who, self._comm, self._rank, self._size
             RollCall(*place, timeout).hold(wait_all_ranks)
 
@@ -295,7 +295,7 @@ class Group(Backend):
         for channel in self._channels.values():
             channel.abort(why)
         if self._comm is not None:
-            check(LIBRARY.brigade_comm_abort(self._comm, why.encode()))
+            check(LIBRARY.brigade_comm_abort(self._comm, why.encode()), self._who)
 
     @named("shrink_group")
     def shrink(self, excluded, flags=0, opts=None):
@@ -306,7 +306,7 @@ class Group(Backend):
         if flags & SHRINK_ABORT:
             self.abort()
         timeout = self._timeout if opts is None else opts._timeout
-        joined = go_on_without(gone, self._comm, self._key, milliseconds(timeout))
+        joined = go_on_without(gone, self._comm, self._key, self._who, milliseconds(timeout))
         left = [rank for rank in range(self._size) if rank not in gone]
         # Of the default group torch numbers the ranks anew.
         ranks = [] if self._is_first else [self._ranks[rank] for rank in left]

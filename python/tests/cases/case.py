@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 CASES = []
+# For the others, whatever the timeout of the store is.
+LONG = datetime.timedelta(seconds=60)
 
 
 @dataclasses.dataclass
@@ -70,12 +72,24 @@ def refused(function, *arguments, kind=Exception, **more):
     raise AssertionError(f"{function.__name__} was not refused")
 
 
+def barrier_before_the_end_of(victim, rank, world):
+    """A barrier that `victim` leaves last. Whoever was still in it when that ends would be told so
+    there: all that a rank waits for ends with its world.
+    """
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == victim:
+        store.wait([f"met/{other}" for other in range(world) if other != rank], LONG)
+    else:
+        store.set(f"met/{rank}", "1")
+
+
 def end_with_the_others(rank, ranks):
     """End this process when all of `ranks` want to; the first one, in which the store is, last."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"ends/{rank}", "1")
-    store.wait([f"ends/{other}" for other in ranks])
+    store.wait([f"ends/{other}" for other in ranks], LONG)
     store.set(f"gone/{rank}", "1")
     if rank == 0:
-        store.wait([f"gone/{other}" for other in ranks])
+        store.wait([f"gone/{other}" for other in ranks], LONG)
     os._exit(0)

@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from .case import case, refused
+from .case import case, end_with_the_others, refused
 
 
 def ring(rank, world):
@@ -254,7 +254,10 @@ def from_anybody_while_some_are_silent(rank, world):
         dist.recv(got, 2, group=group)
         for _ in range(10):
             assert dist.recv(got, group=group) == 1
+        # By now they have been silent for longer than the group waits.
+        dist.send(got, 2)
         assert dist.recv(got, group=group) == 2
+        dist.send(got, 3)
         dist.recv(got, 3, group=group)
     else:
         if rank == 2:
@@ -262,8 +265,8 @@ def from_anybody_while_some_are_silent(rank, world):
         for _ in range(10 if rank == 1 else 0):
             time.sleep(0.3)
             dist.send(got, 0, group=group)
-        time.sleep([0, 0, 4, 5][rank])
         if rank > 1:
+            dist.recv(got, 0)
             dist.send(got, 0, group=group)
 
 
@@ -306,4 +309,4 @@ def one_connection_to_the_store_for_all_messages(backend, rank, world):
         work.wait()
     assert store.made == 1, store.made
     dist.barrier()
-    os._exit(0)
+    end_with_the_others(rank, range(world))

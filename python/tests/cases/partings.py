@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import brigade.torch
 
-from .case import begin, case, end_with_the_others, refused
+from .case import barrier_before_the_end_of, begin, case, end_with_the_others, refused
 
 
 def told_at_once(move, peer):
@@ -38,7 +38,7 @@ def a_first_message_from_or_to_a_rank_that_ended(backend, rank, world):
 @case(bare=True, backends=("brigade",), quick=True)
 def who_ends_by_an_exception_says_so_and_waits_for_nothing(backend, rank, world):
     begin(backend, 40)
-    dist.barrier()
+    barrier_before_the_end_of(1, rank, world)
     since = time.monotonic()
     if rank == 1:
         work = dist.irecv(torch.ones(1), 0)
@@ -55,7 +55,7 @@ def who_ends_by_an_exception_says_so_and_waits_for_nothing(backend, rank, world)
 @case(bare=True, backends=("brigade",), ends={1: -signal.SIGKILL}, quick=True)
 def a_first_message_from_or_to_a_rank_that_died(backend, rank, world):
     begin(backend, 40)
-    dist.barrier()
+    barrier_before_the_end_of(1, rank, world)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     error = told_at_once(dist.irecv, 1)
@@ -72,7 +72,7 @@ def a_first_message_from_or_to_a_rank_that_died(backend, rank, world):
 @case(bare=True, backends=("brigade",), quick=True)
 def a_first_message_to_who_served_the_store(backend, rank, world):
     begin(backend, 40)
-    dist.barrier()
+    barrier_before_the_end_of(0, rank, world)
     if rank == 0:
         os._exit(0)
     # By now nobody has to look for it.

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .case import begin, case, end_with_the_others, refused
+from .case import barrier_before_the_end_of, begin, case, end_with_the_others, refused
 
 SHRINK_ABORT = 1
 
@@ -27,6 +27,7 @@ def the_default_group_after_a_death(backend, rank, world):
     # What is known there of rank 2 is of another one than who has that number later.
     twin = dist.new_group()
     assert total() == world and total(twin) == world
+    barrier_before_the_end_of(2, rank, world)
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     error = str(refused(dist.all_reduce, torch.ones(1 << 20), kind=dist.DistBackendError))
@@ -135,7 +136,7 @@ def what_goes_on_is_made_to_fail(backend, rank, world):
 @case(bare=True, worlds=(4,), backends=("brigade",), ends={1: -signal.SIGKILL}, quick=True)
 def who_is_gone_has_to_be_excluded(backend, rank, world):
     begin(backend, 60)
-    dist.barrier()
+    barrier_before_the_end_of(1, rank, world)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     refused(dist.all_reduce, torch.ones(1), kind=dist.DistBackendError)

@@ -164,14 +164,15 @@ fn fill(wire: &mut dyn brigade_transports::SendWire, credit: usize, key: u64) ->
     // Buffers of an operating system come on top of the credit, but not without bound.
     let bound = 2 * credit + (64 << 20);
     let mut taken = 0;
-    let mut since = Instant::now();
-    while since.elapsed() < Duration::from_millis(150) {
+    let mut full: Option<Instant> = None;
+    while full.is_none_or(|since| since.elapsed() < Duration::from_millis(150)) {
         let took = wire.push(&contents(key, taken as u64, 64 << 10)).expect("push");
         taken += took;
         assert!(taken < bound, "took {taken} bytes that nobody pulled; the credit is {credit}");
         if took > 0 {
-            since = Instant::now();
+            full = None;
         } else {
+            full.get_or_insert_with(Instant::now);
             std::thread::yield_now();
         }
     }

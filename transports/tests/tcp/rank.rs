@@ -166,12 +166,15 @@ fn swap(
 fn exchange(endpoint: &mut dyn Endpoint, sender: &mut dyn SendWire, receiver: &mut dyn RecvWire) {
     let out: Vec<u8> = (0..8 << 20).map(|at: u32| (at % 251) as u8).collect();
     let mut taken = 0;
-    let mut since = Instant::now();
-    while since.elapsed() < Duration::from_millis(300) && taken < out.len() {
+    let mut full: Option<Instant> = None;
+    let is_brief = |since: Instant| since.elapsed() < Duration::from_millis(300);
+    while full.is_none_or(is_brief) && taken < out.len() {
         let took = sender.push(&out[taken..(taken + 4096).min(out.len())]).unwrap();
+        taken += took;
         if took > 0 {
-            taken += took;
-            since = Instant::now();
+            full = None;
+        } else {
+            full.get_or_insert_with(Instant::now);
         }
     }
     // What the kernel's buffers hold at least, before it adapts them.

@@ -121,7 +121,7 @@ fn processes_with_devices_of_their_own_finalize() {
         let free_bytes = || context_of(me).memory().expect("a number").0;
         let before = free_bytes();
         if me == 1 {
-            std::thread::sleep(Duration::from_millis(700));
+            std::thread::sleep(Duration::from_millis(2500));
         }
         let start = Instant::now();
         // SAFETY: nothing is called on it afterwards.
