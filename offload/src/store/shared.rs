@@ -146,7 +146,7 @@ impl PendingBlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Directory, Dtype, Tensor};
+    use crate::layout::{Directory, Dtype, Placed, Tensor};
     use crate::memory::{Arena, Budget};
     use crate::storage::{Settings, Storage};
     use crate::store::{StateFile, Which};
@@ -173,7 +173,11 @@ mod tests {
         std::fs::rename(&path, &elsewhere).unwrap();
         drop(create().unwrap());
         state.go_back(None).unwrap();
-        state.save(1, b"", |_, _, target| Ok(target.fill(7))).unwrap();
+        let sevens = |_: &Placed, _, target: &mut [u8]| {
+            target.fill(7);
+            Ok(())
+        };
+        state.save(1, b"", sevens).unwrap();
         let mut seen = [0; 9];
         state.read(0, &mut seen).unwrap();
         assert_eq!(seen, [7; 9]);
