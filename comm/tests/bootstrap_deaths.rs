@@ -334,7 +334,7 @@ fn a_root_outside_the_world_may_end_as_it_should() {
     world.end();
 }
 
-/// Kill the root of a world of two, each of which runs `test`; how they name the root, and how soon.
+/// Kill the root of a world of two, each of which runs `test`; how they name it, and how soon.
 fn check_root_killed(test: &str, said: &str, within: Duration) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env("BRIGADE_TEST_ROOT", "1");

@@ -45,6 +45,7 @@ mod draft;
 mod error;
 mod gather;
 mod held;
+mod mending;
 mod moves;
 mod opening;
 mod order;

@@ -8,10 +8,10 @@ use crate::layout::{NOTE_BYTES_MAX, Unsealable};
 impl Store {
     /// Make the contents of all tensors survive a loss of power, as one generation.
     ///
-    /// Errors: a tensor is lent out, or the note is too long, and nothing is done; or something could not be written, and
-    /// the store is back at the last commit, in memory as in the files (in these once they can be
-    /// written, if they cannot be now). If that cannot be had, the error tells of that, and whatever
-    /// the store is asked for next tries again first.
+    /// Errors: a tensor is lent out, or the note is too long, and nothing is done; or something
+    /// could not be written, and the store is back at the last commit, in memory as in the files
+    /// (in these once they can be written, if they cannot be now). If that cannot be had, the error
+    /// tells of that, and whatever the store is asked for next tries again first.
     pub fn commit(&mut self, label: u64, note: &[u8]) -> Result<(), StoreError> {
         if let Some(lent) = self.slots.iter().find(|slot| matches!(slot.tier, Tier::Lent { .. })) {
             return Err(StoreError::Lent { name: lent.placed.tensor.name.clone() });
@@ -40,7 +40,7 @@ impl Store {
     fn flush(&mut self) -> Result<(), StoreError> {
         for shelf in &mut self.shelves {
             if std::mem::take(&mut shelf.has_failed) {
-                // What could not be written is written below: the commit's sync need not tell of it.
+                // What could not be written is written below: the commit's sync need not tell.
                 shelf.state.drain()?;
             }
         }

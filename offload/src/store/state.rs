@@ -8,9 +8,7 @@ use super::carrier::{Carrier, damaged};
 use super::draft::Draft;
 use super::error::StoreError;
 use super::gather::gather;
-use super::opening::{
-    Slots, load, nothing, overtaken, paths_of, random_id, slots, take_devices, take_over,
-};
+use super::opening::{Slots, load, nothing, overtaken, paths_of, random_id, slots, take_devices};
 use super::shared::{PendingBlock, Shared};
 use crate::layout::{
     Blueprint, Directory, Fault, Generation, Geometry, Member, Piece, Placed, Step, erase, recover,
@@ -40,12 +38,12 @@ pub enum Which {
 #[derive(Debug)]
 pub struct StateFile {
     pub(super) shared: Arc<Shared>,
-    newest: Option<Arc<Generation>>,
+    pub(super) newest: Option<Arc<Generation>>,
     /// Numbers and labels of the whole generations that were found, the newest first.
     found: Vec<(u64, u64)>,
     faults: Vec<StoreError>,
     /// What is to be done before anything is written.
-    mend: Vec<Step>,
+    pub(super) mend: Vec<Step>,
 }
 
 impl StateFile {
@@ -111,7 +109,11 @@ impl StateFile {
         Self::open_files(carrier, files, which)
     }
 
-    fn open_files(carrier: &Carrier, files: Vec<File>, which: Which) -> Result<Self, StoreError> {
+    pub(super) fn open_files(
+        carrier: &Carrier,
+        files: Vec<File>,
+        which: Which,
+    ) -> Result<Self, StoreError> {
         let (mut before, mut now) = (Vec::new(), slots(carrier, &files)?);
         let mut owner = None;
         for _ in 0..OPENINGS {
@@ -288,61 +290,6 @@ impl StateFile {
         Draft::new(&self.shared, self.newest.as_deref(), ticket)
     }
 
-    /// Own the files. Errors: somebody else does, or has written to them since they were opened.
-    pub(super) fn claim(&mut self) -> Result<(), StoreError> {
-        let Shared { carrier, files, seen, is_ours, .. } = &*self.shared;
-        if !is_ours.load(Ordering::Acquire) {
-            take_over(carrier, files, seen)?;
-            is_ours.store(true, Ordering::Release);
-        }
-        Ok(())
-    }
-
-    /// Wait until nothing is under way to the files, failed or not.
-    pub(super) fn drain(&self) -> Result<(), StoreError> {
-        self.shared.carrier.drain(&self.shared.files)
-    }
-
-    /// Let others own the files again, of which nothing was written.
-    pub(super) fn let_go(&mut self) {
-        let Shared { carrier, files, is_ours, .. } = &*self.shared;
-        files.iter().for_each(|file| carrier.storage.disown(file));
-        is_ours.store(false, Ordering::Release);
-    }
-
-    /// Do what must be done before anything is written. Cost: nothing the second time.
-    ///
-    /// Errors: somebody else owns the files; or it has failed, and the drafts begun before are void.
-    pub(super) fn mend(&mut self) -> Result<(), StoreError> {
-        self.claim()?;
-        let Shared { carrier, files, last_draft, written_by, .. } = &*self.shared;
-        let writer = written_by.load(Ordering::Acquire);
-        let was_dropped = writer != 0 && writer != last_draft.load(Ordering::Acquire);
-        // Writes of a draft that was dropped may be under way still, to the same places.
-        let mut mended = if was_dropped { carrier.drain(files) } else { Ok(()) };
-        if mended.is_ok() && !self.mend.is_empty() {
-            mended = carrier.run(files, &self.mend);
-        }
-        if mended.is_err() {
-            // Another time it need not fail.
-            let _ = self.renew();
-            return mended;
-        }
-        if was_dropped {
-            written_by.store(0, Ordering::Release);
-        }
-        self.mend.clear();
-        Ok(())
-    }
-
-    /// Open the files anew, since after a sync that failed no other succeeds on them as they are.
-    ///
-    /// Errors: what was written is still under way, or a file is not there any more.
-    fn renew(&mut self) -> Result<(), StoreError> {
-        self.shared = Arc::new(self.shared.renewed()?);
-        Ok(())
-    }
-
     /// Make the draft the newest generation: when this returns, it survives a loss of power.
     /// `label` and `note` are kept with it, such as the training step and where the data loader
     /// stood.
@@ -383,28 +330,6 @@ impl StateFile {
         }
         self.shared.written_by.store(0, Ordering::Release);
         Ok(self.newest.insert(Arc::new(sealed.generation)))
-    }
-
-    /// Be where it was when this generation was the newest, or none was there yet, with the files
-    /// opened anew. What came after is ours and has failed: it is erased before anything is
-    /// written, even where it is whole and only the last sync was refused.
-    pub(super) fn go_back(&mut self, number: Option<u64>) -> Result<(), StoreError> {
-        let Some(number) = number else {
-            (self.newest, self.mend) = (None, erase(self.geometry().stripes()));
-            return self.renew();
-        };
-        self.renew()?;
-        if self.newest.as_ref().is_none_or(|newest| newest.number != number) {
-            let Shared { carrier, files, .. } = &*self.shared;
-            let elder = Self::open_files(carrier, files.clone(), Which::Number(number))?;
-            (self.newest, self.mend) = (elder.newest, elder.mend);
-        }
-        Ok(())
-    }
-
-    /// Whether it is the same state, and not another one in the same files.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.shared.blueprint.state == other.shared.blueprint.state
     }
 
     /// Write and commit a whole generation. `fill` gives the bytes of a tensor from the given one

@@ -8,8 +8,8 @@ const LINE_COLUMNS_MAX: usize = 100;
 
 /// Names of files that may contain unsafe code: walls to the system, and shared memory.
 const UNSAFE_NAMES: [&str; 3] = ["sys.rs", "wire.rs", "region.rs"];
-/// Rooms that may, with their folders: SIMD, the walls to libibverbs and to CUDA, of which each type
-/// owns its own calls, and the wall to C, of which every function takes pointers.
+/// Rooms that may, with their folders: SIMD, the walls to libibverbs and to CUDA, of which each
+/// type owns its own calls, and the wall to C, of which every function takes pointers.
 const UNSAFE_FOLDERS: [&str; 4] = ["kernels", "verbs", "cuda", "ffi"];
 /// Single files that may, each with its reason.
 const UNSAFE_FILES: [(&str, &str); 65] = [

@@ -23,7 +23,8 @@ impl Inner {
     ///
     /// # Safety
     ///
-    /// As for [`DeviceGroup::enqueue`](crate::device::DeviceGroup::enqueue); the room is as long as the plan says.
+    /// As for [`DeviceGroup::enqueue`](crate::device::DeviceGroup::enqueue); the room is as long
+    /// as the plan says.
     pub(in crate::device) unsafe fn pass_on(
         &self,
         (plan, slotted, loaded): (&Plan, &Slotted, &Loaded),
