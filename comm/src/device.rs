@@ -6,20 +6,21 @@
 //!
 //! | room | what it knows |
 //! |---|---|
-//! | `layout`, `kernels/` | what kernels and host both look into, and the kernels |
-//! | `lower` | a call as steps on everybody's buffers, or as packets: pure |
-//! | `link` | a call as hops of its schedule: pure |
+//! | `layout`, `kernels` | what kernels and host both look into, and the kernels |
 //! | `sys`, `watch` | words that kernels write when they wait, and the clock that they lack |
 //! | `looks` | how the host waits for a device |
-//! | `card`, `exchange`, `shown` | what ranks tell and show each other |
-//! | `reached`, `inbox`, `setup`, `way`, `proof` | who reaches whom, proved with a pattern |
-//! | `parties`, `ending` | what other processes have open, and how nobody frees it under them |
-//! | `facts`, `slotted`, `plans` | calls made before, and the memory that they name |
+//! | `exchange`, `share`, `way` | what hosts tell each other, of a device's parts and of ways |
+//! | `setup`: `card`, `shown`, `parties` | what ranks tell, show and lend each other |
+//! | `setup`: `reached`, `inbox` | who reaches whom |
+//! | `plans`: `lower` | a call as steps on everybody's buffers, or as packets: pure |
+//! | `plans`: `link`, `slotted` | a call as hops of its schedule: pure |
+//! | `plans`: `facts` | calls made before, and the memory that they name |
 //! | `room` | memory that they need beside it |
-//! | `ways`, `slots`, `lent`, `messages` | the ways to carry out a call, and messages |
-//! | `staged`, `pieces`, `relay` | what goes through hosts, a piece at a time |
-//! | `nodes`, `legs` | calls in legs: inside of nodes, and between them |
-//! | `work` | waiting for what was enqueued |
+//! | `ways`: `slots`, `lent`; `messages` | the ways to carry out a call, and messages |
+//! | `ways`: `proof` | which way it is to be, proved with a pattern |
+//! | `staged`: `pieces`, `relay` | what goes through hosts, a piece at a time |
+//! | `nodes`: `legs` | calls in legs: inside of nodes, and between them |
+//! | `work`, `ending` | waiting for what was enqueued, and the end, after which memory is freed |
 //! | `window` | memory that all ranks reach, for a program's own use |
 //!
 //! Where all ranks are threads of one process, a call is one kernel: ranks find each other's

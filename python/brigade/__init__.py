@@ -17,4 +17,7 @@ from .library import Error
 # What tracebacks call it, as programs do.
 Error.__module__ = __name__
 
+# That of libbrigade, with which the package is built.
+__version__ = ".".join(map(str, version()))
+
 __all__ = ["Communicator", "Error", "Work", "unique_id", "version"]

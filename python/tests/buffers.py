@@ -179,6 +179,7 @@ error = pickle.loads(pickle.dumps(brigade.Error(4, "a sentence")))
 assert error.result == 4 and str(error) == "a sentence"
 assert comm.stats()["calls"] > 30
 assert len(brigade.unique_id()) == 128 and brigade.version() >= (0, 1, 0)
+assert brigade.__version__ == "{}.{}.{}".format(*brigade.version())
 comm.barrier()
 
 # The last rank goes, and comes again as a newcomer.

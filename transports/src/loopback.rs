@@ -9,16 +9,16 @@
 //! What this transport does not know: other processes, and what the bytes mean. It is strict where
 //! others need not be: a caller that breaks the contract meets an assertion here.
 //!
-//! | file | what it holds |
+//! | room | what it holds |
 //! |---|---|
-//! | `world.rs` | the world, its settings, who is cut off when |
-//! | `timeline.rs` | real and virtual time, and what is still to happen |
-//! | `port.rs` | cards, ports, and finding the others of a group |
-//! | `endpoint.rs` | one member's share of a group |
-//! | `wire.rs` | the bytes on their way from one member to another |
-//! | `sender.rs`, `receiver.rs` | the two ends of a wire |
-//! | `bell.rs` | sleeping |
-//! | `window.rs` | memory that other members write |
+//! | `world` | the world, its settings, who is cut off when |
+//! | `timeline` | real and virtual time, and what is still to happen |
+//! | `port` | cards, ports, and finding the others of a group |
+//! | `endpoint` | one member's share of a group |
+//! | `wire` | the bytes on their way from one member to another |
+//! | `sender`, `receiver` | the two ends of a wire |
+//! | `bell` | sleeping |
+//! | `window` | memory that other members write |
 
 mod bell;
 mod endpoint;

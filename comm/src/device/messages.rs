@@ -3,7 +3,7 @@
 use brigade_cuda::Stream;
 
 use super::kernels::launch;
-use super::layout::{Letter, Messages, RANKS};
+use super::layout::{Letter, Messages, Parcel, Parcels, RANKS, SLOT_BYTES};
 use super::way::Way;
 use super::{Inner, State};
 use crate::messages::unlike;
@@ -13,16 +13,16 @@ use crate::{Dtype, Error};
 /// A block more for so many bytes.
 const BLOCK_BYTES: usize = 32 << 10;
 /// What errors call it.
-pub(super) const A_MESSAGE: &str = "a message on a device";
+const A_MESSAGE: &str = "a message on a device";
 
 /// One message: elements in memory of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMessage {
-    pub(super) peer: usize,
-    pub(super) sends: bool,
-    pub(super) address: u64,
-    pub(super) bytes: usize,
-    pub(super) dtype: Dtype,
+    peer: usize,
+    sends: bool,
+    address: u64,
+    bytes: usize,
+    dtype: Dtype,
 }
 
 impl DeviceMessage {
@@ -115,10 +115,46 @@ impl Inner {
     }
 
     /// The signature of a message of this type, which errors can name from now on.
-    pub(super) fn learn_message(&self, dtype: Dtype) -> u32 {
+    fn learn_message(&self, dtype: Dtype) -> u32 {
         let signature = u32::from(dtype.code()) | 0x4d00;
         self.watched.learn(signature, format!("a message of {dtype}"));
         signature
+    }
+
+    /// Enqueue messages of which no two are alike, through slots.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::DeviceGroup::messages`].
+    unsafe fn post_parcels(
+        &self,
+        state: &mut State,
+        messages: &[&DeviceMessage],
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let lanes = self.inboxes.lanes;
+        let (mut parcel, mut blocks) = ([Parcel::default(); 2 * RANKS], 1);
+        for (parcel, message) in parcel.iter_mut().zip(messages) {
+            let bytes = message.bytes;
+            let lanes = bytes.div_ceil(SLOT_BYTES).clamp(1, lanes as usize) as u32;
+            blocks = blocks.max(lanes);
+            let signature = self.learn_message(message.dtype);
+            *parcel = Parcel {
+                sends: u32::from(message.sends),
+                peer: message.peer as u32,
+                at: message.address,
+                bytes: bytes as u64,
+                signature,
+                lanes,
+            };
+        }
+        let (group, inbox, count) = (self.group, self.inboxes.at, messages.len() as u32);
+        let argument = Parcels { group, inbox, lanes, count, call: state.posted, spare: 0, parcel };
+        let loaded = state.kernels.moving();
+        let kernels = loaded.messages.as_ref().expect("beside the kernels that fold nothing");
+        // SAFETY: the argument is the kernel's; the caller vouches for the memory.
+        unsafe { launch(&kernels.parcels, stream, (blocks, loaded.threads), &argument) }
+            .map_err(|error| self.give_up(&A_MESSAGE, &error, stream))
     }
 
     /// Enqueue messages of which no two are alike, by address.

@@ -45,9 +45,9 @@ pub(super) struct Nodes {
     /// The hosts of the ranks which have this one's place.
     column: Communicator,
     /// The ranks of each node: as many on each.
-    pub(super) nodes: Vec<Vec<u32>>,
+    nodes: Vec<Vec<u32>>,
     /// This rank's node, and its place there.
-    pub(super) here: Place,
+    here: Place,
     /// Whether kernels inside wait for ranks that are threads of one process, on any rank.
     waits: bool,
     /// Whether vectors go in pieces, which overlap: on all nodes kernels inside wait for ranks of
@@ -58,9 +58,9 @@ pub(super) struct Nodes {
 
 /// A node, and a place there.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub(super) node: u32,
-    pub(super) place: u32,
+struct Place {
+    node: u32,
+    place: u32,
 }
 
 impl Inner {
@@ -87,7 +87,7 @@ impl Inner {
 impl Nodes {
     /// Open the two groups, if the ranks lie on several nodes, equally many on each, and the
     /// devices of each node reach each other. Collective; all ranks have one, or none has.
-    pub(super) fn open(
+    fn open(
         comm: &Communicator,
         cards: &[Card],
         context: &Context,

@@ -1,4 +1,7 @@
 //! Calls that were made before, lowered once; and the memory that they name, asked about once.
+//!
+//! `lower` makes steps or packets of a call, `link` hops; both are pure. `slotted` is what comes of
+//! the latter, `facts` what they are told of the group.
 
 pub(super) mod facts;
 mod link;

@@ -4,7 +4,6 @@
 pub(super) mod card;
 pub(super) mod inbox;
 pub(super) mod parties;
-mod proof;
 pub(super) mod reached;
 pub(super) mod shown;
 

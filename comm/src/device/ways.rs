@@ -3,6 +3,7 @@
 //! the host (`staged`).
 
 pub(super) mod lent;
+mod proof;
 mod slots;
 
 use std::fmt;

@@ -106,17 +106,22 @@ impl Place {
 
     /// Open what exists; gives its length too.
     pub(super) fn open(&self, path: &Path) -> Result<(Body, u64), StorageError> {
+        self.open_at(path, path)
+    }
+
+    /// The same of what is to be found `at` another place than errors name.
+    pub(super) fn open_at(&self, path: &Path, at: &Path) -> Result<(Body, u64), StorageError> {
         let opened = match self {
-            Place::System => options().open(path).and_then(|file| {
-                if let Some(namespace) = Namespace::find(path)? {
+            Place::System => options().open(at).and_then(|file| {
+                if let Some(namespace) = Namespace::find(at)? {
                     let bytes = namespace.bytes();
                     return Ok((Body::Namespace { device: file, namespace }, bytes));
                 }
                 let bytes = length(&file)?;
-                Ok((body(path, file), bytes))
+                Ok((body(at, file), bytes))
             }),
             Place::Simulated(device) => device
-                .length(path)
+                .length(at)
                 .map(|bytes| (Body::Simulated, bytes))
                 .map_err(io::Error::from_raw_os_error),
         };

@@ -155,12 +155,12 @@ impl Storage {
     ///
     /// Errors: the system's.
     pub(crate) fn reopen(&self, file: &File) -> Result<File, StorageError> {
-        let opened = &file.opened;
-        let own = match opened.body() {
-            Body::Simulated => None,
+        let (opened, path) = (&file.opened, file.path());
+        let at = match opened.body() {
+            Body::Simulated => path.to_path_buf(),
             _ => sys::own_file(opened.descriptor(false)),
         };
-        let (body, bytes) = self.inner.place.open(own.as_deref().unwrap_or(file.path()))?;
+        let (body, bytes) = self.inner.place.open_at(path, &at)?;
         Ok(File { opened: Arc::new(Opened::anew(opened, bytes, body)) })
     }
 

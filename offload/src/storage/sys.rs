@@ -71,11 +71,9 @@ pub(super) fn direct_grain(path: &Path) -> Option<(usize, usize)> {
 /// Where this process finds what it has open, by number.
 pub(super) const OWN_FILES: &str = "/proc/self/fd";
 
-/// A way to what this process has open by that number, whatever its name leads to; none where the
-/// system does not tell.
-pub(super) fn own_file(descriptor: i32) -> Option<PathBuf> {
-    let folder = Path::new(OWN_FILES);
-    folder.exists().then(|| folder.join(descriptor.to_string()))
+/// A way to what this process has open by that number, whatever its name leads to.
+pub(super) fn own_file(descriptor: i32) -> PathBuf {
+    Path::new(OWN_FILES).join(descriptor.to_string())
 }
 
 /// Give a file a name that nothing has yet.

@@ -8,15 +8,24 @@ use super::error::StoreError;
 use super::opening::take_over;
 use super::shared::Shared;
 use super::state::{StateFile, Which};
-use crate::layout::erase;
+use crate::layout::{Candidate, erase};
 
 impl StateFile {
-    /// Own the files. Errors: somebody else does, or has written to them since they were opened.
+    /// Own the files. Cost: where an older generation than the newest was opened, it is read once.
+    /// Errors: somebody else does, or has written to them since they were opened.
     pub(super) fn claim(&mut self) -> Result<(), StoreError> {
-        let Shared { carrier, files, seen, is_ours, .. } = &*self.shared;
+        let Shared { carrier, files, seen, opened, is_ours, .. } = &*self.shared;
         if !is_ours.load(Ordering::Acquire) {
             take_over(carrier, files, seen)?;
             is_ours.store(true, Ordering::Release);
+            // Who wrote meanwhile and committed nothing did so over an older generation than the
+            // newest: that must not go for what is not whole.
+            if seen.first().map(Candidate::number) != Some(*opened)
+                && let Err(error) = self.verify()
+            {
+                self.let_go();
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -48,8 +57,13 @@ impl StateFile {
             mended = carrier.run(files, &self.mend);
         }
         if mended.is_err() {
-            // Another time it need not fail.
-            let _ = self.renew();
+            let is_as_opened =
+                self.newest.as_ref().is_some_and(|newest| newest.number == self.shared.opened);
+            // Another time it need not fail. What was read as it was opened may be lost with the
+            // sync that was to make it stay, and no other tells of that: it is written again.
+            if self.renew().is_ok() && is_as_opened && !self.mend.is_empty() {
+                self.mend.splice(0..0, self.shared.superblocks());
+            }
             return mended;
         }
         if was_dropped {
@@ -78,7 +92,7 @@ impl StateFile {
         self.renew()?;
         if self.newest.as_ref().is_none_or(|newest| newest.number != number) {
             let Shared { carrier, files, .. } = &*self.shared;
-            let elder = Self::open_files(carrier, files.clone(), Which::Number(number))?;
+            let elder = Self::open_files(carrier, files.clone(), Which::Number(number), true)?;
             (self.newest, self.mend) = (elder.newest, elder.mend);
         }
         Ok(())

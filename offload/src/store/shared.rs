@@ -7,7 +7,8 @@ use super::carrier::{Carrier, damaged};
 use super::error::StoreError;
 use super::opening::{is_same, overtaken, slots};
 use crate::layout::{
-    Blueprint, Candidate, Checksum, Entry, Fault, Place, Wrong, checksum, recover,
+    Blueprint, Candidate, Checksum, Entry, Fault, Geometry, Place, Step, Superblock, Wrong,
+    checksum, recover,
 };
 use crate::memory::Buffer;
 use crate::storage::{File, Pending, Priority, StorageError};
@@ -20,7 +21,7 @@ pub(super) struct Shared {
     pub(super) blueprint: Arc<Blueprint>,
     /// The generations that were there when it was opened, the newest first, and which of them was.
     pub(super) seen: Vec<Candidate>,
-    opened: u64,
+    pub(super) opened: u64,
     /// Whether we own the files; who opens them does so before the first write.
     pub(super) is_ours: AtomicBool,
     /// Of the drafts begun, the last.
@@ -62,16 +63,29 @@ impl Shared {
     /// Of the same state, with its files opened anew: whose they were they are. What elder drafts
     /// have written is no longer under way, and they write nothing more.
     pub(super) fn renewed(&self) -> Result<Self, StoreError> {
-        let Self { carrier, files, blueprint, seen, opened, is_ours, last_draft, .. } = self;
+        let Self { carrier, files, blueprint, seen, opened, is_ours, last_draft, written_by } =
+            self;
         last_draft.fetch_add(1, Ordering::AcqRel);
         if let Err(error @ StoreError::Storage(StorageError::Late { .. })) = carrier.drain(files) {
             return Err(error);
         }
+        written_by.store(0, Ordering::Release);
         let anew = files.iter().map(|file| carrier.storage.reopen(file));
         let anew = anew.collect::<Result<_, _>>()?;
         let mut shared = Self::opened(carrier, anew, blueprint.clone(), (*opened, seen.clone()));
         *shared.is_ours.get_mut() = is_ours.load(Ordering::Acquire);
         Ok(shared)
+    }
+
+    /// The superblocks of the generation that was opened, written once more.
+    pub(super) fn superblocks(&self) -> Vec<Step> {
+        let opened = self.seen.iter().find(|seen| seen.number() == self.opened);
+        let write = |superblock: &Superblock| Step::Write {
+            stripe: superblock.stripe,
+            offset: Geometry::slot_offset((superblock.generation % 2) as usize),
+            bytes: superblock.encode(),
+        };
+        opened.into_iter().flat_map(Candidate::stripes).map(write).collect()
     }
 
     pub(super) fn read_entry(

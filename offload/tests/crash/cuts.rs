@@ -99,6 +99,9 @@ fn a_state_goes_on_whichever_sync_fails() {
                 break;
             }
             device.set_faults(Faults::default());
+            // In the files as well, whatever becomes of this process.
+            let there = found(&carrier(&device), &paths).ok().map(|(version, _)| version);
+            assert_eq!(there, (before > 0).then_some(before));
             assert_eq!(state.generation().map_or(0, |newest| newest.label), before);
             if before > 0 {
                 assert_eq!(version_of(&state).unwrap(), before);

@@ -142,6 +142,46 @@ fn the_second_writer_of_one_process_is_told_that_it_is_this_one() {
     second.save(2, b"", filler(2)).unwrap();
 }
 
+/// Of a store's files one takes all or none.
+#[test]
+fn a_store_that_is_refused_one_of_its_files_keeps_nobody_from_the_others() {
+    let place = Place::new("owners-some", EngineChoice::Auto);
+    let paths = place.paths("store", 2);
+    let tensors = [Tensor::whole("a", Dtype::U8, &[5]), Tensor::whole("b", Dtype::U8, &[5])];
+    let (carrier, category) = (&place.carrier, Category::Parameters);
+    let mut store = Store::create(carrier, &paths, tensors, BLOCK, category, 1 << 20).unwrap();
+    store.commit(1, b"").unwrap();
+    drop(store);
+    let mut other = StateFile::open(carrier, &paths[1..], Which::Newest).unwrap();
+    let _draft = other.begin().unwrap();
+    let mut store = Store::open(carrier, &paths, category, 1 << 20).unwrap();
+    let loan = store.get("a").unwrap();
+    let refused = store.put_out(loan).map(drop).unwrap_err();
+    assert_eq!(owned_by(refused), Some(std::process::id()));
+    StateFile::open(carrier, &paths[..1], Which::Newest).unwrap().begin().unwrap();
+}
+
+/// Whoever goes back to an older generation may find that somebody has written over it since.
+#[test]
+fn an_older_generation_that_is_not_whole_any_more_is_not_gone_back_to() {
+    let place = Place::new("owners-older", EngineChoice::Auto);
+    let paths = place.paths("state", 2);
+    let mut state = StateFile::create(&place.carrier, &paths, directory(), BLOCK).unwrap();
+    state.save(1, b"", filler(1)).unwrap();
+    state.save(2, b"", filler(2)).unwrap();
+    drop(state);
+    let mut older = StateFile::open(&place.carrier, &paths, Which::Number(1)).unwrap();
+    let mut writer = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap();
+    let mut draft = writer.begin().unwrap();
+    let placed = writer.directory().tensors()[0].clone();
+    draft.put(&placed, 0, &[0; 100]).unwrap();
+    drop((draft, writer));
+    older.begin().unwrap_err();
+    let newest = StateFile::open(&place.carrier, &paths, Which::Newest).unwrap();
+    assert_eq!(newest.generation().unwrap().label, 2);
+    newest.verify().unwrap();
+}
+
 #[test]
 fn what_was_there_is_there_still_when_not_all_of_a_new_state_can_be_had() {
     let place = Place::new("owners-all", EngineChoice::Auto);

@@ -3,7 +3,7 @@
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | `*.cu` | what one block of threads does |
+//! | `cuda/*.cu` | what one block of threads does |
 //! | [`View`], [`Room`] | ranges of the device's memory |
 //! | [`Product`] | shapes of products, checked |
 //! | `blas` | cuBLAS, found at run time |

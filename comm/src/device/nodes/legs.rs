@@ -16,8 +16,8 @@ use crate::call::{Call, Counts};
 /// The calls that one is made of, in the order of a stream.
 ///
 /// `input` and `output` are what whoever enqueues the call vouches for, as for
-/// [`super::DeviceGroup::enqueue`]; `part` is as long as the call along the column needs it, and
-/// so is the pinned memory of the relay.
+/// [`DeviceGroup::enqueue`](crate::device::DeviceGroup::enqueue); `part` is as long as the call
+/// along the column needs it, and so is the pinned memory of the relay.
 pub(super) struct Legs<'a> {
     pub(super) nodes: &'a Nodes,
     pub(super) call: &'a Call,

@@ -28,7 +28,7 @@ pub(in crate::device) struct DirectSteps {
     /// For each rank: how far into our input and output what we tell it lies, in bytes.
     pub(in crate::device) tells: Vec<(u64, u64)>,
     /// In their order.
-    pub(in crate::device) steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
     /// How many blocks it is worth; the same on all ranks.
     pub(in crate::device) blocks: u32,
 }

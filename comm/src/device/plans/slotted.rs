@@ -15,7 +15,7 @@ use crate::{Error, Op, Settings};
 pub(in crate::device) struct Slotted {
     pub(in crate::device) argument: Box<ByHops>,
     pub(in crate::device) algorithm: Algorithm,
-    pub(in crate::device) signature: u32,
+    pub(super) signature: u32,
     /// Blocks, each a lane.
     pub(in crate::device) blocks: u32,
     /// Scratch of all lanes.
@@ -25,7 +25,7 @@ pub(in crate::device) struct Slotted {
 impl Slotted {
     /// The call by the algorithm that the host would take, or another one that kernels can carry
     /// out; none if there is none, on all ranks alike.
-    pub(in crate::device) fn new(call: &Call, facts: &Facts<'_>) -> Result<Option<Self>, Error> {
+    pub(super) fn new(call: &Call, facts: &Facts<'_>) -> Result<Option<Self>, Error> {
         let Facts { rank, ranks, inboxes, settings, .. } = *facts;
         let selector = Selector { small_bytes: SMALL_BYTES, nodes: None };
         // Rules of `brigade tune` were measured on memory of the host.
@@ -74,7 +74,7 @@ impl Slotted {
     }
 
     /// Bytes of memory of the group's that a call needs beside a copy of its input.
-    pub(in crate::device) fn scratch_bytes(&self) -> usize {
+    pub(super) fn scratch_bytes(&self) -> usize {
         self.scratch_bytes
     }
 }

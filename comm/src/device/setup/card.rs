@@ -24,11 +24,11 @@ pub(in crate::device) struct Card {
     /// Blocks that run on it at the same time; zero where something failed.
     pub(in crate::device) room: u32,
     /// Groups whose calls may be on it at once, this one among them.
-    pub(in crate::device) groups: u32,
+    pub(super) groups: u32,
     /// Blocks that a call may have, at most.
-    pub(in crate::device) blocks: u32,
+    pub(super) blocks: u32,
     /// Where what it shows the others begins: its board, its inbox, or a window.
-    pub(in crate::device) shows: u64,
+    pub(super) shows: u64,
     /// That of rank 0 is the group's: no two are alike.
     pub(in crate::device) number: u64,
     /// Of the kernels, and of what they and the host both look into.
@@ -85,7 +85,7 @@ impl Card {
     }
 
     /// The same device, of which other memory is shown.
-    pub(in crate::device) fn showing(&self, context: &Context, shows: u64) -> Self {
+    pub(super) fn showing(&self, context: &Context, shows: u64) -> Self {
         Self { shows, handle: handle_of(context, shows), ..self.clone() }
     }
 
@@ -130,7 +130,7 @@ impl Card {
     }
 
     /// What another process opens that with.
-    pub(in crate::device) fn handle(&self) -> IpcHandle {
+    pub(super) fn handle(&self) -> IpcHandle {
         IpcHandle::from_bytes(&self.handle)
     }
 
@@ -153,7 +153,7 @@ impl Card {
 
 /// The first thing that is not alike on all ranks, whose numbers in the world these are, in words.
 /// All ranks find the same. (Rules and windows of the host are in the header of each of its calls.)
-pub(in crate::device) fn disagreement(cards: &[Card], ranks: &[u32]) -> Option<String> {
+pub(super) fn disagreement(cards: &[Card], ranks: &[u32]) -> Option<String> {
     let ours = cards.first()?.agreed();
     let theirs: Vec<_> = cards.iter().map(Card::agreed).collect();
     (0..ours.len()).find_map(|at| {

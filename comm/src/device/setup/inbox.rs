@@ -20,7 +20,7 @@ const LANES_OF_ALL: u32 = 256;
 #[derive(Default)]
 pub(in crate::device) struct Inboxes {
     pub(in crate::device) at: [u64; RANKS],
-    pub(in crate::device) boards: [u64; RANKS],
+    pub(super) boards: [u64; RANKS],
     pub(in crate::device) lanes: u32,
     /// Both of them; ours stays, whatever became of the others'.
     reached: [Reached; 2],
@@ -31,7 +31,7 @@ pub(in crate::device) struct Inboxes {
 
 /// Make this rank's inbox and open those of all others; whether what others write arrives here,
 /// which says nothing of the others. Collective. `room` blocks of each rank run at the same time.
-pub(in crate::device) fn open(
+pub(super) fn open(
     shared: &Shared,
     (context, stream, board): (&Context, &Stream, &Arc<DeviceMemory>),
     cards: &[Card],

@@ -22,7 +22,7 @@ fn parties() -> MutexGuard<'static, Vec<Party>> {
 }
 
 /// A rank of this process has a group with ranks of others. All of them have, before any leaves.
-pub(in crate::device) fn enter(number: u64, rank: u32) {
+pub(super) fn enter(number: u64, rank: u32) {
     let mut parties = parties();
     match parties.iter_mut().find(|party| party.number == number) {
         Some(party) => party.ranks.push(rank),
@@ -31,14 +31,14 @@ pub(in crate::device) fn enter(number: u64, rank: u32) {
 }
 
 /// From now on other processes may have this open.
-pub(in crate::device) fn lend(number: u64, rank: u32, memory: &Arc<DeviceMemory>) {
+pub(super) fn lend(number: u64, rank: u32, memory: &Arc<DeviceMemory>) {
     let mut parties = parties();
     let party = parties.iter_mut().find(|party| party.number == number);
     party.expect("its ranks have entered").lent.push((rank, Arc::clone(memory)));
 }
 
 /// All others have closed what this rank has lent them.
-pub(in crate::device) fn take_back(number: u64, rank: u32) {
+pub(super) fn take_back(number: u64, rank: u32) {
     let mut parties = parties();
     if let Some(party) = parties.iter_mut().find(|party| party.number == number) {
         party.lent.retain(|(whose, _)| *whose != rank);

@@ -120,7 +120,7 @@ impl Reached {
     }
 
     /// Keep it open for good: something of ours does not end.
-    pub(in crate::device) fn hold_on(&self) {
+    pub(super) fn hold_on(&self) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(&mut *opened));
     }

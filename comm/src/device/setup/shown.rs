@@ -18,7 +18,7 @@ pub(in crate::device) fn show(memory: &Arc<DeviceMemory>) {
 }
 
 /// What a rank of this process has shown.
-pub(in crate::device) fn shown(address: u64) -> Option<Arc<DeviceMemory>> {
+pub(super) fn shown(address: u64) -> Option<Arc<DeviceMemory>> {
     let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
     shown.iter().filter_map(Weak::upgrade).find(|memory| memory.address() == address)
 }
@@ -31,7 +31,7 @@ pub(in crate::device) fn clear(stream: &Stream, memory: &DeviceMemory) -> Result
 }
 
 /// Let kernels of this device reach the memory of another rank's of this process.
-pub(in crate::device) fn reach(context: &Context, card: &Card) -> Result<(), CudaError> {
+pub(super) fn reach(context: &Context, card: &Card) -> Result<(), CudaError> {
     if card.uuid == context.device().uuid {
         return Ok(());
     }

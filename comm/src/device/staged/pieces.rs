@@ -30,12 +30,12 @@ pub(in crate::device) struct Pieces {
 
 /// Bytes that lie side by side in a buffer and in a piece of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::device) struct Strip {
+pub(super) struct Strip {
     /// Bytes in front of it in the buffer.
-    pub(in crate::device) at: usize,
+    pub(super) at: usize,
     /// Likewise in the piece, whose blocks lie one behind the other.
-    pub(in crate::device) packed_at: usize,
-    pub(in crate::device) bytes: usize,
+    pub(super) packed_at: usize,
+    pub(super) bytes: usize,
 }
 
 impl Pieces {
@@ -70,7 +70,7 @@ impl Pieces {
     }
 
     /// Where a piece lies in a buffer of so many elements.
-    pub(in crate::device) fn strips(
+    pub(super) fn strips(
         self,
         elems: usize,
         piece: &Range<usize>,

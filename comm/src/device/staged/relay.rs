@@ -45,7 +45,7 @@ pub(in crate::device) struct Relay<'a> {
 
 impl Staging {
     /// Whether there is room for so many bytes each.
-    pub(in crate::device) fn fits(&self, (input_bytes, output_bytes): (usize, usize)) -> bool {
+    pub(super) fn fits(&self, (input_bytes, output_bytes): (usize, usize)) -> bool {
         self.buffers.as_ref().is_some_and(|(input, output)| {
             input.bytes() >= input_bytes && output.bytes() >= output_bytes
         })

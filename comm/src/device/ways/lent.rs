@@ -12,9 +12,9 @@ const STAYS: u64 = 1 << 32;
 
 /// An allocation as another process opens it.
 #[derive(Clone, Copy)]
-pub(in crate::device) struct Allocation {
+pub(super) struct Allocation {
     token: [u8; 64],
-    pub(in crate::device) start: u64,
+    pub(super) start: u64,
     bytes: u64,
     /// Another allocation at the same place has another number.
     id: u64,
@@ -22,13 +22,13 @@ pub(in crate::device) struct Allocation {
 
 /// What a rank tells all others of its buffers: the allocations, and for each rank where in this
 /// process's addresses its part begins.
-pub(in crate::device) struct Offer {
-    pub(in crate::device) signature: u32,
+pub(super) struct Offer {
+    pub(super) signature: u32,
     /// Whether its owner keeps the memory until the group is closed.
-    pub(in crate::device) stays: bool,
-    pub(in crate::device) input: Allocation,
-    pub(in crate::device) output: Allocation,
-    pub(in crate::device) tells: Vec<(u64, u64)>,
+    pub(super) stays: bool,
+    pub(super) input: Allocation,
+    pub(super) output: Allocation,
+    pub(super) tells: Vec<(u64, u64)>,
 }
 
 impl Allocation {
@@ -74,11 +74,11 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Offer {
-    pub(in crate::device) fn bytes(ranks: usize) -> usize {
+    pub(super) fn bytes(ranks: usize) -> usize {
         8 + 2 * Allocation::BYTES + 16 * ranks
     }
 
-    pub(in crate::device) fn from_bytes(bytes: &[u8]) -> Self {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         let (input, rest) = bytes[8..].split_at(Allocation::BYTES);
         let (output, tells) = rest.split_at(Allocation::BYTES);
         Self {
@@ -92,7 +92,7 @@ impl Offer {
 }
 
 /// What this rank tells the others about a call on buffers that begin at these addresses.
-pub(in crate::device) fn offer(
+pub(super) fn offer(
     context: &Context,
     argument: &Direct,
     (input, output, stays): (u64, u64, bool),
@@ -132,13 +132,13 @@ struct Import {
 
 impl Imports {
     /// Another call begins; those before have ended, and no kernel uses anything of theirs.
-    pub(in crate::device) fn begin_call(&mut self) {
+    pub(super) fn begin_call(&mut self) {
         self.call += 1;
     }
 
     /// Where an allocation of another process lies in this one, until the call ends; or until
     /// another one begins, where its owner keeps it for longer.
-    pub(in crate::device) fn import(
+    pub(super) fn import(
         &mut self,
         context: &Context,
         (rank, stays): (usize, bool),

@@ -1,14 +1,13 @@
-//! Calls and messages through slots: kernels of all ranks run at the same time, nobody knows where
-//! another one's buffers lie, and the host waits for nothing.
+//! Calls through slots: kernels of all ranks run at the same time, nobody knows where another one's
+//! buffers lie, and the host waits for nothing.
 
 use brigade_cuda::Stream;
 
+use super::super::Inner;
 use super::super::kernels::{Loaded, launch};
-use super::super::layout::{ByHops, Parcel, Parcels, RANKS, SLOT_BYTES, Scaling};
-use super::super::messages::{A_MESSAGE, DeviceMessage};
+use super::super::layout::{ByHops, Scaling};
 use super::super::plans::slotted::Slotted;
 use super::super::plans::{Plan, factor};
-use super::super::{Inner, State};
 use crate::call::Call;
 use crate::{Error, Op};
 
@@ -25,7 +24,7 @@ impl Inner {
     ///
     /// As for [`DeviceGroup::enqueue`](crate::device::DeviceGroup::enqueue); the room is as long
     /// as the plan says.
-    pub(in crate::device) unsafe fn pass_on(
+    pub(super) unsafe fn pass_on(
         &self,
         (plan, slotted, loaded): (&Plan, &Slotted, &Loaded),
         call: &Call,
@@ -66,41 +65,5 @@ impl Inner {
             scale(output, output, plan.elems.1).map_err(failed)?;
         }
         Ok(())
-    }
-
-    /// Enqueue messages of which no two are alike, through slots.
-    ///
-    /// # Safety
-    ///
-    /// As for [`DeviceGroup::messages`](crate::device::DeviceGroup::messages).
-    pub(in crate::device) unsafe fn post_parcels(
-        &self,
-        state: &mut State,
-        messages: &[&DeviceMessage],
-        stream: &Stream,
-    ) -> Result<(), Error> {
-        let lanes = self.inboxes.lanes;
-        let (mut parcel, mut blocks) = ([Parcel::default(); 2 * RANKS], 1);
-        for (parcel, message) in parcel.iter_mut().zip(messages) {
-            let bytes = message.bytes;
-            let lanes = bytes.div_ceil(SLOT_BYTES).clamp(1, lanes as usize) as u32;
-            blocks = blocks.max(lanes);
-            let signature = self.learn_message(message.dtype);
-            *parcel = Parcel {
-                sends: u32::from(message.sends),
-                peer: message.peer as u32,
-                at: message.address,
-                bytes: bytes as u64,
-                signature,
-                lanes,
-            };
-        }
-        let (group, inbox, count) = (self.group, self.inboxes.at, messages.len() as u32);
-        let argument = Parcels { group, inbox, lanes, count, call: state.posted, spare: 0, parcel };
-        let loaded = state.kernels.moving();
-        let kernels = loaded.messages.as_ref().expect("beside the kernels that fold nothing");
-        // SAFETY: the argument is the kernel's; the caller vouches for the memory.
-        unsafe { launch(&kernels.parcels, stream, (blocks, loaded.threads), &argument) }
-            .map_err(|error| self.give_up(&A_MESSAGE, &error, stream))
     }
 }

@@ -16,9 +16,9 @@ use brigade_transports::{MAKE_THREAD, TransportError};
 use super::super::Inner;
 use super::super::exchange::{agree, trouble};
 use super::super::plans::{Plans, Ranges};
+use super::super::setup::shown::{clear, pattern};
 use super::super::sys::Desk;
 use super::super::way::Way;
-use super::shown::{clear, pattern};
 use crate::call::Call;
 use crate::{Dtype, Error};
 
