@@ -77,6 +77,7 @@ fn told(args: &Args, text: &Corpus) -> Vec<(&'static str, String)> {
         ("text", text.mark()),
         ("checkpoint", told_whether(args.checkpoint.is_some())),
         ("keep", told_whether(args.keep)),
+        ("resume", told_whether(args.resume.is_some())),
     ];
     counts.chain(words).chain(args.hyper.by_flag()).collect()
 }
@@ -118,6 +119,7 @@ mod tests {
             (["", "--beta2 0.5"], "--beta2: rank 1 was told 0.5, but rank 0 0.95"),
             (["--seed 7", ""], "--seed: rank 1 was told 1851, but rank 0 7"),
             (["", "--checkpoint x"], "--checkpoint: rank 1 was told it, but rank 0 none"),
+            (["--resume x", ""], "--resume: rank 1 was told none, but rank 0 it"),
             (["--strategy fsdp", ""], "--strategy: rank 1 was told ddp, but rank 0 fsdp"),
             (["", "--compress topk"], "--compress: rank 1 was told topk:0.01, but rank 0 none"),
             (["", &other], "--text: rank 1 was told 13 bytes with checksum "),

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::kernels::Cpu;
 use crate::layout::Layout;
 use crate::model::Gpt;
-use crate::offload::{DiskUse, Kept, Offload};
+use crate::offload::{DiskUse, Kept, Offload, Origin};
 use crate::optim::Optimizer;
 use crate::parallel::device::{on_device, pipeline_on_device};
 use crate::parallel::pipeline::Pipeline;
@@ -25,7 +25,6 @@ use crate::train::Run;
 use brigade_comm::{Communicator, Settings};
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
 
 /// Refuse what cannot work before any rank is started: settings, memory, folders and text.
 ///
@@ -55,18 +54,18 @@ pub(crate) fn state(
     args: &Args,
     model: &Gpt,
     world: Option<&Communicator>,
-    kept: &[PathBuf],
+    kept: Option<&Origin>,
 ) -> Result<(State, Source, Option<Course>), Error> {
     let is_first = world.is_none_or(|comm| comm.rank() == 0);
-    if let Some(first) = kept.first() {
+    if let Some(origin) = kept {
         // Every rank will read its own part.
-        let Kept { header, .. } = Kept::open(kept)?;
-        header.require(model.layout().config(), first)?;
+        let Kept { header, .. } = Kept::open(origin)?;
+        header.require(model.layout().config(), origin.first())?;
         let Header { step, course, loss_scale, .. } = header;
         require_rule(args, &course)?;
         require_steps(args, step)?;
         let state = State { steps: step, scale: loss_scale, ..State::absent() };
-        return Ok((state, Source::Kept(kept.to_vec()), Some(course)));
+        return Ok((state, Source::Kept(origin.clone()), Some(course)));
     }
     let has_parts = starts_in_parts(args, world.map_or(1, Communicator::size))?;
     let Some(path) = &args.resume else {
@@ -100,7 +99,7 @@ pub(crate) fn state(
         is_file = share_start(comm, is_file, &mut state, model.layout())?;
     }
     require_steps(args, state.steps)?;
-    let source = if is_file { Source::File(path.clone()) } else { Source::Given };
+    let source = if is_file { Source::File(path.clone(), state.steps) } else { Source::Given };
     Ok((state, source, resumed))
 }
 
@@ -200,7 +199,7 @@ pub(crate) fn strategy<'a>(
         (true, None) => Keep::Inputs,
         (false, None) => Keep::All,
     };
-    let from = if let Source::Kept(paths) = &source { paths.clone() } else { Vec::new() };
+    let from = if let Source::Kept(origin) = &source { Some(origin.clone()) } else { None };
     let offload = args.offload(rank, ranks).map(|offload| Offload { from, ..offload });
     let (precision, inputs) = (args.precision, args.inputs(rank, ranks));
     let thrift = Thrift { keep, precision, offload, inputs, source };

@@ -4,27 +4,28 @@
 use crate::args::Args;
 use crate::checkpoint::{Header, Writer};
 use crate::error::Error;
-use crate::offload::{Kept, Offload, Tier, is_same_folder};
+use crate::offload::{Kept, Offload, Origin, Tier, is_same_folder};
 use crate::parallel::{Axis, Stage, Ways};
 use crate::precision::Precision;
 use crate::train::Run;
 use brigade_comm::Communicator;
-use std::fs::{self, File};
+use brigade_offload::storage::File;
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 impl Args {
     /// What is kept in cheaper memory.
     pub(crate) fn offload(&self, rank: usize, ranks: usize) -> Option<Offload> {
         let (host_budget, place, stays) = (self.host_budget, (rank, ranks), self.keep);
-        let from = Vec::new();
+        let from = None;
         self.offload.clone().map(|tier| Offload { tier, host_budget, place, parts: 1, stays, from })
     }
 
     /// Where what goes into blocks is kept.
     pub(crate) fn inputs(&self, rank: usize, ranks: usize) -> Option<Offload> {
         let (host_budget, place) = (None, (rank, ranks));
-        let (stays, from) = (false, Vec::new());
+        let (stays, from) = (false, None);
         let tier = self.offload_activations.clone();
         tier.map(|tier| Offload { tier, host_budget, place, parts: 1, stays, from })
     }
@@ -99,6 +100,12 @@ impl Args {
         }
     }
 
+    /// Whether what is kept is where that is which this run goes on from.
+    fn keeps_in_place(&self) -> bool {
+        let Some(Tier::Nvme(folder)) = &self.offload else { return false };
+        self.resume.as_deref().is_some_and(|from| is_same_folder(from, folder))
+    }
+
     /// Refuse to write over what another run has kept: it would be gone long before this one has
     /// anything to keep in its place.
     ///
@@ -107,7 +114,7 @@ impl Args {
         let Some(Tier::Nvme(folder)) = self.offload.as_ref().filter(|_| self.keep) else {
             return Ok(());
         };
-        if self.resume.as_deref().is_some_and(|from| is_same_folder(from, folder)) {
+        if self.keeps_in_place() {
             return Ok(());
         }
         let name = folder.display();
@@ -138,7 +145,7 @@ fn is_of_ranks(path: &Path, folder: &Path) -> bool {
 /// Make a file in a folder, and take it away.
 fn probe(folder: &Path) -> io::Result<()> {
     let path = folder.join(format!(".brigade-{}", std::process::id()));
-    match File::create_new(&path) {
+    match fs::File::create_new(&path) {
         Ok(_) => fs::remove_file(path),
         // Another rank looks at the same time.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -146,29 +153,64 @@ fn probe(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Files that a run goes on from without ever having the whole state: those of all ranks that left
-/// them. Collective: afterwards ranks may make files of their own beside them.
-pub(crate) fn kept(args: &Args, world: Option<&Communicator>) -> Result<Vec<PathBuf>, Error> {
-    args.check_kept()?;
-    let folder = args.kept(world.map_or(1, Communicator::size));
-    let kept = folder.map(Kept::find).transpose()?;
-    if args.keep || kept.is_some() {
-        world.map_or(Ok(()), Communicator::barrier)?;
-    }
-    Ok(kept.map_or(Vec::new(), |kept| kept.paths().to_vec()))
+/// Files that a run goes on from without ever having the whole state.
+pub(crate) struct Former {
+    pub(crate) origin: Origin,
+    /// On the first rank: those beside this run's own that are of no use once that has kept
+    /// something, and until then nobody else's.
+    outlived: Vec<File>,
 }
 
-/// Once this run's own files are a checkpoint: remove those of another number of ranks that it has
-/// gone on from, if they are in the same folder.
-pub(crate) fn outlive(args: &Args, ranks: usize, kept: &[PathBuf]) -> Result<(), Error> {
-    let Some(Tier::Nvme(here)) = args.offload.as_ref().filter(|_| kept.len() != ranks) else {
-        return Ok(());
-    };
-    let is_here = |path: &&PathBuf| path.parent().is_some_and(|it| is_same_folder(it, here));
-    for path in kept.iter().filter(is_here) {
-        std::fs::remove_file(path).map_err(Error::file("remove", path))?;
+/// What this run goes on from, if that is files. Collective: it is the same on all ranks, and
+/// afterwards they may make files of their own beside it.
+pub(crate) fn kept(args: &Args, world: Option<&Communicator>) -> Result<Option<Former>, Error> {
+    args.check_kept()?;
+    let (rank, ranks) = world.map_or((0, 1), |comm| (comm.rank(), comm.size()));
+    let kept = args.kept(ranks).map(Kept::find).transpose()?;
+    let origin = kept.as_ref().map(|kept| kept.origin().clone());
+    if let (Some(world), Some(from)) = (world, &args.resume) {
+        require_same(world, from, origin.as_ref())?;
     }
-    Ok(())
+    if args.keep {
+        world.map_or(Ok(()), Communicator::barrier)?;
+    }
+    let Some((kept, origin)) = kept.zip(origin) else { return Ok(None) };
+    let is_outlived = rank == 0 && origin.ranks() != ranks && args.keeps_in_place();
+    let outlived = if is_outlived { kept.own()? } else { Vec::new() };
+    Ok(Some(Former { origin, outlived }))
+}
+
+/// Refuse to go on from other files than rank 0, or from other generations of them: each rank has
+/// looked by itself. Collective.
+fn require_same(world: &Communicator, from: &Path, origin: Option<&Origin>) -> Result<(), Error> {
+    let mine = origin.map_or([0; 3], Origin::mark);
+    let mut first = mine;
+    world.broadcast(&mut first, 0)?;
+    if mine == first {
+        return Ok(());
+    }
+    let rank = world.rank();
+    let problem = match (mine, first) {
+        ([0, ..], _) => format!("rank 0 goes on from files in a folder, which rank {rank} has not"),
+        (_, [0, ..]) => format!("a folder of files on rank {rank}, but not on rank 0"),
+        ([.., here], [.., there]) => format!(
+            "rank 0 has found what was kept after step {there}, and rank {rank} after step {here}: \
+             another run writes there, or they are not the same folder"
+        ),
+    };
+    Err(Error::checkpoint(from, problem))
+}
+
+impl Former {
+    /// Once this run's own files are a checkpoint: remove those of another number of ranks that it
+    /// has gone on from, if they are in the same folder.
+    pub(crate) fn outlive(self) -> Result<(), Error> {
+        for file in self.outlived {
+            let path = file.path();
+            std::fs::remove_file(path).map_err(Error::file("remove", path))?;
+        }
+        Ok(())
+    }
 }
 
 impl Run<'_> {

@@ -13,7 +13,8 @@
 mod disk;
 mod inputs;
 
-pub(crate) use disk::{Disk, Kept, Unit, pass};
+pub use disk::Origin;
+pub(crate) use disk::{Disk, Kept, Unit, overtaken, pass};
 pub(crate) use inputs::{Inputs, Scope};
 
 use crate::error::Error;
@@ -49,8 +50,8 @@ pub struct Offload {
     pub parts: usize,
     /// Whether files stay when the run ends, as a checkpoint.
     pub stays: bool,
-    /// Such files to go on from, of all ranks of a run; or none.
-    pub from: Vec<PathBuf>,
+    /// Such files to go on from.
+    pub from: Option<Origin>,
 }
 
 /// What files have cost so far.

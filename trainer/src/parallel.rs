@@ -40,6 +40,7 @@ pub use way::{Way, Ways};
 
 use crate::data::Corpus;
 use crate::error::Error;
+use crate::layout::Layout;
 use crate::offload::DiskUse;
 use crate::precision::LossScale;
 use crate::state::{Array, State};
@@ -110,7 +111,7 @@ pub trait Strategy {
 
     /// Make what is in files the newest generation there, with a note: a checkpoint.
     fn commit(&mut self, _note: &str) -> Result<(), Error> {
-        unreachable!("a run that keeps its files has a strategy with files")
+        unreachable!("a run that keeps its files has a strategy with files: `Args::check_keep`")
     }
 
     /// What one step reads from files and writes to them, by the formulas of what it keeps there.
@@ -130,6 +131,23 @@ fn tell_whole(state: State, has_moments: bool, take: &mut Take<'_>) -> Result<()
         take(Array::Square, 0, &state.square)?;
     }
     Ok(())
+}
+
+/// Hand over what lies in this layout, unit by unit, where a model without tiles has it: what takes
+/// a state does not know of them.
+fn out_of_tiles<'t, 'w>(
+    layout: &Layout,
+    take: &'t mut Take<'w>,
+) -> impl FnMut(Array, usize, &[f32]) -> Result<(), Error> + use<'t, 'w> {
+    let pieces = layout.pieces();
+    move |array, first, values| {
+        // A unit is whole tensors, or tiles of them.
+        let end = first + values.len();
+        let mut here = pieces.iter().filter(|(_, here)| here.start >= first && here.end <= end);
+        here.try_for_each(|(there, here)| {
+            take(array, there.start, &values[here.start - first..here.end - first])
+        })
+    }
 }
 
 /// The samples of one step.

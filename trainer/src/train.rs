@@ -7,7 +7,7 @@ use crate::checkpoint::Course;
 use crate::data::Corpus;
 use crate::ending::Ending;
 use crate::error::Error;
-use crate::keep;
+use crate::keep::{self, Former};
 use crate::kernels::{Cpu, packed_bytes};
 use crate::layout::Config;
 use crate::model::Gpt;
@@ -23,7 +23,6 @@ use brigade_comm::{Communicator, Op};
 use brigade_offload::storage::write_whole;
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// What a run came to.
@@ -101,9 +100,9 @@ fn run(
 ) -> Result<Outcome, Error> {
     let corpus = begin::text(args)?;
     agree::require(args, &corpus, world)?;
-    let kept = keep::kept(args, world)?;
+    let former = keep::kept(args, world)?;
     let mut groups = begin::groups(args, world)?;
-    let outcome = run_among(args, corpus, world, &kept, &mut groups, out, ending);
+    let outcome = run_among(args, corpus, world, former, &mut groups, out, ending);
     outcome.map_err(|error| ending.tell_early(error))
 }
 
@@ -112,7 +111,7 @@ fn run_among(
     args: &Args,
     corpus: Corpus,
     world: Option<&Communicator>,
-    kept: &[PathBuf],
+    former: Option<Former>,
     groups: &mut Groups,
     out: &mut (dyn Write + Send),
     ending: &mut Ending<'_>,
@@ -124,7 +123,8 @@ fn run_among(
         sys::take_peak();
         sys::held()
     })?;
-    let (state, source, resumed) = begin::state(args, model, world, kept)?;
+    let origin = former.as_ref().map(|former| &former.origin);
+    let (state, source, resumed) = begin::state(args, model, world, origin)?;
     let held_bytes = sys::held();
     let part = begin::part(args, world, groups)?;
     let strategy = begin::strategy(args, &part, world, groups, &state, source)?;
@@ -135,7 +135,7 @@ fn run_among(
     let files = (corpus, opened);
     let mut run = Run::new(args, model, world, strategy, resumed, out, files);
     (run.peak_bytes, run.start_bytes) = (strategy_bytes, start_bytes);
-    let outcome = run.all(kept);
+    let outcome = run.all(former);
     outcome.map_err(|error| {
         run.report.clear();
         ending.tell_early(error)
@@ -175,16 +175,14 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Everything once there is a strategy; `kept` are the files that it goes on from.
-    fn all(&mut self, kept: &[PathBuf]) -> Result<Outcome, Error> {
+    /// Everything once there is a strategy.
+    fn all(&mut self, former: Option<Former>) -> Result<Outcome, Error> {
         let Run { args, world, .. } = *self;
         self.keep()?;
         if let Some(comm) = world.filter(|_| args.keep) {
             comm.barrier()?;
         }
-        if self.is_first && args.keep {
-            keep::outlive(args, world.map_or(1, Communicator::size), kept)?;
-        }
+        former.map_or(Ok(()), Former::outlive)?;
         self.announce()?;
         self.go().map_err(Error::on_the_way)
     }

@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Operation, StorageError};
 use super::owner;
-use super::place::{Body, Place, body, options, refused, reserve, sync_folder};
+use super::place::{Body, Place, body, is_one, options, refused, reserve, sync_folder};
 use super::sys;
+
+/// How often a file may go between its opening and its owning.
+const TRIES: usize = 16;
 
 /// A file or a device that is ours, with what was in it. A file that was not there before goes with
 /// this, unless it is made.
@@ -69,12 +72,17 @@ impl Claimed {
             Place::System.own(path, &body)?;
             return Ok(Self { path: path.into(), bytes, held: Held::Device(body) });
         }
-        // Emptied only once it is ours: somebody may be writing there.
-        let opened = options().create(true).truncate(false).open(path);
-        let file = opened.map_err(|e| refused(Operation::Open, e))?;
-        owner::own(&file, path)?;
-        let held = Held::File { file, is_new: found.is_none() };
-        Ok(Self { path: path.into(), bytes, held })
+        for _ in 0..TRIES {
+            // Emptied only once it is ours: somebody may be writing there.
+            let (file, is_new) = there(path).map_err(|e| refused(Operation::Open, e))?;
+            owner::own(&file, path)?;
+            // Who had it until now may have removed it.
+            if is_one(file.metadata(), fs::metadata(path)) {
+                let held = Held::File { file, is_new };
+                return Ok(Self { path: path.into(), bytes, held });
+            }
+        }
+        Err(refused(Operation::Open, io::Error::from_raw_os_error(libc::EBUSY)))
     }
 
     /// Make it what was asked for. What was in a file is gone; a device is what it is.
@@ -90,13 +98,24 @@ impl Claimed {
             Held::Made => unreachable!("made once"),
         };
         if let Err(e) = file.set_len(0).and_then(|()| reserve(&file, bytes)) {
-            drop(file);
-            // Ours alone, and of no use; that it could not be removed is the lesser trouble.
+            // Ours alone as long as it is open, and of no use; that it could not be removed is the
+            // lesser trouble.
             let _ = fs::remove_file(path);
             return Err(refused(Operation::Allocate, e));
         }
         sync_folder(path).map_err(|e| refused(Operation::Sync, e))?;
         Ok(body(path, file))
+    }
+}
+
+/// The file at this path, and whether it was made here. It may go at any moment, and another come.
+fn there(path: &Path) -> io::Result<(fs::File, bool)> {
+    match options().create_new(true).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let file = options().create(true).truncate(false).open(path)?;
+            Ok((file, false))
+        }
+        made => Ok((made?, true)),
     }
 }
 

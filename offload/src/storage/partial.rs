@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -111,6 +111,11 @@ impl Partial {
         // them leaves a name for the next to remove.
         if self.is_named || sys::link(&self.file, &self.path).is_err() {
             let mut named = self.show()?;
+            // Where there are no locks somebody may have taken it for a left-over.
+            if !is_at(&self.file, &beside(&self.path)) {
+                let problem = "another process has taken its place while it was written";
+                return Err(io::Error::other(problem));
+            }
             fs::rename(beside(&self.path), &self.path)?;
             named.retain(|path| *path != self.path);
             self.is_named = false;
@@ -151,8 +156,10 @@ impl Drop for Partial {
     fn drop(&mut self) {
         if self.is_named {
             let mut named = named();
-            // Something else has failed, which is told; the next who writes here removes it.
-            let _ = fs::remove_file(beside(&self.path));
+            if is_at(&self.file, &beside(&self.path)) {
+                // Something else has failed, which is told; the next who writes here removes it.
+                let _ = fs::remove_file(beside(&self.path));
+            }
             named.retain(|path| *path != self.path);
         }
     }
@@ -238,8 +245,7 @@ fn is_taken(file: &File) -> bool {
 
 /// Whether this file has that name.
 fn is_at(file: &File, name: &Path) -> bool {
-    let found = file.metadata().and_then(|file| Ok((file, fs::symlink_metadata(name)?)));
-    found.is_ok_and(|(file, there)| (file.dev(), file.ino()) == (there.dev(), there.ino()))
+    place::is_one(file.metadata(), fs::symlink_metadata(name))
 }
 
 fn beside(path: &Path) -> PathBuf {

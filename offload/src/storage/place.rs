@@ -154,9 +154,17 @@ impl Place {
 /// does since Linux 6.6.
 pub(super) fn body(path: &Path, buffered: fs::File) -> Body {
     let direct = options().custom_flags(libc::O_DIRECT).open(path).ok();
+    // Its name may lead to another by now.
+    let direct = direct.filter(|direct| is_one(direct.metadata(), buffered.metadata()));
     let found = direct.as_ref().and_then(|_| sys::direct_grain(path));
     let grain = found.map_or(Grain::BUFFERED, |(file, memory)| Grain::direct(file, memory));
     Body::System { buffered, direct, grain }
+}
+
+/// Whether these are of one file.
+pub(super) fn is_one(one: io::Result<fs::Metadata>, other: io::Result<fs::Metadata>) -> bool {
+    let found = one.and_then(|one| Ok((one, other?)));
+    found.is_ok_and(|(one, other)| (one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
 /// Reserve the space up to `bytes`, or where the file system cannot, at least make it that long: a

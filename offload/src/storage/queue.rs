@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 const DEEP: usize = 6;
 /// The most completions that are taken together, however many are in flight.
 const TOGETHER_MAX: usize = 8;
-/// Syncs in flight.
+/// Syncs in flight on a device: one that never answers does not hold up those of others.
 const SYNCS: usize = 4;
 /// Transfers that can be in flight in all, whatever one device is allowed: enough for four of them.
 const TRANSFERS_MIN: usize = 250;
@@ -37,7 +37,8 @@ pub(crate) struct Queue {
     vacant: Vec<usize>,
     lanes: [Lane; 2],
     syncs: VecDeque<usize>,
-    syncs_in_flight: usize,
+    /// By device.
+    syncs_in_flight: [usize; DEVICES],
     /// Something changed since no sync was found ready.
     may_sync: bool,
     /// By token: what is in flight.
@@ -82,7 +83,7 @@ impl Queue {
             vacant: Vec::new(),
             lanes: Default::default(),
             syncs: VecDeque::new(),
-            syncs_in_flight: 0,
+            syncs_in_flight: [0; DEVICES],
             may_sync: false,
             flights: vec![None; tokens],
             tokens: (0..tokens as u32).rev().collect(),
@@ -95,7 +96,7 @@ impl Queue {
 
     /// The most transfers that an engine will hold at a time.
     pub(crate) fn transfers_max(in_flight: usize) -> usize {
-        TRANSFERS_MIN.max(2 * SMALL_FACTOR * in_flight) + SYNCS
+        TRANSFERS_MIN.max(2 * SMALL_FACTOR * in_flight) + 4 * SYNCS
     }
 
     /// Whether every request is complete.
@@ -206,18 +207,18 @@ impl Queue {
         self.tokens.push(completion.token);
         let request = self.requests[flight.request].as_mut().expect("held until complete");
         request.in_flight -= 1;
-        let kind = request.kind;
+        let (kind, device) = (request.kind, request.file.device());
         match completion.result {
             // A signal says nothing of what was written: a refusal would, and no later sync of the
             // file could undo it.
             Err(libc::EINTR | libc::EAGAIN) if kind == Kind::Sync && request.may_repeat() => {
-                self.syncs_in_flight -= 1;
+                self.syncs_in_flight[device] -= 1;
                 self.syncs.push_front(flight.request);
                 self.may_sync = true;
                 return None;
             }
             _ if kind == Kind::Sync => {
-                self.syncs_in_flight -= 1;
+                self.syncs_in_flight[device] -= 1;
                 if let Err(errno) = completion.result {
                     request.refused(errno);
                 }
@@ -231,7 +232,7 @@ impl Queue {
         }
         if kind != Kind::Sync {
             let lane = &mut self.lanes[kind as usize];
-            let load = &mut lane.loads[request.file.device()];
+            let load = &mut lane.loads[device];
             load.in_flight -= 1;
             load.in_flight_bytes -= flight.span.bytes;
             let (index, queue) = (flight.request, lane.of(request.priority));
@@ -316,9 +317,9 @@ impl Queue {
             || load.in_flight >= SMALL_FACTOR * self.blocks_max
     }
 
-    /// A sync whose file has no write under way that came before it.
+    /// A sync whose device may have one more, and whose file has no older write under way.
     fn next_sync(&mut self) -> Option<Transfer> {
-        if !self.may_sync || self.syncs.is_empty() || self.syncs_in_flight == SYNCS {
+        if !self.may_sync || self.syncs.is_empty() {
             return None;
         }
         let is_ready = |index: &usize| {
@@ -328,7 +329,8 @@ impl Queue {
                     && other.sequence < sync.sequence
                     && other.file.id() == sync.file.id()
             };
-            !self.requests.iter().flatten().any(is_before)
+            let has_room = self.syncs_in_flight[sync.file.device()] < SYNCS;
+            has_room && !self.requests.iter().flatten().any(is_before)
         };
         let Some(at) = self.syncs.iter().position(is_ready) else {
             self.may_sync = false;
@@ -338,7 +340,7 @@ impl Queue {
         let request = self.requests[index].as_mut().expect("queued, so not complete");
         let span = request.left;
         request.in_flight += 1;
-        self.syncs_in_flight += 1;
+        self.syncs_in_flight[request.file.device()] += 1;
         let token = self.tokens.pop().expect("as many as the bounds allow");
         self.flights[token as usize] = Some(Flight { request: index, span });
         Some(Transfer {

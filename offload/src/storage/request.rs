@@ -334,8 +334,13 @@ impl Request {
     }
 
     /// The engine is broken and transfers may be in flight for ever: keep the memory from
-    /// everybody, and tell the caller.
+    /// everybody, and the file for us, and tell the caller.
     pub(crate) fn abandon(mut self, why: &str) {
+        if self.in_flight > 0 {
+            // Another owner could be written over. With this process the kernel lets go of it, not
+            // before what is under way has ended.
+            std::mem::forget(Arc::clone(&self.file));
+        }
         let buffer = match self.loan.take() {
             Some(loan) if self.in_flight == 0 => loan.end(),
             _ => None,

@@ -1,8 +1,7 @@
 //! The storage's own thread: takes requests in, keeps the engine busy, hands outcomes out.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::engine::{Completion, Engine};
@@ -23,8 +22,7 @@ pub(super) type Maker = Box<dyn FnOnce() -> Result<Box<dyn Engine>, String> + Se
 /// The running thread. Dropped, it finishes every request first, for up to a minute.
 pub(super) struct Server {
     inbox: Arc<Inbox>,
-    thread: Option<JoinHandle<()>>,
-    /// Hangs up when the thread ends. In a mutex only so that a storage can be shared.
+    /// Hangs up when the thread has done everything. In a mutex only so that a storage can be shared.
     ended: Mutex<Receiver<()>>,
 }
 
@@ -50,12 +48,11 @@ impl Server {
             let (taken, awaited) = (Taken::default(), Vec::new());
             Serving { inbox: inside, queue, taken, awaited, engine }.run();
         };
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("brigade-storage".into())
             .spawn(body)
             .map_err(|e| format!("no thread for storage: {e}"))?;
-        let server =
-            Self { inbox: Arc::clone(inbox), thread: Some(thread), ended: Mutex::new(ended) };
+        let server = Self { inbox: Arc::clone(inbox), ended: Mutex::new(ended) };
         let description =
             started.recv().map_err(|_| String::from("the storage's thread ended at once"))??;
         Ok((server, description))
@@ -67,14 +64,10 @@ impl Drop for Server {
         self.inbox.close();
         let limit = CLOSE_LIMIT + CLOSE_GRACE;
         // A device that never answers must not hold its user for ever: the thread is left behind,
-        // with the memory that the device may still write into.
+        // with the memory that the device may still write into. It is not joined either: the kernel
+        // lets no thread go before what its rings have under way has ended.
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if ended.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
-            && let Some(thread) = self.thread.take()
-        {
-            // A panic there was reported to every caller by then.
-            let _ = thread.join();
-        }
+        let _ = ended.recv_timeout(limit);
     }
 }
 
@@ -162,11 +155,14 @@ impl Drop for Serving {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::super::engine::{Kind, Transfer, Wake};
     use super::super::error::StorageError;
     use super::super::file::Opened;
+    use super::super::pieces::Grain;
     use super::super::place::Body;
     use super::super::request::{Outcome, Priority, Request};
     use super::*;
@@ -178,11 +174,30 @@ mod tests {
         Silent,
         Broken,
         Panicking,
+        /// As `Broken`, but its thread stays.
+        Lingering,
+    }
+
+    thread_local! {
+        static LAST: Cell<Option<Lingering>> = const { Cell::new(None) };
+    }
+
+    /// What a thread drops last takes until the test is over.
+    struct Lingering(Arc<AtomicBool>);
+
+    impl Drop for Lingering {
+        fn drop(&mut self) {
+            let start = Instant::now();
+            while !self.0.load(Ordering::Acquire) && start.elapsed() < CLOSE_GRACE {
+                std::thread::sleep(TICK);
+            }
+        }
     }
 
     struct Mortal {
         death: Death,
         has_transfer: bool,
+        is_over: Arc<AtomicBool>,
     }
 
     struct Nobody;
@@ -203,8 +218,13 @@ mod tests {
             _done: &mut Vec<Completion>,
         ) -> Result<(), String> {
             std::thread::sleep(limit.min(TICK));
+            if let Death::Lingering = self.death {
+                LAST.set(Some(Lingering(Arc::clone(&self.is_over))));
+            }
             match self.death {
-                Death::Broken if self.has_transfer => Err(String::from("it is broken")),
+                Death::Broken | Death::Lingering if self.has_transfer => {
+                    Err(String::from("it is broken"))
+                }
                 Death::Panicking if self.has_transfer => panic!("as the test wants"),
                 _ => Ok(()),
             }
@@ -221,15 +241,18 @@ mod tests {
         }
     }
 
-    fn start(death: Death, inbox: &Arc<Inbox>) -> (Server, String) {
-        let make: Maker = Box::new(move || Ok(Box::new(Mortal { death, has_transfer: false })));
+    fn start(death: Death, inbox: &Arc<Inbox>, is_over: &Arc<AtomicBool>) -> (Server, String) {
+        let is_over = Arc::clone(is_over);
+        let make: Maker =
+            Box::new(move || Ok(Box::new(Mortal { death, has_transfer: false, is_over })));
         Server::start(inbox, make, Queue::new(4096, 2)).unwrap()
     }
 
-    /// Write by a mortal engine, wait for the end of everything, and say what was told.
-    fn told(death: Death) -> (Outcome, Arena) {
-        let inbox = Arc::new(Inbox::default());
-        let (server, words) = start(death, &inbox);
+    /// Write by a mortal engine, wait for the end of everything, and say what was told, and whether
+    /// the file is kept from others.
+    fn told(death: Death) -> (Outcome, Arena, bool) {
+        let (inbox, is_over) = (Arc::new(Inbox::default()), Arc::default());
+        let (server, words) = start(death, &inbox, &is_over);
         assert_eq!(words, "mortal");
         let arena = Arena::new(Budget::new(1 << 20)).unwrap();
         let file = Arc::new(Opened::new(Path::new("state"), 1 << 20, Body::Simulated, &inbox));
@@ -238,18 +261,23 @@ mod tests {
         let (write, pending) =
             Request::transfer(Kind::Write, &file, 0, buffer, 0..100_000, priority);
         inbox.leave(write);
+        let start = Instant::now();
         drop(server);
+        assert!(start.elapsed() < CLOSE_GRACE, "its user was held");
         assert!(pending.is_done(), "the end came before the outcome");
-        (pending.wait(Duration::ZERO), arena)
+        is_over.store(true, Ordering::Release);
+        let outcome = pending.wait(Duration::ZERO);
+        (outcome, arena, Arc::strong_count(&file) > 1)
     }
 
     #[test]
     fn a_device_that_never_answers_holds_neither_its_user_nor_its_caller() {
-        for death in [Death::Silent, Death::Broken, Death::Panicking] {
-            let (outcome, arena) = told(death);
+        for death in [Death::Silent, Death::Broken, Death::Panicking, Death::Lingering] {
+            let (outcome, arena, is_kept) = told(death);
             assert!(matches!(outcome.result, Err(StorageError::Stopped { .. })), "{outcome:?}");
             assert!(outcome.buffer.is_none(), "the device may still read it");
             assert_eq!(arena.ledger().held(Category::Staging), 100_000, "nobody gets it again");
+            assert!(is_kept, "what is under way may still be written");
         }
     }
 
@@ -271,9 +299,31 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_never_answers_holds_up_no_sync_of_another() {
+        let (inbox, mut queue) = (Arc::new(Inbox::default()), Queue::new(4096, 2));
+        let silent = Arc::new(Opened::new(Path::new("state"), 0, Body::Simulated, &inbox));
+        let buffered = std::fs::File::open("/dev/null").unwrap();
+        let body = Body::System { buffered, direct: None, grain: Grain::BUFFERED };
+        let other = Arc::new(Opened::new(Path::new("other"), 0, body, &inbox));
+        assert_ne!(silent.device(), other.device());
+        let mut sync = |file| {
+            let (sync, pending) = Request::sync(file, Priority::Urgent);
+            assert!(queue.add(sync).is_none());
+            (queue.next().map(|transfer| transfer.token), pending)
+        };
+        let under_way = (0..100).map(|_| sync(&silent)).take_while(|(token, _)| token.is_some());
+        assert!(under_way.count() < 10);
+        let (token, pending) = sync(&other);
+        let token = token.expect("its device has nothing to do");
+        queue.finish(Completion { token, result: Ok(0) }).into_iter().for_each(Awaited::wake);
+        pending.wait(Duration::ZERO).result.unwrap();
+        queue.abandon("the test is over");
+    }
+
+    #[test]
     fn what_is_handed_in_after_the_end_is_told_so() {
         let inbox = Arc::new(Inbox::default());
-        drop(start(Death::Silent, &inbox));
+        drop(start(Death::Silent, &inbox, &Arc::default()));
         let file = Arc::new(Opened::new(Path::new("state"), 0, Body::Simulated, &inbox));
         let (sync, pending) = Request::sync(&file, Priority::Urgent);
         inbox.leave(sync);

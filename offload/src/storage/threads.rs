@@ -103,7 +103,8 @@ impl Shared {
                 .work
                 .wait_while(jobs, |jobs| jobs.waiting.is_empty() && !jobs.is_over)
                 .unwrap_or_else(PoisonError::into_inner);
-            let Some(transfer) = jobs.waiting.pop_front() else { return };
+            // Whoever waited for what was not begun has been told that it never will be.
+            let Some(transfer) = jobs.waiting.pop_front().filter(|_| !jobs.is_over) else { return };
             drop(jobs);
             let result = run(&transfer).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO));
             lock(&self.done).completions.push(Completion { token: transfer.token, result });

@@ -102,7 +102,8 @@ impl Uring {
         let mut limit = if done.is_empty() { limit } else { Duration::ZERO };
         if let Some(polled) = self.polled.as_mut().filter(|polled| !polled.is_idle()) {
             let main = &mut self.main;
-            polled.turn(limit, done, |refused| main.push(refused), &mut self.news)?;
+            let has_patience = !limit.is_zero();
+            polled.turn(has_patience, done, |refused| main.push(refused), &mut self.news)?;
             limit = Duration::ZERO;
         }
         // Transfers that run on other rings are not counted here.

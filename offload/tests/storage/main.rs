@@ -5,5 +5,6 @@ mod faults;
 mod hurry;
 mod mapped;
 mod namespace;
+mod owned;
 mod transfers;
 mod world;

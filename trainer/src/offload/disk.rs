@@ -10,18 +10,21 @@
 
 mod kept;
 mod pass;
+mod sizes;
 
-pub(crate) use kept::Kept;
+pub use kept::Origin;
 use kept::Unfinished;
+pub(crate) use kept::{Kept, overtaken};
 pub(crate) use pass::pass;
+use sizes::{Span, sizes, spans};
 
-use super::{DiskUse, Offload, arena, usable};
+use super::{DiskUse, Offload, arena};
 use crate::error::Error;
 use crate::optim::Moments;
 use crate::state::Array;
 use crate::trace::{self, Lane};
 use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
-use brigade_offload::memory::{Arena, Buffer, Category, span_bytes};
+use brigade_offload::memory::{Arena, Buffer, Category};
 use brigade_offload::step::{Pipeline, Shape};
 use brigade_offload::storage::{Priority, Settings, Storage};
 use brigade_offload::store::{Carrier, Draft, Run, StateFile, rank_paths};
@@ -103,22 +106,6 @@ pub(crate) struct Disk {
     used: DiskUse,
 }
 
-#[derive(Clone, Copy)]
-struct Span {
-    first: usize,
-    len: usize,
-    /// In whole chunks.
-    padded: usize,
-}
-
-/// How much memory goes where.
-#[derive(Clone, Copy)]
-struct Sizes {
-    block: usize,
-    slots: usize,
-    arena: usize,
-}
-
 impl Disk {
     /// Write the state of some units to this rank's file in `folder`, or go on with what is there.
     ///
@@ -142,11 +129,9 @@ impl Disk {
         let names = &Array::ALL[usize::from(!has_params)..][..arrays];
         let path = rank_paths(&[folder], rank, ranks).remove(0);
         let path = if stays { path } else { passing(&path) };
-        let kept = if from.is_empty() { None } else { Some(Kept::open(from)?) };
-        let block = sizes.block as u64;
-        let is_new = stays && kept.as_ref().is_none_or(|kept| !kept.is_of(&path));
-        let unfinished = Unfinished::new(is_new.then(|| path.clone()));
-        let mut state = open(&carrier, (rank, &path), names, units, kept, (block, stays))?;
+        let kept = from.as_ref().map(Kept::open).transpose()?;
+        let how = (sizes.block as u64, stays);
+        let (mut state, unfinished) = open(&carrier, (rank, &path), names, units, kept, how)?;
         let draft = Some(state.begin().map_err(Error::offload)?);
         // The tensors of an array follow each other, each from a chunk on: to updates they are one.
         let placed = names.iter().enumerate().map(|(at, name)| {
@@ -322,15 +307,18 @@ fn open(
     units: &[Unit<'_>],
     kept: Option<Kept>,
     (block, stays): (u64, bool),
-) -> Result<StateFile, Error> {
+) -> Result<(StateFile, Unfinished), Error> {
     let pairs = names.iter().flat_map(|name| units.iter().rev().map(move |unit| (name, unit)));
     let tensors = pairs.map(|(name, unit)| unit.tensor(*name));
     let directory = Directory::pack(tensors, block).map_err(Error::offload)?;
     if let Some(kept) = kept.as_ref().filter(|kept| kept.is_of(path)) {
-        return kept.reopen(carrier, (rank, path), &directory, block);
+        let state = kept.reopen(carrier, (rank, path), &directory, block)?;
+        return Ok((state, Unfinished::new(None)));
     }
     let state = StateFile::create(carrier, &[path], directory, block);
     let mut state = state.map_err(Error::offload)?;
+    // Only what is ours now may go with this run.
+    let unfinished = Unfinished::new(stays.then(|| path.to_path_buf()));
     if !stays {
         std::fs::remove_file(path).map_err(Error::file("remove", path))?;
     }
@@ -347,7 +335,7 @@ fn open(
         Ok(())
     });
     saved.map_err(Error::offload)?;
-    Ok(state)
+    Ok((state, unfinished))
 }
 
 /// The name that a file has for a moment which is not to stay: no checkpoint's, which may be there.
@@ -355,46 +343,4 @@ fn passing(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().expect("a file in a folder"));
     path.with_file_name(name)
-}
-
-/// Where each unit's part lies in arrays of whole chunks, the last unit first, and their length.
-fn spans(lens: &[usize], chunk: usize) -> (Vec<Span>, usize) {
-    let mut spans = vec![Span { first: 0, len: 0, padded: 0 }; lens.len()];
-    let mut first = 0;
-    for (span, len) in spans.iter_mut().zip(lens).rev() {
-        *span = Span { first, len: *len, padded: len.next_multiple_of(chunk) };
-        first += span.padded;
-    }
-    (spans, first)
-}
-
-/// The largest blocks, up to 1 MiB, that leave a state some 64 chunks, in the budget.
-fn sizes(
-    lens: &[usize],
-    arrays: usize,
-    is_fetched: bool,
-    offload: &Offload,
-) -> Result<Sizes, Error> {
-    let budget = offload.host_budget;
-    let longest = 4 * lens.iter().max().expect("a model has units");
-    let all = 4 * lens.iter().sum::<usize>();
-    let mut block = (all / 64).next_power_of_two().clamp(4 << 10, 1 << 20);
-    loop {
-        for slots in [5, 3] {
-            let ahead = if is_fetched { AHEAD } else { 0 };
-            let arena = slots * arrays * span_bytes(block)
-                + ahead * span_bytes(longest.next_multiple_of(block))
-                + span_bytes(block).max(STAGING_BYTES);
-            let sizes = Sizes { block, slots, arena };
-            match budget {
-                None => return Ok(sizes),
-                Some(bytes) if arena <= usable(bytes) => return Ok(sizes),
-                Some(_) if block == 4 << 10 && slots == 3 => {
-                    return Err(offload.too_little(arena));
-                }
-                Some(_) => {}
-            }
-        }
-        block /= 2;
-    }
 }

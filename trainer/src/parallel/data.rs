@@ -3,7 +3,7 @@
 use super::clip::Clip;
 use super::{
     Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Source, Spent, Strategy, Take,
-    gather_losses, loss_bytes, tell_whole,
+    gather_losses, loss_bytes, out_of_tiles, tell_whole,
 };
 use crate::data::fill;
 use crate::error::Error;
@@ -242,15 +242,7 @@ impl Strategy for DataParallel<'_> {
         if self.model.is_divided() {
             return tell_whole(self.gather()?, has_moments, take);
         }
-        let pieces = self.model.layout().pieces();
-        self.shards.tell(has_moments, &mut |array, first, values| {
-            // A unit is whole tensors, or tiles of them.
-            let end = first + values.len();
-            let mut here = pieces.iter().filter(|(_, here)| here.start >= first && here.end <= end);
-            here.try_for_each(|(there, here)| {
-                take(array, there.start, &values[here.start - first..here.end - first])
-            })
-        })
+        self.shards.tell(has_moments, &mut out_of_tiles(self.model.layout(), take))
     }
 
     fn loss_scale(&self) -> Option<LossScale> {

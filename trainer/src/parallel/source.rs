@@ -5,6 +5,7 @@ use crate::checkpoint::Reader;
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::Initial;
+use crate::offload::{Origin, overtaken};
 use crate::state::{Array, State};
 use brigade_comm::Communicator;
 use std::ops::Range;
@@ -18,10 +19,10 @@ pub enum Source {
     Given,
     /// Weights drawn by a seed, and no moments yet.
     Seed(u64),
-    /// A checkpoint, which the first rank has.
-    File(PathBuf),
-    /// What a run has kept in these files, of all its ranks.
-    Kept(Vec<PathBuf>),
+    /// A checkpoint after so many steps, which the first rank has.
+    File(PathBuf, usize),
+    /// What a run has kept in files of all its ranks.
+    Kept(Origin),
 }
 
 /// A source that ranks who share their data look at together.
@@ -42,7 +43,8 @@ enum Start<'a> {
 impl<'a> Passing<'a> {
     /// `untiled` is the layout of the same model without tiles, in which files are.
     ///
-    /// Errors: `File` on the first rank, for a checkpoint that is not one of this model.
+    /// Errors, on the first rank: `File` for a checkpoint that is not one of this model;
+    /// `Checkpoint` if another is there by now.
     pub(super) fn open(
         source: &Source,
         given: &'a State,
@@ -54,8 +56,11 @@ impl<'a> Passing<'a> {
             // What is in files stays there, and whoever reads it does so by itself.
             Source::Given | Source::Kept(_) => Start::Given(given),
             Source::Seed(seed) => Start::Drawn(Weights::new(*seed, layout, untiled)),
-            Source::File(path) => {
+            Source::File(path, step) => {
                 let reader = is_first.then(|| Reader::open(path, untiled)).transpose()?;
+                if reader.as_ref().is_some_and(|reader| reader.header.step != *step) {
+                    return Err(overtaken(path));
+                }
                 Start::File(reader, layout.pieces())
             }
         };
@@ -114,5 +119,35 @@ impl<'a> Weights<'a> {
                 self.initial.fill(there, &mut params[from - first..to - first]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Course, Header, Writer};
+    use crate::layout::Config;
+
+    #[test]
+    fn a_checkpoint_that_another_run_has_written_meanwhile_is_refused() {
+        let path = std::env::temp_dir().join(format!("brigade-source-{}", std::process::id()));
+        let config =
+            Config { vocab: 7, context: 5, layers: 1, heads: 2, width: 4, experts: 0, top: 0 };
+        let (layout, nothing) = (Layout::new(config), State::absent());
+        let header = Header { step: 5, config, course: Course::new(), loss_scale: None };
+        let file = Writer::create(&path, &layout, &header).unwrap();
+        let numbers = vec![0.5; layout.len()];
+        Array::ALL.into_iter().for_each(|array| file.put(array, 0, &numbers).unwrap());
+        file.finish().unwrap();
+        let opened = [5, 4].map(|step| {
+            let source = Source::File(path.clone(), step);
+            let mut passing = Passing::open(&source, &nothing, (&layout, &layout), None)?;
+            passing.unit(Array::Params, &layout.unit(0)).map(<[f32]>::to_vec)
+        });
+        std::fs::remove_file(&path).unwrap();
+        let [there, overtaken] = opened;
+        assert_eq!(there.unwrap(), numbers[layout.unit(0)]);
+        let overtaken = overtaken.unwrap_err().to_string();
+        assert!(overtaken.contains("another run has written to it meanwhile"), "{overtaken}");
     }
 }

@@ -2,6 +2,7 @@
 //! runs everywhere, or a real one with `BRIGADE_FAKE_CUDA=off`.
 
 mod blas;
+mod checkpoints;
 mod clipped;
 mod experts;
 mod inputs;

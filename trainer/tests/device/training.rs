@@ -2,8 +2,8 @@
 
 use super::has_device;
 use super::world::{
-    Folder, TOLERANCE, args, check, check_bf16, check_failure, check_legs, is_child_with, near,
-    table, told, train, world,
+    Folder, TOLERANCE, args, check, check_bf16, check_failure, is_child_with, near, table, told,
+    train, world,
 };
 use brigade_trainer::Args;
 use std::path::Path;
@@ -308,36 +308,6 @@ fn attention_in_tiles_has_the_losses_of_the_processor_in_less_memory() {
             }
         }
     }
-}
-
-#[test]
-fn a_checkpoint_goes_from_the_device_to_the_processor() {
-    if !has_device() {
-        return;
-    }
-    let folder = Folder::new();
-    let file = folder.0.join("state.gpt");
-    let whole = train(&args(""), None).unwrap();
-    let first = args("--device cuda --stop-at 2");
-    train(&Args { checkpoint: Some(file.clone()), ..first }, None).unwrap();
-    let rest = train(&Args { resume: Some(file), ..args("") }, None).unwrap();
-    for (got, want) in rest.losses.iter().zip(&whole.losses[2..]) {
-        assert!((got - want).abs() / want < TOLERANCE, "{got} after the device, {want} without");
-    }
-}
-
-#[test]
-fn a_checkpoint_of_parts_goes_to_other_ranks_and_back() {
-    if !has_device() {
-        return;
-    }
-    // Four ranks' parts, one processor, two ranks' parts.
-    let legs = [
-        (4, "--strategy fsdp --device cuda", 1),
-        (1, "", 2),
-        (2, "--strategy zero2 --device cuda", 4),
-    ];
-    check_legs("--batch 64", legs);
 }
 
 /// A rank that fails gives its memory back, which waits for the device, where calls of the others

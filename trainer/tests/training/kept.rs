@@ -2,6 +2,10 @@
 
 use std::path::PathBuf;
 
+use brigade_offload::layout::{Directory, Dtype, Tensor};
+use brigade_offload::memory::{Arena, Budget};
+use brigade_offload::storage::{Settings, Storage};
+use brigade_offload::store::{Carrier, StateFile};
 use brigade_trainer::Args;
 
 use crate::world::{Folder, bits, ends, train, world};
@@ -176,6 +180,39 @@ fn a_run_that_never_began_leaves_no_file_for_the_next_to_stumble_over() {
     assert!(folder.is_empty());
     world(2, &kept);
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
+}
+
+/// A second start of a job whose first one lives must not take anything from it.
+#[test]
+fn what_another_run_writes_to_is_left_to_it() {
+    let (folder, arena) = (Folder::new(), Arena::new(Budget::new(16 << 20)).unwrap());
+    let storage = Storage::new(&arena, Settings::default()).unwrap();
+    let path = |rank, ranks| folder.0.join(format!("rank-{rank:05}-of-{ranks:05}.brigade"));
+    let refused = |ranks, args: &Args| {
+        let ends = ends(ranks, args).into_iter().map(|end| end.unwrap_err().to_string());
+        let told = ends.into_iter().filter(|end| end.contains("is being written by this process"));
+        assert!(told.count() > 0, "{args:?}");
+    };
+    let kept = args(&format!("--strategy fsdp --keep {}", folder.nvme()));
+    // It has not kept anything yet.
+    let carrier = Carrier::new(&storage, &arena);
+    let living = [0, 1].map(|rank| {
+        let directory = Directory::pack([Tensor::whole("t", Dtype::U8, &[9])], 64).unwrap();
+        StateFile::create(&carrier, &[path(rank, 2)], directory, 4096).unwrap()
+    });
+    refused(2, &kept);
+    assert!(path(0, 2).exists() && path(1, 2).exists());
+    drop(living);
+    world(2, &Args { stop_at: Some(2), ..kept.clone() });
+    let living = storage.open(&path(1, 2)).unwrap();
+    storage.own(&living).unwrap();
+    for ranks in [2, 3] {
+        refused(ranks, &Args { resume: Some(folder.0.clone()), ..kept.clone() });
+    }
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
+    drop(living);
+    world(3, &Args { resume: Some(folder.0.clone()), ..kept });
+    assert!(path(2, 3).exists() && !path(1, 2).exists());
 }
 
 #[test]

@@ -64,7 +64,11 @@ impl Ring {
 
     /// Make an empty table of `files` places.
     pub(super) fn register_file_table(&mut self, files: u32) -> io::Result<()> {
-        self.ring.submitter().register_files_sparse(files)
+        let submitter = self.ring.submitter();
+        // Before Linux 5.19 an empty table is one of descriptors that are none.
+        submitter
+            .register_files_sparse(files)
+            .or_else(|_| submitter.register_files(&vec![-1; files as usize]))
     }
 
     /// Put descriptors into the table; -1 empties a place.
@@ -156,6 +160,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
         self.patience.calm();
         Ok(())
+    }
+
+    /// Whether there is any to take out.
+    pub(super) fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
     }
 
     /// Take every completion out: what it carries, and the system's result.

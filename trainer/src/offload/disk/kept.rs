@@ -8,19 +8,47 @@ use crate::layout::Layout;
 use crate::offload::{arena, is_same_folder};
 use crate::state::{Array, State};
 use brigade_offload::layout::{Directory, Dtype, Tensor};
-use brigade_offload::storage::{Settings, Storage};
+use brigade_offload::storage::{File, Settings, Storage};
 use brigade_offload::store::{Carrier, Checkpoint, StateFile, StoreError, Which, rank_paths};
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 /// Memory that opening files and reading ranges of them take. \[bytes\]
 const ARENA_BYTES: usize = 16 << 20;
+
+/// Files of all ranks of a run to go on from, and which of their generations that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    paths: Vec<PathBuf>,
+    /// Number and label.
+    generation: [u64; 2],
+}
+
+impl Origin {
+    /// How many ranks have left it, and number and label of its generation: by these, ranks know
+    /// whether they go on from the same.
+    pub(crate) fn mark(&self) -> [u64; 3] {
+        let [number, label] = self.generation;
+        [self.ranks() as u64, number, label]
+    }
+
+    /// How many ranks have left it.
+    pub(crate) fn ranks(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// The file of the first of them.
+    pub(crate) fn first(&self) -> &Path {
+        &self.paths[0]
+    }
+}
 
 /// What the ranks of a run have left in a folder.
 pub(crate) struct Kept {
     checkpoint: Checkpoint,
     /// What it says of itself.
     pub(crate) header: Header,
-    paths: Vec<PathBuf>,
+    origin: Origin,
 }
 
 impl Kept {
@@ -43,11 +71,17 @@ impl Kept {
         }
     }
 
-    /// The same of these files, whatever else there is in the folder by now.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Kept, Error> {
-        let ranks: Vec<_> = paths.iter().map(|path| vec![path.clone()]).collect();
+    /// The same that was found before, whatever else there is in the folder by now.
+    ///
+    /// Errors: `Checkpoint` if another run has kept something there since; those of `find`.
+    pub(crate) fn open(origin: &Origin) -> Result<Kept, Error> {
+        let ranks: Vec<_> = origin.paths.iter().map(|path| vec![path.clone()]).collect();
         let checkpoint = Checkpoint::open(&carrier()?, &ranks).map_err(Error::offload)?;
-        Kept::at(checkpoint, paths.to_vec())
+        let kept = Kept::at(checkpoint, origin.paths.clone())?;
+        match kept.origin == *origin {
+            true => Ok(kept),
+            false => Err(overtaken(origin.first())),
+        }
     }
 
     fn of(checkpoint: Checkpoint, folder: &Path) -> Result<Kept, Error> {
@@ -63,17 +97,36 @@ impl Kept {
             return Err(Error::checkpoint(&paths[0], problem));
         }
         let header = Header::parse(&String::from_utf8_lossy(note), &paths[0])?;
-        Ok(Kept { checkpoint, header, paths })
+        let newest = checkpoint.state(0).generation().expect("one with a note");
+        let generation = [newest.number, newest.label];
+        Ok(Kept { checkpoint, header, origin: Origin { paths, generation } })
     }
 
-    /// The files of all ranks.
-    pub(crate) fn paths(&self) -> &[PathBuf] {
-        &self.paths
+    /// Where this was found.
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Let nobody else write to any of the files until they go. Those with the newest generations
+    /// come first: without them what is left is never newer than what all had.
+    ///
+    /// Errors: `Offload` if somebody does.
+    pub(crate) fn own(&self) -> Result<Vec<File>, Error> {
+        let newest = |rank: &usize| self.checkpoint.state(*rank).found().first().copied();
+        let mut ranks: Vec<_> = (0..self.checkpoint.ranks()).collect();
+        ranks.sort_by_key(|rank| Reverse(newest(rank)));
+        let arena = arena(None, ARENA_BYTES)?;
+        let storage = Storage::new(&arena, Settings::default()).map_err(Error::offload)?;
+        let own = |rank: usize| {
+            let file = storage.open(&self.origin.paths[rank])?;
+            storage.own(&file).map(|()| file)
+        };
+        ranks.into_iter().map(own).collect::<Result<_, _>>().map_err(Error::offload)
     }
 
     /// Whether this is where a rank of a run keeps its own.
     pub(super) fn is_of(&self, path: &Path) -> bool {
-        self.paths.iter().any(|kept| {
+        self.origin.paths.iter().any(|kept| {
             let folders = kept.parent().zip(path.parent());
             kept.file_name() == path.file_name()
                 && folders.is_some_and(|(one, other)| is_same_folder(one, other))
@@ -96,8 +149,7 @@ impl Kept {
         let state = StateFile::open(carrier, &[path], Which::Number(number));
         let state = state.map_err(Error::offload)?;
         if state.found() != before.found() {
-            let problem = "another run has written to it meanwhile: resume from it again";
-            return Err(Error::checkpoint(path, problem));
+            return Err(overtaken(path));
         }
         if state.directory() != directory || state.geometry().block_bytes() != block {
             let problem = format!(
@@ -143,13 +195,18 @@ impl Kept {
                     if let Some(strange) = strange(array, values) {
                         let problem =
                             format!("damaged: {} has {strange:?}", name_of(array, number));
-                        return Err(Error::checkpoint(&self.paths[0], problem));
+                        return Err(Error::checkpoint(self.origin.first(), problem));
                     }
                 }
             }
         }
         Ok(state)
     }
+}
+
+/// What was found is not there any more: nobody may go on from what is, without a look at it.
+pub(crate) fn overtaken(path: &Path) -> Error {
+    Error::checkpoint(path, "another run has written to it meanwhile: resume from it again")
 }
 
 /// A file that is to stay once it is a checkpoint, and goes with its run if that never comes to it:
@@ -215,9 +272,22 @@ mod tests {
         kept.reopen(&carrier, (0, &path), &directory, 4096).unwrap();
         keep(2);
         let refused = kept.reopen(&carrier, (0, &path), &directory, 4096).unwrap_err();
-        let newest = Kept::find(&folder).unwrap().header.step;
+        let unseen = Kept::open(kept.origin()).map(|_| ()).unwrap_err();
+        let newest = Kept::find(&folder).unwrap();
+        Kept::open(newest.origin()).unwrap();
+        let owned = newest.own().map(|_| ()).unwrap_err();
+        drop(other);
+        let ours = newest.own().unwrap();
+        let theirs = StateFile::open(&carrier, &[&path], Which::Newest).unwrap().begin();
+        drop(ours);
+        StateFile::open(&carrier, &[&path], Which::Newest).unwrap().begin().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
-        assert!(refused.to_string().contains("another run has written to it"), "{refused}");
-        assert_eq!(newest, 2);
+        for refused in [refused, unseen] {
+            assert!(refused.to_string().contains("another run has written to it"), "{refused}");
+        }
+        for refused in [owned.to_string(), theirs.unwrap_err().to_string()] {
+            assert!(refused.contains("is being written by this process"), "{refused}");
+        }
+        assert_eq!(newest.header.step, 2);
     }
 }

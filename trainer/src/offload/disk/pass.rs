@@ -143,7 +143,7 @@ mod tests {
         let folder = folder.join(format!("brigade-endless-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (range, tier) = (layout.unit(0), Tier::Nvme(folder.clone()));
-        let (len, host_budget, from) = (range.len(), None, Vec::new());
+        let (len, host_budget, from) = (range.len(), None, None);
         let offload = Offload { tier, host_budget, place: (0, 1), parts: 1, stays: true, from };
         let mut ends = Vec::new();
         // The square of the second is beyond all numbers of 32 bits, which moves nothing.

@@ -22,7 +22,7 @@ use crate::parallel::clip::Clip;
 use crate::parallel::source::Passing;
 use crate::parallel::{
     Batch, Lanes, Memory, Peers, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes,
-    tell_whole,
+    out_of_tiles, tell_whole,
 };
 use crate::state::State;
 use brigade_cuda::DeviceMemory;
@@ -268,6 +268,7 @@ impl Strategy for Parts<'_> {
         if self.model.is_divided() {
             return tell_whole(self.gather()?, has_moments, take);
         }
+        let take = &mut out_of_tiles(self.layout, take);
         self.tell_part(has_moments, take)
     }
 

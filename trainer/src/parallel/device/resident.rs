@@ -15,7 +15,8 @@ use crate::optim::Optimizer;
 use crate::parallel::clip::Clip;
 use crate::parallel::source::Passing;
 use crate::parallel::{
-    Batch, Lanes, Memory, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes, tell_whole,
+    Batch, Lanes, Memory, Spent, Strategy, Take, Thrift, gather_losses, loss_bytes, out_of_tiles,
+    tell_whole,
 };
 use crate::state::State;
 use brigade_comm::Communicator;
@@ -243,6 +244,7 @@ impl Strategy for Resident<'_> {
         if self.model.is_divided() {
             return tell_whole(self.gather()?, has_moments, take);
         }
+        let take = &mut out_of_tiles(self.layout, take);
         self.held.tell(&mut self.pass.wire, self.layout, has_moments, take)
     }
 

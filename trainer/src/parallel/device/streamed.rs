@@ -13,7 +13,7 @@ use crate::optim::Optimizer;
 use crate::parallel::clip::Clip;
 use crate::parallel::{
     Batch, Lanes, Memory, Packing, Peers, Shards, Sharing, Spent, Strategy, Take, Thrift,
-    gather_losses, loss_bytes, tell_whole,
+    gather_losses, loss_bytes, out_of_tiles, tell_whole,
 };
 use crate::precision::{LossScale, Precision};
 use crate::state::State;
@@ -219,7 +219,12 @@ impl Strategy for Streamed<'_> {
         if self.model.is_divided() {
             return tell_whole(self.gather()?, has_moments, take);
         }
-        self.shards.tell(has_moments, take)
+        self.shards.tell(has_moments, &mut out_of_tiles(self.model.layout(), take))
+    }
+
+    fn commit(&mut self, note: &str) -> Result<(), Error> {
+        let outcome = self.shards.commit(self.optimizer.steps, note);
+        self.seen(outcome)
     }
 
     fn steps(&self) -> usize {

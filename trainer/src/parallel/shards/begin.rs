@@ -20,7 +20,7 @@ impl Shards<'_> {
         match source {
             Source::Given | Source::Kept(_) => Ok(()),
             Source::Seed(seed) => self.draw(&Weights::new(*seed, layout, &untiled), peers),
-            Source::File(_) => {
+            Source::File(..) => {
                 let nothing = State::absent();
                 let layouts = (layout, &untiled);
                 self.read(Passing::open(source, &nothing, layouts, peers.data)?)
