@@ -15,6 +15,7 @@ use crate::control::History;
 use crate::drive::Driver;
 use crate::eagerness::Eagerness;
 use crate::engine::Engine;
+use crate::maker::Maker;
 use crate::nodes::numbers;
 use crate::purpose::Purpose;
 use crate::select::Selector;
@@ -37,7 +38,8 @@ const ABORT_WAIT: Duration = Duration::from_secs(1);
 /// while another works.
 ///
 /// Dropping it leaves the group. A rank that still needs this one then gets an error that names
-/// it, [`Error::PeerLeft`], which ends the world.
+/// it, [`Error::PeerLeft`], which ends the world. In a child made by `fork` it is the parent's, and
+/// can only be dropped, which changes nothing.
 pub struct Communicator {
     shared: Arc<Shared>,
 }
@@ -61,6 +63,7 @@ pub(crate) struct Shared {
     /// By groups of its own, which calls on devices of several nodes are made of.
     pub(crate) sent_in_parts: AtomicU64,
     calls: AtomicU64,
+    maker: Maker,
 }
 
 /// Counters of one communicator on one rank.
@@ -115,6 +118,7 @@ impl Communicator {
             sent_bytes: AtomicU64::new(0),
             sent_in_parts: AtomicU64::new(0),
             calls: AtomicU64::new(0),
+            maker: Maker::this(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -257,6 +261,10 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        if self.shared.maker.is_parent() {
+            // All of it stays, down to the threads that this process has not.
+            return std::mem::forget(Arc::clone(&self.shared));
+        }
         // Calls on their way end first: others wait for what this rank still sends in them.
         self.shared.progress.close();
         // What follows them may still use what the caller keeps with the communicator.

@@ -28,6 +28,7 @@ mod grow;
 mod header;
 mod interrupt;
 mod join;
+mod maker;
 mod messages;
 mod middle;
 mod nodes;

@@ -128,7 +128,8 @@ impl Communicator {
             algorithm: each_other,
             ..settings.clone()
         };
-        let meeting = Self::of_members(world, members, group, Arc::new(patience), JOINING)?;
+        let meeting = Self::of_members(world, members, group, Arc::new(patience), JOINING)
+            .map_err(|error| world.without_us_in(group, error))?;
         let control = &world.control;
         // Who is lost between two steps is lost in this call all the same.
         let judged = |error| match control.verdict() {

@@ -26,6 +26,7 @@ use brigade_transports::{Bells, Endpoint, TransportError};
 
 use crate::eagerness::Eagerness;
 use crate::header::Header;
+use crate::maker::Maker;
 use crate::run::Stop;
 use crate::wait::{At, Stall, Standstill};
 use crate::{Communicator, Error};
@@ -45,13 +46,14 @@ pub struct Window {
     /// In front of what serves and sleeps, whose endpoints must outlive wires and memory.
     ways: Vec<Way>,
     held: Arc<Held>,
-    rest: Rest,
+    rest: Arc<Rest>,
     /// What ended the window first, which is what every later call returns.
     ended: OnceLock<Error>,
     /// How a wait begins.
     waiting: Eagerness,
     /// How large each rank's is.
     sizes: Vec<WindowSize>,
+    maker: Maker,
 }
 
 /// How much a rank exposes.
@@ -254,7 +256,7 @@ impl Window {
                 continue;
             }
             let name = || format!("signal {signal} of a window, for {at_least}");
-            match &self.rest {
+            match &*self.rest {
                 Rest::Bells(ends) => {
                     self.sleep_at_bells(ends, left, &come, (waiting.stall.as_mut(), &name))?;
                 }
@@ -367,6 +369,11 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        if self.maker.is_parent() {
+            // All of it stays, down to the thread that this process has not.
+            std::mem::forget(std::mem::take(&mut self.ways));
+            return std::mem::forget((Arc::clone(&self.held), Arc::clone(&self.rest)));
+        }
         // Before the endpoints close, which others might take for something worse.
         self.held.watch.control.leave_group(self.held.watch.group);
     }

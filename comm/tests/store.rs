@@ -74,6 +74,30 @@ fn ranks_meet_in_a_store_again_and_again() {
     assert_eq!(i64::from_le_bytes(count), 0);
 }
 
+/// Each of them may have tried alone before.
+#[test]
+fn ranks_meet_in_a_store_however_often_each_has_tried_in_vain() {
+    let (_server, port) = server();
+    let join = |key: &str, rank: usize, patience: Duration| {
+        let store = StoreAddress { host: "127.0.0.1".into(), port, key: key.into() };
+        let (root, transport) = (RootSpec::Store(store), "tcp".into());
+        let settings = Settings { transport, join_timeout: patience, ..Settings::default() };
+        let launch = Launch { rank, ranks: 2, local_rank: None, root };
+        Communicator::join(launch, settings)
+    };
+    for early in [0, 1] {
+        let key = format!("brigade/again-{early}");
+        let short = Duration::from_millis(200);
+        (0..2).for_each(|_| assert!(join(&key, early, short).is_err(), "it is alone"));
+        std::thread::scope(|scope| {
+            let (join, key) = (&join, &key);
+            let ranks = [0, 1].map(|rank| scope.spawn(move || join(key, rank, PATIENCE).unwrap()));
+            let worlds = ranks.map(|rank| rank.join().unwrap());
+            drop(worlds);
+        });
+    }
+}
+
 #[test]
 fn strangers_are_sent_away_and_disturb_nobody() {
     let (_server, port) = server();

@@ -212,7 +212,7 @@ impl ShmPort {
         let host = seats.taken.iter().min_by_key(|(_, card)| card.name);
         let (index, card) = host.expect("the caller at least is a member");
         if card.name == self.card.name {
-            return self.made.region_for(seats.taken.len() - 1);
+            return self.made.region_for(seats.taken.iter().map(|(_, card)| card.name));
         }
         let held = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(region) = held().get(&card.name) {

@@ -32,7 +32,8 @@ pub(crate) fn link_update(
     let elem_bytes = [scatter, gather].map(|phase| phase.call.dtype.size() as u64);
     let Phase { program, call } = scatter;
     let from = Places::of_phase(call, program, window_bytes, Space::Input, 0);
-    let same_elems = window_bytes / elem_bytes[0] * elem_bytes[1];
+    // Whatever is longer than all memory is not cut.
+    let same_elems = (window_bytes / elem_bytes[0]).saturating_mul(elem_bytes[1]);
     let Phase { program, call } = gather;
     let scratch_at = from.scratch_bytes();
     let to = Places::of_phase(call, program, same_elems, Space::Output, scratch_at);

@@ -16,6 +16,7 @@ use crate::aside::Aside;
 use crate::communicator::derive_group;
 use crate::control::History;
 use crate::eagerness::Eagerness;
+use crate::maker::Maker;
 use crate::purpose::Purpose;
 use crate::wait::Watch;
 use crate::world::Links;
@@ -86,7 +87,8 @@ fn meet_stating(
     parse(&records, &shared.members)?;
     let (ways, rest) = opened.map_err(Error::invalid)?;
     let waiting = Eagerness::among(share, Aside::of(me, shared.members.len(), share));
-    Ok(Window { ways, held, rest, ended: OnceLock::new(), waiting, sizes })
+    let (rest, maker) = (Arc::new(rest), Maker::this());
+    Ok(Window { ways, held, rest, ended: OnceLock::new(), waiting, sizes, maker })
 }
 
 /// A rank's own window, before the others know of it.

@@ -48,7 +48,7 @@ fn who_waits_while_another_thread_sleeps_at_the_bells_keeps_its_own_deadline() {
             assert!(comes_true(|| window.held.watch.stopped().is_some()), "rank 0 gives up");
             return;
         }
-        let Rest::Bells(ends) = &window.rest else { panic!("nobody asks over shared memory") };
+        let Rest::Bells(ends) = &*window.rest else { panic!("nobody asks over shared memory") };
         let asleep = lock(ends);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| window.wait(0, 1));

@@ -5,6 +5,7 @@ mod bytes;
 mod collectives;
 mod deadlines;
 mod done;
+mod forked;
 mod groups;
 mod grow;
 mod hosted;

@@ -22,7 +22,8 @@ pub(super) type Maker = Box<dyn FnOnce() -> Result<Box<dyn Engine>, String> + Se
 /// The running thread. Dropped, it finishes every request first, for up to a minute.
 pub(super) struct Server {
     inbox: Arc<Inbox>,
-    /// Hangs up when the thread has done everything. In a mutex only so that a storage can be shared.
+    /// Hangs up when the thread has nothing left to do. In a mutex only so that a storage can be
+    /// shared.
     ended: Mutex<Receiver<()>>,
 }
 

@@ -15,8 +15,12 @@ use super::port::Local;
 use crate::TransportError;
 
 /// What the receiving end of a queue pair holds.
-pub(super) const LIMITS: Limits =
-    Limits { sends: CREDITS, receives: PIECES as u32 + CREDITS, inline_bytes: 0 };
+pub(super) const LIMITS: Limits = Limits {
+    sends: CREDITS,
+    receives: PIECES as u32 + CREDITS,
+    inline_bytes: 0,
+    access: Access::Write,
+};
 
 /// The most replacements that the reader has not taken yet.
 pub(super) const FRESH_MAX: usize = 8;
@@ -73,16 +77,18 @@ pub(super) struct Incoming {
 #[derive(Default)]
 struct Inlets {
     present: Vec<Arc<Inlet>>,
-    /// Those that the reader has not taken yet, the oldest first, each with its stripe.
+    /// Those that the reader has not taken yet, the oldest first, each with its stripe; and how many
+    /// of them have replaced no other.
     fresh: Vec<(usize, Arc<Inlet>)>,
+    first: usize,
 }
 
 impl Incoming {
     pub(super) fn new(memory: Arc<Memory>, ring_bytes: usize, inlets: Vec<Inlet>) -> Incoming {
         let present: Vec<_> = inlets.into_iter().map(Arc::new).collect();
         let count = AtomicU32::new(present.len() as u32);
-        let fresh = present.iter().cloned().enumerate().collect();
-        let inlets = Mutex::new(Inlets { present, fresh });
+        let (fresh, first) = (present.iter().cloned().enumerate().collect(), present.len());
+        let inlets = Mutex::new(Inlets { present, fresh, first });
         Incoming { memory, ring_bytes, inlets, count, lost: OnceLock::new() }
     }
 
@@ -99,7 +105,9 @@ impl Incoming {
     /// The inlets that are new since the last call, in the order in which they were made, each with
     /// its stripe.
     pub(super) fn take_fresh(&self) -> Vec<(usize, Arc<Inlet>)> {
-        std::mem::take(&mut self.lock().fresh)
+        let mut inlets = self.lock();
+        inlets.first = 0;
+        std::mem::take(&mut inlets.fresh)
     }
 
     /// Let nothing arrive through an inlet any more. One that was replaced is stopped already.
@@ -136,7 +144,7 @@ impl Incoming {
         match inlets.present.get(usize::from(turn.stripe)) {
             None => Err("its wire has no such queue pair"),
             Some(inlet) if inlet.turn >= turn.turn => Err("it was replaced before"),
-            Some(_) if inlets.fresh.len() >= FRESH_MAX => {
+            Some(_) if inlets.fresh.len() - inlets.first >= FRESH_MAX => {
                 Err("the reader has not looked at those made before")
             }
             Some(_) => Ok(()),

@@ -4,12 +4,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use brigade_verbs::{
-    Device, GidEntry, GidKind, LinkLayer, PortState, ProtectionDomain, VerbsError,
+    CompletionQueue, Device, GidEntry, GidKind, LinkLayer, PortState, ProtectionDomain, QueuePair,
+    VerbsError,
 };
 
 use super::cache::Cache;
 use super::card::{ADDRESSES_MAX, Address, Card};
 use super::endpoint::RdmaEndpoint;
+use super::stripe::LIMITS;
 use super::{NAME, Settings};
 use crate::tcp::{self, Tcp};
 use crate::{Endpoint, Group, Port, TransportError, Unavailable};
@@ -151,6 +153,10 @@ fn places(
             reasons.push(format!("{name} port {number} is not active"));
             continue;
         }
+        if let Err(error) = try_out(device, number) {
+            reasons.push(format!("{name} port {number}: {error}"));
+            continue;
+        }
         let rows = rows(device, &port, settings);
         if rows.is_empty() {
             reasons.push(format!(
@@ -177,6 +183,13 @@ fn places(
         }
     }
     if found.is_empty() { Err(reasons.join("; ")) } else { Ok(found) }
+}
+
+/// Whether a port has queue pairs such as wires send over: devices may have others only.
+fn try_out(device: &Arc<Device>, port: u8) -> Result<(), VerbsError> {
+    let domain = ProtectionDomain::new(device)?;
+    let queue = CompletionQueue::new(device, LIMITS.sends, None)?;
+    QueuePair::new(&domain, port, &queue, &queue, LIMITS).map(drop)
 }
 
 /// The rows of a port's table to use, the best first, with the reason.

@@ -192,7 +192,8 @@ impl Shared {
     ) -> Result<Accepted, TransportError> {
         let (ours, there) = self.addresses(self.peer(peer), stripe)?;
         let device = &self.local.places[ours].device;
-        let limits = Limits { sends: 1, receives: 1, inline_bytes: 0 };
+        let access = Access::Everything;
+        let limits = Limits { sends: 1, receives: 1, inline_bytes: 0, access };
         let arrivals = CompletionQueue::new(device, 1, None).map_err(failed)?;
         let mut end = End::open(&self.local, ours, limits, arrivals)?;
         end.connect(&self.local, &there, &stripe.half)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use brigade_verbs::{Limits, MemoryRegion, Remote, Status};
+use brigade_verbs::{Access, Limits, MemoryRegion, Remote, Status};
 
 use super::card::{Address, choose};
 use super::frame::{OfferedStripe, Turn};
@@ -16,7 +16,8 @@ use crate::TransportError;
 
 /// What the sending end of a queue pair holds. Small pieces travel with the request: 220 bytes are
 /// what fits into a request of four cache lines of the usual hardware.
-const LIMITS: Limits = Limits { sends: SENDS, receives: CREDITS, inline_bytes: 220 };
+pub(super) const LIMITS: Limits =
+    Limits { sends: SENDS, receives: CREDITS, inline_bytes: 220, access: Access::Local };
 
 /// Our end of a queue pair that has no other end yet.
 pub(super) struct Prepared {

@@ -31,7 +31,8 @@ const OLD_VALUE: usize = STAGING_BYTES;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The importer's end of a queue pair.
-pub(super) const LIMITS: Limits = Limits { sends: 16, receives: 1, inline_bytes: 220 };
+pub(super) const LIMITS: Limits =
+    Limits { sends: 16, receives: 1, inline_bytes: 220, access: Access::Local };
 
 /// What a descriptor says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(super) struct Descriptor {
     signals: u32,
     bytes: u64,
     address: u64,
-    /// One for each device of the owner.
+    /// One for each device of the owner; 0 for one that nobody reaches.
     keys: Vec<u32>,
 }
 
@@ -96,7 +97,12 @@ pub(super) fn expose(
     let memory_at = descriptor.memory_at();
     let memory = Memory::zeroed(memory_at + bytes);
     let mut regions = Vec::with_capacity(local.domains.len());
-    for domain in &local.domains {
+    for (device, domain) in local.domains.iter().enumerate() {
+        // It may be one that could not do this.
+        if !local.places.iter().any(|place| usize::from(place.address.device) == device) {
+            descriptor.keys.push(0);
+            continue;
+        }
         let region = MemoryRegion::new(domain, &memory, Access::Everything).map_err(failed)?;
         descriptor.keys.push(region.remote_key());
         descriptor.address = region.address();

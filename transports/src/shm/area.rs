@@ -27,6 +27,8 @@ pub(super) struct Area {
     index: usize,
     seat: u32,
     members: u32,
+    /// The process that is the member.
+    process: u32,
 }
 
 impl Area {
@@ -38,7 +40,12 @@ impl Area {
         (seat, members): (u32, u32),
     ) -> Self {
         assert!(seat < members && map.bytes() >= area_head_bytes(members));
-        Self { region, map, index, seat, members }
+        Self { region, map, index, seat, members, process: std::process::id() }
+    }
+
+    /// Whether this is a copy that a child got by `fork`: the parent is the member still.
+    pub(super) fn is_of_parent(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// A value at `offset` of the area.
@@ -98,6 +105,9 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
+        if self.is_of_parent() {
+            return;
+        }
         self.mark(self.seat).0.store(1, Ordering::Release);
         let count: Shared<AtomicU32> = self.shared(0);
         if count.fetch_add(1, Ordering::AcqRel) + 1 != self.members {

@@ -4,7 +4,7 @@
 //! 0        magic | length
 //! 64       next: where the unused rest begins
 //! 4 KiB    directory: key -> offset, bytes              (64 bytes an entry)
-//! ...      areas, page-aligned, given back to the kernel by the last to leave
+//! ...      areas, whole pages of any kernel, given back to the kernel by the last to leave
 //! ```
 //!
 //! Whoever comes first for a key reserves the area; the others find it. Nobody sends a message, so
@@ -30,12 +30,15 @@ use super::region::{Line, Shared, plain};
 use super::sys::{self, Mapping, PAGE_BYTES};
 use crate::{TransportError, opened};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"BRGSHM02");
+const MAGIC: u64 = u64::from_le_bytes(*b"BRGSHM03");
 /// How many areas a region can have at a time, those that were given back among them.
 pub(super) const ENTRIES: usize = 1 << 16;
 /// How many entries a key may be in: one for each bit of half a word.
 const BUCKET: usize = 32;
-const AREAS_FROM: u64 = (PAGE_BYTES + ENTRIES * size_of::<Entry>()) as u64;
+/// Areas begin and end at multiples of this: no kernel has larger pages, and none maps parts of one.
+const AREA_ALIGN: usize = 64 << 10;
+const AREAS_FROM: u64 =
+    (PAGE_BYTES + ENTRIES * size_of::<Entry>()).next_multiple_of(AREA_ALIGN) as u64;
 /// Lengths to try for the file. It is sparse: length costs nothing, but some systems bound it.
 const LENGTHS: [u64; 3] = [1 << 40, 1 << 36, 1 << 32];
 /// How long whoever needs an entry for itself waits for others to fill in theirs.
@@ -274,7 +277,7 @@ impl Region {
         let end = offset.checked_add(bytes);
         if offset < AREAS_FROM
             || bytes == 0
-            || !offset.is_multiple_of(PAGE_BYTES as u64)
+            || !offset.is_multiple_of(AREA_ALIGN as u64)
             || end.is_none_or(|end| end > self.bytes)
         {
             let why = format!("the shared directory is damaged: {bytes} bytes at {offset}");
@@ -284,9 +287,9 @@ impl Region {
     }
 }
 
-/// Areas have whole pages, a power of two of them.
+/// Areas have whole pages of any kernel, a power of two of them.
 fn rounded(bytes: usize) -> u64 {
-    bytes.max(PAGE_BYTES).next_power_of_two() as u64
+    bytes.max(AREA_ALIGN).next_power_of_two() as u64
 }
 
 fn set_length(fd: &OwnedFd) -> Result<u64, TransportError> {

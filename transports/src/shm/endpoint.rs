@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::area::Area;
@@ -11,7 +12,7 @@ use super::layout::Layout;
 use super::probe::{Card, Name};
 use super::sys;
 use super::window::{Imported, Place, View};
-use super::wire::{Parts, Receiver, Sender};
+use super::wire::{Leaving, Parts, Receiver, Sender};
 use crate::{
     Cores, Doorbell, Endpoint, LocalWindow, RecvWire, RemoteWindow, SendWire, TransportError,
     Windows,
@@ -65,6 +66,8 @@ pub(super) struct ShmEndpoint {
     bell: Bell,
     knocker: Arc<Knocker>,
     watches: Vec<Watch>,
+    /// Whether any member was seen to have left, for wires whose other side was never opened.
+    has_leaver: Arc<AtomicBool>,
     lost: Option<TransportError>,
 }
 
@@ -85,8 +88,8 @@ impl ShmEndpoint {
         let door = Door::of(own, seats.key);
         let bell = Bell::new(area.shared(layout.bell(seats.ours)), barrier, door);
         let watches = watches(&seats);
-        let knocker = Arc::default();
-        Self { area, layout, seats, barrier, bell, knocker, watches, lost: None }
+        let (knocker, has_leaver) = Default::default();
+        Self { area, layout, seats, barrier, bell, knocker, watches, has_leaver, lost: None }
     }
 
     fn ringer(&self, seat: u32) -> Ringer {
@@ -106,7 +109,8 @@ impl ShmEndpoint {
             piece_bytes: self.layout.piece_bytes,
             bell: self.ringer(other),
             peer,
-            _area: self.area.clone(),
+            leaving: Leaving { seat: other, anybody: self.has_leaver.clone() },
+            area: self.area.clone(),
         }
     }
 }
@@ -152,6 +156,10 @@ impl Endpoint for ShmEndpoint {
     fn check(&mut self) -> Result<(), TransportError> {
         if let Some(error) = &self.lost {
             return Err(error.clone());
+        }
+        if !self.has_leaver.load(Ordering::Relaxed) {
+            let has_leaver = (0..self.seats.count()).any(|seat| self.area.has_left(seat));
+            self.has_leaver.store(has_leaver, Ordering::Relaxed);
         }
         while !self.watches.is_empty() {
             let fds: Vec<_> = self.watches.iter().map(|watch| watch.process.as_fd()).collect();

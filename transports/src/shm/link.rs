@@ -8,11 +8,12 @@
 //! A port keeps what it got, so this happens once for each host: a second group of the same ranks
 //! sends nothing.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -47,32 +48,34 @@ pub(super) struct Made {
     /// The port's name.
     by: Name,
     region: Mutex<Option<Arc<Region>>>,
-    /// How many others will ask for it, and how many have got it.
-    wanted: AtomicUsize,
+    /// Who else will ask for it, and how many have got it.
+    wanted: Mutex<BTreeSet<Name>>,
     handed: AtomicUsize,
 }
 
 impl Made {
     /// By the port of this name, none so far.
     pub(super) fn by(by: Name) -> Self {
-        Self {
-            by,
-            region: Mutex::default(),
-            wanted: AtomicUsize::new(0),
-            handed: AtomicUsize::new(0),
-        }
+        Self { by, region: Mutex::default(), wanted: Mutex::default(), handed: AtomicUsize::new(0) }
     }
 
-    /// The region for a group that so many others join.
-    pub(super) fn region_for(&self, others: usize) -> Result<Arc<Region>, TransportError> {
-        self.wanted.fetch_max(others, Ordering::Relaxed);
+    /// The region for a group that ports of these names join, of which ours may be one.
+    pub(super) fn region_for(
+        &self,
+        names: impl IntoIterator<Item = Name>,
+    ) -> Result<Arc<Region>, TransportError> {
+        self.wanted().extend(names.into_iter().filter(|name| *name != self.by));
         self.region()
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, BTreeSet<Name>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stay until everybody has the region who is still on the way to it, but not for long.
     pub(super) fn linger(&self) {
         let deadline = Instant::now() + LINGER;
-        let lacks = || self.handed.load(Ordering::Relaxed) < self.wanted.load(Ordering::Relaxed);
+        let lacks = || self.handed.load(Ordering::Relaxed) < self.wanted().len();
         while lacks() && Instant::now() < deadline {
             std::thread::sleep(RETRY_FIRST);
         }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::opened;
 use crate::sys::raise_file_limit;
 
-/// The page size that layouts are rounded to. Larger pages of other machines are multiples of it,
-/// and [`Mapping::new`] refuses what the kernel refuses.
+/// The page size that layouts within an area are rounded to. Larger pages of other machines are
+/// multiples of it, and areas are made of those.
 pub(super) const PAGE_BYTES: usize = 4096;
 
 /// An anonymous file in memory that can be sealed. It has a name only for `/proc`.

@@ -91,7 +91,7 @@ fn a_second_group_is_cheap_and_all_memory_comes_back() {
     let first: Vec<_> = (0..ports.len()).map(|me| join(1, me)).collect();
     let region_of = |port: &ShmPort| {
         let region = port.held.lock().unwrap().values().next().cloned();
-        region.unwrap_or_else(|| port.made.region_for(0).unwrap())
+        region.unwrap_or_else(|| port.made.region_for([]).unwrap())
     };
     let region = region_of(&ports[0]);
     let is_shared = |port| Arc::ptr_eq(&region, &region_of(port));
@@ -138,6 +138,25 @@ fn a_host_that_leaves_at_once_leaves_nobody_behind() {
         scope.spawn(move || drop(host));
         thread::sleep(Duration::from_millis(50));
         ports[0].join(&group(0)).expect("the other joins later");
+    });
+}
+
+#[test]
+fn a_host_of_several_groups_stays_until_the_members_of_all_have_come() {
+    let mut ports: Vec<_> = (0..3).map(|_| Shm::new().port(SECRET).unwrap()).collect();
+    ports.sort_by_key(|port| std::cmp::Reverse(port.card.name));
+    let cards = [0, 1, 2].map(|member| ports[member].card());
+    let host = ports.pop().expect("there are three");
+    let cards = |other: usize| [Some(&cards[other][..]), Some(&cards[2][..])];
+    let deadline = Instant::now() + PATIENCE;
+    for (id, other) in [(1, 0), (2, 1)] {
+        drop(host.join(&Group { id, me: 1, cards: &cards(other), deadline }).unwrap());
+    }
+    drop(ports[0].join(&Group { id: 1, me: 0, cards: &cards(0), deadline }).unwrap());
+    thread::scope(|scope| {
+        scope.spawn(move || drop(host));
+        thread::sleep(Duration::from_millis(50));
+        ports[1].join(&Group { id: 2, me: 0, cards: &cards(1), deadline }).unwrap();
     });
 }
 
@@ -245,6 +264,31 @@ fn a_process_is_watched_through_one_file_however_many_groups_there_are() {
     ends[0].check().expect_err("it has ended");
     drop(ends);
     assert_eq!(watches(), 0);
+}
+
+#[test]
+fn who_left_without_ever_asking_for_a_wire_is_gone_behind_what_it_sent() {
+    let ([mut end, mut other], _area, _layout) = two_ends([std::process::id(); 2]);
+    let (mut receives, mut sends) =
+        (end.receiver(1).unwrap(), end.sender(1, Instant::now()).unwrap());
+    let mut wire = other.sender(0, Instant::now()).unwrap();
+    wire.push(b"last words").unwrap();
+    assert_eq!((end.check(), receives.pull_into(&mut [0; 4])), (Ok(()), Ok(4)));
+    drop((wire, other));
+    assert_eq!(end.check(), Ok(()));
+    let mut heard = [0; 8];
+    assert_eq!((receives.pull_into(&mut heard), &heard[..6]), (Ok(6), &b" words"[..]));
+    let gone = receives.pull_into(&mut heard).unwrap_err();
+    assert!(matches!(gone, TransportError::PeerGone { peer: 1, .. }), "{gone}");
+    // It has never looked at what came.
+    let full = (0..10_000).find_map(|_| sends.push(&[0; 4096]).err());
+    assert!(matches!(full, Some(TransportError::PeerGone { peer: 1, .. })), "{full:?}");
+    let ([mut end, other], _area, _layout) = two_ends([std::process::id(); 2]);
+    let mut receives = end.receiver(1).unwrap();
+    drop(other);
+    assert_eq!((receives.pull_into(&mut heard), end.check()), (Ok(0), Ok(())));
+    let gone = receives.pull_into(&mut heard).unwrap_err();
+    assert!(matches!(gone, TransportError::PeerGone { peer: 1, .. }), "{gone}");
 }
 
 #[test]

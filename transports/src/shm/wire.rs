@@ -11,7 +11,7 @@
 use std::cell::UnsafeCell;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::area::Area;
 use super::bell::Ringer;
@@ -66,14 +66,29 @@ pub(super) struct Parts {
     pub(super) bell: Ringer,
     /// The other side's index in the group.
     pub(super) peer: usize,
+    pub(super) leaving: Leaving,
     /// Keeps us a member while a wire of ours lives.
-    pub(super) _area: Arc<Area>,
+    pub(super) area: Arc<Area>,
+}
+
+/// How an end hears that the other side has left that never opened its own.
+pub(super) struct Leaving {
+    /// The other side's seat.
+    pub(super) seat: u32,
+    /// Whether any member was seen to have left.
+    pub(super) anybody: Arc<AtomicBool>,
 }
 
 impl Parts {
     fn lines(&self) -> u32 {
         assert!(self.ring_bytes.is_multiple_of(LINE_BYTES) && self.piece_bytes <= self.ring_bytes);
         u32::try_from(self.ring_bytes / LINE_BYTES).expect("rings are far shorter than that")
+    }
+
+    /// Whether the other side has left: what it said before is there to be seen.
+    #[inline]
+    fn has_left(&self) -> bool {
+        self.leaving.anybody.load(Ordering::Relaxed) && self.area.has_left(self.leaving.seat)
     }
 
     fn gone(&self) -> TransportError {
@@ -157,6 +172,7 @@ impl Sender {
                 Err(self.parts.corrupt(format!("the tail of a ring, {word:#x}, is impossible")))
             }
             Ok(()) if tail.closed.load(Ordering::Acquire) != 0 => Err(self.parts.gone()),
+            Ok(()) if self.parts.has_left() => Err(self.parts.gone()),
             Ok(()) => Ok(()),
         };
         looked.inspect_err(|error| self.failed = Some(error.clone()))
@@ -190,6 +206,9 @@ impl SendWire for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
+        if self.parts.area.is_of_parent() {
+            return;
+        }
         self.book.close(&self.parts.slots[self.book.slot()].flag);
         self.parts.bell.ring();
     }
@@ -229,7 +248,10 @@ impl RecvWire for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let Parts { tail, bell, .. } = &self.arriving.parts;
+        let Parts { tail, bell, area, .. } = &self.arriving.parts;
+        if area.is_of_parent() {
+            return;
+        }
         tail.closed.store(1, Ordering::Release);
         bell.ring();
     }
@@ -260,7 +282,11 @@ impl Pieces for Arriving {
     #[inline]
     fn rest(&mut self) -> Result<Option<(Rest, usize)>, TransportError> {
         let slot = &self.parts.slots[self.book.slot()];
-        let (piece_bytes, is_timed) = match self.book.peek(&slot.flag) {
+        let seen = match self.book.peek(&slot.flag) {
+            Arrival::Nothing if self.parts.has_left() => self.last_words(),
+            seen => seen,
+        };
+        let (piece_bytes, is_timed) = match seen {
             Arrival::Nothing => return Ok(None),
             Arrival::Piece(bytes) => (bytes as usize, false),
             Arrival::Timed(bytes) => (bytes as usize, true),
@@ -310,6 +336,15 @@ impl Pieces for Arriving {
 }
 
 impl Arriving {
+    /// What there is of a side that has left: at least that it did.
+    #[cold]
+    fn last_words(&self) -> Arrival {
+        match self.book.peek(&self.parts.slots[self.book.slot()].flag) {
+            Arrival::Nothing => Arrival::Closed,
+            said => said,
+        }
+    }
+
     #[cold]
     fn timed(&mut self, bytes: &[u8], sink: &mut dyn FnMut(&[u8])) {
         let start = sys::ticks();

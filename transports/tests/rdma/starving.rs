@@ -65,7 +65,8 @@ impl Miser {
         let row = device.gids(1, state.gids).into_iter().find(|row| row.gid == own_gid);
         let domain = ProtectionDomain::new(&device).expect("a domain");
         let queue = CompletionQueue::new(&device, 64, None).expect("a queue");
-        let limits = Limits { sends: 1, receives: RECEIVES, inline_bytes: 0 };
+        let access = Access::Write;
+        let limits = Limits { sends: 1, receives: RECEIVES, inline_bytes: 0, access };
         let pair = QueuePair::new(&domain, 1, &queue, &queue, limits).expect("a queue pair");
         for _ in 0..RECEIVES {
             pair.post_receive(0).expect("room for a receive");

@@ -53,7 +53,7 @@ pub struct PortState {
 }
 
 impl Device {
-    /// Open every device of this machine that can be opened.
+    /// Open every device of this machine that can be opened, and answers.
     ///
     /// # Errors
     ///
@@ -80,7 +80,10 @@ impl Device {
             let name = name.to_string_lossy().into_owned();
             // SAFETY: a device of the list, which has not been freed.
             match NonNull::new(unsafe { (library.open_device)(raw) }) {
-                Some(raw) => opened.push(Self::new(raw, library, name)),
+                Some(raw) => match Self::new(raw, library, name) {
+                    Ok(device) => opened.push(Arc::new(device)),
+                    Err(error) => failed = Some(error),
+                },
                 None => {
                     failed = Some(VerbsError::last("ibv_open_device", format!("opening {name}")))
                 }
@@ -88,10 +91,9 @@ impl Device {
         }
         // SAFETY: the list came from get_device_list and is freed once; open devices survive it.
         unsafe { (library.free_device_list)(list) };
-        let opened: Vec<_> = opened.into_iter().collect::<Result<_>>()?;
         match failed {
             Some(error) if opened.is_empty() => Err(error),
-            _ => Ok(opened.into_iter().map(Arc::new).collect()),
+            _ => Ok(opened),
         }
     }
 

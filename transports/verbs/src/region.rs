@@ -14,11 +14,10 @@ use crate::sys::{
 };
 use crate::{ProtectionDomain, Result, VerbsError};
 
-/// Memory begins at a page.
-const PAGE_BYTES: usize = 4096;
-
-/// Page-aligned memory of a fixed length, zeroed at first. A device may change it at any time, so
-/// it is copied from and to, and only looked at where a protocol says that it is settled.
+/// Whole pages of a fixed length, zeroed at first. A device may change them at any time, so they
+/// are copied from and to, and only looked at where a protocol says that they are settled. A child
+/// made by `fork` has none of them: where kernels before 5.9 let it share pages with its parent, the
+/// parent's next write would be to other pages than the device's.
 pub struct Memory {
     base: NonNull<u8>,
     layout: Layout,
@@ -36,12 +35,21 @@ impl Memory {
     ///
     /// When there is no such memory to be had.
     pub fn zeroed(bytes: usize) -> Arc<Self> {
-        let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        let layout = Layout::from_size_align(bytes, PAGE_BYTES).expect("a length of memory");
+        let page = page_bytes();
+        let bytes = bytes.max(1).next_multiple_of(page);
+        let layout = Layout::from_size_align(bytes, page).expect("a length of memory");
         // SAFETY: the layout has a length.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) });
         let base = base.unwrap_or_else(|| handle_alloc_error(layout));
-        Arc::new(Self { base, layout })
+        let memory = Self { base, layout };
+        memory.advise(libc::MADV_DONTFORK);
+        Arc::new(memory)
+    }
+
+    fn advise(&self, advice: c_int) {
+        // SAFETY: whole pages of ours, whose bytes stay what they are. A kernel that does not know
+        // the advice leaves them to children.
+        let _taken = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes(), advice) };
     }
 
     /// Its length.
@@ -110,9 +118,17 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        // Whoever gets the pages next may want them in children.
+        self.advise(libc::MADV_DOFORK);
         // SAFETY: allocated with this layout; registrations hold the memory, so none is left.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: the call takes a number.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
 /// What a peer may do to a region.
@@ -129,7 +145,7 @@ pub enum Access {
 impl Access {
     /// As verbs name it. Devices may always write, which only we can have them do: so the kernel
     /// gives the memory pages of its own where it shared them, and they stay what they are.
-    fn flags(self) -> c_int {
+    pub(crate) fn flags(self) -> c_int {
         IBV_ACCESS_LOCAL_WRITE
             | match self {
                 Access::Local => 0,
@@ -304,5 +320,38 @@ impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // SAFETY: registered once and deregistered once. Devices do not touch it afterwards.
         let _gone = unsafe { (self.domain.device.library.dereg_mr)(self.raw.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel says of the pages around an address, by the names of `/proc/PID/smaps`.
+    fn flags_at(address: usize) -> Vec<String> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut is_here, mut lines) = (false, smaps.lines());
+        let found = lines.find_map(|line| {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            if let Some((first, end)) = range
+                && let Ok(first) = usize::from_str_radix(first, 16)
+                && let Ok(end) = usize::from_str_radix(end, 16)
+            {
+                is_here = (first..end).contains(&address);
+            }
+            line.strip_prefix("VmFlags:").filter(|_| is_here)
+        });
+        found.expect("the address is mapped").split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn children_have_none_of_it() {
+        for bytes in [1, 5000, 3 << 20] {
+            let memory = Memory::zeroed(bytes);
+            let (first, last) = (memory.at(0, 1).addr(), memory.at(bytes - 1, 1).addr());
+            for address in [first, last] {
+                assert!(flags_at(address).contains(&"dc".to_owned()), "{bytes} bytes");
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_verbs::{Completion, CompletionQueue, Limits, Memory, Path, QueuePair, Remote};
+use brigade_verbs::{Access, Completion, CompletionQueue, Limits, Memory, Path, QueuePair, Remote};
 
 use super::*;
 use crate::rdma::Settings;
@@ -40,7 +40,8 @@ impl Loop {
     fn new(place: &Place) -> Result<Loop, VerbsError> {
         let domain = ProtectionDomain::new(&place.device)?;
         let done = CompletionQueue::new(&place.device, 16, None)?;
-        let limits = Limits { sends: 4, receives: 1, inline_bytes: 64 };
+        let access = Access::Everything;
+        let limits = Limits { sends: 4, receives: 1, inline_bytes: 64, access };
         let pair = || QueuePair::new(&domain, place.port, &done, &done, limits);
         let (near, far) = (pair()?, pair()?);
         for (one, other) in [(&near, &far), (&far, &near)] {

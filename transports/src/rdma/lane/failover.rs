@@ -258,7 +258,11 @@ impl State {
         let mut number = self.oldest;
         while number != self.next && self.is_drained() {
             let piece = &self.pieces[number as usize % PIECES];
-            if piece.has_landed || piece.is_again || piece.end <= self.consumed {
+            // A device that works may still be waiting to hear that it has arrived, and would read
+            // it again.
+            let has_failed = !self.stripes[piece.stripe].works();
+            let is_read = has_failed && piece.end <= self.consumed;
+            if piece.has_landed || piece.is_again || is_read {
                 self.held.let_go(number);
             }
             number = number.wrapping_add(1);

@@ -184,6 +184,19 @@ mod tests {
     }
 
     #[test]
+    fn areas_can_be_mapped_whatever_pages_a_kernel_has() {
+        let region = Region::create().unwrap();
+        for bytes in [1, 4096, 4097, 65_536, 65_537, 1 << 20] {
+            for index in [0, 1].map(|_| region.take(bytes).unwrap()) {
+                let (offset, room) = (region.offset(index), region.area_bytes(index));
+                assert!(offset.is_multiple_of(64 << 10) && room.is_multiple_of(64 << 10));
+                assert!(room >= bytes as u64);
+                region.map_area(offset, bytes).unwrap();
+            }
+        }
+    }
+
+    #[test]
     fn who_was_only_slow_to_settle_its_claim_begins_anew_and_loses_nothing() {
         let region = Region::create().unwrap();
         let slow = claimed(&region);
