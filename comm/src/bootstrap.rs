@@ -8,6 +8,7 @@
 //! Bootstrap knows ranks, hosts and processes. It does not know what is on the cards.
 
 mod bell;
+mod by_store;
 mod claims;
 mod conn;
 mod dial;
@@ -24,7 +25,7 @@ pub(crate) mod sys;
 mod target;
 mod vigil;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -34,12 +35,13 @@ use brigade_transports::{MAKE_THREAD, remedy};
 use thiserror::Error;
 
 use crate::control::{CARD_BYTES_MAX, Control, Member, RANKS_MAX, Refusal};
-use crate::launch::{Launch, RootSpec, StoreAddress};
+use crate::launch::{Launch, RootSpec};
+use by_store::join_by_store;
 use claims::Claim;
 use dial::{Seat, Wish, dial};
 pub use id::{ID_BYTES, IdError, UniqueId};
 pub use root::Root;
-use store::{StoreClient, StoreError};
+use store::StoreError;
 use target::Target;
 pub(crate) use vigil::Patience;
 use vigil::{Outlook, Vigil};
@@ -49,8 +51,6 @@ const TOKEN_BYTES: usize = 16;
 const DRAWN_BYTES: usize = 12;
 /// How long nothing may be heard of the root's machine by those who are not told.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long a store may take to forget an id.
-const FORGETTING: Duration = Duration::from_secs(2);
 
 /// A world whose ranks have all come.
 #[derive(Debug)]
@@ -311,47 +311,6 @@ fn join_once(id: &UniqueId, wish: Wish<'_>, vigil: &mut Vigil) -> Result<Joined,
     let world = join(&Target::Id(id), wish, None, vigil)?;
     joined().insert(me);
     Ok(world)
-}
-
-/// Meet through a store of PyTorch's. Ranks that meet there several times look for each world under
-/// a key of its own: all of them make their worlds in the same order. One that did not come to be
-/// is looked for again: some may have tried that more often than others.
-fn join_by_store(
-    store: &StoreAddress,
-    rank: usize,
-    wish: Wish<'_>,
-    vigil: &mut Vigil,
-) -> Result<Joined, JoinError> {
-    // How many worlds each rank of this process has met there.
-    static MET: Mutex<BTreeMap<(String, usize), u64>> = Mutex::new(BTreeMap::new());
-    let met = || MET.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = (store.to_string() + &store.key, rank);
-    let worlds = met().get(&place).copied().unwrap_or(0);
-    let key = format!("{}/{worlds}", store.key);
-    let mut client = StoreClient::connect_watched(&store.host, store.port, vigil)?;
-    let joined = join_by_key((&mut client, &key), rank, wish, vigil)?;
-    met().insert(place, worlds + 1);
-    Ok(joined)
-}
-
-/// The same, where rank 0 leaves the id of its root under this key.
-fn join_by_key(
-    (client, key): (&mut StoreClient, &str),
-    rank: usize,
-    wish: Wish<'_>,
-    vigil: &mut Vigil,
-) -> Result<Joined, JoinError> {
-    if rank > 0 {
-        let text = client.get_watched(key, vigil)?;
-        let id: UniqueId = String::from_utf8_lossy(&text).trim().parse()?;
-        return join(&Target::Id(&id), wish, None, vigil);
-    }
-    let (id, root) = UniqueId::create(None)?;
-    client.set(key, id.to_string().as_bytes(), vigil.deadline())?;
-    let joined = join(&Target::Id(&id), wish, Some(root.shared()), vigil);
-    // Everybody has read it, or nobody needs it any more. It holds a secret.
-    let _removed = client.delete(key, Instant::now() + FORGETTING);
-    joined
 }
 
 /// The card for a world with this secret.

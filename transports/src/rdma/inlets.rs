@@ -77,8 +77,8 @@ pub(super) struct Incoming {
 #[derive(Default)]
 struct Inlets {
     present: Vec<Arc<Inlet>>,
-    /// Those that the reader has not taken yet, the oldest first, each with its stripe; and how many
-    /// of them have replaced no other.
+    /// Those that the reader has not taken yet, the oldest first, each with its stripe; and how
+    /// many of them have replaced no other.
     fresh: Vec<(usize, Arc<Inlet>)>,
     first: usize,
 }

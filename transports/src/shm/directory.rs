@@ -35,7 +35,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"BRGSHM03");
 pub(super) const ENTRIES: usize = 1 << 16;
 /// How many entries a key may be in: one for each bit of half a word.
 const BUCKET: usize = 32;
-/// Areas begin and end at multiples of this: no kernel has larger pages, and none maps parts of one.
+/// Areas begin and end at multiples of this: no kernel has larger pages, and none maps parts of
+/// them.
 const AREA_ALIGN: usize = 64 << 10;
 const AREAS_FROM: u64 =
     (PAGE_BYTES + ENTRIES * size_of::<Entry>()).next_multiple_of(AREA_ALIGN) as u64;

@@ -1,5 +1,7 @@
 //! Reliable connections: queues of work requests, whose other end is at a peer.
 
+mod making;
+
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,15 +10,12 @@ use crate::sys::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
     IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_INLINE,
-    IBV_SEND_SIGNALED, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND_WITH_IMM, atomic, ibv_global_route, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge, rdma, wr,
+    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+    IBV_WR_SEND_WITH_IMM, atomic, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_recv_wr, ibv_send_wr,
+    ibv_sge, rdma, wr,
 };
 use crate::{Access, CompletionQueue, Gid, MemoryRegion, ProtectionDomain, Result, VerbsError};
-
-/// What is tried where a device takes less with a request than was asked for.
-const INLINE_BYTES: [u32; 2] = [96, 0];
 
 /// How much a queue pair holds, and what its other end may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,16 +103,7 @@ impl QueuePair {
         limits: Limits,
     ) -> Result<Self> {
         let queues = [sends, receives].map(|queue| &**queue);
-        let smaller = INLINE_BYTES.into_iter().filter(|bytes| *bytes < limits.inline_bytes);
-        let tries = smaller.map(|inline_bytes| Limits { inline_bytes, ..limits });
-        let mut made = create(domain, queues, limits);
-        for less in tries {
-            // Devices differ in what fits into a request, and do not say how much.
-            if made.as_ref().is_err_and(|error| is_of_limits(error)) {
-                made = create(domain, queues, less).or(made);
-            }
-        }
-        let (raw, inline_bytes) = made?;
+        let (raw, inline_bytes) = making::make(domain, queues, limits)?;
         // SAFETY: a live queue pair, whose number does not change.
         let number = unsafe { raw.as_ref() }.qp_num;
         let pair = Self {
@@ -376,43 +366,6 @@ impl Drop for QueuePair {
 
 fn plain(remote: Remote) -> wr {
     wr { rdma: rdma { remote_addr: remote.address, rkey: remote.key } }
-}
-
-/// Make one that is connected to nothing, and takes so many bytes with a request.
-fn create(
-    domain: &ProtectionDomain,
-    [sends, receives]: [&CompletionQueue; 2],
-    limits: Limits,
-) -> Result<(NonNull<ibv_qp>, u32)> {
-    let mut wanted = ibv_qp_init_attr {
-        qp_context: std::ptr::null_mut(),
-        send_cq: sends.raw.as_ptr(),
-        recv_cq: receives.raw.as_ptr(),
-        srq: std::ptr::null_mut(),
-        cap: ibv_qp_cap {
-            max_send_wr: limits.sends,
-            max_recv_wr: limits.receives,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: limits.inline_bytes,
-        },
-        qp_type: IBV_QPT_RC,
-        sq_sig_all: 0,
-    };
-    let library = domain.device.library;
-    // SAFETY: a live domain, live queues, and a structure that the call reads and updates.
-    let raw = NonNull::new(unsafe { (library.create_qp)(domain.raw.as_ptr(), &mut wanted) });
-    let raw = raw.ok_or_else(|| {
-        let what = format!("{limits:?} of {}", domain.device.name());
-        VerbsError::last("ibv_create_qp", what)
-    })?;
-    Ok((raw, wanted.cap.max_inline_data))
-}
-
-/// Whether a device has refused what was asked of it, and might take less.
-fn is_of_limits(error: &VerbsError) -> bool {
-    let of_limits = [libc::EINVAL, libc::ENOMEM, libc::EOPNOTSUPP, libc::ENOSYS];
-    matches!(error, VerbsError::Call { errno, .. } if of_limits.contains(errno))
 }
 
 /// A change to this state and nothing else yet.

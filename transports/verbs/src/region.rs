@@ -16,8 +16,8 @@ use crate::{ProtectionDomain, Result, VerbsError};
 
 /// Whole pages of a fixed length, zeroed at first. A device may change them at any time, so they
 /// are copied from and to, and only looked at where a protocol says that they are settled. A child
-/// made by `fork` has none of them: where kernels before 5.9 let it share pages with its parent, the
-/// parent's next write would be to other pages than the device's.
+/// made by `fork` has none of them: where kernels before 5.9 let it share pages with its parent,
+/// the parent's next write would be to other pages than the device's.
 pub struct Memory {
     base: NonNull<u8>,
     layout: Layout,
