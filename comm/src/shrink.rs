@@ -31,13 +31,14 @@ impl Communicator {
     /// are not excluded call this with the same list, whatever has happened to this communicator;
     /// the excluded ones, dead or alive, do not. Ranks keep their order.
     ///
-    /// Cost: joining, twice, and an all-gather of 128 bytes.
+    /// Cost: joining, twice, an all-gather of 128 bytes, and one of a byte.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] for a list that makes no sense, or that leaves out a rank that is known
     /// to be gone; [`Error::Join`] and those of a call if the others cannot come together in time,
-    /// for instance because one more is lost.
+    /// for instance because one more is lost. Who comes when another has given up hears that at
+    /// once: all who try again meet, however often each of them has tried.
     pub fn shrink(&self, excluded: &[usize]) -> Result<Communicator, Error> {
         self.shrink_with(excluded, self.settings().clone())
     }
@@ -164,6 +165,10 @@ impl Communicator {
             }
         }
         let all = self.shared().exchange(Purpose::Shrink, &mine)?;
+        // What was said by one who has given up meanwhile is still there to be read, but this is
+        // not: else its root would be looked for until the deadline, and never be there when it
+        // tries again.
+        self.shared().exchange(Purpose::Shrink, &[1])?;
         let root = root?;
         let first = all.first_chunk().expect("what the first rank said is in front");
         let id = UniqueId::from_bytes(*first).map_err(|error| {

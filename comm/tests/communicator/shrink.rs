@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Communicator, Error, Op};
+use brigade_comm::{Communicator, Error, Op, Settings};
 
 use crate::world::{each_rank, over};
 
@@ -96,6 +96,34 @@ fn ranks_that_do_not_come_are_a_matter_of_time() {
         }
         member.barrier().expect("the old one is as it was");
     });
+}
+
+#[test]
+fn survivors_meet_however_often_each_has_tried_in_vain() {
+    for transport in TRANSPORTS {
+        each_rank(3, &over(transport), move |member| {
+            let old = member.rank();
+            if old == 2 {
+                return member.abort("enough");
+            }
+            member.barrier().expect_err("it was aborted");
+            let shrink = |millis| {
+                let join_timeout = Duration::from_millis(millis);
+                member.shrink_with(&[2], Settings { join_timeout, ..member.settings().clone() })
+            };
+            match old {
+                0 => drop(shrink(200).map(drop).expect_err("rank 1 is late")),
+                _ => std::thread::sleep(Duration::from_millis(1000)),
+            }
+            // Who is first waits for longer than who is late takes to hear that it gave up before.
+            let start = Instant::now();
+            let part = std::iter::repeat_with(|| shrink(3000))
+                .take_while(|_| start.elapsed() < Duration::from_secs(20))
+                .inspect(|tried| println!("{transport}, rank {old}: {:?}", tried.as_ref().err()))
+                .find_map(Result::ok);
+            assert_eq!(sum_of(&part.expect("two are left"), old), 1, "{transport}");
+        });
+    }
 }
 
 #[test]
