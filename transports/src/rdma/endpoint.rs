@@ -14,7 +14,7 @@ use super::failed;
 use super::frame::{Frame, OfferedStripe, RING_BYTES_MIN, STRIPES_MAX};
 use super::lane::Lane;
 use super::path::{End, domain};
-use super::port::Local;
+use super::port::{Local, is_passing};
 use super::shared::{Peer, Regions, Shared};
 use super::stripe::{Prepared, Stripe};
 use super::window::{self, Descriptor, Imported};
@@ -30,6 +30,9 @@ const STRIPES_UNASKED: usize = 4;
 const DOOR: Duration = Duration::from_secs(20);
 /// How long an answer may take beyond the time that its asker has.
 const ANSWER: Duration = Duration::from_millis(20);
+/// How long to rest before asking again where a port was down.
+const REST: Duration = Duration::from_millis(50);
+
 /// One communicator.
 pub(super) struct RdmaEndpoint {
     me: usize,
@@ -37,8 +40,9 @@ pub(super) struct RdmaEndpoint {
     shared: Arc<Shared>,
     bell: Bell,
     exchange: Exchange,
-    /// Wires and doors that members were asked for and have not answered about.
-    wires: HashMap<usize, Asked<PreparedWire>>,
+    /// Wires that are on their way to being opened.
+    wires: HashMap<usize, Opening>,
+    /// Doors that members were asked for and have not answered about.
     doors: HashMap<usize, Asked<Door>>,
 }
 
@@ -86,23 +90,67 @@ impl RdmaEndpoint {
         Asked { peer, prepared, answers, since, deadline }
     }
 
-    /// Offer a wire to a peer.
-    fn offer(&self, to: usize, deadline: Instant) -> Result<Asked<PreparedWire>, TransportError> {
+    /// Offer a wire to a peer, from those addresses on whose `turn` it is.
+    fn offer(
+        &self,
+        to: usize,
+        turn: usize,
+        deadline: Instant,
+    ) -> Result<Asked<PreparedWire>, TransportError> {
         let peer = self.shared.peer(to);
         let has_lent = Arc::default();
-        let stripes = 0..self.stripes(&peer.card);
-        let prepare = |stripe| Prepared::new(&self.shared, peer, &has_lent, stripe);
-        let prepared: Vec<Prepared> = stripes.map(prepare).collect::<Result<_, _>>()?;
+        let mut prepared: Vec<Prepared> = Vec::new();
+        for stripe in 0..self.stripes(&peer.card) {
+            match self.prepare(peer, &has_lent, turn + stripe) {
+                Ok(stripe) => prepared.push(stripe),
+                // With fewer it is a wire, too.
+                Err(error) if is_passing(&error) && !prepared.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
         let offered = prepared.iter().map(|it| it.offered).collect();
         let frame = Frame::Offer { ring_bytes: self.ring_bytes as u32, stripes: offered };
-        Ok(self.ask(to, (has_lent, prepared), frame, deadline))
+        Ok(self.ask(to, PreparedWire { has_lent, prepared, turn }, frame, deadline))
+    }
+
+    /// Prepare a queue pair at the addresses whose `turn` it is, or else at the next whose port
+    /// can be used.
+    fn prepare(
+        &self,
+        peer: &Peer,
+        has_lent: &Arc<AtomicBool>,
+        turn: usize,
+    ) -> Result<Prepared, TransportError> {
+        let ways = self.shared.local.card.devices().max(peer.card.devices()).max(1);
+        let mut tries =
+            (0..ways).map(|next| Prepared::new(&self.shared, peer, has_lent, turn + next));
+        let first = tries.next().expect("there is at least one");
+        match first {
+            Err(error) if is_passing(&error) => tries.find_map(Result::ok).ok_or(error),
+            first => first,
+        }
+    }
+
+    /// Ask again in a moment where a port was down, by other addresses if there are any.
+    fn rest_or(
+        &mut self,
+        error: TransportError,
+        (to, turn): (usize, usize),
+        deadline: Instant,
+    ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
+        let now = Instant::now();
+        if !is_passing(&error) || now >= deadline {
+            return Err(error);
+        }
+        self.wires.insert(to, Opening::Rests { until: now + REST, turn: turn + 1 });
+        Ok(None)
     }
 
     /// The wire that a peer has accepted.
     fn wire(
         &self,
         to: usize,
-        (has_lent, prepared): PreparedWire,
+        PreparedWire { has_lent, prepared, .. }: PreparedWire,
         (address, accepted): Accepted,
     ) -> Result<Sender, TransportError> {
         if accepted.len() != prepared.len() {
@@ -127,8 +175,24 @@ impl RdmaEndpoint {
     }
 }
 
-/// The queue pairs of a wire, and whether anything is lent to it.
-type PreparedWire = (Arc<AtomicBool>, Vec<Prepared>);
+/// A wire that is not there yet.
+enum Opening {
+    Asked(Asked<PreparedWire>),
+    /// A port was down, here or there.
+    Rests {
+        until: Instant,
+        turn: usize,
+    },
+}
+
+/// What a wire will be made of.
+struct PreparedWire {
+    /// Whether anything is lent to it.
+    has_lent: Arc<AtomicBool>,
+    prepared: Vec<Prepared>,
+    /// Whose turn it was for the first.
+    turn: usize,
+}
 
 /// What a peer was asked for, and what was prepared for its answer.
 struct Asked<T> {
@@ -161,15 +225,26 @@ impl Endpoint for RdmaEndpoint {
         to: usize,
         deadline: Instant,
     ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
+        let turn = match self.wires.get(&to) {
+            Some(Opening::Rests { until, .. }) if Instant::now() < *until => return Ok(None),
+            Some(Opening::Rests { turn, .. }) => *turn,
+            _ => 0,
+        };
         let asked = match self.wires.remove(&to) {
-            Some(asked) => asked,
-            None => self.offer(to, deadline)?,
+            Some(Opening::Asked(asked)) => asked,
+            _ => match self.offer(to, turn, deadline) {
+                Ok(asked) => asked,
+                Err(error) => return self.rest_or(error, (to, turn), deadline),
+            },
         };
-        let Some(accepted) = asked.answer()? else {
-            self.wires.insert(to, asked);
-            return Ok(None);
-        };
-        Ok(Some(Box::new(self.wire(to, asked.prepared, accepted)?)))
+        match asked.answer() {
+            Ok(Some(accepted)) => Ok(Some(Box::new(self.wire(to, asked.prepared, accepted)?))),
+            Ok(None) => {
+                self.wires.insert(to, Opening::Asked(asked));
+                Ok(None)
+            }
+            Err(error) => self.rest_or(error, (to, asked.prepared.turn), deadline),
+        }
     }
 
     fn receiver(&mut self, from: usize) -> Result<Box<dyn RecvWire>, TransportError> {

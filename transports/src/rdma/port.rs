@@ -19,6 +19,14 @@ use crate::{Endpoint, Group, Port, TransportError, Unavailable};
 /// The most GIDs of one port that a card lists.
 const GIDS_PER_PORT: usize = 3;
 
+/// What is said, here and to a peer that asks, of a port whose cable may come back.
+const NOT_ACTIVE: &str = "is not active now";
+
+/// Whether an error, of ours or of a peer that has refused, is of a port that may come back.
+pub(super) fn is_passing(error: &TransportError) -> bool {
+    matches!(error, TransportError::Refused { why } if why.contains(NOT_ACTIVE))
+}
+
 /// An address, and how we speak from it.
 pub(super) struct Place {
     pub(super) device: Arc<Device>,
@@ -36,12 +44,12 @@ impl Place {
         self.device.ports().ok()?.into_iter().find(|now| now.number == self.port)
     }
 
-    /// Errors: its port cannot be used now.
+    /// Errors: its port cannot be used now, which [`is_passing`].
     pub(super) fn check(&self) -> Result<(), TransportError> {
         if self.port_now().is_some_and(|now| now.is_active) {
             return Ok(());
         }
-        let why = format!("port {} of {} is not active", self.port, self.device.name());
+        let why = format!("port {} of {} {NOT_ACTIVE}", self.port, self.device.name());
         Err(TransportError::Refused { why })
     }
 

@@ -171,6 +171,11 @@ impl Pair {
         until: Instant,
     ) -> io::Result<Option<Arc<Link>>> {
         let mut making = self.lock();
+        // This process may have been stopped for longer than the caller waits: a link that stands
+        // here alone would be in the way of those that it makes since.
+        if has_hung_up(&proved.socket) {
+            return Ok(None);
+        }
         if self.link.get().is_some() || making.is_dialling && hello.to < hello.from {
             handshake::answer(&mut proved, Answer::Crossing, until)?;
             making.crossing = Some(proved.socket).filter(|_| making.is_dialling);
@@ -374,5 +379,17 @@ mod tests {
         drop(theirs);
         assert!(matches!(pair.turn(None, &Patience::until(deadline)), Turn::Dial));
         assert!(Instant::now() < deadline);
+    }
+
+    #[test]
+    fn no_link_is_made_with_who_has_hung_up() {
+        let (pair, until) = (Pair::new(), Instant::now() + PATIENCE);
+        let (theirs, ours) = sockets();
+        drop(theirs);
+        let alone = Hello { sockets: 1, ..HELLO };
+        assert!(pair.arrive(&alone, plain(ours), until).unwrap().is_none());
+        let (theirs, ours) = sockets();
+        assert!(pair.arrive(&alone, plain(ours), until).unwrap().is_some());
+        drop(theirs);
     }
 }

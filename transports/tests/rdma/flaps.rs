@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::fabric::{Cable, Fabric};
-use crate::world::{LIMIT, PATIENCE, contents, impatient, pair, trial};
+use crate::world::{LIMIT, Member, PATIENCE, contents, impatient, join, open, pair, trial};
 
 const TRIALS: u64 = 50;
 
@@ -64,6 +64,58 @@ fn a_path_that_comes_back_while_nobody_uses_it_can_be_used_and_lost_again() {
             barrier.wait();
         }
     });
+}
+
+#[test]
+fn a_wire_is_opened_once_its_path_is_there_and_by_another_one_at_once() {
+    let Some(fabric) = Fabric::take() else { return };
+    let exchange = |member: &mut Member| {
+        // It fits into a ring, so that both may send first.
+        let block = contents(3, 0, 50_000);
+        let mut target = vec![0; block.len()];
+        member.send(&block).expect("the path is there");
+        member.receive(&mut target).expect("the path is there");
+        assert!(target == block);
+    };
+    let later = Duration::from_secs(2);
+    for (devices, comes_back) in [(Some(Cable::First.devices()), true), (None, false)] {
+        let settings = impatient(devices, PATIENCE);
+        let ports = [open(&settings), open(&settings)];
+        let cards = [ports[0].card(), ports[1].card()];
+        let joined = Barrier::new(3);
+        std::thread::scope(|scope| {
+            let members = [0, 1].map(|me| {
+                let (port, cards, joined, exchange) = (&*ports[me], &cards, &joined, &exchange);
+                scope.spawn(move || {
+                    let endpoint = join(port, me, cards);
+                    for _ in ["joined", "cut"] {
+                        joined.wait();
+                    }
+                    let started = Instant::now();
+                    let mut member = Member::new(endpoint, 1 - me);
+                    let took = started.elapsed();
+                    exchange(&mut member);
+                    joined.wait();
+                    took
+                })
+            });
+            joined.wait();
+            fabric.cut(Cable::First);
+            joined.wait();
+            if comes_back {
+                std::thread::sleep(later);
+                fabric.join(Cable::First);
+            }
+            joined.wait();
+            for took in members.map(|member| member.join().expect("no panic")) {
+                println!("{devices:?}: {took:?}");
+                // Where the cable stays cut, that there is a wire says it all.
+                assert!(!comes_back || took > later / 2, "{took:?}");
+            }
+        });
+        drop(ports);
+        fabric.mend();
+    }
 }
 
 #[test]
