@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -18,11 +18,13 @@ use brigade_comm::bootstrap::UniqueId;
 use brigade_comm::bootstrap::store::StoreServer;
 
 use crate::cores;
-use crate::relay::Relay;
+use crate::relay::{Passed, Relay};
 use crate::sys::{self, Signals};
 
 /// How long ranks have between SIGTERM and SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(2);
+/// How long to wait between looks at who is left of ranks that have ended: nothing tells of those.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A world to start.
 pub(crate) struct World {
@@ -114,7 +116,8 @@ impl World {
         let (id, _root) = UniqueId::create(Some(loopback)).map_err(io::Error::other)?;
         // And programs that use PyTorch at its store, as under torchrun.
         let store = StoreServer::start(TcpListener::bind((loopback, 0))?)?;
-        let mut ranks = Ranks { running: Vec::new(), relay: Relay::new(self.prefix, self.ranks) };
+        let relay = Relay::new(self.prefix, self.ranks);
+        let mut ranks = Ranks { running: Vec::new(), ended: Vec::new(), relay };
         for (rank, mut command) in
             self.commands(&id, store.address().port())?.into_iter().enumerate()
         {
@@ -136,10 +139,10 @@ impl World {
             }
         }
         let outcome = ranks.wait(&signals, self)?;
-        let is_whole = ranks.relay.finish();
-        Ok(match outcome {
-            Outcome::Success if !is_whole => Outcome::OutputLost,
-            outcome => outcome,
+        Ok(match (outcome, ranks.relay.finish(&signals)) {
+            (Outcome::Success, Passed::Less) => Outcome::OutputLost,
+            (Outcome::Success, Passed::Interrupted(signal)) => Outcome::Interrupted(signal),
+            (outcome, _) => outcome,
         })
     }
 
@@ -167,7 +170,8 @@ impl World {
             ] {
                 command.env(name, value);
             }
-            if rank > 0 {
+            // Whoever is not in its foreground is stopped when it reads from a terminal.
+            if rank > 0 || io::stdin().is_terminal() {
                 command.stdin(Stdio::null());
             }
             sys::die_with_parent(&mut command);
@@ -183,6 +187,9 @@ impl World {
 /// The ranks that were started. None of them outlives this value.
 struct Ranks {
     running: Vec<(usize, Child)>,
+    /// Those that have ended, and were not asked how: so their numbers are theirs still, and those
+    /// of their groups, in which they may have left somebody.
+    ended: Vec<(usize, Child)>,
     relay: Relay,
 }
 
@@ -221,35 +228,60 @@ impl Ranks {
                 }
             }
             if self.running.is_empty() {
-                return Ok(outcome);
+                ending = match self.end_of_all(&outcome, ending) {
+                    None => return self.bury().map(|()| outcome),
+                    Some(ending) => ending,
+                };
             }
             ending = self.end(ending);
-            match signals.wait(ending.timeout()) {
+            let pause = if self.running.is_empty() { LOOK } else { ending.timeout() };
+            match signals.wait(pause) {
                 None | Some(libc::SIGCHLD) => {}
                 Some(signal) => {
                     self.signal(signal);
                     if !matches!(outcome, Outcome::RankFailed(_)) {
                         outcome = Outcome::Interrupted(signal);
                     }
-                    ending = Ending::KillAt(Instant::now() + TERM_GRACE);
+                    // However often it is said, that is when the time is over.
+                    if !matches!(ending, Ending::KillAt(_)) {
+                        ending = Ending::KillAt(Instant::now() + TERM_GRACE);
+                    }
                 }
             }
         }
     }
 
-    /// Take the ranks that have ended out of `running`; return those that failed, in rank order.
+    /// What is to be done once every rank has ended; nothing, unless the world has failed, and ranks
+    /// have left somebody who would go on alone.
+    fn end_of_all(&self, outcome: &Outcome, ending: Ending) -> Option<Ending> {
+        let has_failed = !matches!(outcome, Outcome::Success);
+        let is_left = || self.ended.iter().any(|(_, child)| sys::has_left_anybody(child.id()));
+        match ending {
+            Ending::Killed => None,
+            _ if !has_failed || !is_left() => None,
+            Ending::KillAt(_) => Some(ending),
+            Ending::NotYet | Ending::TermAt(_) => Some(Ending::TermAt(Instant::now())),
+        }
+    }
+
+    /// Let go of the ranks that have ended.
+    fn bury(&mut self) -> io::Result<()> {
+        self.ended.drain(..).try_for_each(|(_, mut child)| child.wait().map(drop))
+    }
+
+    /// Tell the ranks that have ended from those that run; return those that failed, in rank order.
     fn reap(&mut self) -> io::Result<Vec<Failure>> {
         let mut failures = Vec::new();
         let mut index = 0;
         while index < self.running.len() {
             let (rank, child) = &mut self.running[index];
-            match child.try_wait()? {
+            match sys::end_of(child.id())? {
                 None => index += 1,
                 Some(status) => {
                     if !status.success() {
                         failures.push(Failure { rank: *rank, pid: child.id(), status });
                     }
-                    self.running.remove(index);
+                    self.ended.push(self.running.remove(index));
                 }
             }
         }
@@ -262,6 +294,7 @@ impl Ranks {
         match ending {
             Ending::TermAt(due) if due <= now => {
                 match self.running.len() {
+                    0 => eprintln!("brigade: ending what ranks have left behind"),
                     1 => eprintln!("brigade: ending the rank that still runs"),
                     running => eprintln!("brigade: ending the {running} ranks that still run"),
                 }
@@ -270,15 +303,16 @@ impl Ranks {
             }
             Ending::KillAt(due) if due <= now => {
                 self.signal(libc::SIGKILL);
-                Ending::KillAt(now + TERM_GRACE)
+                Ending::Killed
             }
             other => other,
         }
     }
 
-    /// Send a signal to all that still run. They have not been reaped, so their numbers are theirs.
+    /// Send a signal to all that still run, and whom ranks have left behind. Nobody was reaped, so
+    /// their numbers are theirs.
     fn signal(&self, signal: i32) {
-        for (rank, child) in &self.running {
+        for (rank, child) in self.running.iter().chain(&self.ended) {
             if let Err(error) = sys::signal_group(child.id(), signal) {
                 eprintln!("brigade: signal {signal} did not reach rank {rank}: {error}");
             }
@@ -288,12 +322,11 @@ impl Ranks {
     /// End all at once.
     fn kill(&mut self) {
         self.signal(libc::SIGKILL);
-        for (rank, child) in &mut self.running {
+        for (rank, mut child) in self.running.drain(..).chain(self.ended.drain(..)) {
             if let Err(error) = child.wait() {
                 eprintln!("brigade: rank {rank} was killed but could not be waited for: {error}");
             }
         }
-        self.running.clear();
     }
 }
 
@@ -312,13 +345,15 @@ enum Ending {
     TermAt(Instant),
     /// They had their signal; they get SIGKILL then.
     KillAt(Instant),
+    /// They had that.
+    Killed,
 }
 
 impl Ending {
     /// How long to wait for signals. Never for ever: a lost signal must not hang the launcher.
     fn timeout(self) -> Duration {
         match self {
-            Self::NotYet => Duration::from_secs(1),
+            Self::NotYet | Self::Killed => Duration::from_secs(1),
             Self::TermAt(due) | Self::KillAt(due) => {
                 due.saturating_duration_since(Instant::now()).min(Duration::from_secs(1))
             }

@@ -87,6 +87,7 @@ static HEAP: brigade_trainer::Counting = brigade_trainer::Counting;
 fn main() -> ExitCode {
     sys::ask_for_queues();
     sys::outlive_long_files();
+    sys::hear_of_children();
     // Whoever reads what is printed may stop reading. That ends these at once. Ranks and their
     // launcher must outlive the signal, as not every socket of theirs is told to raise none: theirs
     // is an error like any other, after which they end by the signal, too.

@@ -2,14 +2,20 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use brigade_transports::{MAKE_THREAD, remedy};
 
+use crate::sys::Signals;
+
 /// How long to wait for the last lines once all ranks have ended. A program that a rank left behind
 /// may hold the pipe open for ever.
 const LAST_LINES: Duration = Duration::from_secs(1);
+/// How long to wait between looks at who still passes something on.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What is longer is cut, so that a rank that ends no line fills no memory.
 const LINE_BYTES_MAX: usize = 1 << 20;
@@ -21,13 +27,25 @@ pub(crate) struct Relay {
     /// Each reader says at its end whether all that it read was passed on.
     ended: (Sender<bool>, Receiver<bool>),
     readers: usize,
+    /// How many readers have something to pass on, rather than to wait for.
+    passing: Arc<AtomicUsize>,
+}
+
+/// What became of all that ranks have printed.
+pub(crate) enum Passed {
+    /// It was passed on, or whoever should read it has gone away.
+    All,
+    /// Not all of it could be.
+    Less,
+    /// A signal asked the launcher to stop before.
+    Interrupted(i32),
 }
 
 impl Relay {
     /// For a world of so many ranks; `prefix` says whether lines are marked.
     pub(crate) fn new(prefix: bool, ranks: usize) -> Self {
         let width = prefix.then(|| (ranks - 1).to_string().len());
-        Self { width, ended: channel(), readers: 0 }
+        Self { width, ended: channel(), readers: 0, passing: Arc::default() }
     }
 
     /// Start the command of `rank` with its output going where it should.
@@ -49,19 +67,27 @@ impl Relay {
         Ok(child)
     }
 
-    /// Wait until everything that was printed has been passed on; whether it was. Who went away
-    /// without reading it misses nothing.
-    pub(crate) fn finish(&mut self) -> bool {
+    /// Wait until everything that was printed has been passed on. Whoever reads it may take its time,
+    /// as a pager does.
+    pub(crate) fn finish(&mut self, signals: &Signals) -> Passed {
         let due = Instant::now() + LAST_LINES;
-        let mut is_whole = true;
-        while self.readers > 0 {
-            match self.ended.1.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(is_passed_on) => is_whole &= is_passed_on,
-                Err(_) => break,
+        let mut passed = Passed::All;
+        loop {
+            for is_passed_on in self.ended.1.try_iter() {
+                self.readers -= 1;
+                if !is_passed_on {
+                    passed = Passed::Less;
+                }
             }
-            self.readers -= 1;
+            let is_over = self.passing.load(Ordering::Acquire) == 0 && Instant::now() >= due;
+            if self.readers == 0 || is_over {
+                return passed;
+            }
+            match signals.wait(LOOK) {
+                None | Some(libc::SIGCHLD) => {}
+                Some(signal) => return Passed::Interrupted(signal),
+            }
         }
-        is_whole
     }
 
     fn read(
@@ -70,9 +96,11 @@ impl Relay {
         target: impl Write + Send + 'static,
         mark: String,
     ) -> io::Result<()> {
-        let ended = self.ended.0.clone();
+        let (ended, passing) = (self.ended.0.clone(), Arc::clone(&self.passing));
+        let source = Watched { source, passing: Arc::clone(&passing) };
+        passing.fetch_add(1, Ordering::Release);
         let reader = std::thread::Builder::new().name("output".into());
-        reader.spawn(move || {
+        let started = reader.spawn(move || {
             let is_passed_on = match copy_lines(BufReader::new(source), target, mark.as_bytes()) {
                 // Nobody reads on, and so is the rank told that goes on printing.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => true,
@@ -84,9 +112,25 @@ impl Relay {
             };
             // The receiver is gone only when nobody waits for the last lines any more.
             let _ = ended.send(is_passed_on);
-        })?;
+            passing.fetch_sub(1, Ordering::Release);
+        });
         self.readers += 1;
-        Ok(())
+        started.map(drop)
+    }
+}
+
+/// A stream of which it is seen whether its reader waits for more.
+struct Watched<R> {
+    source: R,
+    passing: Arc<AtomicUsize>,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.passing.fetch_sub(1, Ordering::Release);
+        let got = self.source.read(room);
+        self.passing.fetch_add(1, Ordering::Release);
+        got
     }
 }
 

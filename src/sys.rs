@@ -6,8 +6,8 @@
 //! Nothing here knows what a rank is.
 
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -23,6 +23,15 @@ pub(crate) fn outlive_long_files() {
     // SAFETY: signal takes two integers, and neither action runs code of ours.
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     ENDS_AT_LONG_FILES.store(before == libc::SIG_DFL, Ordering::Relaxed);
+}
+
+/// Have the system tell of children that have ended, and keep them until they are asked how: whoever
+/// started us may have it do neither. For the start of a program.
+pub(crate) fn hear_of_children() {
+    // SAFETY: signal takes two integers, and the default action runs no code of ours.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+    }
 }
 
 /// Have the system kill the child when the calling thread ends, however it ends. The child gets a
@@ -179,21 +188,54 @@ pub(crate) fn end_by(signal: i32) -> ! {
 /// Wait until a child has ended, and leave it there to be asked how: until then its number, and
 /// that of its group, are nobody else's.
 pub(crate) fn wait_for_end(child: u32) -> io::Result<()> {
+    look_for_end(child, 0).map(drop)
+}
+
+/// How a child has ended, if it has; it is left there likewise.
+pub(crate) fn end_of(child: u32) -> io::Result<Option<ExitStatus>> {
+    look_for_end(child, libc::WNOHANG)
+}
+
+fn look_for_end(child: u32, how: i32) -> io::Result<Option<ExitStatus>> {
     loop {
         // SAFETY: the pointer is to a live value of the type that waitid fills, for which zero is
-        // valid.
-        let code = unsafe {
+        // valid; what it has filled in then is of a child that has ended, or still zero.
+        let (code, pid, kind, status) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT)
+            let how = how | libc::WEXITED | libc::WNOWAIT;
+            let code = libc::waitid(libc::P_PID, child, &mut info, how);
+            (code, info.si_pid(), info.si_code, info.si_status())
         };
-        match code {
-            0 => return Ok(()),
-            _ => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
+        if code == 0 {
+            let raw = match kind {
+                libc::CLD_EXITED => status << 8,
+                libc::CLD_DUMPED => status | 0x80,
+                _ => status,
+            };
+            return Ok((pid != 0).then(|| ExitStatus::from_raw(raw)));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
+}
+
+/// Whether anybody is left in the process group that `leader` led, who has ended and was not asked
+/// how.
+pub(crate) fn has_left_anybody(leader: u32) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    let is_of_group = |stat: &str| {
+        // Behind the name, which may hold anything: the state, the parent, the group.
+        let (_, rest) = stat.rsplit_once(')')?;
+        let mut words = rest.split_whitespace();
+        let (state, group) = (words.next()?, words.nth(1)?);
+        Some(group.parse() == Ok(leader) && !matches!(state, "Z" | "X"))
+    };
+    processes.flatten().any(|process| {
+        let stat = std::fs::read_to_string(process.path().join("stat"));
+        stat.is_ok_and(|stat| is_of_group(&stat).unwrap_or(false))
+    })
 }
 
 /// The name of a signal, for messages.

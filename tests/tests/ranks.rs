@@ -1,0 +1,114 @@
+//! What `brigade run` owes to ranks that are programs of any kind: their last words are passed on,
+//! their exit codes are told, and nobody whom they have left goes on after a world that failed.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use brigade_tests::command::{Folder, bounded, brigade, text, words};
+
+/// `brigade run` of so many ranks of this script.
+fn run(flags: &str, script: &str) -> Command {
+    let mut command = bounded(brigade());
+    command.arg("run").args(flags.split_whitespace()).args(["--", "sh", "-c", script]);
+    command
+}
+
+/// Whether the process whose number is in this file still does anything.
+fn lives(file: &Path) -> bool {
+    let number = std::fs::read_to_string(file).expect("it has told its number");
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", number.trim()));
+    let state = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().next().map(str::to_owned);
+    stat.is_ok_and(|stat| state(&stat).is_some_and(|state| state != "Z" && state != "X"))
+}
+
+#[test]
+fn who_reads_slowly_gets_all_that_was_printed() {
+    let mut command = bounded(brigade());
+    command.args("run -n 1 --prefix -- seq 20000".split_whitespace());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(printed.lines().count(), 20_000);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_program_that_a_rank_left_behind_holds_nobody_up() {
+    let start = Instant::now();
+    let folder = Folder::new("left-behind");
+    let pid = folder.0.join("pid");
+    let script = format!("sleep 60 & echo $! > {}; echo done", pid.display());
+    let output = run("-n 1 --prefix", &script).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "[0] done\n"));
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    // It is what the rank wanted; the test does not.
+    assert!(lives(&pid));
+    let number = std::fs::read_to_string(&pid).unwrap();
+    assert!(Command::new("kill").arg(number.trim()).status().unwrap().success());
+}
+
+#[test]
+fn nobody_outlives_a_world_that_failed() {
+    let folder = Folder::new("outlive");
+    let pid = folder.0.join("pid");
+    // Of a rank that is told to end, and of the one that fails.
+    let holds_out = format!(
+        "if [ $BRIGADE_RANK = 0 ]; then while [ ! -s {pid} ]; do sleep 0.05; done; exit 3; fi; \
+         sh -c 'trap \"\" TERM; echo $$ > {pid}; exec sleep 60'; true",
+        pid = pid.display()
+    );
+    let crashes = format!("sleep 60 & echo $! > {}; kill -SEGV $$", pid.display());
+    for (flags, script, code) in
+        [("-n 2 --grace-s 0", &holds_out, 3), ("-n 1 --grace-s 0", &crashes, 139)]
+    {
+        let output = run(flags, script).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{script}: {}", words(&output));
+        let due = Instant::now() + Duration::from_secs(5);
+        while lives(&pid) {
+            assert!(Instant::now() < due, "{script}: it goes on; {}", words(&output));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::fs::remove_file(&pid).unwrap();
+    }
+}
+
+#[test]
+fn exit_codes_are_told_wherever_the_launcher_was_started() {
+    for (script, code) in [("true", 0), ("exit 7", 7)] {
+        let mut command = bounded("sh");
+        let line =
+            format!("trap '' CHLD; exec {} run -n 2 -- sh -c '{script}'", brigade().display());
+        let output = command.args(["-c", &line]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{script}: {}", words(&output));
+    }
+}
+
+#[test]
+fn who_asks_for_an_end_again_and_again_gets_it() {
+    let mut command = Command::new(brigade());
+    let script = "trap '' INT; echo ready; exec sleep 60";
+    command.args(["run", "-n", "1", "--", "sh", "-c", script]).stdout(Stdio::piped());
+    brigade_tests::sys::with_usual_signals(&mut command);
+    let mut child = command.spawn().unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let start = Instant::now();
+    let number = child.id().to_string();
+    let ended = loop {
+        if let Some(ended) = child.try_wait().unwrap() {
+            break Some(ended);
+        }
+        if start.elapsed() > Duration::from_secs(20) {
+            break None;
+        }
+        // It may end in between.
+        let _sent = Command::new("kill").args(["-INT", &number]).stderr(Stdio::null()).status();
+        std::thread::sleep(Duration::from_millis(300));
+    };
+    if ended.is_none() {
+        child.kill().and_then(|()| child.wait()).unwrap();
+    }
+    assert!(ended.is_some_and(|ended| !ended.success()), "it goes on and on");
+}
