@@ -119,6 +119,14 @@ impl Call {
                 wrong.len()
             )));
         }
+        if let Counts::PerPair { to, from } = &self.counts
+            && let (sent, received) = (to[rank as usize], from[rank as usize])
+            && sent != received
+        {
+            return Err(Error::invalid(format!(
+                "{self}: rank {rank} sends itself {sent} elements, and receives {received}"
+            )));
+        }
         if !self.fits_memory(ranks, rank) {
             return Err(Error::invalid(format!("{self}: no memory is that large")));
         }

@@ -143,7 +143,7 @@ impl Communicator {
     /// [`Error::Invalid`] for a call that makes no sense, which leaves everything as it was;
     /// otherwise what ended the group.
     pub fn run(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Error> {
-        self.shared.progress.drain();
+        self.shared.drain();
         self.shared.run_now(call, buffers).map_err(|error| *error)
     }
 
@@ -280,6 +280,14 @@ impl Shared {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Wait until nothing is queued. Where this thread is asked to end that, what is queued ends, and
+    /// the world with it.
+    #[inline]
+    pub(crate) fn drain(&self) {
+        let why = "interrupted behind calls that were started before";
+        self.progress.drain(|| self.world.control.abort(why));
+    }
+
     /// Carry out a call on this thread, without regard to the queue.
     pub(crate) fn run_now(&self, call: &Call, buffers: Buffers<'_>) -> Result<(), Box<Error>> {
         let mut engine = self.lock();
@@ -312,7 +320,7 @@ impl Shared {
         call: &Call,
         buffers: Buffers<'_>,
     ) -> Result<(), Error> {
-        self.progress.drain();
+        self.drain();
         let mut engine = self.lock();
         let outcome = engine.call_for(purpose, call, buffers);
         self.count(&engine, outcome.is_ok());

@@ -73,7 +73,7 @@ impl Communicator {
     /// As for [`Communicator::recv_any`].
     pub fn recv_any_bytes(&self, dtype: Dtype, data: &mut [u8]) -> Result<Received, Error> {
         let shared = self.shared();
-        shared.progress.drain();
+        shared.drain();
         let mut engine = shared.lock();
         let found = engine.await_any(dtype, data.len() as u64);
         let (peer, bytes) = found.map_err(|error| *error)?;
@@ -158,7 +158,7 @@ impl<'a> Messages<'a> {
             return Ok(());
         }
         let shared = communicator.shared();
-        shared.progress.drain();
+        shared.drain();
         list.run_now(shared)
     }
 

@@ -89,7 +89,7 @@ impl Op {
             Self::Bxor => 7,
             Self::PreMulSum(_) => 8,
             // Different names get different codes, nearly always.
-            Self::Custom(op) => CUSTOM | (digest(op.name()) % CUSTOM),
+            Self::Custom(op) => CUSTOM | (digest(op.name()) % DIGESTS),
         }
     }
 
@@ -115,6 +115,8 @@ impl Op {
 
 /// The codes of custom operators have this bit; the bits below are a digest of the name.
 const CUSTOM: u8 = 0x40;
+/// So many digests there are. What a header has for a code is one more, and from 0x80 on a purpose.
+const DIGESTS: u8 = CUSTOM - 1;
 
 fn digest(name: &str) -> u8 {
     let mix = |sum: u32, byte: u8| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193);
@@ -181,6 +183,14 @@ mod tests {
         assert!("premulsum:nan".parse::<Op>().is_err());
         assert!("sums".parse::<Op>().is_err());
         assert_eq!(Op::code_name(10), None);
+    }
+
+    /// What a header has for an operator is one more than its code, and for a purpose from there on.
+    #[test]
+    fn no_name_of_an_operator_makes_a_purpose_of_it() {
+        let codes = |name: &str| CUSTOM | (digest(name) % DIGESTS);
+        let all: Vec<u8> = (0..5000).map(|number| codes(&format!("op-{number}"))).collect();
+        assert_eq!((all.iter().min(), all.iter().max()), (Some(&CUSTOM), Some(&0x7e)));
     }
 
     #[test]

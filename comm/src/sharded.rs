@@ -79,7 +79,7 @@ impl Communicator {
         };
         let mut typed = Typed { update };
         let shared = self.shared();
-        shared.progress.drain();
+        shared.drain();
         let mut engine = shared.lock();
         // SAFETY: two slices of the types and the length that the call names, borrowed until it is
         // over.

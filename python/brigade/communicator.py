@@ -5,8 +5,11 @@ that buffers cannot ("bfloat16" over two-byte items, say). With wait=False a cal
 once. Results are written to the buffers that are passed.
 """
 
+import atexit
 import math
+import sys
 import time
+import weakref
 from ctypes import byref, c_int, c_size_t, c_void_p, sizeof
 from numbers import Real
 
@@ -18,6 +21,8 @@ from .library import (
 
 # Python handles signals between two waits, so none is longer. [seconds]
 SIGNALS_AFTER = 0.1
+# Those that have not been closed.
+OPEN = weakref.WeakSet()
 
 
 def version():
@@ -102,7 +107,8 @@ class Communicator:
     """A group of ranks that make the same calls in the same order."""
 
     def __init__(self, handle):
-        self._handle = handle
+        self._handle, self._works = handle, weakref.WeakSet()
+        OPEN.add(self)
         signals.hear()
         rank, size = c_int(), c_int()
         check(LIBRARY.brigade_comm_rank(handle, byref(rank)))
@@ -267,7 +273,8 @@ class Communicator:
         check(LIBRARY.brigade_comm_abort(self._open(), reason.encode()))
 
     def close(self):
-        """Leave the group."""
+        """Leave the group, once calls on their way have ended."""
+        OPEN.discard(self)
         handle, self._handle = self._handle, None
         if handle:
             check(LIBRARY.brigade_comm_destroy(handle))
@@ -275,8 +282,15 @@ class Communicator:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_error):
+    def __exit__(self, kind, _error, _traceback):
+        if kind is not None:
+            self._give_up(kind)
         self.close()
+
+    def _give_up(self, kind):
+        """An exception ends what is done with it: nobody waits for calls on their way any more."""
+        if self._handle and any(not work.done() for work in list(self._works)):
+            LIBRARY.brigade_comm_abort(self._handle, f"{kind.__name__} during a call".encode())
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -295,7 +309,9 @@ class Communicator:
             return signals.call(function, *arguments, self._open(), None)
         handle = c_void_p()
         check(function(*arguments, self._open(), byref(handle)))
-        return Work(handle, spans)
+        work = Work(handle, spans)
+        self._works.add(work)
+        return work
 
     def _counts(self, counts, name, total):
         counts = several(counts, name, "counts, one for each rank")
@@ -330,3 +346,12 @@ class Communicator:
             return self._two(source, target, more, self.size, 1)
         span = Span(source, more.pop("dtype", None), argument="source")
         return [span, span]
+
+
+@atexit.register
+def give_up_all():
+    """What an exception has ended the program in waits for nobody."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    if error is not None:
+        for comm in list(OPEN):
+            comm._give_up(type(error))

@@ -43,13 +43,16 @@ def is_main():
 
 def hear():
     """Have the calls of this thread hear signals, if it is the one that handles them."""
-    if is_main() and not getattr(LOCAL, "hears", False):
-        check(LIBRARY.brigade_interrupt_by(_ASK, None))
-        LOCAL.hears = True
+    if not getattr(LOCAL, "is_asked", False):
+        if is_main():
+            check(LIBRARY.brigade_interrupt_by(_ASK, None))
+        LOCAL.is_asked = True
 
 
 def call(function, *arguments):
     """Call what waits for other ranks, and raise what it failed with, or what a handler raised."""
+    # The communicator may have been made by another thread.
+    hear()
     LOCAL.raised = None
     result = function(*arguments)
     if result == SUCCESS:

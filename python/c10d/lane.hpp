@@ -54,8 +54,9 @@ public:
     void post(Job job) {
         {
             const std::lock_guard<std::mutex> lock(mutex_);
-            jobs_.push_back(std::move(job));
+            // First: where there is no thread to be had nothing is queued.
             if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+            jobs_.push_back(std::move(job));
         }
         changed_.notify_all();
     }

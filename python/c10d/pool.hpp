@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace brigade {
@@ -32,13 +33,22 @@ public:
     }
 
     void post(Task task) {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        std::unique_lock<std::mutex> lock(mutex_);
         tasks_.push_back(std::move(task));
         if (idle_ >= tasks_.size()) {
             changed_.notify_one();
-        } else {
-            threads_++;
+            return;
+        }
+        threads_++;
+        try {
             std::thread([this] { serve(); }).detach();
+        } catch (const std::system_error &) {
+            // Whoever is here does it, then, as another thread would.
+            threads_--;
+            task = std::move(tasks_.back());
+            tasks_.pop_back();
+            lock.unlock();
+            task();
         }
     }
 

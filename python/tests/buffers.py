@@ -216,6 +216,22 @@ def interrupted(function, *arguments, **more):
     raise AssertionError(f"{function.__name__} heard no signal")
 
 
+if size > 1:
+    # An exception waits for no call on its way, and the others hear of it.
+    unique = bytearray(brigade.unique_id())
+    comm.broadcast(unique, 0)
+    start = time.monotonic()
+    try:
+        with brigade.Communicator.from_id(unique, rank, size) as other:
+            if rank == 0:
+                late = other.recv(bytearray(1), 1, wait=False)
+                raise KeyError("in the middle")
+            told = str(refused(other.barrier, kind=brigade.Error))
+            assert "KeyError during a call" in told, told
+    except KeyError:
+        assert rank == 0
+    assert time.monotonic() - start < 20
+    comm.barrier()
 if rank == 0:
     # Others join for longer than this takes, and nobody comes.
     assert interrupted(brigade.Communicator.from_id, brigade.unique_id(), 0, 2) is None

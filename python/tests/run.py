@@ -42,6 +42,8 @@ def be_rank(case, backend, rank, world, port, folder):
         RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     os.environ.update(case.environment)
+    if rank in case.in_python:
+        os.environ["TORCH_BRIGADE_BACKEND"] = "python"
     if "TORCH_DISTRIBUTED_DEBUG" in case.environment:
         dist.set_debug_level_from_env()
     torch.set_num_threads(1)

@@ -224,7 +224,7 @@ impl Inner {
         });
         let wired: Vec<Message> = wired.collect();
         let shared = &self.watched.shared;
-        shared.progress.drain();
+        shared.drain();
         let mut engine = shared.lock();
         // SAFETY: every place is the whole of a buffer of its own, which outlives the call.
         let outcome = unsafe { engine.messages(&wired) };

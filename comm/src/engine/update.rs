@@ -146,7 +146,7 @@ impl Engine {
         let memory = Memory { input: gradients, output: weights, scratch };
         let custom = matches!(shards.op, Op::Custom(_))
             .then(|| Reduction::of(&shards.phases(self.ranks)[0]));
-        let is_average = matches!(shards.op, Op::Avg) && self.ranks > 1;
+        let is_average = matches!(shards.op, Op::Avg);
         let divide = is_average.then(|| kernels::divide(shards.gradients)).flatten();
         let mut averaging = Averaging { middle, divide, ranks: f64::from(self.ranks) };
         let reduction = custom.as_ref().unwrap_or(reduction);

@@ -7,7 +7,7 @@
 use brigade_schedule::Program;
 
 use super::assemble::{Draft, assemble};
-use super::link::{LinkError, Linker};
+use super::link::{LinkError, Linker, are_many};
 use super::places::Places;
 use super::{Channel, Kind, Plan, Space};
 use crate::call::Call;
@@ -31,7 +31,12 @@ pub(crate) fn link_update(
 ) -> Result<Plan, LinkError> {
     let elem_bytes = [scatter, gather].map(|phase| phase.call.dtype.size() as u64);
     let Phase { program, call } = scatter;
-    let from = Places::of_phase(call, program, window_bytes, Space::Input, 0);
+    let mut window_bytes = window_bytes;
+    let mut from = Places::of_phase(call, program, window_bytes, Space::Input, 0);
+    while are_many(&from, program) {
+        window_bytes = window_bytes.saturating_mul(2);
+        from = Places::of_phase(call, program, window_bytes, Space::Input, 0);
+    }
     // Whatever is longer than all memory is not cut.
     let same_elems = (window_bytes / elem_bytes[0]).saturating_mul(elem_bytes[1]);
     let Phase { program, call } = gather;

@@ -35,11 +35,8 @@ pub(crate) fn link(
 ) -> Result<Plan, LinkError> {
     let mut window_bytes = window_bytes;
     let mut places = Places::new(call, program, window_bytes, in_place);
-    // Windows must be alike on all ranks, so what they grow by is the number of ranks, not the
-    // moves of this one.
-    let moves_about = 4 * (program.ranks as usize + 16);
-    while places.windows() > 1 && places.windows() as usize * moves_about > STEPS_MAX {
-        window_bytes *= 2;
+    while are_many(&places, program) {
+        window_bytes = window_bytes.saturating_mul(2);
         places = Places::new(call, program, window_bytes, in_place);
     }
     let mut linker = Linker::new(program, &places, in_place);
@@ -51,6 +48,13 @@ pub(crate) fn link(
     let scratch_bytes = places.scratch_bytes();
     let moves = program.moves.len() as u32;
     Ok(assemble(steps, header, call.dtype.size(), scratch_bytes, moves))
+}
+
+/// Whether a plan would have too many steps with windows as they are. They must be alike on all
+/// ranks, so what they grow by is the number of ranks, not the moves of this one.
+pub(super) fn are_many(places: &Places, program: &Program) -> bool {
+    let moves_about = 4 * (u64::from(program.ranks) + 16);
+    places.windows() > 1 && places.windows().saturating_mul(moves_about) > STEPS_MAX as u64
 }
 
 /// Who touched one place last, by step and the place's offset within that step.

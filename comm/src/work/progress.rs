@@ -6,13 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::callbacks::Callbacks;
 use super::lock;
 use super::outcome::{Ending, Outcome};
 use crate::Error;
 use crate::communicator::Shared;
-use crate::sys;
+use crate::{interrupt, sys};
+
+/// How often whoever waits for what is queued is asked whether to go on.
+const ASK: Duration = Duration::from_millis(20);
 
 /// What the progress thread does for a call.
 pub(crate) type Body<'a> = Box<dyn FnOnce(&Shared) -> Ending + Send + 'a>;
@@ -99,19 +103,27 @@ impl Progress {
         self.unsettled.fetch_sub(1, Ordering::Release);
     }
 
-    /// Wait until nothing is queued, so that a blocking call keeps its place in the order.
+    /// Wait until nothing is queued, so that a blocking call keeps its place in the order. Where this
+    /// thread is asked to end it, `give_up` has to end what is queued.
     #[inline]
-    pub(crate) fn drain(&self) {
+    pub(crate) fn drain(&self, give_up: impl Fn()) {
         if self.unsettled.load(Ordering::Acquire) > 0 {
-            self.wait_for_queue();
+            self.wait_for_queue(&give_up);
         }
     }
 
     #[cold]
-    fn wait_for_queue(&self) {
-        let mut queue = lock(&self.queue);
-        while self.unsettled.load(Ordering::Acquire) > 0 {
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+    fn wait_for_queue(&self, give_up: &dyn Fn()) {
+        let is_unsettled = |_: &mut Queue| self.unsettled.load(Ordering::Acquire) > 0;
+        loop {
+            let queue = lock(&self.queue);
+            let waited = self.changed.wait_timeout_while(queue, ASK, is_unsettled);
+            if !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+                return;
+            }
+            if interrupt::is_wanted() {
+                give_up();
+            }
         }
     }
 
@@ -153,6 +165,6 @@ mod tests {
         let ending = outcome.wait_for(Duration::ZERO).expect("it has ended");
         let error = ending.expect_err("it was not carried out").to_string();
         assert!(error.contains("ended before this call began"), "{error}");
-        progress.drain();
+        progress.drain(|| unreachable!("nobody asks"));
     }
 }

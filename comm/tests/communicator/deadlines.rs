@@ -4,7 +4,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Call, Communicator, Dtype, Error, Op, Settings, WindowSize};
+use brigade_comm::{Call, Communicator, Dtype, Error, Op, Settings, WindowSize, interrupt_by};
 use brigade_schedule::{Algorithm, Collective};
 
 use crate::world::{TRANSPORTS, each_rank, over};
@@ -46,6 +46,29 @@ fn check(
 
 fn all_reduce(count: usize) -> impl Fn(&Communicator) -> Result<(), Error> + Copy {
     move |member: &Communicator| member.all_reduce(&mut vec![1f32; count], Op::Sum)
+}
+
+/// Whoever waits behind a call that was started is asked whether to go on, too.
+#[test]
+fn a_call_behind_others_hears_that_it_shall_end() {
+    for transport in TRANSPORTS {
+        let given_up = Arc::new(Barrier::new(2));
+        each_rank(2, &over(transport), move |member| {
+            if member.rank() == 0 {
+                let call = Call::new(Collective::AllReduce, Dtype::F32, Op::Sum, 100);
+                let work = member.start_owned_in_place(call, vec![1_f32; 100]).expect("a start");
+                let (begin, until) = (Instant::now(), Instant::now() + Duration::from_millis(100));
+                interrupt_by(Some(Box::new(move || Instant::now() > until)));
+                let ending = member.barrier().expect_err("rank 1 does not come");
+                interrupt_by(None);
+                assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+                assert!(matches!(ending, Error::Aborted { rank: 0, .. }), "{transport}: {ending}");
+                assert!(ending.to_string().contains("interrupted behind calls"), "{ending}");
+                drop(work);
+            }
+            given_up.wait();
+        });
+    }
 }
 
 #[test]

@@ -45,6 +45,12 @@ fn wrong_lengths(member: &Communicator) {
     check("seven among three", outcome, &["7 elements", "3 ranks"]);
     let outcome = member.all_gather_v(&short, &mut long, &[2, 5]);
     check("too few counts", outcome, &["2 counts", "3 ranks"]);
+    let mut to = vec![1; 3];
+    to[member.rank()] = 2;
+    let counts = Counts::PerPair { to: to.into(), from: vec![1; 3].into() };
+    let call = Call { counts, ..Call::moving(Collective::AllToAll, Dtype::U8, 0) };
+    let wanted = format!("rank {} sends itself 2 elements, and receives 1", member.rank());
+    check("two lengths of one block", run(member, &call, 4, 3), &[&wanted]);
     let call = Call::new(Collective::AllReduce, Dtype::F64, Op::Sum, 4);
     let mut buffer = [0u8; 31];
     let outcome = member.run(&call, Buffers::InPlace(&mut buffer));

@@ -173,7 +173,10 @@ impl OnDevice {
     fn kind(&self, address: u64, bytes: usize) -> Outcome<Kind> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let end = |range: &Whereabouts| range.start + range.bytes as u64;
-        let around = |range: &&Whereabouts| range.start <= address && address < end(range);
+        // What is shorter may be of one that was freed: another may lie there by now.
+        let around = |range: &&Whereabouts| {
+            range.start <= address && address.saturating_add(bytes as u64) <= end(range)
+        };
         let found = match known.iter().find(around) {
             Some(range) => *range,
             None => {

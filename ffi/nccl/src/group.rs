@@ -24,6 +24,8 @@ struct Group {
     process: u32,
     /// Communicators to be made.
     joining: Vec<Joining>,
+    /// Whether others, that do not block, are being made.
+    is_joining: bool,
     /// By communicator, in the order in which they were first named.
     shares: Vec<Share>,
     /// Communicators to be finalized behind their calls, and handles to be closed behind that.
@@ -71,12 +73,13 @@ pub extern "C" fn ncclGroupEnd() -> ncclResult_t {
             let mut group = fork::own_group(group.process, group)?;
             let finalizing = std::mem::take(&mut group.finalizing);
             let destroying = std::mem::take(&mut group.destroying);
+            let is_joining = group.is_joining;
             // SAFETY: whoever listed the calls has promised to leave their memory alone.
             let result = unsafe {
                 group.check()?;
                 group.carry_out()
             }?;
-            let is_waited_for = finalizing.iter().all(|comm| comm.blocking);
+            let is_waited_for = !is_joining && finalizing.iter().all(|comm| comm.blocking);
             at_once(finalizing, |comm| comm.finalize())?;
             at_once(destroying, close::<Comm>)?;
             Ok(if is_waited_for { result } else { IN_PROGRESS })
@@ -116,6 +119,14 @@ pub(crate) fn spoil(failure: &Failure) {
 /// The end of the open group makes this communicator.
 pub(crate) fn list_joining(joining: Joining) {
     GROUP.with_borrow_mut(|group| group.joining.push(joining));
+}
+
+/// A communicator that does not block is being made: if a group is open, its end does not say that
+/// all is done.
+pub(crate) fn note_joining() {
+    if is_open() {
+        GROUP.with_borrow_mut(|group| group.is_joining = true);
+    }
 }
 
 /// The end of the open group finalizes this communicator.

@@ -151,6 +151,8 @@ pub(crate) unsafe fn begin(
     } else if let Err(failure) = joining.start() {
         close::<Comm>(handle)?;
         return Err(failure);
+    } else {
+        group::note_joining();
     }
     // SAFETY: the caller's promise.
     unsafe { out.put(as_comm(handle)) };

@@ -2,13 +2,13 @@
 
 import threading
 import time
-from ctypes import c_size_t
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 from ..library import LIBRARY
 from .channel import Channel, OwnStore, at_store, check, milliseconds
+from .fitting import check_fit, check_timeout, counts_of
 from .gathering import go_on_without, meet
 from .naming import named, who_is
 from .rollcall import RollCall
@@ -89,7 +89,7 @@ class Group(Backend):
 
     @named("set_timeout")
     def set_timeout(self, timeout):
-        self._check_timeout(timeout)
+        check_timeout(timeout, self._timeout_ms)
         self._options = Backend.Options("brigade", timeout)
 
     def allreduce(self, tensors, opts):
@@ -152,13 +152,12 @@ class Group(Backend):
             counts = target.counts()
             if len(counts) == 1:
                 counts = [source.count] * self._size
-            self._check_fit(source, target, counts[self._rank : self._rank + 1], counts)
-            parts.append((source, target, self._counts(counts)))
+            check_fit(source, target, counts[self._rank : self._rank + 1], counts)
+            parts.append((source, target, counts_of(counts, self._size)))
 
         def body():
             for source, target, counts in parts:
-                place = source.address, target.address, counts
-                self._call("all_gather_v", *place, source.dtype)
+                self._call_by(counts, "all_gather", source, target)
                 target.bring_back()
 
         return self._submit(body, opts, [output for outputs, _ in pairs for output in outputs])
@@ -171,8 +170,8 @@ class Group(Backend):
             source = apart(inputs, single(outputs))
             target = Run(single(outputs), is_read=False)
             counts = target.counts()
-            self._check_fit(source, target, counts[root : root + 1], counts)
-        counts = self._counts(counts)
+            check_fit(source, target, counts[root : root + 1], counts)
+        counts = counts_of(counts, self._size)
 
         def body():
             address = None if target is None else target.address
@@ -189,8 +188,8 @@ class Group(Backend):
         if self._rank == root:
             source = apart(single(inputs), outputs)
             counts = source.counts()
-            self._check_fit(target, source, counts[root : root + 1], counts)
-        counts = self._counts(counts)
+            check_fit(target, source, counts[root : root + 1], counts)
+        counts = counts_of(counts, self._size)
 
         def body():
             address = None if source is None else source.address
@@ -217,14 +216,13 @@ class Group(Backend):
             counts = source.counts()
             if len(counts) == 1:
                 counts = [target.count] * self._size
-            self._check_fit(target, source, counts[self._rank : self._rank + 1], counts)
+            check_fit(target, source, counts[self._rank : self._rank + 1], counts)
             op = reduction(opts.reduceOp, source.type)
-            parts.append((source, target, self._counts(counts), op))
+            parts.append((source, target, counts_of(counts, self._size), op))
 
         def body():
             for source, target, counts, op in parts:
-                place = source.address, target.address, counts
-                self._call("reduce_scatter_v", *place, source.dtype, op)
+                self._call_by(counts, "reduce_scatter", source, target, op)
                 target.bring_back()
 
         return self._submit(body, opts, [output for output, _ in pairs])
@@ -242,8 +240,8 @@ class Group(Backend):
         return self._all_to_all(source, target, source.counts(), target.counts(), opts, outputs)
 
     def _all_to_all(self, source, target, sent, received, opts, outputs):
-        self._check_fit(source, target, [source.count], [target.count])
-        sent, received = self._counts(sent), self._counts(received)
+        check_fit(source, target, [source.count], [target.count])
+        sent, received = counts_of(sent, self._size), counts_of(received, self._size)
 
         def body():
             place = source.address, sent, target.address, received
@@ -292,10 +290,14 @@ class Group(Backend):
         return All(batch)
 
     def abort(self, why="torch aborted the group"):
-        for channel in self._channels.values():
-            channel.abort(why)
-        if self._comm is not None:
-            check(LIBRARY.brigade_comm_abort(self._comm, why.encode()), self._who)
+        try:
+            if self._comm is not None:
+                check(LIBRARY.brigade_comm_abort(self._comm, why.encode()), self._who)
+        finally:
+            with self._lock:
+                channels = list(self._channels.values())
+            for channel in channels:
+                channel.abort(why)
 
     @named("shrink_group")
     def shrink(self, excluded, flags=0, opts=None):
@@ -332,7 +334,7 @@ class Group(Backend):
         LIBRARY.brigade_comm_destroy(comm)
 
     def _submit(self, body, opts, outputs):
-        self._check_timeout(getattr(opts, "timeout", None))
+        check_timeout(getattr(opts, "timeout", None), self._timeout_ms)
         is_async = getattr(opts, "asyncOp", True)
         with self._lock:
             is_async = is_async or self._batch is not None
@@ -340,8 +342,7 @@ class Group(Backend):
         if is_async:
             self._lane.post(lambda: work.carry_out(body))
         else:
-            self._lane.drain()
-            work.carry_out(body)
+            self._lane.do(lambda: work.carry_out(body))
         return work
 
     def _begin(self, outputs):
@@ -353,6 +354,12 @@ class Group(Backend):
             if self._batch is not None:
                 self._batch.append(work)
             return work
+
+    def _call_by(self, counts, name, source, target, *more):
+        """The call for blocks that are alike, where they are: as the backend in C++ makes it."""
+        is_even = len(set(counts)) == 1
+        name, how = (name, counts[0]) if is_even else (f"{name}_v", counts)
+        self._call(name, source.address, target.address, how, source.dtype, *more)
 
     def _call(self, name, *arguments):
         check(getattr(LIBRARY, "brigade_" + name)(*arguments, self._comm, None), self._who)
@@ -371,30 +378,8 @@ class Group(Backend):
                 self._channels[peer, sends] = channel
             return channel
 
-    def _check_timeout(self, timeout):
-        """Refuse a timeout that nobody would wait for."""
-        wanted_ms = milliseconds(timeout) if timeout is not None else 0
-        # torch keeps a group's timeout as a float of 32 bits.
-        if wanted_ms > self._timeout_ms * (1 + 2**-23):
-            raise ValueError(
-                f"a timeout of {wanted_ms:.0f} ms, but calls of this group "
-                f"wait for {self._timeout_ms:.0f} ms at most, the timeout it was made with: "
-                "give init_process_group or new_group the longest one that is needed"
-            )
-
     def _check_peer(self, peer):
         if not 0 <= peer < self._size:
             raise ValueError(f"rank {peer} of a group of {self._size}")
         return peer
-
-    def _check_fit(self, one, other, wanted, counts):
-        if one.type != other.type:
-            raise TypeError(f"tensors of {one.type} and of {other.type} in one call")
-        if [one.count] != list(wanted) or sum(counts) != other.count:
-            raise ValueError(f"{one.count} and {other.count} elements for {self._size} ranks")
-
-    def _counts(self, counts):
-        if len(counts) != self._size:
-            raise ValueError(f"a list of {len(counts)} tensors for {self._size} ranks")
-        return (c_size_t * self._size)(*counts)
 

@@ -138,6 +138,16 @@ class Lane:
                 self._thread.start()
         self._jobs.put(job)
 
+    def do(self, job):
+        """Do a job, which must not raise, on this thread behind all that is queued."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left == 0)
+            self._left += 1
+        try:
+            job()
+        finally:
+            self._done()
+
     def drain(self, timeout=None):
         """Wait until all is done; whether it is."""
         with self._changed:
@@ -155,6 +165,9 @@ class Lane:
     def _serve(self):
         while (job := self._jobs.get()) is not None:
             job()
-            with self._changed:
-                self._left -= 1
-                self._changed.notify_all()
+            self._done()
+
+    def _done(self):
+        with self._changed:
+            self._left -= 1
+            self._changed.notify_all()

@@ -27,6 +27,8 @@ class Case:
     # Beyond what the backend in Python can do.
     needs_native: bool = False
     environment: dict = dataclasses.field(default_factory=dict)
+    # Ranks that have the backend in Python, whatever the others have.
+    in_python: tuple = ()
     # The function makes and ends groups itself.
     bare: bool = False
     # Exit statuses of ranks that end otherwise.

@@ -52,6 +52,33 @@ def lists_of_unequal_parts(rank, world):
         torch.testing.assert_close(gathered, [mine(r, r) for r in range(world)])
 
 
+def with_every_call(rank, world):
+    """Each collective once, with parts that are alike and with others."""
+    for function in [gathered_lists, lists_of_unequal_parts, reduced_parts, all_to_all_of_one_tensor]:
+        function(rank, world)
+    everybody = [None] * world
+    dist.all_gather_object(everybody, {"rank": rank})
+    assert everybody == [{"rank": r} for r in range(world)]
+    told = torch.full((3,), float(rank))
+    dist.all_reduce(told)
+    dist.broadcast(told, world - 1)
+    torch.testing.assert_close(told, torch.full((3,), sum(range(world)) * 1.0))
+    if rank == 0:
+        dist.send(told, 1)
+    elif rank == 1:
+        dist.recv(told, 0)
+
+
+@case(backends=("brigade",), quick=True, in_python=(0,))
+def first_backend_in_python_and_others_in_native(rank, world):
+    with_every_call(rank, world)
+
+
+@case(backends=("brigade",), in_python=(1,))
+def second_backend_in_python_and_others_in_native(rank, world):
+    with_every_call(rank, world)
+
+
 @case(quick=True)
 def reduced_parts(rank, world):
     wanted = sum(mine(r, 3 * world) for r in range(world))[3 * rank : 3 * rank + 3]

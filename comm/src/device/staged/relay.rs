@@ -78,7 +78,7 @@ impl<'a> Relay<'a> {
         stream: &'a Stream,
     ) -> Self {
         // What the program has queued comes first.
-        shared.progress.drain();
+        shared.drain();
         let Staging { buffers, marks } = staging;
         let (input, output) = buffers.as_mut().expect("room was made");
         let (input, output) = (input.as_mut_ptr(), output.as_mut_ptr());

@@ -284,6 +284,34 @@ fn what_lies_half_with_the_host_is_refused_and_calls_go_on() {
     });
 }
 
+/// What a pool of memory does all the time.
+#[test]
+fn memory_may_lie_where_less_of_it_lay_before() {
+    if !has_device() {
+        return;
+    }
+    let _turn = turn();
+    let (nccl, context, id) = (Nccl::get(), context(), unique_id());
+    let _here = context.enter().expect("a context");
+    let (mut comm, mut seen) = (0, Vec::new());
+    // SAFETY: there is room for it.
+    nccl.ok(unsafe { (nccl.init_rank)(&mut comm, 1, id, 0) });
+    let mut again = 0;
+    for round in 0..200 {
+        let bytes = if round % 2 == 0 { 512 } else { 4096 };
+        let memory = DeviceMemory::new(&context, bytes).expect("memory");
+        let at = memory.address() as Address;
+        again += usize::from(round % 2 == 1 && seen.last() == Some(&at));
+        // SAFETY: memory of that length, until the call is over.
+        nccl.ok(unsafe { (nccl.all_reduce)(at, at, bytes / 4, F32, SUM, comm, 0) });
+        context.synchronize().expect("the call ends");
+        seen.push(at);
+    }
+    assert!(again > 0, "no address has come again: {seen:x?}");
+    // SAFETY: nobody calls it any more.
+    nccl.ok(unsafe { (nccl.destroy)(comm) });
+}
+
 #[test]
 fn without_a_context_memory_of_devices_is_refused() {
     if !has_device() {
