@@ -1,7 +1,7 @@
 //! `brigade compare`: starts this very program again as `train`, once a leg of each row.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, stdout};
+use std::io::{self, BufRead, BufReader, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
@@ -111,8 +111,21 @@ struct Folder(PathBuf);
 impl Folder {
     fn make() -> Result<Self, String> {
         let above = std::env::temp_dir();
-        let path = above.join(format!("brigade-compare-{}", std::process::id()));
-        let made = std::fs::create_dir(&path).map(|()| Self(path));
+        let make = |number: u32| {
+            let path = above.join(format!("brigade-compare-{}-{number}", std::process::id()));
+            std::fs::create_dir(&path).map(|()| Self(path))
+        };
+        // One that was killed may have left its own, and had our number.
+        let is_taken = |made: &io::Result<Self>| {
+            made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+        };
+        let mut made = make(0);
+        for number in 1..1000 {
+            if !is_taken(&made) {
+                break;
+            }
+            made = make(number);
+        }
         made.map_err(|error| {
             let above = above.display();
             format!("cannot make a folder for logs in {above}: {error}; TMPDIR names another place")

@@ -251,8 +251,8 @@ impl Ranks {
         }
     }
 
-    /// What is to be done once every rank has ended; nothing, unless the world has failed, and ranks
-    /// have left somebody who would go on alone.
+    /// What is to be done once every rank has ended; nothing, unless the world has failed, and
+    /// ranks have left somebody who would go on alone.
     fn end_of_all(&self, outcome: &Outcome, ending: Ending) -> Option<Ending> {
         let has_failed = !matches!(outcome, Outcome::Success);
         let is_left = || self.ended.iter().any(|(_, child)| sys::has_left_anybody(child.id()));

@@ -67,8 +67,8 @@ impl Relay {
         Ok(child)
     }
 
-    /// Wait until everything that was printed has been passed on. Whoever reads it may take its time,
-    /// as a pager does.
+    /// Wait until everything that was printed has been passed on. Whoever reads it may take its
+    /// time, as a pager does.
     pub(crate) fn finish(&mut self, signals: &Signals) -> Passed {
         let due = Instant::now() + LAST_LINES;
         let mut passed = Passed::All;

@@ -25,8 +25,8 @@ pub(crate) fn outlive_long_files() {
     ENDS_AT_LONG_FILES.store(before == libc::SIG_DFL, Ordering::Relaxed);
 }
 
-/// Have the system tell of children that have ended, and keep them until they are asked how: whoever
-/// started us may have it do neither. For the start of a program.
+/// Have the system tell of children that have ended, and keep them until they are asked how:
+/// whoever started us may have it do neither. For the start of a program.
 pub(crate) fn hear_of_children() {
     // SAFETY: signal takes two integers, and the default action runs no code of ours.
     unsafe {

@@ -68,8 +68,8 @@ pub struct Args {
     /// Take so many samples rather than as many as fit in 40 ms; a sample is a call
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: Option<u32>,
-    /// Samples before the first that counts
-    #[arg(long, default_value_t = 2)]
+    /// Samples before the first that counts; without --iters at least 2
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub warmup: u32,
     /// Make a sample of so many calls, and divide its time: on devices they are enqueued one behind
     /// the other and only the last is waited for, as by nccl-tests

@@ -12,6 +12,7 @@ use crate::args::{Args, Dtypes, Ops, Root, Sweep, parse_dtypes, parse_ops, parse
 use crate::failure::{Failure, give_up};
 use crate::kind::{Case, Kind};
 use crate::measure::{Bench, Method, going_by, transport};
+use crate::median::median;
 use crate::progress::Progress;
 use crate::session::Verdict;
 use crate::size;
@@ -213,7 +214,7 @@ impl Report<'_> {
     }
 
     /// What it should take: if its ranks are called otherwise, then on the links that are so.
-    fn candidate(&self, algorithm: Algorithm, mut us: Vec<f64>) -> Option<Candidate> {
+    fn candidate(&self, algorithm: Algorithm, us: Vec<f64>) -> Option<Candidate> {
         let order = self.comm.order_for(self.call, algorithm);
         // The root is called first, then.
         let collective = match order {
@@ -223,8 +224,7 @@ impl Report<'_> {
         let name = |rank: u32| order.as_ref().map_or(rank, |order| order[rank as usize]);
         let link = |from, to| self.links.between(name(from), name(to));
         let cost = cost(collective, algorithm, self.comm.size() as u32, self.bytes(), link)?;
-        us.sort_by(f64::total_cmp);
-        Some(Candidate { algorithm, cost, measured_us: us.get(us.len() / 2).copied() })
+        Some(Candidate { algorithm, cost, measured_us: median(us) })
     }
 
     fn bytes(&self) -> u64 {

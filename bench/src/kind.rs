@@ -140,9 +140,15 @@ impl Kind {
             // Every byte must leave the ranks twice over in all, less what stays at home: shared
             // evenly that is 2(P-1)/P of the vector (Patarasu, Yuan 2009).
             Self::AllReduce => (2 * total * (ranks_wide - 1)).div_ceil(ranks_wide),
-            Self::ReduceScatter | Self::AllGather | Self::ReduceScatterV | Self::AllGatherV => {
+            Self::ReduceScatter | Self::AllGather => {
                 (total * (ranks_wide - 1)).div_ceil(ranks_wide)
             }
+            // The owner of the largest block must send that, whatever the others do.
+            Self::AllGatherV => {
+                (total * (ranks_wide - 1)).div_ceil(ranks_wide).max(sizes.largest as u64)
+            }
+            // What a rank has for the blocks of others must leave it, if only folded into more.
+            Self::ReduceScatterV => total - sizes.least as u64,
             Self::Broadcast | Self::Reduce | Self::SendRecv => total,
             Self::AllToAll | Self::AllToAllV => sizes.others as u64,
             Self::Gather | Self::GatherV => sizes.largest_remote as u64,
@@ -177,6 +183,10 @@ pub struct Sizes {
     pub others: usize,
     /// The largest block that does not lie where it is needed (gather).
     pub largest_remote: usize,
+    /// The largest block.
+    pub largest: usize,
+    /// The smallest.
+    pub least: usize,
 }
 
 /// One line of the table, before it is measured.
@@ -244,6 +254,8 @@ impl Case {
             total,
             others: total - home * bytes,
             largest_remote: remote.map(|(_, elems)| elems * bytes).max().unwrap_or(0),
+            largest: blocks.iter().max().map_or(0, |elems| elems * bytes),
+            least: blocks.iter().min().map_or(0, |elems| elems * bytes),
         }
     }
 
@@ -293,6 +305,11 @@ mod tests {
         assert_eq!(bound(Kind::Scatter, 4), 144);
         assert_eq!(bound(Kind::AllToAll, 4), 144);
         assert_eq!(bound(Kind::Broadcast, 1), 0);
+        // Blocks of 8 and 16 elements: there is but one way for each.
+        assert_eq!([Kind::AllGatherV, Kind::ReduceScatterV].map(|kind| bound(kind, 2)), [64, 64]);
+        // Of 6, 12 and 18.
+        assert_eq!(bound(Kind::AllGatherV, 3), 96);
+        assert_eq!(bound(Kind::ReduceScatterV, 3), 120);
     }
 
     #[test]

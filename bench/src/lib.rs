@@ -13,6 +13,7 @@ mod explain;
 mod failure;
 mod kind;
 mod measure;
+mod median;
 mod news;
 pub mod offload;
 mod plot;

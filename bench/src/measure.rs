@@ -32,7 +32,7 @@ pub(crate) struct Method {
     pub(crate) calls: Option<u32>,
     /// How long the samples of one case may take in all, then.
     pub(crate) budget: Duration,
-    /// So many samples before the first that counts.
+    /// So many samples before the first that counts, see [`Method::before`].
     pub(crate) warmup: u32,
     /// So many calls make a sample.
     pub(crate) in_a_row: u32,
@@ -47,6 +47,12 @@ pub(crate) struct Method {
 }
 
 impl Method {
+    /// How many samples come before the first that counts. The first of all makes what calls of its
+    /// shape need, and waits for ranks that are late; by another it is judged how many fit.
+    pub(crate) fn before(&self) -> u32 {
+        samples_before(self.warmup, self.calls)
+    }
+
     /// As where many algorithms are timed in turn; without a number of calls, as many as fit in
     /// 15 ms. Processor time is not asked for.
     pub(crate) fn quick(calls: Option<u32>) -> Self {
@@ -61,6 +67,11 @@ impl Method {
             place: Place::Host,
         }
     }
+}
+
+/// The same of what somebody asks for.
+pub(crate) fn samples_before(warmup: u32, calls: Option<u32>) -> u32 {
+    warmup.max(if calls.is_some() { 1 } else { 2 })
 }
 
 /// The same ranks, whose calls go by this algorithm where it can do them, or by size and nodes.
@@ -178,7 +189,7 @@ impl<'a> Bench<'a> {
         let sent_before = comm.stats().sent_bytes;
         let mut last = run.timed(in_a_row, touch)?;
         let sent = (comm.stats().sent_bytes - sent_before) / u64::from(in_a_row);
-        for _ in 1..method.warmup {
+        for _ in 1..method.before() {
             comm.barrier()?;
             last = run.timed(in_a_row, touch)?;
         }

@@ -111,6 +111,8 @@ pub struct Measured {
     pub write: f64,
     /// Reads and writes at once, summed.
     pub both: f64,
+    /// Whether they are the drive's: else the system's page cache was in between.
+    pub is_direct: bool,
 }
 
 /// Measure, and print.
@@ -143,5 +145,5 @@ pub fn measure(folder: &Path) -> Result<Measured, Failure> {
     let write = rate(&[Direction::Write])?;
     let read = rate(&[Direction::Read])?;
     let both = rate(&[Direction::Read, Direction::Write])?;
-    Ok(Measured { read, write, both })
+    Ok(Measured { read, write, both, is_direct: rig.is_direct() })
 }

@@ -12,7 +12,7 @@ use crate::args::{self, Args};
 use crate::device::Place;
 use crate::failure::{Failure, cannot_write, give_up};
 use crate::kind::Case;
-use crate::measure::{BUDGET, Bench, Method};
+use crate::measure::{BUDGET, Bench, Method, samples_before};
 use crate::record::Record;
 use crate::reference::SEED;
 use crate::sys::{Cpu, processor};
@@ -278,7 +278,7 @@ fn facts(args: &Args, comm: &Communicator, title: &str, choice: &str) -> Vec<Str
         format!("machine: {}; {}, rank 0 on {cores}", processor(), size::ranks(comm.size())),
         format!(
             "algorithm: {choice}; calls: {calls} after {} of warm-up; seed {SEED}",
-            args.warmup
+            samples_before(args.warmup, args.iters)
         ),
         format!("time: {}, the slowest rank's; GB = 1e9 bytes", times(args)),
     ]

@@ -280,8 +280,8 @@ impl Shared {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wait until nothing is queued. Where this thread is asked to end that, what is queued ends, and
-    /// the world with it.
+    /// Wait until nothing is queued. Where this thread is asked to end that, what is queued ends,
+    /// and the world with it.
     #[inline]
     pub(crate) fn drain(&self) {
         let why = "interrupted behind calls that were started before";

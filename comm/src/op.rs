@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(Op::code_name(10), None);
     }
 
-    /// What a header has for an operator is one more than its code, and for a purpose from there on.
+    /// What a header has for an operator is one more than its code; purposes come behind all.
     #[test]
     fn no_name_of_an_operator_makes_a_purpose_of_it() {
         let codes = |name: &str| CUSTOM | (digest(name) % DIGESTS);

@@ -231,6 +231,12 @@ fn drive(place: &Place, endurance_tb: Option<f64>) -> Result<Drive, String> {
             eprintln!("measuring {name} ...");
             let found = offload::measure(&place.path)
                 .map_err(|error| format!("{error}; {name}=READ/WRITE needs no measuring"))?;
+            if !found.is_direct {
+                return Err(format!(
+                    "--path: {name} takes nothing past the page cache of the system, whose rates \
+                     would be measured in place of the drive's: say {name}=READ/WRITE, in GB/s"
+                ));
+            }
             let (read, write) = (Rate::measured(found.read), Rate::measured(found.write));
             Drive { both: Some(found.both), ..Drive::new(name, read, write) }
         }

@@ -5,6 +5,8 @@ use crate::args::Args;
 use crate::data::Corpus;
 use crate::error::Error;
 use brigade_comm::Communicator;
+use crc_fast::CrcAlgorithm;
+use std::path::Path;
 
 /// Refuse what this rank was told otherwise than rank 0, of what decides which numbers a run
 /// computes, the text included: each rank reads its own. Collective.
@@ -78,8 +80,24 @@ fn told(args: &Args, text: &Corpus) -> Vec<(&'static str, String)> {
         ("checkpoint", told_whether(args.checkpoint.is_some())),
         ("keep", told_whether(args.keep)),
         ("resume", told_whether(args.resume.is_some())),
+        ("trace", told_whether(args.trace.is_some())),
+        ("draw", told_whether(args.draw.is_some())),
+        ("schedule", args.schedule.as_deref().map_or("none".to_string(), mark_of)),
+        ("mesh", args.mesh.as_ref().map_or("none".to_string(), |mesh| mesh.to_string())),
+        ("secondary", told_whether(args.travel.secondary)),
     ];
     counts.chain(words).chain(args.hyper.by_flag()).collect()
+}
+
+/// What tells a file from another; one that cannot be read is refused by who needs it.
+fn mark_of(path: &Path) -> String {
+    match std::fs::read(path) {
+        Err(error) => format!("one that cannot be read ({error})"),
+        Ok(bytes) => {
+            let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &bytes);
+            format!("{} bytes with checksum {sum:016x}", bytes.len())
+        }
+    }
 }
 
 fn told_whether(is_asked: bool) -> String {
@@ -119,6 +137,7 @@ mod tests {
             (["", "--beta2 0.5"], "--beta2: rank 1 was told 0.5, but rank 0 0.95"),
             (["--seed 7", ""], "--seed: rank 1 was told 1851, but rank 0 7"),
             (["", "--checkpoint x"], "--checkpoint: rank 1 was told it, but rank 0 none"),
+            (["--trace x", ""], "--trace: rank 1 was told none, but rank 0 it"),
             (["--resume x", ""], "--resume: rank 1 was told none, but rank 0 it"),
             (["--strategy fsdp", ""], "--strategy: rank 1 was told ddp, but rank 0 fsdp"),
             (["", "--compress topk"], "--compress: rank 1 was told topk:0.01, but rank 0 none"),

@@ -116,8 +116,7 @@ impl Corpus {
 
     /// Window `index` of `of` evenly spread over the held-out text: `context` + 1 bytes.
     pub fn held_out(&self, index: usize, of: usize, context: usize) -> &[u8] {
-        let last = self.len() - self.train - context - 1;
-        let start = self.train + last * index / of.max(1);
+        let start = self.train + self.windows(context) * index / of.max(1);
         &self.bytes[start..=start + context]
     }
 
@@ -203,6 +202,12 @@ mod tests {
             let window = text.held_out(index, 32, 128);
             assert!(window.as_ptr() >= split && window.len() == 129);
         }
+        // In all windows each is one of them, and the last one ends where the text does.
+        let count = text.windows(128);
+        let starts = (0..count).map(|index| text.held_out(index, count, 128).as_ptr());
+        assert!(starts.enumerate().all(|(index, start)| start == split.wrapping_add(index)));
+        let end = text.held_out(count - 1, count, 128).as_ptr_range().end;
+        assert_eq!(end, text.bytes.as_ptr_range().end);
     }
 
     #[test]

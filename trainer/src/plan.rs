@@ -10,9 +10,9 @@ use crate::args::Args;
 use crate::begin;
 use crate::error::Error;
 use crate::kernels::Cpu;
-use crate::layout::Layout;
+use crate::layout::{Config, Layout};
 use crate::parallel::pipeline::{Action, Kind, Timeline};
-use crate::parallel::{Memory, Source};
+use crate::parallel::{Memory, Source, Ways};
 use crate::report::{grouped, megabytes, two_sizes};
 use crate::state::State;
 use brigade_comm::{Communicator, Settings};
@@ -108,14 +108,22 @@ fn of_rank(args: &Args, world: Option<&Communicator>) -> Result<Plan, Error> {
 }
 
 /// Operations of a step over all ranks: 6 a parameter and token in products with weights, and
-/// 12 · layers · width · context a token in attention (Chowdhery et al. 2022).
+/// 12 · layers · width · context a token in attention (Chowdhery et al. 2022); of experts those
+/// that a token goes to. With `--recompute` forward, a third of it, is done twice in all blocks but
+/// one.
 fn operations(args: &Args) -> f64 {
     let config = args.config();
-    let tokens = (args.batch * args.context) as f64;
+    let Config { layers, width, context, vocab, top, .. } = config;
+    let seen = if config.experts > 0 { Config { experts: top, ..config } } else { config };
     // Embeddings are looked up, not multiplied with.
-    let tables = (config.vocab + config.context) * config.width;
-    let weights = (Layout::new(config).len() - tables) as f64;
-    tokens * (6.0 * weights + 12.0 * (config.layers * config.width * config.context) as f64)
+    let tables = (vocab + context) * width;
+    let head = vocab * width;
+    let blocks = Layout::new(seen).len() - tables - head;
+    let tokens = (args.batch * context) as f64;
+    let of_blocks = 6.0 * blocks as f64 + 12.0 * (layers * width * context) as f64;
+    let is_twice = args.recompute || args.offload_activations.is_some();
+    let again = if is_twice { (layers - 1) as f64 / (3 * layers) as f64 } else { 0.0 };
+    tokens * ((1.0 + again) * of_blocks + 6.0 * head as f64)
 }
 
 /// The part of all ranks' time in which a pipeline of equal stages computes nothing.
@@ -168,7 +176,10 @@ fn rows(args: &Args, ranks: usize, plan: &Plan) -> Result<Vec<(String, String)>,
     };
     let link = args.link;
     let bubble = bubble(args, ranks)?;
-    let busy = (ranks as f64 * (1.0 - bubble.unwrap_or(0.0))).min(at_once as f64);
+    // Servers multiply nothing.
+    let workers =
+        Ways::of(&args.strategy)?.pace.map_or(ranks, |pace| pace.share(args, (0, ranks)).1);
+    let busy = (workers as f64 * (1.0 - bubble.unwrap_or(0.0))).min(at_once as f64);
     if let Some(bubble) = bubble {
         let text = format!("{:.1} % of the time, if all stages take as long", 100.0 * bubble);
         rows.push(row("bubble", text));
@@ -333,6 +344,20 @@ mod tests {
         assert_eq!(flags("--strategy 1f1b", 2)[..2], ["--micro-batches 8", "--recompute"]);
         let ordered = flags("--ordered", 2);
         assert!(ordered.iter().all(|flags| !flags.contains("--accumulate")), "{ordered:?}");
+    }
+
+    #[test]
+    fn operations_are_of_what_a_token_meets() {
+        let of = |flags: &str| operations(&args(flags));
+        // A gate for each block is all that comes on top of one expert.
+        let gates = |experts: f64| 6.0 * 2.0 * 20.0 * experts;
+        let tokens = (args("").batch * args("").context) as f64;
+        let of_one = of("") / tokens + gates(1.0);
+        let of_experts = of("--experts 64 --top 1") / tokens;
+        assert!((of_experts - of_one).abs() < 1.0, "{of_experts}, {of_one}");
+        let twice = of("--recompute") / of("");
+        // Of two blocks one is computed once more: a third of half of what is theirs.
+        assert!((1.0..1.0 + 1.0 / 6.0).contains(&twice) && twice > 1.05, "{twice}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::Failure;
 use crate::failure::cannot_write;
+use crate::median::median;
 use crate::plot::{Line, picture};
 use crate::session::Target;
 use crate::sys::processor;
@@ -68,8 +69,8 @@ impl Spread {
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
-        let last = values.len() - 1;
-        Self { median: values[values.len() / 2], least: values[0], most: values[last] }
+        let median = median(values.iter().copied()).expect("there are some");
+        Self { median, least: values[0], most: values[values.len() - 1] }
     }
 }
 

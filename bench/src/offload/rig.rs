@@ -165,7 +165,7 @@ impl Rig {
         let mut pending = Vec::with_capacity(tensors);
         let (mut count, mut waits_ns) = (0_u64, Vec::new());
         let (cpu, start) = (Cpu::Process.used(), Instant::now());
-        while start.elapsed() < least {
+        while count == 0 || start.elapsed() < least {
             let handed_in = Instant::now();
             let mut offset = count % in_file * batch_bytes;
             for buffer in buffers.drain(..) {

@@ -9,6 +9,8 @@
 use brigade_comm::Rule;
 use brigade_schedule::{Algorithm, Collective};
 
+use crate::median::median;
+
 /// What is chosen without rules stays where nothing is faster by this part: clocks are no better.
 const WORTH: f64 = 0.03;
 /// How often chance may look like a difference.
@@ -40,9 +42,7 @@ impl Timed {
 
     /// The median over the rounds.
     pub(super) fn median(&self, algorithm: Algorithm) -> f64 {
-        let mut times = self.of(algorithm).to_vec();
-        times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied().unwrap_or(f64::INFINITY)
+        median(self.of(algorithm).iter().copied()).unwrap_or(f64::INFINITY)
     }
 
     /// In how many rounds it was faster than the usual one.

@@ -103,8 +103,8 @@ impl Progress {
         self.unsettled.fetch_sub(1, Ordering::Release);
     }
 
-    /// Wait until nothing is queued, so that a blocking call keeps its place in the order. Where this
-    /// thread is asked to end it, `give_up` has to end what is queued.
+    /// Wait until nothing is queued, so that a blocking call keeps its place in the order. Where
+    /// this thread is asked to end it, `give_up` has to end what is queued.
     #[inline]
     pub(crate) fn drain(&self, give_up: impl Fn()) {
         if self.unsettled.load(Ordering::Acquire) > 0 {

@@ -90,7 +90,7 @@ impl Rates {
             lanes.push(ring);
         }
         let (begun, mut crossed) = (Instant::now(), 0);
-        while begun.elapsed() < least {
+        while crossed == 0 || begun.elapsed() < least {
             for ring in &mut lanes {
                 let flight = ring.flights.pop_front().expect("buffers are on their way");
                 ring.depart(flight.land()?)?;

@@ -194,6 +194,8 @@ mod tests {
             ("--clip 0", 1, "--clip"),
             ("--clip inf", 1, "--clip"),
             ("--clip 1 --strategy ps-async", 2, "--clip"),
+            ("--strategy ps,tp --servers 2", 4, "--strategy"),
+            ("--strategy ps-async,ep --experts 8", 4, "--strategy"),
             ("--accumulate 0", 1, "--accumulate"),
             ("--accumulate 5", 2, "--batch"),
             ("--strategy tp --precision f16", 2, "--precision"),

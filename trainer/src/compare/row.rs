@@ -77,7 +77,8 @@ impl Reading {
         reading.exposed = total(|step| step.exposed_ms) / total(|step| step.step_ms);
         let mut speeds: Vec<f64> = warm.iter().map(|step| step.tokens_per_second).collect();
         speeds.sort_by(f64::total_cmp);
-        reading.tokens_per_second = speeds[speeds.len() / 2];
+        let (below, above) = ((speeds.len() - 1) / 2, speeds.len() / 2);
+        reading.tokens_per_second = f64::midpoint(speeds[below], speeds[above]);
         reading.last_steps = steps.len();
         Ok(reading)
     }

@@ -22,7 +22,7 @@ pub use eventual::Eventual;
 pub use together::Together;
 
 use super::cut::Cut;
-use super::{Lanes, Memory, Strategy, Thrift, Travel};
+use super::{Lanes, Memory, Strategy, Thrift, Travel, Ways};
 use crate::args::Args;
 use crate::device::DeviceUse;
 use crate::error::Error;
@@ -83,7 +83,11 @@ impl Pace {
         }
         let travel = Travel { servers: None, staleness: None, ..args.travel };
         let is_narrow = args.precision != Precision::F32;
+        let is_divided = Ways::of(&args.strategy)?.inside.is_some();
         match pace {
+            _ if is_divided => {
+                refuse("strategy", "servers hold whole tensors: no way divides them")
+            }
             _ if travel != Travel::default() => refuse("strategy", "servers get what is as it is"),
             _ if args.mesh.is_some() => refuse("mesh", "is not for servers: say --servers"),
             _ if args.optimizer.has_norms() => refuse("optimizer", "has norms of whole tensors"),

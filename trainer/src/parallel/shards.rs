@@ -231,6 +231,8 @@ impl<'a> Shards<'a> {
         self.is_complete = false;
         if self.precision == Precision::F16 && self.has_overflow(optimizer)? {
             self.disk.as_mut().map_or(Ok(()), Disk::restart)?;
+            // What is near is as good as before, but steps shall send what formulas say.
+            self.forget_near();
             return Ok(false);
         }
         if optimizer.rule().has_norms() {

@@ -117,6 +117,32 @@ fn a_schedule_from_a_file_is_carried_out_and_drawn() {
     }
 }
 
+/// Wherever it lets go of what is whole, and asks for it again.
+#[test]
+fn a_schedule_may_let_go_of_stages_where_it_likes() {
+    let folder = Folder::new();
+    let flags = "--steps 4 --strategy fsdp --mesh dp=2,pp=1 --micro-batches 1";
+    let mut first = Vec::new();
+    for (at, text) in [
+        "0UNSHARD,0F0,0B0,0RESHARD",
+        "0UNSHARD,0F0,0B0,0RESHARD,0RESHARD",
+        "0RESHARD,0F0,0RESHARD,0B0,0RESHARD,0UNSHARD",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = folder.file(&format!("schedule-{at}"));
+        std::fs::write(file.as_ref().unwrap(), text).unwrap();
+        for outcome in world(2, &Args { schedule: file, ..args(flags) }) {
+            if first.is_empty() {
+                first = bits(&outcome.losses);
+            }
+            assert_eq!(bits(&outcome.losses), first, "{text}");
+            assert_eq!(outcome.sent_bytes, outcome.formula_bytes, "{text}");
+        }
+    }
+}
+
 /// DeepSpeed's picture of 3D parallelism: two pipelines of two stages with eight micro-batches, and
 /// sums over the ranks that share a stage at the end.
 #[test]

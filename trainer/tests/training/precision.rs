@@ -99,6 +99,24 @@ fn a_resumed_run_goes_on_with_the_loss_scale() {
     assert!(says(r#"\"scale\":32768.0,\"steps\":8"#), "the scale that it went on with");
 }
 
+/// What is near is gathered anew after a step that was skipped, as formulas have it.
+#[test]
+fn steps_that_are_skipped_send_what_their_formula_says() {
+    let folder = Folder::new();
+    let all = args("--steps 8 --precision f16 --strategy fsdp --mesh dp=2,shard=2 --secondary");
+    world(4, &Args { checkpoint: folder.file("first"), stop_at: Some(1), ..all.clone() });
+    let mut large = folder.bytes("first");
+    let place = large.windows(7).position(|bytes| bytes == b"65536.0").unwrap();
+    large[place..place + 7].copy_from_slice(b"8388608");
+    std::fs::write(folder.0.join("large"), large).unwrap();
+    let (resume, checkpoint) = (folder.file("large"), folder.file("after"));
+    for outcome in world(4, &Args { resume, checkpoint, ..all }) {
+        assert_eq!(outcome.sent_bytes, outcome.formula_bytes);
+    }
+    let after = folder.bytes("after");
+    assert!(!after.windows(7).any(|bytes| bytes == b"8388608"), "no step was skipped");
+}
+
 /// Numbers of a checkpoint, all of which are as many times what they were.
 fn multiplied(bytes: &[u8], by: f32) -> Vec<u8> {
     let head = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -186,6 +186,8 @@ fn what_makes_no_sense_is_refused_where_it_is() {
         ("0B0,0F0", "cell 1, 0B0: 0F0 does not come before it"),
         ("0F0,0W0,0I0", "cell 2, 0W0: 0I0 does not come before it"),
         ("0F0,0F0,0B0", "cell 2, 0F0: it is done a second time"),
+        ("0F0,0F1,0B0,0I0,0W0", "cell 4, 0I0: 0B0 has done that"),
+        ("0F0,0F1,0I0,0B0", "cell 4, 0B0: 0I0 has done that"),
         ("0F0,0B0\n0F1,0B1", "row 2 (rank 1), cell 1, 0F1: stage 0 is on rank 0"),
         ("0F0,0B0\n2F0,2B0", "no rank has stage 1"),
         ("0F0,0F1,0B0", "2 micro-batches through 1 stages are 2 forwards"),

@@ -3,6 +3,7 @@
 
 mod graphs;
 mod library;
+mod memory;
 mod processes;
 mod rank;
 mod threads;

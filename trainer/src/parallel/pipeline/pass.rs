@@ -23,15 +23,7 @@ impl Stages for Pass<'_, '_> {
             Kind::Input => self.backward_input(action, wires),
             Kind::Weight => self.backward_weight(action),
             Kind::Unshard => self.chunk(action).unshard(),
-            Kind::Reshard => {
-                // What is let go of has arrived, or else nobody can be sure that it was asked for.
-                let chunk = self.chunk(action);
-                for unit in chunk.units.clone() {
-                    chunk.shards.fetch(unit)?;
-                }
-                chunk.reshard();
-                Ok(())
-            }
+            Kind::Reshard => self.chunk(action).reshard(),
             // A gradient is on its way as soon as the last micro-batch has been added to it.
             _ => Ok(()),
         }

@@ -38,6 +38,9 @@ impl Shape {
                 if action.kind.has_micro() && !seen.insert(action) {
                     return Err(fault("it is done a second time".to_string()));
                 }
+                if let Some(twin) = twin(action).filter(|twin| seen.contains(twin)) {
+                    return Err(fault(format!("{twin} has done that")));
+                }
                 micros = micros.max(action.micro + 1);
             }
         }
@@ -102,6 +105,16 @@ impl Shape {
              backwards, but there are {forwards} and {backwards}"
         )))
     }
+}
+
+/// What does the same as `action`, or all of it: a backward is whole or in two parts.
+fn twin(action: Action) -> Option<Action> {
+    let kind = match action.kind {
+        Kind::Backward => Kind::Input,
+        Kind::Input => Kind::Backward,
+        _ => return None,
+    };
+    Some(Action { kind, ..action })
 }
 
 /// What must have been done on the same rank before `action`, and has not.

@@ -139,21 +139,24 @@ impl Chunk<'_> {
     }
 
     /// Before the update, which may want parameters in parts.
-    fn finish(&mut self) {
-        self.reshard();
+    fn finish(&mut self) -> Result<(), Error> {
         self.done = 0;
+        self.reshard()
     }
 
     pub(super) fn unshard(&mut self) -> Result<(), Error> {
         if std::mem::replace(&mut self.is_whole, true) { Ok(()) } else { self.shards.summon() }
     }
 
-    pub(super) fn reshard(&mut self) {
+    pub(super) fn reshard(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.is_whole) {
             for unit in self.units.clone() {
+                // What is let go of has arrived, or else nobody can be sure that it was asked for.
+                self.shards.fetch(unit)?;
                 self.shards.release(unit);
             }
         }
+        Ok(())
     }
 }
 
@@ -228,7 +231,7 @@ impl Home for Chunks<'_> {
         lr: f32,
     ) -> Result<[Duration; 2], Error> {
         let chunk = self.chunks[stage].as_mut().expect("a stage of this rank");
-        chunk.finish();
+        chunk.finish()?;
         chunk.shards.update(optimizer, lr)?;
         Ok([chunk.shards.take_waited(), chunk.take_files_waited()])
     }

@@ -181,7 +181,11 @@ impl<'a> Worker<'a> {
     pub(super) fn memory(&self) -> Memory {
         let bytes = |numbers: usize| 4 * numbers as u64;
         let [activations, pinned, arena] = match &self.machine {
-            Machine::Host(host) => [host.tape.bytes() + host.scratch.bytes(), 0, 0],
+            Machine::Host(host) => {
+                let Host { tape, scratch, tokens, targets, .. } = &**host;
+                let text = bytes(tokens.len() + targets.len());
+                [tape.bytes() + scratch.bytes() + self.model.gated_bytes() + text, 0, 0]
+            }
             Machine::Device(crossing, _) => crossing.bytes(),
         };
         Memory {
