@@ -686,7 +686,8 @@ brigade_result_t brigade_all_to_all(const void *sendbuf,
                                     brigade_work_t *work);
 
 // Like brigade_all_to_all with sendcounts[r] elements to rank r and recvcounts[r] from it, one
-// block behind the other. In place: sendbuf == recvbuf, with as many elements out as in.
+// block behind the other; for itself a rank has one number in both. In place: sendbuf == recvbuf,
+// with as many elements out as in.
 //
 // Threads: from any thread; calls on one communicator are carried out one after the other.
 brigade_result_t brigade_all_to_all_v(const void *sendbuf,

@@ -204,7 +204,8 @@ impl Communicator {
         self.apart(&Call::moving(Collective::AllToAll, T::DTYPE, count), input, output)
     }
 
-    /// Like [`Communicator::all_to_all`] with `to[r]` elements to rank `r` and `from[r]` from it.
+    /// Like [`Communicator::all_to_all`] with `to[r]` elements to rank `r` and `from[r]` from it;
+    /// for itself a rank has one number in both.
     ///
     /// Cost: P-1 steps; every block is sent once.
     ///

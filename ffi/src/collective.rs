@@ -141,7 +141,8 @@ pub unsafe extern "C" fn brigade_all_to_all(
 }
 
 /// Like brigade_all_to_all with sendcounts[r] elements to rank r and recvcounts[r] from it, one
-/// block behind the other. In place: sendbuf == recvbuf, with as many elements out as in.
+/// block behind the other; for itself a rank has one number in both. In place: sendbuf == recvbuf,
+/// with as many elements out as in.
 ///
 /// Threads: from any thread; calls on one communicator are carried out one after the other.
 #[unsafe(no_mangle)]
