@@ -147,6 +147,24 @@ fn a_schedule_in_which_most_letters_stay_on_a_rank_is_carried_out() {
 }
 
 #[test]
+fn a_schedule_may_let_go_of_stages_where_it_likes() {
+    if !has_device() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.0.join("schedule.csv");
+    for text in [
+        "0UNSHARD,0F0,0B0,0RESHARD,0RESHARD",
+        "0RESHARD,0F0,0RESHARD,0B0,0RESHARD,0UNSHARD",
+        "0UNSHARD,0UNSHARD,0F0,0B0",
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let flags = "--batch 16 --steps 4 --strategy fsdp --mesh dp=2,pp=1 --micro-batches 1";
+        check(2, &format!("{flags} --schedule {}", file.display()), TOLERANCE);
+    }
+}
+
+#[test]
 fn a_checkpoint_goes_from_stages_to_the_processor_and_back() {
     if !has_device() {
         return;
