@@ -27,8 +27,10 @@ pub(crate) struct Relay {
     /// Each reader says at its end whether all that it read was passed on.
     ended: (Sender<bool>, Receiver<bool>),
     readers: usize,
-    /// How many readers have something to pass on, rather than to wait for.
+    /// How many readers have something to pass on, rather than to wait for, and how often any of
+    /// them has got something.
     passing: Arc<AtomicUsize>,
+    got: Arc<AtomicUsize>,
 }
 
 /// What became of all that ranks have printed.
@@ -45,7 +47,7 @@ impl Relay {
     /// For a world of so many ranks; `prefix` says whether lines are marked.
     pub(crate) fn new(prefix: bool, ranks: usize) -> Self {
         let width = prefix.then(|| (ranks - 1).to_string().len());
-        Self { width, ended: channel(), readers: 0, passing: Arc::default() }
+        Self { width, ended: channel(), readers: 0, passing: Arc::default(), got: Arc::default() }
     }
 
     /// Start the command of `rank` with its output going where it should.
@@ -70,7 +72,8 @@ impl Relay {
     /// Wait until everything that was printed has been passed on. Whoever reads it may take its
     /// time, as a pager does.
     pub(crate) fn finish(&mut self, signals: &Signals) -> Passed {
-        let due = Instant::now() + LAST_LINES;
+        // Since when nothing was passed on, and how much had come by then.
+        let (mut idle, mut seen) = (Instant::now(), self.got.load(Ordering::Acquire));
         let mut passed = Passed::All;
         loop {
             for is_passed_on in self.ended.1.try_iter() {
@@ -79,8 +82,11 @@ impl Relay {
                     passed = Passed::Less;
                 }
             }
-            let is_over = self.passing.load(Ordering::Acquire) == 0 && Instant::now() >= due;
-            if self.readers == 0 || is_over {
+            let got = self.got.load(Ordering::Acquire);
+            if self.passing.load(Ordering::Acquire) > 0 || got != seen {
+                (idle, seen) = (Instant::now(), got);
+            }
+            if self.readers == 0 || idle.elapsed() >= LAST_LINES {
                 return passed;
             }
             match signals.wait(LOOK) {
@@ -97,7 +103,7 @@ impl Relay {
         mark: String,
     ) -> io::Result<()> {
         let (ended, passing) = (self.ended.0.clone(), Arc::clone(&self.passing));
-        let source = Watched { source, passing: Arc::clone(&passing) };
+        let source = Watched { source, passing: Arc::clone(&passing), got: Arc::clone(&self.got) };
         passing.fetch_add(1, Ordering::Release);
         let reader = std::thread::Builder::new().name("output".into());
         let started = reader.spawn(move || {
@@ -123,6 +129,7 @@ impl Relay {
 struct Watched<R> {
     source: R,
     passing: Arc<AtomicUsize>,
+    got: Arc<AtomicUsize>,
 }
 
 impl<R: Read> Read for Watched<R> {
@@ -130,6 +137,7 @@ impl<R: Read> Read for Watched<R> {
         self.passing.fetch_sub(1, Ordering::Release);
         let got = self.source.read(room);
         self.passing.fetch_add(1, Ordering::Release);
+        self.got.fetch_add(1, Ordering::Release);
         got
     }
 }

@@ -282,8 +282,10 @@ class Communicator:
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, _error, _traceback):
-        if kind is not None:
+    def __exit__(self, kind, error, _traceback):
+        # Some say that all is well.
+        is_well = kind is GeneratorExit or kind is SystemExit and error.code in (None, 0)
+        if kind is not None and not is_well:
             self._give_up(kind)
         self.close()
 

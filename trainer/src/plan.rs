@@ -113,12 +113,14 @@ fn of_rank(args: &Args, world: Option<&Communicator>) -> Result<Plan, Error> {
 /// one.
 fn operations(args: &Args) -> f64 {
     let config = args.config();
-    let Config { layers, width, context, vocab, top, .. } = config;
-    let seen = if config.experts > 0 { Config { experts: top, ..config } } else { config };
+    let Config { layers, width, context, vocab, experts, top, .. } = config;
+    let seen = if experts > 0 { Config { experts: top, ..config } } else { config };
+    // Of a gate, which every expert has a row in, all of it.
+    let gates = if experts > 0 { layers * width * (experts - top) } else { 0 };
     // Embeddings are looked up, not multiplied with.
     let tables = (vocab + context) * width;
     let head = vocab * width;
-    let blocks = Layout::new(seen).len() - tables - head;
+    let blocks = Layout::new(seen).len() + gates - tables - head;
     let tokens = (args.batch * context) as f64;
     let of_blocks = 6.0 * blocks as f64 + 12.0 * (layers * width * context) as f64;
     let is_twice = args.recompute || args.offload_activations.is_some();
@@ -352,7 +354,7 @@ mod tests {
         // A gate for each block is all that comes on top of one expert.
         let gates = |experts: f64| 6.0 * 2.0 * 20.0 * experts;
         let tokens = (args("").batch * args("").context) as f64;
-        let of_one = of("") / tokens + gates(1.0);
+        let of_one = of("") / tokens + gates(64.0);
         let of_experts = of("--experts 64 --top 1") / tokens;
         assert!((of_experts - of_one).abs() < 1.0, "{of_experts}, {of_one}");
         let twice = of("--recompute") / of("");

@@ -16,7 +16,8 @@ const FORGETTING: Duration = Duration::from_secs(2);
 
 /// Meet through a store of PyTorch's. Ranks that meet there several times look for each world under
 /// a key of its own: all of them make their worlds in the same order. One that did not come to be
-/// is looked for again: some may have tried that more often than others.
+/// for any of them is looked for again: some may have tried that more often than others. Where one
+/// came to be for some, and the last gave up in that very moment, they no longer count alike.
 pub(super) fn join_by_store(
     store: &StoreAddress,
     rank: usize,

@@ -74,7 +74,8 @@ impl Claimed {
         }
         for _ in 0..TRIES {
             // Emptied only once it is ours: somebody may be writing there.
-            let (file, is_new) = there(path).map_err(|e| refused(Operation::Open, e))?;
+            let found = there(path).map_err(|e| refused(Operation::Open, e))?;
+            let Some((file, is_new)) = found else { continue };
             owner::own(&file, path)?;
             // Who had it until now may have removed it.
             if is_one(file.metadata(), fs::metadata(path)) {
@@ -108,14 +109,18 @@ impl Claimed {
     }
 }
 
-/// The file at this path, and whether it was made here. It may go at any moment, and another come.
-fn there(path: &Path) -> io::Result<(fs::File, bool)> {
+/// The file at this path, and whether it was made here; none if it went in that moment.
+fn there(path: &Path) -> io::Result<Option<(fs::File, bool)>> {
     match options().create_new(true).open(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            let file = options().create(true).truncate(false).open(path)?;
-            Ok((file, false))
+            // A link may lead to where nothing is yet.
+            let is_link = path.is_symlink();
+            match options().create(is_link).truncate(false).open(path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+                opened => Ok(Some((opened?, false))),
+            }
         }
-        made => Ok((made?, true)),
+        made => Ok(Some((made?, true))),
     }
 }
 

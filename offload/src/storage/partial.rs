@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +20,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// What this process writes under names that end with `.partial`.
-static NAMED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static NAMED: Mutex<Vec<Named>> = Mutex::new(Vec::new());
+
+/// What has such a name: the path that it will have, and which file it is, as far as that is known.
+#[derive(Debug)]
+struct Named {
+    path: PathBuf,
+    file: Option<(u64, u64)>,
+}
+
+impl Named {
+    fn of(path: &Path, file: &File) -> Self {
+        let found = file.metadata().ok();
+        Self { path: path.to_owned(), file: found.map(|found| (found.dev(), found.ino())) }
+    }
+}
 
 /// A file that is being written.
 #[derive(Debug)]
@@ -34,7 +48,7 @@ pub struct Partial {
 #[derive(Debug)]
 #[must_use = "files may be given names once it is dropped"]
 pub struct Abandoned {
-    _named: MutexGuard<'static, Vec<PathBuf>>,
+    _named: MutexGuard<'static, Vec<Named>>,
 }
 
 impl Partial {
@@ -117,14 +131,14 @@ impl Partial {
                 return Err(io::Error::other(problem));
             }
             fs::rename(beside(&self.path), &self.path)?;
-            named.retain(|path| *path != self.path);
+            named.retain(|it| it.path != self.path);
             self.is_named = false;
         }
         Ok(())
     }
 
     /// Give it a name, which it keeps at least as long as the list of names is held.
-    fn show(&mut self) -> io::Result<MutexGuard<'static, Vec<PathBuf>>> {
+    fn show(&mut self) -> io::Result<MutexGuard<'static, Vec<Named>>> {
         let start = Instant::now();
         loop {
             let mut named = named();
@@ -133,7 +147,7 @@ impl Partial {
             }
             match sys::link(&self.file, &beside(&self.path)) {
                 Ok(()) => {
-                    named.push(self.path.clone());
+                    named.push(Named::of(&self.path, &self.file));
                     self.is_named = true;
                     return Ok(named);
                 }
@@ -160,7 +174,7 @@ impl Drop for Partial {
                 // Something else has failed, which is told; the next who writes here removes it.
                 let _ = fs::remove_file(beside(&self.path));
             }
-            named.retain(|path| *path != self.path);
+            named.retain(|it| it.path != self.path);
         }
     }
 }
@@ -195,9 +209,14 @@ pub fn clear(path: &Path) -> io::Result<()> {
 /// Remove the partial files of this process that have names, for a process that is about to end.
 pub fn abandon() -> Abandoned {
     let named = named();
-    for path in named.iter() {
-        // The process ends, and nobody is left to be told.
-        let _ = fs::remove_file(beside(path));
+    for Named { path, file } in named.iter() {
+        let name = beside(path);
+        let there = fs::symlink_metadata(&name).map(|found| (found.dev(), found.ino()));
+        // Where there are no locks it may be another's by now.
+        if there.ok() == *file {
+            // The process ends, and nobody is left to be told.
+            let _ = fs::remove_file(name);
+        }
     }
     Abandoned { _named: named }
 }
@@ -225,7 +244,7 @@ fn with_name(path: &Path) -> io::Result<File> {
         match OpenOptions::new().write(true).create_new(true).open(&name) {
             // Whoever saw it before it was locked may have taken it for a left-over.
             Ok(file) if !is_taken(&file) && is_at(&file, &name) => {
-                named.push(path.to_owned());
+                named.push(Named::of(path, &file));
                 return Ok(file);
             }
             Ok(_) => {}
@@ -254,7 +273,7 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn named() -> MutexGuard<'static, Vec<PathBuf>> {
+fn named() -> MutexGuard<'static, Vec<Named>> {
     // Changed by code that does not panic between its lines.
     NAMED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -219,13 +219,12 @@ mod tests {
             _done: &mut Vec<Completion>,
         ) -> Result<(), String> {
             std::thread::sleep(limit.min(TICK));
-            if let Death::Lingering = self.death {
-                LAST.set(Some(Lingering(Arc::clone(&self.is_over))));
-            }
             match self.death {
-                Death::Broken | Death::Lingering if self.has_transfer => {
+                Death::Lingering if self.has_transfer => {
+                    LAST.set(Some(Lingering(Arc::clone(&self.is_over))));
                     Err(String::from("it is broken"))
                 }
+                Death::Broken if self.has_transfer => Err(String::from("it is broken")),
                 Death::Panicking if self.has_transfer => panic!("as the test wants"),
                 _ => Ok(()),
             }

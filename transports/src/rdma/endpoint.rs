@@ -94,13 +94,16 @@ impl RdmaEndpoint {
     fn offer(
         &self,
         to: usize,
-        turn: usize,
+        by: Turn,
         deadline: Instant,
     ) -> Result<Asked<PreparedWire>, TransportError> {
+        let turn = by.number;
         let peer = self.shared.peer(to);
         let has_lent = Arc::default();
         let mut prepared: Vec<Prepared> = Vec::new();
-        for stripe in 0..self.stripes(&peer.card) {
+        // A peer whose port is down takes none of several: then one, by each way in turn.
+        let stripes = if turn == 0 { self.stripes(&peer.card) } else { 1 };
+        for stripe in 0..stripes {
             match self.prepare(peer, &has_lent, turn + stripe) {
                 Ok(stripe) => prepared.push(stripe),
                 // With fewer it is a wire, too.
@@ -110,7 +113,7 @@ impl RdmaEndpoint {
         }
         let offered = prepared.iter().map(|it| it.offered).collect();
         let frame = Frame::Offer { ring_bytes: self.ring_bytes as u32, stripes: offered };
-        Ok(self.ask(to, PreparedWire { has_lent, prepared, turn }, frame, deadline))
+        Ok(self.ask(to, PreparedWire { has_lent, prepared, turn: by }, frame, deadline))
     }
 
     /// Prepare a queue pair at the addresses whose `turn` it is, or else at the next whose port
@@ -131,18 +134,21 @@ impl RdmaEndpoint {
         }
     }
 
-    /// Ask again in a moment where a port was down, by other addresses if there are any.
+    /// Ask again in a moment where a port was down, by other addresses if there are any; for as
+    /// long as a path may be gone that is in use.
     fn rest_or(
         &mut self,
         error: TransportError,
-        (to, turn): (usize, usize),
+        to: usize,
+        Turn { number, since }: Turn,
         deadline: Instant,
     ) -> Result<Option<Box<dyn SendWire>>, TransportError> {
-        let now = Instant::now();
-        if !is_passing(&error) || now >= deadline {
+        let (now, patience) = (Instant::now(), self.shared.local.settings.reconnect);
+        if !is_passing(&error) || now >= deadline.min(since + patience) {
             return Err(error);
         }
-        self.wires.insert(to, Opening::Rests { until: now + REST, turn: turn + 1 });
+        let turn = Turn { number: number + 1, since };
+        self.wires.insert(to, Opening::Rests { until: now + REST, turn });
         Ok(None)
     }
 
@@ -181,8 +187,15 @@ enum Opening {
     /// A port was down, here or there.
     Rests {
         until: Instant,
-        turn: usize,
+        turn: Turn,
     },
+}
+
+/// How often a wire was asked for in vain, and since when.
+#[derive(Clone, Copy)]
+struct Turn {
+    number: usize,
+    since: Instant,
 }
 
 /// What a wire will be made of.
@@ -190,8 +203,7 @@ struct PreparedWire {
     /// Whether anything is lent to it.
     has_lent: Arc<AtomicBool>,
     prepared: Vec<Prepared>,
-    /// Whose turn it was for the first.
-    turn: usize,
+    turn: Turn,
 }
 
 /// What a peer was asked for, and what was prepared for its answer.
@@ -228,13 +240,13 @@ impl Endpoint for RdmaEndpoint {
         let turn = match self.wires.get(&to) {
             Some(Opening::Rests { until, .. }) if Instant::now() < *until => return Ok(None),
             Some(Opening::Rests { turn, .. }) => *turn,
-            _ => 0,
+            _ => Turn { number: 0, since: Instant::now() },
         };
         let asked = match self.wires.remove(&to) {
             Some(Opening::Asked(asked)) => asked,
             _ => match self.offer(to, turn, deadline) {
                 Ok(asked) => asked,
-                Err(error) => return self.rest_or(error, (to, turn), deadline),
+                Err(error) => return self.rest_or(error, to, turn, deadline),
             },
         };
         match asked.answer() {
@@ -243,7 +255,7 @@ impl Endpoint for RdmaEndpoint {
                 self.wires.insert(to, Opening::Asked(asked));
                 Ok(None)
             }
-            Err(error) => self.rest_or(error, (to, asked.prepared.turn), deadline),
+            Err(error) => self.rest_or(error, to, asked.prepared.turn, deadline),
         }
     }
 

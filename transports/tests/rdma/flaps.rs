@@ -79,7 +79,7 @@ fn a_wire_is_opened_once_its_path_is_there_and_by_another_one_at_once() {
     };
     let later = Duration::from_secs(2);
     for (devices, comes_back) in [(Some(Cable::First.devices()), true), (None, false)] {
-        let settings = impatient(devices, PATIENCE);
+        let settings = impatient(devices, LIMIT / 2);
         let ports = [open(&settings), open(&settings)];
         let cards = [ports[0].card(), ports[1].card()];
         let joined = Barrier::new(3);
