@@ -363,10 +363,11 @@ impl Environment<'_> {
         Ok(RootSpec::Address(RootAddress { host, port, port_count, secret }))
     }
 
+    /// How often torchrun's agents have started anew is no part of the key: each counts by itself,
+    /// and one that has come in place of another begins at 0. A new start has a new store.
     fn store(&self, host: String, port: u16) -> RootSpec {
-        let names = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"];
-        let parts = names.map(|name| self.text(name).unwrap_or_default());
-        RootSpec::Store(StoreAddress { host, port, key: format!("brigade/{}", parts.join("/")) })
+        let run = self.text("TORCHELASTIC_RUN_ID").unwrap_or_default();
+        RootSpec::Store(StoreAddress { host, port, key: format!("brigade/{run}") })
     }
 
     /// What tells this job from others, as far as its launcher says.

@@ -7,6 +7,7 @@
 //! connection, as NCCL uses them.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver as Answers, TryRecvError, sync_channel};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::Builder;
@@ -82,10 +83,16 @@ impl Listener {
 }
 
 /// Where callers shall find us, if the settings name an interface.
-fn chosen_address(device: &Device) -> Outcome<Option<std::net::IpAddr>> {
+fn chosen_address(device: &Device) -> Outcome<Option<IpAddr>> {
     let interface = device.settings.interface.clone();
     let tcp = tcp::Tcp::new(tcp::Settings { interface, ..tcp::Settings::default() });
-    Ok(tcp.interfaces()?.first().map(|interface| interface.address))
+    // Of a link alone nobody can say which, elsewhere.
+    let is_of_link = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let addresses = tcp.interfaces()?.into_iter().map(|interface| interface.address);
+    Ok(addresses.into_iter().find(|address| !is_of_link(address)))
 }
 
 /// Calls on their way, by handle: NCCL asks again with the same one until it has its connection.

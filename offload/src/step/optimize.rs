@@ -162,6 +162,9 @@ impl Optimize<'_> {
         let mut begin = elements.start;
         let first = self.groups.partition_point(|(group, _)| group.end <= begin);
         for (group, update) in &self.groups[first..] {
+            if group.is_empty() {
+                continue;
+            }
             if begin == elements.end || !group.contains(&begin) {
                 break;
             }

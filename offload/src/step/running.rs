@@ -105,7 +105,10 @@ impl<'a, H: Home> Running<'a, H> {
     /// # Errors
     /// A write that failed, or elements that were never updated.
     pub fn finish(mut self) -> Result<Moved, StepError> {
-        let mut outcome = self.trouble.take().map_or(Ok(()), Err);
+        let mut outcome = match self.trouble.take() {
+            _ if self.is_over => Err((self.chunk_of(self.done), Doing::Update, over())),
+            trouble => trouble.map_or(Ok(()), Err),
+        };
         if outcome.is_ok() && self.done < self.pipeline.shape().elements() {
             let why = format!("elements from {} on were never updated", self.done);
             outcome = Err((self.chunk_of(self.done), Doing::Update, why.into()));

@@ -113,12 +113,21 @@ impl Draft {
         }
     }
 
+    /// Whether no other tensor lies in the block that this one ends in.
+    pub(crate) fn has_last_block(&self, placed: &Placed) -> bool {
+        let end = placed.end();
+        let last = end.next_multiple_of(self.geometry().block_bytes());
+        let gaps = self.shared().blueprint.directory.gaps(end, last);
+        gaps.map(|gap| gap.end - gap.start).sum::<u64>() == last - end
+    }
+
     fn first_block(&self, placed: &Placed, from: u64, bytes: usize) -> Result<u64, StoreError> {
         let block_bytes = self.geometry().block_bytes();
         let (begin, end) = (placed.offset + from, placed.offset + from + bytes as u64);
         assert!(end <= placed.end(), "{from} + {bytes} of {placed:?}");
+        let ends_with_it = end == placed.end() && self.has_last_block(placed);
         let is_whole = begin.is_multiple_of(block_bytes)
-            && (end.is_multiple_of(block_bytes) || end == placed.end())
+            && (end.is_multiple_of(block_bytes) || ends_with_it)
             && placed.offset.is_multiple_of(block_bytes);
         match is_whole {
             true => Ok(begin / block_bytes),

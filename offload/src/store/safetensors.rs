@@ -139,8 +139,9 @@ fn read_header(mut file: &File) -> Result<(u64, Metadata), String> {
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(|e| format!("the header: {e}"))?;
     let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| e.to_string())?;
-    let wanted = 8 + length + metadata.data_len() as u64;
-    if wanted != found {
+    let wanted = (8 + length).checked_add(metadata.data_len() as u64);
+    if wanted != Some(found) {
+        let wanted = wanted.map_or(String::from("more than there can be"), |it| it.to_string());
         return Err(format!("wanted {wanted} bytes, found {found}: truncated?"));
     }
     Ok((8 + length, metadata))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brigade_offload::layout::{Directory, Dtype, Tensor};
+use brigade_offload::layout::{Directory, Dtype, Placed, Tensor};
 use brigade_offload::memory::Category;
 use brigade_offload::storage::Priority;
 use brigade_offload::storage::simulated::{Rates, SimulatedDevice};
@@ -250,6 +250,28 @@ fn parts_move_block_by_block_and_one_not_waited_for_fails_the_commit() {
         let broken = draft.read_part(&placed, 100, 100, buffer, Priority::Urgent).unwrap_err();
         assert!(matches!(*broken.error, StoreError::Shared { .. }) && broken.buffer.is_some());
     });
+}
+
+/// What lies behind a tensor in its last block would be gone with it.
+#[test]
+fn tensors_that_share_a_block_are_not_moved_alone() {
+    let device = SimulatedDevice::new(Rates::default());
+    let place = Place::simulated("shared", &device);
+    let small = ["a", "b"].map(|name| Tensor::whole(name, Dtype::U8, &[100]));
+    let directory = Directory::pack(small, 64).unwrap();
+    let paths = place.paths("state", 1);
+    let mut state = StateFile::create(&place.carrier, &paths, directory, BLOCK).unwrap();
+    state.save(1, b"", filler(1)).unwrap();
+    let placed: Vec<Placed> = state.directory().tensors().to_vec();
+    let mut draft = state.begin().unwrap();
+    let take = || place.arena.take(BLOCK as usize, Category::Other).unwrap();
+    for placed in &placed {
+        let read = draft.read_part(placed, 0, 100, take(), Priority::Urgent).unwrap_err();
+        let wrote = draft.write_part(placed, 0, 100, take(), Priority::Urgent).unwrap_err();
+        for broken in [read, wrote] {
+            assert!(matches!(*broken.error, StoreError::Shared { .. }), "{}", broken.error);
+        }
+    }
 }
 
 #[test]
