@@ -9,9 +9,8 @@
 //!
 //! * `address`, `route`: which addresses there are and in which order to try them
 //! * `card`, `handshake`, `frame`: bytes from the network, read as hostile
-//! * `listen`, `dial`, `tries`, `link`: how a link comes to stand; `dialler`, `patience`: beside
-//!   whom, and for how long; `options`,
-//!   `silence`: what its sockets are told
+//! * `listen`, `dial`, `tries`, `link`, `pairs`: how a link comes to stand; `dialler`, `patience`:
+//!   beside whom, and for how long; `options`, `silence`: what its sockets are told
 //! * `wire`, `stripe`, `gather`: the hot path, over one socket and over several; `ends`: what goes
 //!   over each, as it is or sealed; `bell`: sleeping
 //!
@@ -30,6 +29,7 @@ mod handshake;
 mod link;
 mod listen;
 mod options;
+mod pairs;
 mod patience;
 mod port;
 mod probe;

@@ -1,5 +1,6 @@
 //! The receiving end of a wire: slots that are posted in a ring, filled and read in their order.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use super::net::{Net, Thing};
@@ -9,9 +10,15 @@ use super::{SLOT_BYTES, SLOTS};
 use crate::pieces::{Pieces, Stream};
 use crate::{RecvWire, TransportError};
 
+/// How much of what nobody reads is moved out of slots, for a peer that leaves: more than one of ours
+/// has taken and not landed. A plugin that has taken more by itself lands that without us.
+const ASIDE_BYTES_MAX: usize = 8 * SLOTS * SLOT_BYTES;
+
 /// What the user's thread, the bell and the steward share.
 pub(super) struct Inlet {
     peer: usize,
+    /// What was read out of slots to make room; it came before what is in them.
+    aside: VecDeque<u8>,
     /// Once the peer has connected.
     line: Option<Line>,
     /// All bytes that ever arrived.
@@ -44,14 +51,14 @@ struct Line {
 impl Inlet {
     /// Nobody has connected yet.
     pub(super) fn new(peer: usize) -> Inlet {
-        Inlet { peer, line: None, arrived: 0, moves: 0, gone: None }
+        Inlet { peer, aside: VecDeque::new(), line: None, arrived: 0, moves: 0, gone: None }
     }
 
     /// The peer has connected.
     pub(super) fn connect(&mut self, net: &'static Net, end: Thing) -> Result<(), TransportError> {
         let slots = Slots::new();
         let (start, bytes) = slots.all();
-        // SAFETY: the slots live as long as the line, which closes the end before they go.
+        // SAFETY: the slots live as long as the line, and for ever if the plugin does not let go.
         let memory = unsafe { net.register(end, start, bytes) };
         let memory = memory.map_err(|failure| {
             // The connection is of no use; what fails here is no news.
@@ -98,6 +105,19 @@ impl Inlet {
     /// Whether the peer has left and something that it sent is still on its way.
     pub(super) fn is_awaited(&self) -> bool {
         matches!(&self.gone, Some((_, Some(after))) if *after > self.arrived)
+    }
+
+    /// Make room for what a peer that leaves has sent. It waits until that is here, but not for long,
+    /// and whoever is to read it may compute meanwhile.
+    pub(super) fn make_room(&mut self) {
+        let Some(line) = &mut self.line else { return };
+        while line.filled > 0 && self.aside.len() < ASIDE_BYTES_MAX {
+            let (count, read) = (line.lengths[line.head] - line.read, line.read);
+            // SAFETY: the slot's request has ended, and it is posted again only after this.
+            self.aside.extend(unsafe { line.slots.bytes(line.head, read, count) });
+            line.next();
+        }
+        self.tend();
     }
 
     /// Post what can be posted, and see what has arrived.
@@ -155,9 +175,9 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        // What fails here fails because the connection is gone, which is what we want.
-        let _ = self.net.forget(self.end, self.memory);
-        let _ = self.net.close_receive(self.end);
+        let forgotten = self.net.forget(self.end, self.memory);
+        let closed = self.net.close_receive(self.end);
+        self.slots.after(&forgotten.and(closed));
     }
 }
 
@@ -165,6 +185,9 @@ impl Pieces for Inlet {
     type Rest = ();
 
     fn rest(&mut self) -> Result<Option<((), usize)>, TransportError> {
+        if !self.aside.is_empty() {
+            return Ok(Some(((), self.aside.as_slices().0.len())));
+        }
         if self.line.as_ref().is_none_or(|line| line.filled == 0) && !self.is_complete() {
             self.tend();
         }
@@ -186,6 +209,11 @@ impl Pieces for Inlet {
     }
 
     fn hand_over(&mut self, _rest: &(), count: usize, sink: &mut dyn FnMut(&[u8])) {
+        if !self.aside.is_empty() {
+            sink(&self.aside.as_slices().0[..count]);
+            self.aside.drain(..count);
+            return;
+        }
         let line = self.line.as_mut().expect("it has given bytes");
         // SAFETY: the slot's request has ended, and it is posted again only below.
         sink(unsafe { line.slots.bytes(line.head, line.read, count) });

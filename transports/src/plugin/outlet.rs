@@ -46,7 +46,7 @@ impl Outlet {
     ) -> Result<Arc<Mutex<Outlet>>, TransportError> {
         let slots = Slots::new();
         let (start, bytes) = slots.all();
-        // SAFETY: the slots live as long as the outlet, which closes the end before they go.
+        // SAFETY: the slots live as long as the outlet, and for ever if the plugin does not let go.
         let memory = unsafe { net.register(end, start, bytes) };
         let memory = memory.map_err(|failure| {
             // The connection is of no use; what fails here is no news.
@@ -163,11 +163,19 @@ impl Outlet {
     }
 }
 
+#[cfg(test)]
+impl Outlet {
+    /// Where the slots are.
+    pub(super) fn start(&self) -> *mut u8 {
+        self.slots.all().0
+    }
+}
+
 impl Drop for Outlet {
     fn drop(&mut self) {
-        // What fails here fails because the connection is gone, which is what we want.
-        let _ = self.net.forget(self.end, self.memory);
-        let _ = self.net.close_send(self.end);
+        let forgotten = self.net.forget(self.end, self.memory);
+        let closed = self.net.close_send(self.end);
+        self.slots.after(&forgotten.and(closed));
     }
 }
 

@@ -4,6 +4,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use super::net::Failure;
 use super::{SLOT_BYTES, SLOTS};
 
 /// Begins at a page.
@@ -13,7 +14,11 @@ const LAYOUT: Layout = match Layout::from_size_align(SLOTS * SLOT_BYTES, 4096) {
 };
 
 /// The slots of one end of a wire.
-pub(super) struct Slots(NonNull<u8>);
+pub(super) struct Slots {
+    start: NonNull<u8>,
+    /// Whether a plugin may still write there, for ever.
+    is_kept: bool,
+}
 
 // SAFETY: plain memory that is owned; who may touch which slot is decided by the wire that owns it.
 unsafe impl Send for Slots {}
@@ -23,19 +28,26 @@ impl Slots {
     pub(super) fn new() -> Slots {
         // SAFETY: the layout is not empty.
         let start = unsafe { alloc_zeroed(LAYOUT) };
-        Slots(NonNull::new(start).unwrap_or_else(|| handle_alloc_error(LAYOUT)))
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(LAYOUT));
+        Slots { start, is_kept: false }
     }
 
     /// All of it.
     pub(super) fn all(&self) -> (*mut u8, usize) {
-        (self.0.as_ptr(), LAYOUT.size())
+        (self.start.as_ptr(), LAYOUT.size())
+    }
+
+    /// What a plugin has said to its end of the wire being closed. A plugin may refuse that where
+    /// receives are posted (the one of EFA does), and goes on with them: then the memory stays.
+    pub(super) fn after(&mut self, closing: &Result<(), Failure>) {
+        self.is_kept |= closing.is_err();
     }
 
     /// Where a slot begins.
     pub(super) fn start(&self, slot: usize) -> *mut u8 {
         assert!(slot < SLOTS);
         // SAFETY: the slot lies within the memory.
-        unsafe { self.0.as_ptr().add(slot * SLOT_BYTES) }
+        unsafe { self.start.as_ptr().add(slot * SLOT_BYTES) }
     }
 
     /// What is in a slot.
@@ -64,7 +76,26 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and given back once.
-        unsafe { dealloc(self.0.as_ptr(), LAYOUT) };
+        if !self.is_kept {
+            // SAFETY: allocated with this layout, and given back once.
+            unsafe { dealloc(self.start.as_ptr(), LAYOUT) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outlet::{Outlet, lock};
+    use super::super::trial;
+    use super::*;
+
+    #[test]
+    fn memory_that_a_plugin_does_not_let_go_of_is_not_used_for_anything_else() {
+        let outlet = Outlet::new(trial::net(), 1, trial::STUBBORN).expect("it registers that");
+        let kept = lock(&outlet).start();
+        drop(outlet);
+        assert_eq!(trial::closed("send", trial::STUBBORN), 1);
+        let others: Vec<Slots> = (0..16).map(|_| Slots::new()).collect();
+        assert!(others.iter().all(|slots| slots.all().0 != kept));
     }
 }

@@ -297,7 +297,7 @@ impl Work {
         }
         let mut inlet = lock(&it.inlet);
         if inlet.is_awaited() {
-            inlet.tend();
+            inlet.make_room();
             is_busy = true;
         }
         let has_had = inlet.is_complete() && !it.told;

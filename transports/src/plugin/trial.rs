@@ -1,4 +1,4 @@
-//! A plugin for tests that can do nothing but keep a list of what was closed.
+//! A plugin for tests that can do little but keep a list of what was closed.
 
 use std::ffi::c_int;
 use std::ptr::null;
@@ -21,7 +21,7 @@ static TABLE: V8 = V8 {
     accept: None,
     reg_mr: Some(register),
     reg_mr_dma_buf: None,
-    dereg_mr: None,
+    dereg_mr: Some(forget),
     isend: None,
     irecv: None,
     iflush: None,
@@ -34,8 +34,15 @@ static TABLE: V8 = V8 {
     tail: (),
 };
 
-extern "C" fn register(_: Opaque, _: Opaque, _: usize, _: c_int, _: Out) -> Code {
-    SYSTEM_ERROR
+/// The only end that registers memory, and that does not let itself be closed.
+pub(super) const STUBBORN: Thing = Thing(99);
+
+extern "C" fn register(end: Opaque, _: Opaque, _: usize, _: c_int, _: Out) -> Code {
+    if end as usize == STUBBORN.0 { SUCCESS } else { SYSTEM_ERROR }
+}
+
+extern "C" fn forget(_: Opaque, _: Opaque) -> Code {
+    SUCCESS
 }
 
 extern "C" fn close_send(end: Opaque) -> Code {
@@ -52,7 +59,7 @@ extern "C" fn close_listen(listener: Opaque) -> Code {
 
 fn close(what: &'static str, thing: Opaque) -> Code {
     lock(&CLOSED).push((what, thing as usize));
-    SUCCESS
+    if thing as usize == STUBBORN.0 { SYSTEM_ERROR } else { SUCCESS }
 }
 
 /// The plugin.

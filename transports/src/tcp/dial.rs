@@ -15,7 +15,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::card::Card;
 use super::handshake::{self, Answer, Failed, Hello};
-use super::link::{Pair, Proved, Turn};
+use super::link::Proved;
+use super::pairs::{Pair, Turn};
 use super::patience::Patience;
 use super::port::Shared;
 use super::route::{Candidate, candidates};

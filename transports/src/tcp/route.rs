@@ -84,9 +84,10 @@ fn outside(ours: &[Interface], address: IpAddr, port: u16, found: &mut Vec<Candi
         return;
     }
     let neighbour = ours.iter().find(|ours| !ours.is_loopback && ours.is_neighbour(address));
+    // Machines whose routes come by BGP have their own address on `lo`.
     let speaks_its_family = ours.iter().any(|ours| match ours.address {
-        IpAddr::V4(_) => address.is_ipv4() && !ours.is_loopback,
-        IpAddr::V6(own) => address.is_ipv6() && !ours.is_loopback && !is_link_local(own),
+        IpAddr::V4(own) => address.is_ipv4() && !own.is_loopback(),
+        IpAddr::V6(own) => address.is_ipv6() && !own.is_loopback() && !is_link_local(own),
     });
     let reach = match neighbour {
         Some(bridge) if bridge.is_private_bridge() => Reach::PrivateBridge,
@@ -205,6 +206,14 @@ mod tests {
             card(2, &["172.17.0.1", "172.17.0.9", "192.168.7.7", "fd00::7", "10.0.0.2", "fe80::2"]);
         let expected = ["10.0.0.2:4", "192.168.7.7:4", "[fe80::2%3]:6", "172.17.0.9:4"];
         check(&mine, &interfaces, &theirs, &expected);
+    }
+
+    #[test]
+    fn an_address_on_lo_may_be_routed() {
+        let mut interfaces = ours(&[("lo", "127.0.0.1", 8), ("lo", "10.9.0.1", 32)]);
+        interfaces[1].is_loopback = true;
+        let mine = card(1, &["10.9.0.1"]);
+        check(&mine, &interfaces, &card(2, &["10.9.0.2"]), &["10.9.0.2:4"]);
     }
 
     #[test]

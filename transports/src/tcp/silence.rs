@@ -11,6 +11,8 @@ const PAUSE_MAX_S: u64 = 32_767;
 /// How often a kernel sends the same bytes until it gives up, at most so long apart (its
 /// `tcp_retries2`), less what the first few of these take.
 const RETRIES: u128 = 12;
+/// The longest such pause that `TCP_RTO_MAX_MS` takes, which is what kernels begin with.
+pub(super) const RETRY_CAP_MS_MAX: u32 = 120_000;
 
 /// Probing of an idle connection, so that it ends after this silence, in whole seconds from two on.
 /// A process that is merely stopped still has a kernel that answers.
@@ -26,8 +28,7 @@ pub fn keepalive(silence: Duration) -> TcpKeepalive {
 /// The longest pause between two attempts to send the same bytes, in milliseconds, so that a
 /// connection with bytes on the way ends after this silence or a little more.
 pub(super) fn retry_cap_ms(silence: Duration) -> u32 {
-    // What `TCP_RTO_MAX_MS` takes.
-    (silence.as_millis() / RETRIES).clamp(1000, 120_000) as u32
+    (silence.as_millis() / RETRIES).clamp(1000, RETRY_CAP_MS_MAX.into()) as u32
 }
 
 #[cfg(test)]
@@ -51,6 +52,6 @@ mod tests {
         assert_eq!(at(u64::MAX), pauses(PAUSE_MAX_S, 4));
         assert_eq!(retry_cap_ms(Duration::ZERO), 1000);
         assert_eq!(retry_cap_ms(Duration::from_secs(60)), 5000);
-        assert_eq!(retry_cap_ms(Duration::MAX), 120_000);
+        assert_eq!(retry_cap_ms(Duration::MAX), RETRY_CAP_MS_MAX);
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::bell::Armings;
 use super::ends::{Inlet, Outlet};
 use super::gather::Gatherer;
-use super::link::{Link, Pair};
+use super::link::Link;
+use super::pairs::Pair;
 use super::stripe::Cutter;
 use crate::{RecvWire, SendWire, TransportError};
 

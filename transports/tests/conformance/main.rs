@@ -13,6 +13,7 @@ mod foreign;
 mod groups;
 mod harness;
 mod joining;
+mod late;
 mod stopped;
 mod streams;
 mod windows;
