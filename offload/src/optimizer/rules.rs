@@ -94,7 +94,8 @@ pub struct Lamb {
     pub decay: f32,
 }
 
-/// Momentum whose step is as long, against each tensor, as `trust` says. One moment.
+/// Momentum whose step is as long, against each tensor, as `trust` says; where the weights or the
+/// gradients of a tensor are all zero, as the learning rate says. One moment.
 ///
 /// Two passes for each tensor: [`measure`](Self::measure) reads weights and gradients (ranks that
 /// share a tensor add theirs), [`at`](Self::at) makes of the norms the update to apply.

@@ -105,8 +105,13 @@ impl State<'_> {
             Format::F32 => 4,
             Format::Bf16 => 2,
         };
+        self.streamed().map(|format| width(&format)).collect()
+    }
+
+    /// The arrays that come and go.
+    fn streamed(&self) -> impl Iterator<Item = Format> {
         let all = [self.weights.format(), self.mean.format(), self.square.format()];
-        all.iter().flatten().map(width).collect()
+        all.into_iter().flatten()
     }
 
     /// The arrays of some elements; `streamed` are those that come and go.
@@ -148,7 +153,8 @@ impl Optimize<'_> {
     /// The arrays do not fit, or elements are in no group; those before them have been updated.
     ///
     /// # Panics
-    /// With fewer arrays than are streamed, or an array in memory that ends before the elements.
+    /// With another number of arrays than are streamed, or an array in memory that ends before the
+    /// elements.
     pub fn part(
         &mut self,
         elements: Range<usize>,
@@ -156,6 +162,8 @@ impl Optimize<'_> {
         gradients: Gradients<'_>,
         narrowed: Narrowed<'_>,
     ) -> Result<(), OptimizeError> {
+        // Of one too many nothing would be updated, and it would be written as it was read.
+        assert_eq!(arrays.len(), self.state.streamed().count(), "arrays that are streamed");
         let (weights, mean, square) = self.state.part(elements.clone(), arrays);
         let mut rest = Shard { weights, gradients, mean, square, narrowed };
         rest.check_lengths()?;

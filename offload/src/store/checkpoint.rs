@@ -25,8 +25,12 @@ const RANKS_MAX: usize = 1 << 20;
 
 /// The files of one rank: in each folder a stripe.
 pub fn rank_paths(folders: &[impl AsRef<Path>], rank: usize, ranks: usize) -> Vec<PathBuf> {
-    let name = format!("rank-{rank:05}-of-{ranks:05}{ENDING}");
+    let name = file_name(rank, ranks);
     folders.iter().map(|folder| folder.as_ref().join(&name)).collect()
+}
+
+fn file_name(rank: usize, ranks: usize) -> String {
+    format!("rank-{rank:05}-of-{ranks:05}{ENDING}")
 }
 
 /// One generation of the states of all ranks.
@@ -251,5 +255,7 @@ fn sets(folder: &Path) -> Result<BTreeMap<usize, BTreeSet<usize>>, StoreError> {
 
 fn parse(name: &str) -> Option<(usize, usize)> {
     let (rank, ranks) = name.strip_prefix("rank-")?.strip_suffix(ENDING)?.split_once("-of-")?;
-    Some((rank.parse().ok()?, ranks.parse().ok()?))
+    let (rank, ranks) = (rank.parse().ok()?, ranks.parse().ok()?);
+    // Nobody would find a file under a name that is written in another way.
+    (name == file_name(rank, ranks)).then_some((rank, ranks))
 }

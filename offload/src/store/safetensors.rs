@@ -22,6 +22,8 @@ const CHUNK_BYTES: u64 = 4 << 20;
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// The checkpoint's label, in the file's metadata.
 const LABEL: &str = "brigade.label";
+/// What the format calls what is no tensor.
+const NOTES: &str = "__metadata__";
 
 /// Write the whole tensors of a checkpoint into one file. It bears its name only once it is
 /// complete.
@@ -112,6 +114,9 @@ fn in_order(checkpoint: &Checkpoint) -> Vec<Tensor> {
 }
 
 fn header(label: u64, tensors: &[Tensor]) -> Result<Vec<u8>, String> {
+    if tensors.iter().any(|tensor| tensor.name == NOTES) {
+        return Err(format!("a tensor is named {NOTES}, which has another meaning there"));
+    }
     let mut end = 0;
     let infos = tensors.iter().map(|tensor| {
         let begin = end;
@@ -124,6 +129,10 @@ fn header(label: u64, tensors: &[Tensor]) -> Result<Vec<u8>, String> {
     let metadata = Metadata::new(Some(notes), infos.collect()).map_err(|e| e.to_string())?;
     let mut bytes = serde_json::to_vec(&metadata).map_err(|e| e.to_string())?;
     bytes.resize(bytes.len().next_multiple_of(8), b' ');
+    if bytes.len() as u64 > HEADER_BYTES_MAX {
+        let (bytes, tensors) = (bytes.len(), tensors.len());
+        return Err(format!("a header of {bytes} bytes for {tensors} tensors, which none reads"));
+    }
     Ok(bytes)
 }
 
@@ -188,4 +197,17 @@ fn to_theirs(dtype: Dtype) -> safetensors::Dtype {
 
 fn to_ours(dtype: safetensors::Dtype) -> Option<Dtype> {
     TYPES.iter().find(|(_, theirs)| *theirs == dtype).map(|(ours, _)| *ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_means_something_else_in_such_a_file_is_refused() {
+        let tensor = |name: &str| Tensor::whole(name, Dtype::F32, &[3]);
+        assert!(header(1, &[tensor("a"), tensor("b")]).is_ok());
+        let error = header(1, &[tensor("a"), tensor("__metadata__")]).unwrap_err();
+        assert!(error.contains("a tensor is named __metadata__"), "{error}");
+    }
 }

@@ -38,6 +38,8 @@ pub struct Store {
     pub(super) category: Category,
     pub(super) host_bytes_max: usize,
     pub(super) tally: Tally,
+    /// What was asked for and did not come in time: who asks again uses it once.
+    awaited: Option<usize>,
     /// A commit has failed, and so has going back to the one before.
     pub(super) is_adrift: bool,
 }
@@ -234,6 +236,7 @@ impl Store {
             category,
             host_bytes_max,
             tally,
+            awaited: None,
             is_adrift: false,
         })
     }
@@ -265,9 +268,12 @@ impl Store {
             return Err(StoreError::Lent { name: name.to_owned() });
         }
         self.be_steady()?;
-        self.tally.uses += 1;
-        self.tally.surprises += u64::from(!self.order.used(index));
+        if self.awaited.replace(index) != Some(index) {
+            self.tally.uses += 1;
+            self.tally.surprises += u64::from(!self.order.used(index));
+        }
         let (buffer, was_changed) = self.bring_in_time(index, limit)?;
+        self.awaited = None;
         self.slots[index].tier = Tier::Lent { was_changed };
         if let Err(error) = self.look_ahead() {
             self.slots[index].tier = Tier::Host { buffer, is_changed: was_changed };

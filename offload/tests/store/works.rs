@@ -90,11 +90,13 @@ fn a_get_that_takes_too_long_can_be_tried_again() {
     let (device, place) = slow("again", 0.5);
     let mut store = filled(&place, 4);
     let start = device.moved().read_bytes;
+    let uses = store.tally().uses;
     let late = store.get_within(&name(2), Duration::from_millis(1)).unwrap_err();
     assert!(matches!(late, StoreError::Late { .. }), "{late}");
     let loan = store.get(&name(2)).unwrap();
     assert!(loan.iter().all(|byte| *byte == 2));
     assert_eq!((device.moved().read_bytes - start) as usize, BYTES, "it was read once");
+    assert_eq!(store.tally().uses, uses + 1, "and used once");
     store.give_back(loan);
 }
 
