@@ -8,6 +8,9 @@ use brigade_comm::Communicator;
 use crc_fast::CrcAlgorithm;
 use std::path::Path;
 
+/// More than all flags and their values are together.
+const TOLD_BYTES_MAX: u64 = 1 << 20;
+
 /// Refuse what this rank was told otherwise than rank 0, of what decides which numbers a run
 /// computes, the text included: each rank reads its own. Collective.
 ///
@@ -22,6 +25,11 @@ pub(crate) fn require(
     let mut text = serde_json::to_vec(&told).expect("flags and their values are text");
     let mut bytes = [text.len() as u64];
     world.broadcast(&mut bytes, 0)?;
+    if bytes[0] > TOLD_BYTES_MAX {
+        let rank = world.rank();
+        let problem = format!("rank 0 runs another program than rank {rank}, or another version");
+        return Err(Error::setting("ranks", problem));
+    }
     text.resize(bytes[0] as usize, 0);
     if world.rank() > 0 {
         text.fill(0);

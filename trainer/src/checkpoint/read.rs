@@ -48,7 +48,7 @@ impl<'l> Reader<'l> {
         let mut text = vec![0; size as usize];
         file.read_exact(&mut text).map_err(|e| damaged(&e))?;
         let metadata: Metadata = serde_json::from_slice(&text).map_err(|e| damaged(&e))?;
-        if 8 + size + metadata.data_len() as u64 != len {
+        if metadata.data_len() as u64 != len - 8 - size {
             return Err(damaged(&"its tensors have other lengths"));
         }
         let header = metadata.metadata().as_ref().and_then(|fields| fields.get(HEADER));
